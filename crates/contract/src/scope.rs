@@ -1,0 +1,105 @@
+//! The scope of a key: whose it is and what it is for. Parts are hashed with their lengths, so that no two lists of
+//! parts run together.
+
+use std::fmt;
+
+use sha2::{Digest, Sha256};
+
+use crate::hex::hex;
+use crate::identity::Caller;
+use crate::problem::{Kind, Problem};
+
+/// The identity under which a key is stored: SHA-256 over length-prefixed parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Scope([u8; 32]);
+
+/// Which parts a scope is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScopePolicy {
+    /// The tenant, where the identity gives one.
+    pub tenant: bool,
+    /// The principal.
+    pub principal: bool,
+    /// The endpoint's name.
+    pub endpoint: bool,
+}
+
+impl ScopePolicy {
+    /// The scope of this caller at this endpoint. Refuses a scope that would belong to nobody.
+    pub fn scope(self, caller: &Caller, endpoint: &str) -> Result<Scope, Problem> {
+        let tenant = caller.tenant.as_deref().filter(|_| self.tenant);
+        let principal = self.principal.then_some(caller.principal.as_str());
+        if tenant.is_none() && principal.is_none() {
+            return Err(Problem::new(
+                Kind::IdentityMissing,
+                "this route is scoped by tenant, and the identity gives none",
+            ));
+        }
+        Ok(Scope::of(tenant, principal, self.endpoint.then_some(endpoint)))
+    }
+}
+
+impl Scope {
+    /// Hashes the parts that are there.
+    pub fn of(tenant: Option<&str>, principal: Option<&str>, endpoint: Option<&str>) -> Self {
+        let mut hash = Sha256::new();
+        length_prefixed(&mut hash, b"semel.scope.1");
+        for (letter, part) in [(b"t", tenant), (b"p", principal), (b"e", endpoint)] {
+            if let Some(part) = part {
+                hash.update(letter);
+                length_prefixed(&mut hash, part.as_bytes());
+            }
+        }
+        Self(hash.finalize().into())
+    }
+
+    /// The stored bytes.
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// A scope read back from a store.
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex(&self.0))
+    }
+}
+
+fn length_prefixed(hash: &mut Sha256, part: &[u8]) {
+    hash.update((part.len() as u64).to_be_bytes());
+    hash.update(part);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scope_parts_never_run_together() {
+        let parts = [Some(""), Some("a"), Some("ab"), Some("b"), Some("a\0b"), Some("pa"), None];
+        let mut seen = std::collections::BTreeSet::new();
+        for tenant in parts {
+            for principal in parts {
+                for endpoint in parts {
+                    assert!(
+                        seen.insert(Scope::of(tenant, principal, endpoint)),
+                        "{tenant:?} {principal:?} {endpoint:?}"
+                    );
+                }
+            }
+        }
+        assert_eq!(seen.len(), 343);
+    }
+
+    #[test]
+    fn a_scope_that_belongs_to_nobody_is_refused() {
+        let caller = Caller { tenant: None, principal: "alice".to_owned() };
+        let by_tenant = ScopePolicy { tenant: true, principal: false, endpoint: true };
+        assert_eq!(by_tenant.scope(&caller, "x").unwrap_err().kind, Kind::IdentityMissing);
+    }
+}

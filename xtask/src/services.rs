@@ -1,0 +1,150 @@
+//! The servers that the tests talk to: a PostgreSQL and a Redis that live as long as one test run. Owns which
+//! of them are started, which are given from outside, and what the tests are told about them.
+
+mod address;
+mod find;
+mod install;
+mod postgres;
+mod redis;
+mod scratch;
+mod server;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::failure::Failure;
+pub(crate) use install::Permission;
+use scratch::Scratch;
+use server::Server;
+
+/// Where the tests find PostgreSQL: a URL.
+pub(crate) const POSTGRES_VARIABLE: &str = "SEMEL_TEST_POSTGRES";
+/// Where the tests find Redis: a URL.
+pub(crate) const REDIS_VARIABLE: &str = "SEMEL_TEST_REDIS";
+/// The folder of `initdb` and `postgres`, for tests that start, kill and restart a server of their own.
+pub(crate) const POSTGRES_BIN_VARIABLE: &str = "SEMEL_TEST_POSTGRES_BIN";
+
+/// Both servers, ready. Dropping this stops what was started and removes its data.
+pub(crate) struct Services {
+    // The order matters: fields are dropped from first to last, and the folder must go last.
+    postgres: Service,
+    redis: Service,
+    postgres_bin: Option<PathBuf>,
+    scratch: Scratch,
+}
+
+/// One server, by where it comes from.
+enum Service {
+    /// It was running before us and stays.
+    Given(String),
+    /// We started it and stop it.
+    Started(Box<Server>),
+}
+
+impl Services {
+    /// Starts the servers that the environment does not name, both at the same time, and waits for them.
+    ///
+    /// All children are spawned from this one thread, because they die with the thread that spawned them.
+    pub(crate) fn start(permission: Permission) -> Result<Services, Failure> {
+        let given_postgres = given(POSTGRES_VARIABLE, 5432)?;
+        let given_redis = given(REDIS_VARIABLE, 6379)?;
+        let scratch = Scratch::create()?;
+        let wanted = find::Wanted { postgres: given_postgres.is_none(), redis: given_redis.is_none() };
+        let found = find_or_install(wanted, permission, &scratch)?;
+
+        let mut redis = match (given_redis, &found.redis) {
+            (Some(url), _) => Service::Given(url),
+            (None, Some(binary)) => Service::Started(Box::new(redis::spawn(binary, &scratch)?)),
+            (None, None) => unreachable!("find_or_install returns only when what is wanted is there"),
+        };
+        let mut postgres = match (given_postgres, &found.postgres_bin) {
+            (Some(url), _) => Service::Given(url),
+            (None, Some(bin)) => Service::Started(Box::new(postgres::spawn(bin, &scratch)?)),
+            (None, None) => unreachable!("find_or_install returns only when what is wanted is there"),
+        };
+        postgres.settle()?;
+        redis.settle()?;
+        Ok(Services { postgres, redis, postgres_bin: found.postgres_bin, scratch })
+    }
+
+    /// What the test run needs in its environment.
+    pub(crate) fn environment(&self) -> Vec<(&'static str, String)> {
+        let mut variables = vec![
+            (POSTGRES_VARIABLE, self.postgres.url(postgres::url)),
+            (REDIS_VARIABLE, self.redis.url(redis::url)),
+        ];
+        if let Some(bin) = &self.postgres_bin {
+            variables.push((POSTGRES_BIN_VARIABLE, bin.display().to_string()));
+        }
+        variables
+    }
+
+    /// Stops what was started, removes its data, and returns one line about each server.
+    pub(crate) fn stop(self) -> Vec<String> {
+        let Services { postgres, redis, scratch, .. } = self;
+        let lines = vec![postgres.stop("postgres"), redis.stop("redis")];
+        drop(scratch);
+        lines
+    }
+}
+
+impl Service {
+    fn settle(&mut self) -> Result<(), Failure> {
+        match self {
+            Service::Given(_) => Ok(()),
+            Service::Started(server) => server.settle(),
+        }
+    }
+
+    fn url(&self, of_port: fn(u16) -> String) -> String {
+        match self {
+            Service::Given(url) => url.clone(),
+            Service::Started(server) => of_port(server.port()),
+        }
+    }
+
+    fn stop(self, name: &str) -> String {
+        match self {
+            Service::Given(_) => format!("{name:8}  given by the environment, left as it is"),
+            Service::Started(mut server) => {
+                server.stop();
+                format!("{name:8}  127.0.0.1:{}, stopped ({})", server.port(), server.binary().display())
+            }
+        }
+    }
+}
+
+/// A duration as these commands print it.
+pub(crate) fn seconds(duration: Duration) -> String {
+    format!("{:.1} s", duration.as_secs_f64())
+}
+
+/// The server that a variable names, once it is known to answer.
+fn given(variable: &str, default_port: u16) -> Result<Option<String>, Failure> {
+    match std::env::var(variable) {
+        Ok(url) if !url.is_empty() => {
+            address::check_answers(variable, &url, default_port)?;
+            Ok(Some(url))
+        }
+        Ok(_) | Err(_) => Ok(None),
+    }
+}
+
+fn find_or_install(
+    wanted: find::Wanted,
+    permission: Permission,
+    scratch: &Scratch,
+) -> Result<find::Found, Failure> {
+    let found = find::on_this_machine();
+    let missing = found.missing(wanted);
+    if missing.is_empty() {
+        return Ok(found);
+    }
+    install::install(&missing, permission, &scratch.log("apt-get"))?;
+    let found = find::on_this_machine();
+    let missing = found.missing(wanted);
+    if missing.is_empty() {
+        return Ok(found);
+    }
+    Err(Failure::Failed(format!("the packages are installed, yet not found.\n{}", install::advice(&missing))))
+}

@@ -1,0 +1,246 @@
+//! `cargo xtask test`: the tests of the whole workspace against servers that live as long as the run. Owns
+//! which tests run; how servers are found, started and stopped is `services`.
+
+use std::time::Instant;
+
+use serde_json::Value;
+
+use crate::failure::Failure;
+use crate::services::{Permission, Services, seconds};
+use crate::{flags, os, process};
+
+const USAGE: &str = "\
+Usage: cargo xtask test [--fast] [--no-install] [-- ARGS]
+
+Starts a PostgreSQL and a Redis on free loopback ports, runs `cargo test --workspace --all-features ARGS`
+(doc tests included) against them, and stops and removes them, however the tests end.
+
+Options:
+  --fast        start no server; run only what needs none: no doc tests, no tests/live_*.rs
+  --no-install  fail where a server is missing, even where apt-get could install it
+  ARGS          go to `cargo test`; with `-p NAME` among them only those packages are tested
+
+Environment:
+  SEMEL_TEST_POSTGRES      URL of a PostgreSQL to use instead of starting one
+  SEMEL_TEST_REDIS         URL of a Redis to use instead of starting one
+  SEMEL_TEST_POSTGRES_BIN  folder of the PostgreSQL server programs to prefer
+The tests find all three set.
+
+Examples:
+  cargo xtask test -- -p semel-contract
+  cargo xtask test -- -p xtask --test live_services -- --nocapture";
+
+/// Integration tests whose name starts so need a server.
+const LIVE_PREFIX: &str = "live_";
+
+pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
+    match Asked::parse(args)? {
+        Asked::Help => {
+            println!("{USAGE}");
+            Ok(())
+        }
+        Asked::Fast(args) => fast(&args),
+        Asked::Full(args, permission) => full(&args, permission),
+    }
+}
+
+/// What the command line asks for.
+#[derive(Debug, PartialEq, Eq)]
+enum Asked {
+    Help,
+    Fast(Vec<String>),
+    Full(Vec<String>, Permission),
+}
+
+impl Asked {
+    fn parse(args: &[String]) -> Result<Asked, Failure> {
+        let mut fast = false;
+        let mut permission = Permission::InstallIfMissing;
+        let mut rest = args.iter();
+        for arg in rest.by_ref() {
+            match arg.as_str() {
+                "--fast" => fast = true,
+                "--no-install" => permission = Permission::NeverInstall,
+                "--" => break,
+                other if flags::is_help(other) => return Ok(Asked::Help),
+                other => return Err(flags::unknown(other, USAGE)),
+            }
+        }
+        let for_cargo = rest.cloned().collect();
+        Ok(if fast { Asked::Fast(for_cargo) } else { Asked::Full(for_cargo, permission) })
+    }
+}
+
+fn full(args: &[String], permission: Permission) -> Result<(), Failure> {
+    let started = Instant::now();
+    let _watch = os::Interrupts::watch();
+    eprintln!("xtask: starting PostgreSQL and Redis");
+    let services = Services::start(permission)?;
+    eprintln!("xtask: both ready after {}", seconds(started.elapsed()));
+    let mut command = process::cargo(&["test"]);
+    command.args(selection(args)).args(args).envs(services.environment());
+    eprintln!("xtask: {}", process::line(&command));
+    let result = process::supervise(&mut command, None);
+    for line in services.stop() {
+        eprintln!("xtask: {line}");
+    }
+    eprintln!("xtask: total     {}", seconds(started.elapsed()));
+    result
+}
+
+fn fast(args: &[String]) -> Result<(), Failure> {
+    let started = Instant::now();
+    let metadata = process::read(&mut process::cargo(&["metadata", "--no-deps", "--format-version", "1"]))?;
+    let metadata: Value =
+        serde_json::from_str(&metadata).map_err(|error| format!("cargo metadata: {error}"))?;
+    let mut command = process::cargo(&["test"]);
+    command.args(selection(args)).args(serverless(&targets(&metadata), &packages(args))).args(args);
+    eprintln!("xtask: {}", process::line(&command));
+    let result = process::run(&mut command);
+    eprintln!("xtask: no server was started");
+    eprintln!("xtask: total     {}", seconds(started.elapsed()));
+    result
+}
+
+/// The words before `ARGS` that choose packages and features, unless `ARGS` chooses them itself.
+fn selection(args: &[String]) -> Vec<&'static str> {
+    let args = for_cargo(args);
+    let says = |words: &[&str]| args.iter().any(|arg| words.iter().any(|word| is_option(arg, word)));
+    let mut chosen = Vec::new();
+    if packages(args).is_empty() && !says(&["--workspace", "--all"]) {
+        chosen.push("--workspace");
+    }
+    if !says(&["--all-features", "--features", "-F", "--no-default-features"]) {
+        chosen.push("--all-features");
+    }
+    chosen
+}
+
+/// The packages that `ARGS` names with `-p`.
+fn packages(args: &[String]) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut args = for_cargo(args).iter();
+    while let Some(arg) = args.next() {
+        if arg == "-p" || arg == "--package" {
+            names.extend(args.next().cloned());
+        } else if let Some(name) = arg.strip_prefix("--package=").or_else(|| arg.strip_prefix("-p")) {
+            names.push(name.trim_start_matches('=').to_owned());
+        }
+    }
+    names
+}
+
+/// `ARGS` up to its own `--`; what follows is for the test programs.
+fn for_cargo(args: &[String]) -> &[String] {
+    let end = args.iter().position(|arg| arg == "--").unwrap_or(args.len());
+    &args[..end]
+}
+
+fn is_option(arg: &str, option: &str) -> bool {
+    arg == option || arg.strip_prefix(option).is_some_and(|rest| rest.starts_with('='))
+}
+
+/// One thing of a package that cargo can test.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Target {
+    package: String,
+    kind: String,
+    name: String,
+}
+
+fn targets(metadata: &Value) -> Vec<Target> {
+    let list = |value: &Value, key: &str| value[key].as_array().cloned().unwrap_or_default();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let mut targets = Vec::new();
+    for package in list(metadata, "packages") {
+        for target in list(&package, "targets") {
+            for kind in list(&target, "kind") {
+                targets.push(Target {
+                    package: text(&package["name"]),
+                    kind: text(&kind),
+                    name: text(&target["name"]),
+                });
+            }
+        }
+    }
+    targets
+}
+
+/// The options that select every target which needs no server. Doc tests are left out by naming targets.
+fn serverless(targets: &[Target], packages: &[String]) -> Vec<String> {
+    let chosen = |target: &&Target| packages.is_empty() || packages.contains(&target.package);
+    let mut options = Vec::new();
+    // Cargo refuses `--lib` when none of the packages has a library.
+    if targets.iter().filter(chosen).any(|target| target.kind == "lib" || target.kind == "proc-macro") {
+        options.push("--lib".to_owned());
+    }
+    options.push("--bins".to_owned());
+    let mut names: Vec<&str> = targets
+        .iter()
+        .filter(chosen)
+        .filter(|target| target.kind == "test" && !target.name.starts_with(LIVE_PREFIX))
+        .map(|target| target.name.as_str())
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    options.extend(names.into_iter().flat_map(|name| ["--test".to_owned(), name.to_owned()]));
+    options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    fn target(package: &str, kind: &str, name: &str) -> Target {
+        Target { package: package.to_owned(), kind: kind.to_owned(), name: name.to_owned() }
+    }
+
+    #[test]
+    fn options_end_at_the_dashes_and_unknown_ones_are_refused() {
+        assert_eq!(
+            Asked::parse(&words("--no-install -- --fast x")),
+            Ok(Asked::Full(words("--fast x"), Permission::NeverInstall))
+        );
+        assert_eq!(Asked::parse(&words("--fast")), Ok(Asked::Fast(vec![])));
+        assert_eq!(Asked::parse(&words("--fast --help")), Ok(Asked::Help));
+        assert_eq!(Asked::parse(&words("-p xtask")).unwrap_err().exit_code(), 2);
+    }
+
+    #[test]
+    fn the_whole_workspace_is_tested_unless_packages_are_named() {
+        assert_eq!(selection(&words("")), ["--workspace", "--all-features"]);
+        assert_eq!(selection(&words("-p xtask")), ["--all-features"]);
+        assert_eq!(selection(&words("--package=xtask --features x")), [] as [&str; 0]);
+        assert_eq!(selection(&words("some_test -- -p x")), ["--workspace", "--all-features"]);
+    }
+
+    #[test]
+    fn every_spelling_of_a_package_is_read() {
+        assert_eq!(packages(&words("-p a --package b --package=c -pd -- -p e")), ["a", "b", "c", "d"]);
+    }
+
+    #[test]
+    fn fast_takes_every_target_that_needs_no_server() {
+        let targets = [
+            target("semel-store", "lib", "semel_store"),
+            target("semel-store", "test", "live_postgres"),
+            target("semel-store", "test", "round_trip"),
+            target("xtask", "bin", "xtask"),
+            target("xtask", "test", "live_services"),
+        ];
+        assert_eq!(serverless(&targets, &[]), ["--lib", "--bins", "--test", "round_trip"]);
+        assert_eq!(serverless(&targets, &["xtask".to_owned()]), ["--bins"]);
+    }
+
+    #[test]
+    fn targets_are_read_from_cargo_metadata() {
+        let metadata = serde_json::json!({"packages": [
+            {"name": "a", "targets": [{"kind": ["lib"], "name": "a"}, {"kind": ["test"], "name": "claims"}]}
+        ]});
+        assert_eq!(targets(&metadata), [target("a", "lib", "a"), target("a", "test", "claims")]);
+    }
+}

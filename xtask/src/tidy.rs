@@ -1,0 +1,101 @@
+//! `cargo xtask tidy`: the rules of the tree that no compiler checks. Owns the list of checks and how findings
+//! are shown; each rule lives in its own file, as a function from text to findings.
+
+mod arrows;
+mod files;
+mod headers;
+mod licences;
+mod links;
+mod markdown;
+mod names;
+mod problems;
+mod purity;
+mod size;
+mod unfinished;
+mod vectors;
+
+use crate::failure::Failure;
+use crate::flags::{self, Asked};
+use files::Tree;
+
+const USAGE: &str = "\
+Usage: cargo xtask tidy
+
+Checks what no compiler checks, prints each check with `ok` or its findings, and exits with 1 if there are any:
+arrows between crates, purity of the contract, file headers, names, Markdown links, problem pages, vectors,
+licences, number of packages, unfinished code.";
+
+/// Something that is not as it should be, and what to do about it.
+#[derive(Debug, PartialEq, Eq)]
+struct Finding {
+    file: String,
+    line: usize,
+    what: String,
+}
+
+impl Finding {
+    fn new(file: &str, line: usize, what: impl Into<String>) -> Finding {
+        Finding { file: file.to_owned(), line, what: what.into() }
+    }
+}
+
+/// What one check saw.
+struct Seen {
+    /// How much was looked at, so that a check which looks at nothing is noticed.
+    extent: String,
+    findings: Vec<Finding>,
+}
+
+/// One rule.
+struct Check {
+    name: &'static str,
+    run: fn(&Tree) -> Result<Seen, String>,
+}
+
+const CHECKS: &[Check] = &[
+    Check { name: "arrows", run: arrows::check },
+    Check { name: "purity", run: purity::check },
+    Check { name: "headers", run: headers::check },
+    Check { name: "names", run: names::check },
+    Check { name: "links", run: links::check },
+    Check { name: "problems", run: problems::check },
+    Check { name: "vectors", run: vectors::check },
+    Check { name: "licences", run: licences::check },
+    Check { name: "size", run: size::check },
+    Check { name: "unfinished", run: unfinished::check },
+];
+
+pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
+    match flags::only_help(args, USAGE)? {
+        Asked::Help => {
+            println!("{USAGE}");
+            Ok(())
+        }
+        Asked::Run => report(&Tree::of_repository()?),
+    }
+}
+
+fn report(tree: &Tree) -> Result<(), Failure> {
+    let mut found = 0;
+    for Check { name, run } in CHECKS {
+        match run(tree) {
+            Ok(Seen { extent, findings }) if findings.is_empty() => println!("{name:11} ok ({extent})"),
+            Ok(Seen { extent, findings }) => {
+                println!("{name:11} {} found ({extent})", findings.len());
+                for Finding { file, line, what } in &findings {
+                    println!("  {file}:{line}: {what}");
+                }
+                found += findings.len();
+            }
+            Err(error) => {
+                println!("{name:11} could not be checked: {error}");
+                found += 1;
+            }
+        }
+    }
+    match found {
+        0 => Ok(()),
+        1 => Err(Failure::Failed("tidy found 1 thing to put right".to_owned())),
+        more => Err(Failure::Failed(format!("tidy found {more} things to put right"))),
+    }
+}
