@@ -1,2 +1,50 @@
-//! x
-fn main() {}
+//! The one program of semel: reads the command line, wires the parts together, turns outcomes into exit codes.
+
+mod check;
+mod config;
+mod exit;
+mod explain;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use exit::{Exit, Stop};
+
+/// Makes a request take effect once, however often it is sent.
+#[derive(Debug, Parser)]
+#[command(name = "semel", version, after_help = exit::HELP)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show what semel makes of a request, without running it.
+    Explain(Box<explain::Args>),
+    /// Check a configuration and show the retention arithmetic.
+    Check(check::Args),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Explain(args) => explain::run(&args),
+        Command::Check(args) => check::run(&args),
+    };
+    match outcome {
+        Ok(exit) => ExitCode::from(exit as u8),
+        Err(Stop { exit, message }) => {
+            // Nothing more can be done when standard error is gone as well.
+            let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("semel: {message}\n"));
+            ExitCode::from(exit as u8)
+        }
+    }
+}
+
+/// A write to standard output that failed. A closed pipe is how `head` says that it has seen enough.
+fn output_failed(error: &std::io::Error) -> Stop {
+    match error.kind() {
+        std::io::ErrorKind::BrokenPipe => std::process::exit(Exit::Success as i32),
+        _ => Stop::new(Exit::Io, format!("failed to write to standard output: {error}")),
+    }
+}

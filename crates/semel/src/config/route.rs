@@ -1,0 +1,218 @@
+//! What a route's settings mean: a preset, then `[defaults]`, then the route's own, in that order.
+
+use semel_contract::fingerprint::Recipe;
+use semel_contract::key::{Presence, RequiredHeader, is_header_name};
+use semel_contract::profile::{self, FirstSent, OnUnknown, Profile, presets};
+use semel_contract::route::{Params, Pattern, SAFE_METHODS};
+use semel_contract::scope::ScopePolicy;
+use semel_contract::staleness::{Staleness, Submitted};
+
+use super::file::{
+    self, AgeFrom, Fingerprint, Mismatch, Refuses, RequestLimit, ScopePart, Settings, Unknown,
+};
+
+/// One `[route.NAME]`.
+#[derive(Debug)]
+pub(crate) struct Route {
+    /// The endpoint's stable name.
+    pub(crate) name: String,
+    /// Names it had before; records under them are still found for one retention.
+    pub(crate) was: Vec<String>,
+    /// The requests it covers.
+    pub(crate) pattern: Pattern,
+    /// Its settings.
+    pub(crate) profile: Profile,
+    /// The URL that is asked about unknown outcomes.
+    pub(crate) probe: Option<String>,
+}
+
+/// What a request belongs to.
+#[derive(Debug)]
+pub(crate) struct Endpoint<'a> {
+    /// The endpoint's name.
+    pub(crate) name: String,
+    /// Its settings.
+    pub(crate) profile: &'a Profile,
+    /// Path parameters in the order of the pattern.
+    pub(crate) params: Params<'a, 'a>,
+}
+
+impl<'a> Endpoint<'a> {
+    /// Without a configuration every method that has an effect is keyed, and every path is its own endpoint.
+    pub(crate) fn of_path(method: &str, path: &'a str, profile: &'a Profile) -> Option<Self> {
+        let has_effect = !SAFE_METHODS.contains(&method);
+        has_effect.then(|| Self { name: format!("{method} {path}"), profile, params: Vec::new() })
+    }
+}
+
+impl Route {
+    pub(super) fn of(name: &str, settings: &Settings, defaults: &Settings) -> Result<Self, String> {
+        let matches = settings
+            .matches
+            .as_deref()
+            .ok_or("`match` is missing: say which requests it covers, such as match = \"POST /orders\"")?;
+        let probe = |settings: &Settings| match &settings.on_unknown {
+            Some(Unknown::Probe(probe)) => Some(probe.probe.0.0.clone()),
+            Some(Unknown::Word(_)) | None => None,
+        };
+        let own_or_default = if settings.on_unknown.is_some() { settings } else { defaults };
+        Ok(Self {
+            name: name.to_owned(),
+            was: settings.was.clone(),
+            pattern: matches.parse()?,
+            profile: profile(&[defaults, settings], true)?,
+            probe: probe(own_or_default),
+        })
+    }
+}
+
+/// The profile that layers of settings add up to; the last layer wins. With a file, keys are optional unless a layer or
+/// its preset's own demand says otherwise; without one, always.
+pub(super) fn profile(layers: &[&Settings], with_file: bool) -> Result<Profile, String> {
+    let preset = layers.iter().rev().find_map(|layer| layer.profile.as_ref());
+    let mut profile = preset.map_or_else(presets::ietf, |preset| (preset.0.1)());
+    if preset.is_none() && !with_file {
+        profile.key.presence = Presence::Optional;
+    }
+    for layer in layers {
+        apply(&mut profile, layer)?;
+    }
+    Ok(profile)
+}
+
+/// Copies every setting that is there into its place.
+macro_rules! take {
+    ($settings:ident: $($field:ident => $place:expr),* $(,)?) => {
+        $(if let Some(value) = &$settings.$field { $place = value.0.clone(); })*
+    };
+}
+
+fn apply(profile: &mut Profile, settings: &Settings) -> Result<(), String> {
+    if let Some(window) = &settings.retry_window {
+        profile.set_retry_window(window.0);
+    }
+    take!(settings:
+        guarantee => profile.guarantee,
+        key => profile.key.presence,
+        key_syntax => profile.key.syntax,
+        key_format => profile.key.format,
+        in_flight => profile.in_flight,
+        on_error => profile.on_error,
+        failed_key => profile.failed_key,
+        errors => profile.wire.form,
+        skew => profile.lifetime.skew,
+        margin => profile.lifetime.margin,
+        lifetime_from => profile.lifetime.anchor,
+        sweep_grace => profile.lifetime.sweep_grace,
+    );
+    if let Some(lifetime) = &settings.record_lifetime {
+        profile.lifetime.record = Some(lifetime.0);
+    }
+    if let Some(lifetime) = &settings.released_lifetime {
+        profile.lifetime.released = Some(lifetime.0);
+    }
+    if let Some(age) = &settings.max_age {
+        profile.schedule.max_age = Some(age.0);
+    }
+    if let Some(sources) = &settings.key_sources {
+        profile.key.sources = sources.iter().map(|source| source.0.clone()).collect();
+    }
+    if let Some(headers) = &settings.require_headers {
+        profile.key.require_headers = headers.iter().map(required).collect::<Result<_, _>>()?;
+    }
+    if let Some(parts) = &settings.scope {
+        let has = |part| parts.iter().any(|named| named.0 == part);
+        profile.scope = ScopePolicy {
+            tenant: has(ScopePart::Tenant),
+            principal: has(ScopePart::Principal),
+            endpoint: has(ScopePart::Endpoint),
+        };
+    }
+    if let Some(max) = &settings.max_body {
+        profile.stored.max_body_bytes = max.0.0;
+    }
+    if let Some(max) = &settings.max_response {
+        profile.stored.max_response_bytes = max.0.0;
+    }
+    if let Some(rate) = &settings.admission_limit {
+        profile.limits.admission = Some(rate.0);
+    }
+    apply_tables(profile, settings);
+    Ok(())
+}
+
+/// The settings that have more than one form.
+fn apply_tables(profile: &mut Profile, settings: &Settings) {
+    match &settings.fingerprint {
+        Some(Fingerprint::None(_)) => profile.fingerprint = None,
+        Some(Fingerprint::Recipe(changes)) => {
+            profile.fingerprint = Some(recipe(profile.fingerprint.take(), changes))
+        }
+        None => {}
+    }
+    match &settings.mismatch {
+        Some(Mismatch::Ignore(_)) => profile.mismatch = profile::Mismatch::Ignore,
+        Some(Mismatch::Refuse(refusal)) => {
+            let (status, reveal) = match profile.mismatch {
+                profile::Mismatch::Refuse { status, reveal } => (status, reveal),
+                profile::Mismatch::Ignore => (422, profile::Reveal::None),
+            };
+            profile.mismatch = profile::Mismatch::Refuse {
+                status: refusal.status.unwrap_or(status),
+                reveal: refusal.reveal.as_ref().map_or(reveal, |reveal| reveal.0),
+            };
+        }
+        None => {}
+    }
+    match &settings.on_unknown {
+        Some(Unknown::Word(word)) => profile.on_unknown = word.0,
+        Some(Unknown::Probe(_)) => profile.on_unknown = OnUnknown::Probe,
+        None => {}
+    }
+    match &settings.request_limit {
+        Some(RequestLimit::All(_)) => profile.limits.request_refuses_known = true,
+        Some(RequestLimit::Rate(rate)) => profile.limits.request = Some(rate.0),
+        Some(RequestLimit::Table(table)) => {
+            profile.limits.request = Some(table.rate.0);
+            profile.limits.request_refuses_known = table.refuses.0 == Refuses::All;
+        }
+        None => {}
+    }
+    if let Some(guard) = &settings.guard {
+        profile.guard = Some(profile::Guard {
+            generated_at: guard.generated_at.0.clone(),
+            submitted_at: guard.submitted_at.as_ref().map(|pointer| pointer.0.clone()),
+            bounds: Staleness {
+                cap: guard.cap.0,
+                grace: guard.grace.0,
+                submitted: Submitted::Ignore,
+                submitted_gap: None,
+            },
+        });
+    }
+    if let Some(age) = &settings.age {
+        profile.age = Some(FirstSent { from_uuid7: age.0 == AgeFrom::Uuid7 });
+    }
+}
+
+fn recipe(before: Option<Recipe>, changes: &file::Recipe) -> Recipe {
+    let mut recipe =
+        before.or_else(|| presets::ietf().fingerprint).expect("the default looks at the request");
+    if let Some(inputs) = &changes.inputs {
+        recipe.inputs = inputs.iter().map(|input| input.0).collect();
+    }
+    if let Some(include) = &changes.include {
+        recipe.include = include.iter().map(|pointer| pointer.0.clone()).collect();
+    }
+    if let Some(exclude) = &changes.exclude {
+        recipe.exclude = exclude.iter().map(|pointer| pointer.0.clone()).collect();
+    }
+    recipe
+}
+
+fn required(header: &file::Header) -> Result<RequiredHeader, String> {
+    if !is_header_name(&header.name) {
+        return Err(format!("require_headers: {:?} is not a header's name", header.name));
+    }
+    Ok(RequiredHeader { name: header.name.clone(), format: header.format.0.clone() })
+}

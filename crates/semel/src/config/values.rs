@@ -1,0 +1,242 @@
+//! The texts that stand in settings, each parsed once. Every type says what it expected.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use semel_contract::identity::Identity;
+use semel_contract::json::Pointer;
+use semel_contract::key::{Format, Source};
+use semel_contract::profile::{InFlight, Rate};
+use semel_contract::time::parse_duration;
+use serde::{Deserialize, Deserializer};
+
+/// A setting that is written as one text.
+#[derive(Clone, Debug)]
+pub(crate) struct Text<T>(pub(crate) T);
+
+impl<'de, T: Setting> Deserialize<'de> for Text<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        T::read(&text).map(Text).map_err(serde::de::Error::custom)
+    }
+}
+
+/// Something that a text in the settings can stand for.
+pub(crate) trait Setting: Sized {
+    /// Reads it, or says what was expected.
+    fn read(text: &str) -> Result<Self, String>;
+}
+
+impl Setting for Duration {
+    fn read(text: &str) -> Result<Self, String> {
+        parse_duration(text).map_err(|error| error.to_string())
+    }
+}
+
+impl Setting for Identity {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl Setting for Source {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl Setting for Format {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl Setting for Pointer {
+    fn read(text: &str) -> Result<Self, String> {
+        Pointer::parse(text).map_err(|error| error.to_string())
+    }
+}
+
+impl Setting for SocketAddr {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|_| format!("bad address {text:?}: expected something like 127.0.0.1:7400"))
+    }
+}
+
+/// An `http` or `https` URL.
+#[derive(Clone, Debug)]
+pub(crate) struct Url(pub(crate) String);
+
+impl Setting for Url {
+    fn read(text: &str) -> Result<Self, String> {
+        let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+        match rest {
+            Some(rest) if !rest.is_empty() && !text.contains(char::is_whitespace) => Ok(Url(text.to_owned())),
+            _ => Err(format!("bad URL {text:?}: expected something like http://127.0.0.1:3000")),
+        }
+    }
+}
+
+/// Where records are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Store {
+    /// A file of this process.
+    Sqlite(String),
+    /// A server.
+    Postgres(String),
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        Store::Sqlite("semel.db".to_owned())
+    }
+}
+
+impl Setting for Store {
+    fn read(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            Some(("sqlite", path)) if !path.is_empty() => Ok(Store::Sqlite(path.to_owned())),
+            Some(("postgres" | "postgresql", rest)) if rest.starts_with("//") => {
+                Ok(Store::Postgres(text.to_owned()))
+            }
+            _ => Err(format!("bad store {text:?}: expected sqlite:PATH or postgres://USER@HOST/DATABASE")),
+        }
+    }
+}
+
+impl fmt::Display for Store {
+    /// Passwords are left out.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Store::Sqlite(path) => write!(f, "sqlite:{path}"),
+            Store::Postgres(url) => f.write_str(&without_password(url)),
+        }
+    }
+}
+
+fn without_password(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(end);
+    let path = path.split_once("password=").map_or(path, |(before, _)| before);
+    match authority.rsplit_once('@') {
+        Some((user, host)) => {
+            let user = user.split_once(':').map_or(user, |(name, _)| name);
+            format!("{scheme}://{user}@{host}{path}")
+        }
+        None => format!("{scheme}://{authority}{path}"),
+    }
+}
+
+impl Setting for InFlight {
+    fn read(text: &str) -> Result<Self, String> {
+        let bad = || {
+            format!(
+                "bad in_flight {text:?}: expected \"wait 25s\", \"reject\", \"reject 1s\" or \"accepted\""
+            )
+        };
+        let (word, duration) = match text.split_once(' ') {
+            Some((word, duration)) => (word, Some(parse_duration(duration).map_err(|_| bad())?)),
+            None => (text, None),
+        };
+        match (word, duration) {
+            ("wait", deadline) => {
+                Ok(InFlight::Wait { deadline: deadline.unwrap_or(Duration::from_secs(25)) })
+            }
+            ("reject", after) => {
+                Ok(InFlight::Reject { retry_after: after.unwrap_or(Duration::from_secs(1)) })
+            }
+            ("accepted", None) => Ok(InFlight::Accepted),
+            _ => Err(bad()),
+        }
+    }
+}
+
+impl Setting for Rate {
+    fn read(text: &str) -> Result<Self, String> {
+        let bad = || format!("bad limit {text:?}: expected a count and a window such as \"1000/1h\"");
+        let (count, window) = text.split_once('/').ok_or_else(bad)?;
+        let count: u32 = count.parse().map_err(|_| bad())?;
+        let window = parse_duration(window).map_err(|_| bad())?;
+        if count == 0 || window.is_zero() { Err(bad()) } else { Ok(Rate { count, window }) }
+    }
+}
+
+/// A number of bytes such as `1MiB`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bytes(pub(crate) u64);
+
+impl Setting for Bytes {
+    fn read(text: &str) -> Result<Self, String> {
+        let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+        let unit = match text[digits..].trim_start() {
+            "" | "B" => Some(1u64),
+            "KiB" => Some(1 << 10),
+            "MiB" => Some(1 << 20),
+            "GiB" => Some(1 << 30),
+            _ => None,
+        };
+        let size = text[..digits]
+            .parse()
+            .ok()
+            .zip(unit)
+            .and_then(|(count, unit): (u64, u64)| count.checked_mul(unit));
+        size.map(Bytes)
+            .ok_or_else(|| format!("bad size {text:?}: expected something like \"1MiB\" (B, KiB, MiB, GiB)"))
+    }
+}
+
+/// One of a few words. The table names them all, so that errors can too.
+pub(crate) trait Word: Sized + Copy + 'static {
+    /// Every word there is.
+    const WORDS: &'static [(&'static str, Self)];
+}
+
+impl<T: Word> Setting for T {
+    fn read(text: &str) -> Result<Self, String> {
+        let found = T::WORDS.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
+        found.ok_or_else(|| {
+            let words: Vec<&str> = T::WORDS.iter().map(|(word, _)| *word).collect();
+            format!("unknown value {text:?}: expected {}", words.join(", "))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_are_never_shown() {
+        for (url, shown) in [
+            ("postgres://u:secret@db/shop", "postgres://u@db/shop"),
+            ("postgres://u@db:5432/shop?password=secret", "postgres://u@db:5432/shop?"),
+            ("postgresql://db/shop", "postgresql://db/shop"),
+            ("postgres://u:se@cret@db/shop", "postgres://u@db/shop"),
+        ] {
+            assert_eq!(Store::read(url).unwrap().to_string(), shown);
+        }
+    }
+
+    #[test]
+    fn sizes_and_rates_have_units() {
+        assert_eq!(Bytes::read("1MiB").unwrap().0, 1 << 20);
+        assert_eq!(Bytes::read("512").unwrap().0, 512);
+        assert!(
+            Bytes::read("1MB").is_err()
+                && Bytes::read("MiB").is_err()
+                && Bytes::read("99999999999GiB").is_err()
+        );
+        assert_eq!(Rate::read("1000/1h").unwrap().count, 1000);
+        assert!(Rate::read("0/1h").is_err() && Rate::read("5").is_err() && Rate::read("5/0s").is_err());
+    }
+
+    #[test]
+    fn in_flight_reads_its_three_forms() {
+        assert_eq!(InFlight::read("wait 5s").unwrap(), InFlight::Wait { deadline: Duration::from_secs(5) });
+        assert!(matches!(InFlight::read("reject").unwrap(), InFlight::Reject { .. }));
+        assert_eq!(InFlight::read("accepted").unwrap(), InFlight::Accepted);
+        assert!(InFlight::read("accepted 5s").is_err() && InFlight::read("sleep 5s").is_err());
+    }
+}

@@ -1,0 +1,41 @@
+//! What the program's exit codes mean. The one place: `semel --help` prints this table.
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Exit {
+    /// It did what was asked.
+    Success = 0,
+    /// It looked and found something wrong: an unsafe setting.
+    Found = 1,
+    /// The command line is wrong.
+    Usage = 2,
+    /// The configuration cannot be read, or says something that does not exist.
+    Config = 3,
+    /// A file or stream could not be read or written.
+    Io = 4,
+}
+
+/// The table as `--help` shows it.
+pub(crate) const HELP: &str = "\
+Exit codes:
+  0  done
+  1  something was found: an unsafe setting
+  2  the command line is wrong
+  3  the configuration cannot be read or names something unknown
+  4  a file or stream could not be read or written";
+
+/// Why a command stopped, and the code that says so.
+#[derive(Debug)]
+pub(crate) struct Stop {
+    /// The code.
+    pub(crate) exit: Exit,
+    /// What happened and what to do.
+    pub(crate) message: String,
+}
+
+impl Stop {
+    pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
+        Self { exit, message: message.into() }
+    }
+}

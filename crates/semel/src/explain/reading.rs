@@ -1,0 +1,263 @@
+//! What semel makes of one request: the walk up to the look-up, with everything it found on the way.
+
+use semel_contract::fingerprint::{Form, Parts};
+use semel_contract::hex::hex;
+use semel_contract::identity::{self, Caller};
+use semel_contract::key::{Found, Presence};
+use semel_contract::problem::{Kind, Problem};
+use semel_contract::profile::Profile;
+use semel_contract::request::{Body, Headers};
+use semel_contract::time::format_duration;
+use serde_json::{Value, json};
+
+use super::request::Request;
+use crate::config::{Config, Endpoint};
+
+/// Everything that was found out. What comes after a problem stays empty, but for what does not depend on it.
+#[derive(Debug, Default)]
+pub(crate) struct Reading {
+    route: Option<String>,
+    profile: Option<Profile>,
+    identity: Option<String>,
+    principal: Option<String>,
+    found: Option<Found>,
+    scope: Option<String>,
+    form: Option<&'static str>,
+    canonical: Option<String>,
+    payload_hash: Option<String>,
+    fingerprint: Option<String>,
+    fingerprint_version: Option<u8>,
+    note: Option<&'static str>,
+    problem: Option<Problem>,
+}
+
+impl Reading {
+    /// A request that cannot even be read.
+    pub(crate) fn refused(problem: Problem) -> Self {
+        Self { problem: Some(problem), ..Self::default() }
+    }
+
+    /// Reads a request as the gate would.
+    pub(crate) fn of(config: &Config, caller: Option<&Caller>, request: &Request) -> Self {
+        if let Err(problem) = request.check() {
+            return Self::refused(problem);
+        }
+        let mut reading = Self { identity: Some(config.identity.to_string()), ..Self::default() };
+        match config.endpoint(&request.method, request.path_only()) {
+            Some(endpoint) => reading.walk(config, caller, request, &endpoint),
+            None => {
+                reading.note =
+                    Some("no route matches: it passes through unrecorded, and a key on it protects nothing")
+            }
+        }
+        reading
+    }
+
+    /// Identity, key, fingerprint: the first refusal is the one that would be answered. The readings after it are made
+    /// all the same where they can be, since they are what one came to see.
+    fn walk(&mut self, config: &Config, caller: Option<&Caller>, request: &Request, endpoint: &Endpoint<'_>) {
+        let profile = endpoint.profile;
+        self.route = Some(endpoint.name.clone());
+        self.profile = Some(profile.clone());
+        let headers = request.headers.as_slice();
+        if request.body.len() as u64 > profile.stored.max_body_bytes {
+            self.refuse(Problem::new(
+                Kind::BodyTooLarge,
+                format!("at most {} bytes are read here", profile.stored.max_body_bytes),
+            ));
+            return;
+        }
+        let body = Body::new(headers.values("content-type").next(), &request.body);
+        let key = profile.key.read(headers, &body);
+        let is_unkeyed = matches!((&key, profile.key.presence), (Ok(None), Presence::Optional));
+        let caller = self.identify(config, caller, headers);
+        if is_unkeyed {
+            // Nothing is asked of a request that nothing protects; the rest is shown for what a key would mean.
+            self.problem = None;
+            self.note = Some("it has no key and needs none: it passes through unprotected");
+        } else {
+            self.read_key(config, key);
+            profile.key.read_required(headers).map_or_else(|problem| self.refuse(problem), drop);
+        }
+        if let Some(caller) = &caller {
+            match profile.scope.scope(caller, &endpoint.name) {
+                Ok(scope) => self.scope = Some(scope.to_string()),
+                Err(problem) if is_unkeyed => drop(problem),
+                Err(problem) => self.refuse(problem),
+            }
+        }
+        let Some(form) = self.read_body(profile, &body) else { return };
+        let parts = Parts {
+            method: &request.method,
+            route: &endpoint.name,
+            params: &endpoint.params,
+            query: request.query(),
+            principal: caller.as_ref().map_or("", |caller| &caller.principal),
+        };
+        if let Some(recipe) = &profile.fingerprint {
+            let fingerprint = recipe.fingerprint(&parts, &form, None);
+            self.fingerprint = Some(fingerprint.to_string());
+            self.fingerprint_version = Some(fingerprint.version as u8);
+        }
+    }
+
+    fn refuse(&mut self, problem: Problem) {
+        self.problem.get_or_insert(problem);
+    }
+
+    fn identify(
+        &mut self,
+        config: &Config,
+        caller: Option<&Caller>,
+        headers: &[(String, Vec<u8>)],
+    ) -> Option<Caller> {
+        let caller = match caller {
+            Some(caller) => caller.clone(),
+            None => match config.identity.read(headers) {
+                Ok(identity::Reading::Known(caller)) => caller,
+                Ok(identity::Reading::NeedsVerification) => {
+                    self.note = Some(
+                        "only a verification can tell the principal: give it with --principal to see the scope",
+                    );
+                    return None;
+                }
+                Err(problem) => {
+                    self.refuse(problem);
+                    return None;
+                }
+            },
+        };
+        self.principal = Some(caller.principal.clone());
+        Some(caller)
+    }
+
+    fn read_key(&mut self, config: &Config, key: Result<Option<Found>, Problem>) {
+        match key {
+            Ok(Some(found)) if config.identity.is_shared() && !found.key.is_random_uuid() => {
+                self.refuse(Problem::new(
+                    Kind::KeyTooWeak,
+                    "a shared identity demands a version 4 UUID as key",
+                ));
+                self.found = Some(found);
+            }
+            Ok(found) => {
+                if found.is_none() {
+                    self.note = Some("it has no key: one would be made for it");
+                }
+                self.found = found;
+            }
+            Err(problem) => self.refuse(problem),
+        }
+    }
+
+    fn read_body<'a>(&mut self, profile: &Profile, body: &Body<'a>) -> Option<Form<'a>> {
+        let form = match profile.fingerprint.as_ref()?.form(body) {
+            Ok(form) => form,
+            Err(problem) => {
+                self.refuse(problem);
+                return None;
+            }
+        };
+        self.payload_hash = Some(hex(&form.payload_hash()));
+        self.form = Some(match &form {
+            Form::Empty => "none",
+            Form::Json(_) => "json",
+            Form::Raw(_) => "raw",
+        });
+        if let Form::Json(text) = &form {
+            self.canonical = Some(text.clone());
+        }
+        Some(form)
+    }
+
+    fn guarantee(&self) -> Option<&'static str> {
+        let keyed = self.found.is_some() && self.problem.is_none();
+        self.profile.as_ref().map(|profile| if keyed { profile.guarantee.name() } else { "none" })
+    }
+
+    /// The reading as one JSON object.
+    pub(crate) fn json(&self) -> Value {
+        json!({
+            "route": self.route,
+            "profile": self.profile.as_ref().map(|profile| profile.name),
+            "identity": self.identity,
+            "principal": self.principal,
+            "key": self.found.as_ref().map(|found| found.key.as_str()),
+            "key_source": self.found.as_ref().map(|found| found.source.to_string()),
+            "key_syntax": self.found.as_ref().map(|found| found.written.name()),
+            "scope": self.scope,
+            "body_form": self.form,
+            "canonical": self.canonical,
+            "payload_hash": self.payload_hash,
+            "fingerprint": self.fingerprint,
+            "fingerprint_version": self.fingerprint_version,
+            "guarantee": self.guarantee(),
+            "note": self.note,
+            "problem": self.problem.as_ref().map(|problem| json!({
+                "status": problem.kind.status(),
+                "type": problem.kind.type_uri(),
+                "title": problem.kind.title(),
+                "detail": problem.detail,
+                "retry": problem.kind.retry().name(),
+            })),
+        })
+    }
+
+    /// The reading for a person.
+    pub(crate) fn text(&self) -> String {
+        let mut lines: Vec<(&str, String)> = Vec::new();
+        let mut line = |name, value: Option<String>| lines.extend(value.map(|value| (name, value)));
+        line("route", self.route.clone());
+        line("profile", self.profile.as_ref().map(|profile| profile.name.to_owned()));
+        line("identity", self.identity.clone());
+        line("principal", self.principal.clone());
+        line(
+            "key",
+            self.found.as_ref().map(|found| {
+                format!(
+                    "{}   ({}, written as {})",
+                    found.key.as_str().escape_debug(),
+                    found.source,
+                    found.written.name()
+                )
+            }),
+        );
+        line("scope", self.scope.clone());
+        line(
+            "body",
+            self.form.map(|form| match (form, &self.canonical) {
+                ("json", Some(text)) => format!("JSON, canonical: {text}"),
+                ("none", _) => "none".to_owned(),
+                _ => "raw bytes".to_owned(),
+            }),
+        );
+        line("payload hash", self.payload_hash.clone());
+        line("fingerprint", self.fingerprint.clone());
+        line("guarantee", self.guarantee().map(str::to_owned));
+        line(
+            "retention",
+            self.profile.as_ref().map(|profile| {
+                format!(
+                    "retries are recognised for {}, the record is kept {}",
+                    format_duration(profile.lifetime.retry_window),
+                    format_duration(profile.lifetime.record())
+                )
+            }),
+        );
+        line("note", self.note.map(str::to_owned));
+        line(
+            "problem",
+            self.problem.as_ref().map(|problem| {
+                format!(
+                    "{} {}\n{:14}{problem}\n{:14}retry: {}",
+                    problem.kind.status(),
+                    problem.kind.type_uri(),
+                    "",
+                    "",
+                    problem.kind.retry().name()
+                )
+            }),
+        );
+        lines.into_iter().map(|(name, value)| format!("{name:<14}{value}\n")).collect()
+    }
+}
