@@ -1,0 +1,1 @@
+//! Kept answers, compressed and encrypted.

@@ -1,0 +1,345 @@
+//! The claim store: who may execute a key, and what came of it. Every method says what holds before it, after it, and
+//! after a crash. A backend that keeps these words passes [`crate::conformance`].
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use bytes::Bytes;
+use semel_contract::decide::Claim;
+use semel_contract::fingerprint::Fingerprint;
+use semel_contract::key::Key;
+use semel_contract::profile::{Anchor, Lifetime};
+use semel_contract::record::{Fence, Guarantee, Record, State};
+use semel_contract::scope::Scope;
+use semel_contract::time::Timestamp;
+use sha2::{Digest, Sha256};
+
+use crate::hints::Hints;
+
+/// What a store answers, in time.
+pub type Reply<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
+/// Why a store did not do what was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreError {
+    /// It cannot be reached, or is not ready. Nothing was written.
+    Unavailable(String),
+    /// The write may or may not have been committed. The same call, made again, tells: a claim by its nonce, a
+    /// settlement by its fence.
+    Unknown(String),
+    /// There is no room. Nothing was written.
+    Full(String),
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoreError::Unavailable(why) => write!(f, "the store cannot be reached: {why}"),
+            StoreError::Unknown(why) => write!(f, "it is not known whether the store committed: {why}"),
+            StoreError::Full(why) => write!(f, "the store is full: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for StoreError {}
+
+/// Which key is meant.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Id {
+    /// Whose it is and what it is for.
+    pub scope: Scope,
+    /// The key.
+    pub key: Key,
+}
+
+impl Id {
+    /// Sixteen bytes that stand for this id in indexes and hints. Rows keep the whole id and compare it.
+    pub fn hash(&self) -> [u8; 16] {
+        let mut hash = Sha256::new();
+        hash.update(self.scope.as_bytes());
+        hash.update(self.key.as_str().as_bytes());
+        let digest: [u8; 32] = hash.finalize().into();
+        *digest.first_chunk().expect("a digest has 32 bytes")
+    }
+}
+
+/// What is written down about the request itself.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct About {
+    /// The endpoint's name.
+    pub endpoint: String,
+    /// The tenant, where there is one.
+    pub tenant: Option<String>,
+    /// The principal.
+    pub principal: String,
+    /// When the user acted, as the client says. For inspection only.
+    pub client_generated_at: Option<Timestamp>,
+    /// The required headers, by name.
+    pub headers: Vec<(String, String)>,
+    /// The request that claimed it.
+    pub request_id: String,
+}
+
+/// A wish to hold a claim.
+#[derive(Clone, Debug)]
+pub struct Wish {
+    /// The key.
+    pub id: Id,
+    /// How it is to be claimed, as decided.
+    pub how: Claim,
+    /// The fence of the record that was decided upon; `None` for [`Claim::New`].
+    pub replaces: Option<Fence>,
+    /// Random, one for each attempt: a wish that is made again with the same nonce is the same wish.
+    pub nonce: u64,
+    /// How long the claim is exclusive without renewal.
+    pub lease: Duration,
+    /// How long after the claim a dispatched request may still take effect; before that nobody may say that it did not.
+    pub late: Duration,
+    /// The level of the claim.
+    pub guarantee: Guarantee,
+    /// What the key is used for.
+    pub fingerprint: Option<Fingerprint>,
+    /// The body's own hash, where the profile shows it.
+    pub payload_hash: Option<[u8; 32]>,
+    /// Where the identity is a hashed credential: what recognises the same request under another credential.
+    pub rotation: Option<[u8; 16]>,
+    /// What is written down about the request.
+    pub about: About,
+}
+
+/// What became of a wish.
+#[derive(Clone, Debug)]
+pub enum Claimed {
+    /// The claim is held.
+    Won {
+        /// The proof of it.
+        fence: Fence,
+        /// The store's time.
+        now: Timestamp,
+    },
+    /// There is a record: decide by it.
+    Known {
+        /// The record.
+        entry: Box<Entry>,
+        /// The store's time.
+        now: Timestamp,
+    },
+    /// The record that was decided upon is gone: look again.
+    Changed,
+    /// The same request was made under another credential.
+    CredentialChanged,
+}
+
+/// A kept answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The status.
+    pub status: u16,
+    /// The kept headers, in order, names in lower case.
+    pub headers: Vec<(String, Vec<u8>)>,
+    /// The exact bytes.
+    pub body: Bytes,
+    /// Whether it took effect is not known.
+    pub outcome_unknown: bool,
+}
+
+/// Everything that is kept of one key.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The key.
+    pub id: Id,
+    /// The facts that decisions read.
+    pub record: Record,
+    /// What is written down about the request.
+    pub about: About,
+    /// The answer, once there is one. Of an unkept answer the status and headers, without the body.
+    pub answer: Option<Answer>,
+    /// When it was settled, released or sealed.
+    pub settled_at: Option<Timestamp>,
+    /// Until when a dispatched request may still take effect.
+    pub late_until: Timestamp,
+}
+
+/// What a holder writes at the end of its attempt.
+#[derive(Clone, Debug)]
+pub enum Settlement {
+    /// Keep the answer.
+    Settle(Answer),
+    /// It took effect, but the answer is not kept; its body is ignored.
+    Unkept(Answer),
+    /// It surely had no effect.
+    Release,
+    /// It may or may not have had its effect.
+    Unknown,
+}
+
+impl Settlement {
+    /// The state it leads to.
+    pub fn state(&self) -> State {
+        match self {
+            Settlement::Settle(_) => State::Settled,
+            Settlement::Unkept(_) => State::Unkept,
+            Settlement::Release => State::Released,
+            Settlement::Unknown => State::Unknown,
+        }
+    }
+}
+
+/// What became of a holder's write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// It is durable. The same write made before counts as this one.
+    Done,
+    /// Somebody else holds the key, or it was resolved. Nothing was changed.
+    Superseded,
+}
+
+/// What a person or a probe found out about an unknown outcome.
+#[derive(Clone, Debug)]
+pub enum Resolution {
+    /// It took effect, with this answer if it is known.
+    Applied(Option<Answer>),
+    /// It did not.
+    NotApplied,
+}
+
+/// What became of a resolution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resolved {
+    /// It is durable.
+    Done,
+    /// There is nothing unknown under this key and fence.
+    NotUnknown,
+    /// The request could still take effect until then.
+    TooEarly {
+        /// The earliest time.
+        until: Timestamp,
+    },
+}
+
+/// What became of a wish to cancel a key.
+#[derive(Clone, Debug)]
+pub enum Sealed {
+    /// Nothing had happened under it, and nothing will.
+    Done,
+    /// It is already used: here is its record.
+    Known(Box<Entry>),
+}
+
+/// Which entries to list.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    /// Only these states.
+    pub state: Option<State>,
+    /// Only this principal.
+    pub principal: Option<String>,
+    /// Only this endpoint.
+    pub endpoint: Option<String>,
+    /// Only created before.
+    pub created_before: Option<Timestamp>,
+    /// After this fence number, for the next page.
+    pub after: Option<u64>,
+    /// At most so many.
+    pub limit: u32,
+}
+
+/// What one sweep did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Expired records removed.
+    pub removed: u64,
+    /// Claims whose lease lapsed and that are now marked unknown.
+    pub unknown: u64,
+    /// Abandoned atomic claims released.
+    pub released: u64,
+}
+
+/// When a record that is written now will expire.
+pub fn expiry(state: State, lifetime: &Lifetime, created_at: Timestamp, now: Timestamp) -> Option<Timestamp> {
+    let anchor = match lifetime.anchor {
+        Anchor::Created => created_at,
+        Anchor::Settled => now,
+    };
+    match state {
+        State::Settled | State::Unkept | State::Sealed => Some(anchor.plus(lifetime.record())),
+        State::Released => lifetime.released.map(|kept| now.plus(kept)),
+        State::Claimed | State::Unknown => None,
+    }
+}
+
+/// Keeps claims and their outcomes. Times are the store's own; they never go back.
+pub trait ClaimStore: Send + Sync + 'static {
+    /// Claims a key.
+    ///
+    /// Before: anything. After `Won`: the claim is durable (an `atomic` claim of an embedded store is a reservation in
+    /// this process), its fence number is greater than every number given before, and no other wish wins until it is
+    /// settled, released, resolved, superseded or, when abandoned or unknown, replaced by a wish that names its fence.
+    /// A wish with [`Claim::New`] wins only over an absent record. Any other wish wins only over the record whose fence
+    /// it names, and only while that record has the standing that belongs to it: `TakeOver` expired, `Reclaim` released,
+    /// `Supersede` abandoned, `Forward` and `Rerun` unknown. After `Known`, `Changed` or `CredentialChanged`: nothing was
+    /// written. After [`StoreError::Unknown`]: the same wish, with the same nonce, made again, wins if it had won.
+    ///
+    /// Crash: before the reply the claim may or may not be there. A restart finds it as claimed or, once its lease has
+    /// lapsed (embedded stores: at once), as unknown.
+    fn claim(&self, wish: Wish) -> Reply<'_, Claimed>;
+
+    /// What is known of a key, with the store's time. Changes nothing. Sees everything that was acknowledged before.
+    fn look_up<'a>(&'a self, id: &'a Id) -> Reply<'a, (Option<Entry>, Timestamp)>;
+
+    /// Ends an attempt.
+    ///
+    /// Before: the caller was given `fence` by [`ClaimStore::claim`]. After `Done`: the settlement is durable, and waiters
+    /// are told. A released record is removed, or kept as the lifetime says. The same fence and settlement again is
+    /// `Done` again. An unknown record that nobody has resolved still accepts its holder's settlement. After
+    /// `Superseded`: nothing was changed, and nothing that this holder does can change anything any more.
+    ///
+    /// Crash: before the reply the settlement may or may not be there; settling again tells.
+    fn settle<'a>(
+        &'a self,
+        id: &'a Id,
+        fence: Fence,
+        settlement: Settlement,
+        lifetime: &'a Lifetime,
+    ) -> Reply<'a, Written>;
+
+    /// Extends leases to `lease` from now. A fence that no longer holds is answered `Superseded` and left alone; an
+    /// unknown record is not revived. Crash: a renewal that was not acknowledged may be lost.
+    fn renew<'a>(&'a self, held: &'a [(Id, Fence)], lease: Duration) -> Reply<'a, Vec<Written>>;
+
+    /// Resolves an unknown outcome. After `Done`: the record is settled (or unkept, where the answer is not known) or
+    /// released, under a new fence, so that the old holder changes nothing any more; an audit row names `by` and
+    /// `reason`. `NotApplied` is refused while the request could still take effect.
+    fn resolve<'a>(
+        &'a self,
+        id: &'a Id,
+        fence: Fence,
+        resolution: Resolution,
+        lifetime: &'a Lifetime,
+        by: &'a str,
+        reason: &'a str,
+    ) -> Reply<'a, Resolved>;
+
+    /// Cancels a key that has not taken effect: absent, expired or released ones become sealed, durably. Anything else is
+    /// returned as it is.
+    fn seal<'a>(&'a self, id: &'a Id, about: &'a About, lifetime: &'a Lifetime) -> Reply<'a, Sealed>;
+
+    /// Removes at most `batch` records that are settled, unkept, released or sealed and have been expired for `grace`;
+    /// marks lapsed fenced claims unknown; releases abandoned atomic ones. Never touches a live claim or an unknown
+    /// outcome, and removes nothing while the clock is frozen.
+    fn sweep(&self, batch: u32, grace: Duration) -> Reply<'_, Swept>;
+
+    /// Erases the records of a principal that are settled, unkept, released or sealed, and says how many; an audit row
+    /// names `by`. Claims and unknown outcomes stay.
+    fn forget<'a>(&'a self, principal: &'a str, by: &'a str) -> Reply<'a, u64>;
+
+    /// Lists entries by fence number, oldest first.
+    fn list<'a>(&'a self, filter: &'a Filter) -> Reply<'a, Vec<Entry>>;
+
+    /// Whether the store can be used now.
+    fn ready(&self) -> Reply<'_, ()>;
+
+    /// Where waiters learn that a key may have changed. A hint may be lost; polling is the backstop.
+    fn hints(&self) -> &Hints;
+}

@@ -1,0 +1,23 @@
+//! What semel keeps. The claim store is a trait ([`ClaimStore`]); its backends agree because each passes the same suite
+//! ([`conformance`]). Stores keep and compare; what a record means is decided in `semel-contract`.
+
+#![warn(missing_docs)]
+
+#[cfg(feature = "at-rest")]
+pub mod at_rest;
+pub mod claims;
+pub mod clock;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+pub mod hints;
+pub mod limits;
+pub mod memory;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
+
+pub use claims::{
+    About, Answer, ClaimStore, Claimed, Entry, Filter, Id, Reply, Resolution, Resolved, Sealed, Settlement,
+    StoreError, Swept, Wish, Written,
+};

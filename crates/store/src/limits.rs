@@ -1,0 +1,1 @@
+//! Limiters: so many requests or new keys in a window.

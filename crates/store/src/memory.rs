@@ -1,0 +1,369 @@
+//! The store in memory: for the simulator and for users' own tests. It keeps nothing across a restart of the process,
+//! and is therefore never a production store.
+
+use std::collections::BTreeMap;
+use std::future::ready;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use semel_contract::decide::{Claim, Standing};
+use semel_contract::profile::Lifetime;
+use semel_contract::record::{Fence, Guarantee, Record, State};
+use semel_contract::time::Timestamp;
+
+use crate::claims::{
+    About, Answer, ClaimStore, Claimed, Entry, Filter, Id, Reply, Resolution, Resolved, Sealed, Settlement,
+    Swept, Wish, Written, expiry,
+};
+use crate::clock::{Clock, StoreClock};
+use crate::hints::Hints;
+
+/// A claim store in memory.
+pub struct MemoryStore {
+    clock: Arc<dyn Clock>,
+    time: StoreClock,
+    rows: Mutex<Rows>,
+    hints: Hints,
+}
+
+#[derive(Default)]
+struct Rows {
+    entries: BTreeMap<Id, Entry>,
+    rotations: BTreeMap<[u8; 16], Id>,
+    last_fence: u64,
+    audit: Vec<String>,
+}
+
+impl std::fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemoryStore").finish_non_exhaustive()
+    }
+}
+
+impl MemoryStore {
+    /// An empty store that goes by this clock.
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        let time = StoreClock::new(clock.read(), None);
+        Self { clock, time, rows: Mutex::default(), hints: Hints::default() }
+    }
+
+    fn now(&self) -> Timestamp {
+        self.time.now(self.clock.read())
+    }
+
+    fn rows(&self) -> std::sync::MutexGuard<'_, Rows> {
+        self.rows.lock().expect("no store operation panics")
+    }
+
+    /// The audit trail so far.
+    pub fn audit(&self) -> Vec<String> {
+        self.rows().audit.clone()
+    }
+}
+
+impl Rows {
+    fn next_fence(&mut self, nonce: u64) -> Fence {
+        self.last_fence += 1;
+        Fence { number: self.last_fence, nonce }
+    }
+
+    fn remove(&mut self, id: &Id) {
+        self.entries.remove(id);
+        self.rotations.retain(|_, known| known != id);
+    }
+
+    fn claim(&mut self, wish: Wish, now: Timestamp) -> Claimed {
+        if let Some(entry) = self.entries.get(&wish.id) {
+            let record = &entry.record;
+            if record.state == State::Claimed && record.fence.nonce == wish.nonce {
+                return Claimed::Won { fence: record.fence, now };
+            }
+            let wanted = standing_of(wish.how);
+            let is_it =
+                wish.replaces == Some(record.fence) && Some(Standing::of(Some(record), now)) == wanted;
+            if !is_it {
+                return Claimed::Known { entry: Box::new(entry.clone()), now };
+            }
+        } else if wish.how != Claim::New {
+            return Claimed::Changed;
+        }
+        if let Some(rotation) = wish.rotation {
+            let other = self.rotations.get(&rotation).filter(|known| **known != wish.id);
+            let lives = other
+                .and_then(|id| self.entries.get(id))
+                .is_some_and(|entry| Standing::of(Some(&entry.record), now) != Standing::Expired);
+            if lives {
+                return Claimed::CredentialChanged;
+            }
+            self.rotations.insert(rotation, wish.id.clone());
+        }
+        let fence = self.next_fence(wish.nonce);
+        let record = Record {
+            state: State::Claimed,
+            guarantee: wish.guarantee,
+            fence,
+            fingerprint: wish.fingerprint,
+            payload_hash: wish.payload_hash,
+            lease_until: now.plus(wish.lease),
+            created_at: now,
+            expires_at: None,
+        };
+        let late_until = now.plus(wish.lease).plus(wish.late);
+        let entry = Entry {
+            id: wish.id.clone(),
+            record,
+            about: wish.about,
+            answer: None,
+            settled_at: None,
+            late_until,
+        };
+        self.entries.insert(wish.id, entry);
+        Claimed::Won { fence, now }
+    }
+
+    fn settle(
+        &mut self,
+        id: &Id,
+        fence: Fence,
+        settlement: Settlement,
+        lifetime: &Lifetime,
+        now: Timestamp,
+    ) -> Written {
+        let Some(entry) = self.entries.get_mut(id).filter(|entry| entry.record.fence == fence) else {
+            return Written::Superseded;
+        };
+        match entry.record.state {
+            State::Claimed | State::Unknown => {
+                write(entry, settlement, lifetime, now);
+                if entry.record.state == State::Released && entry.record.expires_at.is_none() {
+                    self.remove(id);
+                }
+                Written::Done
+            }
+            State::Settled | State::Unkept | State::Released if says_the_same(entry, &settlement) => {
+                Written::Done
+            }
+            State::Settled | State::Unkept | State::Released | State::Sealed => Written::Superseded,
+        }
+    }
+}
+
+/// The standing that a way of claiming belongs to; a new claim belongs to none.
+fn standing_of(how: Claim) -> Option<Standing> {
+    match how {
+        Claim::New => None,
+        Claim::TakeOver => Some(Standing::Expired),
+        Claim::Supersede => Some(Standing::Abandoned),
+        Claim::Reclaim => Some(Standing::Released),
+        Claim::Forward | Claim::Rerun => Some(Standing::Unknown),
+    }
+}
+
+fn write(entry: &mut Entry, settlement: Settlement, lifetime: &Lifetime, now: Timestamp) {
+    let state = settlement.state();
+    entry.record.state = state;
+    entry.record.expires_at = expiry(state, lifetime, entry.record.created_at, now);
+    entry.settled_at = (state != State::Unknown).then_some(now);
+    entry.answer = match settlement {
+        Settlement::Settle(answer) => Some(answer),
+        Settlement::Unkept(answer) => Some(Answer { body: Bytes::new(), ..answer }),
+        Settlement::Release | Settlement::Unknown => None,
+    };
+}
+
+fn says_the_same(entry: &Entry, settlement: &Settlement) -> bool {
+    let answer = match settlement {
+        Settlement::Settle(answer) => Some(answer.clone()),
+        Settlement::Unkept(answer) => Some(Answer { body: Bytes::new(), ..answer.clone() }),
+        Settlement::Release | Settlement::Unknown => None,
+    };
+    entry.record.state == settlement.state() && entry.answer == answer
+}
+
+impl ClaimStore for MemoryStore {
+    fn claim(&self, wish: Wish) -> Reply<'_, Claimed> {
+        let now = self.now();
+        Box::pin(ready(Ok(self.rows().claim(wish, now))))
+    }
+
+    fn look_up<'a>(&'a self, id: &'a Id) -> Reply<'a, (Option<Entry>, Timestamp)> {
+        Box::pin(ready(Ok((self.rows().entries.get(id).cloned(), self.now()))))
+    }
+
+    fn settle<'a>(
+        &'a self,
+        id: &'a Id,
+        fence: Fence,
+        settlement: Settlement,
+        lifetime: &'a Lifetime,
+    ) -> Reply<'a, Written> {
+        let now = self.now();
+        let written = self.rows().settle(id, fence, settlement, lifetime, now);
+        self.hints.wake(id.hash());
+        Box::pin(ready(Ok(written)))
+    }
+
+    fn renew<'a>(&'a self, held: &'a [(Id, Fence)], lease: Duration) -> Reply<'a, Vec<Written>> {
+        let now = self.now();
+        let mut rows = self.rows();
+        let renewed = held.iter().map(|(id, fence)| match rows.entries.get_mut(id) {
+            Some(entry)
+                if entry.record.fence == *fence
+                    && Standing::of(Some(&entry.record), now) == Standing::Claimed =>
+            {
+                entry.record.lease_until = now.plus(lease);
+                Written::Done
+            }
+            Some(_) | None => Written::Superseded,
+        });
+        Box::pin(ready(Ok(renewed.collect())))
+    }
+
+    fn resolve<'a>(
+        &'a self,
+        id: &'a Id,
+        fence: Fence,
+        resolution: Resolution,
+        lifetime: &'a Lifetime,
+        by: &'a str,
+        reason: &'a str,
+    ) -> Reply<'a, Resolved> {
+        let now = self.now();
+        let mut rows = self.rows();
+        let new_fence = rows.next_fence(fence.nonce);
+        let Some(entry) = rows.entries.get_mut(id) else { return Box::pin(ready(Ok(Resolved::NotUnknown))) };
+        let is_unknown =
+            entry.record.fence == fence && Standing::of(Some(&entry.record), now) == Standing::Unknown;
+        if !is_unknown {
+            return Box::pin(ready(Ok(Resolved::NotUnknown)));
+        }
+        let settlement = match resolution {
+            Resolution::Applied(Some(answer)) => Settlement::Settle(answer),
+            Resolution::Applied(None) => Settlement::Unkept(Answer {
+                status: 0,
+                headers: Vec::new(),
+                body: Bytes::new(),
+                outcome_unknown: false,
+            }),
+            Resolution::NotApplied if now < entry.late_until => {
+                return Box::pin(ready(Ok(Resolved::TooEarly { until: entry.late_until })));
+            }
+            Resolution::NotApplied => Settlement::Release,
+        };
+        write(entry, settlement, lifetime, now);
+        entry.record.fence = new_fence;
+        let removed = entry.record.state == State::Released && entry.record.expires_at.is_none();
+        if removed {
+            rows.remove(id);
+        }
+        rows.audit.push(format!("{by} resolved {fence}: {reason}"));
+        self.hints.wake(id.hash());
+        Box::pin(ready(Ok(Resolved::Done)))
+    }
+
+    fn seal<'a>(&'a self, id: &'a Id, about: &'a About, lifetime: &'a Lifetime) -> Reply<'a, Sealed> {
+        let now = self.now();
+        let mut rows = self.rows();
+        match rows.entries.get(id) {
+            Some(entry)
+                if !matches!(
+                    Standing::of(Some(&entry.record), now),
+                    Standing::Expired | Standing::Released
+                ) =>
+            {
+                Box::pin(ready(Ok(Sealed::Known(Box::new(entry.clone())))))
+            }
+            Some(_) | None => {
+                rows.remove(id);
+                let fence = rows.next_fence(0);
+                let record = Record {
+                    state: State::Sealed,
+                    guarantee: Guarantee::None,
+                    fence,
+                    fingerprint: None,
+                    payload_hash: None,
+                    lease_until: now,
+                    created_at: now,
+                    expires_at: expiry(State::Sealed, lifetime, now, now),
+                };
+                let entry = Entry {
+                    id: id.clone(),
+                    record,
+                    about: about.clone(),
+                    answer: None,
+                    settled_at: Some(now),
+                    late_until: now,
+                };
+                rows.entries.insert(id.clone(), entry);
+                self.hints.wake(id.hash());
+                Box::pin(ready(Ok(Sealed::Done)))
+            }
+        }
+    }
+
+    fn sweep(&self, batch: u32, grace: Duration) -> Reply<'_, Swept> {
+        let now = self.now();
+        let mut swept = Swept::default();
+        let mut rows = self.rows();
+        let mut gone = Vec::new();
+        for (id, entry) in &mut rows.entries {
+            match Standing::of(Some(&entry.record), now) {
+                Standing::Unknown if entry.record.state == State::Claimed => {
+                    entry.record.state = State::Unknown;
+                    swept.unknown += 1;
+                }
+                Standing::Abandoned => {
+                    gone.push(id.clone());
+                    swept.released += 1;
+                }
+                Standing::Expired
+                    if self.time.frozen().is_none()
+                        && swept.removed < u64::from(batch)
+                        && entry.record.expires_at.is_some_and(|at| at.plus(grace) <= now) =>
+                {
+                    gone.push(id.clone());
+                    swept.removed += 1;
+                }
+                _ => {}
+            }
+        }
+        for id in &gone {
+            rows.remove(id);
+            self.hints.wake(id.hash());
+        }
+        Box::pin(ready(Ok(swept)))
+    }
+
+    fn forget<'a>(&'a self, principal: &'a str, by: &'a str) -> Reply<'a, u64> {
+        let mut rows = self.rows();
+        let is_finished = |state| !matches!(state, State::Claimed | State::Unknown);
+        let theirs = |entry: &&Entry| entry.about.principal == principal && is_finished(entry.record.state);
+        let ids: Vec<Id> = rows.entries.values().filter(theirs).map(|entry| entry.id.clone()).collect();
+        ids.iter().for_each(|id| rows.remove(id));
+        rows.audit.push(format!("{by} forgot {} records of a principal", ids.len()));
+        Box::pin(ready(Ok(ids.len() as u64)))
+    }
+
+    fn list<'a>(&'a self, filter: &'a Filter) -> Reply<'a, Vec<Entry>> {
+        let matches = |entry: &&Entry| {
+            filter.state.is_none_or(|state| state == entry.record.state)
+                && filter.principal.as_ref().is_none_or(|principal| *principal == entry.about.principal)
+                && filter.endpoint.as_ref().is_none_or(|endpoint| *endpoint == entry.about.endpoint)
+                && filter.created_before.is_none_or(|before| entry.record.created_at < before)
+                && filter.after.is_none_or(|after| entry.record.fence.number > after)
+        };
+        let mut found: Vec<Entry> = self.rows().entries.values().filter(matches).cloned().collect();
+        found.sort_by_key(|entry| entry.record.fence.number);
+        found.truncate(filter.limit as usize);
+        Box::pin(ready(Ok(found)))
+    }
+
+    fn ready(&self) -> Reply<'_, ()> {
+        Box::pin(ready(Ok(())))
+    }
+
+    fn hints(&self) -> &Hints {
+        &self.hints
+    }
+}
