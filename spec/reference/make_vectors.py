@@ -340,6 +340,8 @@ def make_keys():
     key("json source, body is truncated JSON", "!body-not-json", body='{"client_message_id":"m-1"', sources=[J])
     key("json source, body has an unpaired surrogate", "!body-not-json", body='{"client_message_id":"\\ud800"}',
         sources=[J])
+    key("a pattern lets no control character through", "!key-invalid", body='{"client_message_id":"a\\u0000\\nb"}', sources=[J],
+        format="regex:(?s).*")
     key("json source, empty body, required", "!key-missing", body="", sources=[J])
     key("json source, no body, required", "!key-missing", body=None, sources=[J])
     key("json source, empty body, optional", None, body="", sources=[J], presence="optional")
@@ -1049,10 +1051,11 @@ def make_schedules():
     schedule("ratio never passes the cap", 300_000, plain | {"jitter": {"ratio": 0.25}}, n=20, u=0.9)
     # -- told and blocked
     for what, told in (("0", 0), ("1 ms", 1), ("30 s", 30_000), ("24 h less 1 ms", DAY - 1), ("24 h", DAY)):
-        schedule(f"told {what}", told, plain, cause={"told_ms": told})
+        schedule(f"told {what}", max(told, plain["base_ms"]), plain, cause={"told_ms": told})
     schedule("told 24 h and 1 ms", DAY, plain, cause={"told_ms": DAY + 1})
     schedule("told a year", DAY, plain, cause={"told_ms": 365 * DAY})
-    schedule("told less than the schedule", 10, plain, n=10, cause={"told_ms": 10})
+    schedule("told less than the schedule", 1_500, plain, n=10, cause={"told_ms": 1_500})
+    schedule("told less than the base", plain["base_ms"], plain, n=10, cause={"told_ms": 10})
     schedule("told ignores jitter", 10_000, IETF, n=3, cause={"told_ms": 10_000}, u=0)
     schedule("told costs no attempt", 10_000, plain | {"max_attempts": 3}, n=3, cause={"told_ms": 10_000})
     schedule("told in a burst that is over", 10_000, WALKER, n=12, cause={"told_ms": 10_000})
@@ -1149,8 +1152,8 @@ def make_classification():
         for status in (408, 425, 429):
             classed(profile, status, None, "retry-after")
         classed(profile, 429, "request-limited", "retry-after")
-        classed(profile, 503, None, "retry" if feed else "retry-after")
-        classed(profile, 503, "settlement-pending", "retry" if feed else "retry-after")
+        classed(profile, 503, None, "retry-after")
+        classed(profile, 503, "settlement-pending", "retry-after")
         for status in (500, 501, 502, 504, 507, 511, 599):
             classed(profile, status, None, "retry")
         classed(profile, 500, "not-settled", "retry")
@@ -1506,9 +1509,8 @@ def files() -> dict[str, str]:
     add("scopes.json", pretty, "The scope of a tenant, principal and endpoint; the principal of an identity.",
         vectors=scopes)
     add("dispositions.json", lines, "What is recorded when an attempt ends. The rules of the profiles: every profile "
-        "settles 2xx and 3xx; agents and scores are as ietf; stripe releases 409 and 429 and settles every other 4xx and "
-        "every 5xx; walker and mesh release every 4xx, their 5xx are as ietf; feed releases every 4xx and 5xx; on atomic "
-        "every 5xx is released.", source=REFERENCE,
+        "settles 2xx and 3xx; stripe, agents and scores are as ietf; walker, feed and mesh release every 4xx, their 5xx "
+        "are as ietf; on atomic every 5xx is released.", source=REFERENCE,
         vectors=make_dispositions())
     make_schedules()
     add("schedules.json", pretty, "When the next attempt is, or why there is none.", vectors=schedules)

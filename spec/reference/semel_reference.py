@@ -205,7 +205,7 @@ ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{25}")
 
 
 def format_accepts(name: str, key: str) -> bool:
-    if key == "":
+    if key == "" or any(unicodedata.category(character) == "Cc" for character in key):
         return False
     if name == "uuid4-lower":
         return UUID4_LOWER.fullmatch(key) is not None
@@ -216,7 +216,7 @@ def format_accepts(name: str, key: str) -> bool:
     if name == "printable255":
         return PRINTABLE255.fullmatch(key) is not None
     if name == "any255":
-        return len(key) <= 255 and all(unicodedata.category(character) != "Cc" for character in key)
+        return len(key) <= 255
     if name == "ulid":
         return ULID.fullmatch(key) is not None
     if name.startswith("regex:"):
@@ -447,14 +447,8 @@ def rule(profile: str, status: int) -> str | None:
     if 400 <= status <= 499:
         if profile in ("walker", "feed", "mesh"):
             return "release"
-        if profile == "stripe":
-            return "release" if status in (409, 429) else "settle"
         return "release" if status in IETF_RELEASE else "settle"
     if 500 <= status <= 599:
-        if profile == "stripe":
-            return "settle"
-        if profile == "feed":
-            return "release"
         return "release" if status in IETF_RELEASE else None
     raise ValueError(status)
 
@@ -510,7 +504,10 @@ def timestamp(text: str) -> int | None:
             return None
         offset = (int(match[9]) * 60 + int(match[10])) * (1 if match[8] == "+" else -1)
     # A second of 60 needs no case of its own: 60 seconds are the first of the next minute.
-    return (((days * 24 + hour) * 60 + minute - offset) * 60 + second) * 1000 + millisecond
+    instant = (((days * 24 + hour) * 60 + minute - offset) * 60 + second) * 1000 + millisecond
+    first = (datetime.date(1, 1, 1).toordinal() - EPOCH_DAY) * 86_400_000
+    last = (datetime.date(9999, 12, 31).toordinal() + 1 - EPOCH_DAY) * 86_400_000 - 1
+    return instant if first <= instant <= last else None
 
 
 # ----------------------------------------------------------------------------------------------------------- Staleness
@@ -564,7 +561,7 @@ def delay(schedule: dict, n: int, u: float) -> int:
 
 def next_attempt(schedule: dict, progress: dict, cause: str | dict, u: float) -> dict:
     if isinstance(cause, dict):
-        result = {"after_ms": min(cause["told_ms"], DAY)}
+        result = {"after_ms": min(max(cause["told_ms"], schedule["base_ms"]), DAY)}
     elif cause == "blocked":
         result = {"after_ms": schedule["blocked_ms"]}
     elif schedule["max_attempts"] is not None and progress["attempts"] >= schedule["max_attempts"]:
@@ -630,7 +627,7 @@ RULES = {
     "feed": [
         (OK, ANY, SUCCESS), ([401], ANY, AUTH), ([409], SPENT, REJECTED), ([409], ANY, RETRY_AFTER),
         ([422], ANY, ("dead", "conflicting-payload")),
-        ([408, 425, 429], ANY, RETRY_AFTER), (SERVER, ANY, RETRY),
+        ([408, 425, 429, 503], ANY, RETRY_AFTER), (SERVER, ANY, RETRY),
     ],
     "mesh": [
         (OK, ANY, SUCCESS), ([401, 403], ANY, AUTH), ([408, 425, 429, 503], ANY, RETRY_AFTER),

@@ -146,6 +146,11 @@ impl fmt::Display for NotAPointer {
 impl std::error::Error for NotAPointer {}
 
 impl Pointer {
+    /// Whether it addresses the whole document.
+    pub fn is_root(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Parses a pointer. The empty pointer addresses the whole document.
     pub fn parse(text: &str) -> Result<Self, NotAPointer> {
         if text.is_empty() {

@@ -84,14 +84,15 @@ impl Pattern {
 
     /// Whether the pattern matches all of `text`.
     pub fn matches(&self, text: &str) -> bool {
-        // `$` also matches before a final line break, which no key has; the length check makes it exact.
-        self.whole.find(text).is_some_and(|found| found.len() == text.len())
+        self.whole.is_match(text)
     }
 }
 
 impl Format {
     fn accepts(&self, text: &str) -> bool {
-        if text.len() > KEY_CHARS_MAX && text.chars().count() > KEY_CHARS_MAX {
+        // No format lets a control character through, not even a pattern that would.
+        let is_too_long = text.len() > KEY_CHARS_MAX && text.chars().count() > KEY_CHARS_MAX;
+        if is_too_long || text.chars().any(char::is_control) {
             return false;
         }
         match self {
@@ -104,7 +105,7 @@ impl Format {
             Format::Uuid => is_uuid(text),
             Format::Token255 => text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_')),
             Format::Printable255 => text.bytes().all(|b| matches!(b, b' '..=b'~')),
-            Format::Any255 => !text.chars().any(char::is_control),
+            Format::Any255 => true,
             Format::Ulid => is_ulid(text),
             Format::Regex(pattern) => pattern.matches(text),
         }

@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod age;
 pub mod classify;
 pub mod decide;
 pub mod fingerprint;

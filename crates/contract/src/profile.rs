@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use crate::classify::Classify;
 use crate::fingerprint::Recipe;
+use crate::hex::hex;
 use crate::json::Pointer;
 use crate::key::KeyPolicy;
 use crate::outcome::KeepRule;
 use crate::problem::render::Wire;
+use crate::problem::{Kind, Problem};
 use crate::record::Guarantee;
 use crate::schedule::Schedule;
 use crate::scope::ScopePolicy;
@@ -380,7 +382,42 @@ pub enum Audit {
     Async,
 }
 
+/// The hashes of one request, as far as a mismatch may show them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Hashes<'a> {
+    /// The fingerprint.
+    pub fingerprint: Option<&'a [u8; 32]>,
+    /// The body's own hash.
+    pub payload: Option<&'a [u8; 32]>,
+}
+
 impl Profile {
+    /// The refusal of a key that returns with another request, showing what the profile reveals.
+    pub fn mismatch_problem(&self, recorded: Hashes<'_>, received: Hashes<'_>) -> Problem {
+        let problem = Problem::from(Kind::FingerprintMismatch);
+        let reveal = match self.mismatch {
+            Mismatch::Refuse { reveal, .. } => reveal,
+            Mismatch::Ignore => Reveal::None,
+        };
+        match reveal {
+            Reveal::None => problem,
+            Reveal::Prefix8 => {
+                problem.with("request_fingerprint", received.fingerprint.map(|hash| hex(&hash[..8])))
+            }
+            Reveal::PayloadHashes => problem
+                .with("expectedHash", recorded.payload.map(|hash| hex(hash)))
+                .with("receivedHash", received.payload.map(|hash| hex(hash))),
+        }
+    }
+
+    /// The status of a problem, where this profile has one of its own.
+    pub fn status_of(&self, kind: Kind) -> u16 {
+        match (kind, self.mismatch) {
+            (Kind::FingerprintMismatch, Mismatch::Refuse { status, .. }) => status,
+            (other, _) => other.status(),
+        }
+    }
+
     /// Sets the one number that users set; margin and the sender's age follow it.
     pub fn set_retry_window(&mut self, window: Duration) {
         const DAY: Duration = Duration::from_secs(86_400);

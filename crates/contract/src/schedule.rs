@@ -88,7 +88,8 @@ impl Schedule {
     /// When to try again. `random` lies in [0, 1).
     pub fn next(&self, progress: &Progress, cause: Cause, random: f64) -> Next {
         let next = match cause {
-            Cause::Told(wait) => Next::After(wait.min(RETRY_AFTER_MAX)),
+            // A receiver that says "at once" again and again must not be hammered for it.
+            Cause::Told(wait) => Next::After(wait.clamp(self.base.min(RETRY_AFTER_MAX), RETRY_AFTER_MAX)),
             Cause::Blocked => Next::After(self.blocked),
             Cause::Failed => self.after_failure(progress, random),
         };

@@ -7,7 +7,6 @@ use sha2::{Digest, Sha256};
 
 use crate::hex::hex;
 use crate::identity::Caller;
-use crate::problem::{Kind, Problem};
 
 /// The identity under which a key is stored: SHA-256 over length-prefixed parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -25,17 +24,16 @@ pub struct ScopePolicy {
 }
 
 impl ScopePolicy {
-    /// The scope of this caller at this endpoint. Refuses a scope that would belong to nobody.
-    pub fn scope(self, caller: &Caller, endpoint: &str) -> Result<Scope, Problem> {
+    /// The scope of this caller at this endpoint. Where the identity gives no tenant, a scope by tenant alone is one by
+    /// principal, so that every scope belongs to somebody.
+    pub fn scope(self, caller: &Caller, endpoint: &str) -> Scope {
         let tenant = caller.tenant.as_deref().filter(|_| self.tenant);
-        let principal = self.principal.then_some(caller.principal.as_str());
-        if tenant.is_none() && principal.is_none() {
-            return Err(Problem::new(
-                Kind::IdentityMissing,
-                "this route is scoped by tenant, and the identity gives none",
-            ));
-        }
-        Ok(Scope::of(tenant, principal, self.endpoint.then_some(endpoint)))
+        let by_principal = self.principal || tenant.is_none();
+        Scope::of(
+            tenant,
+            by_principal.then_some(caller.principal.as_str()),
+            self.endpoint.then_some(endpoint),
+        )
     }
 }
 
@@ -97,9 +95,13 @@ mod tests {
     }
 
     #[test]
-    fn a_scope_that_belongs_to_nobody_is_refused() {
-        let caller = Caller { tenant: None, principal: "alice".to_owned() };
+    fn a_scope_always_belongs_to_somebody() {
+        let caller = |tenant: Option<&str>| Caller {
+            tenant: tenant.map(str::to_owned),
+            principal: "alice".to_owned(),
+        };
         let by_tenant = ScopePolicy { tenant: true, principal: false, endpoint: true };
-        assert_eq!(by_tenant.scope(&caller, "x").unwrap_err().kind, Kind::IdentityMissing);
+        assert_eq!(by_tenant.scope(&caller(None), "x"), Scope::of(None, Some("alice"), Some("x")));
+        assert_eq!(by_tenant.scope(&caller(Some("acme")), "x"), Scope::of(Some("acme"), None, Some("x")));
     }
 }

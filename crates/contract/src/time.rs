@@ -70,6 +70,10 @@ impl fmt::Display for Timestamp {
     }
 }
 
+/// The beginning of year 1 and the end of year 9999.
+const FIRST_MILLIS: i64 = -62_135_596_800_000;
+const LAST_MILLIS: i64 = 253_402_300_799_999;
+
 /// The bytes still to be read.
 struct Scan<'a>(&'a [u8]);
 
@@ -89,7 +93,9 @@ impl Scan<'_> {
             return None;
         }
         let seconds = days_from_civil(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second;
-        Some(Timestamp((seconds - offset_minutes * 60) * 1000 + milli))
+        let millis = (seconds - offset_minutes * 60) * 1000 + milli;
+        // An offset or a leap second may lead out of the years that can be written.
+        (FIRST_MILLIS..=LAST_MILLIS).contains(&millis).then_some(Timestamp(millis))
     }
 
     fn one_of(&mut self, accepted: &[u8]) -> Option<u8> {

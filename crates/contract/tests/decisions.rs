@@ -235,7 +235,7 @@ fn what_is_recorded_follows_the_contract() {
 #[test]
 fn transient_answers_release_the_key() {
     for (name, make) in presets::PRESETS {
-        for status in [429, 409] {
+        for status in [408, 409, 425, 429, 503] {
             let ending = Ending::Answered { status, told: None };
             assert_eq!(dispose(&make(), Guarantee::Fenced, ending), Disposition::Release, "{name} {status}");
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use semel_contract::fingerprint::Input;
 use semel_contract::problem::{Kind, Problem};
-use semel_contract::profile::{InFlight, Mismatch, Profile, presets};
+use semel_contract::profile::{FailedKey, Hashes, InFlight, Mismatch, Profile, Reveal, presets};
 use serde_json::{Value, json};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -120,6 +120,36 @@ fn fingerprints_that_compare_nothing_are_refused() {
 }
 
 #[test]
+fn ignoring_mismatches_never_shares_answers_between_principals() {
+    let shared = changed(presets::mesh(), |profile| profile.mismatch = Mismatch::Ignore);
+    assert_eq!(refusals(&shared), ["scope"]);
+}
+
+#[test]
+fn a_sealed_key_must_outlive_its_retries() {
+    let forgotten = changed(presets::ietf(), |profile| profile.failed_key = FailedKey::Sealed);
+    assert_eq!(refusals(&forgotten), ["released_lifetime"]);
+    let kept = changed(presets::feed(), |profile| profile.failed_key = FailedKey::Sealed);
+    assert_eq!(kept.unsafeties(), []);
+}
+
+#[test]
+fn values_that_make_no_sense_are_refused() {
+    let with = |change: fn(&mut Profile)| refusals(&changed(presets::ietf(), change));
+    assert_eq!(
+        with(|profile| profile.mismatch = Mismatch::Refuse { status: 200, reveal: Reveal::None }),
+        ["mismatch"]
+    );
+    assert_eq!(with(|profile| profile.stored.max_body_bytes = 0), ["max_body"]);
+    assert_eq!(with(|profile| profile.key.sources.clear()), ["key_sources"]);
+    let root = semel_contract::json::Pointer::parse("").unwrap();
+    let all = changed(presets::ietf(), |profile| {
+        profile.fingerprint.as_mut().unwrap().exclude = vec![root.clone()]
+    });
+    assert_eq!(refusals(&all), ["fingerprint"]);
+}
+
+#[test]
 fn waits_without_bound_are_refused() {
     for deadline in [Duration::ZERO, HOUR] {
         let profile = changed(presets::ietf(), |profile| profile.in_flight = InFlight::Wait { deadline });
@@ -130,11 +160,7 @@ fn waits_without_bound_are_refused() {
 /// A problem as a preset writes it, with its status.
 fn written(preset: &str, problem: &Problem) -> (u16, Value) {
     let profile = presets::preset(preset).unwrap();
-    let status = match (problem.kind, profile.mismatch) {
-        (Kind::FingerprintMismatch, Mismatch::Refuse { status, .. }) => Some(status),
-        _ => None,
-    };
-    let rendered = profile.wire.render(problem, status, "req-1");
+    let rendered = profile.wire.render(problem, Some(profile.status_of(problem.kind)), "req-1");
     let body = serde_json::from_str(&rendered.body).unwrap_or(Value::String(rendered.body));
     (rendered.status, body)
 }
@@ -183,12 +209,12 @@ fn feed_errors_have_their_exact_bodies() {
 
 #[test]
 fn walker_errors_use_the_envelope() {
-    let hashes =
-        Problem::new(Kind::FingerprintMismatch, "x").with("expectedHash", "aa").with("receivedHash", "bb");
-    let (status, body) = written("walker", &hashes);
+    let hashes = |byte: &'static [u8; 32]| Hashes { fingerprint: None, payload: Some(byte) };
+    let conflict = presets::walker().mismatch_problem(hashes(&[0xaa; 32]), hashes(&[0xbb; 32]));
+    let (status, body) = written("walker", &conflict);
     assert_eq!(status, 409);
     assert_eq!(body["error"], "IDEMPOTENCY_CONFLICT");
-    assert_eq!(body["details"], json!({"expectedHash": "aa", "receivedHash": "bb"}));
+    assert_eq!(body["details"], json!({"expectedHash": "aa".repeat(32), "receivedHash": "bb".repeat(32)}));
     assert_eq!(body["requestId"], "req-1");
     assert!(body["message"].is_string());
     let code = |kind: Kind| written("walker", &kind.into()).1["error"].clone();
@@ -206,10 +232,12 @@ fn the_other_forms_keep_their_shapes() {
         written("scores", &Kind::KeyMissing.into()),
         (400, json!({"message": "Idempotency key required"}))
     );
-    let reused = Problem::new(Kind::FingerprintMismatch, "").with("request_fingerprint", "0011223344556677");
-    let (status, body) = written("mesh", &reused);
+    let own = Hashes { fingerprint: Some(&[0x1f; 32]), payload: None };
+    let (status, body) = written("mesh", &presets::mesh().mismatch_problem(Hashes::default(), own));
     assert_eq!((status, &body["error"]), (409, &json!("idempotency_key_reused")));
-    assert_eq!(body["request_fingerprint"], "0011223344556677");
+    assert_eq!(body["request_fingerprint"], "1f".repeat(8), "sixteen digits");
+    let plain = presets::ietf().mismatch_problem(Hashes::default(), own);
+    assert_eq!(plain.fields, [], "the default shows nothing of either request");
     assert_eq!(written("stripe", &Kind::FingerprintMismatch.into()).0, 400);
     let stripe = presets::stripe().wire.render(&Kind::InFlight.into(), None, "req-1");
     assert!(stripe.headers.contains(&("stripe-should-retry", "true".to_owned())));

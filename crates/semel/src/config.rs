@@ -1,23 +1,29 @@
 //! `semel.toml`: its shape ([`mod@file`]), the variables that override it ([`overrides`]) and what both mean together
 //! ([`Config`]). Unknown fields are errors, with their line.
 
+mod describe;
 mod file;
 mod overrides;
 mod route;
 mod values;
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use semel_contract::identity::Identity;
+use semel_contract::key::Format;
 use semel_contract::profile::{OnUnknown, Profile};
 
+pub(crate) use describe::describe;
 pub(crate) use file::Mode;
-pub(crate) use overrides::{Variables, known_variables};
+pub(crate) use overrides::Variables;
 pub(crate) use route::{Endpoint, Route};
+pub(crate) use values::redacted;
 
 use crate::exit::{Exit, Stop};
 use file::File;
-use values::Store;
+use overrides::Applied;
+use values::{Store, Text};
 
 /// The settings in force.
 #[derive(Debug)]
@@ -29,9 +35,9 @@ pub(crate) struct Config {
     /// Who sends requests.
     pub(crate) identity: Identity,
     /// Where the gate listens.
-    pub(crate) listen: String,
+    pub(crate) listen: SocketAddr,
     /// Where operators look.
-    pub(crate) admin: String,
+    pub(crate) admin: SocketAddr,
     /// What stands behind the gate.
     pub(crate) upstream: Option<String>,
     /// Whether anything is enforced.
@@ -41,27 +47,27 @@ pub(crate) struct Config {
     /// The routes, the most particular first.
     pub(crate) routes: Vec<Route>,
     /// The variables that took part.
-    pub(crate) overridden: Vec<&'static str>,
+    pub(crate) applied: Applied,
 }
 
 impl Config {
     /// Reads a file, or takes what holds without one, and applies the variables.
     pub(crate) fn load(path: Option<&Path>, variables: &Variables) -> Result<Self, Stop> {
-        let mut file = match path {
+        let file = match path {
             Some(path) => File::read(path)?,
-            None => File::default(),
+            None => File::without_configuration(),
         };
-        let overridden =
-            overrides::apply(&mut file, variables).map_err(|message| Stop::new(Exit::Config, message))?;
-        Self::of(file, path, overridden).map_err(|message| {
+        let (file, applied) =
+            overrides::apply(file, variables).map_err(|message| Stop::new(Exit::Config, message))?;
+        Self::of(file, path, applied).map_err(|message| {
             let origin = path.map_or_else(|| "the settings".to_owned(), |path| path.display().to_string());
             Stop::new(Exit::Config, format!("{origin}: {message}"))
         })
     }
 
-    fn of(file: File, path: Option<&Path>, overridden: Vec<&'static str>) -> Result<Self, String> {
+    fn of(file: File, path: Option<&Path>, applied: Applied) -> Result<Self, String> {
         file.defaults.refuse_in_defaults()?;
-        let defaults = route::profile(&[&file.defaults], path.is_some())?;
+        let defaults = route::profile(&file.defaults)?;
         let mut routes = Vec::new();
         for (name, settings) in &file.route {
             routes.push(
@@ -70,33 +76,27 @@ impl Config {
             );
         }
         routes.sort_by(|a, b| a.pattern.precedence(&b.pattern));
-        for (at, one) in routes.iter().enumerate() {
-            if let Some(other) =
-                routes[at + 1..].iter().find(|other| one.pattern.clashes_with(&other.pattern))
-            {
-                return Err(format!(
-                    "routes {} and {} match the same requests: make one of them more particular",
-                    one.name, other.name
-                ));
-            }
+        refuse_clashes(&routes)?;
+        let address = |given: Option<Text<SocketAddr>>, port| {
+            given.map_or_else(|| SocketAddr::from(([127, 0, 0, 1], port)), |given| given.0)
+        };
+        let (listen, admin) = (address(file.gate.listen, 7400), address(file.gate.admin, 7401));
+        if listen == admin {
+            return Err(format!(
+                "gate.listen and gate.admin are both {listen}: operators need an address of their own"
+            ));
         }
         Ok(Self {
             path: path.map(Path::to_path_buf),
             store: file.store.map(|store| store.0).unwrap_or_default(),
             identity: file.identity.map_or(Identity::Authorization, |identity| identity.0),
-            listen: file
-                .gate
-                .listen
-                .map_or_else(|| "127.0.0.1:7400".to_owned(), |address| address.0.to_string()),
-            admin: file
-                .gate
-                .admin
-                .map_or_else(|| "127.0.0.1:7401".to_owned(), |address| address.0.to_string()),
+            listen,
+            admin,
             upstream: file.gate.upstream.map(|url| url.0.0),
-            mode: file.gate.mode.unwrap_or_default(),
+            mode: file.gate.mode.map(|mode| mode.0).unwrap_or_default(),
             defaults,
             routes,
-            overridden,
+            applied,
         })
     }
 
@@ -123,9 +123,12 @@ impl Config {
             Identity::Trusted(name) => warnings.push(format!(
                 "identity trusted:{name}: whoever can reach the gate can set {name}; let only your own proxy reach it"
             )),
-            Identity::Shared(name) => warnings.push(format!(
-                "identity shared:{name}: all callers are one principal; only keys with 122 random bits keep them apart"
-            )),
+            Identity::Shared(name) => {
+                warnings.push(format!("identity shared:{name}: all callers are one principal; only keys with 122 random bits keep them apart"));
+                if self.routes.iter().any(|route| matches!(route.profile.key.format, Format::Ulid)) {
+                    warnings.push(format!("identity shared:{name}: no ULID is a version 4 UUID, so routes with key_format = \"ulid\" refuse every key"));
+                }
+            }
             Identity::Jwt(_) | Identity::Check(_) => {}
         }
         for route in &self.routes {
@@ -137,9 +140,28 @@ impl Config {
                 OnUnknown::Hold | OnUnknown::Probe | OnUnknown::Forward => {}
             }
         }
+        for name in &self.applied.unknown {
+            warnings.push(format!("the variable {name} overrides nothing: there is no such setting"));
+        }
         if self.path.is_some() && self.routes.is_empty() {
             warnings.push("there are no routes: nothing is protected".to_owned());
         }
         warnings
     }
+}
+
+/// Two routes that match the same requests, or one whose former name is another's present one, cannot be told apart.
+fn refuse_clashes(routes: &[Route]) -> Result<(), String> {
+    for (at, one) in routes.iter().enumerate() {
+        if let Some(other) = routes[at + 1..].iter().find(|other| one.pattern.clashes_with(&other.pattern)) {
+            return Err(format!(
+                "routes {} and {} match the same requests: make one of them more particular",
+                one.name, other.name
+            ));
+        }
+        if let Some(name) = one.was.iter().find(|name| routes.iter().any(|route| route.name == **name)) {
+            return Err(format!("route.{}: `was` names {name}, which is a route of its own", one.name));
+        }
+    }
+    Ok(())
 }

@@ -5,7 +5,7 @@ mod reading;
 mod request;
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::ArgGroup;
 use semel_contract::identity::{Caller, Identity};
@@ -46,10 +46,10 @@ pub(crate) struct Args {
     /// A file with the body; `-` is standard input.
     #[arg(long, value_name = "FILE")]
     body_file: Option<PathBuf>,
-    /// The configuration to apply; without one, every path is its own endpoint.
-    #[arg(long, value_name = "FILE", env = "SEMEL_CONFIG")]
+    /// The configuration to apply; without one, what SEMEL_CONFIG names, else every path is its own endpoint.
+    #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// A preset to apply instead of the route's own: ietf, stripe, walker, agents, scores, feed, mesh.
+    /// A preset to apply as it stands, instead of the settings: ietf, stripe, walker, agents, scores, feed, mesh.
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
     /// Who sends requests, instead of what the configuration says.
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
         return lines(&reader);
     }
     let reading = reader.read(&one_request(args)?);
-    let text = if args.json { format!("{}\n", reading.json()) } else { reading.text() };
+    let text = if args.json { format!("{}\n", one_line(&reading.json())) } else { reading.text() };
     std::io::stdout().write_all(text.as_bytes()).map_err(|error| output_failed(&error))?;
     Ok(Exit::Success)
 }
@@ -89,8 +89,9 @@ pub(crate) struct Reader {
 
 impl Reader {
     fn new(args: &Args) -> Result<Self, Stop> {
-        let variables: Variables = std::env::vars().filter(|(name, _)| name.starts_with("SEMEL_")).collect();
-        let mut config = Config::load(args.config.as_deref(), &variables)?;
+        let variables = Variables::read().map_err(|message| Stop::new(Exit::Config, message))?;
+        let path = args.config.as_deref().or_else(|| variables.config().map(Path::new));
+        let mut config = Config::load(path, &variables)?;
         let usage = |message: String| Stop::new(Exit::Usage, message);
         if let Some(name) = &args.profile {
             let names = || presets::PRESETS.map(|(name, _)| name).join(", ");
@@ -106,7 +107,8 @@ impl Reader {
         }
         let caller = match (&args.principal, &args.tenant) {
             (Some(principal), tenant) => {
-                Some(Caller { tenant: tenant.clone(), principal: principal.clone() })
+                let caller = Caller::verified(tenant.clone(), principal.clone());
+                Some(caller.map_err(|problem| usage(format!("--principal: {}", problem.detail)))?)
             }
             (None, Some(_)) => return Err(usage("--tenant needs --principal beside it".to_owned())),
             (None, None) => None,
@@ -129,7 +131,7 @@ fn one_request(args: &Args) -> Result<Request, Stop> {
         let (name, value) = line
             .split_once(':')
             .ok_or_else(|| Stop::new(Exit::Usage, format!("--header {line:?}: expected 'Name: value'")))?;
-        Ok((name.trim().to_owned(), value.trim().as_bytes().to_vec()))
+        Ok((name.to_owned(), value.as_bytes().to_vec()))
     };
     let headers = args.headers.iter().map(line).collect::<Result<_, Stop>>()?;
     Ok(Request { method: args.method.clone(), path: args.path.clone().unwrap_or_default(), headers, body })
@@ -161,9 +163,6 @@ fn lines(reader: &Reader) -> Result<Exit, Stop> {
             break;
         }
         let is_cut = line.len() as u64 == LINE_BYTES_MAX && line.last() != Some(&b'\n');
-        if line.iter().all(u8::is_ascii_whitespace) && !is_cut {
-            continue;
-        }
         let request = if is_cut {
             skip_line(&mut input)
                 .map_err(|error| Stop::new(Exit::Io, format!("failed to read standard input: {error}")))?;
@@ -178,10 +177,25 @@ fn lines(reader: &Reader) -> Result<Exit, Stop> {
             Ok(request) => reader.read(&request),
             Err(problem) => Reading::refused(problem),
         };
-        writeln!(output, "{}", reading.json()).map_err(|error| output_failed(&error))?;
+        writeln!(output, "{}", one_line(&reading.json())).map_err(|error| output_failed(&error))?;
+        // Whoever writes a line and waits for its answer gets it.
+        if input.buffer().is_empty() {
+            output.flush().map_err(|error| output_failed(&error))?;
+        }
     }
     output.flush().map_err(|error| output_failed(&error))?;
     Ok(Exit::Success)
+}
+
+/// The JSON text with the characters escaped that some readers take for the end of a line.
+fn one_line(value: &serde_json::Value) -> String {
+    let mut text = value.to_string();
+    for (character, escape) in [('\u{85}', "\\u0085"), ('\u{2028}', "\\u2028"), ('\u{2029}', "\\u2029")] {
+        if text.contains(character) {
+            text = text.replace(character, escape);
+        }
+    }
+    text
 }
 
 /// Passes over the rest of a line without keeping it.

@@ -42,7 +42,7 @@ fn check_with(config: &str, args: &[&str], variables: &[(&str, &str)]) -> Output
 fn run(folder: &Path, args: &[&str], variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
     command.arg("check").args(args).current_dir(folder);
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("SEMEL_")) {
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SEMEL_")) {
         command.env_remove(name);
     }
     command.envs(variables.iter().copied()).output().expect("semel runs")
@@ -141,7 +141,7 @@ fn variables_override_the_file() {
     assert_eq!(code, Some(0));
     assert_eq!((&found["store"], &found["gate"]["mode"]), (&json!("sqlite:other.db"), &json!("observe")));
     assert_eq!(found["profiles"]["route.refund"]["settings"]["retry_window"], "7d");
-    assert_eq!(found["profiles"]["route.refund"]["settings"]["kept for"], "8d10m");
+    assert_eq!(found["profiles"]["route.refund"]["settings"]["record_lifetime"], "8d10m");
     let (code, bad) = report(SHOP, &[("SEMEL_GATE_LISTEN", "nowhere")]);
     assert_eq!(code, Some(3));
     assert!(bad.as_str().unwrap().contains("SEMEL_GATE_LISTEN"));
@@ -162,45 +162,135 @@ fn routes_that_cannot_be_told_apart_are_refused() {
 
 #[test]
 fn every_knob_of_a_route_is_read() {
+    let knobs = [
+        ("guarantee", r#""atomic""#, "atomic"),
+        ("key", r#""mint""#, "mint"),
+        ("key_sources", r#"["header:X-Key", "json:/key"]"#, "header:X-Key, json:/key"),
+        ("key_syntax", r#""sf-string""#, "sf-string"),
+        ("key_format", r#""regex:[a-z]+""#, "regex:[a-z]+"),
+        ("require_headers", r#"[{ name = "X-Device", format = "uuid" }]"#, "X-Device (uuid)"),
+        ("scope", r#"["principal"]"#, "principal"),
+        (
+            "fingerprint",
+            r#"{ inputs = ["method", "body"], exclude = ["/sentAt"], include = ["/a"] }"#,
+            "method, body; include /a; exclude /sentAt",
+        ),
+        ("mismatch", r#"{ status = 409, reveal = "payload-hashes" }"#, "status 409, reveal payload-hashes"),
+        ("in_flight", r#""reject 2s""#, "reject 2s"),
+        ("on_unknown", r#""forward""#, "forward"),
+        ("on_error", r#""release""#, "release"),
+        ("errors", r#""envelope""#, "envelope"),
+        ("retry_window", r#""12h""#, "12h"),
+        ("skew", r#""1m""#, "1m"),
+        ("margin", r#""90m""#, "1h30m"),
+        ("record_lifetime", r#""30d""#, "30d"),
+        ("released_lifetime", r#""2d""#, "2d"),
+        ("lifetime_from", r#""created""#, "created"),
+        ("sweep_grace", r#""1h""#, "1h"),
+        ("max_age", r#""3h""#, "3h"),
+        ("request_limit", r#"{ rate = "100/1s", refuses = "all" }"#, "100/1s, refuses all"),
+        ("request_limit", r#""50/1m""#, "50/1m"),
+        ("request_limit", r#""all""#, "none, refuses all"),
+        ("admission_limit", r#""1000/1h""#, "1000/1h"),
+        ("max_body", r#""64KiB""#, "65536 B"),
+        ("max_response", r#""2MiB""#, "2097152 B"),
+        (
+            "guard",
+            r#"{ generated_at = "/at", submitted_at = "/sent", cap = "6h", grace = "1h", submitted = "correct", submitted_gap = "2h" }"#,
+            "generated_at /at, submitted_at /sent, cap 6h, grace 1h, submitted correct, submitted_gap 2h",
+        ),
+        ("age", r#""uuid7""#, "uuid7"),
+    ];
+    for (name, value, shown) in knobs {
+        for (config, variables) in [
+            (format!("[route.a]\nmatch = \"POST /a\"\n{name} = {value}\n"), vec![]),
+            (format!("[defaults]\n{name} = {value}\n[route.a]\nmatch = \"POST /a\"\n"), vec![]),
+            (
+                "[route.a]\nmatch = \"POST /a\"\n".to_owned(),
+                vec![(format!("SEMEL_DEFAULTS_{}", name.to_uppercase()), value)],
+            ),
+        ] {
+            let variables: Vec<(&str, &str)> =
+                variables.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+            let (code, report) = report(&config, &variables);
+            assert_eq!(code, Some(0), "{config} {variables:?} {report}");
+            assert_eq!(report["profiles"]["route.a"]["settings"][name], shown, "{config} {variables:?}");
+        }
+    }
+    let (_, sealed) =
+        report("[route.a]\nmatch = \"POST /a\"\nprofile = \"feed\"\nfailed_key = \"sealed\"\n", &[]);
+    assert_eq!(sealed["profiles"]["route.a"]["settings"]["failed_key"], "sealed");
+    let rerun = "[route.a]\nmatch = \"POST /a\"\non_unknown = \"rerun\"\nmismatch = \"ignore\"\nfingerprint = \"none\"\n";
+    let (code, report) = report(rerun, &[]);
+    assert_eq!((code, report["warnings"].to_string().contains("at least once")), (Some(0), true));
+    assert_eq!(report["profiles"]["route.a"]["settings"]["fingerprint"], "none");
+}
+
+#[test]
+fn defaults_belong_to_their_profile_and_the_route_has_the_last_word() {
     let config = r#"
-        [route.a]
-        match = "PUT|POST /a/{id}"
-        was = ["old-a"]
-        profile = "feed"
-        guarantee = "fenced"
-        key = "required"
-        key_sources = ["header:X-Key", "json:/key"]
-        key_syntax = "bare"
-        key_format = "regex:[a-z]+"
-        require_headers = [{ name = "X-Client-Tx-Id", format = "token255" }]
-        scope = ["tenant", "principal"]
-        fingerprint = { inputs = ["method", "route", "params", "query", "body"], exclude = ["/sentAt"] }
-        mismatch = { status = 409, reveal = "payload-hashes" }
-        in_flight = "reject 2s"
-        on_unknown = "forward"
-        on_error = "release"
-        failed_key = "sealed"
-        errors = "envelope"
-        retry_window = "12h"
-        skew = "1m"
-        margin = "30m"
-        released_lifetime = "1d"
-        lifetime_from = "created"
-        sweep_grace = "1h"
-        request_limit = { rate = "100/1s", refuses = "all" }
-        admission_limit = "1000/1h"
-        max_body = "64KiB"
-        max_response = "2MiB"
-        guard = { generated_at = "/at", cap = "6h", grace = "1h" }
-        age = "uuid7"
-        [route.b]
-        match = "* /b/{rest*}"
-        mismatch = "ignore"
-        fingerprint = "none"
-        request_limit = "all"
-        on_unknown = "rerun"
+        [defaults]
+        key = "optional"
+        retry_window = "48h"
+        max_age = "10h"
+        margin = "2h"
+        [route.own]
+        match = "POST /own"
+        retry_window = "7d"
+        [route.walker]
+        match = "/walker"
+        profile = "walker"
     "#;
     let (code, report) = report(config, &[]);
     assert_eq!(code, Some(0), "{report}");
-    assert!(report["warnings"].to_string().contains("at least once"));
+    let setting = |route: &str, name: &str| report["profiles"][route]["settings"][name].clone();
+    assert_eq!(
+        (setting("route.own", "max_age"), setting("route.own", "margin")),
+        (json!("10h"), json!("2h"))
+    );
+    assert_eq!(
+        (setting("route.own", "key"), setting("route.own", "retry_window")),
+        (json!("optional"), json!("7d"))
+    );
+    assert_eq!(
+        (setting("route.walker", "key"), setting("route.walker", "record_lifetime")),
+        (json!("required"), json!("8d"))
+    );
+}
+
+#[test]
+fn an_environment_that_is_not_text_is_no_reason_to_panic() {
+    use std::os::unix::ffi::OsStrExt;
+    let folder = tempfile::tempdir().unwrap();
+    let bad = std::ffi::OsStr::from_bytes(b"\xff");
+    for (name, code) in [("FOO", 0), ("SEMEL_STORE", 3)] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
+        let output = command
+            .arg("check")
+            .current_dir(folder.path())
+            .env(name, bad)
+            .env_remove("SEMEL_CONFIG")
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(code), "{name}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn what_cannot_be_meant_is_refused() {
+    for (config, word) in [
+        ("[gate]\nlisten = \"127.0.0.1:1\"\nadmin = \"127.0.0.1:1\"\n", "gate.admin"),
+        ("[route.a]\nmatch = \"POST /a\"\n[route.b]\nmatch = \"POST /b\"\nwas = [\"a\"]\n", "`was` names a"),
+        ("[route.a]\nmatch = \"GET /a\"\n", "line 2"),
+        (
+            "[route.a]\nmatch = \"POST /a\"\n[route.a.fingerprint]\ninputs = [\"body\"]\nfoo = 1\n",
+            "unknown field `foo`",
+        ),
+        ("[route.a]\nmatch = \"POST /a\"\nfingerprint = { inputs = [\"bodyy\"] }\n", "bodyy"),
+        ("[defaults]\nmatch = \"POST /a\"\n", "belong to a route"),
+    ] {
+        let (code, error) = report(config, &[]);
+        assert_eq!(code, Some(3), "{config}");
+        assert!(error.as_str().unwrap().contains(word), "{config}: {error}");
+    }
 }

@@ -138,10 +138,71 @@ fn malformed_lines_do_not_stop_the_rest() {
     let output = semel(&["explain", "--jsonl"], &input);
     let text = String::from_utf8(output.stdout).unwrap();
     let found: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!(found.len(), 5, "a blank line is no request");
-    let titles: Vec<&Value> = found.iter().map(|line| &line["problem"]["status"]).collect();
-    assert_eq!(titles, [&json!(400), &json!(400), &json!(400), &Value::Null, &json!(400)]);
-    assert_eq!(found[3]["canonical"], r#"{"a":1}"#);
+    let statuses: Vec<&Value> = found.iter().map(|line| &line["problem"]["status"]).collect();
+    let bad = &json!(400);
+    assert_eq!(
+        statuses,
+        [bad, bad, bad, bad, &Value::Null, bad],
+        "an answer for every line, also for a blank one"
+    );
+    assert_eq!(found[4]["canonical"], r#"{"a":1}"#);
+}
+
+#[test]
+fn answers_are_one_line_each_for_every_reader() {
+    let request = json!({"method": "POST", "path": "/o", "headers": [["Authorization", "x"]], "body": "\"\u{85}\u{2028}\u{2029}\""});
+    let output = semel(&["explain", "--jsonl"], &format!("{request}\n"));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(!text.contains(['\u{85}', '\u{2028}', '\u{2029}']));
+    let found: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(found["canonical"], "\"\u{85}\u{2028}\u{2029}\"");
+}
+
+#[test]
+fn a_line_is_answered_before_the_next_is_written() {
+    use std::io::{BufRead, BufReader};
+    let mut child = Command::new(env!("CARGO_BIN_EXE_semel"))
+        .args(["explain", "--jsonl"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("semel starts");
+    let (mut input, mut output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+    for path in ["/a", "/b"] {
+        writeln!(input, r#"{{"method":"POST","path":"{path}"}}"#).unwrap();
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        assert!(line.contains(path), "{line}");
+    }
+    drop(input);
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn every_preset_gives_a_scope() {
+    let uuid = "3f1f9c1e-6f0a-4c3b-9b0f-0a1b2c3d4e5f";
+    let keys = [format!("Idempotency-Key: {uuid}"), format!("X-Idempotency-Key: {uuid}")];
+    for name in ["ietf", "stripe", "walker", "agents", "scores", "feed", "mesh"] {
+        let body = format!(r#"{{"client_message_id":"{uuid}"}}"#);
+        let found = explained(&[
+            "--profile",
+            name,
+            "--path",
+            "/o",
+            "-H",
+            &keys[0],
+            "-H",
+            &keys[1],
+            "-H",
+            AUTH,
+            "-H",
+            "X-Client-Tx-Id: t",
+            "--body",
+            &body,
+        ]);
+        assert_eq!((&found["problem"], &found["key"]), (&Value::Null, &json!(uuid)), "{name}");
+        assert_eq!(found["scope"].as_str().map(str::len), Some(64), "{name}");
+    }
 }
 
 #[test]
@@ -194,6 +255,7 @@ fn wrong_usage_is_told_apart_from_wrong_requests() {
         vec!["explain", "--path", "/o", "--identity", "nobody"],
         vec!["explain", "--path", "/o", "--header", "no colon"],
         vec!["explain", "--path", "/o", "--tenant", "t"],
+        vec!["explain", "--path", "/o", "--principal", "shared:all"],
         vec!["explain", "--jsonl", "--path", "/o"],
     ] {
         assert_eq!(semel(&args, "").status.code(), Some(2), "{args:?}");

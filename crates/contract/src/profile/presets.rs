@@ -126,11 +126,6 @@ pub fn stripe() -> Profile {
     profile.in_flight = InFlight::Reject { retry_after: SECOND };
     profile.wire.stripe_headers = true;
     profile.lifetime = lifetime(DAY, Duration::ZERO, Duration::ZERO, Anchor::Created);
-    profile.record = vec![
-        KeepRule::one(409, Keep::Release),
-        KeepRule::one(429, Keep::Release),
-        KeepRule::range(200, 599, Keep::Settle),
-    ];
     profile.methods = vec!["POST"];
     profile.classify = classify(vec![on(409, &SPENT, rejected()), on(409, &[], Class::RetryAfter)]);
     profile
@@ -249,7 +244,8 @@ pub fn feed() -> Profile {
     );
     profile.lifetime = lifetime(DAY, Duration::ZERO, Duration::ZERO, Anchor::Settled);
     profile.lifetime.released = Some(7 * DAY);
-    profile.record = rules_before(&[KeepRule::range(400, 599, Keep::Release)]);
+    profile.record =
+        rules_before(&[KeepRule::one(503, Keep::Release), KeepRule::range(400, 499, Keep::Release)]);
     profile.limits.admission = Some(Rate { count: 1000, window: HOUR });
     profile.limits.admission_charge = Charge::NewKey;
     profile.methods = vec!["POST", "PUT", "PATCH", "DELETE"];
@@ -264,6 +260,7 @@ pub fn feed() -> Profile {
             on(408, &[], Class::RetryAfter),
             on(425, &[], Class::RetryAfter),
             on(429, &[], Class::RetryAfter),
+            on(503, &[], Class::RetryAfter),
             range(500, 599, Class::Retry),
         ],
         otherwise: rejected(),

@@ -4,10 +4,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{InFlight, Mismatch, Profile};
-use crate::fingerprint::Input;
+use super::{FailedKey, InFlight, Mismatch, Profile};
+use crate::fingerprint::{Input, Recipe};
 use crate::limits::IN_FLIGHT_WAIT_MAX;
-use crate::time::format_duration;
+use crate::time::format_duration as show;
 
 /// One reason why a profile is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,14 +35,22 @@ pub struct Bound {
     pub holds: bool,
 }
 
+impl Bound {
+    fn new(setting: &'static str, holds: bool, rule: String) -> Self {
+        Self { rule, setting, holds }
+    }
+}
+
 impl Profile {
     /// The retention arithmetic, line by line.
     pub fn arithmetic(&self) -> Vec<Bound> {
         let life = &self.lifetime;
         let record = life.record();
-        let show = format_duration;
-        let mut bounds = vec![Bound {
-            rule: format!(
+        let slack = life.skew.saturating_mul(2).saturating_add(life.margin);
+        let mut bounds = vec![Bound::new(
+            "record_lifetime",
+            record >= life.derived(),
+            format!(
                 "record lifetime {} ≥ retry_window {} + 2 × skew {} + margin {} = {}",
                 show(record),
                 show(life.retry_window),
@@ -50,73 +58,72 @@ impl Profile {
                 show(life.margin),
                 show(life.derived())
             ),
-            setting: "record_lifetime",
-            holds: record >= life.derived(),
-        }];
-        if let Some(guard) = &self.guard {
-            let needed = guard.bounds.cap.saturating_add(guard.bounds.grace.saturating_mul(2));
-            bounds.push(Bound {
-                rule: format!(
-                    "record lifetime {} ≥ guard cap {} + 2 × grace {} = {}",
-                    show(record),
-                    show(guard.bounds.cap),
-                    show(guard.bounds.grace),
-                    show(needed)
-                ),
-                setting: "retry_window",
-                holds: record >= needed,
-            });
-        }
+        )];
+        bounds.extend(self.guard_bound(record));
         if let Some(age) = self.schedule.max_age {
-            bounds.push(Bound {
-                rule: format!("sender's max_age {} ≤ retry_window {}", show(age), show(life.retry_window)),
-                setting: "max_age",
-                holds: age <= life.retry_window,
-            });
-            let needed = age.saturating_add(life.skew.saturating_mul(2)).saturating_add(life.margin);
-            bounds.push(Bound {
-                rule: format!(
-                    "sender's max_age {} + 2 × skew {} + margin {} = {} ≤ record lifetime {}",
-                    show(age),
-                    show(life.skew),
-                    show(life.margin),
-                    show(needed),
-                    show(record)
-                ),
-                setting: "max_age",
-                holds: needed <= record,
-            });
+            let (window, needed) = (life.retry_window, age.saturating_add(slack));
+            let rule = format!("sender's max_age {} ≤ retry_window {}", show(age), show(window));
+            bounds.push(Bound::new("max_age", age <= window, rule));
+            let rule = format!(
+                "sender's max_age {} + 2 × skew {} + margin {} = {} ≤ record lifetime {}",
+                show(age),
+                show(life.skew),
+                show(life.margin),
+                show(needed),
+                show(record)
+            );
+            bounds.push(Bound::new("max_age", needed <= record, rule));
         }
         bounds.extend(self.least_bounds(record));
         bounds
     }
 
+    /// The number that a lifetime follows from.
+    fn lifetime_setting(&self) -> &'static str {
+        if self.lifetime.record.is_some() { "record_lifetime" } else { "retry_window" }
+    }
+
+    fn guard_bound(&self, record: Duration) -> Option<Bound> {
+        let (bounds, margin) = (&self.guard.as_ref()?.bounds, self.lifetime.margin);
+        let needed = bounds.cap.saturating_add(bounds.grace.saturating_mul(2)).saturating_add(margin);
+        let rule = format!(
+            "record lifetime {} ≥ guard cap {} + 2 × grace {} + margin {} = {}",
+            show(record),
+            show(bounds.cap),
+            show(bounds.grace),
+            show(margin),
+            show(needed)
+        );
+        Some(Bound::new(self.lifetime_setting(), record >= needed, rule))
+    }
+
     fn least_bounds(&self, record: Duration) -> Vec<Bound> {
-        let life = &self.lifetime;
+        let (life, name) = (&self.lifetime, self.name);
         let mut bounds = Vec::new();
         if !life.least.is_zero() {
-            bounds.push(Bound {
-                rule: format!(
-                    "record lifetime {} ≥ {}, which profile {} demands",
-                    format_duration(record),
-                    format_duration(life.least),
-                    self.name
-                ),
-                setting: "retry_window",
-                holds: record >= life.least,
-            });
+            let rule = format!(
+                "record lifetime {} ≥ {}, which profile {name} demands",
+                show(record),
+                show(life.least)
+            );
+            bounds.push(Bound::new(self.lifetime_setting(), record >= life.least, rule));
         }
         if !life.least_margin.is_zero() {
-            bounds.push(Bound {
-                rule: format!(
-                    "margin {} ≥ {}, which profile {} demands",
-                    format_duration(life.margin),
-                    format_duration(life.least_margin),
-                    self.name
-                ),
-                setting: "margin",
-                holds: life.margin >= life.least_margin,
-            });
+            let rule = format!(
+                "margin {} ≥ {}, which profile {name} demands",
+                show(life.margin),
+                show(life.least_margin)
+            );
+            bounds.push(Bound::new("margin", life.margin >= life.least_margin, rule));
+        }
+        if self.failed_key == FailedKey::Sealed {
+            let kept = life.released.unwrap_or_default();
+            let rule = format!(
+                "released_lifetime {} ≥ record lifetime {}, since failed_key = \"sealed\" lasts as long as its row",
+                show(kept),
+                show(record)
+            );
+            bounds.push(Bound::new("released_lifetime", kept >= record, rule));
         }
         bounds
     }
@@ -124,53 +131,83 @@ impl Profile {
     /// Every reason to refuse this profile; empty means that it is safe.
     pub fn unsafeties(&self) -> Vec<Unsafe> {
         let failed = self.arithmetic().into_iter().filter(|bound| !bound.holds);
-        let mut found: Vec<Unsafe> = failed
-            .map(|bound| Unsafe {
-                setting: bound.setting,
-                reason: format!("must hold, but does not: {}", bound.rule),
-            })
-            .collect();
-        let mut refuse = |setting, reason: &str| found.push(Unsafe { setting, reason: reason.to_owned() });
-        let has = |input| self.fingerprint.as_ref().is_some_and(|recipe| recipe.inputs.contains(&input));
-        if !self.scope.principal && !has(Input::Principal) {
-            refuse(
-                "scope",
-                "leaves out the principal, so the fingerprint must have it: add \"principal\" to its inputs",
-            );
+        let failed = failed.map(|bound| (bound.setting, format!("must hold, but does not: {}", bound.rule)));
+        let others =
+            self.scope_faults().into_iter().chain(self.fingerprint_faults()).chain(self.other_faults());
+        let others = others.map(|(setting, reason)| (setting, reason.to_owned()));
+        failed.chain(others).map(|(setting, reason)| Unsafe { setting, reason }).collect()
+    }
+
+    fn scope_faults(&self) -> Vec<(&'static str, &'static str)> {
+        let mut faults = Vec::new();
+        let compares_principal = match self.mismatch {
+            Mismatch::Refuse { .. } => self.has_input(Input::Principal),
+            Mismatch::Ignore => false,
+        };
+        if !self.scope.principal && !compares_principal {
+            faults.push(("scope", "leaves out the principal, so the fingerprint must have it and be compared: add \"principal\" to its inputs and do not ignore mismatches"));
         }
         if !self.scope.principal && !self.scope.tenant {
-            refuse("scope", "has neither tenant nor principal: keys would belong to nobody; add one of them");
+            faults.push((
+                "scope",
+                "has neither tenant nor principal: keys would belong to nobody; add one of them",
+            ));
         }
+        faults
+    }
+
+    fn has_input(&self, input: Input) -> bool {
+        self.fingerprint.as_ref().is_some_and(|recipe| recipe.inputs.contains(&input))
+    }
+
+    fn fingerprint_faults(&self) -> Vec<(&'static str, &'static str)> {
+        let mut faults = Vec::new();
+        let mut refuse = |reason| faults.push(("fingerprint", reason));
         match (&self.fingerprint, self.mismatch) {
             (None, Mismatch::Refuse { .. }) => {
-                refuse(
-                    "fingerprint",
-                    "is none, so nothing can be compared: say mismatch = \"ignore\", or give it inputs",
-                );
+                refuse("is none, so nothing can be compared: say mismatch = \"ignore\", or give it inputs");
             }
-            (Some(recipe), _) if recipe.inputs.is_empty() => {
-                refuse("fingerprint", "has no inputs: name some, or say \"none\"")
+            (None, Mismatch::Ignore) => {}
+            (Some(Recipe { inputs, include, exclude }), Mismatch::Refuse { .. } | Mismatch::Ignore) => {
+                if inputs.is_empty() {
+                    refuse("has no inputs: name some, or say \"none\"");
+                }
+                if !inputs.contains(&Input::Body) && include.len() + exclude.len() > 0 {
+                    refuse("has pointers into the body but not the body: add \"body\" to its inputs");
+                }
+                if exclude.iter().any(|pointer| pointer.is_root()) {
+                    refuse(
+                        "excludes the whole body, so that all bodies are alike: leave \"body\" out of its inputs instead",
+                    );
+                }
             }
-            (Some(recipe), _) if !has(Input::Body) && recipe.include.len() + recipe.exclude.len() > 0 => {
-                refuse(
-                    "fingerprint",
-                    "has pointers into the body but not the body: add \"body\" to its inputs",
-                );
-            }
-            (Some(_) | None, Mismatch::Refuse { .. } | Mismatch::Ignore) => {}
         }
+        faults
+    }
+
+    fn other_faults(&self) -> Vec<(&'static str, &'static str)> {
+        let mut faults = Vec::new();
         match self.in_flight {
             InFlight::Wait { deadline } if deadline.is_zero() || deadline > IN_FLIGHT_WAIT_MAX => {
-                refuse("in_flight", "must wait more than 0s and at most 10m");
+                faults.push(("in_flight", "must wait more than 0s and at most 10m"));
             }
             InFlight::Wait { .. } | InFlight::Reject { .. } | InFlight::Accepted => {}
         }
+        match self.mismatch {
+            Mismatch::Refuse { status, .. } if !(400..500).contains(&status) => {
+                faults.push(("mismatch", "must be refused with a status from 400 to 499"));
+            }
+            Mismatch::Refuse { .. } | Mismatch::Ignore => {}
+        }
         if self.key.sources.is_empty() {
-            refuse("key_sources", "is empty: name at least one header");
+            faults.push(("key_sources", "is empty: name at least one header"));
         }
         if self.lifetime.retry_window.is_zero() {
-            refuse("retry_window", "is zero: no retry could ever be recognised");
+            faults.push(("retry_window", "is zero: no retry could ever be recognised"));
         }
-        found
+        if self.stored.max_body_bytes == 0 {
+            faults.push(("max_body", "is zero: no request with a body could pass"));
+        }
+        faults
     }
 }

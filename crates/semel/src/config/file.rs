@@ -13,9 +13,10 @@ use semel_contract::problem::render::Form;
 use semel_contract::profile::presets::{PRESETS, Preset};
 use semel_contract::profile::{Anchor, FailedKey, InFlight, OnError, OnUnknown, Rate, Reveal};
 use semel_contract::record::Guarantee;
+use semel_contract::staleness::Submitted;
 use serde::Deserialize;
 
-use super::values::{Bytes, Store, Text, Url, Word};
+use super::values::{Bytes, Match, OneOf, Setting, Store, Text, Url, Word};
 use crate::exit::{Exit, Stop};
 
 /// The whole file.
@@ -29,19 +30,8 @@ pub(crate) struct File {
     pub(crate) route: BTreeMap<String, Settings>,
 }
 
-/// `[gate]`
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Gate {
-    pub(crate) listen: Option<Text<SocketAddr>>,
-    pub(crate) admin: Option<Text<SocketAddr>>,
-    pub(crate) upstream: Option<Text<Url>>,
-    pub(crate) mode: Option<Mode>,
-}
-
 /// Whether anything is enforced.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// It is.
     #[default]
@@ -54,42 +44,71 @@ impl Word for Mode {
     const WORDS: &'static [(&'static str, Self)] = &[("enforce", Mode::Enforce), ("observe", Mode::Observe)];
 }
 
-/// `[defaults]` and every `[route.NAME]`.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Settings {
-    #[serde(rename = "match")]
-    pub(crate) matches: Option<String>,
-    pub(crate) was: Vec<String>,
-    pub(crate) profile: Option<Text<&'static Preset>>,
-    pub(crate) guarantee: Option<Text<Guarantee>>,
-    pub(crate) key: Option<Text<Presence>>,
-    pub(crate) key_sources: Option<Vec<Text<Source>>>,
-    pub(crate) key_syntax: Option<Text<Syntax>>,
-    pub(crate) key_format: Option<Text<Format>>,
-    pub(crate) require_headers: Option<Vec<Header>>,
-    pub(crate) scope: Option<Vec<Text<ScopePart>>>,
-    pub(crate) fingerprint: Option<Fingerprint>,
-    pub(crate) mismatch: Option<Mismatch>,
-    pub(crate) in_flight: Option<Text<InFlight>>,
-    pub(crate) on_unknown: Option<Unknown>,
-    pub(crate) on_error: Option<Text<OnError>>,
-    pub(crate) failed_key: Option<Text<FailedKey>>,
-    pub(crate) errors: Option<Text<Form>>,
-    pub(crate) retry_window: Option<Text<Duration>>,
-    pub(crate) skew: Option<Text<Duration>>,
-    pub(crate) margin: Option<Text<Duration>>,
-    pub(crate) record_lifetime: Option<Text<Duration>>,
-    pub(crate) released_lifetime: Option<Text<Duration>>,
-    pub(crate) lifetime_from: Option<Text<Anchor>>,
-    pub(crate) sweep_grace: Option<Text<Duration>>,
-    pub(crate) max_age: Option<Text<Duration>>,
-    pub(crate) request_limit: Option<RequestLimit>,
-    pub(crate) admission_limit: Option<Text<Rate>>,
-    pub(crate) max_body: Option<Text<Bytes>>,
-    pub(crate) max_response: Option<Text<Bytes>>,
-    pub(crate) guard: Option<Guard>,
-    pub(crate) age: Option<Text<AgeFrom>>,
+/// Settings that can be laid over one another: each is there or it is not.
+macro_rules! layered {
+    ($(#[$about:meta])* $name:ident { $($(#[$how:meta])* $field:ident: $type:ty,)* }) => {
+        $(#[$about])*
+        #[derive(Clone, Debug, Default, Deserialize)]
+        #[serde(deny_unknown_fields, default)]
+        pub(crate) struct $name {
+            $($(#[$how])* pub(crate) $field: Option<$type>,)*
+        }
+
+        impl $name {
+            /// These settings, and where they say nothing those below.
+            pub(crate) fn over(self, below: Self) -> Self {
+                Self { $($field: self.$field.or(below.$field),)* }
+            }
+        }
+    };
+}
+
+layered! {
+    /// `[gate]`
+    Gate {
+        listen: Text<SocketAddr>,
+        admin: Text<SocketAddr>,
+        upstream: Text<Url>,
+        mode: Text<Mode>,
+    }
+}
+
+layered! {
+    /// `[defaults]` and every `[route.NAME]`.
+    Settings {
+        #[serde(rename = "match")]
+        matches: Text<Match>,
+        was: Vec<String>,
+        profile: Text<&'static Preset>,
+        guarantee: Text<Guarantee>,
+        key: Text<Presence>,
+        key_sources: Vec<Text<Source>>,
+        key_syntax: Text<Syntax>,
+        key_format: Text<Format>,
+        require_headers: Vec<Header>,
+        scope: Vec<Text<ScopePart>>,
+        fingerprint: OneOf<NoneWord, Recipe>,
+        mismatch: OneOf<IgnoreWord, Refusal>,
+        in_flight: Text<InFlight>,
+        on_unknown: OneOf<OnUnknown, Probe>,
+        on_error: Text<OnError>,
+        failed_key: Text<FailedKey>,
+        errors: Text<Form>,
+        retry_window: Text<Duration>,
+        skew: Text<Duration>,
+        margin: Text<Duration>,
+        record_lifetime: Text<Duration>,
+        released_lifetime: Text<Duration>,
+        lifetime_from: Text<Anchor>,
+        sweep_grace: Text<Duration>,
+        max_age: Text<Duration>,
+        request_limit: OneOf<LimitWord, RequestLimit>,
+        admission_limit: Text<Rate>,
+        max_body: Text<Bytes>,
+        max_response: Text<Bytes>,
+        guard: Guard,
+        age: Text<AgeFrom>,
+    }
 }
 
 /// A header that must come with the key.
@@ -108,14 +127,6 @@ pub(crate) enum ScopePart {
     Endpoint,
 }
 
-/// `"none"`, or what it is made of.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(untagged, expecting = "expected \"none\" or a table with inputs, include, exclude")]
-pub(crate) enum Fingerprint {
-    None(Text<NoneWord>),
-    Recipe(Recipe),
-}
-
 /// What a fingerprint is made of.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -129,14 +140,6 @@ pub(crate) struct Recipe {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NoneWord;
 
-/// `"ignore"`, or how a mismatch is refused.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(untagged, expecting = "expected \"ignore\" or a table with status, reveal")]
-pub(crate) enum Mismatch {
-    Ignore(Text<IgnoreWord>),
-    Refuse(Refusal),
-}
-
 /// How a mismatch is refused.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -149,14 +152,6 @@ pub(crate) struct Refusal {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IgnoreWord;
 
-/// What to do when the outcome is unknown.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(untagged, expecting = "expected \"hold\", \"forward\", \"rerun\" or { probe = \"URL\" }")]
-pub(crate) enum Unknown {
-    Word(Text<OnUnknown>),
-    Probe(Probe),
-}
-
 /// `{ probe = "URL" }`
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -165,25 +160,22 @@ pub(crate) struct Probe {
 }
 
 /// A rate, or `"all"`: the limiter, whatever its rate, refuses known keys too.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(
-    untagged,
-    expecting = "expected a rate such as \"100/1s\", \"all\", or { rate = \"100/1s\", refuses = \"all\" }"
-)]
-pub(crate) enum RequestLimit {
-    All(Text<AllWord>),
-    Rate(Text<Rate>),
-    Table(RequestLimitTable),
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum LimitWord {
+    All,
+    Rate(Rate),
 }
 
-/// The word `all`.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct AllWord;
+impl Setting for LimitWord {
+    fn read(text: &str) -> Result<Self, String> {
+        if text == "all" { Ok(LimitWord::All) } else { Rate::read(text).map(LimitWord::Rate) }
+    }
+}
 
 /// `{ rate = "100/1s", refuses = "all" }`
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct RequestLimitTable {
+pub(crate) struct RequestLimit {
     pub(crate) rate: Text<Rate>,
     pub(crate) refuses: Text<Refuses>,
 }
@@ -203,6 +195,8 @@ pub(crate) struct Guard {
     pub(crate) submitted_at: Option<Text<Pointer>>,
     pub(crate) cap: Text<Duration>,
     pub(crate) grace: Text<Duration>,
+    pub(crate) submitted: Option<Text<Submitted>>,
+    pub(crate) submitted_gap: Option<Text<Duration>>,
 }
 
 /// Where the time of the first attempt comes from.
@@ -225,7 +219,6 @@ words! {
     ScopePart { "tenant" ScopePart::Tenant, "principal" ScopePart::Principal, "endpoint" ScopePart::Endpoint }
     NoneWord { "none" NoneWord }
     IgnoreWord { "ignore" IgnoreWord }
-    AllWord { "all" AllWord }
     Input {
         "method" Input::Method, "route" Input::Route, "params" Input::Params, "query" Input::Query,
         "principal" Input::Principal, "body" Input::Body,
@@ -236,6 +229,7 @@ words! {
     FailedKey { "reclaim" FailedKey::Reclaim, "sealed" FailedKey::Sealed }
     Anchor { "created" Anchor::Created, "settled" Anchor::Settled }
     Refuses { "unknown" Refuses::Unknown, "all" Refuses::All }
+    Submitted { "ignore" Submitted::Ignore, "refuse" Submitted::Refuse, "correct" Submitted::Correct }
     AgeFrom { "header" AgeFrom::Header, "uuid7" AgeFrom::Uuid7 }
 }
 
@@ -256,6 +250,23 @@ impl Word for &'static Preset {
 }
 
 impl File {
+    /// This file, and where it says nothing the one below. Routes are not overridden.
+    pub(crate) fn over(self, below: Self) -> Self {
+        Self {
+            store: self.store.or(below.store),
+            identity: self.identity.or(below.identity),
+            gate: self.gate.over(below.gate),
+            defaults: self.defaults.over(below.defaults),
+            route: if self.route.is_empty() { below.route } else { self.route },
+        }
+    }
+
+    /// What holds without a file: a key is welcome, not demanded.
+    pub(crate) fn without_configuration() -> Self {
+        let defaults = Settings { key: Some(Text(Presence::Optional)), ..Settings::default() };
+        Self { defaults, ..Self::default() }
+    }
+
     /// Reads a file. Errors carry the line.
     pub(crate) fn read(path: &Path) -> Result<Self, Stop> {
         let text = std::fs::read_to_string(path).map_err(|error| {
@@ -270,9 +281,9 @@ impl File {
 impl Settings {
     /// A route's name and its renames make no sense as defaults.
     pub(crate) fn refuse_in_defaults(&self) -> Result<(), String> {
-        match (&self.matches, self.was.is_empty()) {
-            (None, true) => Ok(()),
-            (Some(_), _) | (_, false) => Err("defaults: `match` and `was` belong to a route".to_owned()),
+        match (&self.matches, &self.was) {
+            (None, None) => Ok(()),
+            (Some(_), _) | (_, Some(_)) => Err("defaults: `match` and `was` belong to a route".to_owned()),
         }
     }
 }

@@ -1,86 +1,82 @@
-//! `SEMEL_*` variables: each overrides one setting of the file. The table is all there is.
+//! `SEMEL_*` variables: each overrides one setting of the file's top, of `[gate]` or of `[defaults]`, and is written as it
+//! would be there. The names follow from the settings': `SEMEL_STORE`, `SEMEL_GATE_LISTEN`, `SEMEL_DEFAULTS_RETRY_WINDOW`.
 
 use std::collections::BTreeMap;
 
-use super::file::{File, RequestLimit, Unknown};
-use super::values::{Setting, Text};
+use super::file::File;
 
 /// The environment, as far as it concerns semel.
-pub(crate) type Variables = BTreeMap<String, String>;
+#[derive(Debug, Default)]
+pub(crate) struct Variables(BTreeMap<String, String>);
 
-type Apply = fn(&mut File, &str) -> Result<(), String>;
+/// Variables of the program itself, which are no settings.
+const OWN: [&str; 2] = ["SEMEL_CONFIG", "SEMEL_MUTATE_CELL"];
+/// Variables of the tests.
+const OF_TESTS: &str = "SEMEL_TEST_";
 
-fn set<T: Setting>(slot: &mut Option<Text<T>>, value: &str) -> Result<(), String> {
-    *slot = Some(Text(T::read(value)?));
-    Ok(())
+impl Variables {
+    /// Reads the environment. A variable of ours that is not text is an error; others are nobody's business here.
+    pub(crate) fn read() -> Result<Self, String> {
+        let mut variables = BTreeMap::new();
+        for (name, value) in std::env::vars_os() {
+            let Some(name) = name.to_str().filter(|name| name.starts_with("SEMEL_")) else { continue };
+            let value = value.into_string().map_err(|_| format!("the variable {name} is not UTF-8 text"))?;
+            if !value.is_empty() {
+                variables.insert(name.to_owned(), value);
+            }
+        }
+        Ok(Self(variables))
+    }
+
+    /// The configuration that `SEMEL_CONFIG` names.
+    pub(crate) fn config(&self) -> Option<&str> {
+        self.0.get("SEMEL_CONFIG").map(String::as_str)
+    }
 }
 
-/// Every variable and the setting it overrides.
-const TABLE: [(&str, &str, Apply); 24] = [
-    ("SEMEL_STORE", "store", |file, value| set(&mut file.store, value)),
-    ("SEMEL_IDENTITY", "identity", |file, value| set(&mut file.identity, value)),
-    ("SEMEL_GATE_LISTEN", "gate.listen", |file, value| set(&mut file.gate.listen, value)),
-    ("SEMEL_GATE_ADMIN", "gate.admin", |file, value| set(&mut file.gate.admin, value)),
-    ("SEMEL_GATE_UPSTREAM", "gate.upstream", |file, value| set(&mut file.gate.upstream, value)),
-    ("SEMEL_GATE_MODE", "gate.mode", |file, value| {
-        file.gate.mode = Some(Setting::read(value)?);
-        Ok(())
-    }),
-    ("SEMEL_DEFAULTS_PROFILE", "defaults.profile", |file, value| set(&mut file.defaults.profile, value)),
-    ("SEMEL_DEFAULTS_GUARANTEE", "defaults.guarantee", |file, value| {
-        set(&mut file.defaults.guarantee, value)
-    }),
-    ("SEMEL_DEFAULTS_KEY", "defaults.key", |file, value| set(&mut file.defaults.key, value)),
-    ("SEMEL_DEFAULTS_KEY_SYNTAX", "defaults.key_syntax", |file, value| {
-        set(&mut file.defaults.key_syntax, value)
-    }),
-    ("SEMEL_DEFAULTS_KEY_FORMAT", "defaults.key_format", |file, value| {
-        set(&mut file.defaults.key_format, value)
-    }),
-    ("SEMEL_DEFAULTS_IN_FLIGHT", "defaults.in_flight", |file, value| {
-        set(&mut file.defaults.in_flight, value)
-    }),
-    ("SEMEL_DEFAULTS_ON_UNKNOWN", "defaults.on_unknown", |file, value| {
-        file.defaults.on_unknown = Some(Unknown::Word(Text(Setting::read(value)?)));
-        Ok(())
-    }),
-    ("SEMEL_DEFAULTS_ON_ERROR", "defaults.on_error", |file, value| set(&mut file.defaults.on_error, value)),
-    ("SEMEL_DEFAULTS_ERRORS", "defaults.errors", |file, value| set(&mut file.defaults.errors, value)),
-    ("SEMEL_DEFAULTS_RETRY_WINDOW", "defaults.retry_window", |file, value| {
-        set(&mut file.defaults.retry_window, value)
-    }),
-    ("SEMEL_DEFAULTS_SKEW", "defaults.skew", |file, value| set(&mut file.defaults.skew, value)),
-    ("SEMEL_DEFAULTS_MARGIN", "defaults.margin", |file, value| set(&mut file.defaults.margin, value)),
-    ("SEMEL_DEFAULTS_RECORD_LIFETIME", "defaults.record_lifetime", |file, value| {
-        set(&mut file.defaults.record_lifetime, value)
-    }),
-    ("SEMEL_DEFAULTS_MAX_AGE", "defaults.max_age", |file, value| set(&mut file.defaults.max_age, value)),
-    ("SEMEL_DEFAULTS_REQUEST_LIMIT", "defaults.request_limit", |file, value| {
-        file.defaults.request_limit = Some(RequestLimit::Rate(Text(Setting::read(value)?)));
-        Ok(())
-    }),
-    ("SEMEL_DEFAULTS_ADMISSION_LIMIT", "defaults.admission_limit", |file, value| {
-        set(&mut file.defaults.admission_limit, value)
-    }),
-    ("SEMEL_DEFAULTS_MAX_BODY", "defaults.max_body", |file, value| set(&mut file.defaults.max_body, value)),
-    ("SEMEL_DEFAULTS_MAX_RESPONSE", "defaults.max_response", |file, value| {
-        set(&mut file.defaults.max_response, value)
-    }),
-];
-
-/// The variables and the settings they override, for `--help` and for warnings.
-pub(crate) fn known_variables() -> impl Iterator<Item = (&'static str, &'static str)> {
-    TABLE.iter().map(|(name, setting, _)| (*name, *setting))
+/// What the variables did.
+#[derive(Debug, Default)]
+pub(crate) struct Applied {
+    /// Those that override a setting.
+    pub(crate) overriding: Vec<String>,
+    /// Those that name no setting.
+    pub(crate) unknown: Vec<String>,
 }
 
-/// Applies every variable that is set, and names those that took part.
-pub(crate) fn apply(file: &mut File, variables: &Variables) -> Result<Vec<&'static str>, String> {
-    let mut applied = Vec::new();
-    for (name, setting, apply) in TABLE {
-        if let Some(value) = variables.get(name) {
-            apply(file, value).map_err(|error| format!("{name} (overrides {setting}): {error}"))?;
-            applied.push(name);
+/// Lays the variables over a file.
+pub(crate) fn apply(mut file: File, variables: &Variables) -> Result<(File, Applied), String> {
+    let mut applied = Applied::default();
+    let settings =
+        variables.0.iter().filter(|(name, _)| !OWN.contains(&name.as_str()) && !name.starts_with(OF_TESTS));
+    for (name, value) in settings {
+        match one(name, value)? {
+            Some(overlay) => {
+                file = overlay.over(file);
+                applied.overriding.push(name.clone());
+            }
+            None => applied.unknown.push(name.clone()),
         }
     }
-    Ok(applied)
+    Ok((file, applied))
+}
+
+/// A file with the one setting that a variable stands for; `None` when there is no such setting.
+fn one(name: &str, value: &str) -> Result<Option<File>, String> {
+    let path = name["SEMEL_".len()..].to_ascii_lowercase();
+    let section = ["gate", "defaults"].into_iter().find(|section| path.starts_with(&format!("{section}_")));
+    let (header, field) = match section {
+        Some(section) => (format!("[{section}]\n"), &path[section.len() + 1..]),
+        None => (String::new(), path.as_str()),
+    };
+    if field.is_empty() || !field.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
+        return Ok(None);
+    }
+    // Lists and tables are written as in the file; everything else is a text, with or without its quotes.
+    let is_written_out = value.starts_with(['[', '{', '"']);
+    let value = if is_written_out { value.to_owned() } else { toml::Value::from(value).to_string() };
+    match toml::from_str::<File>(&format!("{header}{field} = {value}\n")) {
+        Ok(overlay) => Ok(Some(overlay)),
+        Err(error) if error.message().contains("unknown field") => Ok(None),
+        Err(error) => Err(format!("{name}: {}", error.message())),
+    }
 }

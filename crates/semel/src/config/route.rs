@@ -1,15 +1,14 @@
-//! What a route's settings mean: a preset, then `[defaults]`, then the route's own, in that order.
+//! What a route's settings mean: a preset, then `[defaults]`, then the route's own.
 
 use semel_contract::fingerprint::Recipe;
-use semel_contract::key::{Presence, RequiredHeader, is_header_name};
+use semel_contract::key::{RequiredHeader, is_header_name};
 use semel_contract::profile::{self, FirstSent, OnUnknown, Profile, presets};
 use semel_contract::route::{Params, Pattern, SAFE_METHODS};
 use semel_contract::scope::ScopePolicy;
 use semel_contract::staleness::{Staleness, Submitted};
 
-use super::file::{
-    self, AgeFrom, Fingerprint, Mismatch, Refuses, RequestLimit, ScopePart, Settings, Unknown,
-};
+use super::file::{self, AgeFrom, LimitWord, Refuses, ScopePart, Settings};
+use super::values::OneOf;
 
 /// One `[route.NAME]`.
 #[derive(Debug)]
@@ -49,34 +48,31 @@ impl Route {
     pub(super) fn of(name: &str, settings: &Settings, defaults: &Settings) -> Result<Self, String> {
         let matches = settings
             .matches
-            .as_deref()
+            .as_ref()
             .ok_or("`match` is missing: say which requests it covers, such as match = \"POST /orders\"")?;
-        let probe = |settings: &Settings| match &settings.on_unknown {
-            Some(Unknown::Probe(probe)) => Some(probe.probe.0.0.clone()),
-            Some(Unknown::Word(_)) | None => None,
+        let settings = settings.clone().over(inherited(settings, defaults));
+        let profile = profile(&settings)?;
+        let probe = match &settings.on_unknown {
+            Some(OneOf::Table(probe)) => Some(probe.probe.0.0.clone()),
+            Some(OneOf::Word(_)) | None => None,
         };
-        let own_or_default = if settings.on_unknown.is_some() { settings } else { defaults };
-        Ok(Self {
-            name: name.to_owned(),
-            was: settings.was.clone(),
-            pattern: matches.parse()?,
-            profile: profile(&[defaults, settings], true)?,
-            probe: probe(own_or_default),
-        })
+        let pattern = matches.0.pattern(&profile.methods)?;
+        Ok(Self { name: name.to_owned(), was: settings.was.unwrap_or_default(), pattern, profile, probe })
     }
 }
 
-/// The profile that layers of settings add up to; the last layer wins. With a file, keys are optional unless a layer or
-/// its preset's own demand says otherwise; without one, always.
-pub(super) fn profile(layers: &[&Settings], with_file: bool) -> Result<Profile, String> {
-    let preset = layers.iter().rev().find_map(|layer| layer.profile.as_ref());
-    let mut profile = preset.map_or_else(presets::ietf, |preset| (preset.0.1)());
-    if preset.is_none() && !with_file {
-        profile.key.presence = Presence::Optional;
-    }
-    for layer in layers {
-        apply(&mut profile, layer)?;
-    }
+/// What a route takes over from the defaults. They belong to their profile: a route that names another one starts from
+/// that preset as it stands.
+fn inherited(settings: &Settings, defaults: &Settings) -> Settings {
+    let name = |settings: &Settings| settings.profile.as_ref().map(|preset| preset.0.0);
+    let is_same = name(settings).is_none_or(|own| own == name(defaults).unwrap_or("ietf"));
+    if is_same { defaults.clone() } else { Settings::default() }
+}
+
+/// The profile that settings stand for.
+pub(super) fn profile(settings: &Settings) -> Result<Profile, String> {
+    let mut profile = settings.profile.as_ref().map_or_else(presets::ietf, |preset| (preset.0.1)());
+    apply(&mut profile, settings)?;
     Ok(profile)
 }
 
@@ -144,15 +140,15 @@ fn apply(profile: &mut Profile, settings: &Settings) -> Result<(), String> {
 /// The settings that have more than one form.
 fn apply_tables(profile: &mut Profile, settings: &Settings) {
     match &settings.fingerprint {
-        Some(Fingerprint::None(_)) => profile.fingerprint = None,
-        Some(Fingerprint::Recipe(changes)) => {
+        Some(OneOf::Word(_)) => profile.fingerprint = None,
+        Some(OneOf::Table(changes)) => {
             profile.fingerprint = Some(recipe(profile.fingerprint.take(), changes))
         }
         None => {}
     }
     match &settings.mismatch {
-        Some(Mismatch::Ignore(_)) => profile.mismatch = profile::Mismatch::Ignore,
-        Some(Mismatch::Refuse(refusal)) => {
+        Some(OneOf::Word(_)) => profile.mismatch = profile::Mismatch::Ignore,
+        Some(OneOf::Table(refusal)) => {
             let (status, reveal) = match profile.mismatch {
                 profile::Mismatch::Refuse { status, reveal } => (status, reveal),
                 profile::Mismatch::Ignore => (422, profile::Reveal::None),
@@ -165,14 +161,14 @@ fn apply_tables(profile: &mut Profile, settings: &Settings) {
         None => {}
     }
     match &settings.on_unknown {
-        Some(Unknown::Word(word)) => profile.on_unknown = word.0,
-        Some(Unknown::Probe(_)) => profile.on_unknown = OnUnknown::Probe,
+        Some(OneOf::Word(word)) => profile.on_unknown = *word,
+        Some(OneOf::Table(_)) => profile.on_unknown = OnUnknown::Probe,
         None => {}
     }
     match &settings.request_limit {
-        Some(RequestLimit::All(_)) => profile.limits.request_refuses_known = true,
-        Some(RequestLimit::Rate(rate)) => profile.limits.request = Some(rate.0),
-        Some(RequestLimit::Table(table)) => {
+        Some(OneOf::Word(LimitWord::All)) => profile.limits.request_refuses_known = true,
+        Some(OneOf::Word(LimitWord::Rate(rate))) => profile.limits.request = Some(*rate),
+        Some(OneOf::Table(table)) => {
             profile.limits.request = Some(table.rate.0);
             profile.limits.request_refuses_known = table.refuses.0 == Refuses::All;
         }
@@ -185,8 +181,8 @@ fn apply_tables(profile: &mut Profile, settings: &Settings) {
             bounds: Staleness {
                 cap: guard.cap.0,
                 grace: guard.grace.0,
-                submitted: Submitted::Ignore,
-                submitted_gap: None,
+                submitted: guard.submitted.as_ref().map_or(Submitted::Ignore, |submitted| submitted.0),
+                submitted_gap: guard.submitted_gap.as_ref().map(|gap| gap.0),
             },
         });
     }

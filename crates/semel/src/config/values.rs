@@ -1,6 +1,7 @@
 //! The texts that stand in settings, each parsed once. Every type says what it expected.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -8,7 +9,10 @@ use semel_contract::identity::Identity;
 use semel_contract::json::Pointer;
 use semel_contract::key::{Format, Source};
 use semel_contract::profile::{InFlight, Rate};
+use semel_contract::route::Pattern;
 use semel_contract::time::parse_duration;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 /// A setting that is written as one text.
@@ -19,6 +23,59 @@ impl<'de, T: Setting> Deserialize<'de> for Text<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         T::read(&text).map(Text).map_err(serde::de::Error::custom)
+    }
+}
+
+/// A setting that is written as one word, or as a table where the word is not enough.
+#[derive(Clone, Debug)]
+pub(crate) enum OneOf<W, T> {
+    Word(W),
+    Table(T),
+}
+
+impl<'de, W: Setting, T: Deserialize<'de>> Deserialize<'de> for OneOf<W, T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(WordOrTable(PhantomData))
+    }
+}
+
+struct WordOrTable<W, T>(PhantomData<(W, T)>);
+
+impl<'de, W: Setting, T: Deserialize<'de>> Visitor<'de> for WordOrTable<W, T> {
+    type Value = OneOf<W, T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a word or a table")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Self::Value, E> {
+        W::read(text).map(OneOf::Word).map_err(E::custom)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<Self::Value, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(members)).map(OneOf::Table)
+    }
+}
+
+/// A route's pattern, `POST /orders/{id}`, or a path alone for the methods of its profile.
+#[derive(Clone, Debug)]
+pub(crate) struct Match(String);
+
+impl Setting for Match {
+    fn read(text: &str) -> Result<Self, String> {
+        let text = Match(text.to_owned());
+        text.pattern(&["POST"]).map(|_| text)
+    }
+}
+
+impl Match {
+    /// The pattern, with these methods where it names none.
+    pub(crate) fn pattern(&self, methods: &[&str]) -> Result<Pattern, String> {
+        if self.0.starts_with('/') {
+            format!("{} {}", methods.join("|"), self.0).parse()
+        } else {
+            self.0.parse()
+        }
     }
 }
 
@@ -110,23 +167,31 @@ impl fmt::Display for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Store::Sqlite(path) => write!(f, "sqlite:{path}"),
-            Store::Postgres(url) => f.write_str(&without_password(url)),
+            Store::Postgres(url) => f.write_str(&redacted(url)),
         }
     }
 }
 
-fn without_password(url: &str) -> String {
+/// A URL without what must not be shown: the password before the host, and every parameter whose name speaks of one.
+/// Told by the last `@`, so that a password with a slash in it does not show either.
+pub(crate) fn redacted(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
-    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-    let (authority, path) = rest.split_at(end);
-    let path = path.split_once("password=").map_or(path, |(before, _)| before);
-    match authority.rsplit_once('@') {
-        Some((user, host)) => {
-            let user = user.split_once(':').map_or(user, |(name, _)| name);
-            format!("{scheme}://{user}@{host}{path}")
+    let (user, rest) = match rest.rsplit_once('@') {
+        Some((user, rest)) => (format!("{}@", user.split_once(':').map_or(user, |(name, _)| name)), rest),
+        None => (String::new(), rest),
+    };
+    let (path, query) = rest.split_once('?').map_or((rest, None), |(path, query)| (path, Some(query)));
+    let shown = |parameter: &str| {
+        let name = parameter.split_once('=').map_or(parameter, |(name, _)| name);
+        // A name that is percent-encoded could be anything.
+        if name.to_ascii_lowercase().contains("pass") || name.contains('%') {
+            format!("{name}=…")
+        } else {
+            parameter.to_owned()
         }
-        None => format!("{scheme}://{authority}{path}"),
-    }
+    };
+    let query = query.map(|query| format!("?{}", query.split('&').map(shown).collect::<Vec<_>>().join("&")));
+    format!("{scheme}://{user}{path}{}", query.unwrap_or_default())
 }
 
 impl Setting for InFlight {
@@ -211,11 +276,13 @@ mod tests {
     fn passwords_are_never_shown() {
         for (url, shown) in [
             ("postgres://u:secret@db/shop", "postgres://u@db/shop"),
-            ("postgres://u@db:5432/shop?password=secret", "postgres://u@db:5432/shop?"),
+            ("postgres://u@db:5432/shop?password=secret&a=1", "postgres://u@db:5432/shop?password=…&a=1"),
+            ("postgres://u@db/shop?pass%77ord=secret", "postgres://u@db/shop?pass%77ord=…"),
             ("postgresql://db/shop", "postgresql://db/shop"),
-            ("postgres://u:se@cret@db/shop", "postgres://u@db/shop"),
+            ("postgres://u:se/c?r@et@db/shop", "postgres://u@db/shop"),
         ] {
             assert_eq!(Store::read(url).unwrap().to_string(), shown);
+            assert_eq!(redacted(url), shown);
         }
     }
 

@@ -80,11 +80,7 @@ impl Reading {
             profile.key.read_required(headers).map_or_else(|problem| self.refuse(problem), drop);
         }
         if let Some(caller) = &caller {
-            match profile.scope.scope(caller, &endpoint.name) {
-                Ok(scope) => self.scope = Some(scope.to_string()),
-                Err(problem) if is_unkeyed => drop(problem),
-                Err(problem) => self.refuse(problem),
-            }
+            self.scope = Some(profile.scope.scope(caller, &endpoint.name).to_string());
         }
         let Some(form) = self.read_body(profile, &body) else { return };
         let parts = Parts {

@@ -5,6 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use semel_contract::key::is_header_name;
 use semel_contract::problem::{Kind, Problem};
 use serde::Deserialize;
+use serde_json::Value;
 
 /// A request.
 #[derive(Debug)]
@@ -20,8 +21,7 @@ pub(crate) struct Request {
 struct Line {
     method: String,
     path: String,
-    #[serde(default)]
-    headers: Vec<(String, String)>,
+    headers: Option<Vec<(String, String)>>,
     body: Option<String>,
     body_base64: Option<String>,
 }
@@ -30,8 +30,10 @@ impl Request {
     /// Reads one line.
     pub(crate) fn parse(line: &[u8]) -> Result<Self, Problem> {
         let malformed = |why: String| Problem::new(Kind::RequestMalformed, why);
-        let line: Line = serde_json::from_slice(line)
-            .map_err(|error| malformed(format!("the line is not a request: {error}")))?;
+        let not_a_request =
+            |error: serde_json::Error| malformed(format!("the line is not a request: {error}"));
+        let members: serde_json::Map<String, Value> = serde_json::from_slice(line).map_err(not_a_request)?;
+        let line: Line = serde_json::from_value(Value::Object(members)).map_err(not_a_request)?;
         let body = match (line.body, line.body_base64) {
             (Some(_), Some(_)) => return Err(malformed("give body or body_base64, not both".to_owned())),
             (Some(text), None) => text.into_bytes(),
@@ -40,7 +42,12 @@ impl Request {
             }
             (None, None) => Vec::new(),
         };
-        let headers = line.headers.into_iter().map(|(name, value)| (name, value.into_bytes())).collect();
+        let headers = line
+            .headers
+            .unwrap_or_default()
+            .into_iter()
+            .map(|(name, value)| (name, value.into_bytes()))
+            .collect();
         Ok(Self { method: line.method, path: line.path, headers, body })
     }
 
@@ -50,11 +57,14 @@ impl Request {
         if !is_header_name(&self.method) {
             return malformed("the method is not a token");
         }
-        if !self.path.starts_with('/') || self.path.bytes().any(|b| b <= b' ' || b == 127) {
+        if !self.path.starts_with('/') || self.path.bytes().any(|b| b <= b' ' || b == b'#' || b == 127) {
             return malformed("the path must begin with / and contain no spaces or control characters");
         }
         if self.headers.iter().any(|(name, _)| !is_header_name(name)) {
             return malformed("a header's name is not a token");
+        }
+        if self.headers.iter().any(|(_, value)| value.iter().any(|b| matches!(b, b'\r' | b'\n' | 0))) {
+            return malformed("a header's value contains a line break or NUL");
         }
         Ok(())
     }

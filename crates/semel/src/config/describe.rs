@@ -1,0 +1,155 @@
+//! A profile as the file would write it: every setting in force, spelled as it is read.
+
+use semel_contract::json::Pointer;
+use semel_contract::key::{Presence, Syntax};
+use semel_contract::profile::{Anchor, FailedKey, InFlight, Mismatch, OnError, Profile, Rate, Reveal};
+use semel_contract::staleness::Submitted;
+use semel_contract::time::format_duration as show;
+
+/// Every setting of a profile and its value.
+pub(crate) fn describe(profile: &Profile) -> Vec<(&'static str, String)> {
+    let mut settings = key(profile);
+    settings.extend(decisions(profile));
+    settings.extend(lifetimes(profile));
+    settings.extend(limits(profile));
+    settings
+}
+
+fn listed<T: ToString>(items: impl IntoIterator<Item = T>) -> String {
+    let items: Vec<String> = items.into_iter().map(|item| item.to_string()).collect();
+    if items.is_empty() { "none".to_owned() } else { items.join(", ") }
+}
+
+fn key(profile: &Profile) -> Vec<(&'static str, String)> {
+    let key = &profile.key;
+    let presence = match key.presence {
+        Presence::Required => "required",
+        Presence::Optional => "optional",
+        Presence::Mint => "mint",
+    };
+    let syntax = match key.syntax {
+        Syntax::Bare => "bare",
+        Syntax::SfString => "sf-string",
+        Syntax::Both => "both",
+    };
+    let required = key.require_headers.iter().map(|header| format!("{} ({})", header.name, header.format));
+    let scope = [
+        ("tenant", profile.scope.tenant),
+        ("principal", profile.scope.principal),
+        ("endpoint", profile.scope.endpoint),
+    ];
+    vec![
+        ("profile", profile.name.to_owned()),
+        ("guarantee", profile.guarantee.name().to_owned()),
+        ("key", presence.to_owned()),
+        ("key_sources", listed(&key.sources)),
+        ("key_syntax", syntax.to_owned()),
+        ("key_format", key.format.to_string()),
+        ("require_headers", listed(required)),
+        ("scope", listed(scope.into_iter().filter(|(_, there)| *there).map(|(name, _)| name))),
+        ("fingerprint", fingerprint(profile)),
+    ]
+}
+
+fn fingerprint(profile: &Profile) -> String {
+    let Some(recipe) = &profile.fingerprint else { return "none".to_owned() };
+    let mut text = listed(recipe.inputs.iter().map(|input| input.name()));
+    for (word, pointers) in [("include", &recipe.include), ("exclude", &recipe.exclude)] {
+        if !pointers.is_empty() {
+            text.push_str(&format!("; {word} {}", listed::<&Pointer>(pointers)));
+        }
+    }
+    text
+}
+
+fn decisions(profile: &Profile) -> Vec<(&'static str, String)> {
+    let mismatch = match profile.mismatch {
+        Mismatch::Ignore => "ignore".to_owned(),
+        Mismatch::Refuse { status, reveal } => {
+            let reveal = match reveal {
+                Reveal::None => "none",
+                Reveal::Prefix8 => "prefix8",
+                Reveal::PayloadHashes => "payload-hashes",
+            };
+            format!("status {status}, reveal {reveal}")
+        }
+    };
+    let in_flight = match profile.in_flight {
+        InFlight::Wait { deadline } => format!("wait {}", show(deadline)),
+        InFlight::Reject { retry_after } => format!("reject {}", show(retry_after)),
+        InFlight::Accepted => "accepted".to_owned(),
+    };
+    let on_error = match profile.on_error {
+        OnError::Replay => "replay",
+        OnError::Release => "release",
+    };
+    let failed_key = match profile.failed_key {
+        FailedKey::Reclaim => "reclaim",
+        FailedKey::Sealed => "sealed",
+    };
+    vec![
+        ("mismatch", mismatch),
+        ("in_flight", in_flight),
+        ("on_unknown", profile.on_unknown.name().to_owned()),
+        ("on_error", on_error.to_owned()),
+        ("failed_key", failed_key.to_owned()),
+        ("errors", profile.wire.form.name().to_owned()),
+    ]
+}
+
+fn lifetimes(profile: &Profile) -> Vec<(&'static str, String)> {
+    let life = &profile.lifetime;
+    let anchor = match life.anchor {
+        Anchor::Created => "created",
+        Anchor::Settled => "settled",
+    };
+    let or_none = |duration: Option<_>| duration.map_or_else(|| "none".to_owned(), show);
+    let guard = profile.guard.as_ref().map_or_else(
+        || "none".to_owned(),
+        |guard| {
+            let bounds = &guard.bounds;
+            let submitted = match bounds.submitted {
+                Submitted::Ignore => "ignore",
+                Submitted::Refuse => "refuse",
+                Submitted::Correct => "correct",
+            };
+            let sent = guard
+                .submitted_at
+                .as_ref()
+                .map_or_else(String::new, |pointer| format!(", submitted_at {pointer}"));
+            let gap =
+                bounds.submitted_gap.map_or_else(String::new, |gap| format!(", submitted_gap {}", show(gap)));
+            let (cap, grace) = (show(bounds.cap), show(bounds.grace));
+            format!(
+                "generated_at {}{sent}, cap {cap}, grace {grace}, submitted {submitted}{gap}",
+                guard.generated_at
+            )
+        },
+    );
+    let age = profile.age.map_or("none", |age| if age.from_uuid7 { "uuid7" } else { "header" });
+    vec![
+        ("retry_window", show(life.retry_window)),
+        ("skew", show(life.skew)),
+        ("margin", show(life.margin)),
+        ("record_lifetime", show(life.record())),
+        ("released_lifetime", or_none(life.released)),
+        ("lifetime_from", anchor.to_owned()),
+        ("sweep_grace", show(life.sweep_grace)),
+        ("max_age", or_none(profile.schedule.max_age)),
+        ("guard", guard),
+        ("age", age.to_owned()),
+    ]
+}
+
+fn limits(profile: &Profile) -> Vec<(&'static str, String)> {
+    let rate = |rate: Option<Rate>| {
+        rate.map_or_else(|| "none".to_owned(), |rate| format!("{}/{}", rate.count, show(rate.window)))
+    };
+    let refuses = if profile.limits.request_refuses_known { ", refuses all" } else { "" };
+    vec![
+        ("request_limit", format!("{}{refuses}", rate(profile.limits.request))),
+        ("admission_limit", rate(profile.limits.admission)),
+        ("max_body", format!("{} B", profile.stored.max_body_bytes)),
+        ("max_response", format!("{} B", profile.stored.max_response_bytes)),
+    ]
+}
