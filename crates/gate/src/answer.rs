@@ -1,0 +1,166 @@
+//! Turns records and problems into responses, and responses into what is kept of them.
+
+use std::time::Duration;
+
+use axum_core::body::Body;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, response};
+use semel_contract::problem::render::Rendered;
+use semel_contract::problem::{Kind, Problem};
+use semel_contract::profile::{Hashes, Profile, Replay};
+use semel_contract::record::Guarantee;
+use semel_store::{Answer, Entry};
+
+/// Never kept: what belongs to one connection, one moment or one person.
+const NEVER_KEPT: [&str; 18] = [
+    "authorization",
+    "connection",
+    "content-length",
+    "date",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "set-cookie",
+    "set-cookie2",
+    "te",
+    "traceparent",
+    "tracestate",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "www-authenticate",
+    "authentication-info",
+];
+
+/// When a client that was told "unknown" may ask again.
+const UNKNOWN_RETRY: Duration = Duration::from_secs(30);
+
+const GUARANTEE: HeaderName = HeaderName::from_static("semel-guarantee");
+const RETENTION: HeaderName = HeaderName::from_static("semel-retention");
+pub(crate) const OUTCOME: HeaderName = HeaderName::from_static("semel-outcome");
+pub(crate) const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
+const STRIPE_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+
+/// What is kept of a response.
+pub(crate) fn kept(parts: &response::Parts, body: Bytes, outcome_unknown: bool) -> Answer {
+    let named_by_connection: Vec<String> = parts
+        .headers
+        .get_all(http::header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(',').map(|name| name.trim().to_ascii_lowercase()))
+        .collect();
+    let is_kept = |name: &HeaderName| {
+        let name = name.as_str();
+        !NEVER_KEPT.contains(&name)
+            && !name.starts_with("semel-")
+            && !named_by_connection.iter().any(|named| named == name)
+    };
+    let headers = parts.headers.iter().filter(|(name, _)| is_kept(name));
+    Answer {
+        status: parts.status.as_u16(),
+        headers: headers.map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec())).collect(),
+        body,
+        outcome_unknown,
+    }
+}
+
+/// The response that a kept answer stands for.
+pub(crate) fn restored(answer: &Answer) -> Response<Body> {
+    let mut response = Response::new(Body::from(answer.body.clone()));
+    *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::OK);
+    for (name, value) in &answer.headers {
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name.as_str()), HeaderValue::from_bytes(value)) {
+            response.headers_mut().append(name, value);
+        }
+    }
+    if answer.outcome_unknown {
+        response.headers_mut().insert(OUTCOME, HeaderValue::from_static("unknown"));
+    }
+    response
+}
+
+/// A record's answer, said again.
+pub(crate) fn replayed(profile: &Profile, answer: &Answer) -> Response<Body> {
+    let mut response = restored(answer);
+    match profile.replay {
+        Replay::Verbatim | Replay::Live => {}
+        // What may not have taken effect is never dressed up as a success.
+        Replay::Duplicate { .. } if answer.outcome_unknown => {}
+        Replay::Duplicate { status } => {
+            *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
+        }
+    }
+    response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+    if profile.wire.stripe_headers {
+        response.headers_mut().insert(STRIPE_REPLAYED, HeaderValue::from_static("true"));
+    }
+    response
+}
+
+/// Marks a keyed answer with what is promised about it.
+pub(crate) fn mark(headers: &mut HeaderMap, profile: &Profile, guarantee: Guarantee) {
+    headers.insert(GUARANTEE, HeaderValue::from_static(guarantee.name()));
+    if guarantee != Guarantee::None {
+        headers.insert(RETENTION, HeaderValue::from(profile.lifetime.retry_window.as_secs()));
+    }
+}
+
+/// A problem as a response.
+pub(crate) fn refused(profile: &Profile, problem: &Problem, request_id: &str) -> Response<Body> {
+    from_rendered(profile.wire.render(problem, Some(profile.status_of(problem.kind)), request_id))
+}
+
+/// A problem as what is kept of it: the guard's refusals are recorded like answers.
+pub(crate) fn kept_refusal(profile: &Profile, problem: &Problem, request_id: &str) -> Answer {
+    let rendered = profile.wire.render(problem, None, request_id);
+    let headers =
+        rendered.headers.iter().map(|(name, value)| ((*name).to_owned(), value.clone().into_bytes()));
+    Answer {
+        status: rendered.status,
+        headers: headers.collect(),
+        body: Bytes::from(rendered.body.clone()),
+        outcome_unknown: false,
+    }
+}
+
+fn from_rendered(rendered: Rendered) -> Response<Body> {
+    let mut response = Response::new(Body::from(rendered.body));
+    *response.status_mut() =
+        StatusCode::from_u16(rendered.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    for (name, value) in rendered.headers {
+        if let Ok(value) = HeaderValue::try_from(value) {
+            response.headers_mut().append(HeaderName::from_static(name), value);
+        }
+    }
+    response
+}
+
+/// The words of a refusal that a record leads to.
+pub(crate) fn refusal(profile: &Profile, kind: Kind, entry: Option<&Entry>, received: Hashes<'_>) -> Problem {
+    match (kind, entry) {
+        (Kind::FingerprintMismatch, Some(entry)) => {
+            let record = &entry.record;
+            let fingerprint = record.fingerprint.as_ref().map(|print| &print.bytes);
+            profile.mismatch_problem(Hashes { fingerprint, payload: record.payload_hash.as_ref() }, received)
+        }
+        (Kind::OutcomeUnknown, _) => {
+            let problem =
+                Problem::new(kind, "ask again later with the same key; a new key could do it twice");
+            problem.retry_after(UNKNOWN_RETRY)
+        }
+        (Kind::AnswerNotKept, Some(entry)) => not_kept(entry),
+        (other, _) => Problem::from(other),
+    }
+}
+
+fn not_kept(entry: &Entry) -> Problem {
+    let problem = Problem::new(Kind::AnswerNotKept, "it took effect; do not send it again under another key");
+    let Some(answer) = &entry.answer else { return problem };
+    let problem = problem.with("originalStatus", answer.status);
+    match answer.headers.iter().find(|(name, _)| name == "location") {
+        Some((_, location)) => problem.with("location", String::from_utf8_lossy(location).into_owned()),
+        None => problem,
+    }
+}

@@ -1,0 +1,139 @@
+//! Reads a request: who sent it, under which key, for what. Pure but for the identity, which the gate was given.
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http::request::Parts;
+use semel_contract::fingerprint::{self, Fingerprint};
+use semel_contract::identity::Caller;
+use semel_contract::key::{Found, Key};
+use semel_contract::problem::{Kind, Problem};
+use semel_contract::profile::Profile;
+use semel_contract::request::{Body, Headers};
+use semel_contract::route::Params;
+use semel_contract::time::Timestamp;
+use semel_store::{About, Id};
+use sha2::{Digest, Sha256};
+
+use crate::route::Route;
+
+/// The header lines of a request, as the contract reads them.
+pub(crate) struct Lines<'a>(pub(crate) &'a HeaderMap);
+
+impl Headers for Lines<'_> {
+    fn values<'a>(&'a self, name: &'a str) -> Box<dyn Iterator<Item = &'a [u8]> + 'a> {
+        Box::new(self.0.get_all(name).iter().map(http::HeaderValue::as_bytes))
+    }
+}
+
+/// Everything that is known of a request before the store is asked.
+pub(crate) struct Arrival {
+    pub(crate) id: Id,
+    pub(crate) fingerprint: Option<Fingerprint>,
+    pub(crate) payload_hash: Option<[u8; 32]>,
+    pub(crate) rotation: Option<[u8; 16]>,
+    pub(crate) first_sent: Option<Timestamp>,
+    pub(crate) about: About,
+}
+
+/// What reading the key came to.
+pub(crate) enum KeyRead {
+    /// There is one.
+    Found(Found),
+    /// There is none, and none is needed.
+    Unkeyed,
+}
+
+/// Reads the key. Comes after the identity, as every step that could tell something about keys does.
+pub(crate) fn read_key(profile: &Profile, headers: &HeaderMap, body: &Body<'_>) -> Result<KeyRead, Problem> {
+    match profile.key.read(&Lines(headers), body)? {
+        Some(found) => Ok(KeyRead::Found(found)),
+        None => Ok(KeyRead::Unkeyed),
+    }
+}
+
+/// What is known of the caller's identity beyond its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Credential {
+    /// Verified by somebody: a new credential is still the same principal.
+    Verified,
+    /// Only hashed: a rotated credential looks like somebody else.
+    Hashed,
+    /// The same for everybody.
+    Shared,
+}
+
+impl Arrival {
+    /// Reads a keyed request.
+    pub(crate) fn read(
+        route: &Route,
+        params: &Params<'_, '_>,
+        parts: &Parts,
+        body: &Body<'_>,
+        (caller, credential): (&Caller, Credential),
+        key: Key,
+        request_id: &str,
+    ) -> Result<Self, Problem> {
+        let profile = &route.profile;
+        if credential == Credential::Shared && !key.is_random_uuid() {
+            return Err(Problem::new(Kind::KeyTooWeak, "a shared identity demands a version 4 UUID as key"));
+        }
+        let lines = Lines(&parts.headers);
+        let kept = profile.key.read_required(&lines)?;
+        let names = profile.key.require_headers.iter().map(|required| required.name.to_ascii_lowercase());
+        let scope = profile.scope.scope(caller, &route.name);
+        let request = fingerprint::Parts {
+            method: parts.method.as_str(),
+            route: &route.name,
+            params,
+            query: parts.uri.query().unwrap_or(""),
+            principal: &caller.principal,
+        };
+        let (fingerprint, payload_hash) = match &profile.fingerprint {
+            Some(recipe) => {
+                let form = recipe.form(body)?;
+                (Some(recipe.fingerprint(&request, &form, None)), Some(form.payload_hash()))
+            }
+            None => (None, None),
+        };
+        let rotation = (credential == Credential::Hashed && key.is_random_uuid())
+            .then(|| fingerprint.as_ref().map(|print| rotation(&route.name, &key, print)))
+            .flatten();
+        let about = About {
+            endpoint: route.name.clone(),
+            tenant: caller.tenant.clone(),
+            principal: caller.principal.clone(),
+            client_generated_at: generated_at(profile, body),
+            headers: names.zip(kept).collect(),
+            request_id: request_id.to_owned(),
+        };
+        let first_sent = profile.age.map_or(Ok(None), |policy| policy.read(&lines, &key))?;
+        Ok(Self { id: Id { scope, key }, fingerprint, payload_hash, rotation, first_sent, about })
+    }
+}
+
+/// What recognises the same request under another credential.
+fn rotation(endpoint: &str, key: &Key, fingerprint: &Fingerprint) -> [u8; 16] {
+    let mut hash = Sha256::new();
+    for part in [endpoint.as_bytes(), key.as_str().as_bytes(), &fingerprint.bytes] {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part);
+    }
+    let digest: [u8; 32] = hash.finalize().into();
+    *digest.first_chunk().expect("a digest has 32 bytes")
+}
+
+/// When the user acted, for the record. Whether that is acceptable is the guard's business.
+fn generated_at(profile: &Profile, body: &Body<'_>) -> Option<Timestamp> {
+    crate::guard::timestamp(body, &profile.guard.as_ref()?.generated_at).ok().flatten()
+}
+
+/// The value of `Content-Type`, if there is exactly one.
+pub(crate) fn content_type(headers: &HeaderMap) -> Option<&[u8]> {
+    headers.get(http::header::CONTENT_TYPE).map(http::HeaderValue::as_bytes)
+}
+
+/// A request whose body has been read in full.
+pub(crate) struct Whole {
+    pub(crate) parts: Parts,
+    pub(crate) body: Bytes,
+}

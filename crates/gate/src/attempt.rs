@@ -1,0 +1,349 @@
+//! One attempt at a request: claim, run, capture, settle, answer. From the claim on it depends on no client: it runs in a
+//! task of its own to its settlement.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum_core::body::Body;
+use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::poll_fn;
+use http::{HeaderValue, Request, Response};
+use semel_contract::decide::Claim;
+use semel_contract::outcome::{Disposition, Ending, Told, dispose};
+use semel_contract::problem::{Kind, Problem};
+use semel_contract::record::{Fence, Guarantee};
+use semel_contract::time::Timestamp;
+use semel_store::{Answer, Claimed, Entry, Settlement, StoreError, Wish, Written};
+use tower_service::Service;
+
+use crate::answer::{self, OUTCOME};
+use crate::arrival::{Arrival, Whole};
+use crate::capture::{Captured, capture};
+use crate::grant::Grant;
+use crate::layer::Shared;
+use crate::measure;
+use crate::route::Route;
+use crate::walk::store_away;
+
+/// How often a write whose result is not known is made again before the client is told so.
+const WRITE_TRIES: u32 = 4;
+/// The pause before the first of them; it doubles.
+const WRITE_PAUSE: Duration = Duration::from_millis(50);
+/// How long a settlement that the store did not take is tried again in the background.
+const BACKGROUND_SETTLEMENT_TRIES: u32 = 12;
+
+/// What a keyed request is about, without what runs it.
+pub(crate) struct Context {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) route: Arc<Route>,
+    pub(crate) arrival: Arrival,
+    pub(crate) request_id: String,
+    pub(crate) arrived: tokio::time::Instant,
+}
+
+/// A keyed request with everything that running it needs.
+pub(crate) struct Job<S> {
+    pub(crate) context: Arc<Context>,
+    pub(crate) inner: S,
+    pub(crate) whole: Whole,
+}
+
+/// What became of a wish to run.
+pub(crate) enum Outcome<S> {
+    /// It ran, or could not; this is the answer.
+    Answered(Response<Body>),
+    /// There is a record: decide by it.
+    Known { entry: Box<Entry>, now: Timestamp, job: Job<S> },
+    /// The record that was decided upon is gone: look again.
+    Changed(Job<S>),
+    /// Refused.
+    Refused(Problem),
+}
+
+/// A random number for nonces and request ids.
+pub(crate) fn random() -> u64 {
+    getrandom::u64().expect("the system gives random numbers")
+}
+
+fn wish(job: &Context, how: Claim, replaces: Option<Fence>) -> Wish {
+    let arrival = &job.arrival;
+    Wish {
+        id: arrival.id.clone(),
+        how,
+        replaces: replaces.filter(|_| how != Claim::New),
+        nonce: random(),
+        lease: job.route.lease,
+        late: job.route.late,
+        guarantee: job.route.profile.guarantee,
+        fingerprint: arrival.fingerprint,
+        payload_hash: arrival.payload_hash,
+        rotation: arrival.rotation,
+        about: arrival.about.clone(),
+    }
+}
+
+/// Claims. A claim whose commit is not known is made again with the same nonce, which tells.
+async fn claim(job: &Context, wish: Wish) -> Result<Claimed, StoreError> {
+    let mut pause = WRITE_PAUSE;
+    for _ in 1..WRITE_TRIES {
+        match job.shared.store.claim(wish.clone()).await {
+            Err(StoreError::Unknown(_)) => tokio::time::sleep(pause).await,
+            other => return other,
+        }
+        pause *= 2;
+    }
+    job.shared.store.claim(wish).await
+}
+
+/// Claims the key and, once it is held, runs the request.
+pub(crate) async fn claim_and_run<S>(job: Job<S>, how: Claim, replaces: Option<Fence>) -> Outcome<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>> + Send + 'static,
+    S::Future: Send,
+{
+    // Read before the claim is sent: whatever the store takes to answer is already gone from the lease.
+    let context = Arc::clone(&job.context);
+    let asked = context.shared.clock.read().ticks;
+    match claim(&context, wish(&context, how, replaces)).await {
+        Ok(Claimed::Won { fence, .. }) => {
+            let dispatch_by = asked + context.route.lease;
+            Outcome::Answered(run(job, fence, dispatch_by).await)
+        }
+        Ok(Claimed::Known { entry, now }) => Outcome::Known { entry, now, job },
+        Ok(Claimed::Changed) => Outcome::Changed(job),
+        Ok(Claimed::CredentialChanged) => Outcome::Refused(Problem::new(
+            Kind::CredentialChanged,
+            "this key was used for the same request with another credential; it is not run again",
+        )),
+        Err(error) => Outcome::Refused(store_away(&error)),
+    }
+}
+
+/// Claims the key and settles it with an answer that needs no handler.
+pub(crate) async fn record<S>(
+    job: Job<S>,
+    kept: Answer,
+    how: Claim,
+    replaces: Option<Fence>,
+) -> Result<Outcome<S>, StoreError> {
+    let context = Arc::clone(&job.context);
+    Ok(match claim(&context, wish(&context, how, replaces)).await? {
+        Claimed::Won { fence, .. } => {
+            let held = Held { fence, job: &context };
+            held.settle(Settlement::Settle(kept.clone())).await;
+            Outcome::Answered(answer::restored(&kept))
+        }
+        Claimed::Known { entry, now } => Outcome::Known { entry, now, job },
+        Claimed::Changed => Outcome::Changed(job),
+        Claimed::CredentialChanged => Outcome::Refused(Kind::CredentialChanged.into()),
+    })
+}
+
+/// Runs the handler under a claim and settles what comes of it.
+async fn run<S>(job: Job<S>, fence: Fence, dispatch_by: Duration) -> Response<Body>
+where
+    S: Service<Request<Body>, Response = Response<Body>> + Send + 'static,
+    S::Future: Send,
+{
+    let Job { context, mut inner, mut whole } = job;
+    let held = Held { fence, job: &context };
+    measure::executed(&context.route.name);
+    let _kept_alive = context.shared.keeper.hold(&context.arrival.id, fence, context.route.lease);
+    let grant = Grant::new(context.arrival.id.clone(), fence, context.route.profile.lifetime.clone());
+    whole.parts.extensions.insert(grant.clone());
+    let request = Request::from_parts(whole.parts, Body::from(whole.body));
+    if poll_fn(|cx| inner.poll_ready(cx)).await.is_err() {
+        return held.not_sent("the service was not ready").await;
+    }
+    // The last moment before the first byte: past the first lease somebody else may already act on this key.
+    if context.shared.clock.read().ticks >= dispatch_by {
+        return held.not_sent("the claim took longer than its lease").await;
+    }
+    let call = AssertUnwindSafe(inner.call(request)).catch_unwind();
+    let deadline = context.route.deadline;
+    let ended = match deadline {
+        Some(deadline) => tokio::time::timeout(deadline, call).await,
+        None => Ok(call.await),
+    };
+    match ended {
+        Ok(Ok(Ok(response))) => held.answered(response, &grant).await,
+        Ok(Ok(Err(_))) => held.cut_off(&grant, Kind::UpstreamReset, "the service failed").await,
+        Ok(Err(_)) => held.cut_off(&grant, Kind::UpstreamReset, "the handler panicked").await,
+        Err(_) => held.cut_off(&grant, Kind::HandlerTimeout, "the handler did not finish in time").await,
+    }
+}
+
+/// A claim that is held, to be settled.
+struct Held<'a> {
+    fence: Fence,
+    job: &'a Arc<Context>,
+}
+
+impl Held<'_> {
+    fn guarantee(&self) -> Guarantee {
+        self.job.route.profile.guarantee
+    }
+
+    fn refused(&self, problem: &Problem) -> Response<Body> {
+        measure::refused(&self.job.route.name, problem.kind);
+        answer::refused(&self.job.route.profile, problem, &self.job.request_id)
+    }
+
+    /// Nothing was sent: the key is free again.
+    async fn not_sent(&self, why: &str) -> Response<Body> {
+        self.settle(Settlement::Release).await;
+        self.refused(&Problem::new(Kind::Overloaded, why).retry_after(Duration::from_secs(1)))
+    }
+
+    /// The attempt broke off. Whether it took effect is known only where it was atomic.
+    async fn cut_off(&self, grant: &Grant, kind: Kind, why: &str) -> Response<Body> {
+        if let Some(kept) = grant.settled() {
+            return answer::restored(&kept);
+        }
+        let disposition = dispose(&self.job.route.profile, self.guarantee(), Ending::CutOff);
+        let mut response = self.refused(&Problem::new(kind, why));
+        if disposition == Disposition::Unknown {
+            measure::unknown(&self.job.route.name);
+            response.headers_mut().insert(OUTCOME, HeaderValue::from_static("unknown"));
+            self.settle(Settlement::Unknown).await;
+        } else {
+            self.settle(Settlement::Release).await;
+        }
+        response
+    }
+
+    /// The handler answered.
+    async fn answered(&self, response: Response<Body>, grant: &Grant) -> Response<Body> {
+        if let Some(kept) = grant.settled() {
+            return answer::restored(&kept);
+        }
+        let told = response.headers().get(OUTCOME).and_then(|value| Told::parse(value.as_bytes()));
+        let ending = Ending::Answered { status: response.status().as_u16(), told };
+        match dispose(&self.job.route.profile, self.guarantee(), ending) {
+            Disposition::Settle => self.keep(response, false).await,
+            Disposition::SettleUnknown => self.keep(response, true).await,
+            Disposition::Release => {
+                self.settle(Settlement::Release).await;
+                response
+            }
+            Disposition::Unknown => {
+                measure::unknown(&self.job.route.name);
+                self.settle(Settlement::Unknown).await;
+                let mut response = response;
+                response.headers_mut().insert(OUTCOME, HeaderValue::from_static("unknown"));
+                response
+            }
+            Disposition::NotSettled => {
+                tracing::error!(
+                    route = self.job.route.name,
+                    "an atomic handler answered without settling its grant"
+                );
+                if cfg!(feature = "testing") {
+                    panic!("an atomic handler must settle with its grant");
+                }
+                self.settle(Settlement::Unknown).await;
+                self.refused(&Problem::new(
+                    Kind::NotSettled,
+                    "the handler answered but did not settle with its grant",
+                ))
+            }
+        }
+    }
+
+    /// Keeps an answer, or a tombstone where it is too large or a stream. Either is durable before its first byte passes.
+    async fn keep(&self, response: Response<Body>, outcome_unknown: bool) -> Response<Body> {
+        let (mut parts, body) = response.into_parts();
+        if outcome_unknown {
+            parts.headers.insert(OUTCOME, HeaderValue::from_static("unknown"));
+        }
+        match capture(&parts.headers, body, self.job.route.profile.stored.max_response_bytes).await {
+            Captured::Whole(bytes) => {
+                let kept = answer::kept(&parts, bytes.clone(), outcome_unknown);
+                self.answer_once(Settlement::Settle(kept), Response::from_parts(parts, Body::from(bytes)))
+                    .await
+            }
+            Captured::Passing(body) => {
+                let tombstone = answer::kept(&parts, Bytes::new(), outcome_unknown);
+                self.answer_once(Settlement::Unkept(tombstone), Response::from_parts(parts, body)).await
+            }
+            Captured::Broken(error) => {
+                tracing::warn!(%error, "an answer broke off");
+                measure::unknown(&self.job.route.name);
+                self.settle(Settlement::Unknown).await;
+                let mut response = self.refused(&Problem::new(Kind::UpstreamReset, "the answer broke off"));
+                response.headers_mut().insert(OUTCOME, HeaderValue::from_static("unknown"));
+                response
+            }
+        }
+    }
+
+    /// Answers, once the settlement is durable.
+    async fn answer_once(&self, settlement: Settlement, response: Response<Body>) -> Response<Body> {
+        match self.settle(settlement).await {
+            Settled::Durable => response,
+            Settled::Superseded => {
+                self.refused(&Problem::new(Kind::Superseded, "this attempt lost its claim while it ran"))
+            }
+            Settled::Pending => {
+                self.refused(&Problem::from(Kind::SettlementPending).retry_after(Duration::from_secs(1)))
+            }
+        }
+    }
+
+    /// Settles. A store that does not answer is asked again in the background: what happened is not forgotten.
+    async fn settle(&self, settlement: Settlement) -> Settled {
+        let mut pause = WRITE_PAUSE;
+        for _ in 0..WRITE_TRIES {
+            let lifetime = &self.job.route.profile.lifetime;
+            match self
+                .job
+                .shared
+                .store
+                .settle(&self.job.arrival.id, self.fence, settlement.clone(), lifetime)
+                .await
+            {
+                Ok(Written::Done) => return Settled::Durable,
+                Ok(Written::Superseded) => return Settled::Superseded,
+                Err(error) => tracing::warn!(%error, "failed to settle"),
+            }
+            tokio::time::sleep(pause).await;
+            pause *= 2;
+        }
+        self.settle_in_background(settlement, pause);
+        Settled::Pending
+    }
+
+    fn settle_in_background(&self, settlement: Settlement, mut pause: Duration) {
+        let (context, fence) = (Arc::clone(self.job), self.fence);
+        tokio::spawn(async move {
+            let Context { shared, route, arrival, .. } = &*context;
+            let _kept_alive = shared.keeper.hold(&arrival.id, fence, route.lease);
+            for _ in 0..BACKGROUND_SETTLEMENT_TRIES {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(Duration::from_secs(30));
+                if shared
+                    .store
+                    .settle(&arrival.id, fence, settlement.clone(), &route.profile.lifetime)
+                    .await
+                    .is_ok()
+                {
+                    return;
+                }
+            }
+            tracing::error!(
+                route = route.name,
+                "gave up settling; the outcome stays unknown until somebody resolves it"
+            );
+        });
+    }
+}
+
+/// What became of a settlement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Settled {
+    Durable,
+    Superseded,
+    Pending,
+}

@@ -1,0 +1,119 @@
+//! What is said of a key that is already known: wait for it, replay it, ask about it, refuse it.
+
+use std::time::Duration;
+
+use axum_core::body::Body;
+use http::Response;
+use semel_contract::decide::Standing;
+use semel_contract::problem::{Kind, Problem};
+use semel_contract::profile::{Hashes, InFlight};
+use semel_store::{Answer, Entry, Resolution, Resolved};
+
+use crate::answer;
+use crate::attempt::Context;
+use crate::measure;
+use crate::probe::Finding;
+use crate::walk::{Known, store_away};
+
+/// The first pause between two looks at a record in flight; hints usually come sooner.
+const POLL_FIRST: Duration = Duration::from_millis(100);
+/// The longest such pause.
+const POLL_LONGEST: Duration = Duration::from_millis(1600);
+
+impl Context {
+    pub(crate) fn refusal(&self, kind: Kind, entry: Option<&Entry>) -> Problem {
+        let arrival = &self.arrival;
+        let fingerprint = arrival.fingerprint.as_ref().map(|print| &print.bytes);
+        let received = Hashes { fingerprint, payload: arrival.payload_hash.as_ref() };
+        let problem = answer::refusal(&self.route.profile, kind, entry, received);
+        match (kind, self.route.profile.in_flight) {
+            (Kind::InFlight, InFlight::Reject { retry_after }) => problem.retry_after(retry_after),
+            (Kind::InFlight, InFlight::Wait { .. } | InFlight::Accepted) => {
+                problem.retry_after(Duration::from_secs(1))
+            }
+            _ => problem,
+        }
+    }
+
+    pub(crate) async fn look_up(&self) -> Result<Known, Problem> {
+        let (entry, now) =
+            self.shared.store.look_up(&self.arrival.id).await.map_err(|error| store_away(&error))?;
+        Ok((entry.map(Box::new), now))
+    }
+
+    pub(crate) fn replay(&self, entry: Option<&Entry>) -> Response<Body> {
+        measure::replayed(&self.route.name);
+        let empty =
+            Answer { status: 200, headers: Vec::new(), body: bytes::Bytes::new(), outcome_unknown: false };
+        let kept = entry.and_then(|entry| entry.answer.as_ref()).unwrap_or(&empty);
+        answer::replayed(&self.route.profile, kept)
+    }
+
+    pub(crate) fn accepted(&self) -> Response<Body> {
+        let body = serde_json::json!({"status": self.route.profile.state_names.claimed});
+        let mut response = Response::new(Body::from(body.to_string()));
+        *response.status_mut() = http::StatusCode::ACCEPTED;
+        response
+            .headers_mut()
+            .insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+        response
+    }
+
+    /// Waits until the record may have changed, and looks again.
+    pub(crate) async fn wait(&self) -> Result<Known, Problem> {
+        let InFlight::Wait { deadline } = self.route.profile.in_flight else {
+            return Err(Problem::from(Kind::InFlight).retry_after(Duration::from_secs(1)));
+        };
+        let hash = self.arrival.id.hash();
+        let hints = self.shared.store.hints();
+        let too_many = || Problem::from(Kind::TooManyWaiters).retry_after(Duration::from_secs(1));
+        let _permit = self.shared.waiters.try_acquire().map_err(|_| too_many())?;
+        let listener = hints.listen(hash);
+        if hints.waiting(hash) > self.shared.waiters_per_key_max {
+            return Err(too_many());
+        }
+        measure::waiting(&self.route.name);
+        let until = self.arrived + deadline;
+        let mut pause = POLL_FIRST;
+        loop {
+            let next = listener.next();
+            let (entry, now) = self.look_up().await?;
+            let in_flight = entry
+                .as_ref()
+                .is_some_and(|entry| Standing::of(Some(&entry.record), now) == Standing::Claimed);
+            if !in_flight {
+                return Ok((entry, now));
+            }
+            tokio::select! {
+                biased;
+                () = tokio::time::sleep_until(until) => return Err(self.refusal(Kind::InFlight, entry.as_deref())),
+                () = next => {}
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(POLL_LONGEST),
+            }
+        }
+    }
+
+    /// Asks what became of it, and writes down what is found.
+    pub(crate) async fn probe(&self, entry: Option<Box<Entry>>) -> Result<(), Problem> {
+        let unknown = |entry: Option<&Entry>| self.refusal(Kind::OutcomeUnknown, entry);
+        let (Some(probe), Some(entry)) = (&self.shared.probe, entry) else { return Err(unknown(None)) };
+        let resolution = match probe.ask(&entry).await {
+            Finding::Applied(answer) => Resolution::Applied(answer),
+            Finding::NotApplied => Resolution::NotApplied,
+            Finding::Unknown => return Err(unknown(Some(&entry))),
+        };
+        let lifetime = &self.route.profile.lifetime;
+        let resolved = self
+            .shared
+            .store
+            .resolve(&entry.id, entry.record.fence, resolution, lifetime, "probe", "asked the upstream")
+            .await;
+        match resolved.map_err(|error| store_away(&error))? {
+            Resolved::Done | Resolved::NotUnknown => Ok(()),
+            Resolved::TooEarly { until } => {
+                let problem = unknown(Some(&entry));
+                Err(problem.with("notBefore", until.to_string()))
+            }
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! The tower layer and its builder. Owns what the gate is told; the walk of a request is in `walk`.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum_core::body::Body;
+use http::{Request, Response};
+use semel_contract::identity::Identity;
+use semel_contract::route::Params;
+use semel_store::ClaimStore;
+use semel_store::clock::{Clock, SystemClock};
+use tokio::sync::Semaphore;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::identity::Identify;
+use crate::keeper::Keeper;
+use crate::probe::Probe;
+use crate::route::Route;
+use crate::walk;
+
+/// Requests that run on though their client may be gone.
+const DETACHED_MAX: usize = 10_000;
+/// Requests that wait for another with the same key, in all.
+const WAITERS_MAX: usize = 100_000;
+/// Requests that wait for one key.
+const WAITERS_PER_KEY_MAX: usize = 10_000;
+
+/// Builds a gate.
+pub struct GateBuilder {
+    store: Arc<dyn ClaimStore>,
+    identity: Arc<dyn Identify>,
+    routes: Vec<Route>,
+    clock: Arc<dyn Clock>,
+    probe: Option<Arc<dyn Probe>>,
+    detached_max: usize,
+    waiters_max: usize,
+    waiters_per_key_max: usize,
+}
+
+/// Why a gate cannot be built.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BuildError(String);
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BuildError {}
+
+impl fmt::Debug for GateBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GateBuilder").field("routes", &self.routes).finish_non_exhaustive()
+    }
+}
+
+impl GateBuilder {
+    pub(crate) fn new(store: Arc<dyn ClaimStore>) -> Self {
+        Self {
+            store,
+            identity: Arc::new(Identity::Authorization),
+            routes: Vec::new(),
+            clock: Arc::new(SystemClock),
+            probe: None,
+            detached_max: DETACHED_MAX,
+            waiters_max: WAITERS_MAX,
+            waiters_per_key_max: WAITERS_PER_KEY_MAX,
+        }
+    }
+
+    /// Who sends requests. Without this, the hashed `Authorization` header, which cannot know revocation.
+    #[must_use]
+    pub fn identity(mut self, identity: impl Identify) -> Self {
+        self.identity = Arc::new(identity);
+        self
+    }
+
+    /// Protects a route.
+    #[must_use]
+    pub fn route(mut self, route: Route) -> Self {
+        self.routes.push(route);
+        self
+    }
+
+    /// Whom to ask about unknown outcomes, on routes whose policy is to ask.
+    #[must_use]
+    pub fn probe(mut self, probe: impl Probe) -> Self {
+        self.probe = Some(Arc::new(probe));
+        self
+    }
+
+    /// The clock by which leases are dispatched; another one is for tests.
+    #[must_use]
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// At most so many requests run at a time; more are refused before they are claimed.
+    #[must_use]
+    pub fn detached_max(mut self, max: usize) -> Self {
+        self.detached_max = max;
+        self
+    }
+
+    /// At most so many requests wait for another with the same key: in all, and for one key.
+    #[must_use]
+    pub fn waiters_max(mut self, all: usize, per_key: usize) -> Self {
+        self.waiters_max = all;
+        self.waiters_per_key_max = per_key;
+        self
+    }
+
+    /// Checks everything and makes the layer.
+    ///
+    /// # Errors
+    /// A profile is unsafe, or two routes match the same requests.
+    pub fn build(mut self) -> Result<GateLayer, BuildError> {
+        for route in &self.routes {
+            let found: Vec<String> = route.unsafeties().iter().map(ToString::to_string).collect();
+            if !found.is_empty() {
+                return Err(BuildError(format!("route {}: {}", route.name, found.join("; "))));
+            }
+        }
+        self.routes.sort_by(|a, b| a.pattern.precedence(&b.pattern));
+        for (at, one) in self.routes.iter().enumerate() {
+            if let Some(other) =
+                self.routes[at + 1..].iter().find(|other| one.pattern.clashes_with(&other.pattern))
+            {
+                return Err(BuildError(format!(
+                    "routes {} and {} match the same requests",
+                    one.name, other.name
+                )));
+            }
+        }
+        Ok(GateLayer(Arc::new(Shared {
+            keeper: Keeper::new(Arc::clone(&self.store)),
+            store: self.store,
+            identity: self.identity,
+            routes: self.routes.into_iter().map(Arc::new).collect(),
+            clock: self.clock,
+            probe: self.probe,
+            detached: Arc::new(Semaphore::new(self.detached_max)),
+            waiters: Arc::new(Semaphore::new(self.waiters_max)),
+            waiters_per_key_max: self.waiters_per_key_max,
+        })))
+    }
+}
+
+/// What every request of a gate shares.
+pub(crate) struct Shared {
+    pub(crate) store: Arc<dyn ClaimStore>,
+    pub(crate) identity: Arc<dyn Identify>,
+    pub(crate) routes: Vec<Arc<Route>>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) probe: Option<Arc<dyn Probe>>,
+    pub(crate) keeper: Keeper,
+    pub(crate) detached: Arc<Semaphore>,
+    pub(crate) waiters: Arc<Semaphore>,
+    pub(crate) waiters_per_key_max: usize,
+}
+
+impl Shared {
+    /// The route that a request belongs to, with its path parameters.
+    pub(crate) fn route<'a>(
+        &'a self,
+        method: &str,
+        path: &'a str,
+    ) -> Option<(&'a Arc<Route>, Params<'a, 'a>)> {
+        self.routes.iter().find_map(|route| Some((route, route.pattern.matches(method, path)?)))
+    }
+}
+
+/// The gate as a tower layer.
+#[derive(Clone)]
+pub struct GateLayer(pub(crate) Arc<Shared>);
+
+impl fmt::Debug for GateLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GateLayer").field("routes", &self.0.routes).finish_non_exhaustive()
+    }
+}
+
+impl<S> Layer<S> for GateLayer {
+    type Service = GateService<S>;
+
+    fn layer(&self, inner: S) -> GateService<S> {
+        GateService { shared: Arc::clone(&self.0), inner }
+    }
+}
+
+/// A service behind the gate.
+#[derive(Clone)]
+pub struct GateService<S> {
+    shared: Arc<Shared>,
+    inner: S,
+}
+
+impl<S> fmt::Debug for GateService<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GateService").finish_non_exhaustive()
+    }
+}
+
+impl<S> Service<Request<Body>> for GateService<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Send,
+{
+    type Response = Response<Body>;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        // The clone that was polled ready is the one that is called.
+        let fresh = self.inner.clone();
+        let inner = std::mem::replace(&mut self.inner, fresh);
+        Box::pin(walk::walk(Arc::clone(&self.shared), inner, request))
+    }
+}

@@ -1,0 +1,45 @@
+//! What is counted. Never labelled by key or principal: labels are routes and kinds, of which there are few.
+
+use metrics::counter;
+use semel_contract::problem::Kind;
+
+fn answered(route: &str, how: &'static str) {
+    counter!("semel_gate_answers_total", "route" => route.to_owned(), "answer" => how).increment(1);
+}
+
+/// A request without a key passed.
+pub(crate) fn passed(route: &str) {
+    answered(route, "passed");
+}
+
+/// A handler was run.
+pub(crate) fn executed(route: &str) {
+    answered(route, "executed");
+}
+
+/// A record was answered again.
+pub(crate) fn replayed(route: &str) {
+    answered(route, "replayed");
+}
+
+/// A request was refused.
+pub(crate) fn refused(route: &str, kind: Kind) {
+    answered(route, "refused");
+    counter!("semel_gate_problems_total", "route" => route.to_owned(), "problem" => kind.slug()).increment(1);
+}
+
+/// A request began to wait for another with its key.
+pub(crate) fn waiting(route: &str) {
+    counter!("semel_gate_waits_total", "route" => route.to_owned()).increment(1);
+}
+
+/// An outcome became unknown.
+pub(crate) fn unknown(route: &str) {
+    counter!("semel_gate_unknown_total", "route" => route.to_owned()).increment(1);
+}
+
+/// A sweep was made.
+pub(crate) fn swept(swept: &semel_store::Swept) {
+    counter!("semel_gate_swept_total").increment(swept.removed);
+    counter!("semel_gate_lapsed_total").increment(swept.unknown);
+}

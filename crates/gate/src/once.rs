@@ -1,0 +1,106 @@
+//! The same guarantee without HTTP: an operation under a key runs once, and its answer is given again.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll};
+
+use axum_core::body::Body;
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use semel_contract::identity::Caller;
+use semel_contract::key::Key;
+use semel_contract::problem::{Kind, Problem};
+use semel_contract::request;
+use semel_store::Answer;
+use tower_service::Service;
+
+use crate::answer;
+use crate::arrival::{Arrival, Credential, Whole};
+use crate::attempt::{Context, Job, random};
+use crate::grant::Grant;
+use crate::layer::GateLayer;
+use crate::route::Route;
+use crate::walk::Deciding;
+
+/// What came of an operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Once {
+    /// The answer, of this run or of the first.
+    pub answer: Answer,
+    /// Whether it was given again rather than made.
+    pub replayed: bool,
+}
+
+impl GateLayer {
+    /// Runs an operation once under a key. A JSON payload is recognised whatever its spelling; the operation's answer is
+    /// kept or released as its status and the route's profile say, exactly as a handler's would be.
+    ///
+    /// # Errors
+    /// The refusal that a client would have got.
+    pub async fn once<F, R>(
+        &self,
+        route: &Route,
+        caller: &Caller,
+        key: &str,
+        payload: impl Into<Bytes>,
+        operation: F,
+    ) -> Result<Once, Problem>
+    where
+        F: FnOnce(Grant) -> R + Send + 'static,
+        R: Future<Output = Answer> + Send + 'static,
+    {
+        let payload = payload.into();
+        let (parts, ()) = Request::post("/").body(()).expect("a plain request can be built").into_parts();
+        let key = Key::parse(&route.profile.key.format, key)?;
+        let request_id = format!("{:016x}", random());
+        let body = request::Body::new(None, &payload);
+        let who = (caller, Credential::Verified);
+        let arrival = Arrival::read(route, &Vec::new(), &parts, &body, who, key, &request_id)?;
+        drop(body);
+        let context = Arc::new(Context {
+            shared: Arc::clone(&self.0),
+            route: Arc::new(route.clone()),
+            arrival,
+            request_id,
+            arrived: tokio::time::Instant::now(),
+        });
+        let job = Job { context, inner: Operation(Some(operation)), whole: Whole { parts, body: payload } };
+        let (parts, body) = Deciding::new(job).decide().await?.into_parts();
+        let bytes = body
+            .collect()
+            .await
+            .map_err(|error| Problem::new(Kind::UpstreamReset, error.to_string()))?
+            .to_bytes();
+        let replayed = parts.headers.contains_key(answer::REPLAYED);
+        let outcome_unknown = parts.headers.contains_key(answer::OUTCOME);
+        let mut answer = answer::kept(&parts, bytes, outcome_unknown);
+        answer.headers.retain(|(name, _)| name != answer::REPLAYED.as_str());
+        Ok(Once { answer, replayed })
+    }
+}
+
+/// An operation, as the service that an attempt runs.
+struct Operation<F>(Option<F>);
+
+impl<F, R> Service<Request<Body>> for Operation<F>
+where
+    F: FnOnce(Grant) -> R + Send + 'static,
+    R: Future<Output = Answer> + Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut TaskContext<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let operation = self.0.take().expect("an attempt runs its operation once");
+        let grant = request.extensions().get::<Grant>().cloned().expect("an attempt carries its grant");
+        Box::pin(async move { Ok(answer::restored(&operation(grant).await)) })
+    }
+}

@@ -1,0 +1,278 @@
+//! The walk of one request, in one direction: identity, key, fingerprint, look-up, decision. What is decided is carried
+//! out here or in `attempt`; the decision itself is the contract's.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum_core::body::Body;
+use http::{Request, Response};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use semel_contract::age;
+use semel_contract::decide::{self, Claim, Decision, decide};
+use semel_contract::key::{Presence, Source};
+use semel_contract::problem::{Kind, Problem};
+use semel_contract::record::{Fence, Guarantee};
+use semel_contract::request;
+use semel_contract::time::Timestamp;
+use semel_store::{Entry, StoreError};
+use tower_service::Service;
+
+use crate::answer;
+use crate::arrival::{self, Arrival, KeyRead, Whole};
+use crate::attempt::{Context, Job, Outcome, claim_and_run};
+use crate::layer::Shared;
+use crate::measure;
+use crate::route::Route;
+
+/// When a client that found the store away should come back.
+const STORE_RETRY_SECONDS: u64 = 1;
+/// How often a record may change under a request before it gives up deciding.
+const DECISIONS_MAX: usize = 64;
+
+/// Walks a request through the gate.
+pub(crate) async fn walk<S>(
+    shared: Arc<Shared>,
+    mut inner: S,
+    request: Request<Body>,
+) -> Result<Response<Body>, S::Error>
+where
+    S: Service<Request<Body>, Response = Response<Body>> + Send + 'static,
+    S::Future: Send,
+    S::Error: Send,
+{
+    let (parts, body) = request.into_parts();
+    let Some(route) =
+        shared.route(parts.method.as_str(), parts.uri.path()).map(|(route, _)| Arc::clone(route))
+    else {
+        return inner.call(Request::from_parts(parts, body)).await;
+    };
+    let profile = &route.profile;
+    if profile.key.presence == Presence::Optional && !may_have_key(&route, &parts.headers) {
+        measure::passed(&route.name);
+        let mut response = inner.call(Request::from_parts(parts, body)).await?;
+        answer::mark(response.headers_mut(), profile, Guarantee::None);
+        return Ok(response);
+    }
+    let request_id = request_id(&parts.headers);
+    let refuse = |problem: Problem| {
+        measure::refused(&route.name, problem.kind);
+        let mut response = answer::refused(profile, &problem, &request_id);
+        answer::mark(response.headers_mut(), profile, profile.guarantee);
+        Ok(response)
+    };
+    let verified = match shared.identity.identify(&parts).await {
+        Ok(verified) => verified,
+        Err(problem) => return refuse(problem),
+    };
+    let limit = usize::try_from(profile.stored.max_body_bytes).unwrap_or(usize::MAX);
+    let bytes = match Limited::new(body, limit).collect().await {
+        Ok(collected) => collected.to_bytes(),
+        Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => {
+            return refuse(Problem::new(Kind::BodyTooLarge, format!("at most {limit} bytes are read here")));
+        }
+        Err(error) => {
+            return refuse(Problem::new(Kind::RequestMalformed, format!("the body broke off: {error}")));
+        }
+    };
+    let body = request::Body::new(arrival::content_type(&parts.headers), &bytes);
+    let key = match arrival::read_key(profile, &parts.headers, &body) {
+        Ok(KeyRead::Found(found)) => found.key,
+        Ok(KeyRead::Unkeyed) => {
+            measure::passed(&route.name);
+            let mut response = inner.call(Request::from_parts(parts, Body::from(bytes))).await?;
+            answer::mark(response.headers_mut(), profile, Guarantee::None);
+            return Ok(response);
+        }
+        Err(problem) => return refuse(problem),
+    };
+    let params = route.pattern.matches(parts.method.as_str(), parts.uri.path()).unwrap_or_default();
+    let who = (&verified.caller, verified.credential);
+    let arrival = match Arrival::read(&route, &params, &parts, &body, who, key, &request_id) {
+        Ok(arrival) => arrival,
+        Err(problem) => return refuse(problem),
+    };
+    drop(params);
+    drop(body);
+    let context = Arc::new(Context {
+        shared,
+        route: Arc::clone(&route),
+        arrival,
+        request_id: request_id.clone(),
+        arrived: tokio::time::Instant::now(),
+    });
+    Ok(Deciding::new(Job { context, inner, whole: Whole { parts, body: bytes } }).run().await)
+}
+
+/// Whether a request that needs no key might have one, without reading its body.
+fn may_have_key(route: &Route, headers: &http::HeaderMap) -> bool {
+    route.profile.key.sources.iter().any(|source| match source {
+        Source::Header(name) => headers.contains_key(name.as_str()),
+        Source::Json(_) => true,
+    })
+}
+
+fn request_id(headers: &http::HeaderMap) -> String {
+    let given = headers.get("x-request-id").and_then(|value| value.to_str().ok());
+    match given {
+        Some(text) if (1..=128).contains(&text.len()) => text.to_owned(),
+        Some(_) | None => format!("{:016x}", crate::attempt::random()),
+    }
+}
+
+/// A keyed request that is being decided upon.
+pub(crate) struct Deciding<S> {
+    job: Option<Job<S>>,
+    context: Arc<Context>,
+    guard_passed: bool,
+}
+
+/// What is known of the key at the moment.
+pub(crate) type Known = (Option<Box<Entry>>, Timestamp);
+
+impl<S> Deciding<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>> + Send + 'static,
+    S::Future: Send,
+    S::Error: Send,
+{
+    pub(crate) fn new(job: Job<S>) -> Self {
+        Self { context: Arc::clone(&job.context), job: Some(job), guard_passed: false }
+    }
+
+    async fn run(mut self) -> Response<Body> {
+        let mut response = match self.decide().await {
+            Ok(response) => response,
+            Err(problem) => {
+                measure::refused(&self.context.route.name, problem.kind);
+                answer::refused(&self.context.route.profile, &problem, &self.context.request_id)
+            }
+        };
+        answer::mark(
+            response.headers_mut(),
+            &self.context.route.profile,
+            self.context.route.profile.guarantee,
+        );
+        response
+    }
+
+    pub(crate) async fn decide(&mut self) -> Result<Response<Body>, Problem> {
+        let context = Arc::clone(&self.context);
+        let profile = &context.route.profile;
+        // Where nothing comes between look-up and claim, the claim is the look-up.
+        let direct = profile.guard.is_none() && profile.age.is_none();
+        let mut known: Option<Known> = direct.then_some((None, Timestamp::from_millis(0)));
+        for _ in 0..DECISIONS_MAX {
+            let (entry, now) = match known.take() {
+                Some(known) => known,
+                None => context.look_up().await?,
+            };
+            age::refuse_future(profile, self.context.arrival.first_sent, now)?;
+            let fingerprints: Vec<_> = self.context.arrival.fingerprint.iter().copied().collect();
+            let arrival =
+                decide::Arrival { fingerprints: &fingerprints, first_sent: self.context.arrival.first_sent };
+            match decide(profile, &arrival, entry.as_ref().map(|entry| &entry.record), now) {
+                Decision::Execute(how) => {
+                    match self.execute(how, entry.map(|entry| entry.record.fence), now).await? {
+                        Executed::Answered(response) => return Ok(response),
+                        Executed::Known(found) => known = found,
+                    }
+                }
+                Decision::Replay => return Ok(context.replay(entry.as_deref())),
+                Decision::Wait => known = Some(context.wait().await?),
+                Decision::Accepted => return Ok(context.accepted()),
+                Decision::Probe => context.probe(entry).await?,
+                Decision::Refuse(kind) => return Err(context.refusal(kind, entry.as_deref())),
+            }
+        }
+        Err(Problem::from(Kind::InFlight).retry_after(Duration::from_secs(1)))
+    }
+
+    /// The guard, then the claim and, once it is won, the handler. From the claim on, the work no longer depends on the
+    /// client: it runs in a task of its own.
+    async fn execute(
+        &mut self,
+        how: Claim,
+        replaces: Option<Fence>,
+        now: Timestamp,
+    ) -> Result<Executed, Problem> {
+        let job = self.job.take().expect("a request is executed once");
+        if let (Some(guard), false) = (&self.context.route.profile.guard, self.guard_passed) {
+            let body = request::Body::new(arrival::content_type(&job.whole.parts.headers), &job.whole.body);
+            let checked = crate::guard::check(guard, &body, now);
+            drop(body);
+            if let Err(problem) = checked {
+                return self.refuse_stale(job, problem, how, replaces).await;
+            }
+            self.guard_passed = true;
+        }
+        let permit = Arc::clone(&self.context.shared.detached).try_acquire_owned();
+        let permit = permit.map_err(|_| {
+            Problem::from(Kind::Overloaded).retry_after(Duration::from_secs(STORE_RETRY_SECONDS))
+        })?;
+        let task = tokio::spawn(async move {
+            let outcome = claim_and_run(job, how, replaces).await;
+            drop(permit);
+            outcome
+        });
+        match task.await {
+            Ok(outcome) => self.carry_on(outcome),
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(error) => {
+                    tracing::error!(%error, "an attempt was ended from outside");
+                    Err(Problem::new(Kind::OutcomeUnknown, "the attempt was ended from outside"))
+                }
+            },
+        }
+    }
+
+    fn carry_on(&mut self, outcome: Outcome<S>) -> Result<Executed, Problem> {
+        match outcome {
+            Outcome::Answered(response) => Ok(Executed::Answered(response)),
+            Outcome::Known { entry, now, job } => {
+                self.job = Some(job);
+                Ok(Executed::Known(Some((Some(entry), now))))
+            }
+            Outcome::Changed(job) => {
+                self.job = Some(job);
+                Ok(Executed::Known(None))
+            }
+            Outcome::Refused(problem) => Err(problem),
+        }
+    }
+
+    /// A stale action leaves its refusal as a record, so that a retry gets the same answer and the trail is kept.
+    async fn refuse_stale(
+        &mut self,
+        job: Job<S>,
+        problem: Problem,
+        how: Claim,
+        replaces: Option<Fence>,
+    ) -> Result<Executed, Problem> {
+        if problem.kind != Kind::StaleAction {
+            return Err(problem);
+        }
+        let kept = answer::kept_refusal(&self.context.route.profile, &problem, &self.context.request_id);
+        match crate::attempt::record(job, kept.clone(), how, replaces).await {
+            Ok(Outcome::Answered(_)) | Err(_) => {
+                measure::refused(&self.context.route.name, problem.kind);
+                Ok(Executed::Answered(answer::restored(&kept)))
+            }
+            Ok(outcome) => self.carry_on(outcome),
+        }
+    }
+}
+
+/// What came of a decision to execute.
+enum Executed {
+    /// It is answered.
+    Answered(Response<Body>),
+    /// Somebody else was faster: decide by what is known now, or look again.
+    Known(Option<Known>),
+}
+
+/// The store did not answer: nothing was executed.
+pub(crate) fn store_away(error: &StoreError) -> Problem {
+    tracing::warn!(%error, "the store did not answer");
+    Problem::from(Kind::StoreUnavailable).retry_after(Duration::from_secs(STORE_RETRY_SECONDS))
+}
