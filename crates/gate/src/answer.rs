@@ -11,6 +11,8 @@ use semel_contract::profile::{Hashes, Profile, Replay};
 use semel_contract::record::Guarantee;
 use semel_store::{Answer, Entry};
 
+use crate::route::Route;
+
 /// Never kept: what belongs to one connection, one moment or one person.
 const NEVER_KEPT: [&str; 18] = [
     "authorization",
@@ -108,8 +110,12 @@ pub(crate) fn mark(headers: &mut HeaderMap, profile: &Profile, guarantee: Guaran
 }
 
 /// A problem as a response.
-pub(crate) fn refused(profile: &Profile, problem: &Problem, request_id: &str) -> Response<Body> {
-    from_rendered(profile.wire.render(problem, Some(profile.status_of(problem.kind)), request_id))
+pub(crate) fn refused(route: &Route, problem: &Problem, request_id: &str) -> Response<Body> {
+    let profile = &route.profile;
+    let mut response =
+        from_rendered(profile.wire.render(problem, Some(profile.status_of(problem.kind)), request_id));
+    crate::limit::headers(route, problem, response.headers_mut());
+    response
 }
 
 /// A problem as what is kept of it: the guard's refusals are recorded like answers.

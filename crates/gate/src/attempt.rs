@@ -11,6 +11,7 @@ use futures_util::FutureExt;
 use futures_util::future::poll_fn;
 use http::{HeaderValue, Request, Response};
 use semel_contract::decide::Claim;
+use semel_contract::identity::Caller;
 use semel_contract::outcome::{Disposition, Ending, Told, dispose};
 use semel_contract::problem::{Kind, Problem};
 use semel_contract::record::{Fence, Guarantee};
@@ -25,6 +26,7 @@ use crate::grant::Grant;
 use crate::layer::Shared;
 use crate::measure;
 use crate::route::Route;
+use crate::step::Step;
 use crate::walk::store_away;
 
 /// How often a write whose result is not known is made again before the client is told so.
@@ -41,6 +43,9 @@ pub(crate) struct Context {
     pub(crate) arrival: Arrival,
     pub(crate) request_id: String,
     pub(crate) arrived: tokio::time::Instant,
+    pub(crate) caller: Caller,
+    /// The request limiter's refusal, which only a new key meets.
+    pub(crate) over_limit: Option<Problem>,
 }
 
 /// A keyed request with everything that running it needs.
@@ -108,6 +113,7 @@ where
     let asked = context.shared.clock.read().ticks;
     match claim(&context, wish(&context, how, replaces)).await {
         Ok(Claimed::Won { fence, .. }) => {
+            Step::Claimed.taken();
             let dispatch_by = asked + context.route.lease;
             Outcome::Answered(run(job, fence, dispatch_by).await)
         }
@@ -161,6 +167,7 @@ where
     if context.shared.clock.read().ticks >= dispatch_by {
         return held.not_sent("the claim took longer than its lease").await;
     }
+    Step::Dispatched.taken();
     let call = AssertUnwindSafe(inner.call(request)).catch_unwind();
     let deadline = context.route.deadline;
     let ended = match deadline {
@@ -188,7 +195,7 @@ impl Held<'_> {
 
     fn refused(&self, problem: &Problem) -> Response<Body> {
         measure::refused(&self.job.route.name, problem.kind);
-        answer::refused(&self.job.route.profile, problem, &self.job.request_id)
+        answer::refused(&self.job.route, problem, &self.job.request_id)
     }
 
     /// Nothing was sent: the key is free again.
@@ -260,6 +267,7 @@ impl Held<'_> {
         }
         match capture(&parts.headers, body, self.job.route.profile.stored.max_response_bytes).await {
             Captured::Whole(bytes) => {
+                Step::Captured.taken();
                 let kept = answer::kept(&parts, bytes.clone(), outcome_unknown);
                 self.answer_once(Settlement::Settle(kept), Response::from_parts(parts, Body::from(bytes)))
                     .await
@@ -304,7 +312,10 @@ impl Held<'_> {
                 .settle(&self.job.arrival.id, self.fence, settlement.clone(), lifetime)
                 .await
             {
-                Ok(Written::Done) => return Settled::Durable,
+                Ok(Written::Done) => {
+                    Step::Settled.taken();
+                    return Settled::Durable;
+                }
                 Ok(Written::Superseded) => return Settled::Superseded,
                 Err(error) => tracing::warn!(%error, "failed to settle"),
             }

@@ -12,6 +12,7 @@ use semel_contract::identity::Identity;
 use semel_contract::route::Params;
 use semel_store::ClaimStore;
 use semel_store::clock::{Clock, SystemClock};
+use semel_store::limits::{Limiter, MemoryLimiter};
 use tokio::sync::Semaphore;
 use tower_layer::Layer;
 use tower_service::Service;
@@ -36,6 +37,7 @@ pub struct GateBuilder {
     routes: Vec<Route>,
     clock: Arc<dyn Clock>,
     probe: Option<Arc<dyn Probe>>,
+    limiter: Arc<dyn Limiter>,
     detached_max: usize,
     waiters_max: usize,
     waiters_per_key_max: usize,
@@ -67,6 +69,7 @@ impl GateBuilder {
             routes: Vec::new(),
             clock: Arc::new(SystemClock),
             probe: None,
+            limiter: Arc::new(MemoryLimiter::default()),
             detached_max: DETACHED_MAX,
             waiters_max: WAITERS_MAX,
             waiters_per_key_max: WAITERS_PER_KEY_MAX,
@@ -91,6 +94,13 @@ impl GateBuilder {
     #[must_use]
     pub fn probe(mut self, probe: impl Probe) -> Self {
         self.probe = Some(Arc::new(probe));
+        self
+    }
+
+    /// Where limits are counted. Without this, in this process alone.
+    #[must_use]
+    pub fn limiter(mut self, limiter: impl Limiter) -> Self {
+        self.limiter = Arc::new(limiter);
         self
     }
 
@@ -145,6 +155,7 @@ impl GateBuilder {
             routes: self.routes.into_iter().map(Arc::new).collect(),
             clock: self.clock,
             probe: self.probe,
+            limiter: self.limiter,
             detached: Arc::new(Semaphore::new(self.detached_max)),
             waiters: Arc::new(Semaphore::new(self.waiters_max)),
             waiters_per_key_max: self.waiters_per_key_max,
@@ -159,6 +170,7 @@ pub(crate) struct Shared {
     pub(crate) routes: Vec<Arc<Route>>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) probe: Option<Arc<dyn Probe>>,
+    pub(crate) limiter: Arc<dyn Limiter>,
     pub(crate) keeper: Keeper,
     pub(crate) detached: Arc<Semaphore>,
     pub(crate) waiters: Arc<Semaphore>,

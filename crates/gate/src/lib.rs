@@ -41,10 +41,12 @@ mod identity;
 mod keeper;
 mod known;
 mod layer;
+mod limit;
 mod measure;
 mod once;
 mod probe;
 mod route;
+mod step;
 mod sweeper;
 mod walk;
 
@@ -58,6 +60,9 @@ pub use layer::{BuildError, GateBuilder, GateLayer, GateService};
 pub use once::Once;
 pub use probe::{Finding, Probe};
 pub use route::Route;
+pub use step::Step;
+#[cfg(feature = "failpoints")]
+pub use step::on_step;
 pub use sweeper::{sweep_for_ever, sweep_now};
 
 /// Where a gate begins.

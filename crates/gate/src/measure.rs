@@ -38,6 +38,11 @@ pub(crate) fn unknown(route: &str) {
     counter!("semel_gate_unknown_total", "route" => route.to_owned()).increment(1);
 }
 
+/// A limiter could not be asked.
+pub(crate) fn limiter_away() {
+    counter!("semel_gate_limiter_away_total").increment(1);
+}
+
 /// A sweep was made.
 pub(crate) fn swept(swept: &semel_store::Swept) {
     counter!("semel_gate_swept_total").increment(swept.removed);

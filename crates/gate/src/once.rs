@@ -66,6 +66,8 @@ impl GateLayer {
             arrival,
             request_id,
             arrived: tokio::time::Instant::now(),
+            caller: caller.clone(),
+            over_limit: None,
         });
         let job = Job { context, inner: Operation(Some(operation)), whole: Whole { parts, body: payload } };
         let (parts, body) = Deciding::new(job).decide().await?.into_parts();

@@ -21,8 +21,10 @@ use crate::answer;
 use crate::arrival::{self, Arrival, KeyRead, Whole};
 use crate::attempt::{Context, Job, Outcome, claim_and_run};
 use crate::layer::Shared;
+use crate::limit;
 use crate::measure;
 use crate::route::Route;
+use crate::step::Step;
 
 /// When a client that found the store away should come back.
 const STORE_RETRY_SECONDS: u64 = 1;
@@ -47,6 +49,7 @@ where
         return inner.call(Request::from_parts(parts, body)).await;
     };
     let profile = &route.profile;
+    Step::Accepted.taken();
     if profile.key.presence == Presence::Optional && !may_have_key(&route, &parts.headers) {
         measure::passed(&route.name);
         let mut response = inner.call(Request::from_parts(parts, body)).await?;
@@ -56,7 +59,7 @@ where
     let request_id = request_id(&parts.headers);
     let refuse = |problem: Problem| {
         measure::refused(&route.name, problem.kind);
-        let mut response = answer::refused(profile, &problem, &request_id);
+        let mut response = answer::refused(&route, &problem, &request_id);
         answer::mark(response.headers_mut(), profile, profile.guarantee);
         Ok(response)
     };
@@ -64,6 +67,14 @@ where
         Ok(verified) => verified,
         Err(problem) => return refuse(problem),
     };
+    Step::Identified.taken();
+    let over_limit = limit::request(&shared, &route, &verified.caller).await;
+    if profile.limits.request_refuses_known
+        && let Some(problem) = over_limit
+    {
+        return refuse(problem);
+    }
+    Step::Limited.taken();
     let limit = usize::try_from(profile.stored.max_body_bytes).unwrap_or(usize::MAX);
     let bytes = match Limited::new(body, limit).collect().await {
         Ok(collected) => collected.to_bytes(),
@@ -78,6 +89,9 @@ where
     let key = match arrival::read_key(profile, &parts.headers, &body) {
         Ok(KeyRead::Found(found)) => found.key,
         Ok(KeyRead::Unkeyed) => {
+            if let Some(problem) = over_limit {
+                return refuse(problem);
+            }
             measure::passed(&route.name);
             let mut response = inner.call(Request::from_parts(parts, Body::from(bytes))).await?;
             answer::mark(response.headers_mut(), profile, Guarantee::None);
@@ -85,12 +99,14 @@ where
         }
         Err(problem) => return refuse(problem),
     };
+    Step::Keyed.taken();
     let params = route.pattern.matches(parts.method.as_str(), parts.uri.path()).unwrap_or_default();
     let who = (&verified.caller, verified.credential);
     let arrival = match Arrival::read(&route, &params, &parts, &body, who, key, &request_id) {
         Ok(arrival) => arrival,
         Err(problem) => return refuse(problem),
     };
+    Step::Fingerprinted.taken();
     drop(params);
     drop(body);
     let context = Arc::new(Context {
@@ -99,6 +115,8 @@ where
         arrival,
         request_id: request_id.clone(),
         arrived: tokio::time::Instant::now(),
+        caller: verified.caller,
+        over_limit,
     });
     Ok(Deciding::new(Job { context, inner, whole: Whole { parts, body: bytes } }).run().await)
 }
@@ -144,7 +162,7 @@ where
             Ok(response) => response,
             Err(problem) => {
                 measure::refused(&self.context.route.name, problem.kind);
-                answer::refused(&self.context.route.profile, &problem, &self.context.request_id)
+                answer::refused(&self.context.route, &problem, &self.context.request_id)
             }
         };
         answer::mark(
@@ -152,6 +170,7 @@ where
             &self.context.route.profile,
             self.context.route.profile.guarantee,
         );
+        Step::Answered.taken();
         response
     }
 
@@ -159,13 +178,15 @@ where
         let context = Arc::clone(&self.context);
         let profile = &context.route.profile;
         // Where nothing comes between look-up and claim, the claim is the look-up.
-        let direct = profile.guard.is_none() && profile.age.is_none();
+        let between = profile.limits.admission.is_some() || context.over_limit.is_some();
+        let direct = profile.guard.is_none() && profile.age.is_none() && !between;
         let mut known: Option<Known> = direct.then_some((None, Timestamp::from_millis(0)));
         for _ in 0..DECISIONS_MAX {
             let (entry, now) = match known.take() {
                 Some(known) => known,
                 None => context.look_up().await?,
             };
+            Step::LookedUp.taken();
             age::refuse_future(profile, self.context.arrival.first_sent, now)?;
             let fingerprints: Vec<_> = self.context.arrival.fingerprint.iter().copied().collect();
             let arrival =
@@ -195,16 +216,19 @@ where
         replaces: Option<Fence>,
         now: Timestamp,
     ) -> Result<Executed, Problem> {
+        limit::admit(&self.context, how).await?;
+        Step::Admitted.taken();
         let job = self.job.take().expect("a request is executed once");
         if let (Some(guard), false) = (&self.context.route.profile.guard, self.guard_passed) {
             let body = request::Body::new(arrival::content_type(&job.whole.parts.headers), &job.whole.body);
             let checked = crate::guard::check(guard, &body, now);
             drop(body);
             if let Err(problem) = checked {
-                return self.refuse_stale(job, problem, how, replaces).await;
+                return self.refuse_stale(job, problem, how, replaces, now).await;
             }
             self.guard_passed = true;
         }
+        Step::Guarded.taken();
         let permit = Arc::clone(&self.context.shared.detached).try_acquire_owned();
         let permit = permit.map_err(|_| {
             Problem::from(Kind::Overloaded).retry_after(Duration::from_secs(STORE_RETRY_SECONDS))
@@ -248,8 +272,9 @@ where
         problem: Problem,
         how: Claim,
         replaces: Option<Fence>,
+        now: Timestamp,
     ) -> Result<Executed, Problem> {
-        if problem.kind != Kind::StaleAction {
+        if problem.kind != Kind::StaleAction || !limit::may_record_stale(&self.context, now).await {
             return Err(problem);
         }
         let kept = answer::kept_refusal(&self.context.route.profile, &problem, &self.context.request_id);

@@ -13,7 +13,7 @@ use axum::{Json, Router};
 use http_body_util::BodyExt;
 use semel_contract::identity::{Caller, Identity};
 use semel_contract::problem::Kind;
-use semel_contract::profile::{InFlight, OnError, OnUnknown, Profile, presets};
+use semel_contract::profile::{InFlight, OnError, OnUnknown, Profile, Rate, presets};
 use semel_gate::testing::{MemoryStore, TestClock};
 use semel_gate::{Finding, Gate, GateBuilder, Grant, Probe, Route};
 use semel_store::{Answer, ClaimStore, Entry, Filter};
@@ -720,6 +720,59 @@ async fn required_headers_and_times_are_kept_with_the_record() {
     sent.headers_mut().insert("x-client-tx-id", "tx-1".parse().unwrap());
     assert_eq!(send(&app, sent).await.status, 201);
     assert_eq!(world.entries().await[0].about.headers, [("x-client-tx-id".to_owned(), "tx-1".to_owned())]);
+}
+
+#[tokio::test]
+async fn over_the_request_limit_known_keys_are_still_answered() {
+    let rate = Rate { count: 2, window: Duration::from_secs(60) };
+    let mut profile = presets::ietf();
+    profile.limits.request = Some(rate);
+    let world = World::new();
+    let app = world.with("POST /orders", profile.clone());
+    for _ in 0..4 {
+        assert_eq!(
+            post_to(&app, "/orders", "k", "{}").await.body,
+            "order 1: {}",
+            "a replay is never refused"
+        );
+    }
+    let refused = post_to(&app, "/orders", "new", "{}").await;
+    assert_eq!((refused.status, refused.problem().as_str(), world.runs()), (429, "request-limited", 1));
+    assert!(refused.header("ratelimit").starts_with("\"request\";r=0;t="), "{}", refused.header("ratelimit"));
+    assert_eq!(refused.header("ratelimit-policy"), "\"request\";q=2;w=60");
+    assert!(refused.header("retry-after").parse::<u64>().unwrap() >= 1);
+    profile.limits.request_refuses_known = true;
+    let app = World::new();
+    let strict = app.with("POST /orders", profile);
+    let statuses = [(); 3].map(|()| post_to(&strict, "/orders", "k", "{}"));
+    let mut seen = Vec::new();
+    for status in statuses {
+        seen.push(status.await.status);
+    }
+    assert_eq!(seen, [201, 201, 429], "unless the route asks for it");
+}
+
+#[tokio::test]
+async fn new_keys_pay_once_and_known_keys_never() {
+    let world = World::new();
+    let mut profile = presets::feed();
+    profile.key.require_headers.clear();
+    profile.limits.admission = Some(Rate { count: 2, window: Duration::from_secs(3600) });
+    let app = world.with("POST /orders", profile);
+    for key in ["a", "b", "a", "b", "a"] {
+        assert_eq!(post_to(&app, "/orders", key, "{}").await.status, 201);
+    }
+    let refused = post_to(&app, "/orders", "c", "{}").await;
+    assert_eq!((refused.status, world.runs()), (429, 2));
+    assert_eq!(post_to(&app, "/orders", "b", "{}").await.status, 201, "the old keys are still answered");
+    let other = Request::post("/orders")
+        .header("x-user", "bob")
+        .header("idempotency-key", "c")
+        .body(Body::from("{}"))
+        .unwrap();
+    assert_eq!(send(&app, other).await.status, 201, "another principal has a budget of its own");
+    world.clock.advance(Duration::from_secs(2 * 3600));
+    assert_eq!(post_to(&app, "/orders", "c", "{}").await.status, 201);
 }
 
 #[tokio::test]

@@ -1,0 +1,111 @@
+//! The two limiters of a route: before the look-up every request counts, after it only new keys. A known key is answered
+//! whatever the limiters say, unless the route asks otherwise.
+
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderValue};
+use semel_contract::decide::Claim;
+use semel_contract::identity::Caller;
+use semel_contract::problem::{Kind, Problem};
+use semel_contract::profile::Rate;
+use semel_contract::time::Timestamp;
+use semel_store::limits::{Admission, Verdict, rate_limit_policy};
+
+use crate::attempt::Context;
+use crate::layer::Shared;
+use crate::measure;
+use crate::route::Route;
+
+/// Refusals of stale actions that one principal may have put on record.
+const STALE_RECORDS: Rate = Rate { count: 60, window: Duration::from_secs(3600) };
+
+/// The names of the two policies in `RateLimit` headers.
+const REQUEST: &str = "request";
+const ADMISSION: &str = "admission";
+
+/// Whose budget is spent: the principal's, at this route.
+fn subject(stage: &str, route: &Route, caller: &Caller) -> Vec<u8> {
+    let mut subject = Vec::new();
+    for part in [stage, &route.name, caller.tenant.as_deref().unwrap_or(""), &caller.principal] {
+        subject.extend_from_slice(&(part.len() as u64).to_be_bytes());
+        subject.extend_from_slice(part.as_bytes());
+    }
+    subject
+}
+
+/// A limiter that cannot be asked lets through: it guards against load, not against effects.
+fn verdict(answer: Result<Verdict, semel_store::StoreError>) -> Option<Duration> {
+    match answer {
+        Ok(Verdict::Allowed { .. }) => None,
+        Ok(Verdict::Denied { retry_after, .. }) => Some(retry_after.max(Duration::from_secs(1))),
+        Err(error) => {
+            tracing::warn!(%error, "a limiter did not answer");
+            measure::limiter_away();
+            None
+        }
+    }
+}
+
+/// The request stage: the refusal that a request over the limit gets, unless its key is known.
+pub(crate) async fn request(shared: &Shared, route: &Route, caller: &Caller) -> Option<Problem> {
+    let rate = route.profile.limits.request?;
+    let now = shared.clock.read().wall;
+    let after = verdict(shared.limiter.request(&subject(REQUEST, route, caller), rate, now).await)?;
+    Some(
+        Problem::new(Kind::RequestLimited, format!("at most {} requests are taken", rate.count))
+            .retry_after(after),
+    )
+}
+
+/// The admission stage: a new key pays once, however often it is tried.
+pub(crate) async fn admit(context: &Context, how: Claim) -> Result<(), Problem> {
+    match how {
+        Claim::New | Claim::TakeOver => {}
+        Claim::Supersede | Claim::Reclaim | Claim::Forward | Claim::Rerun => return Ok(()),
+    }
+    if let Some(problem) = &context.over_limit {
+        return Err(problem.clone());
+    }
+    let limits = &context.route.profile.limits;
+    let Some(rate) = limits.admission else { return Ok(()) };
+    let admission = Admission {
+        principal: &subject(ADMISSION, &context.route, &context.caller),
+        id: context.arrival.id.hash(),
+        rate,
+        charge: limits.admission_charge,
+        attempts_per_id: limits.attempts_per_id,
+    };
+    let now = context.shared.clock.read().wall;
+    match verdict(context.shared.limiter.admit(admission, now).await) {
+        None => Ok(()),
+        Some(after) => {
+            Err(Problem::new(Kind::AdmissionLimited, format!("at most {} new keys are taken", rate.count))
+                .retry_after(after))
+        }
+    }
+}
+
+/// Whether another refusal of a stale action of this principal may be put on record: storage is not free for the asking.
+pub(crate) async fn may_record_stale(context: &Context, now: Timestamp) -> bool {
+    let subject = subject("stale", &context.route, &context.caller);
+    verdict(context.shared.limiter.request(&subject, STALE_RECORDS, now).await).is_none()
+}
+
+/// Says what the limit was, on the answer that refuses.
+pub(crate) fn headers(route: &Route, problem: &Problem, headers: &mut HeaderMap) {
+    let limits = &route.profile.limits;
+    let (name, rate) = match problem.kind {
+        Kind::RequestLimited => (REQUEST, limits.request),
+        Kind::AdmissionLimited => (ADMISSION, limits.admission),
+        _ => return,
+    };
+    let (Some(rate), Some(retry_after)) = (rate, problem.retry_after) else { return };
+    let denied = Verdict::Denied { retry_after, limit: rate, why: semel_store::limits::Why::OverLimit };
+    for (header, value) in
+        [("ratelimit", denied.rate_limit(name)), ("ratelimit-policy", rate_limit_policy(name, rate))]
+    {
+        if let Ok(value) = HeaderValue::try_from(value) {
+            headers.insert(header, value);
+        }
+    }
+}
