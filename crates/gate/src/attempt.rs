@@ -48,6 +48,18 @@ pub(crate) struct Context {
     pub(crate) over_limit: Option<Problem>,
 }
 
+/// How a service that forwards requests says that it has no answer: put into the extensions of the response that stands
+/// in for one. Only what surely was not sent frees the key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Broken {
+    /// Not a byte of the request was sent.
+    NotSent(String),
+    /// It broke off after something was sent.
+    Reset(String),
+    /// No answer came in time.
+    TimedOut(String),
+}
+
 /// A keyed request with everything that running it needs.
 pub(crate) struct Job<S> {
     pub(crate) context: Arc<Context>,
@@ -67,18 +79,13 @@ pub(crate) enum Outcome<S> {
     Refused(Problem),
 }
 
-/// A random number for nonces and request ids.
-pub(crate) fn random() -> u64 {
-    getrandom::u64().expect("the system gives random numbers")
-}
-
 fn wish(job: &Context, how: Claim, replaces: Option<Fence>) -> Wish {
     let arrival = &job.arrival;
     Wish {
         id: arrival.id.clone(),
         how,
         replaces: replaces.filter(|_| how != Claim::New),
-        nonce: random(),
+        nonce: (job.shared.entropy)(),
         lease: job.route.lease,
         late: job.route.late,
         guarantee: job.route.profile.guarantee,
@@ -204,6 +211,12 @@ impl Held<'_> {
         self.refused(&Problem::new(Kind::Overloaded, why).retry_after(Duration::from_secs(1)))
     }
 
+    /// The upstream was not reached: the key is free again.
+    async fn unreachable(&self, why: &str) -> Response<Body> {
+        self.settle(Settlement::Release).await;
+        self.refused(&Problem::new(Kind::UpstreamUnreachable, why).retry_after(Duration::from_secs(1)))
+    }
+
     /// The attempt broke off. Whether it took effect is known only where it was atomic.
     async fn cut_off(&self, grant: &Grant, kind: Kind, why: &str) -> Response<Body> {
         if let Some(kept) = grant.settled() {
@@ -225,6 +238,12 @@ impl Held<'_> {
     async fn answered(&self, response: Response<Body>, grant: &Grant) -> Response<Body> {
         if let Some(kept) = grant.settled() {
             return answer::restored(&kept);
+        }
+        match response.extensions().get::<Broken>() {
+            Some(Broken::NotSent(why)) => return self.unreachable(why).await,
+            Some(Broken::Reset(why)) => return self.cut_off(grant, Kind::UpstreamReset, why).await,
+            Some(Broken::TimedOut(why)) => return self.cut_off(grant, Kind::UpstreamTimeout, why).await,
+            None => {}
         }
         let told = response.headers().get(OUTCOME).and_then(|value| Told::parse(value.as_bytes()));
         let ending = Ending::Answered { status: response.status().as_u16(), told };

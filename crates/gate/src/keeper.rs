@@ -1,6 +1,6 @@
 //! Renews the leases of claims whose handlers still run. One task for all of them, one call for each round.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use semel_store::{ClaimStore, Id};
 const RENEWALS_PER_LEASE: u32 = 3;
 
 /// Held claims, by the lease that they are renewed with.
-type Held = HashMap<u64, (Id, Fence, Duration)>;
+type Held = BTreeMap<u64, (Id, Fence, Duration)>;
 
 /// Renews what is held.
 pub(crate) struct Keeper {
@@ -66,7 +66,7 @@ async fn renew(store: Arc<dyn ClaimStore>, held: Weak<Mutex<Held>>) {
             return;
         };
         tokio::time::sleep(shortest / RENEWALS_PER_LEASE).await;
-        let mut by_lease: HashMap<Duration, Vec<(Id, Fence)>> = HashMap::new();
+        let mut by_lease: BTreeMap<Duration, Vec<(Id, Fence)>> = BTreeMap::new();
         match held.upgrade() {
             Some(held) => {
                 for (id, fence, lease) in lock(&held).values() {

@@ -30,6 +30,8 @@ const WAITERS_MAX: usize = 100_000;
 /// Requests that wait for one key.
 const WAITERS_PER_KEY_MAX: usize = 10_000;
 
+type Entropy = Arc<dyn Fn() -> u64 + Send + Sync>;
+
 /// Builds a gate.
 pub struct GateBuilder {
     store: Arc<dyn ClaimStore>,
@@ -38,6 +40,7 @@ pub struct GateBuilder {
     clock: Arc<dyn Clock>,
     probe: Option<Arc<dyn Probe>>,
     limiter: Arc<dyn Limiter>,
+    entropy: Entropy,
     detached_max: usize,
     waiters_max: usize,
     waiters_per_key_max: usize,
@@ -70,6 +73,7 @@ impl GateBuilder {
             clock: Arc::new(SystemClock),
             probe: None,
             limiter: Arc::new(MemoryLimiter::default()),
+            entropy: Arc::new(|| getrandom::u64().expect("the system gives random numbers")),
             detached_max: DETACHED_MAX,
             waiters_max: WAITERS_MAX,
             waiters_per_key_max: WAITERS_PER_KEY_MAX,
@@ -108,6 +112,13 @@ impl GateBuilder {
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
+        self
+    }
+
+    /// Where random numbers come from; another source is for simulations, which must repeat themselves.
+    #[must_use]
+    pub fn entropy(mut self, entropy: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        self.entropy = Arc::new(entropy);
         self
     }
 
@@ -156,6 +167,7 @@ impl GateBuilder {
             clock: self.clock,
             probe: self.probe,
             limiter: self.limiter,
+            entropy: self.entropy,
             detached: Arc::new(Semaphore::new(self.detached_max)),
             waiters: Arc::new(Semaphore::new(self.waiters_max)),
             waiters_per_key_max: self.waiters_per_key_max,
@@ -171,6 +183,7 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) probe: Option<Arc<dyn Probe>>,
     pub(crate) limiter: Arc<dyn Limiter>,
+    pub(crate) entropy: Entropy,
     pub(crate) keeper: Keeper,
     pub(crate) detached: Arc<Semaphore>,
     pub(crate) waiters: Arc<Semaphore>,

@@ -54,6 +54,7 @@ use std::sync::Arc;
 
 use semel_store::ClaimStore;
 
+pub use attempt::Broken;
 pub use grant::{Grant, NotGranted};
 pub use identity::{CallerExtension, Identified, Identify, Verified};
 pub use layer::{BuildError, GateBuilder, GateLayer, GateService};

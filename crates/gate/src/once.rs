@@ -19,7 +19,7 @@ use tower_service::Service;
 
 use crate::answer;
 use crate::arrival::{Arrival, Credential, Whole};
-use crate::attempt::{Context, Job, random};
+use crate::attempt::{Context, Job};
 use crate::grant::Grant;
 use crate::layer::GateLayer;
 use crate::route::Route;
@@ -55,7 +55,7 @@ impl GateLayer {
         let payload = payload.into();
         let (parts, ()) = Request::post("/").body(()).expect("a plain request can be built").into_parts();
         let key = Key::parse(&route.profile.key.format, key)?;
-        let request_id = format!("{:016x}", random());
+        let request_id = format!("{:016x}", (self.0.entropy)());
         let body = request::Body::new(None, &payload);
         let who = (caller, Credential::Verified);
         let arrival = Arrival::read(route, &Vec::new(), &parts, &body, who, key, &request_id)?;

@@ -56,7 +56,7 @@ where
         answer::mark(response.headers_mut(), profile, Guarantee::None);
         return Ok(response);
     }
-    let request_id = request_id(&parts.headers);
+    let request_id = request_id(&shared, &parts.headers);
     let refuse = |problem: Problem| {
         measure::refused(&route.name, problem.kind);
         let mut response = answer::refused(&route, &problem, &request_id);
@@ -129,11 +129,11 @@ fn may_have_key(route: &Route, headers: &http::HeaderMap) -> bool {
     })
 }
 
-fn request_id(headers: &http::HeaderMap) -> String {
+fn request_id(shared: &Shared, headers: &http::HeaderMap) -> String {
     let given = headers.get("x-request-id").and_then(|value| value.to_str().ok());
     match given {
         Some(text) if (1..=128).contains(&text.len()) => text.to_owned(),
-        Some(_) | None => format!("{:016x}", crate::attempt::random()),
+        Some(_) | None => format!("{:016x}", (shared.entropy)()),
     }
 }
 

@@ -15,7 +15,7 @@ use semel_contract::identity::{Caller, Identity};
 use semel_contract::problem::Kind;
 use semel_contract::profile::{InFlight, OnError, OnUnknown, Profile, Rate, presets};
 use semel_gate::testing::{MemoryStore, TestClock};
-use semel_gate::{Finding, Gate, GateBuilder, Grant, Probe, Route};
+use semel_gate::{Broken, Finding, Gate, GateBuilder, Grant, Probe, Route};
 use semel_store::{Answer, ClaimStore, Entry, Filter};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
@@ -773,6 +773,32 @@ async fn new_keys_pay_once_and_known_keys_never() {
     assert_eq!(send(&app, other).await.status, 201, "another principal has a budget of its own");
     world.clock.advance(Duration::from_secs(2 * 3600));
     assert_eq!(post_to(&app, "/orders", "c", "{}").await.status, 201);
+}
+
+#[tokio::test]
+async fn only_what_surely_was_not_sent_frees_the_key() {
+    let not_sent = (Broken::NotSent("refused".to_owned()), 502, "upstream-unreachable", "");
+    let reset = (Broken::Reset("gone".to_owned()), 502, "upstream-reset", "unknown");
+    let late = (Broken::TimedOut("late".to_owned()), 504, "upstream-timeout", "unknown");
+    for (broken, status, problem, outcome) in [not_sent, reset, late] {
+        let world = World::new();
+        let (runs, is_unknown) = (Arc::clone(&world.runs), outcome == "unknown");
+        let handler = move || async move {
+            runs.fetch_add(1, Ordering::SeqCst);
+            let mut response = Response::new(Body::empty());
+            response.extensions_mut().insert(broken);
+            response
+        };
+        let gate = world.gate().route(Route::new("r", "POST /forward").unwrap()).build().unwrap();
+        let app = Router::new().route("/forward", post(handler)).layer(gate);
+        let first = post_to(&app, "/forward", "k", "").await;
+        assert_eq!(
+            (first.status, first.problem().as_str(), first.header("semel-outcome")),
+            (status, problem, outcome)
+        );
+        post_to(&app, "/forward", "k", "").await;
+        assert_eq!(world.runs(), if is_unknown { 1 } else { 2 }, "{problem}");
+    }
 }
 
 #[tokio::test]
