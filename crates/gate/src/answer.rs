@@ -1,4 +1,4 @@
-//! Turns records and problems into responses, and responses into what is kept of them.
+//! Answers: built for keeping, kept of responses, and turned into responses again.
 
 use std::time::Duration;
 
@@ -43,6 +43,26 @@ const RETENTION: HeaderName = HeaderName::from_static("semel-retention");
 pub(crate) const OUTCOME: HeaderName = HeaderName::from_static("semel-outcome");
 pub(crate) const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 const STRIPE_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+
+/// An answer without a body.
+pub fn empty(status: StatusCode) -> Answer {
+    Answer { status: status.as_u16(), headers: Vec::new(), body: Bytes::new(), outcome_unknown: false }
+}
+
+/// A plain-text answer.
+pub fn text(status: StatusCode, text: impl Into<String>) -> Answer {
+    with_type(status, "text/plain; charset=utf-8", Bytes::from(text.into()))
+}
+
+/// A JSON answer.
+pub fn json(status: StatusCode, value: &serde_json::Value) -> Answer {
+    with_type(status, "application/json", Bytes::from(value.to_string()))
+}
+
+fn with_type(status: StatusCode, content_type: &str, body: Bytes) -> Answer {
+    let headers = vec![("content-type".to_owned(), content_type.as_bytes().to_vec())];
+    Answer { headers, body, ..empty(status) }
+}
 
 /// What is kept of a response.
 pub(crate) fn kept(parts: &response::Parts, body: Bytes, outcome_unknown: bool) -> Answer {

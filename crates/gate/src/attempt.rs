@@ -164,7 +164,12 @@ where
     let held = Held { fence, job: &context };
     measure::executed(&context.route.name);
     let _kept_alive = context.shared.keeper.hold(&context.arrival.id, fence, context.route.lease);
-    let grant = Grant::new(context.arrival.id.clone(), fence, context.route.profile.lifetime.clone());
+    let grant = Grant::new(
+        context.arrival.id.clone(),
+        fence,
+        context.route.profile.lifetime.clone(),
+        Arc::clone(&context.shared.store),
+    );
     whole.parts.extensions.insert(grant.clone());
     let request = Request::from_parts(whole.parts, Body::from(whole.body));
     if poll_fn(|cx| inner.poll_ready(cx)).await.is_err() {

@@ -1,29 +1,45 @@
 //! A handler's proof that it may execute, found in the request's extensions. On atomic routes it settles with it, inside
 //! its own transaction; on all routes it derives child keys from it.
 
+use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use semel_contract::hex::hex;
 use semel_contract::profile::Lifetime;
 use semel_contract::record::Fence;
-use semel_store::{Answer, Id};
+use semel_store::{Answer, ClaimStore, Id, StoreError};
 use sha2::{Digest, Sha256};
 
+use crate::attempt::Broken;
+
 /// The right to execute one request, once.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Grant(Arc<Inner>);
 
-#[derive(Debug)]
 struct Inner {
     id: Id,
     fence: Fence,
     lifetime: Lifetime,
+    store: Arc<dyn ClaimStore>,
     settled: Mutex<Option<Answer>>,
 }
 
+impl fmt::Debug for Grant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Grant").field("fence", &self.0.fence).finish_non_exhaustive()
+    }
+}
+
 impl Grant {
-    pub(crate) fn new(id: Id, fence: Fence, lifetime: Lifetime) -> Self {
-        Self(Arc::new(Inner { id, fence, lifetime, settled: Mutex::new(None) }))
+    pub(crate) fn new(id: Id, fence: Fence, lifetime: Lifetime, store: Arc<dyn ClaimStore>) -> Self {
+        Self(Arc::new(Inner { id, fence, lifetime, store, settled: Mutex::new(None) }))
+    }
+
+    /// The gate's store, when it is of this kind.
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    pub(crate) fn store<S: ClaimStore>(&self) -> Result<&S, NotDone> {
+        let store: &dyn std::any::Any = &*self.0.store;
+        store.downcast_ref().ok_or(NotDone::WrongStore)
     }
 
     /// Which key is executed.
@@ -63,6 +79,58 @@ impl Grant {
 
     pub(crate) fn settled(&self) -> Option<Answer> {
         self.0.settled.lock().expect("nothing that holds this lock panics").clone()
+    }
+}
+
+/// Why a handler's transaction was not committed together with its record. Nothing of it took effect, but for
+/// [`NotDone::Unknown`].
+#[derive(Debug)]
+pub enum NotDone {
+    /// Another attempt holds the key by now. Rolled back.
+    Superseded,
+    /// The handler's own work failed, in its words. Rolled back.
+    Failed(String),
+    /// The store could not be reached. Nothing was written.
+    Store(StoreError),
+    /// It could not be found out whether the transaction was committed. The next attempt will find out.
+    Unknown(String),
+    /// The gate's store is of another kind than this transaction.
+    WrongStore,
+}
+
+impl fmt::Display for NotDone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NotDone::Superseded => {
+                f.write_str("another attempt holds this key by now; the transaction was rolled back")
+            }
+            NotDone::Failed(why) => write!(f, "the transaction was rolled back: {why}"),
+            NotDone::Store(error) => write!(f, "nothing was written: {error}"),
+            NotDone::Unknown(why) => {
+                write!(f, "it is not known whether the transaction was committed: {why}")
+            }
+            NotDone::WrongStore => f.write_str("the gate keeps its records elsewhere than in this database"),
+        }
+    }
+}
+
+impl std::error::Error for NotDone {}
+
+impl axum_core::response::IntoResponse for NotDone {
+    fn into_response(self) -> axum_core::response::Response {
+        // On an atomic route each of these leaves the key free, or unknown where that is the truth.
+        let status = match &self {
+            NotDone::Superseded => http::StatusCode::CONFLICT,
+            NotDone::Store(_) => http::StatusCode::SERVICE_UNAVAILABLE,
+            NotDone::Failed(_) | NotDone::Unknown(_) | NotDone::WrongStore => {
+                http::StatusCode::INTERNAL_SERVER_ERROR
+            }
+        };
+        let mut response = (status, self.to_string()).into_response();
+        if let NotDone::Unknown(why) = self {
+            response.extensions_mut().insert(Broken::Reset(why));
+        }
+        response
     }
 }
 

@@ -1,7 +1,6 @@
 //! Renews the leases of claims whose handlers still run. One task for all of them, one call for each round.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
@@ -11,14 +10,19 @@ use semel_store::{ClaimStore, Id};
 /// A lease is renewed so many times before it would lapse.
 const RENEWALS_PER_LEASE: u32 = 3;
 
-/// Held claims, by the lease that they are renewed with.
-type Held = BTreeMap<u64, (Id, Fence, Duration)>;
-
 /// Renews what is held.
 pub(crate) struct Keeper {
     store: Arc<dyn ClaimStore>,
     held: Arc<Mutex<Held>>,
-    next: AtomicU64,
+}
+
+/// The claims that are held.
+#[derive(Default)]
+struct Held {
+    claims: BTreeMap<u64, (Id, Fence, Duration)>,
+    last: u64,
+    /// Whether the task that renews them is there.
+    renewing: bool,
 }
 
 /// A claim that is renewed until this is dropped.
@@ -33,47 +37,45 @@ fn lock(held: &Mutex<Held>) -> MutexGuard<'_, Held> {
 
 impl Keeper {
     pub(crate) fn new(store: Arc<dyn ClaimStore>) -> Self {
-        Self { store, held: Arc::default(), next: AtomicU64::new(0) }
+        Self { store, held: Arc::default() }
     }
 
     /// Renews a claim from now on.
     pub(crate) fn hold(&self, id: &Id, fence: Fence, lease: Duration) -> Hold {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let starts = {
-            let mut held = lock(&self.held);
-            held.insert(number, (id.clone(), fence, lease));
-            held.len() == 1
-        };
-        if starts {
-            tokio::spawn(renew(Arc::clone(&self.store), Arc::downgrade(&self.held)));
+        let mut held = lock(&self.held);
+        held.last += 1;
+        let number = held.last;
+        held.claims.insert(number, (id.clone(), fence, lease));
+        if !std::mem::replace(&mut held.renewing, true) {
+            tokio::spawn(renew(Arc::downgrade(&self.store), Arc::downgrade(&self.held)));
         }
+        drop(held);
         Hold { held: Arc::clone(&self.held), number }
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        lock(&self.held).remove(&self.number);
+        lock(&self.held).claims.remove(&self.number);
     }
 }
 
-/// Runs while anything is held.
-async fn renew(store: Arc<dyn ClaimStore>, held: Weak<Mutex<Held>>) {
-    loop {
-        let Some(shortest) =
-            held.upgrade().and_then(|held| lock(&held).values().map(|(_, _, lease)| *lease).min())
-        else {
-            return;
-        };
+/// The shortest lease that is held; `None` ends the task, and the next claim starts another.
+fn shortest(held: &Mutex<Held>) -> Option<Duration> {
+    let mut held = lock(held);
+    let shortest = held.claims.values().map(|(_, _, lease)| *lease).min();
+    held.renewing = shortest.is_some();
+    shortest
+}
+
+/// Runs while anything is held. Keeps neither the gate nor its store alive: a store that is given up must close.
+async fn renew(store: Weak<dyn ClaimStore>, held: Weak<Mutex<Held>>) {
+    while let Some(shortest) = held.upgrade().and_then(|held| shortest(&held)) {
         tokio::time::sleep(shortest / RENEWALS_PER_LEASE).await;
+        let (Some(store), Some(held)) = (store.upgrade(), held.upgrade()) else { return };
         let mut by_lease: BTreeMap<Duration, Vec<(Id, Fence)>> = BTreeMap::new();
-        match held.upgrade() {
-            Some(held) => {
-                for (id, fence, lease) in lock(&held).values() {
-                    by_lease.entry(*lease).or_default().push((id.clone(), *fence));
-                }
-            }
-            None => return,
+        for (id, fence, lease) in lock(&held).claims.values() {
+            by_lease.entry(*lease).or_default().push((id.clone(), *fence));
         }
         for (lease, claims) in by_lease {
             // A renewal that fails is tried again in the next round; a lost lease is noticed at the settlement.

@@ -31,7 +31,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
-mod answer;
+pub mod answer;
 mod arrival;
 mod attempt;
 mod capture;
@@ -44,8 +44,12 @@ mod layer;
 mod limit;
 mod measure;
 mod once;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 mod probe;
 mod route;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
 mod step;
 mod sweeper;
 mod walk;
@@ -55,7 +59,7 @@ use std::sync::Arc;
 use semel_store::ClaimStore;
 
 pub use attempt::Broken;
-pub use grant::{Grant, NotGranted};
+pub use grant::{Grant, NotDone, NotGranted};
 pub use identity::{CallerExtension, Identified, Identify, Verified};
 pub use layer::{BuildError, GateBuilder, GateLayer, GateService};
 pub use once::Once;

@@ -270,7 +270,7 @@ pub fn expiry(state: State, lifetime: &Lifetime, created_at: Timestamp, now: Tim
 }
 
 /// Keeps claims and their outcomes. Times are the store's own; they never go back.
-pub trait ClaimStore: Send + Sync + 'static {
+pub trait ClaimStore: std::any::Any + Send + Sync {
     /// Claims a key.
     ///
     /// Before: anything. After `Won`: the claim is durable (an `atomic` claim of an embedded store is a reservation in
