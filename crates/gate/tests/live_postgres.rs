@@ -1,0 +1,250 @@
+//! The gate on real PostgreSQL: two processes, small pools, killed processes, and a database that is away.
+#![cfg(all(feature = "failpoints", feature = "postgres"))]
+
+mod crash;
+
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use crash::{Found, RUNS, Task, gate, generated_at, judge, key, send};
+use deadpool_postgres::{Manager, Pool};
+use semel_contract::record::{Guarantee, State as RecordState};
+use semel_gate::postgres::PostgresGrant;
+use semel_gate::{Grant, NotDone, Step, answer};
+use semel_store::postgres::{Options, PostgresStore};
+use semel_store::{ClaimStore, Filter};
+use tokio_postgres::NoTls;
+
+const SERVER: &str = "SEMEL_TEST_POSTGRES";
+
+/// A database of its own on the tests' server.
+struct Shop {
+    url: String,
+    pool: Pool,
+}
+
+fn failed(error: impl std::fmt::Display) -> NotDone {
+    NotDone::Failed(error.to_string())
+}
+
+impl Shop {
+    async fn create(name: &str) -> Self {
+        let server = std::env::var(SERVER)
+            .unwrap_or_else(|_| panic!("run `cargo xtask test`, which starts PostgreSQL, or set {SERVER}"));
+        let name = format!("gate_{name}_{}", std::process::id());
+        let (client, connection) = tokio_postgres::connect(&server, NoTls).await.expect("the server answers");
+        tokio::spawn(connection);
+        client.batch_execute(&format!("CREATE DATABASE {name}")).await.expect("a database");
+        let shop = Self::at(&server.replace("/postgres", &format!("/{name}")), 16);
+        drop(shop.store(4).await);
+        shop.sql("CREATE TABLE public.effect (key text NOT NULL)").await;
+        shop
+    }
+
+    fn at(url: &str, connections: usize) -> Self {
+        let manager = Manager::new(url.parse().expect("a URL"), NoTls);
+        let pool = Pool::builder(manager).max_size(connections).build().expect("a pool");
+        Self { url: url.to_owned(), pool }
+    }
+
+    async fn store(&self, connections: usize) -> Arc<PostgresStore> {
+        let options = Options { connections, ..Options::default() };
+        Arc::new(PostgresStore::connect(&self.url, options).await.expect("the store opens"))
+    }
+
+    async fn sql(&self, sql: &str) {
+        self.pool.get().await.expect("a connection").batch_execute(sql).await.expect("it runs");
+    }
+
+    async fn effects(&self, key: &str) -> u32 {
+        let client = self.pool.get().await.expect("a connection");
+        let row = client
+            .query_one("SELECT count(*) FROM public.effect WHERE key = $1", &[&key])
+            .await
+            .expect("a count");
+        u32::try_from(row.get::<_, i64>(0)).expect("a small count")
+    }
+
+    fn app(&self, store: &Arc<PostgresStore>, guarantee: Guarantee) -> Router {
+        let handler = match guarantee {
+            Guarantee::Atomic => post(atomic),
+            Guarantee::Fenced | Guarantee::None => post(fenced),
+        };
+        let gate = gate(Arc::clone(store) as _, guarantee);
+        Router::new().route("/orders", handler).with_state(self.pool.clone()).layer(gate)
+    }
+}
+
+async fn insert(client: &tokio_postgres::Transaction<'_>, key: &str) -> Result<(), NotDone> {
+    client.execute("INSERT INTO public.effect (key) VALUES ($1)", &[&key]).await.map_err(failed)?;
+    Ok(())
+}
+
+async fn atomic(State(pool): State<Pool>, grant: Grant) -> Response {
+    let work = async || {
+        let mut connection = pool.get().await.map_err(failed)?;
+        let tx = connection.transaction().await.map_err(failed)?;
+        insert(&tx, grant.id().key.as_str()).await?;
+        grant.commit(tx, answer::text(StatusCode::CREATED, "done")).await
+    };
+    work().await.into_response()
+}
+
+async fn fenced(State(pool): State<Pool>, grant: Grant) -> Response {
+    let client = pool.get().await.expect("a connection");
+    client
+        .execute("INSERT INTO public.effect (key) VALUES ($1)", &[&grant.id().key.as_str()])
+        .await
+        .expect("an effect");
+    (StatusCode::CREATED, "done").into_response()
+}
+
+/// Sends so many requests with one key at once.
+async fn storm(app: &Router, key: &str, count: usize) -> Vec<(u16, String)> {
+    let at = generated_at();
+    let calls: Vec<_> = (0..count)
+        .map(|_| {
+            let (app, key, at) = (app.clone(), key.to_owned(), at.clone());
+            tokio::spawn(async move { send(app, &key, &at).await })
+        })
+        .collect();
+    let mut answers = Vec::new();
+    for call in calls {
+        answers.push(call.await.expect("no call panics"));
+    }
+    answers
+}
+
+const OTHER: &str = "SEMEL_TEST_OTHER_PROCESS";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_key_over_two_processes_takes_effect_once() {
+    if let Ok(url) = std::env::var(OTHER) {
+        let (url, key) = url.split_once('|').expect("a URL and a key");
+        let shop = Shop::at(url, 8);
+        let store = shop.store(4).await;
+        for (status, body) in storm(&shop.app(&store, Guarantee::Fenced), key, 100).await {
+            println!("answer {status} {body}");
+        }
+        return;
+    }
+    let shop = Shop::create("two").await;
+    let key = key(0, Step::Accepted);
+    let other = Command::new(std::env::current_exe().expect("this program has a path"))
+        .args(["--exact", "one_key_over_two_processes_takes_effect_once", "--nocapture"])
+        .env(OTHER, format!("{}|{key}", shop.url))
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("another process starts");
+    let store = shop.store(4).await;
+    let mut answers = storm(&shop.app(&store, Guarantee::Fenced), &key, 100).await;
+    let output = other.wait_with_output().expect("the other process ends");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let others = text
+        .lines()
+        .filter_map(|line| line.split_once("answer "))
+        .map(|(_, answer)| answer.split_once(' ').expect("two words"));
+    answers.extend(others.map(|(status, body)| (status.parse().expect("a status"), body.to_owned())));
+    assert_eq!(answers.len(), 200);
+    assert!(answers.iter().all(|answer| *answer == (201, "done".to_owned())), "{answers:?}");
+    assert_eq!(shop.effects(&key).await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pool_of_two_connections_never_deadlocks() {
+    for guarantee in [Guarantee::Fenced, Guarantee::Atomic] {
+        let shop = Shop::create(&format!("small_{}", guarantee.name())).await;
+        let small = Shop::at(&shop.url, 2);
+        let store = small.store(2).await;
+        let app = small.app(&store, guarantee);
+        let calls: Vec<_> = (0..200)
+            .map(|n| {
+                let app = app.clone();
+                // Half of them share keys, so that some wait while others hold.
+                let key = key(n / 2, Step::Accepted);
+                tokio::spawn(async move { send(app, &key, &generated_at()).await })
+            })
+            .collect();
+        for call in calls {
+            let answered = tokio::time::timeout(Duration::from_secs(60), call).await.expect("no deadlock");
+            assert_eq!(answered.expect("no call panics").0, 201);
+        }
+        for n in 0..100 {
+            assert_eq!(shop.effects(&key(n, Step::Accepted)).await, 1);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_process_leaves_no_half_truth() {
+    let at = generated_at();
+    if let Some(task) = Task::of_this_process() {
+        let shop = Shop::at(&task.world, 4);
+        let store = shop.store(2).await;
+        let app = shop.app(&store, task.guarantee);
+        task.stop_at_step();
+        send(app, &task.key, &at).await;
+        unreachable!("every step is taken");
+    }
+    let shop = Shop::create("crash").await;
+    let store = shop.store(4).await;
+    for guarantee in [Guarantee::Atomic, Guarantee::Fenced] {
+        let app = shop.app(&store, guarantee);
+        for step in Step::ALL {
+            // An atomic handler has settled before its answer is read, and the gate settles nothing.
+            if guarantee == Guarantee::Atomic && matches!(step, Step::Captured | Step::Settled) {
+                continue;
+            }
+            let tasks: Vec<Task> = (0..RUNS)
+                .map(|run| Task {
+                    world: shop.url.clone(),
+                    guarantee,
+                    step,
+                    key: format!(
+                        "{}{}",
+                        if guarantee == Guarantee::Atomic { "a" } else { "f" },
+                        &key(run, step)[1..]
+                    ),
+                })
+                .collect();
+            tasks.iter().for_each(|task| task.kill_at_step("a_killed_process_leaves_no_half_truth"));
+            // Only time makes the claims of a dead process anybody's business.
+            shop.sql("UPDATE semel.clock SET offset_ms = offset_ms + 31000, revision = revision + 1").await;
+            for task in &tasks {
+                let effects_after_crash = shop.effects(&task.key).await;
+                let filter = Filter {
+                    state: Some(RecordState::Settled),
+                    principal: Some("alice".to_owned()),
+                    limit: 100_000,
+                    ..Filter::default()
+                };
+                let records = store.list(&filter).await.expect("the store answers");
+                let has_record = records.iter().any(|entry| entry.id.key.as_str() == task.key);
+                let retry = send(app.clone(), &task.key, &at).await;
+                let effects_after_retry = shop.effects(&task.key).await;
+                judge(task, &Found { effects_after_crash, has_record, retry, effects_after_retry });
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_is_away_executes_nothing() {
+    let shop = Shop::create("away").await;
+    let store = shop.store(2).await;
+    let app = shop.app(&store, Guarantee::Fenced);
+    let key = key(0, Step::Accepted);
+    // The schema is taken away under the store: every call fails, as with a server that is gone.
+    shop.sql("ALTER SCHEMA semel RENAME TO hidden").await;
+    let (status, body) = send(app.clone(), &key, &generated_at()).await;
+    assert_eq!((status, body.contains("STORE_UNAVAILABLE")), (503, true), "{body}");
+    assert_eq!(shop.effects(&key).await, 0);
+    shop.sql("ALTER SCHEMA hidden RENAME TO semel").await;
+    assert_eq!(send(app, &key, &generated_at()).await.0, 201);
+}
