@@ -1,11 +1,13 @@
 //! The project's own commands, run as `cargo xtask NAME`. Owns the table of commands and the exit codes;
 //! refuses any command or flag that it does not know.
 
+mod binaries;
 mod ci;
 mod failure;
 mod flags;
 mod mutate;
 mod os;
+mod planted;
 mod process;
 mod services;
 mod test;
@@ -32,6 +34,7 @@ const COMMANDS: &[Entry] = &[
         about: "break the contract's decisions one by one and see each caught",
         run: mutate::run,
     },
+    Entry { name: "planted", about: "plant known bugs one by one and see each caught", run: planted::run },
 ];
 
 fn main() -> ExitCode {

@@ -1,18 +1,15 @@
 //! `cargo xtask mutate-decide`: breaks the decision table one cell at a time and sees the tests of the table catch it.
 //! The table is compiled once; which cell is wrong is chosen at run time.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use semel_contract::decide::CELLS;
-use serde_json::Value;
 
+use crate::binaries::{self, TestBinary, Verdict};
 use crate::failure::Failure;
 use crate::flags::{Asked, only_help};
-use crate::process;
 
 const USAGE: &str = "Usage: cargo xtask mutate-decide
 
@@ -21,8 +18,6 @@ against each. Prints how many flips were caught; fails if one was not.";
 
 /// The variable by which the contract is told which cell to flip.
 const VARIABLE: &str = "SEMEL_MUTATE_CELL";
-/// What a test binary exits with when a test failed. Anything else is not a catch but a fault of the run.
-const TESTS_FAILED: i32 = 101;
 
 pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
     if only_help(args, USAGE)? == Asked::Help {
@@ -30,7 +25,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
         return Ok(());
     }
     let tests = build()?;
-    if verdict(&tests, None)? != Verdict::Passed {
+    if verdict(&tests, None)?.caught_by().is_some() {
         return Err(Failure::Failed(
             "the tests of the table fail without any flip; mend them first".to_owned(),
         ));
@@ -43,55 +38,24 @@ pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
     }
 }
 
-#[derive(PartialEq, Eq)]
-enum Verdict {
-    Passed,
-    Caught,
+/// Builds the tests of the table with the switch in them.
+fn build() -> Result<TestBinary, String> {
+    let built =
+        binaries::build(&["--package", "semel-contract", "--features", "mutate", "--test", "decisions"])?;
+    built
+        .into_iter()
+        .next()
+        .ok_or_else(|| "cargo did not say where it put the tests named decisions".to_owned())
 }
 
-/// Builds the tests of the table with the switch in them, and says where they are.
-fn build() -> Result<PathBuf, String> {
-    let mut command = process::cargo(&[
-        "test",
-        "--package",
-        "semel-contract",
-        "--features",
-        "mutate",
-        "--test",
-        "decisions",
-        "--no-run",
-        "--message-format",
-        "json",
-    ]);
-    let output = process::read(&mut command)?;
-    let built = output.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let binary = built
-        .filter(|message| message["target"]["name"] == "decisions")
-        .find_map(|message| message["executable"].as_str().map(PathBuf::from));
-    binary.ok_or_else(|| "cargo did not say where it put the tests named decisions".to_owned())
-}
-
-/// Runs the tests, with one cell flipped or none.
-fn verdict(tests: &Path, cell: Option<usize>) -> Result<Verdict, String> {
-    let mut command = Command::new(tests);
-    // The tests of the table are those named after its cells.
-    command.args(["--quiet", "cell"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    command.env_remove(VARIABLE).env("RUST_BACKTRACE", "0");
-    if let Some(cell) = cell {
-        command.env(VARIABLE, cell.to_string());
-    }
-    let status = command.status().map_err(|error| format!("cannot start {}: {error}", tests.display()))?;
-    match status.code() {
-        Some(0) => Ok(Verdict::Passed),
-        Some(TESTS_FAILED) => Ok(Verdict::Caught),
-        Some(_) | None => {
-            Err(format!("{} ended with {status}, which is neither passed nor failed", tests.display()))
-        }
-    }
+/// Runs the tests of the table, which are those named after its cells, with one cell flipped or none.
+fn verdict(tests: &TestBinary, cell: Option<usize>) -> Result<Verdict, String> {
+    let cell = cell.map(|cell| cell.to_string());
+    tests.run(&["cell"], cell.as_deref().map(|cell| (VARIABLE, cell)))
 }
 
 /// The cells whose flip no test noticed.
-fn flip_all(tests: &Path) -> Result<Vec<usize>, String> {
+fn flip_all(tests: &TestBinary) -> Result<Vec<usize>, String> {
     let next = AtomicUsize::new(0);
     let survivors = Mutex::new(Vec::new());
     let work = || -> Result<(), String> {
@@ -103,7 +67,7 @@ fn flip_all(tests: &Path) -> Result<Vec<usize>, String> {
             if cell.is_multiple_of(200) {
                 eprintln!("xtask: {cell} of {CELLS} cells flipped");
             }
-            if verdict(tests, Some(cell))? == Verdict::Passed {
+            if verdict(tests, Some(cell))?.caught_by().is_none() {
                 survivors.lock().expect("no flip panics").push(cell);
             }
         }

@@ -2,6 +2,7 @@
 //! `spec/vectors/decisions.json`, and `cargo xtask mutate-decide` shows that no cell can change unseen.
 
 use crate::fingerprint::Fingerprint;
+use crate::planted::{self, Bug};
 use crate::problem::Kind;
 use crate::profile::{FailedKey, InFlight, Mismatch, OnUnknown, Profile};
 use crate::record::{Guarantee, Record, State};
@@ -204,7 +205,9 @@ impl Cell {
     /// The decision of this cell.
     pub fn decide(self) -> Decision {
         let decision = match (self.table(), self.age) {
-            (Decision::Execute(_), Age::TooOld) => Decision::Refuse(Kind::TooOld),
+            (Decision::Execute(_), Age::TooOld) if !planted::is(Bug::TooOldExecuted) => {
+                Decision::Refuse(Kind::TooOld)
+            }
             (decision, Age::InTime | Age::TooOld) => decision,
         };
         #[cfg(feature = "mutate")]

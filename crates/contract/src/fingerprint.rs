@@ -10,6 +10,7 @@ use subtle::ConstantTimeEq;
 
 use crate::hex::hex;
 use crate::json::{Json, Pointer};
+use crate::planted::{self, Bug};
 use crate::problem::{Kind, Problem};
 use crate::request::Body;
 
@@ -230,7 +231,15 @@ impl Recipe {
             return sink(form.content());
         }
         length_prefixed(sink, b"semel.fingerprint.1");
-        for input in Input::ALL.into_iter().filter(|input| self.inputs.contains(input)) {
+        let counts = |input: &Input| {
+            let is_planted = match input {
+                Input::Params => planted::is(Bug::FingerprintWithoutPath),
+                Input::Body => planted::is(Bug::FingerprintWithoutBody),
+                Input::Method | Input::Route | Input::Query | Input::Principal => false,
+            };
+            self.inputs.contains(input) && !is_planted
+        };
+        for input in Input::ALL.into_iter().filter(counts) {
             sink(&[input.letter()]);
             match input {
                 Input::Method => length_prefixed(sink, parts.method.as_bytes()),

@@ -28,6 +28,7 @@ pub mod limits;
 #[cfg(feature = "mutate")]
 pub mod mutate;
 pub mod outcome;
+pub mod planted;
 pub mod problem;
 pub mod profile;
 pub mod record;

@@ -1,5 +1,6 @@
 //! Decides what is recorded when an attempt ends. Never talks to a store: the gate carries the disposition out.
 
+use crate::planted::{self, Bug};
 use crate::profile::{OnError, OnUnknown, Profile};
 use crate::record::Guarantee;
 
@@ -93,7 +94,7 @@ pub fn dispose(profile: &Profile, guarantee: Guarantee, ending: Ending) -> Dispo
     let (status, told) = match ending {
         Ending::NotSent => return Disposition::Release,
         // An atomic attempt that broke off was rolled back with its transaction.
-        Ending::CutOff if atomic => return Disposition::Release,
+        Ending::CutOff if atomic || planted::is(Bug::UnknownFreed) => return Disposition::Release,
         Ending::CutOff => return Disposition::Unknown,
         Ending::Answered { status, told } => (status, told),
     };
@@ -107,7 +108,9 @@ pub fn dispose(profile: &Profile, guarantee: Guarantee, ending: Ending) -> Dispo
         _ if atomic && status >= 500 => Disposition::Release,
         Some(Keep::Settle) if atomic && status < 400 => Disposition::NotSettled,
         Some(Keep::Settle) => Disposition::Settle,
+        Some(Keep::Release) if planted::is(Bug::TransientErrorKept) => Disposition::Settle,
         Some(Keep::Release) => Disposition::Release,
+        None if planted::is(Bug::ServerErrorReleased) => Disposition::Release,
         None => match (profile.on_error, profile.on_unknown) {
             (OnError::Release, _) => Disposition::Release,
             (OnError::Replay, OnUnknown::Hold) => Disposition::SettleUnknown,

@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 
 use crate::hex::hex;
 use crate::identity::Caller;
+use crate::planted::{self, Bug};
 
 /// The identity under which a key is stored: SHA-256 over length-prefixed parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -28,7 +29,7 @@ impl ScopePolicy {
     /// principal, so that every scope belongs to somebody.
     pub fn scope(self, caller: &Caller, endpoint: &str) -> Scope {
         let tenant = caller.tenant.as_deref().filter(|_| self.tenant);
-        let by_principal = self.principal || tenant.is_none();
+        let by_principal = (self.principal || tenant.is_none()) && !planted::is(Bug::ScopeWithoutPrincipal);
         Scope::of(
             tenant,
             by_principal.then_some(caller.principal.as_str()),

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use crate::planted::{self, Bug};
 use crate::problem::{Kind, Problem};
 use crate::time::{Timestamp, millis_of};
 
@@ -69,7 +70,7 @@ impl Staleness {
             (Submitted::Ignore | Submitted::Refuse | Submitted::Correct, _) => generated,
         };
         let age = now.millis_since(generated);
-        if age > millis_of(self.cap).saturating_add(grace) {
+        if age > millis_of(self.cap).saturating_add(grace) && !planted::is(Bug::StaleAccepted) {
             Verdict::Stale { age_days: u64::try_from(age / DAY_MILLIS).unwrap_or(0) }
         } else if age < -grace {
             Verdict::Future

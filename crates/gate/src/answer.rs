@@ -5,6 +5,7 @@ use std::time::Duration;
 use axum_core::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, response};
+use semel_contract::planted::{self, Bug};
 use semel_contract::problem::render::Rendered;
 use semel_contract::problem::{Kind, Problem};
 use semel_contract::profile::{Hashes, Profile, Replay};
@@ -75,7 +76,7 @@ pub(crate) fn kept(parts: &response::Parts, body: Bytes, outcome_unknown: bool) 
         .collect();
     let is_kept = |name: &HeaderName| {
         let name = name.as_str();
-        !NEVER_KEPT.contains(&name)
+        (!NEVER_KEPT.contains(&name) || (name == "set-cookie" && planted::is(Bug::CookieKept)))
             && !name.starts_with("semel-")
             && !named_by_connection.iter().any(|named| named == name)
     };

@@ -13,6 +13,7 @@ use http::{HeaderValue, Request, Response};
 use semel_contract::decide::Claim;
 use semel_contract::identity::Caller;
 use semel_contract::outcome::{Disposition, Ending, Told, dispose};
+use semel_contract::planted::{self, Bug};
 use semel_contract::problem::{Kind, Problem};
 use semel_contract::record::{Fence, Guarantee};
 use semel_contract::time::Timestamp;
@@ -91,7 +92,7 @@ fn wish(job: &Context, how: Claim, replaces: Option<Fence>) -> Wish {
         guarantee: job.route.profile.guarantee,
         fingerprint: arrival.fingerprint,
         payload_hash: arrival.payload_hash,
-        rotation: arrival.rotation,
+        rotation: arrival.rotation.filter(|_| !planted::is(Bug::RotationUnnoticed)),
         about: arrival.about.clone(),
     }
 }
@@ -176,7 +177,7 @@ where
         return held.not_sent("the service was not ready").await;
     }
     // The last moment before the first byte: past the first lease somebody else may already act on this key.
-    if context.shared.clock.read().ticks >= dispatch_by {
+    if context.shared.clock.read().ticks >= dispatch_by && !planted::is(Bug::DispatchAfterLease) {
         return held.not_sent("the claim took longer than its lease").await;
     }
     Step::Dispatched.taken();
@@ -296,6 +297,10 @@ impl Held<'_> {
                 self.answer_once(Settlement::Settle(kept), Response::from_parts(parts, Body::from(bytes)))
                     .await
             }
+            Captured::Passing(body) if planted::is(Bug::LargeAnswerForgotten) => {
+                self.settle(Settlement::Release).await;
+                Response::from_parts(parts, body)
+            }
             Captured::Passing(body) => {
                 let tombstone = answer::kept(&parts, Bytes::new(), outcome_unknown);
                 self.answer_once(Settlement::Unkept(tombstone), Response::from_parts(parts, body)).await
@@ -313,6 +318,10 @@ impl Held<'_> {
 
     /// Answers, once the settlement is durable.
     async fn answer_once(&self, settlement: Settlement, response: Response<Body>) -> Response<Body> {
+        if planted::is(Bug::AnswerBeforeSettle) {
+            self.settle_in_background(settlement, WRITE_PAUSE);
+            return response;
+        }
         match self.settle(settlement).await {
             Settled::Durable => response,
             Settled::Superseded => {

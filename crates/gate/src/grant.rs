@@ -35,10 +35,15 @@ impl Grant {
         Self(Arc::new(Inner { id, fence, lifetime, store, settled: Mutex::new(None) }))
     }
 
+    /// Where the record is kept.
+    pub fn records(&self) -> &dyn ClaimStore {
+        &*self.0.store
+    }
+
     /// The gate's store, when it is of this kind.
     #[cfg(any(feature = "sqlite", feature = "postgres"))]
     pub(crate) fn store<S: ClaimStore>(&self) -> Result<&S, NotDone> {
-        let store: &dyn std::any::Any = &*self.0.store;
+        let store: &dyn std::any::Any = self.records();
         store.downcast_ref().ok_or(NotDone::WrongStore)
     }
 

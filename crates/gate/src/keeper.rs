@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
+use semel_contract::planted::{self, Bug};
 use semel_contract::record::Fence;
 use semel_store::{ClaimStore, Id};
 
@@ -78,6 +79,9 @@ async fn renew(store: Weak<dyn ClaimStore>, held: Weak<Mutex<Held>>) {
             by_lease.entry(*lease).or_default().push((id.clone(), *fence));
         }
         for (lease, claims) in by_lease {
+            if planted::is(Bug::LeaseNotRenewed) {
+                continue;
+            }
             // A renewal that fails is tried again in the next round; a lost lease is noticed at the settlement.
             if let Err(error) = store.renew(&claims, lease).await {
                 tracing::warn!(%error, claims = claims.len(), "failed to renew leases");

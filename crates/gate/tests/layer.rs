@@ -801,6 +801,43 @@ async fn only_what_surely_was_not_sent_frees_the_key() {
     }
 }
 
+/// A service that takes so long to become ready that the first lease has lapsed.
+#[derive(Clone)]
+struct SlowToBeReady {
+    world: World,
+    late: Duration,
+}
+
+impl tower::Service<Request<Body>> for SlowToBeReady {
+    type Response = Response<Body>;
+    type Error = std::convert::Infallible;
+    type Future = std::future::Ready<Result<Response<Body>, std::convert::Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut std::task::Context<'_>) -> std::task::Poll<Result<(), Self::Error>> {
+        self.world.clock.advance(self.late);
+        std::task::Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<Body>) -> Self::Future {
+        self.world.runs.fetch_add(1, Ordering::SeqCst);
+        std::future::ready(Ok(Response::new(Body::from("done"))))
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_dispatched_once_the_first_lease_has_lapsed() {
+    for (late, runs) in [(10, 1), (31, 0)] {
+        let world = World::new();
+        let gate = world.gate().route(Route::new("r", "POST /r").unwrap()).build().unwrap();
+        let service = tower::Layer::layer(
+            &gate,
+            SlowToBeReady { world: world.clone(), late: Duration::from_secs(late) },
+        );
+        let response = service.oneshot(request("/r", Some("k"), "")).await.unwrap();
+        assert_eq!((response.status() == 200, world.runs()), (runs == 1, runs), "{late} s");
+    }
+}
+
 #[tokio::test]
 async fn an_operation_without_http_runs_once() {
     let world = World::new();

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use semel_contract::decide::{Claim, Standing};
+use semel_contract::planted::{self, Bug};
 use semel_contract::profile::Lifetime;
 use semel_contract::record::{Fence, Guarantee, Record, State};
 use semel_contract::time::Timestamp;
@@ -69,6 +70,9 @@ impl Rows {
     }
 
     fn remove(&mut self, id: &Id) {
+        if planted::is(Bug::FencesReused) {
+            self.last_fence = 0;
+        }
         self.entries.remove(id);
         self.rotations.retain(|_, known| known != id);
     }
@@ -130,7 +134,11 @@ impl Rows {
         lifetime: &Lifetime,
         now: Timestamp,
     ) -> Written {
-        let Some(entry) = self.entries.get_mut(id).filter(|entry| entry.record.fence == fence) else {
+        let Some(entry) = self
+            .entries
+            .get_mut(id)
+            .filter(|entry| entry.record.fence == fence || planted::is(Bug::NoFenceOnSettle))
+        else {
             return Written::Superseded;
         };
         match entry.record.state {
@@ -313,6 +321,7 @@ impl ClaimStore for MemoryStore {
                     entry.record.state = State::Unknown;
                     swept.unknown += 1;
                 }
+                Standing::Claimed if planted::is(Bug::SweepsLiveClaims) => gone.push(id.clone()),
                 Standing::Abandoned => {
                     gone.push(id.clone());
                     swept.released += 1;

@@ -1,0 +1,91 @@
+//! Test programs: built once, run many times with one variable changed. Owns how a failed test is told from a failed run.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::process;
+
+/// What a test program exits with when a test failed. Anything else is not a catch but a fault of the run.
+const TESTS_FAILED: i32 = 101;
+
+/// A test program that is built.
+pub(crate) struct TestBinary {
+    pub(crate) name: String,
+    path: PathBuf,
+    package: PathBuf,
+}
+
+/// What a run of a test program came to.
+pub(crate) enum Verdict {
+    /// Every test passed.
+    Passed,
+    /// This test failed, perhaps with others.
+    Caught(String),
+}
+
+impl Verdict {
+    /// The test that noticed something.
+    pub(crate) fn caught_by(&self) -> Option<&str> {
+        match self {
+            Verdict::Passed => None,
+            Verdict::Caught(test) => Some(test),
+        }
+    }
+}
+
+/// Builds the test programs that these arguments of `cargo test` choose.
+pub(crate) fn build(args: &[&str]) -> Result<Vec<TestBinary>, String> {
+    let output = process::read(&mut process::cargo(
+        &[&["test"], args, &["--no-run", "--message-format", "json"]].concat(),
+    ))?;
+    let messages = output.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let built = messages.filter_map(|message| {
+        let path = PathBuf::from(message["executable"].as_str()?);
+        let package = PathBuf::from(message["manifest_path"].as_str()?).parent()?.to_path_buf();
+        let is_test = message["profile"]["test"] == true;
+        is_test.then(|| TestBinary {
+            name: message["target"]["name"].as_str().unwrap_or("?").to_owned(),
+            path,
+            package,
+        })
+    });
+    Ok(built.collect())
+}
+
+impl TestBinary {
+    /// Runs the program with these arguments and one variable set.
+    pub(crate) fn run(&self, args: &[&str], variable: Option<(&str, &str)>) -> Result<Verdict, String> {
+        let mut command = Command::new(&self.path);
+        command.args(args).current_dir(&self.package).stdin(Stdio::null()).stderr(Stdio::null());
+        command.env("RUST_BACKTRACE", "0").envs(variable);
+        let output =
+            command.output().map_err(|error| format!("cannot start {}: {error}", self.path.display()))?;
+        match output.status.code() {
+            Some(0) => Ok(Verdict::Passed),
+            Some(TESTS_FAILED) => Ok(Verdict::Caught(first_failed(&String::from_utf8_lossy(&output.stdout)))),
+            Some(_) | None => {
+                Err(format!("{} ended with {}, which is neither passed nor failed", self.name, output.status))
+            }
+        }
+    }
+}
+
+/// The first test that a program's output says has failed.
+fn first_failed(output: &str) -> String {
+    let failed = output.lines().find_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"));
+    failed.unwrap_or("a test").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_failed_test_is_named() {
+        let output = "running 2 tests\ntest good ... ok\ntest bad_one ... FAILED\n";
+        assert_eq!(first_failed(output), "bad_one");
+        assert_eq!(first_failed(""), "a test");
+    }
+}
