@@ -101,13 +101,13 @@ fn wish(job: &Context, how: Claim, replaces: Option<Fence>) -> Wish {
 async fn claim(job: &Context, wish: Wish) -> Result<Claimed, StoreError> {
     let mut pause = WRITE_PAUSE;
     for _ in 1..WRITE_TRIES {
-        match job.shared.store.claim(wish.clone()).await {
+        match measure::store("claim", job.shared.store.claim(wish.clone())).await {
             Err(StoreError::Unknown(_)) => tokio::time::sleep(pause).await,
             other => return other,
         }
         pause *= 2;
     }
-    job.shared.store.claim(wish).await
+    measure::store("claim", job.shared.store.claim(wish)).await
 }
 
 /// Claims the key and, once it is held, runs the request.
@@ -337,14 +337,9 @@ impl Held<'_> {
     async fn settle(&self, settlement: Settlement) -> Settled {
         let mut pause = WRITE_PAUSE;
         for _ in 0..WRITE_TRIES {
-            let lifetime = &self.job.route.profile.lifetime;
-            match self
-                .job
-                .shared
-                .store
-                .settle(&self.job.arrival.id, self.fence, settlement.clone(), lifetime)
-                .await
-            {
+            let (store, lifetime) = (&self.job.shared.store, &self.job.route.profile.lifetime);
+            let settling = store.settle(&self.job.arrival.id, self.fence, settlement.clone(), lifetime);
+            match measure::store("settle", settling).await {
                 Ok(Written::Done) => {
                     Step::Settled.taken();
                     return Settled::Durable;

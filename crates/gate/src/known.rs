@@ -36,8 +36,8 @@ impl Context {
     }
 
     pub(crate) async fn look_up(&self) -> Result<Known, Problem> {
-        let (entry, now) =
-            self.shared.store.look_up(&self.arrival.id).await.map_err(|error| store_away(&error))?;
+        let found = measure::store("look-up", self.shared.store.look_up(&self.arrival.id)).await;
+        let (entry, now) = found.map_err(|error| store_away(&error))?;
         Ok((entry.map(Box::new), now))
     }
 

@@ -1,7 +1,11 @@
 //! What is counted. Never labelled by key or principal: labels are routes and kinds, of which there are few.
 
-use metrics::counter;
+use std::future::Future;
+
+use metrics::{counter, histogram};
 use semel_contract::problem::Kind;
+use semel_store::StoreError;
+use tokio::time::Instant;
 
 fn answered(route: &str, how: &'static str) {
     counter!("semel_gate_answers_total", "route" => route.to_owned(), "answer" => how).increment(1);
@@ -36,6 +40,25 @@ pub(crate) fn waiting(route: &str) {
 /// An outcome became unknown.
 pub(crate) fn unknown(route: &str) {
     counter!("semel_gate_unknown_total", "route" => route.to_owned()).increment(1);
+}
+
+/// A key was used again after its record had expired, before it was swept.
+pub(crate) fn expired_access(route: &str) {
+    counter!("semel_gate_expired_access_total", "route" => route.to_owned()).increment(1);
+}
+
+/// Times a call of the store, and counts the calls that fail.
+pub(crate) async fn store<T>(
+    call: &'static str,
+    reply: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    let started = Instant::now();
+    let result = reply.await;
+    histogram!("semel_gate_store_seconds", "call" => call).record(started.elapsed().as_secs_f64());
+    if result.is_err() {
+        counter!("semel_gate_store_errors_total", "call" => call).increment(1);
+    }
+    result
 }
 
 /// A limiter could not be asked.

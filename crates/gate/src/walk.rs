@@ -9,6 +9,7 @@ use http::{Request, Response};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use semel_contract::age;
 use semel_contract::decide::{self, Claim, Decision, decide};
+use semel_contract::hex::hex;
 use semel_contract::identity::Caller;
 use semel_contract::key::{Presence, Source};
 use semel_contract::planted::{self, Bug};
@@ -18,6 +19,7 @@ use semel_contract::request;
 use semel_contract::time::Timestamp;
 use semel_store::{Entry, StoreError};
 use tower_service::Service;
+use tracing::Instrument;
 
 use crate::answer;
 use crate::arrival::{self, Arrival, KeyRead, Whole};
@@ -164,7 +166,15 @@ where
     }
 
     async fn run(mut self) -> Response<Body> {
-        let mut response = match self.decide().await {
+        // Keys never stand in logs; their hashes are enough to follow one.
+        let key = hex(&self.context.arrival.id.hash()[..8]);
+        let span = tracing::info_span!(
+            "semel",
+            route = self.context.route.name,
+            request_id = self.context.request_id,
+            key
+        );
+        let mut response = match self.decide().instrument(span).await {
             Ok(response) => response,
             Err(problem) => {
                 measure::refused(&self.context.route.name, problem.kind);
@@ -199,6 +209,9 @@ where
                 decide::Arrival { fingerprints: &fingerprints, first_sent: self.context.arrival.first_sent };
             match decide(profile, &arrival, entry.as_ref().map(|entry| &entry.record), now) {
                 Decision::Execute(how) => {
+                    if how == Claim::TakeOver {
+                        measure::expired_access(&context.route.name);
+                    }
                     match self.execute(how, entry.map(|entry| entry.record.fence), now).await? {
                         Executed::Answered(response) => return Ok(response),
                         Executed::Known(found) => known = found,
@@ -243,11 +256,12 @@ where
             let outcome = claim_and_run(job, how, replaces).await;
             return self.carry_on(outcome);
         }
-        let task = tokio::spawn(async move {
+        let attempt = async move {
             let outcome = claim_and_run(job, how, replaces).await;
             drop(permit);
             outcome
-        });
+        };
+        let task = tokio::spawn(attempt.in_current_span());
         match task.await {
             Ok(outcome) => self.carry_on(outcome),
             Err(error) => match error.try_into_panic() {

@@ -10,11 +10,11 @@ use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use axum::routing::post;
+use axum::routing::{any, post};
 use futures_util::stream;
 use http_body_util::BodyExt;
 use proptest::collection::vec;
-use proptest::prelude::*;
+use proptest::prelude::{Just, ProptestConfig, Strategy, any as arbitrary, prop_oneof, proptest};
 use proptest::sample::select;
 use semel_contract::identity::Identity;
 use semel_contract::key::{Format, Pattern, Source, Syntax};
@@ -80,7 +80,10 @@ impl World {
         let identity = "trusted:X-User".parse::<Identity>().unwrap();
         let gate = routes(Gate::on(store).identity(identity)).build().unwrap();
         let runs = Arc::new(AtomicUsize::new(0));
-        let handlers = Router::new().route("/orders", post(handle)).route("/any/{*rest}", post(handle));
+        let mut handlers = Router::new().route("/orders", post(handle)).route("/any/{*rest}", post(handle));
+        for (name, _) in presets::PRESETS {
+            handlers = handlers.route(&format!("/{name}/{{*rest}}"), any(handle));
+        }
         let app = handlers.with_state(Arc::clone(&runs)).layer(gate);
         Self { app, runs, _folder: folder }
     }
@@ -88,8 +91,9 @@ impl World {
     /// Two routes of one profile, on every store.
     fn of(profile: &Profile) -> Vec<Self> {
         let route = |name, pattern| Route::new(name, pattern).unwrap().profile(profile.clone());
-        let routes =
-            |gate: GateBuilder| gate.route(route("orders", "POST /orders")).route(route("any", "* /any/{rest*}"));
+        let routes = |gate: GateBuilder| {
+            gate.route(route("orders", "POST /orders")).route(route("any", "* /any/{rest*}"))
+        };
         stores().into_iter().map(|store| World::new(store, routes)).collect()
     }
 
@@ -147,7 +151,9 @@ async fn a_body_that_is_too_large_or_breaks_off_is_refused() {
     for world in World::of(&presets::ietf()) {
         world.refuses("one byte too many", 413, with_body(good("large"), "x".repeat(limit + 1))).await;
         let without_end = stream::repeat_with(|| Ok::<_, std::io::Error>(Bytes::from_static(&[b'x'; 4096])));
-        world.refuses("a body without end", 413, with_body(good("large"), Body::from_stream(without_end))).await;
+        world
+            .refuses("a body without end", 413, with_body(good("large"), Body::from_stream(without_end)))
+            .await;
         let pieces = [Ok(Bytes::from_static(b"{\"a\"")), Err(std::io::Error::other("gone"))];
         let broken = Body::from_stream(stream::iter(pieces));
         world.refuses("a body that breaks off", 400, with_body(good("large"), broken)).await;
@@ -203,7 +209,7 @@ async fn json_that_is_too_deep_or_broken_is_taken_as_the_bytes_that_it_is() {
 
 #[tokio::test]
 async fn json_that_cannot_be_read_is_refused_where_something_is_read_from_it() {
-    let in_body = Source::Json("/id".parse().unwrap());
+    let in_body: Source = "json:/id".parse().unwrap();
     let mut profile = Profile { name: "in-body", ..presets::ietf() };
     profile.key.sources = vec![in_body];
     for world in World::of(&profile) {
@@ -216,7 +222,8 @@ async fn json_that_cannot_be_read_is_refused_where_something_is_read_from_it() {
         world.takes_once("a good one", || with_body(good("-"), "{\"id\":\"a\"}")).await;
     }
     for world in World::of(&presets::walker()) {
-        for body in [nested("[", "]"), nested("{\"clientGeneratedAt\":", "}"), String::new(), "[]".to_owned()] {
+        for body in [nested("[", "]"), nested("{\"clientGeneratedAt\":", "}"), String::new(), "[]".to_owned()]
+        {
             world.refuses("no time in it", 400, with_body(good(UUID), body)).await;
         }
         for time in ["\"\\u0000\"", "\"99999-01-01T00:00:00Z\"", "1e400", "\"2025-02-30T00:00:00Z\"", "{}"] {
@@ -228,7 +235,9 @@ async fn json_that_cannot_be_read_is_refused_where_something_is_read_from_it() {
 
 fn many(request: Request, count: usize, line: impl Fn(usize) -> (HeaderName, HeaderValue)) -> Request {
     let (mut parts, body) = request.into_parts();
-    (0..count).map(line).for_each(|(name, value)| drop(parts.headers.append(name, value)));
+    for (name, value) in (0..count).map(line) {
+        parts.headers.append(name, value);
+    }
     Request::from_parts(parts, body)
 }
 
@@ -254,7 +263,9 @@ async fn headers_without_number_or_measure_are_refused_or_passed_over() {
             .enumerate()
         {
             let doubled = || many(good(&format!("types-{n}")), 1, line("content-type", types[0]));
-            world.takes_once("two content types", || many(doubled(), 1, line("content-type", types[1]))).await;
+            world
+                .takes_once("two content types", || many(doubled(), 1, line("content-type", types[1])))
+                .await;
         }
         for (n, length) in ["0", "5", "-1", "x", "99999999999999999999999", ""].into_iter().enumerate() {
             let key = format!("length-{n}");
@@ -282,9 +293,10 @@ async fn nothing_at_all_is_refused_step_by_step() {
 fn edges() -> Vec<(Format, Vec<String>, Vec<String>)> {
     let owned = |keys: &[&str]| keys.iter().map(|key| (*key).to_owned()).collect::<Vec<_>>();
     let upper = UUID.to_ascii_uppercase();
-    let not_uuids = ["3f1f9c1e6f0a4c3b9b0f0a1b2c3d4e5f", &UUID[1..], &format!("{UUID}0"), &format!("{{{UUID}}}")]
-        .map(str::to_owned)
-        .to_vec();
+    let not_uuids =
+        ["3f1f9c1e6f0a4c3b9b0f0a1b2c3d4e5f", &UUID[1..], &format!("{UUID}0"), &format!("{{{UUID}}}")]
+            .map(str::to_owned)
+            .to_vec();
     let not_v4 = [upper.clone(), UUID.replace("-4c", "-1c"), UUID.replace("-9b", "-7b")].to_vec();
     let letters = Format::Regex(Pattern::parse("[a-z]+|x").unwrap());
     vec![
@@ -295,7 +307,11 @@ fn edges() -> Vec<(Format, Vec<String>, Vec<String>)> {
             owned(&["a", "-", &"a".repeat(255)]),
             owned(&["a b", "a.b", "é", "\"a\"", &"a".repeat(256)]),
         ),
-        (Format::Printable255, owned(&["~", "a b", &"a".repeat(255)]), owned(&["é", "a\tb", &"a".repeat(256)])),
+        (
+            Format::Printable255,
+            owned(&["~", "a b", &"a".repeat(255)]),
+            owned(&["é", "a\tb", &"a".repeat(256)]),
+        ),
         (
             Format::Any255,
             owned(&["é", "\u{10ffff}", &"𝄞".repeat(255), "\u{202e}a"]),
@@ -337,7 +353,8 @@ async fn odd_paths_never_reach_a_protected_handler_by_another_name() {
             world.refuses(path, 404, at(good("k"), path)).await;
         }
         let long = format!("/any/{}", "a/".repeat(30_000));
-        for (n, path) in ["/any//", "/any/..", "/any/%00", "/any/%2e%2e/%ff", "/any/a?b#c", &long].iter().enumerate()
+        for (n, path) in
+            ["/any//", "/any/..", "/any/%00", "/any/%2e%2e/%ff", "/any/a?b#c", &long].iter().enumerate()
         {
             let key = format!("path-{n}");
             world.takes_once(path, || at(good(&key), path)).await;
@@ -353,10 +370,215 @@ async fn odd_methods_never_reach_a_protected_handler() {
     for world in World::of(&presets::ietf()) {
         for method in ["post", "Post", "BREW", "PUT", "GET", "TRACE", "CONNECT", "!#$%&'*+-.^_`|~0"] {
             for path in ["/orders", "/any/x"] {
-                let mut request = at(good("k"), path);
+                let mut request = at(good(&format!("{method}{path}")), path);
                 *request.method_mut() = Method::from_bytes(method.as_bytes()).unwrap();
                 world.refuses(method, 405, request).await;
             }
+        }
+    }
+}
+
+/// Requests as bytes on a socket, and the statuses that may answer them; 0 is a connection closed without an answer. On
+/// those that may go unanswered the client hangs up when it has said all.
+fn on_the_wire() -> Vec<(String, &'static [u16])> {
+    let head = "host: a\r\nconnection: close\r\nx-user: alice\r\nidempotency-key: k\r\n";
+    let request = |line: &str, more: &str| format!("{line}\r\n{head}{more}\r\n");
+    let post = |more: &str| request("POST /orders HTTP/1.1", more);
+    vec![
+        (post("content-length: 10\r\n") + "abc", &[0, 400]),
+        (post("content-length: x\r\n"), &[400]),
+        (post("content-length: -1\r\n"), &[400]),
+        (post("content-length: 1\r\ncontent-length: 2\r\n") + "ab", &[400]),
+        (post("transfer-encoding: chunked\r\n") + "zz\r\n", &[0, 400]),
+        (post("transfer-encoding: chunked\r\n") + "ffffffffffffffffff\r\n", &[0, 400]),
+        (post("x-a: a\0b\r\n"), &[400]),
+        (post("idempotency-key: k\r\n"), &[400]),
+        (post(&format!("x-a: {}\r\n", "a".repeat(1 << 20))), &[0, 431]),
+        (post(&(0..5_000).map(|n| format!("x-{n}: {n}\r\n")).collect::<String>()), &[0, 431]),
+        (request("POST /orders\0 HTTP/1.1", ""), &[400]),
+        (request("POST //orders HTTP/1.1", ""), &[404]),
+        (request(&format!("POST /{} HTTP/1.1", "a".repeat(1 << 17)), ""), &[0, 414, 431]),
+        (request("POST /orders HTTP/9.9", ""), &[0, 400]),
+        (request("post /orders HTTP/1.1", ""), &[405]),
+        (request("BREW /orders HTTP/1.1", ""), &[405]),
+        (request("POST * HTTP/1.1", ""), &[400, 404]),
+        ("\0\0\0\0\r\n\r\n".to_owned(), &[0, 400]),
+        ("\r\n\r\n".to_owned(), &[0, 400]),
+    ]
+}
+
+/// Sends bytes and reads the status of what comes back; 0 is nothing.
+fn status_of(address: std::net::SocketAddr, bytes: &[u8], hangs_up: bool) -> u16 {
+    use std::io::{Read, Write};
+
+    let mut socket = std::net::TcpStream::connect(address).expect("it listens");
+    socket.set_read_timeout(Some(std::time::Duration::from_secs(10))).expect("a timeout");
+    // A server that has heard enough may close before all is said.
+    let _ = socket.write_all(bytes);
+    if hangs_up {
+        let _ = socket.shutdown(std::net::Shutdown::Write);
+    }
+    let mut answer = Vec::new();
+    let _ = socket.read_to_end(&mut answer);
+    let answer = String::from_utf8_lossy(&answer);
+    answer.split(' ').nth(1).map_or(0, |status| status.parse().expect("a status"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_that_are_broken_on_the_wire_run_nothing() {
+    for world in World::of(&presets::ietf()) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = tokio::spawn(axum::serve(listener, world.app.clone()).into_future());
+        let ask = |bytes: String, hangs_up| {
+            tokio::task::spawn_blocking(move || status_of(address, bytes.as_bytes(), hangs_up))
+        };
+        for (bytes, allowed) in on_the_wire() {
+            let shown: String = bytes.chars().take(120).collect();
+            let status = ask(bytes, allowed.contains(&0)).await.unwrap();
+            assert!(allowed.contains(&status), "{status}, not one of {allowed:?}: {shown:?}");
+            assert_eq!(world.runs(), 0, "{shown:?}");
+        }
+        let good = "POST /orders HTTP/1.1\r\nhost: a\r\nconnection: close\r\nx-user: alice\r\nidempotency-key: k\r\n\r\n";
+        let status = ask(good.to_owned(), false).await.unwrap();
+        assert_eq!((status, world.runs()), (201, 1), "it still serves");
+        server.abort();
+    }
+}
+
+/// A request of the property, as it is thrown at the gate.
+#[derive(Clone, Debug)]
+struct Thrown {
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Vec<u8>,
+}
+
+impl Thrown {
+    fn request(&self) -> Request {
+        let mut request = Request::new(Body::from(self.body.clone()));
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = self.uri.clone();
+        *request.headers_mut() = self.headers.clone();
+        request
+    }
+}
+
+fn header_line() -> impl Strategy<Value = (HeaderName, HeaderValue)> {
+    let known = [
+        "idempotency-key",
+        "x-idempotency-key",
+        "x-client-tx-id",
+        "x-user",
+        "x-request-id",
+        "content-type",
+        "content-length",
+        "semel-outcome",
+        "connection",
+        "authorization",
+    ];
+    let name = prop_oneof![3 => select(known.map(str::to_owned).to_vec()), 1 => "[a-z0-9-]{1,12}"];
+    let value = prop_oneof![
+        vec(arbitrary::<u8>(), 0..64),
+        select(vec!["k", "\"k\"", "k2", UUID, "application/json", "text/plain", "alice", ""])
+            .prop_map(|text| text.as_bytes().to_vec()),
+    ];
+    (name, value).prop_filter_map("a header of HTTP", |(name, value)| {
+        Some((HeaderName::try_from(name).ok()?, HeaderValue::from_bytes(&value).ok()?))
+    })
+}
+
+fn thrown() -> impl Strategy<Value = Thrown> {
+    let method = prop_oneof![
+        4 => Just(Method::POST),
+        1 => "[!-~]{1,8}".prop_filter_map("a method", |text| Method::from_bytes(text.as_bytes()).ok()),
+    ];
+    let presets = select(presets::PRESETS.map(|(name, _)| name).to_vec());
+    let uri = (presets, "[ -~]{0,16}")
+        .prop_filter_map("a path", |(preset, rest)| Uri::try_from(format!("/{preset}/{rest}")).ok());
+    let now = semel_store::clock::Clock::read(&SystemClock).wall.to_string();
+    let body = prop_oneof![
+        vec(arbitrary::<u8>(), 0..256),
+        select(vec![
+            String::new(),
+            "{}".to_owned(),
+            format!("{{\"client_message_id\":\"k\",\"clientGeneratedAt\":\"{now}\"}}"),
+            "[".repeat(300),
+        ])
+        .prop_map(String::into_bytes),
+    ];
+    // Most know a caller and have a key, so that they come as far as the handler.
+    let usual = (arbitrary::<bool>(), select(vec!["k", "\"k\"", "k2", UUID]));
+    (method, uri, vec(header_line(), 0..6), usual, body).prop_map(|(method, uri, lines, usual, body)| {
+        let mut headers = HeaderMap::new();
+        if let (true, key) = usual {
+            for (name, value) in [("x-user", "alice"), ("idempotency-key", key), ("x-idempotency-key", key)] {
+                headers.insert(name, HeaderValue::from_static(value));
+            }
+            headers.insert("x-client-tx-id", HeaderValue::from_static("t"));
+        }
+        for (name, value) in lines {
+            headers.append(name, value);
+        }
+        Thrown { method, uri, headers, body }
+    })
+}
+
+/// Throws each twice, and sees that what is accepted ran once for each key.
+async fn throw(world: &World, thrown: &[Thrown]) {
+    let mut accepted = BTreeSet::new();
+    for thrown in thrown {
+        let first = world.send(thrown.request()).await;
+        let second = world.send(thrown.request()).await;
+        for (status, body) in [&first, &second] {
+            assert!(*status < 500, "{status} {body}: {thrown:?}");
+            if (200..300).contains(status) && !body.is_empty() {
+                accepted.insert(body.clone());
+            }
+        }
+        if first.0 == 201 {
+            assert_eq!(first.1, second.1, "the retry is answered from the record: {thrown:?}");
+        }
+    }
+    assert_eq!(world.runs(), accepted.len(), "one run for each accepted key: {accepted:?}");
+}
+
+/// A route of every preset, all behind one handler.
+fn presets_on(store: (Arc<dyn ClaimStore>, Option<tempfile::TempDir>)) -> World {
+    World::new(store, |gate| {
+        presets::PRESETS.iter().fold(gate, |gate, (name, make)| {
+            gate.route(Route::new(name, &format!("* /{name}/{{rest*}}")).unwrap().profile(make()))
+        })
+    })
+}
+
+fn throw_on(store: (Arc<dyn ClaimStore>, Option<tempfile::TempDir>), all: &[Thrown]) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { throw(&presets_on(store), all).await });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(256) })]
+
+    #[test]
+    fn whatever_is_thrown_at_the_gate_in_memory_is_answered_and_runs_once_for_each_key(
+        all in vec(thrown(), 1..12)
+    ) {
+        throw_on(stores().remove(0), &all);
+    }
+}
+
+proptest! {
+    // Each of these waits for the disk.
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(32) })]
+
+    #[test]
+    fn whatever_is_thrown_at_the_gate_on_disk_is_answered_and_runs_once_for_each_key(
+        all in vec(thrown(), 1..12)
+    ) {
+        for store in stores().into_iter().skip(1) {
+            throw_on(store, &all);
         }
     }
 }
