@@ -20,6 +20,7 @@ pub mod age;
 pub mod classify;
 pub mod decide;
 pub mod fingerprint;
+pub mod generator;
 pub mod hex;
 pub mod identity;
 pub mod json;

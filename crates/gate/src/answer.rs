@@ -39,7 +39,7 @@ const NEVER_KEPT: [&str; 18] = [
 /// When a client that was told "unknown" may ask again.
 const UNKNOWN_RETRY: Duration = Duration::from_secs(30);
 
-const GUARANTEE: HeaderName = HeaderName::from_static("semel-guarantee");
+pub(crate) const GUARANTEE: HeaderName = HeaderName::from_static("semel-guarantee");
 const RETENTION: HeaderName = HeaderName::from_static("semel-retention");
 pub(crate) const OUTCOME: HeaderName = HeaderName::from_static("semel-outcome");
 pub(crate) const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");

@@ -46,7 +46,11 @@ impl Context {
         let empty =
             Answer { status: 200, headers: Vec::new(), body: bytes::Bytes::new(), outcome_unknown: false };
         let kept = entry.and_then(|entry| entry.answer.as_ref()).unwrap_or(&empty);
-        answer::replayed(&self.route.profile, kept)
+        let mut response = answer::replayed(&self.route.profile, kept);
+        // The level of the claim, which may be another than the route has today.
+        let guarantee = entry.map_or(self.route.profile.guarantee, |entry| entry.record.guarantee);
+        answer::mark(response.headers_mut(), &self.route.profile, guarantee);
+        response
     }
 
     pub(crate) fn accepted(&self) -> Response<Body> {

@@ -96,6 +96,10 @@ where
     let body = request::Body::new(arrival::content_type(&parts.headers), &bytes);
     let key = match arrival::read_key(profile, &parts.headers, &body) {
         Ok(KeyRead::Found(found)) => found.key,
+        Ok(KeyRead::Unkeyed) if profile.key.presence == Presence::Mint => {
+            let random = u128::from((shared.entropy)()) << 64 | u128::from((shared.entropy)());
+            profile.generator.mint(random, shared.clock.read().wall)
+        }
         Ok(KeyRead::Unkeyed) => {
             if let Some(problem) = over_limit {
                 return refuse(problem);
@@ -181,11 +185,10 @@ where
                 answer::refused(&self.context.route, &problem, &self.context.request_id)
             }
         };
-        answer::mark(
-            response.headers_mut(),
-            &self.context.route.profile,
-            self.context.route.profile.guarantee,
-        );
+        let profile = &self.context.route.profile;
+        if !response.headers().contains_key(answer::GUARANTEE) {
+            answer::mark(response.headers_mut(), profile, profile.guarantee);
+        }
         Step::Answered.taken();
         response
     }

@@ -440,6 +440,30 @@ async fn keys_are_required_or_optional_as_the_profile_says() {
 }
 
 #[tokio::test]
+async fn a_request_without_a_key_is_given_one_where_the_profile_says_so() {
+    let world = World::new();
+    let app = world.with("POST /orders", presets::mesh());
+    for _ in 0..2 {
+        assert_eq!(send(&app, request("/orders", None, "{}")).await.header("semel-guarantee"), "fenced");
+    }
+    let entries = world.entries().await;
+    assert_eq!((entries.len(), world.runs()), (2, 2), "each is a request of its own, on record");
+    assert!(entries.iter().all(|entry| entry.id.key.as_str().len() == 26), "under a ULID");
+    let body = r#"{"client_message_id":"m-1"}"#;
+    send(&app, request("/orders", None, body)).await;
+    let duplicate = send(&app, request("/orders", None, body)).await;
+    assert_eq!((duplicate.status, duplicate.is_replay(), world.runs()), (200, true, 3));
+}
+
+#[tokio::test]
+async fn a_replay_tells_the_level_of_its_own_claim() {
+    let world = World::new();
+    post_to(&world.with("POST /orders", presets::ietf()), "/orders", "k", "{}").await;
+    let atomic = world.app(world.gate().route(Route::new("r", "POST /orders").unwrap().atomic()));
+    assert_eq!(post_to(&atomic, "/orders", "k", "{}").await.header("semel-guarantee"), "fenced");
+}
+
+#[tokio::test]
 async fn routes_that_are_not_named_are_left_alone() {
     let world = World::new();
     let app = world.with("POST /other", presets::ietf());
