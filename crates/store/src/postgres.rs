@@ -1,1 +1,276 @@
-//! The claim store on PostgreSQL.
+//! The store in PostgreSQL: many processes share one database. Claims and settlements are short transactions, many
+//! requests in one statement where load allows; time is the server's; nothing is held across a call to elsewhere. It
+//! promises nothing about a fail-over to a standby that replicates asynchronously.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_contract::decide::Claim;
+use semel_contract::profile::Lifetime;
+use semel_contract::record::Fence;
+use semel_contract::time::Timestamp;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::AbortHandle;
+use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
+use tokio_postgres::{Client, Config, NoTls, Socket, Transaction};
+
+use crate::claims::{
+    About, ClaimStore, Claimed, Entry, Filter, Id, Reply, Resolution, Resolved, Sealed, Settlement,
+    StoreError, Swept, Wish, Written,
+};
+use crate::clock::boot_time;
+use crate::hints::Hints;
+
+mod batch;
+mod claim;
+mod clock;
+mod connect;
+mod link;
+mod migrate;
+mod patience;
+mod replace;
+mod rows;
+mod settle;
+mod signal;
+pub mod sql;
+mod upkeep;
+
+pub use connect::{ConnectError, Migrations, Options};
+pub use replace::Fate;
+
+use batch::Queue;
+use clock::{Seen, ServerClock};
+use link::{Link, Trouble, in_full};
+use settle::{Ending, Write};
+
+/// Connections beside those for requests: one for renewals, one for notifications and the clock.
+const SIDE_CONNECTIONS: usize = 2;
+
+/// A claim store in PostgreSQL.
+pub struct PostgresStore {
+    core: Arc<Core>,
+    claims: Queue<Wish, Claimed>,
+    settlements: Queue<Ending, Written>,
+    tasks: Vec<AbortHandle>,
+}
+
+/// What the store's tasks share.
+struct Core {
+    link: Link,
+    hints: Hints,
+    signals: mpsc::Sender<[u8; 16]>,
+    /// How many requests are looked into singly at once, so that the batches always find a connection.
+    singles: Semaphore,
+}
+
+impl std::fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PostgresStore").finish_non_exhaustive()
+    }
+}
+
+impl Drop for PostgresStore {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(AbortHandle::abort);
+    }
+}
+
+impl PostgresStore {
+    /// Opens the store, and brings its schema up to date where the options allow it. Runs its tasks on the tokio runtime
+    /// that this is called on, until the store is dropped.
+    pub async fn connect(url: &str, options: Options) -> Result<Self, ConnectError> {
+        Self::connect_tls(url, options, NoTls).await
+    }
+
+    /// The same over TLS.
+    pub async fn connect_tls<T>(url: &str, options: Options, tls: T) -> Result<Self, ConnectError>
+    where
+        T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
+        T::Stream: Send + Sync,
+        T::TlsConnect: Send + Sync,
+        <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
+    {
+        let config = connect::config(url)?;
+        let seen = prepare(&config, &options, tls.clone()).await?;
+        let pool = connect::pool(config.clone(), tls.clone(), options.connections, &options)?;
+        let side = connect::pool(config.clone(), tls.clone(), SIDE_CONNECTIONS, &options)?;
+        let link = Link::new(pool, side, ServerClock::new(seen, boot_time()), options.statement_timeout);
+        let (signals, queue) = mpsc::channel(signal::SIGNALS_MAX);
+        let singles = Semaphore::new((options.connections / 2).max(1));
+        let core = Arc::new(Core { link, hints: Hints::default(), signals, singles });
+        let tasks = vec![
+            tokio::spawn(signal::send(Arc::downgrade(&core), queue)).abort_handle(),
+            tokio::spawn(signal::listen(Arc::downgrade(&core), config, tls)).abort_handle(),
+            tokio::spawn(upkeep::keep_time(Arc::downgrade(&core))).abort_handle(),
+        ];
+        let (of_claims, of_settlements) = (Arc::clone(&core), Arc::clone(&core));
+        let claims = Queue::start(move |asked| claim::batch(Arc::clone(&of_claims), asked));
+        let settlements = Queue::start(move |asked| settle::batch(Arc::clone(&of_settlements), asked));
+        Ok(Self { core, claims, settlements, tasks })
+    }
+
+    /// Ends an attempt in the handler's own transaction, so that effect and record are committed together.
+    ///
+    /// Before: the caller was given `fence` by [`ClaimStore::claim`]; `tx` is a top-level transaction on the store's own
+    /// database. After `Done`: the settlement is part of the transaction. After `Superseded`, or any error: roll back.
+    /// Once the transaction is committed, [`PostgresStore::announce`] wakes the waiters; where the commit's reply is
+    /// lost, [`PostgresStore::fate`] tells.
+    pub async fn settle_in(
+        tx: &Transaction<'_>,
+        id: &Id,
+        fence: Fence,
+        settlement: Settlement,
+        lifetime: &Lifetime,
+    ) -> Result<Written, StoreError> {
+        let ending = Ending { id: id.clone(), fence, write: Write::of(settlement, lifetime) };
+        settle::settle_in(tx, &ending).await
+    }
+
+    /// What became of a handler's transaction that settled this fence and whose commit was not acknowledged. It waits for
+    /// the orphaned session and never settles anything itself: a record without its effect would be a lie.
+    pub async fn fate(&self, id: &Id, fence: Fence) -> Result<Fate, StoreError> {
+        replace::fate(&self.core, id, fence).await.map_err(Trouble::of_read)
+    }
+
+    /// Wakes those who wait for this key, here and in other processes.
+    pub fn announce(&self, id: &Id) {
+        self.core.announce(id.hash());
+    }
+
+    /// By how many milliseconds the server's clock jumped ahead, while nobody has confirmed it. Meanwhile time goes on as
+    /// it ticks, and nothing is swept.
+    pub async fn frozen(&self) -> Result<Option<i64>, StoreError> {
+        let sql = "SELECT jump_ms FROM semel.clock WHERE frozen";
+        let rows = self.core.link.run_untimed(sql, &[]).await.map_err(Trouble::of_read)?;
+        Ok(rows.first().map(|row| row.get(0)))
+    }
+
+    /// An operator confirms that the server's clock is right.
+    pub async fn confirm_clock(&self) -> Result<(), StoreError> {
+        let sql = "SELECT semel.confirm_clock()";
+        self.core.link.run_untimed(sql, &[]).await.map(drop).map_err(Trouble::of_write)
+    }
+
+    /// Transactions begun so far; a statement by itself is one.
+    pub fn statements(&self) -> u64 {
+        self.core.link.transactions()
+    }
+
+    /// The latest store time that this process has seen.
+    pub fn last_seen(&self) -> Timestamp {
+        self.core.link.last_seen()
+    }
+}
+
+/// The first connection: sees that the server is durable, brings the schema up to date and reads the clock.
+async fn prepare<T>(config: &Config, options: &Options, tls: T) -> Result<Seen, ConnectError>
+where
+    T: MakeTlsConnect<Socket>,
+    T::Stream: Send + 'static,
+{
+    let unreachable = |error: tokio_postgres::Error| ConnectError::Unreachable(in_full(&error));
+    let (mut client, connection) = config.connect(tls).await.map_err(unreachable)?;
+    let driver = tokio::spawn(connection);
+    connect::check_durable(&client).await?;
+    client.batch_execute(&connect::session(options)).await.map_err(unreachable)?;
+    migrate::migrate(&mut client, options.migrations).await?;
+    let seen = first_time(&client).await.map_err(unreachable)?;
+    drop(client);
+    driver.abort();
+    Ok(seen)
+}
+
+/// The time to begin with: no earlier than the last mark. A clock that was set back while nobody was here then strays from
+/// it, and is found out by the next statement like any other jump.
+async fn first_time(client: &Client) -> Result<Seen, tokio_postgres::Error> {
+    let row = client.query_one(sql::TIME, &[&0_i64, &0_i64, &-1_i64]).await?;
+    Ok(Seen { now: row.get("now"), wall: row.get("wall"), revision: row.get("revision") })
+}
+
+impl Core {
+    fn announce(&self, hash: [u8; 16]) {
+        self.hints.wake(hash);
+        // A full queue loses the hint, as hints may be.
+        let _ = self.signals.try_send(hash);
+    }
+
+    async fn look_up(&self, id: &Id) -> Result<(Option<Entry>, Timestamp), StoreError> {
+        let hash = id.hash();
+        let values: [link::Value<'_>; 3] =
+            [&hash.as_slice(), &id.scope.as_bytes().as_slice(), &id.key.as_str()];
+        let answer = self.link.read(sql::LOOK_UP, &values).await?;
+        let found = answer.rows.first().map(rows::entry).transpose()?.flatten();
+        Ok((found, answer.now))
+    }
+}
+
+impl ClaimStore for PostgresStore {
+    fn claim(&self, wish: Wish) -> Reply<'_, Claimed> {
+        Box::pin(async move {
+            match wish.how {
+                Claim::New => self.claims.ask(wish).await,
+                Claim::TakeOver | Claim::Supersede | Claim::Reclaim | Claim::Forward | Claim::Rerun => {
+                    replace::claim(&self.core, &wish).await
+                }
+            }
+        })
+    }
+
+    fn look_up<'a>(&'a self, id: &'a Id) -> Reply<'a, (Option<Entry>, Timestamp)> {
+        Box::pin(self.core.look_up(id))
+    }
+
+    fn settle<'a>(
+        &'a self,
+        id: &'a Id,
+        fence: Fence,
+        settlement: Settlement,
+        lifetime: &'a Lifetime,
+    ) -> Reply<'a, Written> {
+        let ending = Ending { id: id.clone(), fence, write: Write::of(settlement, lifetime) };
+        Box::pin(self.settlements.ask(ending))
+    }
+
+    fn renew<'a>(&'a self, held: &'a [(Id, Fence)], lease: Duration) -> Reply<'a, Vec<Written>> {
+        Box::pin(upkeep::renew(&self.core, held, lease))
+    }
+
+    fn resolve<'a>(
+        &'a self,
+        id: &'a Id,
+        fence: Fence,
+        resolution: Resolution,
+        lifetime: &'a Lifetime,
+        by: &'a str,
+        reason: &'a str,
+    ) -> Reply<'a, Resolved> {
+        let resolved = replace::resolve(&self.core, id, fence, resolution, lifetime, by, reason);
+        Box::pin(async move { resolved.await.map_err(Trouble::of_write) })
+    }
+
+    fn seal<'a>(&'a self, id: &'a Id, about: &'a About, lifetime: &'a Lifetime) -> Reply<'a, Sealed> {
+        Box::pin(
+            async move { replace::seal(&self.core, id, about, lifetime).await.map_err(Trouble::of_write) },
+        )
+    }
+
+    fn sweep(&self, batch: u32, grace: Duration) -> Reply<'_, Swept> {
+        Box::pin(upkeep::sweep(&self.core, batch, grace))
+    }
+
+    fn forget<'a>(&'a self, principal: &'a str, by: &'a str) -> Reply<'a, u64> {
+        Box::pin(upkeep::forget(&self.core, principal, by))
+    }
+
+    fn list<'a>(&'a self, filter: &'a Filter) -> Reply<'a, Vec<Entry>> {
+        Box::pin(upkeep::list(&self.core, filter))
+    }
+
+    fn ready(&self) -> Reply<'_, ()> {
+        Box::pin(async move { self.core.link.read(sql::TIME, &[]).await.map(drop) })
+    }
+
+    fn hints(&self) -> &Hints {
+        &self.core.hints
+    }
+}

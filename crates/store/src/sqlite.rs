@@ -1,1 +1,197 @@
-//! The claim store on SQLite.
+//! The claim store on SQLite: one process, one file. An exclusive lock beside the file keeps others out; one thread
+//! writes, in batches that commit and sync as one; reads have connections of their own.
+//!
+//! Because one process owns the file, the claim of an `atomic` route is a reservation in memory: nothing is written
+//! before its settlement, which [`SqliteStore::transact`] commits together with the handler's own writes. A `fenced`
+//! claim is durable before it is won, and a restart finds it as an unknown outcome.
+//!
+//! The records may live in the application's own file, whose tables then must not begin with `semel_`, and whose
+//! `application_id` and `user_version` are the store's.
+
+mod checkpoint;
+mod connect;
+mod error;
+mod faults;
+mod fences;
+mod guard;
+mod hub;
+mod live;
+mod lock;
+mod member;
+mod migrate;
+mod operate;
+mod queue;
+mod readers;
+mod recover;
+mod row;
+mod store;
+mod table;
+mod transact;
+mod turn;
+mod work;
+mod writer;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use rusqlite::{Connection, TransactionBehavior};
+use semel_contract::profile::Lifetime;
+use semel_contract::record::Fence;
+use semel_contract::time::Timestamp;
+
+use self::fences::Fences;
+use self::hub::{Health, Hub};
+use self::lock::FileLock;
+use self::readers::Lister;
+use self::writer::{HIGH_WATER, Writer};
+use crate::claims::{Id, Reply, Settlement, StoreError};
+use crate::clock::{Clock, StoreClock};
+use crate::hints::Hints;
+
+pub use self::error::OpenError;
+#[cfg(feature = "conformance")]
+pub use self::faults::Faults;
+pub use self::guard::WORK_TIME_MAX;
+pub use self::table::AuditRow;
+pub use self::work::{TransactOutcome, Work, WorkError};
+pub use rusqlite;
+
+/// A claim store in one file.
+pub struct SqliteStore {
+    hub: Arc<Hub>,
+    writer: Option<JoinHandle<()>>,
+    checkpoints: Option<JoinHandle<()>>,
+    lister: Lister,
+    // Given back last, when nothing of this store touches the file any more.
+    lock: FileLock,
+}
+
+impl std::fmt::Debug for SqliteStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SqliteStore").field("path", &self.hub.path).finish_non_exhaustive()
+    }
+}
+
+impl SqliteStore {
+    /// Opens a file as a store, or creates it.
+    ///
+    /// Before: no other store, of this process or another, has the file open. After: the schema is that of this release,
+    /// and claims that an earlier process left open are unknown outcomes. Crash: opening again repeats what was not done.
+    pub fn open(path: impl AsRef<Path>, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
+        connect::check_version()?;
+        let path = connect::canonical(path.as_ref())?;
+        let lock = FileLock::take(&path)?;
+        connect::create(&path)?;
+        let mut connection = connect::for_writing(&path)?;
+        migrate::migrate(&mut connection)?;
+        let (time, time_written) = start_up(&mut connection, &*clock)?;
+        let fences = Fences::load(&connection)?;
+        let hub = Arc::new(Hub {
+            clock,
+            time,
+            hints: Hints::default(),
+            queue: queue::Queue::default(),
+            guard: Arc::default(),
+            readers: readers::Readers::default(),
+            checkpointer: checkpoint::Checkpointer::default(),
+            health: Health::default(),
+            faults: faults::Faults::default(),
+            held: Mutex::default(),
+            path,
+        });
+        hub.guard.install(&mut connection)?;
+        hub.readers.open(&hub.path)?;
+        hub.checkpointer.open(&hub.path)?;
+        let lister = Lister::start(Arc::clone(&hub))?;
+        let checkpoints = checkpoint::start(Arc::clone(&hub))?;
+        let writer = writer::start(Writer { hub: Arc::clone(&hub), fences, time_written }, connection)?;
+        Ok(Self { hub, writer: Some(writer), checkpoints: Some(checkpoints), lister, lock })
+    }
+
+    /// Runs a handler's own writes and settles its claim, in one commit.
+    ///
+    /// Before: the caller was given `fence` by a claim. After [`TransactOutcome::Done`]: the closure's writes and the
+    /// settlement are durable. After any other outcome: neither is there. After [`StoreError::Unknown`]: both are there
+    /// or neither; the same call again tells, and runs the closure only if neither is.
+    ///
+    /// The closure runs on the writer's thread, and every other write waits for it: it may read and write the database
+    /// and nothing else. It may run more than once, and only its last run counts. A closure that returns
+    /// [`Settlement::Release`] says that it had no effect, and its writes are taken back. One that takes longer than
+    /// [`WORK_TIME_MAX`] is interrupted in its next statement.
+    ///
+    /// Crash: both are there or neither.
+    pub fn transact<T, W>(
+        &self,
+        id: &Id,
+        fence: Fence,
+        lifetime: &Lifetime,
+        work: W,
+    ) -> Reply<'_, TransactOutcome<T>>
+    where
+        T: Send + 'static,
+        W: Fn(&Work<'_>) -> Result<(T, Settlement), WorkError> + Send + 'static,
+    {
+        let (id, lifetime) = (id.clone(), lifetime.clone());
+        self.submit(0, move |turn| transact::transact(turn, &id, fence, &lifetime, &work))
+    }
+
+    /// Where the lock file is that says who owns the store's file.
+    pub fn lock_file(&self) -> &Path {
+        self.lock.path()
+    }
+
+    /// Commits so far that wrote something. Fewer than writes, because writes that come together share one.
+    pub fn commits(&self) -> u64 {
+        self.hub.guard.commits()
+    }
+
+    /// The latest rows of the audit trail, oldest first.
+    pub fn audit(&self, limit: u32) -> Result<Vec<AuditRow>, StoreError> {
+        self.hub.health.check()?;
+        self.hub.readers.look(|connection| table::audited(connection, limit))
+    }
+
+    /// By how many milliseconds the wall clock has jumped ahead, while nobody has confirmed it.
+    pub fn clock_frozen(&self) -> Option<i64> {
+        self.hub.time.frozen()
+    }
+
+    /// An operator confirms that the wall clock is right.
+    pub fn confirm_clock(&self) {
+        self.hub.time.confirm(self.hub.clock.read());
+    }
+
+    /// Faults on demand, for tests.
+    #[cfg(feature = "conformance")]
+    pub fn faults(&self) -> &Faults {
+        &self.hub.faults
+    }
+}
+
+impl Drop for SqliteStore {
+    /// Does what waits, copies the log into the file and gives the file back. The calling thread waits for it.
+    fn drop(&mut self) {
+        self.lister.stop();
+        self.hub.queue.close();
+        // A panic of a thread was reported where it happened.
+        let _ = self.writer.take().map(JoinHandle::join);
+        self.hub.checkpointer.stop();
+        let _ = self.checkpoints.take().map(JoinHandle::join);
+    }
+}
+
+/// Starts the clock no earlier than it ever was, and ends the claims of the process before.
+fn start_up(
+    connection: &mut Connection,
+    clock: &dyn Clock,
+) -> Result<(StoreClock, Timestamp), rusqlite::Error> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let high_water = Timestamp::from_millis(table::meta(&transaction, HIGH_WATER)?);
+    let time = StoreClock::new(clock.read(), Some(high_water));
+    let now = time.now(clock.read());
+    table::orphan(&transaction, now)?;
+    table::set_meta(&transaction, HIGH_WATER, now.millis())?;
+    transaction.commit()?;
+    Ok((time, now))
+}

@@ -1,0 +1,213 @@
+//! Claims of absent keys, many in one statement. Whoever does not win finds the record that stands in the way. A claim
+//! whose commit is unsure is made again with its nonce: the insert waits for the orphaned one, and so tells.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_contract::decide::{Claim, Standing};
+use semel_contract::record::State;
+use semel_contract::time::{Timestamp, millis_of};
+use tokio_postgres::Row;
+
+use super::batch::Waiting;
+use super::link::Trouble;
+use super::patience::Patience;
+use super::rows::{entry, fence_of, guarantee_number, pack, stored_nonce};
+use super::{Core, replace, sql};
+use crate::claims::{Claimed, Entry, StoreError, Wish};
+
+/// How often a claim is tried again because the record that stood in the way was gone when it was read.
+const ROUNDS_MAX: u32 = 4;
+/// Records that are read at once, since each may carry a large answer.
+const KNOWN_ROWS_MAX: usize = 64;
+/// Longest lease and late window that are kept, so that times stay within a bigint.
+const SPAN_MILLIS_MAX: i64 = 1 << 50;
+
+type Asked = (Wish, Waiting<Claimed>);
+
+/// Runs one batch. What the batch does not answer is tried singly, beside it.
+pub(super) async fn batch(core: Arc<Core>, asked: Vec<Asked>) {
+    let wishes: Vec<&Wish> = asked.iter().map(|(wish, _)| wish).collect();
+    let (answers, unsure) = match attempt(&core, &wishes).await {
+        Ok(answers) => (answers, None),
+        Err(Trouble::NotSent(error)) => {
+            asked.into_iter().for_each(|(_, waiting)| drop(waiting.send(Err(error.clone()))));
+            return;
+        }
+        // One of them may be what the server refuses.
+        Err(Trouble::Refused(_)) => (vec![None; asked.len()], None),
+        Err(Trouble::Unsure(why)) => (vec![None; asked.len()], Some(why)),
+    };
+    let patience = Patience::new(unsure);
+    for ((wish, waiting), answer) in asked.into_iter().zip(answers) {
+        if let Some(answer) = answer {
+            drop(waiting.send(Ok(answer)));
+            continue;
+        }
+        let (core, patience) = (Arc::clone(&core), patience.clone());
+        tokio::spawn(async move {
+            let _turn = core.singles.acquire().await;
+            drop(waiting.send(alone(&core, &wish, patience).await));
+        });
+    }
+}
+
+/// Claims one key by itself.
+async fn alone(core: &Core, wish: &Wish, mut patience: Patience) -> Result<Claimed, StoreError> {
+    let mut rounds = 0;
+    loop {
+        let trouble = match attempt(core, &[wish]).await.map(|answers| answers.into_iter().next().flatten()) {
+            Ok(Some(claimed)) => return Ok(claimed),
+            // What stood in the way is gone, or is an expired record under another credential.
+            Ok(None) if rounds < ROUNDS_MAX => {
+                rounds += 1;
+                replace::free_rotation(core, wish).await.err()
+            }
+            Ok(None) => return Ok(Claimed::Changed),
+            Err(trouble) => Some(trouble),
+        };
+        if let Some(trouble) = trouble {
+            patience.with(trouble).await?;
+        }
+    }
+}
+
+/// One attempt for all of these wishes; `None` where it must be tried again. After an error it is the same for all.
+async fn attempt(core: &Core, wishes: &[&Wish]) -> Result<Vec<Option<Claimed>>, Trouble> {
+    debug_assert!(wishes.iter().all(|wish| wish.how == Claim::New), "others replace a record");
+    // One of each key, in the order of the hashes: batches of several processes then never wait in a circle.
+    let mut first = BTreeMap::new();
+    for (place, wish) in wishes.iter().enumerate() {
+        first.entry(wish.id.hash()).or_insert(place);
+    }
+    let sent: Vec<(&[u8; 16], &Wish)> = first.iter().map(|(hash, place)| (hash, wishes[*place])).collect();
+    let (won, now) = insert(core, &sent).await?;
+    let mut answers: Vec<Option<Claimed>> = vec![None; wishes.len()];
+    for (hash, place) in &first {
+        if let Some(&(number, late)) = won.get(hash) {
+            let nonce = stored_nonce(wishes[*place].nonce);
+            let number = if late { renumber(core, number, nonce).await? } else { number };
+            answers[*place] = Some(Claimed::Won { fence: fence_of(number, nonce), now });
+        }
+    }
+    let places: Vec<usize> = (0..wishes.len()).filter(|place| answers[*place].is_none()).collect();
+    for places in places.chunks(KNOWN_ROWS_MAX) {
+        let lost: Vec<&Wish> = places.iter().map(|place| wishes[*place]).collect();
+        // Winners keep what they won even if this read fails; the others then ask again by themselves.
+        let Ok((known, now)) = read_known(core, &lost).await else { continue };
+        for place in places {
+            answers[*place] = judge(wishes[*place], &known, now);
+        }
+    }
+    Ok(answers)
+}
+
+/// The numbers that were given, by hash, and whether each came late.
+type Numbers = BTreeMap<[u8; 16], (i64, bool)>;
+
+async fn insert(core: &Core, sent: &[(&[u8; 16], &Wish)]) -> Result<(Numbers, Timestamp), Trouble> {
+    let column = |of: fn(&Wish) -> &str| sent.iter().map(|(_, wish)| of(wish)).collect::<Vec<_>>();
+    let number = |of: fn(&Wish) -> i64| sent.iter().map(|(_, wish)| of(wish)).collect::<Vec<_>>();
+    let bytes = |of: fn(&Wish) -> Option<&[u8]>| sent.iter().map(|(_, wish)| of(wish)).collect::<Vec<_>>();
+    let hash: Vec<&[u8]> = sent.iter().map(|(hash, _)| hash.as_slice()).collect();
+    let scope: Vec<&[u8]> = sent.iter().map(|(_, wish)| wish.id.scope.as_bytes().as_slice()).collect();
+    let guarantee: Vec<i16> = sent.iter().map(|(_, wish)| guarantee_number(wish.guarantee)).collect();
+    let version: Vec<Option<i16>> = sent.iter().map(|(_, wish)| version_number(wish)).collect();
+    let tenant: Vec<Option<&str>> = sent.iter().map(|(_, wish)| wish.about.tenant.as_deref()).collect();
+    let generated: Vec<Option<i64>> =
+        sent.iter().map(|(_, wish)| wish.about.client_generated_at.map(Timestamp::millis)).collect();
+    let headers: Vec<Vec<u8>> = sent.iter().map(|(_, wish)| pack(&wish.about.headers)).collect();
+    let answer = core
+        .link
+        .run(
+            sql::CLAIM,
+            &[
+                &hash,
+                &scope,
+                &column(|wish| wish.id.key.as_str()),
+                &number(|wish| stored_nonce(wish.nonce)),
+                &number(|wish| span(wish.lease)),
+                &number(|wish| span(wish.late)),
+                &guarantee,
+                &bytes(|wish| wish.fingerprint.as_ref().map(|of| of.bytes.as_slice())),
+                &version,
+                &bytes(|wish| wish.payload_hash.as_ref().map(<[u8; 32]>::as_slice)),
+                &bytes(|wish| wish.rotation.as_ref().map(<[u8; 16]>::as_slice)),
+                &column(|wish| &wish.about.endpoint),
+                &tenant,
+                &column(|wish| &wish.about.principal),
+                &generated,
+                &headers,
+                &column(|wish| &wish.about.request_id),
+            ],
+        )
+        .await?;
+    Ok((answer.rows.iter().filter_map(number_of).collect(), answer.now))
+}
+
+fn number_of(row: &Row) -> Option<([u8; 16], (i64, bool))> {
+    let hash: Option<&[u8]> = row.get("hash");
+    Some((hash?.try_into().ok()?, (row.get("fence"), row.get("late"))))
+}
+
+/// The stored number of a fingerprint's version.
+pub(super) fn version_number(wish: &Wish) -> Option<i16> {
+    wish.fingerprint.as_ref().map(|of| i16::from(of.version as u8))
+}
+
+/// A duration in milliseconds, bounded so that adding it to a time cannot overflow.
+pub(super) fn span(duration: Duration) -> i64 {
+    millis_of(duration).min(SPAN_MILLIS_MAX)
+}
+
+/// A number that was drawn early but took its place late is drawn again: meanwhile another attempt may have had the key
+/// under a higher number and have given it back, and numbers of one key only grow.
+async fn renumber(core: &Core, number: i64, nonce: i64) -> Result<i64, Trouble> {
+    let answer = core.link.run(sql::RENUMBER, &[&number, &nonce]).await?;
+    let moved = answer.rows.first().and_then(|row| row.get::<_, Option<i64>>("fence"));
+    moved.ok_or_else(|| Trouble::Unsure("the claim was gone at once".to_owned()))
+}
+
+/// What stands in the way of claims.
+struct Known {
+    entries: Vec<Entry>,
+    rotations: BTreeMap<[u8; 16], usize>,
+    places: BTreeMap<[u8; 16], usize>,
+}
+
+async fn read_known(core: &Core, lost: &[&Wish]) -> Result<(Known, Timestamp), Trouble> {
+    let hashes: BTreeSet<[u8; 16]> = lost.iter().map(|wish| wish.id.hash()).collect();
+    let rotations: BTreeSet<[u8; 16]> = lost.iter().filter_map(|wish| wish.rotation).collect();
+    let hashes: Vec<&[u8]> = hashes.iter().map(<[u8; 16]>::as_slice).collect();
+    let rotations: Vec<&[u8]> = rotations.iter().map(<[u8; 16]>::as_slice).collect();
+    let answer = core.link.read(sql::KNOWN, &[&hashes, &rotations]).await.map_err(Trouble::Refused)?;
+    let mut known = Known { entries: Vec::new(), rotations: BTreeMap::new(), places: BTreeMap::new() };
+    for row in &answer.rows {
+        let Some(found) = entry(row).map_err(Trouble::Refused)? else { continue };
+        let place = known.entries.len();
+        known.places.insert(found.id.hash(), place);
+        let rotation = row.get::<_, Option<&[u8]>>("rotation").and_then(|bytes| bytes.try_into().ok());
+        if let Some(rotation) = rotation {
+            known.rotations.insert(rotation, place);
+        }
+        known.entries.push(found);
+    }
+    Ok((known, answer.now))
+}
+
+/// What a wish that did not win is told; `None` when nothing stands in its way any more.
+fn judge(wish: &Wish, known: &Known, now: Timestamp) -> Option<Claimed> {
+    if let Some(place) = known.places.get(&wish.id.hash()) {
+        let entry = &known.entries[*place];
+        assert_eq!(entry.id, wish.id, "two keys with one hash: 128 bits of SHA-256 would have to collide");
+        let record = &entry.record;
+        if record.state == State::Claimed && record.fence.nonce == wish.nonce {
+            return Some(Claimed::Won { fence: record.fence, now });
+        }
+        return Some(Claimed::Known { entry: Box::new(entry.clone()), now });
+    }
+    let other = known.rotations.get(&wish.rotation?)?;
+    let standing = Standing::of(Some(&known.entries[*other].record), now);
+    (standing != Standing::Expired).then_some(Claimed::CredentialChanged)
+}

@@ -1,0 +1,362 @@
+//! Writes that depend on a record which is already there: it is locked, judged by the same table as everywhere, and
+//! written, in one short transaction. The lock waits for a handler that is settling the record at this moment; if the
+//! handler commits, its record counts.
+
+use bytes::Bytes;
+use semel_contract::decide::{Claim, Standing};
+use semel_contract::profile::Lifetime;
+use semel_contract::record::{Fence, Guarantee, State};
+use semel_contract::time::Timestamp;
+
+use super::Core;
+use super::claim::{span, version_number};
+use super::link::{Trouble, Tx};
+use super::patience::Patience;
+use super::rows::{entry, fence_of, guarantee_number, pack, state_number, stored_nonce, stored_number};
+use super::settle::Write;
+use super::sql::{self, entry, timed};
+use crate::claims::{
+    About, Answer, Claimed, Entry, Id, Resolution, Resolved, Sealed, Settlement, StoreError, Wish,
+};
+
+/// How often a seal is tried again because somebody claimed the key between looking and sealing.
+const SEAL_ROUNDS_MAX: u32 = 8;
+
+/// What became of a handler's commit whose reply was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It was committed.
+    Committed,
+    /// It was not, and will not be.
+    NotCommitted,
+}
+
+/// Locks the record of a key. Waits for whoever is writing it, and then sees what they wrote.
+const LOCK: &str = concat!(
+    "SELECT ",
+    entry!(),
+    "
+FROM semel.record r LEFT JOIN LATERAL (SELECT NULL::bigint AS lease_until) l ON true
+WHERE r.hash = $1::bytea AND r.scope = $2::bytea AND r.key = $3::text
+FOR UPDATE OF r"
+);
+
+/// Locks the lease of a record that is locked, so that no renewal comes in between.
+const LOCK_LEASE: &str = timed!(
+    ", l AS MATERIALIZED (SELECT lease_until FROM semel.lease WHERE fence = $4::bigint FOR UPDATE)
+SELECT t.now, t.wall, t.revision, l.lease_until FROM t LEFT JOIN l ON true"
+);
+
+const REPLACE: &str = "
+WITH moved AS (
+    UPDATE semel.record SET fence = nextval('semel.fence'), nonce = $2::bigint, state = 1, guarantee = $3::smallint,
+        fingerprint = $4::bytea, fingerprint_version = $5::smallint, payload_hash = $6::bytea, rotation = $7::bytea,
+        created_at = $8::bigint, first_lease_until = $9::bigint, late_until = $10::bigint, endpoint = $11::text,
+        tenant = $12::text, principal = $13::text, client_generated_at = $14::bigint, request_headers = $15::bytea,
+        request_id = $16::text, settled_at = NULL, expires_at = NULL, status = NULL, headers = NULL, body = NULL,
+        outcome_unknown = false, lifetime_ms = NULL, anchor = NULL, max_response_bytes = NULL
+    WHERE fence = $1::bigint RETURNING fence
+), unleased AS (
+    DELETE FROM semel.lease WHERE fence = $1::bigint
+), leased AS (
+    INSERT INTO semel.lease (fence, lease_until) SELECT fence, $9::bigint FROM moved
+)
+SELECT fence FROM moved";
+
+/// An expired record gives its place up to the same request under another credential.
+const FREE_ROTATION: &str = timed!(
+    ", freed AS (
+    UPDATE semel.record SET rotation = NULL
+    WHERE rotation = $4::bytea AND hash <> $5::bytea AND state IN (2, 3, 4, 6) AND expires_at <= (SELECT now FROM t)
+)
+SELECT now, wall, revision FROM t"
+);
+
+const ROTATED: &str = "SELECT FROM semel.record WHERE rotation = $1::bytea AND hash <> $2::bytea";
+
+const RESOLVE: &str = "
+WITH gone AS (
+    DELETE FROM semel.record WHERE fence = $1::bigint AND $10::boolean
+), moved AS (
+    UPDATE semel.record SET fence = nextval('semel.fence'), state = $2::smallint, status = $3::integer,
+        headers = $4::bytea, body = $5::bytea, outcome_unknown = $6::boolean, settled_at = $7::bigint,
+        expires_at = CASE WHEN $9::boolean THEN created_at ELSE $7::bigint END + $8::bigint
+    WHERE fence = $1::bigint AND NOT $10::boolean
+), unleased AS (
+    DELETE FROM semel.lease WHERE fence = $1::bigint
+)
+INSERT INTO semel.audit (at, action, actor, fence, reason, count)
+VALUES ($7::bigint, 'resolve', $11::text, $12::text, $13::text, 1)";
+
+const REMOVE: &str = "DELETE FROM semel.record WHERE fence = $1::bigint";
+
+const SEAL: &str = "
+INSERT INTO semel.record (fence, nonce, hash, scope, key, endpoint, tenant, principal, state, guarantee, created_at,
+    first_lease_until, late_until, settled_at, expires_at, client_generated_at, request_headers, request_id)
+VALUES (nextval('semel.fence'), 0, $1::bytea, $2::bytea, $3::text, $4::text, $5::text, $6::text, $7::smallint,
+    $8::smallint, $9::bigint, $9::bigint, $9::bigint, $9::bigint, $9::bigint + $10::bigint, $11::bigint,
+    $12::bytea, $13::text)
+ON CONFLICT DO NOTHING RETURNING fence";
+
+/// A record that nobody else can write until the transaction ends.
+struct Locked {
+    entry: Entry,
+    now: Timestamp,
+}
+
+async fn lock(tx: &Tx<'_>, id: &Id) -> Result<Option<Locked>, Trouble> {
+    let hash = id.hash();
+    let rows = tx.query(LOCK, &[&hash.as_slice(), &id.scope.as_bytes().as_slice(), &id.key.as_str()]).await?;
+    let Some(row) = rows.first() else { return Ok(None) };
+    let Some(mut entry) = entry(row).map_err(Trouble::Refused)? else { return Ok(None) };
+    let lease = tx.run(LOCK_LEASE, &[&stored_number(entry.record.fence)]).await?;
+    if let Some(until) = lease.rows.first().and_then(|row| row.get::<_, Option<i64>>("lease_until")) {
+        entry.record.lease_until = Timestamp::from_millis(until);
+    }
+    Ok(Some(Locked { entry, now: lease.now }))
+}
+
+/// The standing over which a way of claiming wins; a new claim wins over none.
+fn standing_of(how: Claim) -> Option<Standing> {
+    match how {
+        Claim::New => None,
+        Claim::TakeOver => Some(Standing::Expired),
+        Claim::Supersede => Some(Standing::Abandoned),
+        Claim::Reclaim => Some(Standing::Released),
+        Claim::Forward | Claim::Rerun => Some(Standing::Unknown),
+    }
+}
+
+/// Claims a key over the record that was decided upon. An unsure commit is looked into by making the same wish again.
+pub(super) async fn claim(core: &Core, wish: &Wish) -> Result<Claimed, StoreError> {
+    let mut patience = Patience::new(None);
+    loop {
+        match claim_once(core, wish).await {
+            Ok(claimed) => return Ok(claimed),
+            Err(trouble) => patience.with(trouble).await?,
+        }
+    }
+}
+
+async fn claim_once(core: &Core, wish: &Wish) -> Result<Claimed, Trouble> {
+    free_rotation(core, wish).await?;
+    let mut wire = core.link.connection().await?;
+    let tx = wire.begin(&core.link).await?;
+    let Some(Locked { entry, now }) = lock(&tx, &wish.id).await? else {
+        tx.roll_back().await;
+        return Ok(Claimed::Changed);
+    };
+    let record = &entry.record;
+    if record.state == State::Claimed && record.fence.nonce == wish.nonce {
+        tx.roll_back().await;
+        return Ok(Claimed::Won { fence: record.fence, now });
+    }
+    let standing = Standing::of(Some(record), now);
+    if wish.replaces != Some(record.fence) || Some(standing) != standing_of(wish.how) {
+        tx.roll_back().await;
+        return Ok(Claimed::Known { entry: Box::new(entry), now });
+    }
+    if let Some(rotation) = wish.rotation {
+        let hash = wish.id.hash();
+        if !tx.query(ROTATED, &[&rotation.as_slice(), &hash.as_slice()]).await?.is_empty() {
+            tx.roll_back().await;
+            return Ok(Claimed::CredentialChanged);
+        }
+    }
+    let fence = write_claim(&tx, record.fence, wish, now).await?;
+    tx.commit().await?;
+    Ok(Claimed::Won { fence, now })
+}
+
+async fn write_claim(tx: &Tx<'_>, old: Fence, wish: &Wish, now: Timestamp) -> Result<Fence, Trouble> {
+    let nonce = stored_nonce(wish.nonce);
+    let lease_until = now.millis() + span(wish.lease);
+    let about = &wish.about;
+    let rows = tx
+        .query(
+            REPLACE,
+            &[
+                &stored_number(old),
+                &nonce,
+                &guarantee_number(wish.guarantee),
+                &wish.fingerprint.as_ref().map(|of| of.bytes.as_slice()),
+                &version_number(wish),
+                &wish.payload_hash.as_ref().map(<[u8; 32]>::as_slice),
+                &wish.rotation.as_ref().map(<[u8; 16]>::as_slice),
+                &now.millis(),
+                &lease_until,
+                &(lease_until + span(wish.late)),
+                &about.endpoint,
+                &about.tenant,
+                &about.principal,
+                &about.client_generated_at.map(Timestamp::millis),
+                &pack(&about.headers),
+                &about.request_id,
+            ],
+        )
+        .await?;
+    let row = rows.first().expect("a row that is locked is there to be written");
+    Ok(fence_of(row.get("fence"), nonce))
+}
+
+/// Takes the mark of rotation from an expired record under another credential, if there is one in this wish's way.
+pub(super) async fn free_rotation(core: &Core, wish: &Wish) -> Result<(), Trouble> {
+    let Some(rotation) = wish.rotation else { return Ok(()) };
+    let hash = wish.id.hash();
+    core.link.run(FREE_ROTATION, &[&rotation.as_slice(), &hash.as_slice()]).await.map(drop)
+}
+
+/// Resolves an unknown outcome, with its row in the audit trail.
+pub(super) async fn resolve(
+    core: &Core,
+    id: &Id,
+    fence: Fence,
+    resolution: Resolution,
+    lifetime: &Lifetime,
+    by: &str,
+    reason: &str,
+) -> Result<Resolved, Trouble> {
+    let mut wire = core.link.connection().await?;
+    let tx = wire.begin(&core.link).await?;
+    let locked = lock(&tx, id).await?.filter(|locked| {
+        let record = &locked.entry.record;
+        record.fence == fence && Standing::of(Some(record), locked.now) == Standing::Unknown
+    });
+    let Some(Locked { entry, now }) = locked else {
+        tx.roll_back().await;
+        return Ok(Resolved::NotUnknown);
+    };
+    let settlement = match resolution {
+        Resolution::Applied(Some(answer)) => Settlement::Settle(answer),
+        Resolution::Applied(None) => Settlement::Unkept(Answer {
+            status: 0,
+            headers: Vec::new(),
+            body: Bytes::new(),
+            outcome_unknown: false,
+        }),
+        Resolution::NotApplied if now < entry.late_until => {
+            tx.roll_back().await;
+            return Ok(Resolved::TooEarly { until: entry.late_until });
+        }
+        Resolution::NotApplied => Settlement::Release,
+    };
+    let write = Write::of(settlement, lifetime);
+    tx.query(
+        RESOLVE,
+        &[
+            &stored_number(fence),
+            &state_number(write.state),
+            &write.status(),
+            &write.headers(),
+            &write.body(),
+            &write.outcome_unknown(),
+            &now.millis(),
+            &write.keep_ms,
+            &write.from_created,
+            &write.removes,
+            &by,
+            &fence.to_string(),
+            &reason,
+        ],
+    )
+    .await?;
+    tx.commit().await?;
+    core.announce(id.hash());
+    Ok(Resolved::Done)
+}
+
+/// Cancels a key that has not taken effect.
+pub(super) async fn seal(
+    core: &Core,
+    id: &Id,
+    about: &About,
+    lifetime: &Lifetime,
+) -> Result<Sealed, Trouble> {
+    for _ in 0..SEAL_ROUNDS_MAX {
+        let (known, now) = core.look_up(id).await.map_err(Trouble::Refused)?;
+        // A key in use is not waited for: its record is the answer.
+        if let Some(entry) = known.filter(|entry| !is_free(Standing::of(Some(&entry.record), now))) {
+            return Ok(Sealed::Known(Box::new(entry)));
+        }
+        if let Some(sealed) = seal_once(core, id, about, lifetime).await? {
+            return Ok(sealed);
+        }
+    }
+    Err(Trouble::Refused(StoreError::Unavailable("others claim this key again and again".to_owned())))
+}
+
+fn is_free(standing: Standing) -> bool {
+    match standing {
+        Standing::Absent | Standing::Expired | Standing::Released => true,
+        Standing::Claimed
+        | Standing::Abandoned
+        | Standing::Unknown
+        | Standing::Settled
+        | Standing::Unkept
+        | Standing::Sealed => false,
+    }
+}
+
+/// One attempt; `None` when somebody claimed the key meanwhile, and it must be looked at again.
+async fn seal_once(
+    core: &Core,
+    id: &Id,
+    about: &About,
+    lifetime: &Lifetime,
+) -> Result<Option<Sealed>, Trouble> {
+    let mut wire = core.link.connection().await?;
+    let tx = wire.begin(&core.link).await?;
+    let now = match lock(&tx, id).await? {
+        Some(Locked { entry, now }) if is_free(Standing::of(Some(&entry.record), now)) => {
+            tx.query(REMOVE, &[&stored_number(entry.record.fence)]).await?;
+            now
+        }
+        Some(Locked { entry, .. }) => {
+            tx.roll_back().await;
+            return Ok(Some(Sealed::Known(Box::new(entry))));
+        }
+        None => tx.run(sql::TIME, &[]).await?.now,
+    };
+    let hash = id.hash();
+    let sealed = tx
+        .query(
+            SEAL,
+            &[
+                &hash.as_slice(),
+                &id.scope.as_bytes().as_slice(),
+                &id.key.as_str(),
+                &about.endpoint,
+                &about.tenant,
+                &about.principal,
+                &state_number(State::Sealed),
+                &guarantee_number(Guarantee::None),
+                &now.millis(),
+                &span(lifetime.record()),
+                &about.client_generated_at.map(Timestamp::millis),
+                &pack(&about.headers),
+                &about.request_id,
+            ],
+        )
+        .await?;
+    if sealed.is_empty() {
+        tx.roll_back().await;
+        return Ok(None);
+    }
+    tx.commit().await?;
+    core.announce(hash);
+    Ok(Some(Sealed::Done))
+}
+
+/// What became of a handler's transaction that settled this fence and whose commit was not acknowledged. The lock waits
+/// for the orphaned session: once it is held, that session has ended one way or the other.
+pub(super) async fn fate(core: &Core, id: &Id, fence: Fence) -> Result<Fate, Trouble> {
+    let mut wire = core.link.connection().await?;
+    let tx = wire.begin(&core.link).await?;
+    let locked = lock(&tx, id).await?;
+    tx.roll_back().await;
+    let entry = locked.map(|locked| locked.entry).filter(|entry| entry.record.fence == fence);
+    Ok(match entry.map(|entry| entry.record.state) {
+        Some(State::Settled | State::Unkept) => Fate::Committed,
+        Some(State::Claimed | State::Released | State::Unknown | State::Sealed) | None => Fate::NotCommitted,
+    })
+}

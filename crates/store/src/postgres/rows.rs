@@ -1,0 +1,196 @@
+//! Turns rows into entries and back. Refuses a row that it cannot read, instead of guessing.
+
+use std::sync::LazyLock;
+
+use bytes::Bytes;
+use semel_contract::fingerprint::{Fingerprint, Version};
+use semel_contract::key::{Format, Key, Pattern};
+use semel_contract::record::{Fence, Guarantee, Record, State};
+use semel_contract::scope::Scope;
+use semel_contract::time::Timestamp;
+use tokio_postgres::Row;
+
+use crate::claims::{About, Answer, Entry, Id, StoreError};
+
+/// A key that is kept was checked when it came in.
+static KEPT: LazyLock<Format> =
+    LazyLock::new(|| Format::Regex(Pattern::parse(r"[\s\S]*").expect("a pattern that matches everything")));
+
+/// The stored number of a state.
+pub(super) fn state_number(state: State) -> i16 {
+    match state {
+        State::Claimed => 1,
+        State::Settled => 2,
+        State::Unkept => 3,
+        State::Released => 4,
+        State::Unknown => 5,
+        State::Sealed => 6,
+    }
+}
+
+fn state_of(number: i16) -> Option<State> {
+    State::ALL.into_iter().find(|state| state_number(*state) == number)
+}
+
+/// The stored number of a guarantee.
+pub(super) fn guarantee_number(guarantee: Guarantee) -> i16 {
+    match guarantee {
+        Guarantee::Atomic => 1,
+        Guarantee::Fenced => 2,
+        Guarantee::None => 3,
+    }
+}
+
+fn guarantee_of(number: i16) -> Option<Guarantee> {
+    [Guarantee::Atomic, Guarantee::Fenced, Guarantee::None]
+        .into_iter()
+        .find(|guarantee| guarantee_number(*guarantee) == number)
+}
+
+/// The number of a fence as it is stored. Numbers come from a sequence of bigints, so one that does not fit was never
+/// given and matches nothing.
+pub(super) fn stored_number(fence: Fence) -> i64 {
+    i64::try_from(fence.number).unwrap_or(-1)
+}
+
+/// The nonce of a fence as it is stored: the same 64 bits.
+pub(super) fn stored_nonce(nonce: u64) -> i64 {
+    nonce.cast_signed()
+}
+
+/// The fence of a row's number and nonce.
+pub(super) fn fence_of(number: i64, nonce: i64) -> Fence {
+    Fence { number: number.cast_unsigned(), nonce: nonce.cast_unsigned() }
+}
+
+/// Packs headers so that order, repeated names and any bytes survive: length of the name (2 bytes), name, length of the
+/// value (4 bytes), value. `semel.kept_headers` writes the same.
+pub(super) fn pack<N: AsRef<[u8]>, V: AsRef<[u8]>>(headers: &[(N, V)]) -> Vec<u8> {
+    let mut packed = Vec::new();
+    for (name, value) in headers {
+        let (name, value) = (name.as_ref(), value.as_ref());
+        let name_bytes = u16::try_from(name.len()).expect("a header's name is short");
+        let value_bytes = u32::try_from(value.len()).expect("a header's value is bounded");
+        packed.extend(name_bytes.to_be_bytes());
+        packed.extend(name);
+        packed.extend(value_bytes.to_be_bytes());
+        packed.extend(value);
+    }
+    packed
+}
+
+/// Reads what [`pack`] wrote; `None` when it is something else.
+pub(super) fn unpack(mut packed: &[u8]) -> Option<Vec<(String, Vec<u8>)>> {
+    let mut headers = Vec::new();
+    while !packed.is_empty() {
+        let (length, rest) = packed.split_first_chunk()?;
+        let (name, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))?;
+        let (length, rest) = rest.split_first_chunk()?;
+        let (value, rest) = rest.split_at_checked(u32::from_be_bytes(*length) as usize)?;
+        headers.push((String::from_utf8(name.to_vec()).ok()?, value.to_vec()));
+        packed = rest;
+    }
+    Some(headers)
+}
+
+/// The entry of a row that `sql::entry!` selected; `None` where the outer join found none.
+pub(super) fn entry(row: &Row) -> Result<Option<Entry>, StoreError> {
+    read(row).map_err(|why| StoreError::Unavailable(format!("a record cannot be read: {why}")))
+}
+
+fn read(row: &Row) -> Result<Option<Entry>, String> {
+    let text = |error: tokio_postgres::Error| error.to_string();
+    let Some(number) = row.try_get::<_, Option<i64>>("fence").map_err(text)? else { return Ok(None) };
+    let key: String = row.try_get("key").map_err(text)?;
+    let key = Key::parse(&KEPT, &key).map_err(|_| "its key")?;
+    let scope = array(row.try_get("scope").map_err(text)?).ok_or("its scope")?;
+    let record = Record {
+        state: state_of(row.try_get("state").map_err(text)?).ok_or("its state")?,
+        guarantee: guarantee_of(row.try_get("guarantee").map_err(text)?).ok_or("its guarantee")?,
+        fence: fence_of(number, row.try_get("nonce").map_err(text)?),
+        fingerprint: fingerprint(row).map_err(text)?,
+        payload_hash: row.try_get::<_, Option<&[u8]>>("payload_hash").map_err(text)?.and_then(array),
+        lease_until: Timestamp::from_millis(row.try_get("lease_until").map_err(text)?),
+        created_at: Timestamp::from_millis(row.try_get("created_at").map_err(text)?),
+        expires_at: row.try_get::<_, Option<i64>>("expires_at").map_err(text)?.map(Timestamp::from_millis),
+    };
+    Ok(Some(Entry {
+        id: Id { scope: Scope::from_bytes(scope), key },
+        record,
+        about: about(row)?,
+        answer: answer(row)?,
+        settled_at: row.try_get::<_, Option<i64>>("settled_at").map_err(text)?.map(Timestamp::from_millis),
+        late_until: Timestamp::from_millis(row.try_get("late_until").map_err(text)?),
+    }))
+}
+
+fn array<const N: usize>(bytes: &[u8]) -> Option<[u8; N]> {
+    bytes.try_into().ok()
+}
+
+fn fingerprint(row: &Row) -> Result<Option<Fingerprint>, tokio_postgres::Error> {
+    let bytes: Option<&[u8]> = row.try_get("fingerprint")?;
+    let version: Option<i16> = row.try_get("fingerprint_version")?;
+    let version = version.and_then(|byte| Version::from_byte(u8::try_from(byte).ok()?));
+    Ok(bytes.and_then(array).zip(version).map(|(bytes, version)| Fingerprint { version, bytes }))
+}
+
+fn about(row: &Row) -> Result<About, String> {
+    let text = |error: tokio_postgres::Error| error.to_string();
+    let headers = unpack(row.try_get("request_headers").map_err(text)?).ok_or("its request's headers")?;
+    let in_utf8 = |(name, value)| Some((name, String::from_utf8(value).ok()?));
+    Ok(About {
+        endpoint: row.try_get("endpoint").map_err(text)?,
+        tenant: row.try_get("tenant").map_err(text)?,
+        principal: row.try_get("principal").map_err(text)?,
+        client_generated_at: row
+            .try_get::<_, Option<i64>>("client_generated_at")
+            .map_err(text)?
+            .map(Timestamp::from_millis),
+        headers: headers.into_iter().map(in_utf8).collect::<Option<_>>().ok_or("its request's headers")?,
+        request_id: row.try_get("request_id").map_err(text)?,
+    })
+}
+
+fn answer(row: &Row) -> Result<Option<Answer>, String> {
+    let text = |error: tokio_postgres::Error| error.to_string();
+    let Some(status) = row.try_get::<_, Option<i32>>("status").map_err(text)? else { return Ok(None) };
+    let headers: Option<&[u8]> = row.try_get("headers").map_err(text)?;
+    let body: Option<Vec<u8>> = row.try_get("body").map_err(text)?;
+    Ok(Some(Answer {
+        status: u16::try_from(status).map_err(|_| "its status")?,
+        headers: unpack(headers.unwrap_or_default()).ok_or("its headers")?,
+        body: Bytes::from(body.unwrap_or_default()),
+        outcome_unknown: row.try_get("outcome_unknown").map_err(text)?,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packed_headers_keep_order_repetition_and_any_bytes() {
+        let headers = vec![
+            ("x-b".to_owned(), vec![0xff, 0x00, b'\n']),
+            ("x-a".to_owned(), Vec::new()),
+            ("x-b".to_owned(), b"again".to_vec()),
+        ];
+        assert_eq!(unpack(&pack(&headers)), Some(headers));
+        assert_eq!(unpack(&[]), Some(Vec::new()));
+    }
+
+    #[test]
+    fn what_was_cut_off_is_not_read() {
+        let packed = pack(&[("x-a", "value")]);
+        assert!((1..packed.len()).all(|end| unpack(&packed[..end]).is_none()));
+    }
+
+    #[test]
+    fn numbers_of_states_and_guarantees_read_back() {
+        assert!(State::ALL.into_iter().all(|state| state_of(state_number(state)) == Some(state)));
+        assert_eq!((state_of(0), state_of(7), guarantee_of(0), guarantee_of(4)), (None, None, None, None));
+        let fence = Fence { number: 42, nonce: u64::MAX - 1 };
+        assert_eq!(fence_of(stored_number(fence), stored_nonce(fence.nonce)), fence);
+    }
+}

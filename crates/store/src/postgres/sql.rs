@@ -1,0 +1,296 @@
+//! The statements that run often, as text: for reading, for `EXPLAIN`, and for users of other drivers. The first three
+//! parameters of each are what the caller believes of the time: the time as it ticked on since the server was last
+//! heard, the latest time seen, and the revision of `semel.clock` that both rest on. The first columns of each answer
+//! are `now`, `wall` and `revision`, on at least one row.
+
+/// The server's clock in milliseconds.
+macro_rules! server_ms {
+    () => {
+        "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+    };
+}
+
+/// The time of a statement, as the CTE `t`. A jump of the server's clock that nobody meant is not believed: time then
+/// goes on as it ticked at the caller.
+macro_rules! clock {
+    () => {
+        concat!(
+            "server AS MATERIALIZED (
+    SELECT ",
+            $crate::postgres::sql::server_ms!(),
+            " AS ms, offset_ms, high_water_ms, revision, frozen FROM semel.clock
+), t AS MATERIALIZED (
+    SELECT CASE WHEN revision = $3::bigint AND abs(ms + offset_ms - $1::bigint) > 60000
+            THEN greatest($1::bigint, $2::bigint)
+            ELSE greatest(ms + offset_ms, $2::bigint, high_water_ms) END AS now,
+        ms + offset_ms AS wall, ms, revision, frozen
+    FROM server
+)"
+        )
+    };
+}
+
+/// The time at which one row of a batch is written: the statement's time and what has passed since it was read.
+macro_rules! at_row {
+    () => {
+        concat!("t.now - t.ms + ", server_ms!())
+    };
+}
+
+/// Everything that an entry is made of, from `r` (the record) and `l` (its lease).
+macro_rules! entry {
+    () => {
+        "r.fence, r.nonce, r.hash, r.scope, r.key, r.endpoint, r.tenant, r.principal, r.state, r.guarantee,
+    r.fingerprint, r.fingerprint_version, r.payload_hash, r.rotation, r.created_at, r.late_until, r.settled_at,
+    r.expires_at, r.status, r.headers, r.body, r.outcome_unknown, r.client_generated_at, r.request_headers,
+    r.request_id, coalesce(l.lease_until, r.first_lease_until) AS lease_until"
+    };
+}
+
+/// A statement that begins with the time.
+macro_rules! timed {
+    ($($text:expr),+ $(,)?) => { concat!("WITH ", $crate::postgres::sql::clock!(), $($text),+) };
+}
+
+pub(super) use {clock, entry, server_ms, timed};
+
+/// The store's time, nothing else.
+pub const TIME: &str = timed!("\nSELECT now, wall, revision FROM t");
+
+/// One key, by its hash and by itself ($4 to $6).
+pub const LOOK_UP: &str = timed!(
+    "\nSELECT t.now, t.wall, t.revision, ",
+    entry!(),
+    "
+FROM t LEFT JOIN (semel.record r LEFT JOIN semel.lease l ON l.fence = r.fence)
+    ON r.hash = $4::bytea AND r.scope = $5::bytea AND r.key = $6::text"
+);
+
+/// The records that stand in the way of claims, by hash ($4) or rotation ($5).
+pub const KNOWN: &str = timed!(
+    "\nSELECT t.now, t.wall, t.revision, ",
+    entry!(),
+    "
+FROM t LEFT JOIN (semel.record r LEFT JOIN semel.lease l ON l.fence = r.fence)
+    ON r.hash = ANY ($4::bytea[]) OR r.rotation = ANY ($5::bytea[])"
+);
+
+/// Claims absent keys, many at once. Known keys are filtered first, since ON CONFLICT alone would wait for a settlement
+/// that is not yet committed. A row is `late` when higher numbers may have been given while it waited for its place.
+pub const CLAIM: &str = timed!(
+    ", wish AS (
+    SELECT * FROM unnest($4::bytea[], $5::bytea[], $6::text[], $7::bigint[], $8::bigint[], $9::bigint[],
+        $10::smallint[], $11::bytea[], $12::smallint[], $13::bytea[], $14::bytea[], $15::text[], $16::text[],
+        $17::text[], $18::bigint[], $19::bytea[], $20::text[])
+    AS w (hash, scope, key, nonce, lease_ms, late_ms, guarantee, fingerprint, fingerprint_version, payload_hash,
+        rotation, endpoint, tenant, principal, client_generated_at, request_headers, request_id)
+), won AS (
+    INSERT INTO semel.record (fence, nonce, hash, scope, key, endpoint, tenant, principal, state, guarantee,
+        fingerprint, fingerprint_version, payload_hash, rotation, created_at, first_lease_until, late_until,
+        client_generated_at, request_headers, request_id)
+    SELECT nextval('semel.fence'), w.nonce, w.hash, w.scope, w.key, w.endpoint, w.tenant, w.principal, 1, w.guarantee,
+        w.fingerprint, w.fingerprint_version, w.payload_hash, w.rotation, ",
+    at_row!(),
+    ", w.lease_ms + ",
+    at_row!(),
+    ", w.lease_ms + w.late_ms + ",
+    at_row!(),
+    ",
+        w.client_generated_at, w.request_headers, w.request_id
+    FROM wish w, t
+    WHERE NOT EXISTS (SELECT FROM semel.record k WHERE k.hash = w.hash)
+        AND NOT EXISTS (SELECT FROM semel.record k WHERE k.rotation = w.rotation)
+    ON CONFLICT DO NOTHING
+    RETURNING fence, hash, first_lease_until, ",
+    server_ms!(),
+    " - (SELECT ms - now FROM t) - created_at > 1 AS late
+), leased AS (
+    INSERT INTO semel.lease (fence, lease_until) SELECT fence, first_lease_until FROM won
+)
+SELECT t.now, t.wall, t.revision, won.fence, won.hash, won.late FROM t LEFT JOIN won ON true"
+);
+
+/// Gives a late claim a number that is higher than any given before ($4 and $5 are its fence).
+pub const RENUMBER: &str = timed!(
+    ", moved AS (
+    UPDATE semel.record SET fence = nextval('semel.fence') WHERE fence = $4::bigint AND nonce = $5::bigint AND state = 1
+    RETURNING fence
+), leased AS (
+    UPDATE semel.lease SET fence = moved.fence FROM moved WHERE lease.fence = $4::bigint
+)
+SELECT t.now, t.wall, t.revision, moved.fence FROM t LEFT JOIN moved ON true"
+);
+
+/// Ends attempts, many at once.
+macro_rules! settle {
+    ($lock:literal) => {
+        timed!(
+            ", ending AS (
+    SELECT * FROM unnest($4::bigint[], $5::bigint[], $6::bytea[], $7::smallint[], $8::integer[], $9::bytea[],
+        $10::bytea[], $11::boolean[], $12::bigint[], $13::boolean[], $14::boolean[])
+    AS e (fence, nonce, hash, state, status, headers, body, outcome_unknown, keep_ms, from_created, remove)
+), mine AS MATERIALIZED (
+    SELECT e.* FROM ending e
+    JOIN semel.record r ON r.fence = e.fence AND r.nonce = e.nonce AND r.hash = e.hash AND r.state IN (1, 5)
+    FOR UPDATE OF r ",
+            $lock,
+            "
+), kept AS (
+    UPDATE semel.record r SET state = m.state, status = m.status, headers = m.headers, body = m.body,
+        outcome_unknown = m.outcome_unknown,
+        settled_at = CASE m.state WHEN 5 THEN NULL ELSE t.now END,
+        expires_at = CASE WHEN m.from_created THEN r.created_at ELSE t.now END + m.keep_ms
+    FROM mine m, t WHERE r.fence = m.fence AND r.state IN (1, 5) AND NOT m.remove
+    RETURNING r.fence
+), removed AS (
+    DELETE FROM semel.record r USING mine m WHERE r.fence = m.fence AND r.state IN (1, 5) AND m.remove
+    RETURNING r.fence
+), done AS (
+    SELECT fence FROM kept UNION ALL SELECT fence FROM removed
+), unleased AS (
+    DELETE FROM semel.lease l USING done WHERE l.fence = done.fence
+)
+SELECT t.now, t.wall, t.revision, done.fence FROM t LEFT JOIN done ON true"
+        )
+    };
+}
+
+/// Ends attempts, many at once. A row that somebody else is writing is left out, so that one slow handler does not hold
+/// up the others; whoever is left out is settled by [`SETTLE_WAITING`].
+pub const SETTLE: &str = settle!("SKIP LOCKED");
+
+/// Ends attempts, waiting for whoever is writing the same row.
+pub const SETTLE_WAITING: &str = settle!("");
+
+/// Ends an attempt in the transaction of a handler. It takes the server's time as it is, forces a synchronous commit, and
+/// never touches the lease, so that a renewal cannot make a REPEATABLE READ transaction fail.
+pub const SETTLE_IN: &str = "
+WITH t AS MATERIALIZED (
+    SELECT semel.now_ms() AS now, set_config('synchronous_commit', 'on', true) AS synchronous
+)
+UPDATE semel.record r SET state = $4::smallint, status = $5::integer, headers = $6::bytea, body = $7::bytea,
+    outcome_unknown = $8::boolean,
+    settled_at = CASE $4::smallint WHEN 5 THEN NULL ELSE t.now END,
+    expires_at = CASE WHEN $10::boolean THEN r.created_at ELSE t.now END + $9::bigint
+FROM t
+WHERE r.fence = $1::bigint AND r.nonce = $2::bigint AND r.hash = $3::bytea AND r.state IN (1, 5)
+    AND t.synchronous IS NOT NULL";
+
+/// Frees a key in the transaction of a handler, where nothing of it is kept.
+pub const RELEASE_IN: &str = "
+DELETE FROM semel.record r
+WHERE r.fence = $1::bigint AND r.nonce = $2::bigint AND r.hash = $3::bytea AND r.state IN (1, 5)
+    AND set_config('synchronous_commit', 'on', true) IS NOT NULL";
+
+/// Extends leases. Only the lease is written; the record is only read.
+macro_rules! renew {
+    ($lock:literal) => {
+        timed!(
+            ", held AS MATERIALIZED (
+    SELECT l.fence, r.nonce, r.hash FROM unnest($4::bigint[], $5::bigint[], $6::bytea[]) AS h (fence, nonce, hash)
+    JOIN semel.record r ON r.fence = h.fence AND r.nonce = h.nonce AND r.hash = h.hash AND r.state = 1
+    JOIN semel.lease l ON l.fence = r.fence AND l.lease_until > (SELECT now FROM t)
+    FOR UPDATE OF l ",
+            $lock,
+            "
+), renewed AS (
+    UPDATE semel.lease l SET lease_until = t.now + $7::bigint FROM held, t WHERE l.fence = held.fence
+    RETURNING l.fence, held.nonce, held.hash
+)
+SELECT t.now, t.wall, t.revision, renewed.fence, renewed.nonce, renewed.hash FROM t LEFT JOIN renewed ON true"
+        )
+    };
+}
+
+/// Extends leases ($4 to $6) by $7 milliseconds, except those that somebody else is writing.
+pub const RENEW: &str = renew!("SKIP LOCKED");
+
+/// Extends leases, waiting for whoever is writing them.
+pub const RENEW_WAITING: &str = renew!("");
+
+/// Removes finished records that have been expired for $4 milliseconds, at most $5, and none while the clock is frozen.
+pub const SWEEP_EXPIRED: &str = timed!(
+    ", gone AS (
+    DELETE FROM semel.record WHERE fence IN (
+        SELECT r.fence FROM semel.record r
+        WHERE r.expires_at IS NOT NULL AND r.expires_at <= (SELECT now - $4::bigint FROM t)
+            AND r.state IN (2, 3, 4, 6) AND NOT (SELECT frozen FROM t)
+        ORDER BY r.expires_at LIMIT $5::bigint FOR UPDATE OF r SKIP LOCKED
+    ) RETURNING hash
+)
+SELECT t.now, t.wall, t.revision, gone.hash FROM t LEFT JOIN gone ON true"
+);
+
+/// Marks lapsed fenced claims unknown and frees abandoned atomic ones, at most $4. A row that a handler is settling at
+/// this moment is locked by it, and left alone.
+pub const SWEEP_LAPSED: &str = timed!(
+    ", lapsed AS MATERIALIZED (
+    SELECT r.fence, r.guarantee FROM semel.lease l JOIN semel.record r ON r.fence = l.fence
+    WHERE l.lease_until <= (SELECT now FROM t) AND r.state = 1
+    LIMIT $4::bigint FOR UPDATE OF r, l SKIP LOCKED
+), marked AS (
+    UPDATE semel.record r SET state = 5 FROM lapsed
+    WHERE r.fence = lapsed.fence AND r.state = 1 AND lapsed.guarantee <> 1 RETURNING r.hash
+), freed AS (
+    DELETE FROM semel.record r USING lapsed
+    WHERE r.fence = lapsed.fence AND r.state = 1 AND lapsed.guarantee = 1 RETURNING r.hash
+), unleased AS (
+    DELETE FROM semel.lease l USING lapsed WHERE l.fence = lapsed.fence
+), touched AS (
+    SELECT hash, false AS freed FROM marked UNION ALL SELECT hash, true FROM freed
+)
+SELECT t.now, t.wall, t.revision, touched.hash, touched.freed FROM t LEFT JOIN touched ON true"
+);
+
+/// Removes lapsed leases of records that a handler settled in its own transaction, which leaves the lease alone.
+pub const SWEEP_LEASES: &str = timed!(
+    ", gone AS (
+    DELETE FROM semel.lease WHERE fence IN (
+        SELECT l.fence FROM semel.lease l
+        WHERE l.lease_until <= (SELECT now FROM t)
+            AND NOT EXISTS (SELECT FROM semel.record r WHERE r.fence = l.fence AND r.state = 1)
+        LIMIT $4::bigint FOR UPDATE OF l SKIP LOCKED
+    )
+)
+SELECT now, wall, revision FROM t"
+);
+
+/// Entries by fence number.
+macro_rules! list {
+    ($which:literal) => {
+        timed!(
+            "\nSELECT t.now, t.wall, t.revision, found.* FROM t LEFT JOIN (
+    SELECT ",
+            entry!(),
+            "
+    FROM semel.record r LEFT JOIN semel.lease l ON l.fence = r.fence
+    WHERE r.fence > $4::bigint AND ($5::smallint IS NULL OR r.state = $5::smallint)
+        AND ($6::text IS NULL OR r.endpoint = $6::text)
+        AND ($7::bigint IS NULL OR r.created_at < $7::bigint) ",
+            $which,
+            "
+    ORDER BY r.fence LIMIT $8::bigint
+) found ON true"
+        )
+    };
+}
+
+/// All entries after a fence number ($4), by state ($5), endpoint ($6) and time ($7); at most $8.
+pub const LIST: &str = list!("");
+
+/// Those of one principal ($9).
+pub const LIST_OF_PRINCIPAL: &str = list!("AND r.principal = $9::text");
+
+/// Erases finished records of a principal ($4), at most $5, and says so in the audit trail, in the name of $6.
+pub const FORGET: &str = timed!(
+    ", gone AS (
+    DELETE FROM semel.record WHERE fence IN (
+        SELECT r.fence FROM semel.record r WHERE r.principal = $4::text AND r.state IN (2, 3, 4, 6)
+        ORDER BY r.fence LIMIT $5::bigint FOR UPDATE OF r
+    ) RETURNING hash
+), audited AS (
+    INSERT INTO semel.audit (at, action, actor, reason, count)
+    SELECT t.now, 'forget', $6::text, 'erasure of a principal', (SELECT count(*) FROM gone) FROM t
+)
+SELECT t.now, t.wall, t.revision, gone.hash FROM t LEFT JOIN gone ON true"
+);

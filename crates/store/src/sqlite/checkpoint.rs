@@ -1,0 +1,147 @@
+//! Checkpoints: the write-ahead log is copied into the file by a thread of its own, which never stops the writer. That
+//! alone lets the log grow while the writer is busy, so past a bound the writer itself empties it.
+
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+
+use rusqlite::Connection;
+
+use super::connect;
+use super::error::OpenError;
+use super::hub::Hub;
+
+/// Bytes of one page in the log, with its header.
+const LOG_PAGE_BYTES: u64 = 4096 + 24;
+/// So much new log starts a passive checkpoint.
+const PASSIVE_BYTES: u64 = 4 << 20;
+/// So much log makes the writer empty it.
+const TRUNCATE_BYTES: u64 = 16 << 20;
+
+/// The checkpoint thread's connection and its orders.
+#[derive(Debug, Default)]
+pub(super) struct Checkpointer {
+    connection: Mutex<Option<Connection>>,
+    order: Mutex<Order>,
+    came: Condvar,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Order {
+    #[default]
+    Wait,
+    Run,
+    Stop,
+}
+
+impl Checkpointer {
+    /// Opens its connection anew.
+    pub(super) fn open(&self, path: &Path) -> Result<(), OpenError> {
+        *self.connection() = Some(connect::for_writing(path)?);
+        Ok(())
+    }
+
+    /// Closes its connection, once a running checkpoint is done.
+    pub(super) fn close(&self) {
+        drop(self.connection().take());
+    }
+
+    fn connection(&self) -> MutexGuard<'_, Option<Connection>> {
+        self.connection.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn give(&self, order: Order) {
+        let mut current = self.order.lock().expect("giving an order does not panic");
+        if *current != Order::Stop {
+            *current = order;
+        }
+        drop(current);
+        self.came.notify_one();
+    }
+
+    /// Ends the thread.
+    pub(super) fn stop(&self) {
+        self.give(Order::Stop);
+    }
+
+    fn next(&self) -> Order {
+        let current = self.order.lock().expect("giving an order does not panic");
+        let waits = |order: &mut Order| *order == Order::Wait;
+        let mut current = self.came.wait_while(current, waits).expect("giving an order does not panic");
+        let order = *current;
+        if order == Order::Run {
+            *current = Order::Wait;
+        }
+        order
+    }
+}
+
+/// Starts the thread.
+pub(super) fn start(hub: Arc<Hub>) -> std::io::Result<JoinHandle<()>> {
+    let serve = move || {
+        while hub.checkpointer.next() == Order::Run {
+            if let Some(connection) = hub.checkpointer.connection().as_ref() {
+                // What a checkpoint does not manage stays in the log, and the next one copies it again.
+                let _ = checkpoint(connection, "PASSIVE");
+            }
+        }
+    };
+    std::thread::Builder::new().name("semel-sqlite-checkpoint".to_owned()).spawn(serve)
+}
+
+/// How far a checkpoint came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reached {
+    /// Everything that it was to do.
+    End,
+    /// A reader stood in the way.
+    Part,
+}
+
+/// Copies the log into the file and syncs the file.
+pub(super) fn checkpoint(connection: &Connection, mode: &str) -> rusqlite::Result<Reached> {
+    let busy: i64 = connection.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |row| row.get(0))?;
+    Ok(if busy == 0 { Reached::End } else { Reached::Part })
+}
+
+/// The writer's view of the log: when to have it copied, when to empty it.
+#[derive(Debug)]
+pub(super) struct LogBounds {
+    asked_at_bytes: u64,
+    truncate_at_bytes: u64,
+}
+
+impl Default for LogBounds {
+    fn default() -> Self {
+        Self { asked_at_bytes: 0, truncate_at_bytes: TRUNCATE_BYTES }
+    }
+}
+
+impl LogBounds {
+    /// After a commit: keeps the log within its bounds.
+    pub(super) fn keep(&mut self, connection: &Connection, hub: &Hub) {
+        let bytes = hub.guard.log_pages() * LOG_PAGE_BYTES;
+        if bytes >= self.truncate_at_bytes {
+            self.truncate(connection, hub, bytes);
+        } else if bytes < self.asked_at_bytes {
+            // The log has started from its beginning.
+            self.asked_at_bytes = 0;
+        } else if bytes >= self.asked_at_bytes + PASSIVE_BYTES {
+            self.asked_at_bytes = bytes;
+            hub.checkpointer.give(Order::Run);
+        }
+    }
+
+    fn truncate(&mut self, connection: &Connection, hub: &Hub, bytes: u64) {
+        // Two checkpoints at once would only wait for each other.
+        let other = hub.checkpointer.connection();
+        let reached = checkpoint(connection, "TRUNCATE");
+        drop(other);
+        self.asked_at_bytes = 0;
+        self.truncate_at_bytes = match reached {
+            Ok(Reached::End) => TRUNCATE_BYTES,
+            // Trying again at every batch would slow each of them down.
+            Ok(Reached::Part) | Err(_) => bytes + TRUNCATE_BYTES,
+        };
+    }
+}

@@ -1,0 +1,73 @@
+//! Where the handles, the writer and the other threads of one store meet.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use semel_contract::time::Timestamp;
+
+use super::checkpoint::Checkpointer;
+use super::faults::Faults;
+use super::guard::Guard;
+use super::live::Live;
+use super::queue::Queue;
+use super::readers::Readers;
+use crate::claims::StoreError;
+use crate::clock::{Clock, StoreClock};
+use crate::hints::Hints;
+
+/// What they all use.
+pub(super) struct Hub {
+    pub(super) path: PathBuf,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) time: StoreClock,
+    pub(super) hints: Hints,
+    pub(super) queue: Queue,
+    pub(super) guard: Arc<Guard>,
+    pub(super) readers: Readers,
+    pub(super) checkpointer: Checkpointer,
+    pub(super) health: Health,
+    pub(super) faults: Faults,
+    pub(super) held: Mutex<Live>,
+}
+
+impl Hub {
+    /// The store's time.
+    pub(super) fn now(&self) -> Timestamp {
+        self.time.now(self.clock.read())
+    }
+
+    /// What is held; never keep it across I/O.
+    pub(super) fn live(&self) -> MutexGuard<'_, Live> {
+        self.held.lock().expect("nothing panics while it changes what is held")
+    }
+}
+
+/// Whether the store may answer.
+#[derive(Debug, Default)]
+pub(super) struct Health {
+    is_ill: AtomicBool,
+    reason: Mutex<String>,
+}
+
+impl Health {
+    /// Whether the store may answer; otherwise the error that everybody gets.
+    pub(super) fn check(&self) -> Result<(), StoreError> {
+        if self.is_ill.load(Ordering::SeqCst) {
+            let reason = self.reason.lock().expect("a reason is only copied");
+            return Err(StoreError::Unavailable(reason.clone()));
+        }
+        Ok(())
+    }
+
+    /// The store must not answer, for this reason.
+    pub(super) fn fail(&self, reason: String) {
+        *self.reason.lock().expect("a reason is only copied") = reason;
+        self.is_ill.store(true, Ordering::SeqCst);
+    }
+
+    /// The store may answer again.
+    pub(super) fn restore(&self) {
+        self.is_ill.store(false, Ordering::SeqCst);
+    }
+}

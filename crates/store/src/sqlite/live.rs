@@ -1,0 +1,136 @@
+//! The claims that are held in this process right now. The writer alone decides and changes them, after the commit that
+//! makes a change true; holders renew their leases here; readers look here first. Never locked across I/O.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use semel_contract::decide::Standing;
+use semel_contract::record::Fence;
+use semel_contract::time::Timestamp;
+
+use super::row::{Hash, Kept, Rotation};
+use crate::claims::{Filter, Id, Written};
+
+/// A change of what is held: `None` lets go.
+pub(super) type Change = (Hash, Option<Kept>);
+
+/// The held claims, by the hash of their id.
+#[derive(Debug, Default)]
+pub(super) struct Live {
+    held: HashMap<Hash, Kept>,
+    rotations: HashMap<Rotation, Hash>,
+}
+
+impl Live {
+    /// The claim that is held under this hash.
+    pub(super) fn get(&self, hash: Hash) -> Option<&Kept> {
+        self.held.get(&hash)
+    }
+
+    /// Whose claim has this rotation.
+    pub(super) fn rotation(&self, rotation: Rotation) -> Option<Hash> {
+        self.rotations.get(&rotation).copied()
+    }
+
+    /// All of them.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Kept> {
+        self.held.values()
+    }
+
+    /// Makes a change.
+    pub(super) fn apply(&mut self, (hash, kept): Change) {
+        let rotation = kept.as_ref().and_then(|kept| kept.rotation);
+        let before = match kept {
+            Some(kept) => self.held.insert(hash, kept),
+            None => self.held.remove(&hash),
+        };
+        if let Some(given_up) = before.and_then(|before| before.rotation)
+            && self.rotations.get(&given_up) == Some(&hash)
+        {
+            self.rotations.remove(&given_up);
+        }
+        if let Some(rotation) = rotation {
+            self.rotations.insert(rotation, hash);
+        }
+    }
+
+    /// Extends a lease. The caller reads the time after it locked this: a claim that the writer has seen lapsed is then
+    /// lapsed here too, because time never goes back.
+    pub(super) fn renew(&mut self, id: &Id, fence: Fence, lease: Duration, now: Timestamp) -> Written {
+        match self.held.get_mut(&id.hash()) {
+            Some(kept)
+                if kept.entry.id == *id
+                    && kept.entry.record.fence == fence
+                    && Standing::of(Some(&kept.entry.record), now) == Standing::Claimed =>
+            {
+                kept.entry.record.lease_until = now.plus(lease);
+                Written::Done
+            }
+            Some(_) | None => Written::Superseded,
+        }
+    }
+
+    /// The claims that a list shows.
+    pub(super) fn matching(&self, filter: &Filter) -> Vec<Kept> {
+        let shown = |kept: &&Kept| {
+            let entry = &kept.entry;
+            filter.state.is_none_or(|state| state == entry.record.state)
+                && filter.principal.as_ref().is_none_or(|principal| *principal == entry.about.principal)
+                && filter.endpoint.as_ref().is_none_or(|endpoint| *endpoint == entry.about.endpoint)
+                && filter.created_before.is_none_or(|before| entry.record.created_at < before)
+                && filter.after.is_none_or(|after| entry.record.fence.number > after)
+        };
+        self.all().filter(shown).cloned().collect()
+    }
+}
+
+/// What the members of one batch changed so far, on top of what is held: true only once the batch commits.
+#[derive(Debug, Default)]
+pub(super) struct Staged {
+    held: HashMap<Hash, Option<Kept>>,
+    rotations: HashMap<Rotation, Option<Hash>>,
+    woken: Vec<Hash>,
+}
+
+impl Staged {
+    /// The claim under this hash as the next member sees it.
+    pub(super) fn get(&self, hash: Hash, live: &Live) -> Option<Kept> {
+        match self.held.get(&hash) {
+            Some(changed) => changed.clone(),
+            None => live.get(hash).cloned(),
+        }
+    }
+
+    /// Whose claim has this rotation, as the next member sees it.
+    pub(super) fn rotation(&self, rotation: Rotation, live: &Live) -> Option<Hash> {
+        match self.rotations.get(&rotation) {
+            Some(changed) => *changed,
+            None => live.rotation(rotation),
+        }
+    }
+
+    /// Whether this batch has changed the claim under this hash.
+    pub(super) fn has(&self, hash: Hash) -> bool {
+        self.held.contains_key(&hash)
+    }
+
+    /// Adds what a member changed.
+    pub(super) fn add(&mut self, changes: Vec<Change>, woken: Vec<Hash>, live: &Live) {
+        for (hash, kept) in changes {
+            if let Some(rotation) = self.get(hash, live).and_then(|before| before.rotation) {
+                self.rotations.insert(rotation, None);
+            }
+            if let Some(rotation) = kept.as_ref().and_then(|kept| kept.rotation) {
+                self.rotations.insert(rotation, Some(hash));
+            }
+            self.held.insert(hash, kept);
+        }
+        self.woken.extend(woken);
+    }
+
+    /// Makes the changes true, and says who is to be woken.
+    pub(super) fn publish(self, live: &mut Live) -> Vec<Hash> {
+        self.held.into_iter().for_each(|change| live.apply(change));
+        self.woken
+    }
+}

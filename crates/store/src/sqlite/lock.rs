@@ -1,0 +1,56 @@
+//! Ownership of the file: an exclusive lock on a file beside it, held as long as the store lives. The lock is the
+//! operating system's, so a killed process leaves none behind.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use super::error::OpenError;
+
+/// The longest content of a lock file that is read.
+const LOCK_FILE_BYTES_MAX: u64 = 4096;
+
+/// The lock on a database file.
+#[derive(Debug)]
+pub(super) struct FileLock {
+    path: PathBuf,
+    // Closing the file gives the lock back.
+    _file: File,
+}
+
+impl FileLock {
+    /// Takes the lock beside `database`, or says who has it.
+    pub(super) fn take(database: &Path) -> Result<Self, OpenError> {
+        let path = beside(database);
+        let mut file = OpenOptions::new().create(true).read(true).write(true).truncate(false).open(&path)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(OpenError::Locked { holder: holder(&mut file), lock_file: path });
+            }
+            Err(TryLockError::Error(error)) => return Err(error.into()),
+        }
+        file.set_len(0)?;
+        file.seek(SeekFrom::Start(0))?;
+        writeln!(file, "{}", std::process::id())?;
+        Ok(Self { path, _file: file })
+    }
+
+    /// Where the lock file is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn beside(database: &Path) -> PathBuf {
+    let mut name = OsString::from(database);
+    name.push(".lock");
+    PathBuf::from(name)
+}
+
+fn holder(file: &mut File) -> Option<u32> {
+    let mut text = String::new();
+    file.take(LOCK_FILE_BYTES_MAX).read_to_string(&mut text).ok()?;
+    text.lines().next()?.trim().parse().ok()
+}

@@ -1,0 +1,229 @@
+//! The methods of the claim store: each hands its work to the writer, or reads. The call itself queues the work;
+//! dropping the reply does not take it back.
+
+use std::collections::{HashMap, HashSet};
+use std::future::ready;
+use std::time::Duration;
+
+use semel_contract::profile::Lifetime;
+use semel_contract::record::Fence;
+use semel_contract::time::Timestamp;
+use tokio::sync::oneshot;
+
+use super::SqliteStore;
+use super::error::Fault;
+use super::hub::Hub;
+use super::member::member;
+use super::operate::{self, Word};
+use super::queue::Refused;
+use super::row::{Hash, Kept};
+use super::table;
+use super::turn::Turn;
+use crate::claims::{
+    About, ClaimStore, Claimed, Entry, Filter, Id, Reply, Resolution, Resolved, Sealed, Settlement,
+    StoreError, Swept, Wish, Written,
+};
+use crate::hints::Hints;
+
+/// Records that one member of a batch removes; more are removed by several.
+const REMOVED_AT_ONCE_MAX: u32 = 1000;
+/// Lapsed claims that one member of a batch ends.
+const LAPSED_AT_ONCE_MAX: usize = 1000;
+
+impl SqliteStore {
+    /// Hands work to the writer; `bytes` is roughly what it writes beside a row's usual content.
+    pub(super) fn submit<T, F>(&self, bytes: usize, work: F) -> Reply<'static, T>
+    where
+        T: Send + 'static,
+        F: FnMut(&mut Turn<'_>) -> Result<T, Fault> + Send + 'static,
+    {
+        if let Err(error) = self.hub.health.check() {
+            return Box::pin(ready(Err(error)));
+        }
+        let (member, answer) = member(bytes, work);
+        match self.hub.queue.push(member) {
+            Ok(()) => Box::pin(answered(answer)),
+            Err(Refused(why)) => Box::pin(ready(Err(StoreError::Unavailable(why.to_owned())))),
+        }
+    }
+
+    fn look(&self, id: &Id) -> Result<(Option<Entry>, Timestamp), StoreError> {
+        self.hub.health.check()?;
+        let hash = id.hash();
+        // What is held counts before what is written, and is let go only after its end was committed: whatever was
+        // acknowledged is found in one of the two.
+        let held = self.hub.live().get(hash).filter(|kept| kept.entry.id == *id).cloned();
+        let kept = match held {
+            Some(kept) => Some(kept),
+            None => self.hub.readers.look(|connection| table::find(connection, hash, id))?,
+        };
+        Ok((kept.map(|kept| kept.entry), self.hub.now()))
+    }
+}
+
+async fn answered<T>(answer: oneshot::Receiver<Result<T, StoreError>>) -> Result<T, StoreError> {
+    let stopped = || StoreError::Unknown("the writer stopped before it answered".to_owned());
+    answer.await.unwrap_or_else(|_| Err(stopped()))
+}
+
+impl ClaimStore for SqliteStore {
+    fn claim(&self, wish: Wish) -> Reply<'_, Claimed> {
+        self.submit(0, move |turn| operate::claim(turn, &wish))
+    }
+
+    fn look_up<'a>(&'a self, id: &'a Id) -> Reply<'a, (Option<Entry>, Timestamp)> {
+        Box::pin(ready(self.look(id)))
+    }
+
+    fn settle<'a>(
+        &'a self,
+        id: &'a Id,
+        fence: Fence,
+        settlement: Settlement,
+        lifetime: &'a Lifetime,
+    ) -> Reply<'a, Written> {
+        let (id, lifetime) = (id.clone(), lifetime.clone());
+        let bytes = bytes_of(&settlement);
+        self.submit(bytes, move |turn| operate::settle(turn, &id, fence, &settlement, &lifetime))
+    }
+
+    fn renew<'a>(&'a self, held: &'a [(Id, Fence)], lease: Duration) -> Reply<'a, Vec<Written>> {
+        if let Err(error) = self.hub.health.check() {
+            return Box::pin(ready(Err(error)));
+        }
+        let mut live = self.hub.live();
+        // Read under the lock: see what a renewal asks for.
+        let now = self.hub.now();
+        let renewed = held.iter().map(|(id, fence)| live.renew(id, *fence, lease, now)).collect();
+        Box::pin(ready(Ok(renewed)))
+    }
+
+    fn resolve<'a>(
+        &'a self,
+        id: &'a Id,
+        fence: Fence,
+        resolution: Resolution,
+        lifetime: &'a Lifetime,
+        by: &'a str,
+        reason: &'a str,
+    ) -> Reply<'a, Resolved> {
+        let (id, lifetime) = (id.clone(), lifetime.clone());
+        let bytes = match &resolution {
+            Resolution::Applied(Some(answer)) => answer.body.len(),
+            Resolution::Applied(None) | Resolution::NotApplied => 0,
+        };
+        let word = Word { resolution, by: by.to_owned(), reason: reason.to_owned() };
+        self.submit(bytes, move |turn| operate::resolve(turn, &id, fence, &word, &lifetime))
+    }
+
+    fn seal<'a>(&'a self, id: &'a Id, about: &'a About, lifetime: &'a Lifetime) -> Reply<'a, Sealed> {
+        let (id, about, lifetime) = (id.clone(), about.clone(), lifetime.clone());
+        self.submit(0, move |turn| operate::seal(turn, &id, &about, &lifetime))
+    }
+
+    fn sweep(&self, batch: u32, grace: Duration) -> Reply<'_, Swept> {
+        Box::pin(async move {
+            let mut total = Swept::default();
+            loop {
+                let left = u64::from(batch).saturating_sub(total.removed);
+                let limit = u32::try_from(left).map_or(REMOVED_AT_ONCE_MAX, |it| it.min(REMOVED_AT_ONCE_MAX));
+                let sweep = move |turn: &mut Turn<'_>| operate::sweep(turn, limit, LAPSED_AT_ONCE_MAX, grace);
+                let swept = self.submit(0, sweep).await?;
+                total.removed += swept.removed;
+                total.unknown += swept.unknown;
+                total.released += swept.released;
+                let may_have_more = (swept.removed == u64::from(limit) && total.removed < u64::from(batch))
+                    || swept.unknown + swept.released == LAPSED_AT_ONCE_MAX as u64;
+                if !may_have_more {
+                    return Ok(total);
+                }
+            }
+        })
+    }
+
+    fn forget<'a>(&'a self, principal: &'a str, by: &'a str) -> Reply<'a, u64> {
+        Box::pin(async move {
+            let mut total = 0;
+            loop {
+                let (principal, by) = (principal.to_owned(), by.to_owned());
+                let forget =
+                    move |turn: &mut Turn<'_>| operate::forget(turn, &principal, &by, REMOVED_AT_ONCE_MAX);
+                let forgotten = self.submit(0, forget).await?;
+                total += forgotten;
+                if forgotten < u64::from(REMOVED_AT_ONCE_MAX) {
+                    return Ok(total);
+                }
+            }
+        })
+    }
+
+    fn list<'a>(&'a self, filter: &'a Filter) -> Reply<'a, Vec<Entry>> {
+        if let Err(error) = self.hub.health.check() {
+            return Box::pin(ready(Err(error)));
+        }
+        let (caller, answer) = oneshot::channel();
+        let filter = filter.clone();
+        let task = move |hub: &Hub| {
+            // Nobody may be listening any more.
+            let _ = caller.send(listed(hub, &filter));
+        };
+        match self.lister.ask(Box::new(task)) {
+            Ok(()) => Box::pin(async move {
+                let stopped = || StoreError::Unavailable("the list was not finished".to_owned());
+                answer.await.unwrap_or_else(|_| Err(stopped()))
+            }),
+            Err(error) => Box::pin(ready(Err(error))),
+        }
+    }
+
+    fn ready(&self) -> Reply<'_, ()> {
+        Box::pin(ready(self.hub.health.check()))
+    }
+
+    fn hints(&self) -> &Hints {
+        &self.hub.hints
+    }
+}
+
+fn bytes_of(settlement: &Settlement) -> usize {
+    match settlement {
+        Settlement::Settle(answer) => answer.body.len(),
+        Settlement::Unkept(_) | Settlement::Release | Settlement::Unknown => 0,
+    }
+}
+
+/// What is held and what is written, in one list. Held claims are read first: one that ends meanwhile is then found
+/// twice, and its end counts.
+fn listed(hub: &Hub, filter: &Filter) -> Result<Vec<Entry>, StoreError> {
+    let (mut found, held): (Vec<Kept>, HashMap<Hash, u64>) = {
+        let live = hub.live();
+        let fences = live.all().map(|kept| (kept.hash, kept.entry.record.fence.number)).collect();
+        (live.matching(filter), fences)
+    };
+    let written = written(hub, filter, &held)?;
+    let ended: HashSet<Hash> = written.iter().map(|kept| kept.hash).collect();
+    found.retain(|kept| !ended.contains(&kept.hash));
+    found.extend(written);
+    found.sort_by_key(|kept| kept.entry.record.fence.number);
+    found.truncate(filter.limit as usize);
+    Ok(found.into_iter().map(|kept| kept.entry).collect())
+}
+
+/// The rows that a list shows, without those in whose place a claim is held.
+fn written(hub: &Hub, filter: &Filter, held: &HashMap<Hash, u64>) -> Result<Vec<Kept>, StoreError> {
+    let mut written = Vec::new();
+    let mut page = filter.clone();
+    while written.len() < filter.limit as usize {
+        let rows = hub.readers.list(|connection| table::list(connection, &page))?;
+        let Some(last) = rows.last() else { break };
+        page.after = Some(last.entry.record.fence.number);
+        let is_whole = rows.len() == filter.limit as usize;
+        let counts =
+            |kept: &Kept| held.get(&kept.hash).is_none_or(|number| *number <= kept.entry.record.fence.number);
+        written.extend(rows.into_iter().filter(counts));
+        if !is_whole {
+            break;
+        }
+    }
+    Ok(written)
+}

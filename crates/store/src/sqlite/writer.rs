@@ -1,0 +1,310 @@
+//! The writer: one thread, one connection, one batch after the other. A batch is whatever queued while the last commit
+//! was syncing; each member runs in a savepoint of its own, and nobody is answered before the commit.
+//!
+//! A commit has three ends. Committed: the changes are published, then everybody is answered. Not committed: nothing of
+//! the batch is there, and its members run again one by one, so that one that breaks batches harms only itself.
+//! Unknown: everybody is told so, and the store stops answering until it has recovered.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode};
+use semel_contract::time::{Timestamp, millis_of};
+
+use super::checkpoint::{LogBounds, checkpoint};
+use super::error::Fault;
+use super::faults::CommitFault;
+use super::fences::Fences;
+use super::hub::Hub;
+use super::live::Staged;
+use super::member::Member;
+use super::queue::{BATCH_MEMBERS_MAX, Next};
+use super::recover;
+use super::table;
+use super::turn::{Left, Turn};
+use crate::claims::StoreError;
+
+/// How far the time may run ahead of what is written down before a batch that writes anyway writes it down again.
+const TIME_UNWRITTEN_MILLIS: i64 = 1000;
+/// How far it may run ahead before it is written down for its own sake.
+const TIME_UNWRITTEN_MAX: Duration = Duration::from_secs(60);
+/// The name under which the time is written down.
+pub(super) const HIGH_WATER: &str = "time_high_water";
+
+/// The writer's own state.
+pub(super) struct Writer {
+    pub(super) hub: Arc<Hub>,
+    pub(super) fences: Fences,
+    pub(super) time_written: Timestamp,
+}
+
+/// Starts the writer's thread. However it ends, nobody waits for it in vain.
+pub(super) fn start(writer: Writer, connection: Connection) -> std::io::Result<JoinHandle<()>> {
+    let ended = Ended(Arc::clone(&writer.hub));
+    let serve = move || {
+        let _ended = ended;
+        writer.serve(connection);
+    };
+    std::thread::Builder::new().name("semel-sqlite-writer".to_owned()).spawn(serve)
+}
+
+struct Ended(Arc<Hub>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.health.fail("the writer has stopped".to_owned());
+        self.0.queue.close();
+        drop(self.0.queue.drain());
+    }
+}
+
+/// A member with why it failed, if it did.
+struct Seat {
+    member: Box<dyn Member>,
+    fault: Option<Fault>,
+}
+
+/// How an attempt to commit some members ended.
+enum Attempt {
+    /// Durable.
+    Committed(Staged),
+    /// Nothing of it is there. The culprit, if it is known that its own answer holds all the same.
+    NotCommitted { fault: Fault, answered: Option<usize> },
+    /// Nobody can say.
+    Unknown(String),
+}
+
+/// Why the writer stopped serving.
+enum End {
+    Closed,
+    Doubt(String),
+}
+
+/// The commit may or may not have happened.
+struct Doubt(String);
+
+impl Writer {
+    /// Serves the queue until it is closed. Then the log is copied into the file.
+    pub(super) fn serve(mut self, connection: Connection) {
+        let mut connection = connection;
+        loop {
+            match self.batches(&connection) {
+                End::Closed => break,
+                End::Doubt(why) => {
+                    drop(connection);
+                    match recover::recover(&mut self, &why) {
+                        Some(recovered) => connection = recovered,
+                        None => return,
+                    }
+                }
+            }
+        }
+        self.hub.readers.close();
+        self.hub.checkpointer.close();
+        // What cannot be copied now stays in the log, and the next start finds it there.
+        let _ = checkpoint(&connection, "TRUNCATE");
+    }
+
+    fn batches(&mut self, connection: &Connection) -> End {
+        let mut bounds = LogBounds::default();
+        loop {
+            self.hub.faults.apply_limit(connection);
+            let members = match self.hub.queue.next(TIME_UNWRITTEN_MAX) {
+                Next::Batch(members) => members,
+                // An empty batch writes the time down, if it went on.
+                Next::Idle => Vec::new(),
+                Next::Closed => return End::Closed,
+            };
+            let seats = members.into_iter().map(|member| Seat { member, fault: None }).collect();
+            if let Err(Doubt(why)) = self.batch(connection, seats) {
+                return End::Doubt(why);
+            }
+            bounds.keep(connection, &self.hub);
+        }
+    }
+
+    fn batch(&mut self, connection: &Connection, mut seats: Vec<Seat>) -> Result<(), Doubt> {
+        match self.attempt(connection, &mut seats) {
+            Attempt::Committed(staged) => {
+                self.publish(staged);
+                seats.into_iter().for_each(Seat::answer);
+                Ok(())
+            }
+            Attempt::NotCommitted { answered, .. } => self.singly(connection, seats, answered),
+            Attempt::Unknown(why) => {
+                seats.into_iter().for_each(|seat| seat.answer_with(StoreError::Unknown(why.clone())));
+                Err(Doubt(why))
+            }
+        }
+    }
+
+    /// Runs the members of a batch that did not commit again, each in a transaction of its own.
+    fn singly(
+        &mut self,
+        connection: &Connection,
+        seats: Vec<Seat>,
+        answered: Option<usize>,
+    ) -> Result<(), Doubt> {
+        let mut doubt: Option<String> = None;
+        for (at, mut seat) in seats.into_iter().enumerate() {
+            if answered == Some(at) {
+                seat.answer();
+                continue;
+            }
+            if let Some(why) = &doubt {
+                // Nothing of this member was written: its batch was rolled back, and it did not run again.
+                seat.answer_with(StoreError::Unavailable(why.clone()));
+                continue;
+            }
+            seat.fault = None;
+            match self.attempt(connection, std::slice::from_mut(&mut seat)) {
+                Attempt::Committed(staged) => {
+                    self.publish(staged);
+                    seat.answer();
+                }
+                Attempt::NotCommitted { answered: Some(_), .. } => seat.answer(),
+                Attempt::NotCommitted { fault, answered: None } => seat.answer_with(fault.into()),
+                Attempt::Unknown(why) => {
+                    seat.answer_with(StoreError::Unknown(why.clone()));
+                    doubt = Some(why);
+                }
+            }
+        }
+        doubt.map_or(Ok(()), |why| Err(Doubt(why)))
+    }
+
+    /// Runs members one after the other in one transaction, and commits it.
+    fn attempt(&mut self, connection: &Connection, seats: &mut [Seat]) -> Attempt {
+        let mut staged = Staged::default();
+        let not_committed = |fault: Fault, answered| {
+            if !connection.is_autocommit() {
+                // Where even this fails the connection is beyond use, and the next batch fails at its beginning.
+                let _ = connection.execute_batch("ROLLBACK");
+            }
+            Attempt::NotCommitted { fault, answered }
+        };
+        let written_before = connection.total_changes();
+        if let Err(error) = self.begin(connection) {
+            return not_committed(error.into(), None);
+        }
+        for (at, seat) in seats.iter_mut().enumerate() {
+            let (result, left) = match self.member(connection, &staged, &mut *seat.member) {
+                Ok(ran) => ran,
+                Err(fault) => return not_committed(fault, None),
+            };
+            // Checked after every member: one whose statement rolled everything back must not go on alone.
+            if connection.is_autocommit() {
+                let early = || Fault::Failed("the transaction was rolled back".to_owned());
+                return not_committed(result.err().unwrap_or_else(early), left.is_refused.then_some(at));
+            }
+            match result {
+                Ok(()) => staged.add(left.changes, left.woken, &self.hub.live()),
+                Err(fault) => seat.fault = Some(fault),
+            }
+        }
+        let time = match self.write_time(connection, connection.total_changes() > written_before) {
+            Ok(time) => time,
+            Err(error) => return not_committed(error.into(), None),
+        };
+        match self.commit(connection) {
+            Ok(()) => {
+                self.fences.committed();
+                self.time_written = time;
+                Attempt::Committed(staged)
+            }
+            Err(CommitError::NotCommitted(fault)) => not_committed(fault, None),
+            Err(CommitError::Unknown(why)) => {
+                // Before anybody is told: whoever asks again must not be answered from what is read now.
+                self.hub.health.fail(format!("a commit has an unknown result: {why}"));
+                Attempt::Unknown(why)
+            }
+        }
+    }
+
+    /// Opens the transaction, and sets fence numbers aside in it.
+    fn begin(&mut self, connection: &Connection) -> rusqlite::Result<()> {
+        connection.execute_batch("BEGIN IMMEDIATE")?;
+        self.fences.reserve(connection, BATCH_MEMBERS_MAX as u64)
+    }
+
+    /// Writes the time down where it is due, and says what is then written. A batch that writes nothing else needs no
+    /// sync, and does not get one for the time's sake every second.
+    fn write_time(&self, connection: &Connection, has_written: bool) -> rusqlite::Result<Timestamp> {
+        let now = self.hub.now();
+        let ahead = now.millis_since(self.time_written);
+        let is_due = ahead >= millis_of(TIME_UNWRITTEN_MAX) || (has_written && ahead > TIME_UNWRITTEN_MILLIS);
+        if !is_due {
+            return Ok(self.time_written);
+        }
+        table::set_meta(connection, HIGH_WATER, now.millis())?;
+        Ok(now)
+    }
+
+    /// Runs one member in its savepoint. `Err`: the savepoint itself failed, and with it the batch.
+    fn member(
+        &mut self,
+        connection: &Connection,
+        staged: &Staged,
+        member: &mut dyn Member,
+    ) -> Result<(Result<(), Fault>, Left), Fault> {
+        connection.execute_batch("SAVEPOINT semel_member")?;
+        let mut turn = Turn::new(connection, &self.hub, staged, &mut self.fences);
+        let run = catch_unwind(AssertUnwindSafe(|| member.run(&mut turn)));
+        let left = turn.end();
+        let result = run.unwrap_or_else(|_| Err(Fault::Failed("the store panicked".to_owned())));
+        if !connection.is_autocommit() {
+            if result.is_err() {
+                connection.execute_batch("ROLLBACK TO semel_member")?;
+            }
+            connection.execute_batch("RELEASE semel_member")?;
+        }
+        Ok((result, left))
+    }
+
+    fn commit(&self, connection: &Connection) -> Result<(), CommitError> {
+        let commit = |sql| self.hub.guard.committing(|| connection.execute_batch(sql));
+        let lost = || Err(CommitError::Unknown("a fault was asked for".to_owned()));
+        match self.hub.faults.next_commit() {
+            CommitFault::None => commit("COMMIT").map_err(CommitError::of),
+            CommitFault::After => commit("COMMIT").map_err(CommitError::of).and_then(|()| lost()),
+            CommitFault::Before => commit("ROLLBACK").map_err(CommitError::of).and_then(|()| lost()),
+        }
+    }
+
+    /// The changes are durable: they become visible, and whoever waits is woken.
+    fn publish(&self, staged: Staged) {
+        let woken = staged.publish(&mut self.hub.live());
+        woken.into_iter().for_each(|hash| self.hub.hints.wake(hash));
+    }
+}
+
+impl Seat {
+    fn answer(self) {
+        let verdict = self.fault.map_or(Ok(()), |fault| Err(fault.into()));
+        self.member.answer(verdict);
+    }
+
+    fn answer_with(self, error: StoreError) {
+        self.member.answer(Err(error));
+    }
+}
+
+enum CommitError {
+    NotCommitted(Fault),
+    Unknown(String),
+}
+
+impl CommitError {
+    fn of(error: rusqlite::Error) -> Self {
+        match error.sqlite_error_code() {
+            // A veto, a broken reference and a lock are found before anything is written. A full disk cuts the log
+            // before the frame that commits, so no restart takes it for a commit.
+            Some(ErrorCode::ConstraintViolation | ErrorCode::DatabaseBusy | ErrorCode::DiskFull) => {
+                CommitError::NotCommitted(error.into())
+            }
+            Some(_) | None => CommitError::Unknown(error.to_string()),
+        }
+    }
+}

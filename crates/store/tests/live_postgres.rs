@@ -1,0 +1,27 @@
+//! The store in PostgreSQL passes the suite, and keeps the promises that only a shared database can break. Needs the
+//! server of `cargo xtask test`: without it these tests fail, and never skip.
+
+#![cfg(feature = "postgres")]
+
+#[path = "live_postgres/clocks.rs"]
+mod clocks;
+#[path = "live_postgres/faults.rs"]
+mod faults;
+#[path = "live_postgres/fixture.rs"]
+mod fixture;
+#[path = "live_postgres/handlers.rs"]
+mod handlers;
+#[path = "live_postgres/proxy.rs"]
+mod proxy;
+#[path = "live_postgres/races.rs"]
+mod races;
+#[path = "live_postgres/schema.rs"]
+mod schema;
+#[path = "live_postgres/servers.rs"]
+mod servers;
+
+mod conformance {
+    use crate::fixture::postgres;
+
+    semel_store::conformance_tests!(postgres());
+}

@@ -1,0 +1,97 @@
+//! The clock is the server's, and servers' clocks go wrong. Whatever they show, nothing expires by a jump that nobody
+//! meant, for any process and for any handler.
+
+use std::time::Duration;
+
+use semel_contract::decide::{Claim, Standing};
+use semel_store::conformance::Fixture;
+use semel_store::postgres::PostgresStore;
+use semel_store::{ClaimStore, Claimed, Id, Wish, Written};
+
+use crate::fixture::{Postgres, id, lifetime, postgres, settled, wish, won};
+
+const MONTH_MILLIS: i64 = 86_400_000 * 30;
+
+async fn standing(store: &PostgresStore, id: &Id) -> Standing {
+    let (entry, now) = store.look_up(id).await.expect("the store answers");
+    Standing::of(entry.as_ref().map(|entry| &entry.record), now)
+}
+
+async fn done(here: &Postgres) -> (Id, Wish) {
+    let id = id("done");
+    let fence = won(&here.store, wish(&id)).await;
+    let written = here.store.settle(&id, fence, settled("x"), &lifetime()).await;
+    assert_eq!(written, Ok(Written::Done));
+    let take_over = Wish { how: Claim::TakeOver, replaces: Some(fence), ..wish(&id) };
+    (id, take_over)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_jump_ahead_freezes_the_clock_for_everybody_until_it_is_confirmed() {
+    let here = postgres().await;
+    let (id, take_over) = done(&here).await;
+    let (_, before) = here.store.look_up(&id).await.expect("the store answers");
+    here.set_wall_off(MONTH_MILLIS).await;
+    // Not even a statement that is the first to meet the jump believes it.
+    assert!(matches!(here.store.claim(take_over.clone()).await, Ok(Claimed::Known { .. })));
+    let jumped = here.store.frozen().await.expect("the store answers").expect("the clock is frozen");
+    assert!((jumped - MONTH_MILLIS).abs() < 60_000, "{jumped}");
+    // A process that starts now never saw the right time, but reads what the others found out.
+    let fresh = here.database.store(2).await;
+    assert_eq!(standing(&fresh, &id).await, Standing::Settled);
+    assert!(matches!(fresh.claim(take_over.clone()).await, Ok(Claimed::Known { .. })));
+    assert_eq!(fresh.sweep(100, Duration::ZERO).await.expect("the store answers").removed, 0);
+    let (_, after) = fresh.look_up(&id).await.expect("the store answers");
+    assert!((0..60_000).contains(&after.millis_since(before)), "time goes on as it ticks");
+    fresh.confirm_clock().await.expect("an operator confirms");
+    assert_eq!(here.store.frozen().await, Ok(None));
+    assert_eq!(standing(&here.store, &id).await, Standing::Expired);
+    assert!(matches!(here.store.claim(take_over).await, Ok(Claimed::Won { .. })));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_clock_lets_nothing_be_swept_even_if_it_expired_before() {
+    let here = postgres().await;
+    let (id, _) = done(&here).await;
+    here.pass(lifetime().record() + Duration::from_secs(1)).await;
+    assert_eq!(standing(&here.store, &id).await, Standing::Expired);
+    here.set_wall_off(MONTH_MILLIS).await;
+    here.store.ready().await.expect("the store answers");
+    assert_eq!(here.store.sweep(100, Duration::ZERO).await.expect("the store answers").removed, 0);
+    here.set_wall_off(-MONTH_MILLIS).await;
+    here.store.ready().await.expect("the store answers");
+    assert_eq!(here.store.frozen().await, Ok(None), "a jump that is taken back is forgotten");
+    assert_eq!(here.store.sweep(100, Duration::ZERO).await.expect("the store answers").removed, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_set_back_shortens_no_lifetime_also_of_what_handlers_settle() {
+    let here = postgres().await;
+    let id = id("handler");
+    let fence = won(&here.store, wish(&id)).await;
+    let (_, before) = here.store.look_up(&id).await.expect("the store answers");
+    // As the store's own task does every few seconds.
+    let mark = "UPDATE semel.clock SET high_water_ms = $1";
+    here.client.execute(mark, &[&before.millis()]).await.expect("the mark is kept");
+    here.set_wall_off(-MONTH_MILLIS).await;
+    let settle = "SELECT semel.settle($1, 201, '{}', 'x')";
+    here.client.query(settle, &[&fence.to_string()]).await.expect("the handler settles");
+    let found = crate::fixture::entry(&here.store, &id).await;
+    assert!(found.settled_at.is_some_and(|at| at >= before), "{found:?}");
+    assert_eq!(standing(&here.store, &id).await, Standing::Settled);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_that_was_set_back_while_nobody_was_here_goes_on_from_the_mark() {
+    let here = postgres().await;
+    let (_, before) = here.store.look_up(&id("any")).await.expect("the store answers");
+    let mark = "UPDATE semel.clock SET high_water_ms = $1";
+    here.client.execute(mark, &[&before.millis()]).await.expect("the mark is kept");
+    here.set_wall_off(-MONTH_MILLIS).await;
+    let fresh = here.database.store(2).await;
+    let (_, after) = fresh.look_up(&id("any")).await.expect("the store answers");
+    assert!((0..60_000).contains(&after.millis_since(before)));
+    tokio::time::sleep(Duration::from_millis(30)).await;
+    let (_, later) = fresh.look_up(&id("any")).await.expect("the store answers");
+    assert!(later.millis_since(after) >= 20, "and it does not stand still");
+}

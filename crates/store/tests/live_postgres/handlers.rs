@@ -1,0 +1,396 @@
+//! Handlers that settle in their own transaction, by SQL from any language or by `settle_in`.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use semel_contract::decide::Claim;
+use semel_contract::record::{Fence, State};
+use semel_store::postgres::{Fate, PostgresStore};
+use semel_store::{ClaimStore, Claimed, Id, Settlement, StoreError, Wish, Written};
+use tokio_postgres::{Client, IsolationLevel};
+
+use crate::fixture::{LEASE, Postgres, answer, atomic, entry, id, lifetime, postgres, settled, wish, won};
+
+const SETTLE: &str = "SELECT semel.settle($1, $2, $3::text::jsonb, $4)";
+
+async fn settle_by_sql(
+    client: &impl tokio_postgres::GenericClient,
+    fence: Fence,
+    headers: &str,
+    body: &[u8],
+) -> Result<(), tokio_postgres::Error> {
+    client.query(SETTLE, &[&fence.to_string(), &201_i32, &headers, &body]).await.map(drop)
+}
+
+fn code(error: &tokio_postgres::Error) -> String {
+    error.code().map(|code| code.code().to_owned()).unwrap_or_default()
+}
+
+async fn claimed(here: &Postgres, name: &str) -> (Id, Fence) {
+    let id = id(name);
+    let fence = won(&here.store, atomic(&id)).await;
+    (id, fence)
+}
+
+async fn with_effects(here: &Postgres) -> Client {
+    let client = here.database.client().await;
+    client
+        .batch_execute("CREATE TABLE public.effect (what text)")
+        .await
+        .expect("the service has its own table");
+    client
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handler_commits_effect_and_record_together_or_neither() {
+    let here = postgres().await;
+    let mut handler = with_effects(&here).await;
+    let (id, fence) = claimed(&here, "sql").await;
+    for commits in [false, true] {
+        let tx = handler.transaction().await.expect("a transaction");
+        tx.execute("INSERT INTO public.effect VALUES ('paid')", &[]).await.expect("the effect");
+        settle_by_sql(&tx, fence, r#"{"Content-Type": "text/plain"}"#, b"made").await.expect("the record");
+        if commits {
+            tx.commit().await.expect("both");
+        } else {
+            tx.rollback().await.expect("neither");
+            assert_eq!(entry(&here.store, &id).await.record.state, State::Claimed);
+        }
+        assert_eq!(here.number("SELECT count(*) FROM public.effect").await, i64::from(commits));
+    }
+    let found = entry(&here.store, &id).await;
+    assert_eq!((found.record.state, found.answer), (State::Settled, Some(answer("made"))));
+    let settled_at = found.settled_at.expect("it is settled");
+    assert_eq!(found.record.expires_at, Some(settled_at.plus(Duration::from_secs(25 * 3600 + 600))));
+    settle_by_sql(&handler, fence, r#"{"content-type": "text/plain"}"#, b"made")
+        .await
+        .expect("again the same");
+    let error = settle_by_sql(&handler, fence, "{}", b"other").await.expect_err("another answer");
+    assert_eq!(code(&error), "SM001");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stale_fence_raises_and_says_what_to_do() {
+    let here = postgres().await;
+    let (id, stale) = claimed(&here, "stale").await;
+    here.pass(LEASE + Duration::from_secs(1)).await;
+    let second = Wish { how: Claim::Supersede, replaces: Some(stale), ..atomic(&id) };
+    let second = won(&here.store, second).await;
+    let other_nonce = Fence { nonce: second.nonce ^ 1, ..second };
+    for fence in [stale, other_nonce] {
+        let error = settle_by_sql(&here.client, fence, "{}", b"late").await.expect_err("a stale fence");
+        let error = error.as_db_error().expect("the server raises");
+        assert_eq!(error.code().code(), "SM001");
+        assert!(error.hint().is_some_and(|hint| hint.starts_with("Roll back")), "{error:?}");
+    }
+    assert_eq!(entry(&here.store, &id).await.record.state, State::Claimed);
+    for rubbish in ["", "1", "1-00", "-1-0000000000000000", "x-0000000000000000", "1-000000000000000G"] {
+        let error = here.client.query(SETTLE, &[&rubbish, &201, &"{}", &b"".as_slice()]).await;
+        assert_eq!(code(&error.expect_err("not a fence")), "22023", "{rubbish}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_what_may_be_kept_is_kept() {
+    let here = postgres().await;
+    let (id, fence) = claimed(&here, "headers").await;
+    let headers = r#"[["X-Tag", "a"], ["Set-Cookie", "s=1"], ["DATE", "now"], ["x-tag", "é"], ["Authorization", "B"],
+        ["WWW-Authenticate", "B"], ["Proxy-Anything", "x"], ["Connection", "close"], ["Keep-Alive", "1"],
+        ["TE", "x"], ["Trailer", "x"], ["Transfer-Encoding", "chunked"], ["Upgrade", "x"], ["traceparent", "x"],
+        ["TraceState", "x"], ["ETag", "\"1\""]]"#;
+    settle_by_sql(&here.client, fence, headers, b"").await.expect("it settles");
+    let kept = entry(&here.store, &id).await.answer.expect("an answer").headers;
+    let header = |name: &str, value: &str| (name.to_owned(), value.as_bytes().to_vec());
+    assert_eq!(kept, [header("x-tag", "a"), header("x-tag", "é"), header("etag", "\"1\"")]);
+
+    let (id, fence) = claimed(&here, "lists").await;
+    settle_by_sql(&here.client, fence, r#"{"b": ["2", "1"], "a": "3"}"#, b"").await.expect("it settles");
+    let kept = entry(&here.store, &id).await.answer.expect("an answer").headers;
+    assert_eq!(kept, [header("a", "3"), header("b", "2"), header("b", "1")]);
+
+    let (_, fence) = claimed(&here, "refused").await;
+    for bad in [r#"{"a b": "x"}"#, r#"{"a": "x\r\ny: z"}"#, r#"{"a": 1}"#, r#"[["a"]]"#, r#""a""#, "[{}]"] {
+        let error = settle_by_sql(&here.client, fence, bad, b"").await.expect_err("not headers");
+        assert_eq!(code(&error), "22023", "{bad}");
+    }
+    let large = vec![b'x'; (1 << 20) + 1];
+    let error = settle_by_sql(&here.client, fence, "{}", &large).await.expect_err("too large");
+    assert_eq!(code(&error), "SM002");
+    settle_by_sql(&here.client, fence, "{}", &large[1..]).await.expect("just not too large");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_settling_transaction_commits_synchronously_whatever_the_session_prefers() {
+    let here = postgres().await;
+    let mut handler = here.database.client().await;
+    handler.batch_execute("SET synchronous_commit = off").await.expect("a session may prefer this");
+    let show = "SELECT current_setting('synchronous_commit')";
+    for by_sql in [true, false] {
+        let (id, fence) = claimed(&here, "durable").await;
+        let tx = handler.transaction().await.expect("a transaction");
+        if by_sql {
+            settle_by_sql(&tx, fence, "{}", b"x").await.expect("it settles");
+        } else {
+            let written = PostgresStore::settle_in(&tx, &id, fence, settled("x"), &lifetime()).await;
+            assert_eq!(written, Ok(Written::Done));
+        }
+        assert_eq!(tx.query_one(show, &[]).await.expect("a row").get::<_, &str>(0), "on");
+        tx.commit().await.expect("it commits");
+        assert_eq!(handler.query_one(show, &[]).await.expect("a row").get::<_, &str>(0), "off");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewal_never_breaks_a_repeatable_read_settlement() {
+    let here = postgres().await;
+    let mut handler = here.database.client().await;
+    for by_sql in [true, false] {
+        let (id, fence) = claimed(&here, "repeatable").await;
+        let tx = handler.build_transaction().isolation_level(IsolationLevel::RepeatableRead).start().await;
+        let tx = tx.expect("a transaction");
+        tx.query("SELECT count(*) FROM pg_class", &[]).await.expect("the snapshot is taken here");
+        let held = [(id.clone(), fence)];
+        assert_eq!(here.store.renew(&held, LEASE).await, Ok(vec![Written::Done]), "before the settlement");
+        if by_sql {
+            settle_by_sql(&tx, fence, "{}", b"x").await.expect("a renewal does not stand in the way");
+        } else {
+            let written = PostgresStore::settle_in(&tx, &id, fence, settled("x"), &lifetime()).await;
+            assert_eq!(written, Ok(Written::Done));
+        }
+        let started = Instant::now();
+        assert_eq!(here.store.renew(&held, LEASE).await, Ok(vec![Written::Done]), "and during it");
+        assert!(started.elapsed() < Duration::from_secs(1), "a settlement does not hold renewals up");
+        tx.commit().await.expect("it commits");
+        assert_eq!(here.store.renew(&held, LEASE).await, Ok(vec![Written::Superseded]), "but not after it");
+        assert_eq!(entry(&here.store, &id).await.record.state, State::Settled);
+    }
+    here.pass(LEASE * 2).await;
+    here.store.sweep(100, Duration::ZERO).await.expect("the store answers");
+    assert_eq!(here.number("SELECT count(*) FROM semel.lease").await, 0, "left leases are swept");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn settling_in_a_transaction_is_settling() {
+    let here = postgres().await;
+    let mut handler = here.database.client().await;
+    let (id, fence) = claimed(&here, "rust").await;
+    let stale = Fence { number: fence.number + 1000, ..fence };
+    let tx = handler.transaction().await.expect("a transaction");
+    let settle_in = async |fence, settlement| {
+        PostgresStore::settle_in(&tx, &id, fence, settlement, &lifetime()).await.expect("the store answers")
+    };
+    assert_eq!(settle_in(stale, settled("x")).await, Written::Superseded);
+    assert_eq!(settle_in(fence, settled("x")).await, Written::Done);
+    tx.commit().await.expect("it commits");
+    let found = entry(&here.store, &id).await;
+    assert_eq!((found.record.state, found.answer), (State::Settled, Some(answer("x"))));
+    assert_eq!(found.record.expires_at, Some(found.settled_at.expect("settled").plus(lifetime().record())));
+    assert_eq!(here.store.fate(&id, fence).await, Ok(Fate::Committed));
+
+    let (id, fence) = claimed(&here, "released").await;
+    let tx = handler.transaction().await.expect("a transaction");
+    let written = PostgresStore::settle_in(&tx, &id, fence, Settlement::Release, &lifetime()).await;
+    assert_eq!(written, Ok(Written::Done));
+    tx.commit().await.expect("it commits");
+    assert!(here.store.look_up(&id).await.expect("the store answers").0.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_handlers_role_can_settle_and_nothing_else() {
+    let here = postgres().await;
+    let (id, fence) = claimed(&here, "role").await;
+    let handler = here.database.client().await;
+    handler.batch_execute("SET ROLE semel_handler").await.expect("the migrations made the role");
+    for forbidden in [
+        "SELECT * FROM semel.record",
+        "INSERT INTO semel.lease VALUES (1, 1)",
+        "UPDATE semel.record SET state = 2",
+        "DELETE FROM semel.record",
+        "TRUNCATE semel.record",
+        "SELECT * FROM semel.audit",
+        "SELECT * FROM semel.clock",
+        "SELECT nextval('semel.fence')",
+        "SELECT semel.shift_clock(1)",
+        "SELECT semel.confirm_clock()",
+        "SELECT semel.now_ms()",
+        "SELECT semel.grant_rights()",
+        "SELECT semel.state('1-0000000000000000')",
+        "CREATE TABLE semel.mine ()",
+        "DROP SCHEMA semel CASCADE",
+    ] {
+        let error = handler.batch_execute(forbidden).await.expect_err(forbidden);
+        assert_eq!(code(&error), "42501", "{forbidden}: {error}");
+    }
+    settle_by_sql(&handler, fence, "{}", b"x").await.expect("it may settle by its fence");
+    assert_eq!(entry(&here.store, &id).await.record.state, State::Settled);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_services_role_is_enough_and_cannot_change_the_audit_trail() {
+    let here = postgres().await;
+    let client = here.database.client().await;
+    let sql = "CREATE ROLE semel_test_login LOGIN; GRANT semel_service TO semel_test_login";
+    // Roles belong to the whole server: another run may have made it.
+    let _ = client.batch_execute(sql).await;
+    let url = here.database.url_as("semel_test_login");
+    let store = PostgresStore::connect(&url, Default::default()).await.expect("it opens without owning it");
+    let id = id("service");
+    let fence = won(&store, wish(&id)).await;
+    store.renew(&[(id.clone(), fence)], LEASE).await.expect("it renews");
+    store.settle(&id, fence, settled("x"), &lifetime()).await.expect("it settles");
+    store.sweep(10, Duration::ZERO).await.expect("it sweeps");
+    store.seal(&crate::fixture::id("service"), &Default::default(), &lifetime()).await.expect("it seals");
+    store.forget("alice", "carol").await.expect("it forgets");
+    let client = crate::fixture::client(&url).await;
+    for forbidden in ["UPDATE semel.audit SET actor = 'x'", "DELETE FROM semel.audit", "TRUNCATE semel.audit"]
+    {
+        let error = client.batch_execute(forbidden).await.expect_err(forbidden);
+        assert_eq!(code(&error), "42501", "{forbidden}");
+        let error = here.client.batch_execute(forbidden).await.expect_err("not even the owner");
+        assert!(error.as_db_error().is_some_and(|error| error.message().contains("append-only")), "{error}");
+    }
+}
+
+/// Runs a supersede against a handler that has settled but not yet ended its transaction.
+async fn supersede_against(here: &Postgres, commits: bool) -> (Fence, Result<Claimed, StoreError>) {
+    let mut handler = here.database.client().await;
+    let (id, first) = claimed(here, "superseded").await;
+    let tx = handler.transaction().await.expect("a transaction");
+    settle_by_sql(&tx, first, "{}", b"in time").await.expect("the handler settles");
+    here.pass(LEASE + Duration::from_secs(1)).await;
+    let superseding = tokio::spawn({
+        let store = Arc::clone(&here.store);
+        let wish = Wish { how: Claim::Supersede, replaces: Some(first), ..atomic(&id) };
+        async move { store.claim(wish).await }
+    });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!superseding.is_finished(), "it waits for the handler");
+    if commits {
+        tx.commit().await.expect("the handler commits");
+    } else {
+        tx.rollback().await.expect("the handler rolls back");
+    }
+    (first, superseding.await.expect("no panic"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_supersede_loses_against_a_handler_that_commits() {
+    let here = postgres().await;
+    match supersede_against(&here, true).await {
+        (first, Ok(Claimed::Known { entry, .. })) => {
+            assert_eq!((entry.record.state, entry.record.fence), (State::Settled, first));
+        }
+        (_, other) => panic!("expected the settled record, found {other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_supersede_wins_against_a_handler_that_rolls_back() {
+    let here = postgres().await;
+    match supersede_against(&here, false).await {
+        (first, Ok(Claimed::Won { fence, .. })) => assert!(fence.number > first.number),
+        (_, other) => panic!("expected to win, found {other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handler_that_settles_after_being_superseded_raises() {
+    let here = postgres().await;
+    let mut handler = with_effects(&here).await;
+    let (id, first) = claimed(&here, "overtaken").await;
+    let tx = handler.transaction().await.expect("a transaction");
+    tx.execute("INSERT INTO public.effect VALUES ('paid')", &[]).await.expect("the effect");
+    here.pass(LEASE + Duration::from_secs(1)).await;
+    won(&here.store, Wish { how: Claim::Supersede, replaces: Some(first), ..atomic(&id) }).await;
+    let error = settle_by_sql(&tx, first, "{}", b"late").await.expect_err("it was superseded");
+    assert_eq!(code(&error), "SM001");
+    // Even a handler that does not look at the error commits nothing: its transaction is aborted.
+    let _ = tx.commit().await;
+    assert_eq!(here.number("SELECT count(*) FROM public.effect").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sweep_leaves_a_settling_handler_alone() {
+    let here = postgres().await;
+    let mut handler = here.database.client().await;
+    let (id, fence) = claimed(&here, "swept").await;
+    let tx = handler.transaction().await.expect("a transaction");
+    settle_by_sql(&tx, fence, "{}", b"x").await.expect("the handler settles");
+    here.pass(LEASE + Duration::from_secs(1)).await;
+    let started = Instant::now();
+    let swept = here.store.sweep(100, Duration::ZERO).await.expect("the store answers");
+    assert_eq!((swept.released, swept.unknown), (0, 0));
+    assert!(started.elapsed() < Duration::from_secs(1), "and does not wait for it");
+    tx.commit().await.expect("it commits");
+    assert_eq!(entry(&here.store, &id).await.record.state, State::Settled);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_else_waits_for_a_settling_handler() {
+    let here = postgres().await;
+    let mut handler = here.database.client().await;
+    let (slow, fence) = claimed(&here, "slow").await;
+    let tx = handler.transaction().await.expect("a transaction");
+    settle_by_sql(&tx, fence, "{}", b"x").await.expect("the handler settles");
+    let started = Instant::now();
+    match here.store.claim(wish(&slow)).await {
+        Ok(Claimed::Known { entry, .. }) => assert_eq!(entry.record.state, State::Claimed),
+        other => panic!("expected the claim, found {other:?}"),
+    }
+    // The gate gives up on the slow handler; others settle at the same time, in the same batches.
+    let giving_up = tokio::spawn({
+        let (store, slow) = (Arc::clone(&here.store), slow.clone());
+        async move { store.settle(&slow, fence, Settlement::Unknown, &lifetime()).await }
+    });
+    let others: Vec<_> = (0..20)
+        .map(|_| {
+            let store = Arc::clone(&here.store);
+            tokio::spawn(async move {
+                let id = id("quick");
+                let fence = won(&store, wish(&id)).await;
+                store.settle(&id, fence, settled("x"), &lifetime()).await
+            })
+        })
+        .collect();
+    for other in others {
+        assert_eq!(other.await.expect("no panic"), Ok(Written::Done));
+    }
+    assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+    assert!(!giving_up.is_finished());
+    tx.commit().await.expect("it commits");
+    assert_eq!(giving_up.await.expect("no panic"), Ok(Written::Superseded));
+    assert_eq!(entry(&here.store, &slow).await.record.state, State::Settled);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_fate_of_a_lost_commit_is_told_once_the_session_has_ended() {
+    let here = postgres().await;
+    let mut handler = here.database.client().await;
+    for commits in [true, false] {
+        let (id, fence) = claimed(&here, "orphan").await;
+        let tx = handler.transaction().await.expect("a transaction");
+        settle_by_sql(&tx, fence, "{}", b"x").await.expect("the handler settles");
+        let asked = tokio::spawn({
+            let (store, id) = (Arc::clone(&here.store), id.clone());
+            async move { store.fate(&id, fence).await }
+        });
+        let told = tokio::spawn({
+            let client = here.database.client().await;
+            async move {
+                let row = client.query_one("SELECT semel.state($1)", &[&fence.to_string()]).await;
+                row.expect("the function answers").get::<_, String>(0)
+            }
+        });
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert!(!asked.is_finished() && !told.is_finished(), "a snapshot would not know yet");
+        let (fate, state) = if commits {
+            tx.commit().await.expect("it commits");
+            (Fate::Committed, "settled")
+        } else {
+            tx.rollback().await.expect("it rolls back");
+            (Fate::NotCommitted, "claimed")
+        };
+        assert_eq!(asked.await.expect("no panic"), Ok(fate));
+        assert_eq!(told.await.expect("no panic"), state);
+    }
+}

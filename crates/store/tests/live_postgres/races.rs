@@ -1,0 +1,279 @@
+//! Many at once, in several processes: here, several stores on one database.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use semel_contract::decide::Claim;
+use semel_contract::record::{Fence, State};
+use semel_store::postgres::PostgresStore;
+use semel_store::{ClaimStore, Claimed, Id, Settlement, Wish, Written};
+
+use crate::fixture::{Database, LEASE, answer, atomic, entry, id, lifetime, postgres, settled, wish, won};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_200_claims_of_one_key_by_two_processes_one_wins() {
+    let database = Database::create().await;
+    let stores = [database.store(4).await, database.store(4).await];
+    let id = id("contended");
+    let claims: Vec<_> = (0..200)
+        .map(|at| {
+            let (store, wish) = (Arc::clone(&stores[at % 2]), wish(&id));
+            tokio::spawn(async move { store.claim(wish).await })
+        })
+        .collect();
+    let (mut won, mut seen) = (Vec::new(), BTreeSet::new());
+    for claim in claims {
+        match claim.await.expect("no claim panics").expect("the store answers") {
+            Claimed::Won { fence, .. } => won.push(fence),
+            Claimed::Known { entry, .. } => _ = seen.insert(entry.record.fence),
+            other => panic!("neither won nor lost: {other:?}"),
+        }
+    }
+    assert_eq!(won.len(), 1);
+    assert_eq!(seen, BTreeSet::from([won[0]]));
+}
+
+async fn claim_and_settle(store: &PostgresStore, name: &str) -> Fence {
+    let id = id(name);
+    let fence = won(store, wish(&id)).await;
+    let written = store.settle(&id, fence, settled("x"), &lifetime()).await;
+    assert_eq!(written, Ok(Written::Done));
+    fence
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_connections_are_enough_for_200_requests_at_once() {
+    let database = Database::create().await;
+    let store = database.store(2).await;
+    let requests: Vec<_> = (0..200)
+        .map(|_| {
+            let store = Arc::clone(&store);
+            tokio::spawn(async move { claim_and_settle(&store, "crowd").await })
+        })
+        .collect();
+    let mut fences = BTreeSet::new();
+    for request in requests {
+        let request = tokio::time::timeout(Duration::from_secs(20), request).await.expect("no deadlock");
+        fences.insert(request.expect("no request panics").number);
+    }
+    assert_eq!(fences.len(), 200, "numbers are never given twice");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn at_64_requests_at_once_a_commit_serves_many() {
+    const TASKS: u64 = 64;
+    const ROUNDS: u64 = 25;
+    let database = Database::create().await;
+    let store = database.store(8).await;
+    claim_and_settle(&store, "warm").await;
+    let commits = async || {
+        let client = database.client().await;
+        let sql = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()";
+        client.query_one(sql, &[]).await.expect("the statistics can be read").get::<_, i64>(0)
+    };
+    let (counted, committed, started) = (store.statements(), commits().await, Instant::now());
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|_| {
+            let store = Arc::clone(&store);
+            tokio::spawn(async move {
+                for _ in 0..ROUNDS {
+                    claim_and_settle(&store, "load").await;
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.expect("no request panics");
+    }
+    let taken = started.elapsed();
+    let counted = store.statements() - counted;
+    // A session publishes its statistics at the latest when it ends.
+    drop(store);
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    let committed = u64::try_from(commits().await - committed).expect("it only grows");
+    let requests = TASKS * ROUNDS;
+    println!(
+        "{requests} requests in {taken:?} ({:.0}/s): {counted} transactions counted, {committed} by the server",
+        requests as f64 / taken.as_secs_f64()
+    );
+    assert!(counted * 4 < requests, "{counted} transactions for {requests} requests");
+    assert!(committed * 4 < requests, "{committed} commits for {requests} requests");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_by_itself_waits_for_no_batch() {
+    let here = postgres().await;
+    claim_and_settle(&here.store, "warm").await;
+    let (before, started) = (here.store.statements(), Instant::now());
+    for _ in 0..20 {
+        claim_and_settle(&here.store, "alone").await;
+    }
+    let (taken, statements) = (started.elapsed(), here.store.statements() - before);
+    println!("20 requests one after the other: {taken:?}, {statements} transactions");
+    assert!(statements <= 20 * 3, "one claim, one settlement, one notification each: {statements}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn settlements_of_one_fence_in_one_batch_agree() {
+    let here = postgres().await;
+    let (slow, id) = (id("slow"), id("twice"));
+    let (first, fence) = (won(&here.store, wish(&slow)).await, won(&here.store, wish(&id)).await);
+    here.database.slow_down().await;
+    let settle = |id: &Id, fence, settlement: Settlement| {
+        let (store, id) = (Arc::clone(&here.store), id.clone());
+        tokio::spawn(async move { store.settle(&id, fence, settlement, &lifetime()).await })
+    };
+    // While this one is on its way, the others queue and become one batch.
+    let busy = settle(&slow, first, settled("slow"));
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let body = |at: usize| if at.is_multiple_of(2) { "even" } else { "odd" };
+    let asked: Vec<_> = (0..8).map(|at| settle(&id, fence, settled(body(at)))).collect();
+    let mut written = Vec::new();
+    for asked in asked {
+        written.push(asked.await.expect("no panic").expect("the store answers"));
+    }
+    assert_eq!(busy.await.expect("no panic"), Ok(Written::Done));
+    let kept = entry(&here.store, &id).await.answer.expect("it is settled");
+    for (at, written) in written.into_iter().enumerate() {
+        let expected = if kept == answer(body(at)) { Written::Done } else { Written::Superseded };
+        assert_eq!(written, expected, "settlement {at}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fence_holds_for_its_own_key_only() {
+    let here = postgres().await;
+    let (hers, his) = (id("hers"), id("his"));
+    let (fence, other) = (won(&here.store, wish(&hers)).await, won(&here.store, wish(&his)).await);
+    assert_eq!(here.store.settle(&his, fence, settled("x"), &lifetime()).await, Ok(Written::Superseded));
+    let forged = Fence { nonce: fence.nonce ^ 1, ..fence };
+    let held = [(his.clone(), fence), (hers.clone(), other), (hers.clone(), forged), (hers.clone(), fence)];
+    let renewed = here.store.renew(&held, LEASE).await.expect("the store answers");
+    assert_eq!(renewed[..3], [Written::Superseded; 3], "also beside the one that is right");
+    assert_eq!(renewed[3], Written::Done);
+    let mut handler = here.database.client().await;
+    let tx = handler.transaction().await.expect("a transaction");
+    let written = PostgresStore::settle_in(&tx, &his, fence, settled("x"), &lifetime()).await;
+    assert_eq!(written, Ok(Written::Superseded));
+    drop(tx);
+    assert_eq!(entry(&here.store, &hers).await.record.state, State::Claimed);
+    let lifetime = lifetime();
+    let settle = |fence| here.store.settle(&hers, fence, settled("x"), &lifetime);
+    let (forged, right) = tokio::join!(settle(forged), settle(fence));
+    assert_eq!((forged, right), (Ok(Written::Superseded), Ok(Written::Done)));
+}
+
+/// The connection of a caller that went away is in the middle of something: nobody else may be given it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_caller_that_goes_away_takes_its_connection_along() {
+    let here = postgres().await;
+    let store = here.database.store(1).await;
+    let id = id("left");
+    let first = won(&store, atomic(&id)).await;
+    let mut other = here.database.client().await;
+    let writing = other.transaction().await.expect("a transaction");
+    writing.execute("SELECT FROM semel.record FOR UPDATE", &[]).await.expect("the record is being written");
+    here.pass(LEASE + Duration::from_secs(1)).await;
+    let wish = Wish { how: Claim::Supersede, replaces: Some(first), ..atomic(&id) };
+    let left = tokio::time::timeout(Duration::from_millis(200), store.claim(wish)).await;
+    assert!(left.is_err(), "it waits for whoever is writing, until its caller loses patience");
+    let started = Instant::now();
+    store.look_up(&id).await.expect("the store answers");
+    assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_key_that_the_server_refuses_does_not_fail_its_batch() {
+    let here = postgres().await;
+    let requests: Vec<_> = (0..40)
+        .map(|at| {
+            let (store, mut wish) = (Arc::clone(&here.store), wish(&id("mixed")));
+            if at == 7 {
+                wish.about.principal = "not\0text".to_owned();
+            }
+            tokio::spawn(async move { store.claim(wish).await })
+        })
+        .collect();
+    let mut won = 0;
+    for request in requests {
+        won += usize::from(matches!(request.await.expect("no panic"), Ok(Claimed::Won { .. })));
+    }
+    assert_eq!(won, 39);
+}
+
+/// A claim draws its number before it has its place. If it then has to wait, others may have come and gone under
+/// higher numbers, also under its own key.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_that_waited_for_its_place_has_the_highest_number() {
+    let here = postgres().await;
+    let id = id("waited");
+    let mut other = here.database.client().await;
+    let blocking = other.transaction().await.expect("a transaction");
+    let insert =
+        "INSERT INTO semel.record (fence, nonce, hash, scope, key, endpoint, principal, state, guarantee,
+            created_at, first_lease_until, late_until, request_headers, request_id)
+        VALUES (nextval('semel.fence'), 1, $1, $2, $3, '', '', 1, 2, 0, 0, 0, '', '')";
+    let hash = id.hash();
+    blocking
+        .execute(insert, &[&hash.as_slice(), &id.scope.as_bytes().as_slice(), &id.key.as_str()])
+        .await
+        .expect("the key is taken, but not yet for others to see");
+    let claim = tokio::spawn({
+        let (store, wish) = (Arc::clone(&here.store), wish(&id));
+        async move { won(&store, wish).await }
+    });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let given = here.number("SELECT nextval('semel.fence')").await;
+    blocking.rollback().await.expect("the key is free again");
+    let fence = claim.await.expect("no panic");
+    assert!(fence.number > given.cast_unsigned(), "{fence} after {given}");
+    let written = here.store.settle(&id, fence, settled("x"), &lifetime()).await;
+    assert_eq!(written, Ok(Written::Done));
+    assert_eq!(here.number("SELECT count(*) FROM semel.lease").await, 0);
+}
+
+/// A renewal that was sent in time may be committed late: whoever supersedes waits for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_supersede_does_not_overtake_a_renewal_in_flight() {
+    let here = postgres().await;
+    let id = id("renewed");
+    let first = won(&here.store, atomic(&id)).await;
+    let mut other = here.database.client().await;
+    let renewing = other.transaction().await.expect("a transaction");
+    let renew = "UPDATE semel.lease SET lease_until = lease_until + 3600000";
+    renewing.execute(renew, &[]).await.expect("the lease is renewed, but not yet for others to see");
+    here.pass(LEASE + Duration::from_secs(1)).await;
+    let superseding = tokio::spawn({
+        let store = Arc::clone(&here.store);
+        let wish = Wish { how: Claim::Supersede, replaces: Some(first), ..atomic(&id) };
+        async move { store.claim(wish).await }
+    });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    renewing.commit().await.expect("now they see it");
+    match superseding.await.expect("no panic") {
+        Ok(Claimed::Known { entry, now }) => assert!(entry.record.lease_until > now),
+        other => panic!("expected the renewed claim, found {other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_settlement_in_one_process_wakes_the_waiters_of_another() {
+    let database = Database::create().await;
+    let (here, there) = (database.store(2).await, database.store(2).await);
+    // The other store listens as soon as its connection stands.
+    let client = database.client().await;
+    let listening = async || {
+        let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'";
+        client.query_one(sql, &[]).await.expect("the sessions can be read").get::<_, i64>(0)
+    };
+    while listening().await < 2 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let id = id("elsewhere");
+    let fence = won(&here, wish(&id)).await;
+    let listener = there.hints().listen(id.hash());
+    let next = listener.next();
+    assert_eq!(here.settle(&id, fence, settled("x"), &lifetime()).await, Ok(Written::Done));
+    tokio::time::timeout(Duration::from_secs(5), next).await.expect("the waiter elsewhere is woken");
+}

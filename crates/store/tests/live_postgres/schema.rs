@@ -1,0 +1,178 @@
+//! The schema: applied once, recognised, and with an index for everything that runs often.
+
+use semel_store::postgres::{ConnectError, Migrations, Options, PostgresStore, sql};
+use tokio_postgres::Client;
+
+use crate::fixture::{Database, postgres};
+
+const ROWS: i64 = 50_000;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn migrations_are_applied_once_also_by_many_at_a_time() {
+    let database = Database::create().await;
+    let opening: Vec<_> = (0..6)
+        .map(|_| {
+            let url = database.url.clone();
+            tokio::spawn(async move { PostgresStore::connect(&url, Options::default()).await.map(drop) })
+        })
+        .collect();
+    for opened in opening {
+        assert_eq!(opened.await.expect("no panic"), Ok(()));
+    }
+    let client = database.client().await;
+    let applied = async || {
+        let rows =
+            client.query("SELECT number, applied_at::text FROM semel.migration ORDER BY number", &[]).await;
+        let rows = rows.expect("the migrations are recorded");
+        rows.iter().map(|row| (row.get(0), row.get(1))).collect::<Vec<(i32, String)>>()
+    };
+    let before = applied().await;
+    assert_eq!(before.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [1, 2, 3]);
+    let refusing = Options { migrations: Migrations::Refuse, ..Options::default() };
+    PostgresStore::connect(&database.url, refusing).await.expect("nothing is missing");
+    assert_eq!(applied().await, before, "applied twice is applied once");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_schema_that_is_not_known_is_refused() {
+    let database = Database::create().await;
+    let refusing = || Options { migrations: Migrations::Refuse, ..Options::default() };
+    let missing = PostgresStore::connect(&database.url, refusing()).await.map(drop);
+    assert_eq!(missing, Err(ConnectError::SchemaOlder { found: 0, known: 3 }));
+    drop(database.store(1).await);
+    let client = database.client().await;
+    let run = async |sql: &str| client.batch_execute(sql).await.expect("the test may change the table");
+    let open = async || PostgresStore::connect(&database.url, Options::default()).await.map(drop);
+
+    run("INSERT INTO semel.migration (number, name, checksum, works_for) VALUES (4, 'later', '', 3)").await;
+    assert_eq!(open().await, Ok(()), "a newer schema that says that it works for this release");
+    run("UPDATE semel.migration SET works_for = 4 WHERE number = 4").await;
+    assert_eq!(open().await, Err(ConnectError::SchemaNewer { found: 4, known: 3 }));
+    run("DELETE FROM semel.migration WHERE number = 4").await;
+    assert_eq!(open().await, Ok(()));
+    run("UPDATE semel.migration SET checksum = 'edited' WHERE number = 2").await;
+    let changed = ConnectError::SchemaChanged { number: 2, name: "settle".to_owned() };
+    assert_eq!(open().await, Err(changed));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_session_of_the_store_is_pinned() {
+    let here = postgres().await;
+    let name: String = here.client.query_one("SELECT current_database()", &[]).await.expect("a name").get(0);
+    // What a database may prefer, and what the store must not follow.
+    for setting in ["synchronous_commit = off", "default_transaction_isolation = 'serializable'"] {
+        let sql = format!("ALTER DATABASE {name} SET {setting}");
+        here.client.batch_execute(&sql).await.expect("a database has preferences");
+    }
+    let store = here.database.store(1).await;
+    let check = "CREATE FUNCTION public.check_session() RETURNS trigger LANGUAGE plpgsql AS $$
+            BEGIN
+                IF current_setting('synchronous_commit') <> 'on'
+                    OR current_setting('transaction_isolation') <> 'read committed'
+                    OR current_setting('statement_timeout') = '0' OR current_setting('lock_timeout') = '0'
+                    OR current_setting('application_name') <> 'semel' THEN
+                    RAISE EXCEPTION 'a session that is not pinned';
+                END IF;
+                RETURN NULL;
+            END $$;
+        CREATE TRIGGER check_session AFTER INSERT OR UPDATE OR DELETE ON semel.record
+            FOR EACH STATEMENT EXECUTE FUNCTION public.check_session();
+        CREATE TRIGGER check_session AFTER INSERT OR UPDATE OR DELETE ON semel.lease
+            FOR EACH STATEMENT EXECUTE FUNCTION public.check_session()";
+    here.client.batch_execute(check).await.expect("the test may watch");
+    let id = crate::fixture::id("pinned");
+    let fence = crate::fixture::won(&store, crate::fixture::wish(&id)).await;
+    let held = [(id.clone(), fence)];
+    use semel_store::ClaimStore;
+    store.renew(&held, crate::fixture::LEASE).await.expect("a renewal is pinned too");
+    let settled = crate::fixture::settled("x");
+    store.settle(&id, fence, settled, &crate::fixture::lifetime()).await.expect("a settlement is pinned too");
+}
+
+/// The plan of a statement on a session without any of the store's settings.
+async fn plan(client: &Client, sql: &str, values: &str) -> String {
+    client.batch_execute(&format!("PREPARE examined AS {sql}")).await.expect("the statement is valid");
+    let rows = client.query(&format!("EXPLAIN EXECUTE examined(0, 0, 0, {values})"), &[]).await;
+    let rows = rows.expect("the statement can be explained");
+    client.batch_execute("DEALLOCATE examined").await.expect("it is forgotten");
+    rows.iter().map(|row| format!("{}\n", row.get::<_, &str>(0))).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_runs_often_reads_no_table_from_end_to_end() {
+    let here = postgres().await;
+    let fill = format!(
+        "INSERT INTO semel.record (fence, nonce, hash, scope, key, endpoint, principal, state, guarantee, created_at,
+            first_lease_until, late_until, settled_at, expires_at, request_headers, request_id, status, body)
+        SELECT n, n, decode(md5(n::text), 'hex'), decode(repeat('ab', 32), 'hex'), n::text, 'pay', 'p' || n % 500,
+            2, 2, n, n, n, n, n + 1000000, '', '', 200, '' FROM generate_series(1, {ROWS}) n;
+        INSERT INTO semel.lease SELECT n, n FROM generate_series({ROWS} + 1, {ROWS} + 2000) n;
+        ANALYZE semel.record; ANALYZE semel.lease; ANALYZE semel.clock"
+    );
+    here.client.batch_execute(&fill).await.expect("the table is filled");
+    let hash = "decode(md5('7'), 'hex')";
+    let statements = [
+        ("look-up", sql::LOOK_UP, format!("{hash}, decode(repeat('ab', 32), 'hex'), '7'")),
+        ("known", sql::KNOWN, format!("ARRAY[{hash}], ARRAY[{hash}]")),
+        (
+            "claim",
+            sql::CLAIM,
+            format!(
+                "ARRAY[{hash}], ARRAY[{hash}], ARRAY['7'], ARRAY[7], ARRAY[7], ARRAY[7], ARRAY[2::smallint],
+                    ARRAY[{hash}], ARRAY[1::smallint], ARRAY[{hash}], ARRAY[{hash}], ARRAY['e'], ARRAY['t'], ARRAY['p'],
+                    ARRAY[7], ARRAY[{hash}], ARRAY['r']"
+            ),
+        ),
+        ("sweep", sql::SWEEP_EXPIRED, "0, 100".to_owned()),
+        ("list", sql::LIST, "100, NULL, NULL, NULL, 50".to_owned()),
+        ("list of a principal", sql::LIST_OF_PRINCIPAL, "0, NULL, NULL, NULL, 50, 'p7'".to_owned()),
+        ("forget", sql::FORGET, "'p7', 1000, 'carol'".to_owned()),
+        (
+            "settle",
+            sql::SETTLE,
+            format!(
+            "ARRAY[7], ARRAY[7], ARRAY[{hash}], ARRAY[2::smallint], ARRAY[200], ARRAY[{hash}], ARRAY[{hash}],
+                ARRAY[false], ARRAY[1], ARRAY[false], ARRAY[false]"
+        ),
+        ),
+        ("renew", sql::RENEW, format!("ARRAY[7], ARRAY[7], ARRAY[{hash}], 1000")),
+    ];
+    // As any session plans it, and as the store's own sessions do.
+    let pinned =
+        "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_hashjoin = off;
+        SET enable_mergejoin = off";
+    for (settings, tables) in
+        [("SET plan_cache_mode = force_custom_plan", &["record"][..]), (pinned, &["record", "lease"])]
+    {
+        here.client.batch_execute(settings).await.expect("a setting");
+        for (name, sql, values) in &statements {
+            let plan = plan(&here.client, sql, values).await;
+            for table in tables {
+                let whole = format!("Seq Scan on {table}");
+                assert!(!plan.contains(&whole), "{name} reads all of {table} ({settings}):\n{plan}");
+            }
+        }
+    }
+    let sweep = plan(&here.client, sql::SWEEP_EXPIRED, "0, 100").await;
+    assert!(sweep.contains("record_expires_at") && !sweep.contains("Sort"), "in order of expiry:\n{sweep}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewal_changes_no_index() {
+    use semel_store::ClaimStore;
+    let here = postgres().await;
+    let id = crate::fixture::id("hot");
+    let fence = crate::fixture::won(&here.store, crate::fixture::wish(&id)).await;
+    let place = "SELECT ctid::text, xmin::text FROM semel.record";
+    let row = async || {
+        let row = here.client.query_one(place, &[]).await.expect("the record is there");
+        (row.get::<_, String>(0), row.get::<_, String>(1))
+    };
+    let before = row().await;
+    for _ in 0..50 {
+        here.store.renew(&[(id.clone(), fence)], crate::fixture::LEASE).await.expect("it renews");
+    }
+    assert_eq!(row().await, before, "the record is not written");
+    let pages = "SELECT pg_relation_size('semel.lease_pkey') / 8192";
+    assert!(here.number(pages).await <= 2, "and the lease moves within its page");
+}

@@ -1,0 +1,173 @@
+//! Batches: writes that come together share a commit, members see those before them, and everything is bounded.
+
+use semel_store::Filter;
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn writes_that_come_together_share_commits() {
+    const TASKS: u64 = 64;
+    const REQUESTS: u64 = 10_000;
+    let sqlite = Sqlite::new();
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|task| {
+            let store = Arc::clone(&sqlite.store);
+            tokio::spawn(async move {
+                for at in (task..REQUESTS).step_by(TASKS as usize) {
+                    let id = id(&format!("key-{at}"));
+                    let fence = won(&store, &id, Guarantee::Fenced).await;
+                    assert_eq!(settle(&store, &id, fence, settled("x")).await, Written::Done);
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.expect("no task panics");
+    }
+    let (writes, commits) = (2 * REQUESTS, sqlite.store.commits());
+    assert!(commits * 4 < writes, "{commits} commits for {writes} writes");
+    let sqlite = sqlite.reopened();
+    for at in (0..REQUESTS).step_by(97) {
+        assert_eq!(standing(&sqlite.store, &id(&format!("key-{at}"))).await, Standing::Settled);
+    }
+}
+
+#[tokio::test]
+async fn members_of_one_batch_see_those_before_them() {
+    let sqlite = Sqlite::new();
+    let store = &sqlite.store;
+    let (first, second) = (id("first"), id("second"));
+    let rotated = |id: &Id, guarantee| Wish { rotation: Some([7; 16]), ..wish(id, guarantee) };
+    for guarantee in [Guarantee::Fenced, Guarantee::Atomic] {
+        let busy = Busy::begin(store, &format!("busy-{}", guarantee.name())).await;
+        let winner = store.claim(rotated(&first, guarantee));
+        let loser = store.claim(rotated(&first, guarantee));
+        let other_credential = store.claim(rotated(&second, guarantee));
+        busy.end().await;
+        let Ok(Claimed::Won { fence, .. }) = winner.await else { panic!("the first wins") };
+        match loser.await {
+            Ok(Claimed::Known { entry, .. }) => assert_eq!(entry.record.fence, fence),
+            other => panic!("expected the winner's claim, found {other:?}"),
+        }
+        assert!(matches!(other_credential.await, Ok(Claimed::CredentialChanged)));
+
+        let busy = Busy::begin(store, &format!("busier-{}", guarantee.name())).await;
+        let release = store.settle(&first, fence, Settlement::Release, &LIFETIME);
+        let freed = store.claim(rotated(&second, guarantee));
+        busy.end().await;
+        assert_eq!(release.await, Ok(Written::Done));
+        let Ok(Claimed::Won { fence, .. }) = freed.await else { panic!("the key is free") };
+        assert_eq!(settle(store, &second, fence, Settlement::Release).await, Written::Done);
+    }
+}
+
+static LIFETIME: std::sync::LazyLock<Lifetime> = std::sync::LazyLock::new(lifetime);
+
+#[tokio::test]
+async fn an_expired_record_gives_its_rotation_up() {
+    let sqlite = Sqlite::new();
+    let store = &sqlite.store;
+    let (old, new) = (id("old"), id("new"));
+    let rotated = |id: &Id| Wish { rotation: Some([7; 16]), ..wish(id, Guarantee::Fenced) };
+    for (id, body) in [(&old, "old"), (&new, "new")] {
+        let Ok(Claimed::Won { fence, .. }) = store.claim(rotated(id)).await else { panic!("it is free") };
+        assert_eq!(settle(store, id, fence, settled(body)).await, Written::Done);
+        if id == &old {
+            sqlite.clock.advance(lifetime().record() + Duration::from_secs(1));
+        }
+    }
+    assert_eq!(standing(store, &new).await, Standing::Settled);
+}
+
+#[tokio::test]
+async fn a_reservation_that_fails_leaves_what_was_there() {
+    let sqlite = Sqlite::new();
+    let store = &sqlite.store;
+    let id = id("order");
+    let fence = won(store, &id, Guarantee::Fenced).await;
+    assert_eq!(settle(store, &id, fence, Settlement::Unknown).await, Written::Done);
+    let rerun = Wish { how: Claim::Rerun, replaces: Some(fence), ..wish(&id, Guarantee::Atomic) };
+    let Ok(Claimed::Won { fence: second, .. }) = store.claim(rerun).await else { panic!("it wins") };
+    let listed = store.list(&Filter { limit: 10, ..Filter::default() }).await.expect("the store answers");
+    let fences: Vec<Fence> = listed.iter().map(|entry| entry.record.fence).collect();
+    assert_eq!(fences, [second], "one key is listed once, as it is now");
+    let sqlite = sqlite.reopened();
+    assert_eq!(standing(&sqlite.store, &id).await, Standing::Unknown, "the first attempt is still unknown");
+}
+
+#[tokio::test]
+async fn too_many_waiting_writes_are_refused() {
+    let sqlite = Sqlite::new();
+    let store = &sqlite.store;
+    let busy = Busy::begin(store, "busy").await;
+    let claims: Vec<_> =
+        (0..9000).map(|at| store.claim(wish(&id(&format!("key-{at}")), Guarantee::Fenced))).collect();
+    busy.end().await;
+    let (mut won, mut refused) = (0, 0);
+    for claim in claims {
+        match claim.await {
+            Ok(Claimed::Won { .. }) => won += 1,
+            Err(StoreError::Unavailable(why)) => {
+                assert_eq!(why, "too many writes wait");
+                refused += 1;
+            }
+            other => panic!("neither won nor refused: {other:?}"),
+        }
+    }
+    assert_eq!((won, refused), (8192, 808));
+}
+
+#[tokio::test]
+async fn the_log_stays_within_its_bound() {
+    const LOG_BYTES_MAX: u64 = 24 << 20;
+    let sqlite = Sqlite::new();
+    let store = &sqlite.store;
+    let mut log = sqlite.path().into_os_string();
+    log.push("-wal");
+    let body = "x".repeat(1 << 20);
+    let mut longest = 0;
+    for at in 0..80 {
+        let id = id(&format!("key-{at}"));
+        let fence = won(store, &id, Guarantee::Fenced).await;
+        assert_eq!(settle(store, &id, fence, settled(&body)).await, Written::Done);
+        longest = longest.max(std::fs::metadata(&log).expect("the log").len());
+    }
+    assert!(longest < LOG_BYTES_MAX, "the log grew to {longest} bytes");
+    drop(sqlite.reopened());
+}
+
+#[tokio::test]
+async fn a_lease_that_was_renewed_during_a_batch_does_not_lapse() {
+    let sqlite = Sqlite::new();
+    let store = &sqlite.store;
+    let id = id("order");
+    let fence = won(store, &id, Guarantee::Fenced).await;
+    let busy = Busy::begin(store, "busy").await;
+    let sweep = tokio::spawn({
+        let store = Arc::clone(store);
+        async move { store.sweep(100, Duration::ZERO).await }
+    });
+    tokio::task::yield_now().await;
+    sqlite.clock.advance(LEASE - Duration::from_secs(1));
+    assert_eq!(store.renew(&[(id.clone(), fence)], LEASE).await, Ok(vec![Written::Done]));
+    sqlite.clock.advance(Duration::from_secs(2));
+    busy.end().await;
+    assert_eq!(sweep.await.expect("no panic").expect("the store answers").unknown, 0);
+    assert_eq!(standing(store, &id).await, Standing::Claimed);
+}
+
+#[tokio::test]
+async fn a_sweep_removes_nothing_while_the_clock_is_frozen() {
+    let sqlite = Sqlite::new();
+    let store = &sqlite.store;
+    let id = id("order");
+    let fence = won(store, &id, Guarantee::Fenced).await;
+    assert_eq!(settle(store, &id, fence, settled("x")).await, Written::Done);
+    sqlite.clock.advance(lifetime().record() + Duration::from_secs(1));
+    sqlite.clock.set_wall_off(86_400_000);
+    let removed = async || store.sweep(100, Duration::ZERO).await.expect("the store answers").removed;
+    assert_eq!(removed().await, 0, "it is expired, but the clock has jumped");
+    assert!(store.clock_frozen().is_some());
+    store.confirm_clock();
+    assert_eq!(removed().await, 1);
+}

@@ -1,0 +1,198 @@
+//! The file: one owner, what a restart finds, what a kill cannot take away, what is refused at the door.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use semel_contract::record::State;
+use semel_store::clock::SystemClock;
+use semel_store::sqlite::OpenError;
+use semel_store::sqlite::rusqlite::Connection;
+
+use super::*;
+
+/// Says to the test binary that it is to be killed.
+const DOOMED: &str = "SEMEL_TEST_DOOMED";
+
+#[test]
+fn a_second_store_of_one_file_is_refused() {
+    let sqlite = Sqlite::new();
+    let roundabout = sqlite.directory.path().join(".").join("semel.db");
+    for path in [sqlite.path(), roundabout] {
+        match SqliteStore::open(path, Arc::clone(&sqlite.clock) as _) {
+            Err(OpenError::Locked { lock_file, holder }) => {
+                assert_eq!(lock_file, sqlite.store.lock_file());
+                assert_eq!(holder, Some(std::process::id()));
+            }
+            other => panic!("expected a lock, found {other:?}"),
+        }
+    }
+    sqlite.reopened();
+}
+
+#[cfg(unix)]
+#[test]
+fn a_file_behind_a_link_has_one_lock() {
+    let sqlite = Sqlite::new();
+    let link = sqlite.directory.path().join("link.db");
+    std::os::unix::fs::symlink(sqlite.path(), &link).expect("a link");
+    let second = SqliteStore::open(link, Arc::clone(&sqlite.clock) as _);
+    assert!(matches!(second, Err(OpenError::Locked { .. })), "{second:?}");
+}
+
+#[tokio::test]
+async fn a_restart_keeps_answers_and_makes_open_claims_unknown() {
+    let sqlite = Sqlite::new();
+    let (done, open, reserved) = (id("done"), id("open"), id("reserved"));
+    let fence = won(&sqlite.store, &done, Guarantee::Fenced).await;
+    assert_eq!(settle(&sqlite.store, &done, fence, settled("kept")).await, Written::Done);
+    let orphan = won(&sqlite.store, &open, Guarantee::Fenced).await;
+    let last = won(&sqlite.store, &reserved, Guarantee::Atomic).await;
+
+    let sqlite = sqlite.reopened();
+    let (entry, _) = sqlite.store.look_up(&done).await.expect("the store answers");
+    assert_eq!(entry.expect("it was settled").answer, Some(answer("kept")));
+    let (entry, now) = sqlite.store.look_up(&open).await.expect("the store answers");
+    let entry = entry.expect("it was claimed");
+    assert_eq!((entry.record.state, entry.record.fence), (State::Unknown, orphan));
+    assert!(entry.record.lease_until <= now, "nobody holds it any more");
+    assert_eq!(standing(&sqlite.store, &reserved).await, Standing::Absent, "a reservation had no effect");
+    let next = won(&sqlite.store, &id("next"), Guarantee::Fenced).await;
+    assert!(next.number > last.number, "{next} after {last}");
+    assert_eq!(settle(&sqlite.store, &open, orphan, settled("late")).await, Written::Done);
+    assert_eq!(settle(&sqlite.store, &reserved, last, settled("late")).await, Written::Superseded);
+}
+
+#[tokio::test]
+async fn time_does_not_go_back_over_a_restart() {
+    let sqlite = Sqlite::new();
+    sqlite.clock.advance(Duration::from_secs(3600));
+    won(&sqlite.store, &id("one"), Guarantee::Fenced).await;
+    let (_, before) = sqlite.store.look_up(&id("one")).await.expect("the store answers");
+    sqlite.clock.set_wall_off(-7_200_000);
+    let sqlite = sqlite.reopened();
+    let (_, after) = sqlite.store.look_up(&id("one")).await.expect("the store answers");
+    assert!(after >= before, "{after} after {before}");
+}
+
+/// Claims and settles until it is killed, and says after each acknowledgement what was acknowledged.
+#[test]
+fn doomed_process() {
+    let Ok(path) = std::env::var(DOOMED) else { return };
+    let store = SqliteStore::open(path, Arc::new(SystemClock)).expect("the file can be opened");
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    runtime.block_on(async {
+        for at in 0.. {
+            let id = id(&format!("key-{at}"));
+            let fence = won(&store, &id, Guarantee::Fenced).await;
+            println!("\nclaimed {at} {fence}");
+            if at % 2 == 0 {
+                assert_eq!(settle(&store, &id, fence, settled(&format!("body-{at}"))).await, Written::Done);
+                println!("\nsettled {at} {fence}");
+            }
+        }
+    });
+}
+
+#[tokio::test]
+async fn what_was_acknowledged_survives_a_kill() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("semel.db");
+    let mut child = Command::new(std::env::current_exe().expect("the test binary"))
+        .args(["--exact", "files::doomed_process", "--nocapture"])
+        .env(DOOMED, &path)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the test binary runs");
+    let mut acknowledged = Vec::new();
+    let lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+    for line in lines.map_while(Result::ok) {
+        if line.starts_with("claimed ") || line.starts_with("settled ") {
+            acknowledged.push(line);
+        }
+        if acknowledged.len() == 200 {
+            child.kill().expect("it can be killed");
+        }
+    }
+    child.wait().expect("it ends");
+    assert!(acknowledged.len() >= 200, "only {} were acknowledged", acknowledged.len());
+
+    let store = SqliteStore::open(&path, Arc::new(SystemClock)).expect("the lock died with the process");
+    let mut last = 0;
+    for line in acknowledged {
+        let parts: Vec<&str> = line.split(' ').collect();
+        let fence: Fence = parts[2].parse().expect("a fence");
+        let (entry, _) = store.look_up(&id(&format!("key-{}", parts[1]))).await.expect("the store answers");
+        let entry = entry.unwrap_or_else(|| panic!("{line}, and it is gone"));
+        assert_eq!(entry.record.fence, fence);
+        if parts[0] == "settled" {
+            assert_eq!(entry.answer, Some(answer(&format!("body-{}", parts[1]))));
+        }
+        last = last.max(fence.number);
+    }
+    assert!(won(&store, &id("next"), Guarantee::Fenced).await.number > last);
+}
+
+#[test]
+fn a_schema_of_a_later_release_is_refused() {
+    let sqlite = Sqlite::new();
+    let path = sqlite.path();
+    let Sqlite { clock, store, directory } = sqlite;
+    drop(store);
+    let raw = Connection::open(&path).expect("a database");
+    raw.pragma_update(None, "user_version", 99).expect("a version");
+    drop(raw);
+    let opened = SqliteStore::open(&path, clock as _);
+    assert!(matches!(opened, Err(OpenError::TooNew { found: 99, known: 1 })), "{opened:?}");
+    drop(directory);
+}
+
+#[test]
+fn a_file_of_something_else_is_refused_and_left_alone() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let open = |name: &str| SqliteStore::open(directory.path().join(name), Arc::new(SystemClock));
+
+    let text = "this is not a database, however long it may be\n".repeat(100);
+    std::fs::write(directory.path().join("text"), &text).expect("a file");
+    assert!(matches!(open("text"), Err(OpenError::Corrupt(_))));
+    assert_eq!(std::fs::read_to_string(directory.path().join("text")).expect("the file"), text);
+
+    for (pragma, value) in [("application_id", 7), ("user_version", 3)] {
+        let raw = Connection::open(directory.path().join(pragma)).expect("a database");
+        raw.execute_batch("CREATE TABLE theirs (x)").expect("a table");
+        raw.pragma_update(None, pragma, value).expect("a header field");
+        drop(raw);
+        let opened = open(pragma);
+        assert!(matches!(opened, Err(OpenError::Foreign { .. })), "{opened:?}");
+        let raw = Connection::open(directory.path().join(pragma)).expect("a database");
+        let mode: String = raw.pragma_query_value(None, "journal_mode", |row| row.get(0)).expect("a setting");
+        assert_eq!(mode, "delete", "its settings are left alone");
+    }
+}
+
+#[tokio::test]
+async fn an_applications_own_file_may_carry_the_records() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("application.db");
+    let raw = Connection::open(&path).expect("a database");
+    raw.execute_batch("CREATE TABLE orders (x); INSERT INTO orders VALUES (1)").expect("a table");
+    drop(raw);
+    let store = SqliteStore::open(&path, Arc::new(SystemClock)).expect("the file can be opened");
+    assert_eq!(number(&store, "SELECT count(*) FROM orders").await, 1);
+}
+
+#[tokio::test]
+async fn the_audit_trail_can_only_grow() {
+    let sqlite = Sqlite::new();
+    assert_eq!(sqlite.store.forget("alice", "carol").await, Ok(0));
+    let rows = sqlite.store.audit(10).expect("the store answers");
+    assert_eq!((rows.len(), rows[0].actor.as_str()), (1, "carol"));
+    let path = sqlite.path();
+    let Sqlite { store, directory, .. } = sqlite;
+    drop(store);
+    let raw = Connection::open(&path).expect("a database");
+    for sql in ["DELETE FROM semel_audit", "UPDATE semel_audit SET actor = 'mallory'"] {
+        let error = raw.execute(sql, []).expect_err("it is append-only");
+        assert!(error.to_string().contains("append-only"), "{error}");
+    }
+    drop(directory);
+}
