@@ -5,6 +5,7 @@ mod binaries;
 mod ci;
 mod failure;
 mod flags;
+mod integrations;
 mod mutate;
 mod os;
 mod planted;

@@ -80,7 +80,10 @@ fn full(args: &[String], permission: Permission) -> Result<(), Failure> {
     let mut command = process::cargo(&["test"]);
     command.args(selection(args)).args(args).envs(services.environment());
     eprintln!("xtask: {}", process::line(&command));
-    let result = process::supervise(&mut command, None);
+    let mut result = process::supervise(&mut command, None);
+    if args.is_empty() && result.is_ok() {
+        result = crate::integrations::test(&services.environment());
+    }
     for line in services.stop() {
         eprintln!("xtask: {line}");
     }

@@ -65,6 +65,14 @@ fn with_type(status: StatusCode, content_type: &str, body: Bytes) -> Answer {
     Answer { headers, body, ..empty(status) }
 }
 
+/// An answer without what is never kept, whoever made it.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(crate) fn cleaned(mut answer: Answer) -> Answer {
+    answer.headers.iter_mut().for_each(|(name, _)| name.make_ascii_lowercase());
+    answer.headers.retain(|(name, _)| !NEVER_KEPT.contains(&name.as_str()) && !name.starts_with("semel-"));
+    answer
+}
+
 /// What is kept of a response.
 pub(crate) fn kept(parts: &response::Parts, body: Bytes, outcome_unknown: bool) -> Answer {
     let named_by_connection: Vec<String> = parts

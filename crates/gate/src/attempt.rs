@@ -59,6 +59,8 @@ pub enum Broken {
     Reset(String),
     /// No answer came in time.
     TimedOut(String),
+    /// Another attempt holds the key by now, and this one was rolled back.
+    Superseded,
 }
 
 /// A keyed request with everything that running it needs.
@@ -217,6 +219,12 @@ impl Held<'_> {
         self.refused(&Problem::new(Kind::Overloaded, why).retry_after(Duration::from_secs(1)))
     }
 
+    /// The key is somebody else's by now: nothing is left to settle.
+    fn superseded(&self) -> Response<Body> {
+        let problem = Problem::new(Kind::Superseded, "this attempt lost its claim while it ran");
+        self.refused(&problem.retry_after(Duration::from_secs(1)))
+    }
+
     /// The upstream was not reached: the key is free again.
     async fn unreachable(&self, why: &str) -> Response<Body> {
         self.settle(Settlement::Release).await;
@@ -249,6 +257,7 @@ impl Held<'_> {
             Some(Broken::NotSent(why)) => return self.unreachable(why).await,
             Some(Broken::Reset(why)) => return self.cut_off(grant, Kind::UpstreamReset, why).await,
             Some(Broken::TimedOut(why)) => return self.cut_off(grant, Kind::UpstreamTimeout, why).await,
+            Some(Broken::Superseded) => return self.superseded(),
             None => {}
         }
         let told = response.headers().get(OUTCOME).and_then(|value| Told::parse(value.as_bytes()));
@@ -324,9 +333,7 @@ impl Held<'_> {
         }
         match self.settle(settlement).await {
             Settled::Durable => response,
-            Settled::Superseded => {
-                self.refused(&Problem::new(Kind::Superseded, "this attempt lost its claim while it ran"))
-            }
+            Settled::Superseded => self.superseded(),
             Settled::Pending => {
                 self.refused(&Problem::from(Kind::SettlementPending).retry_after(Duration::from_secs(1)))
             }

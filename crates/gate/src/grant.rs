@@ -131,9 +131,13 @@ impl axum_core::response::IntoResponse for NotDone {
                 http::StatusCode::INTERNAL_SERVER_ERROR
             }
         };
-        let mut response = (status, self.to_string()).into_response();
-        if let NotDone::Unknown(why) = self {
-            response.extensions_mut().insert(Broken::Reset(why));
+        tracing::warn!(error = %self, "a handler's transaction was not committed");
+        // The words are for the log: a client has no business with the database's.
+        let mut response = (status, "the request was not carried out").into_response();
+        match self {
+            NotDone::Superseded => drop(response.extensions_mut().insert(Broken::Superseded)),
+            NotDone::Unknown(why) => drop(response.extensions_mut().insert(Broken::Reset(why))),
+            NotDone::Failed(_) | NotDone::Store(_) | NotDone::WrongStore => {}
         }
         response
     }

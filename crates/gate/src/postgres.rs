@@ -17,6 +17,8 @@
 //! }
 //! ```
 
+use std::pin::Pin;
+
 use axum_core::body::Body;
 use http::Response;
 use semel_store::postgres::{Fate, PostgresStore};
@@ -86,28 +88,16 @@ pub trait PostgresGrant {
         work: W,
     ) -> impl Future<Output = Result<Response<Body>, NotDone>> + Send
     where
-        W: for<'a> AsyncWork<'a> + Send;
+        W: for<'a> FnOnce(&'a Transaction<'a>) -> Working<'a> + Send;
 }
 
-/// What a handler does inside its transaction: `async |tx| …`, or any function of that shape.
-pub trait AsyncWork<'a> {
-    /// Does it.
-    fn run(self, tx: &'a Transaction<'a>) -> impl Future<Output = Result<Answer, NotDone>> + Send;
-}
-
-impl<'a, F, R> AsyncWork<'a> for F
-where
-    F: FnOnce(&'a Transaction<'a>) -> R,
-    R: Future<Output = Result<Answer, NotDone>> + Send,
-{
-    fn run(self, tx: &'a Transaction<'a>) -> impl Future<Output = Result<Answer, NotDone>> + Send {
-        self(tx)
-    }
-}
+/// What a handler does inside its transaction: `|tx| Box::pin(async move { … })`.
+pub type Working<'a> = Pin<Box<dyn Future<Output = Result<Answer, NotDone>> + Send + 'a>>;
 
 impl PostgresGrant for Grant {
     async fn commit<T: TopLevel>(&self, tx: T, answer: Answer) -> Result<Response<Body>, NotDone> {
         let store: &PostgresStore = self.store()?;
+        let answer = answer::cleaned(answer);
         let settlement = Settlement::Settle(answer.clone());
         match PostgresStore::settle_in(tx.transaction(), self.id(), self.fence(), settlement, self.lifetime())
             .await
@@ -142,12 +132,12 @@ impl PostgresGrant for Grant {
 
     async fn transact<W>(&self, pool: &deadpool_postgres::Pool, work: W) -> Result<Response<Body>, NotDone>
     where
-        W: for<'a> AsyncWork<'a> + Send,
+        W: for<'a> FnOnce(&'a Transaction<'a>) -> Working<'a> + Send,
     {
         let failed = |error: String| NotDone::Failed(error);
         let mut connection = pool.get().await.map_err(|error| failed(error.to_string()))?;
         let tx = connection.transaction().await.map_err(|error| failed(error.to_string()))?;
-        let answer = work.run(&tx).await;
+        let answer = work(&tx).await;
         match answer {
             Ok(answer) => self.commit(tx, answer).await,
             Err(error) => {

@@ -51,8 +51,10 @@ impl SqliteGrant for Grant {
         let mut pause = UNKNOWN_PAUSE;
         for tries_left in (0..UNKNOWN_TRIES).rev() {
             let work = work.clone();
-            let settling =
-                move |db: &Work<'_>| work(db).map(|answer| (answer.clone(), Settlement::Settle(answer)));
+            let settling = move |db: &Work<'_>| {
+                let answer = answer::cleaned(work(db)?);
+                Ok((answer.clone(), Settlement::Settle(answer)))
+            };
             match store.transact(self.id(), self.fence(), self.lifetime(), settling).await {
                 Ok(TransactOutcome::Done(answer)) => return Ok(done(self, answer)),
                 Ok(TransactOutcome::AlreadyDone) => return recorded(self, store).await,

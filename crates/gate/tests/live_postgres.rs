@@ -234,6 +234,66 @@ async fn a_killed_process_leaves_no_half_truth() {
     }
 }
 
+/// Commits inside a savepoint, and lets the transaction around it go.
+async fn nested(State(pool): State<Pool>, grant: Grant) -> Response {
+    let work = async || {
+        let mut connection = pool.get().await.map_err(failed)?;
+        let mut outer = connection.transaction().await.map_err(failed)?;
+        let inner = outer.transaction().await.map_err(failed)?;
+        insert(&inner, grant.id().key.as_str()).await?;
+        grant.commit(inner, answer::text(StatusCode::CREATED, "done")).await
+    };
+    work().await.into_response()
+}
+
+/// The same by a closure, with headers that are never kept.
+async fn transacts(State(pool): State<Pool>, grant: Grant) -> Response {
+    let key = grant.id().key.to_string();
+    let done = grant.transact(&pool, move |tx| {
+        Box::pin(async move {
+            insert(tx, &key).await?;
+            let mut answer = answer::text(StatusCode::CREATED, "done");
+            answer.headers.push(("Set-Cookie".to_owned(), b"secret=1".to_vec()));
+            Ok(answer)
+        })
+    });
+    done.await.into_response()
+}
+
+async fn app_with(shop: &Shop, handler: axum::routing::MethodRouter<Pool>) -> Router {
+    let store = shop.store(2).await;
+    Router::new()
+        .route("/orders", handler)
+        .with_state(shop.pool.clone())
+        .layer(gate(store as _, Guarantee::Atomic))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_settlement_inside_a_savepoint_is_refused() {
+    let shop = Shop::create("nested").await;
+    let key = key(0, Step::Accepted);
+    let (status, body) = send(app_with(&shop, post(nested)).await, &key, &generated_at()).await;
+    assert_eq!((status, shop.effects(&key).await), (503, 0), "{body}");
+    assert!(!body.contains("savepoint"), "the database's words are for the log");
+    let retried = send(app_with(&shop, post(atomic)).await, &key, &generated_at()).await;
+    assert_eq!((retried.0, shop.effects(&key).await), (201, 1), "and the key is free");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_closure_is_run_in_a_transaction_and_committed_with_its_answer() {
+    let shop = Shop::create("closure").await;
+    let app = app_with(&shop, post(transacts)).await;
+    let key = key(0, Step::Accepted);
+    for _ in 0..2 {
+        assert_eq!(send(app.clone(), &key, &generated_at()).await, (201, "done".to_owned()));
+    }
+    assert_eq!(shop.effects(&key).await, 1);
+    let client = shop.pool.get().await.expect("a connection");
+    let kept: Vec<u8> =
+        client.query_one("SELECT headers FROM semel.record", &[]).await.expect("a record").get(0);
+    assert!(!String::from_utf8_lossy(&kept).contains("secret"), "a cookie is never kept");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_is_away_executes_nothing() {
     let shop = Shop::create("away").await;

@@ -61,7 +61,7 @@ async fn load(shop: Arc<Shop>, started: Instant) -> Vec<Story> {
 /// Ends the server and starts it again at once, ten times, evenly over the load. Two of the outages last longer.
 async fn shut_down(mut server: Server, started: Instant) -> (Server, Vec<Outage>) {
     let mut outages = Vec::new();
-    for n in 0..SHUTDOWNS {
+    for n in 0..std::env::var("DBG_SHUT").map_or(SHUTDOWNS, |v| v.parse().unwrap()) {
         let due = started + LOAD / (SHUTDOWNS + 1) * (n + 1);
         tokio::time::sleep_until(due.into()).await;
         server = tokio::task::spawn_blocking(move || {
@@ -90,12 +90,27 @@ async fn ten_immediate_shutdowns_lose_and_double_nothing() {
     let (stories, (server, outages)) =
         tokio::join!(load(Arc::clone(&shop), started), shut_down(server, started));
     let took = started.elapsed();
+    dbg_lat(&stories, started);
     report(&stories, took);
     let attempts: Vec<&Attempt> = stories.iter().flat_map(|story| &story.attempts).collect();
     recovered(&attempts, &outages);
     nothing_ran_while_away(&shop, &attempts, &outages);
     balanced(&shop, &stories).await;
     drop(server);
+}
+
+fn dbg_lat(stories: &[Story], started: Instant) {
+    let mut by: BTreeMap<(u64, u16, String), (u32, f64)> = BTreeMap::new();
+    for a in stories.iter().flat_map(|s| &s.attempts) {
+        let e = by
+            .entry((a.answered.duration_since(started).as_secs(), a.status, a.problem.clone()))
+            .or_default();
+        e.0 += 1;
+        e.1 += (a.answered - a.sent).as_secs_f64();
+    }
+    for ((t, s, p), (n, sum)) in by {
+        println!("DEBUG t={t} {s} {p} n={n} mean={:.3}", sum / n as f64);
+    }
 }
 
 fn report(stories: &[Story], took: Duration) {

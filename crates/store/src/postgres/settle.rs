@@ -200,6 +200,10 @@ async fn attempt(core: &Core, sql: &str, endings: &[&Ending]) -> Result<BTreeSet
 }
 
 /// Ends an attempt in the transaction of a handler.
+/// What a handler is told that settles inside a savepoint.
+const IN_SAVEPOINT: &str =
+    "a settlement inside a savepoint is refused: the transaction around it could still take the effect back";
+
 pub(super) async fn settle_in(tx: &Transaction<'_>, ending: &Ending) -> Result<Written, StoreError> {
     let (number, nonce) = (stored_number(ending.fence), stored_nonce(ending.fence.nonce));
     let hash = ending.id.hash();
@@ -225,11 +229,12 @@ pub(super) async fn settle_in(tx: &Transaction<'_>, ending: &Ending) -> Result<W
         sql::SETTLE_IN
     };
     // With the types given, one exchange with the server is enough: the handler's transaction is open meanwhile.
-    let written = tx.execute_typed(sql, &values).await;
-    match written {
-        Ok(0) => Ok(Written::Superseded),
-        Ok(_) => Ok(Written::Done),
+    let written = tx.query_typed(sql, &values).await;
+    match written.as_deref() {
+        Ok([]) => Ok(Written::Superseded),
+        Ok([row, ..]) if row.get("top_level") => Ok(Written::Done),
+        Ok(_) => Err(StoreError::Unavailable(IN_SAVEPOINT.to_owned())),
         // Nothing is committed yet: whatever failed, the handler rolls back.
-        Err(error) => Err(StoreError::Unavailable(in_full(&error))),
+        Err(error) => Err(StoreError::Unavailable(in_full(error))),
     }
 }

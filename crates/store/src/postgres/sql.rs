@@ -163,7 +163,8 @@ pub const SETTLE: &str = settle!("SKIP LOCKED");
 pub const SETTLE_WAITING: &str = settle!("");
 
 /// Ends an attempt in the transaction of a handler. It takes the server's time as it is, forces a synchronous commit, and
-/// never touches the lease, so that a renewal cannot make a REPEATABLE READ transaction fail.
+/// never touches the lease, so that a renewal cannot make a REPEATABLE READ transaction fail. Says whether it was written
+/// by the top-level transaction itself: what a savepoint writes, the transaction around it may still take back.
 pub const SETTLE_IN: &str = "
 WITH t AS MATERIALIZED (
     SELECT semel.now_ms() AS now, set_config('synchronous_commit', 'on', true) AS synchronous
@@ -174,13 +175,15 @@ UPDATE semel.record r SET state = $4::smallint, status = $5::integer, headers = 
     expires_at = CASE WHEN $10::boolean THEN r.created_at ELSE t.now END + $9::bigint
 FROM t
 WHERE r.fence = $1::bigint AND r.nonce = $2::bigint AND r.hash = $3::bytea AND r.state IN (1, 5)
-    AND t.synchronous IS NOT NULL";
+    AND t.synchronous IS NOT NULL
+RETURNING r.xmin = pg_current_xact_id()::xid AS top_level";
 
 /// Frees a key in the transaction of a handler, where nothing of it is kept.
 pub const RELEASE_IN: &str = "
 DELETE FROM semel.record r
 WHERE r.fence = $1::bigint AND r.nonce = $2::bigint AND r.hash = $3::bytea AND r.state IN (1, 5)
-    AND set_config('synchronous_commit', 'on', true) IS NOT NULL";
+    AND set_config('synchronous_commit', 'on', true) IS NOT NULL
+RETURNING true AS top_level";
 
 /// Extends leases. Only the lease is written; the record is only read.
 macro_rules! renew {

@@ -63,7 +63,7 @@ async fn two_connections_are_enough_for_200_requests_at_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn at_64_requests_at_once_a_commit_serves_many() {
     const TASKS: u64 = 64;
-    const ROUNDS: u64 = 25;
+    const ROUNDS: u64 = 75;
     let database = Database::create().await;
     let store = database.store(8).await;
     claim_and_settle(&store, "warm").await;

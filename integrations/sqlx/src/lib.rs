@@ -1,0 +1,117 @@
+//! Settling inside a sqlx transaction on PostgreSQL: the handler's own transaction commits its effect, its record and its
+//! answer together. Refuses a savepoint: what the transaction around it does later would not be covered.
+//!
+//! ```no_run
+//! use axum::extract::State;
+//! use axum::http::StatusCode;
+//! use axum::response::IntoResponse;
+//! use semel_gate::{Grant, NotDone, answer};
+//! use semel_sqlx::{SqlxGrant, failed};
+//! use sqlx::PgPool;
+//!
+//! async fn create_order(State(pool): State<PgPool>, grant: Grant, item: String) -> impl IntoResponse {
+//!     let mut tx = pool.begin().await.map_err(failed)?;
+//!     sqlx::query("INSERT INTO orders (item) VALUES ($1)").bind(&item).execute(&mut *tx).await.map_err(failed)?;
+//!     grant.commit_sqlx(tx, answer::text(StatusCode::CREATED, "created")).await
+//! }
+//! ```
+//!
+//! The records live in the application's database, and the pool is on that database, as a role that may do what
+//! `semel_service` may: `GRANT semel_service TO app`.
+
+#![warn(missing_docs)]
+
+mod settle;
+
+use std::any::Any;
+use std::future::Future;
+
+use axum_core::body::Body;
+use http::{HeaderName, HeaderValue, Response, StatusCode};
+use semel_gate::{Grant, NotDone};
+use semel_store::postgres::{Fate, PostgresStore};
+use semel_store::{Answer, StoreError, Written};
+use sqlx::{Database, Postgres, Transaction};
+use sqlx_core::transaction::TransactionManager;
+
+/// Grants in sqlx transactions.
+pub trait SqlxGrant {
+    /// Settles inside a transaction that the handler opened, and commits it.
+    ///
+    /// Before: the transaction is a top-level one on the database in which the gate keeps its records. After `Ok`: effect,
+    /// record and answer are durable, and the response is the recorded one. After `Err`: the transaction was rolled back,
+    /// but for [`NotDone::Unknown`].
+    fn commit_sqlx(
+        &self,
+        tx: Transaction<'_, Postgres>,
+        answer: Answer,
+    ) -> impl Future<Output = Result<Response<Body>, NotDone>> + Send;
+}
+
+/// The handler's own failure, in its words. The transaction is rolled back when it is dropped.
+pub fn failed(error: impl std::fmt::Display) -> NotDone {
+    NotDone::Failed(error.to_string())
+}
+
+impl SqlxGrant for Grant {
+    async fn commit_sqlx(
+        &self,
+        mut tx: Transaction<'_, Postgres>,
+        answer: Answer,
+    ) -> Result<Response<Body>, NotDone> {
+        let store = store_of(self)?;
+        if depth(&tx) != 1 {
+            return Err(failed("a savepoint cannot be settled in; give the outermost transaction"));
+        }
+        match settle::settle(&mut tx, self, &answer).await {
+            Ok(Written::Done) => {}
+            Ok(Written::Superseded) => return Err(rolled_back(tx, NotDone::Superseded).await),
+            Err(error) => {
+                let error = StoreError::Unavailable(error.to_string());
+                return Err(rolled_back(tx, NotDone::Store(error)).await);
+            }
+        }
+        if let Err(error) = tx.commit().await {
+            // The commit may have happened all the same: only a locking look tells.
+            match store.fate(self.id(), self.fence()).await {
+                Ok(Fate::Committed) => {}
+                Ok(Fate::NotCommitted) => return Err(failed(error)),
+                Err(unreachable) => return Err(NotDone::Unknown(format!("{error}; {unreachable}"))),
+            }
+        }
+        store.announce(self.id());
+        let response = restored(&answer);
+        self.settled_with(answer);
+        Ok(response)
+    }
+}
+
+fn store_of(grant: &Grant) -> Result<&PostgresStore, NotDone> {
+    let records: &dyn Any = grant.records();
+    records.downcast_ref().ok_or(NotDone::WrongStore)
+}
+
+/// How many transactions are open on this connection, one inside the other. All but the first are savepoints, which sqlx
+/// gives the same type.
+fn depth(tx: &Transaction<'_, Postgres>) -> usize {
+    <Postgres as Database>::TransactionManager::get_transaction_depth(tx)
+}
+
+/// Rolls back now rather than when the connection is next used: until then others wait for the record.
+async fn rolled_back(tx: Transaction<'_, Postgres>, why: NotDone) -> NotDone {
+    // One that cannot be rolled back is rolled back by the server, when the connection ends.
+    let _ = tx.rollback().await;
+    why
+}
+
+/// The response that a kept answer stands for.
+fn restored(answer: &Answer) -> Response<Body> {
+    let mut response = Response::new(Body::from(answer.body.clone()));
+    *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::OK);
+    for (name, value) in &answer.headers {
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name.as_str()), HeaderValue::from_bytes(value)) {
+            response.headers_mut().append(name, value);
+        }
+    }
+    response
+}
