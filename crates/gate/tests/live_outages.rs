@@ -22,3 +22,9 @@ mod sharing;
 mod shop;
 #[path = "outages/shutdowns.rs"]
 mod shutdowns;
+
+/// Storms take turns: each measures what it alone does to the machine.
+async fn turn() -> tokio::sync::MutexGuard<'static, ()> {
+    static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+    TURN.lock().await
+}

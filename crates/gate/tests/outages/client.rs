@@ -1,6 +1,7 @@
-//! A client that does not give up: it sends a request again with the same key until it is answered, and remembers every
-//! answer on the way.
+//! A client that does not give up: it sends a request again with the same key until it is answered, more and more seldom,
+//! and remembers every answer on the way.
 
+use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -10,8 +11,10 @@ use axum::http::{HeaderMap, Request};
 use http_body_util::BodyExt;
 use tower::ServiceExt;
 
-/// The pause between two attempts.
-const PAUSE: Duration = Duration::from_millis(250);
+/// The pause before the second attempt; it doubles. Clients that come back at once keep a server down that just came up.
+const PAUSE_FIRST: Duration = Duration::from_millis(400);
+/// The longest pause.
+const PAUSE_LONGEST: Duration = Duration::from_millis(3200);
 
 /// One attempt and its answer.
 #[derive(Clone, Debug)]
@@ -84,6 +87,7 @@ fn says_unknown(headers: &HeaderMap) -> bool {
 /// Sends a request until it is answered, or until the client's patience ends.
 pub(crate) async fn insist(app: &Router, path: &str, key: &str, until: Instant) -> Story {
     let mut attempts = Vec::new();
+    let mut pause = PAUSE_FIRST;
     let verdict = loop {
         let attempt = attempt(app, path, key).await;
         let verdict = judge(&attempt, path, key);
@@ -91,10 +95,18 @@ pub(crate) async fn insist(app: &Router, path: &str, key: &str, until: Instant) 
         match verdict {
             Some(verdict) => break verdict,
             None if Instant::now() >= until => break Verdict::Unanswered,
-            None => tokio::time::sleep(PAUSE).await,
+            None => tokio::time::sleep(spread(pause, attempts.len(), key)).await,
         }
+        pause = (pause * 2).min(PAUSE_LONGEST);
     };
     Story { key: key.to_owned(), verdict, attempts }
+}
+
+/// Between half and all of a pause: a different part for each key and each attempt, and the same in every run.
+fn spread(pause: Duration, attempt: usize, key: &str) -> Duration {
+    let mut hash = std::hash::DefaultHasher::new();
+    (attempt, key).hash(&mut hash);
+    pause / 2 + pause.mul_f64((hash.finish() % 1000) as f64 / 2000.0)
 }
 
 /// What an answer means; `None` asks again. Whatever should never be said ends the test.

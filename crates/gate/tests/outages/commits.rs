@@ -93,28 +93,33 @@ async fn harm_claims(what: &str, harm: Harm) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_whose_reply_is_lost_is_resolved() {
+    let _turn = crate::turn().await;
     harm_commits("reply-lost", Harm::LoseReply { orphaned: SHORT }).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_that_never_arrives_is_made_again() {
+    let _turn = crate::turn().await;
     harm_commits("request-lost", Harm::LoseRequest { orphaned: Duration::ZERO }).await;
     harm_commits("request-lost-late", Harm::LoseRequest { orphaned: SHORT }).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_whose_session_lingers_beyond_every_lock_is_made_again() {
+    let _turn = crate::turn().await;
     harm_commits("lingers", Harm::LoseRequest { orphaned: PAST_THE_LOCK }).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_or_its_reply_that_comes_past_the_lease_is_no_second_effect() {
+    let _turn = crate::turn().await;
     harm_commits("reply-late", Harm::DelayReply { by: PAST_THE_LEASE }).await;
     harm_commits("request-late", Harm::DelayRequest { by: PAST_THE_LEASE }).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_whose_commit_is_not_heard_of_is_resolved() {
+    let _turn = crate::turn().await;
     harm_claims("claim-reply-lost", Harm::LoseReply { orphaned: SHORT }).await;
     harm_claims("claim-lost", Harm::LoseRequest { orphaned: SHORT }).await;
     harm_claims("claim-reply-late", Harm::DelayReply { by: PAST_THE_LEASE }).await;
@@ -123,6 +128,7 @@ async fn a_claim_whose_commit_is_not_heard_of_is_resolved() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_whose_fate_cannot_be_asked_for_is_resolved_later() {
+    let _turn = crate::turn().await;
     let harmed = Harmed::open(Duration::from_millis(700)).await;
     harmed.handlers.harm(COMMIT, Harm::LoseReply { orphaned: SHORT }, RUNS);
     // The claims are made; then the commits lose their replies while nothing of the store comes through.
@@ -140,6 +146,7 @@ async fn a_commit_whose_fate_cannot_be_asked_for_is_resolved_later() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_cannot_be_renewed_is_not_a_second_effect() {
+    let _turn = crate::turn().await;
     let harmed = Harmed::open(PAST_THE_LEASE).await;
     harmed.store.harm(RENEWAL, Harm::LoseRequest { orphaned: Duration::ZERO }, usize::MAX);
     harmed.endure("unrenewed").await;

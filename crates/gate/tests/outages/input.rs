@@ -38,6 +38,7 @@ fn noise(bytes: usize) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_principal_of_any_length_is_answered() {
+    let _turn = crate::turn().await;
     let shop = Shop::create().await;
     let app = app(&shop, "trusted:X-User".parse::<Identity>().expect("an identity"));
     for bytes in [100, 1_000, 2_600, 8_000, 60_000] {
@@ -50,6 +51,7 @@ async fn a_principal_of_any_length_is_answered() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_caller_with_any_characters_is_answered() {
+    let _turn = crate::turn().await;
     let shop = Shop::create().await;
     let app = app(&shop, CallerExtension);
     for (tenant, principal) in

@@ -53,6 +53,7 @@ async fn ask(shop: &Shop, n: u32) -> Vec<Story> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_terminated_backend_is_not_a_second_effect() {
+    let _turn = crate::turn().await;
     let shop = Arc::new(Shop::create().await);
     let (stop, next) = (AtomicBool::new(false), Arc::new(AtomicU32::new(0)));
     let started = Instant::now();

@@ -33,6 +33,7 @@ async fn committed(shop: &Shop) -> i64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fenced_requests_share_commits() {
+    let _turn = crate::turn().await;
     let shop = Arc::new(Shop::create().await);
     tokio::time::sleep(STATISTICS_LATE).await;
     let (commits_before, transactions_before) = (committed(&shop).await, shop.store.statements());
@@ -86,6 +87,7 @@ async fn repeatable(State(pool): State<Pool>, grant: Grant) -> Response {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn renewals_never_break_a_repeatable_read_settlement() {
+    let _turn = crate::turn().await;
     const REQUESTS: usize = 10;
     let shop = Shop::create().await;
     let gate = Gate::on(Arc::clone(&shop.store) as _)

@@ -22,6 +22,10 @@ const VARIABLE: &str = "SEMEL_TEST_POSTGRES";
 const APPLICATION_NAME: &str = "shop";
 /// How long a handler waits for a connection: it gives up sooner than its client does.
 const CONNECTION_WAIT: Duration = Duration::from_secs(2);
+/// Connections of the handlers.
+const CONNECTIONS: usize = 16;
+/// Requests that run at a time. More would only wait for the handlers' connections, until they wait too long.
+const RUNNING_MAX: usize = 32 * CONNECTIONS;
 const EFFECT: &str = "INSERT INTO public.effect (key) VALUES ($1)";
 const SCHEMA: &str = "CREATE TABLE IF NOT EXISTS public.effect (key text NOT NULL)";
 
@@ -116,6 +120,7 @@ fn app(store: &Arc<PostgresStore>, desk: &Arc<Desk>, lease: Duration) -> Router 
         .route(route("POST /atomic").atomic())
         .route(route("POST /fenced"))
         .route(route("POST /idle"))
+        .detached_max(RUNNING_MAX)
         .build()
         .expect("a safe gate");
     Router::new()
@@ -131,7 +136,7 @@ pub(crate) fn pool(url: &str) -> Pool {
     let mut config: tokio_postgres::Config = url.parse().expect("a URL");
     config.application_name(APPLICATION_NAME).connect_timeout(CONNECTION_WAIT);
     Pool::builder(Manager::new(config, NoTls))
-        .max_size(16)
+        .max_size(CONNECTIONS)
         .runtime(Runtime::Tokio1)
         .wait_timeout(Some(CONNECTION_WAIT))
         .create_timeout(Some(CONNECTION_WAIT))

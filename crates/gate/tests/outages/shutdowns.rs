@@ -61,7 +61,7 @@ async fn load(shop: Arc<Shop>, started: Instant) -> Vec<Story> {
 /// Ends the server and starts it again at once, ten times, evenly over the load. Two of the outages last longer.
 async fn shut_down(mut server: Server, started: Instant) -> (Server, Vec<Outage>) {
     let mut outages = Vec::new();
-    for n in 0..std::env::var("DBG_SHUT").map_or(SHUTDOWNS, |v| v.parse().unwrap()) {
+    for n in 0..SHUTDOWNS {
         let due = started + LOAD / (SHUTDOWNS + 1) * (n + 1);
         tokio::time::sleep_until(due.into()).await;
         server = tokio::task::spawn_blocking(move || {
@@ -84,33 +84,19 @@ async fn shut_down(mut server: Server, started: Instant) -> (Server, Vec<Outage>
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_immediate_shutdowns_lose_and_double_nothing() {
+    let _turn = crate::turn().await;
     let server = Server::create().await;
     let shop = Arc::new(Shop::at(&server.url(), Plan::default()).await);
     let started = Instant::now();
     let (stories, (server, outages)) =
         tokio::join!(load(Arc::clone(&shop), started), shut_down(server, started));
     let took = started.elapsed();
-    dbg_lat(&stories, started);
     report(&stories, took);
     let attempts: Vec<&Attempt> = stories.iter().flat_map(|story| &story.attempts).collect();
     recovered(&attempts, &outages);
     nothing_ran_while_away(&shop, &attempts, &outages);
     balanced(&shop, &stories).await;
     drop(server);
-}
-
-fn dbg_lat(stories: &[Story], started: Instant) {
-    let mut by: BTreeMap<(u64, u16, String), (u32, f64)> = BTreeMap::new();
-    for a in stories.iter().flat_map(|s| &s.attempts) {
-        let e = by
-            .entry((a.answered.duration_since(started).as_secs(), a.status, a.problem.clone()))
-            .or_default();
-        e.0 += 1;
-        e.1 += (a.answered - a.sent).as_secs_f64();
-    }
-    for ((t, s, p), (n, sum)) in by {
-        println!("DEBUG t={t} {s} {p} n={n} mean={:.3}", sum / n as f64);
-    }
 }
 
 fn report(stories: &[Story], took: Duration) {
@@ -171,8 +157,14 @@ async fn balanced(shop: &Shop, stories: &[Story]) {
         let (acknowledged, unknown) = (of(Verdict::Acknowledged, atomic), of(Verdict::Unknown, atomic));
         let unanswered = of(Verdict::Unanswered, atomic);
         let with_effect = |keys: &[&String]| keys.iter().filter(|key| books.has_effect(key)).count();
+        let never_ran = stories
+            .iter()
+            .filter(|story| story.verdict == Verdict::Unknown && is_atomic(&story.key) == atomic);
+        let never_ran = never_ran
+            .filter(|story| !story.attempts.iter().any(|attempt| shop.desk.executed(&attempt.name)))
+            .count();
         println!(
-            "{kind}: {} acknowledged, {} unknown ({} with effect), {} unanswered ({} with effect)",
+            "{kind}: {} acknowledged, {} unknown ({} with effect, {never_ran} never ran), {} unanswered ({} with effect)",
             acknowledged.len(),
             unknown.len(),
             with_effect(&unknown),

@@ -19,9 +19,6 @@ const BUSY: Duration = Duration::from_millis(250);
 /// Prepared statements that a connection keeps.
 const STATEMENTS_KEPT_MAX: usize = 64;
 
-/// Pages of the indexes that the writer keeps at hand, in KiB. Hashes are random, so a write meets any page of them.
-const WRITER_CACHE_KIB: &str = "-65536";
-
 /// Settings of every connection that writes, with the value that is read back.
 const SETTINGS: &[(&str, &str, &str)] = &[
     ("synchronous", "FULL", "2"),
@@ -31,7 +28,6 @@ const SETTINGS: &[(&str, &str, &str)] = &[
     ("trusted_schema", "OFF", "0"),
     // Checkpoints have a thread of their own.
     ("wal_autocheckpoint", "0", "0"),
-    ("cache_size", WRITER_CACHE_KIB, WRITER_CACHE_KIB),
 ];
 
 /// Refuses an SQLite library that is too old.

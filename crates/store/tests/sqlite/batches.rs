@@ -171,3 +171,35 @@ async fn a_sweep_removes_nothing_while_the_clock_is_frozen() {
     store.confirm_clock();
     assert_eq!(removed().await, 1);
 }
+
+#[tokio::test]
+async fn a_member_that_fails_takes_its_own_writes_back_and_no_others() {
+    let sqlite = Sqlite::new();
+    let path = sqlite.path();
+    let Sqlite { clock, store, directory } = sqlite;
+    drop(store);
+    let raw = semel_store::sqlite::rusqlite::Connection::open(&path).expect("a database");
+    raw.execute_batch(
+        "CREATE TRIGGER fails BEFORE INSERT ON semel_record WHEN NEW.key = 'bad'
+         BEGIN SELECT RAISE(ABORT, 'it fails'); END",
+    )
+    .expect("a trigger");
+    drop(raw);
+    let store = Arc::new(SqliteStore::open(&path, Arc::clone(&clock) as _).expect("the file again"));
+    let sqlite = Sqlite { clock, store, directory };
+    let store = &sqlite.store;
+    let (good, bad) = (id("good"), id("bad"));
+    let good_fence = won(store, &good, Guarantee::Fenced).await;
+    let bad_fence = won(store, &bad, Guarantee::Fenced).await;
+    let busy = Busy::begin(store, "busy").await;
+    let commits = store.commits();
+    let failed = store.settle(&bad, bad_fence, settled("bad"), &LIFETIME);
+    let done = store.settle(&good, good_fence, settled("good"), &LIFETIME);
+    busy.end().await;
+    assert!(matches!(failed.await, Err(StoreError::Unavailable(_))));
+    assert_eq!(done.await, Ok(Written::Done));
+    assert_eq!(store.commits() - commits, 1, "they were one batch");
+    let sqlite = sqlite.reopened();
+    assert_eq!(standing(&sqlite.store, &bad).await, Standing::Unknown, "its claim is still written");
+    assert_eq!(standing(&sqlite.store, &good).await, Standing::Settled);
+}

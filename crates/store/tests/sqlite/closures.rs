@@ -301,7 +301,7 @@ async fn a_slow_closure_is_interrupted_once() {
     busy.end().await;
     assert!(matches!(outcome.await, Ok(TransactOutcome::Failed(WorkError::TooSlow))));
     assert!(matches!(claim.await, Ok(Claimed::Won { .. })), "its batch goes on without it");
-    assert!(began.elapsed() >= WORK_TIME_MAX && began.elapsed() < WORK_TIME_MAX * 2);
+    assert!(began.elapsed() >= WORK_TIME_MAX, "it had its time");
     assert_eq!(RUNS.load(Ordering::SeqCst), 1, "nobody waits for it twice");
     assert_eq!(standing(store, &slow).await, Standing::Claimed);
 }

@@ -1,0 +1,201 @@
+//! What is checked at the clients: every answer against the record, and every last word against the ledger.
+
+use futures_util::FutureExt;
+use semel_contract::decide::Standing;
+use semel_contract::problem::Kind;
+use semel_contract::record::State;
+use semel_store::Answer;
+
+use crate::client::Intent;
+use crate::coverage::Met;
+use crate::life::Life;
+use crate::log::SlotNumber;
+use crate::planted::Bug;
+use crate::routes::{Effects, Endpoint};
+use crate::seen::Seen;
+use crate::shadow::{Epoch, millis};
+use crate::world::{Invariant, World};
+
+/// What somebody was told and must be able to get again.
+#[derive(Clone, Debug)]
+pub struct Acknowledged {
+    slot: SlotNumber,
+    answer: Answer,
+    until: u64,
+}
+
+impl World {
+    /// A client sees an answer.
+    pub(crate) fn check_seen(&self, intent: &Intent, slot: SlotNumber, send: u64, since: u64, seen: &Seen) {
+        if let Some(kind) = seen.problem() {
+            self.count(Met::Problem, kind.slug());
+            self.check_refusal(slot, send, kind);
+            return match kind {
+                // The guard's refusal is recorded and replayed like an answer.
+                Kind::StaleAction if seen.is_replayed() => self.check_replay(slot, send, since, seen),
+                Kind::StaleAction => self.check_durable(slot, send, seen),
+                _ => {}
+            };
+        }
+        let Some(effect) = seen.effect() else {
+            if seen.status == 202 {
+                return self.count(Met::Decision, "accepted");
+            }
+            // An atomic handler that could not commit says so in its own words.
+            if seen.status >= 500 {
+                return;
+            }
+            return self.fail(Invariant::I15, Some(slot), format!("an answer that nobody gave: {}", seen.summary()));
+        };
+        if seen.who() != Some(self.slot_of(slot).person as u64) {
+            self.fail(Invariant::I9, Some(slot), format!("person {:?} is answered to somebody else", seen.who()));
+        }
+        if effect != intent.name {
+            let why = format!("send {send} of {} is answered with {effect}", intent.name);
+            return self.fail(Invariant::I3, Some(slot), why);
+        }
+        let is_reported = seen.status == 201 || seen.outcome() == Some(b"applied");
+        if is_reported && self.ledger().times(effect) == 0 {
+            return self.fail(Invariant::I5, Some(slot), format!("{effect} is reported, but is not in the ledger"));
+        }
+        if seen.is_replayed() {
+            self.count(Met::Decision, "replay");
+            self.check_replay(slot, send, since, seen);
+        } else if is_durable(self.slot_of(slot).endpoint, seen) {
+            self.check_durable(slot, send, seen);
+        }
+    }
+
+    /// A send that was refused so was not executed.
+    fn check_refusal(&self, slot: SlotNumber, send: u64, kind: Kind) {
+        let executed = self.ledger().was_sent(send);
+        let may_be_executed = match kind {
+            Kind::Superseded
+            | Kind::SettlementPending
+            | Kind::UpstreamReset
+            | Kind::UpstreamTimeout
+            | Kind::HandlerTimeout
+            | Kind::NotSettled => true,
+            _ => false,
+        };
+        if executed && !may_be_executed {
+            let why = format!("send {send} was refused as {} though it was executed", kind.slug());
+            self.fail(Invariant::I3, Some(slot), why);
+        }
+    }
+
+    fn check_replay(&self, slot: SlotNumber, send: u64, since: u64, seen: &Seen) {
+        if self.ledger().was_sent(send) {
+            self.fail(Invariant::I2, Some(slot), format!("send {send} was executed and answered with a replay"));
+        }
+        let epochs = self.shadow().settled_since(&self.slot_of(slot).id, since);
+        let is_known = |epoch: &Epoch| epoch.answer.as_ref().is_some_and(|answer| seen.is(answer));
+        if !epochs.iter().any(is_known) {
+            self.fail(Invariant::I2, Some(slot), format!("send {send} is answered with a replay of nothing: {}", seen.summary()));
+        }
+    }
+
+    /// What a client sees is settled at that moment, and is acknowledged from then on.
+    fn check_durable(&self, slot: SlotNumber, send: u64, seen: &Seen) {
+        let id = self.slot_of(slot).id;
+        let (entry, _) = self.peek(&id);
+        let state = entry.as_ref().map(|entry| entry.record.state);
+        let kept = entry.as_ref().and_then(|entry| entry.answer.clone());
+        match (state, kept) {
+            (Some(State::Settled), Some(kept)) if seen.is(&kept) => {
+                let until = self.now() + millis(crate::routes::RETRY_WINDOW);
+                self.acknowledged().push(Acknowledged { slot, answer: kept, until });
+            }
+            (Some(State::Unkept), Some(kept)) if kept.status == seen.status => {}
+            _ => {
+                let why = format!("send {send} sees {} while the record is {state:?}", seen.summary());
+                self.fail(Invariant::I5, Some(slot), why);
+            }
+        }
+    }
+
+    /// A node dies, with everything it was doing.
+    pub(crate) fn crash(&self, life: &Life) {
+        if life.is_dead() {
+            return;
+        }
+        self.note(None, format!("{} crashes", life.name));
+        life.kill();
+        self.shadow().node_died(&life.name);
+        if self.plan.options.planted == Some(Bug::LostOnCrash) {
+            self.lose_something();
+        }
+        self.check_acknowledged();
+    }
+
+    /// The planted mistake: a crash takes settled records with it.
+    fn lose_something(&self) {
+        if let Some(entry) = self.peek_all().first() {
+            let lost = self.base.forget(&entry.about.principal, "a crash").now_or_never();
+            self.note(None, format!("the crash loses records: {lost:?}"));
+        }
+    }
+
+    /// After a crash, everything that was acknowledged is still there.
+    pub(crate) fn check_acknowledged(&self) {
+        let now = self.now();
+        let acknowledged = self.acknowledged().clone();
+        for told in acknowledged.iter().filter(|told| now < told.until) {
+            let (entry, _) = self.peek(&self.slot_of(told.slot).id);
+            let is_there = entry.is_some_and(|entry| {
+                entry.record.state == State::Settled && entry.answer.as_ref() == Some(&told.answer)
+            });
+            if !is_there {
+                return self.fail(Invariant::I12, Some(told.slot), "what was acknowledged is gone after a crash");
+            }
+        }
+    }
+
+    /// A client has its last word. An effect that was reported is in the ledger.
+    pub(crate) fn check_last_word(&self, intent: &Intent, word: &str) {
+        let times = self.ledger().times(&intent.name);
+        let endpoint = self.slot_of(intent.slot).endpoint;
+        match endpoint.effects() {
+            Effects::Once | Effects::OnceByUpstream if times > 1 => {
+                self.fail(Invariant::I1, Some(intent.slot), format!("{} took effect {times} times", intent.name));
+            }
+            Effects::Once | Effects::OnceByUpstream | Effects::AtLeastOnce => {}
+        }
+        if word == "answer-not-kept" && times == 0 {
+            let why = format!("{} is said to have taken effect, but did not", intent.name);
+            self.fail(Invariant::I5, Some(intent.slot), why);
+        }
+    }
+
+    /// After the faults, nothing is in flight any more.
+    pub(crate) fn check_settled(&self) {
+        for entry in self.peek_all() {
+            let slot = self.number_of(&entry.id);
+            let (_, now) = self.peek(&entry.id);
+            match Standing::of(Some(&entry.record), now) {
+                Standing::Claimed | Standing::Abandoned => {
+                    let why = format!("fence {} is still claimed long after the faults", entry.record.fence.number);
+                    return self.fail(Invariant::I15, slot, why);
+                }
+                Standing::Absent
+                | Standing::Unknown
+                | Standing::Settled
+                | Standing::Unkept
+                | Standing::Released
+                | Standing::Sealed
+                | Standing::Expired => {}
+            }
+        }
+    }
+}
+
+/// Whether an answer that was not replayed must be on record.
+fn is_durable(endpoint: Endpoint, seen: &Seen) -> bool {
+    match (seen.status, seen.outcome()) {
+        (_, Some(b"not-applied")) => false,
+        (_, Some(b"applied")) => true,
+        (500.., Some(b"unknown")) => endpoint != Endpoint::Probe,
+        (_, Some(_)) | (401 | 403 | 408 | 409 | 425 | 429 | 500.., None) => false,
+        (_, None) => true,
+    }
+}

@@ -1,0 +1,39 @@
+//! A deterministic simulation of the production gate. One seed decides everything: how many replicas there are, which
+//! faults happen, what clients do. Time is virtual, transports are in process, and the same seed always does the same.
+//!
+//! 1. [`run::run`] plays one seed: faults, quiet, a long pause, faults again, quiet again.
+//! 2. Checkers look at the store, at the upstream's ledger and at the clients; the first broken promise ends the run.
+//! 3. [`planted::Bug`]s are mistakes built in on purpose: the checkers must find every one of them.
+//!
+//! What is simulated is `semel-gate` and the store in memory of `semel-store`, as they are. What is not: the network's
+//! bytes, real databases and real threads; those have tests with real processes.
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod bounds;
+pub mod check;
+pub mod client;
+pub mod clock;
+pub mod coverage;
+pub mod faults;
+pub mod faulty;
+pub mod fleet;
+mod judge;
+pub mod ledger;
+pub mod life;
+pub mod log;
+pub mod operator;
+mod pieces;
+pub mod plan;
+pub mod planted;
+pub mod rng;
+pub mod routes;
+pub mod run;
+pub mod script;
+pub mod seen;
+pub mod shadow;
+pub mod upstream;
+mod watch;
+pub mod weather;
+pub mod world;

@@ -1,0 +1,166 @@
+//! Runs seeds from the command line: one, many, or for some minutes.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use semel_sim::coverage::{Coverage, Met};
+use semel_sim::faults::{Fault, Swarm};
+use semel_sim::plan::{Options, SPARED};
+use semel_sim::planted::Bug;
+use semel_sim::run::{run_twice, too_small};
+
+/// How often the progress line is written.
+const PROGRESS: Duration = Duration::from_secs(1);
+
+/// Simulates the gate: one seed, virtual time, injected faults. Every seed is run twice and must do the same.
+#[derive(Debug, Parser)]
+#[command(name = "semel-sim", after_help = HELP)]
+struct Cli {
+    /// Run this seed.
+    #[arg(long, value_name = "S", conflicts_with_all = ["seeds", "minutes"])]
+    seed: Option<u64>,
+    /// Run so many seeds.
+    #[arg(long, value_name = "N", conflicts_with = "minutes")]
+    seeds: Option<u64>,
+    /// The first of them.
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    from: u64,
+    /// Run seeds for so many minutes.
+    #[arg(long, value_name = "M")]
+    minutes: Option<u64>,
+    /// Which faults may happen: mixed, calm, store, node, client, upstream, clock, operator or everything.
+    #[arg(long, value_name = "P", default_value = "mixed", value_parser = swarm)]
+    profile: Swarm,
+    /// At least so many steps in a run.
+    #[arg(long, value_name = "N", default_value_t = Options::new(0).steps_min)]
+    steps: usize,
+    /// A fault that is spared unless it is asked for; may be repeated.
+    #[arg(long, value_name = "FAULT", value_parser = fault)]
+    with: Vec<Fault>,
+    /// Show everything that happened.
+    #[arg(long, requires = "seed")]
+    log: bool,
+    /// A mistake that is built in on purpose, to see that it is found.
+    #[arg(long, value_name = "BUG", value_parser = bug)]
+    planted: Option<Bug>,
+}
+
+const HELP: &str = "\
+Without --seed, --seeds or --minutes, 100 seeds are run.
+
+Exit codes:
+  0  every promise held
+  1  a promise was broken, or a seed did not repeat itself; the seed, the command and a trace are printed
+  2  the command line is wrong";
+
+fn swarm(name: &str) -> Result<Swarm, String> {
+    let known = Swarm::ALL.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+    Swarm::named(name).ok_or_else(|| format!("expected one of {known}"))
+}
+
+fn fault(name: &str) -> Result<Fault, String> {
+    let found = Fault::ALL.iter().copied().find(|fault| fault.name() == name);
+    let known = || Fault::ALL.iter().map(|fault| fault.name()).collect::<Vec<_>>().join(", ");
+    found.ok_or_else(|| format!("expected one of {}", known()))
+}
+
+fn bug(name: &str) -> Result<Bug, String> {
+    let known = || Bug::ALL.iter().map(|bug| bug.name()).collect::<Vec<_>>().join(", ");
+    Bug::named(name).ok_or_else(|| format!("expected one of {}", known()))
+}
+
+/// What came of all seeds so far.
+#[derive(Debug, Default)]
+struct Total {
+    seeds: u64,
+    steps: u64,
+    effects: u64,
+    millis: u64,
+    coverage: Coverage,
+}
+
+impl Total {
+    fn line(&self, since: Instant) -> String {
+        let seconds = since.elapsed().as_secs_f64();
+        format!(
+            "{} seeds, {:.1} simulated hours, {} steps, {} faults injected, {} effects checked, {:.1} seeds/s (each run twice)",
+            self.seeds,
+            self.millis as f64 / 3_600_000.0,
+            self.steps,
+            self.coverage.total(Met::Fault),
+            self.effects,
+            self.seeds as f64 / seconds.max(0.001)
+        )
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let since = Instant::now();
+    let mut total = Total::default();
+    let mut shown = since;
+    for seed in seeds(&cli) {
+        if cli.minutes.is_some_and(|minutes| since.elapsed() > Duration::from_secs(minutes * 60)) {
+            break;
+        }
+        if let Err(explained) = one(&cli, seed, &mut total) {
+            say(&format!("\n{explained}"));
+            return ExitCode::from(1);
+        }
+        if shown.elapsed() > PROGRESS {
+            shown = Instant::now();
+            say(&format!("{}\n", total.line(since)));
+        }
+    }
+    say(&format!("{}\nevery promise held\n\n{}", total.line(since), total.coverage.table()));
+    if !SPARED.is_empty() {
+        let spared: Vec<&str> = SPARED.iter().map(|fault| fault.name()).collect();
+        say(&format!("\nspared unless asked for with --with: {}\n", spared.join(", ")));
+    }
+    ExitCode::SUCCESS
+}
+
+fn seeds(cli: &Cli) -> std::ops::Range<u64> {
+    match (cli.seed, cli.seeds, cli.minutes) {
+        (Some(seed), _, _) => seed..seed + 1,
+        (None, Some(count), _) => cli.from..cli.from + count,
+        (None, None, Some(_)) => cli.from..u64::MAX,
+        (None, None, None) => cli.from..cli.from + 100,
+    }
+}
+
+/// Runs one seed and adds it to the total, or says what broke.
+fn one(cli: &Cli, seed: u64, total: &mut Total) -> Result<(), String> {
+    let options = Options {
+        seed,
+        swarm: cli.profile,
+        steps_min: cli.steps,
+        planted: cli.planted,
+        unspared: cli.with.clone(),
+    };
+    let report = run_twice(&options)?;
+    if cli.log {
+        say(&report.log().whole());
+    }
+    if let Some(explained) = report.explain() {
+        return Err(explained);
+    }
+    if let Some(small) = too_small(&report) {
+        return Err(format!("seed {seed}: {small}\n"));
+    }
+    total.seeds += 1;
+    total.steps += report.steps as u64;
+    total.effects += report.effects;
+    total.millis += report.millis;
+    total.coverage.add(&report.coverage);
+    Ok(())
+}
+
+/// Writes to standard output. Nothing more can be done when that is gone.
+fn say(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes());
+    let _ = out.flush();
+}

@@ -1,0 +1,156 @@
+//! What a seed decides before anything happens: how many machines, which routes, which faults, how often.
+
+use crate::faults::{Fault, Rates, Swarm};
+use crate::planted::Bug;
+use crate::rng::Rng;
+use crate::routes::Endpoint;
+
+/// Faults that are not drawn unless they are asked for, because the gate is known not to stand them. Each line says
+/// what it does; a line goes when the gate has learnt to.
+pub const SPARED: &[Fault] =
+    &[Fault::ClockSteps, Fault::BodyHangs, Fault::SlowProbe, Fault::MixedLeases, Fault::LateByTimeout, Fault::StaleAction];
+
+/// What somebody asked for.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The seed.
+    pub seed: u64,
+    /// Which faults may happen.
+    pub swarm: Swarm,
+    /// At least so many steps.
+    pub steps_min: usize,
+    /// A bug that is built in on purpose, to see that it is found.
+    pub planted: Option<Bug>,
+    /// Faults of the spared list that are wanted nevertheless.
+    pub unspared: Vec<Fault>,
+}
+
+impl Options {
+    /// The usual run of a seed.
+    pub fn new(seed: u64) -> Self {
+        Self { seed, swarm: Swarm::Mixed, steps_min: 500, planted: None, unspared: Vec::new() }
+    }
+
+    /// The command that runs the same again.
+    pub fn command(&self) -> String {
+        let mut command = format!("cargo run -p semel-sim -- --seed {}", self.seed);
+        if self.swarm != Swarm::Mixed {
+            command += &format!(" --profile {}", self.swarm.name());
+        }
+        if self.steps_min != Self::new(0).steps_min {
+            command += &format!(" --steps {}", self.steps_min);
+        }
+        for fault in &self.unspared {
+            command += &format!(" --with {}", fault.name());
+        }
+        if let Some(bug) = self.planted {
+            command += &format!(" --planted {}", bug.name());
+        }
+        command
+    }
+}
+
+/// How callers are recognised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recognised {
+    /// By a header that a proxy in front has set.
+    ByProxy,
+    /// By the hash of their credential.
+    ByCredential,
+}
+
+/// Whether somebody looks after unknown outcomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operated {
+    /// Nobody does: they stay.
+    No,
+    /// An operator resolves them.
+    Yes,
+}
+
+/// What was decided.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What was asked for.
+    pub options: Options,
+    /// How often each fault happens.
+    pub rates: Rates,
+    /// Replicas.
+    pub nodes: usize,
+    /// Different callers.
+    pub people: usize,
+    /// The routes in use.
+    pub endpoints: Vec<Endpoint>,
+    /// How callers are recognised.
+    pub recognised: Recognised,
+    /// Whether somebody looks after unknown outcomes.
+    pub operated: Operated,
+    /// Requests that one replica runs at a time.
+    pub detached_max: usize,
+    /// Requests that wait at one replica, in all and for one key.
+    pub waiters_max: (usize, usize),
+    /// Logical requests in each of the two phases.
+    pub intents: usize,
+    /// The longest pause between two new logical requests, in milliseconds.
+    pub gap_millis: u64,
+}
+
+impl Plan {
+    /// Draws everything.
+    pub fn draw(options: &Options, rng: &mut Rng) -> Self {
+        let spared: Vec<Fault> =
+            SPARED.iter().copied().filter(|fault| !options.unspared.contains(fault)).collect();
+        let mut rates = Rates::draw(options.swarm, &spared, rng);
+        rates.ask_for(&options.unspared);
+        let mut endpoints: Vec<Endpoint> =
+            Endpoint::ALL.iter().copied().filter(|_| rng.chance(600)).collect();
+        if endpoints.len() < 3 {
+            endpoints = vec![Endpoint::Hold, Endpoint::Probe, Endpoint::Rerun];
+        }
+        let recognised = if rng.chance(500) { Recognised::ByProxy } else { Recognised::ByCredential };
+        let operated = if rng.chance(800) { Operated::Yes } else { Operated::No };
+        Self {
+            options: options.clone(),
+            rates,
+            nodes: usize::try_from(rng.between(1, 4)).unwrap_or(1),
+            people: usize::try_from(rng.between(1, 3)).unwrap_or(1),
+            endpoints,
+            recognised,
+            operated,
+            detached_max: usize::try_from(rng.between(4, 16)).unwrap_or(4),
+            waiters_max: (6, usize::try_from(rng.between(1, 4)).unwrap_or(1)),
+            intents: usize::try_from(rng.between(55, 65)).unwrap_or(55),
+            gap_millis: *rng.pick(&[150, 600, 1500, 2500]),
+        }
+    }
+
+    /// Whether routes have different leases.
+    pub fn has_mixed_leases(&self) -> bool {
+        self.rates.has(Fault::MixedLeases)
+    }
+
+    /// Whether nothing in this run can make a holder lose its lease.
+    pub fn is_healthy(&self) -> bool {
+        use crate::faults::Family::{Client, Clock, Node, Operator, Store, Upstream};
+        let disturbs = |fault: &Fault| match fault.family() {
+            Store | Node | Clock => true,
+            Upstream => *fault == Fault::PanicInCall,
+            Client | Operator => false,
+        };
+        self.options.planted.is_none() && !Fault::ALL.iter().filter(|f| disturbs(f)).any(|f| self.rates.has(*f))
+    }
+
+    /// One line that says what kind of run this is.
+    pub fn describe(&self) -> String {
+        let endpoints: Vec<&str> = self.endpoints.iter().map(|endpoint| endpoint.name()).collect();
+        format!(
+            "{} nodes, {} people recognised {:?}, operated {:?}, routes {}, faults {}",
+            self.nodes,
+            self.people,
+            self.recognised,
+            self.operated,
+            endpoints.join(" "),
+            self.rates.names().join(" ")
+        )
+    }
+}

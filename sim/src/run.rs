@@ -1,0 +1,254 @@
+//! One run: faults, then quiet, then a long pause in which records expire, then all of it once more. Everything happens
+//! in one thread, in virtual time, from one seed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_contract::decide::Standing;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+use crate::client::{Clients, Intent};
+use crate::coverage::Coverage;
+use crate::faults::Fault;
+use crate::fleet::Fleet;
+use crate::log::Log;
+use crate::operator::Operator;
+use crate::plan::{Operated, Options};
+use crate::routes::{CAP, Endpoint};
+use crate::weather;
+use crate::world::{Failure, Invariant, World};
+
+/// At least so many effects are checked in a run.
+pub const EFFECTS_MIN: u64 = 100;
+/// How long it takes until a healed fleet has nothing left to do: leases, late windows, background settlements.
+const SETTLING: Duration = Duration::from_secs(400);
+/// A pause in which every record expires.
+const LONG_PAUSE: Duration = Duration::from_secs(4800);
+
+/// What came of a run.
+#[derive(Debug)]
+pub struct Report {
+    /// What was asked for.
+    pub options: Options,
+    /// The hash of everything that happened.
+    pub hash: u64,
+    /// How many things happened.
+    pub steps: usize,
+    /// Effects that were checked.
+    pub effects: u64,
+    /// Virtual time, in milliseconds.
+    pub millis: u64,
+    /// What was met.
+    pub coverage: Coverage,
+    /// The first promise that was broken.
+    pub failure: Option<Failure>,
+    log: Log,
+}
+
+impl Report {
+    /// Everything that happened.
+    pub fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// A failure for people: what broke, how to see it again, and what happened before.
+    pub fn explain(&self) -> Option<String> {
+        let failure = self.failure.as_ref()?;
+        let (seed, command) = (self.options.seed, self.options.command());
+        let trace = self.log.trace(failure.slot);
+        Some(format!("seed {seed} breaks {failure}\nagain: {command}\n{trace}"))
+    }
+}
+
+/// Runs a seed once.
+pub fn run(options: &Options) -> Report {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime without threads can be built");
+    runtime.block_on(simulate(options))
+}
+
+/// Runs a seed twice. Two runs that differ are a failure of their own.
+///
+/// # Errors
+/// Where the two runs part.
+pub fn run_twice(options: &Options) -> Result<Report, String> {
+    let (one, two) = (run(options), run(options));
+    match one.log.first_difference(&two.log) {
+        None if one.hash == two.hash => Ok(one),
+        difference => Err(format!("seed {} does not repeat itself: {difference:?}", options.seed)),
+    }
+}
+
+async fn simulate(options: &Options) -> Report {
+    let world = Arc::new(World::new(options));
+    let fleet = Arc::new(Fleet::start(&world));
+    let operator = Arc::new(Operator::new(&world));
+    let clients = Arc::new(Clients::new(&world, &fleet, &operator));
+    let mut story = Story { clients, past: Vec::new(), next: 0, old: 0 };
+    tokio::select! {
+        biased;
+        () = world.failed() => {}
+        () = story.tell() => {}
+    }
+    let (steps, effects, millis) = (world.steps(), world.ledger().uses(), world.now());
+    let log = world.take_log();
+    Report {
+        options: options.clone(),
+        hash: log.hash(),
+        steps,
+        effects,
+        millis,
+        coverage: world.coverage(),
+        failure: world.failure(),
+        log,
+    }
+}
+
+/// What happens in a run, from its first request to its last check.
+struct Story {
+    clients: Arc<Clients>,
+    past: Vec<Intent>,
+    next: usize,
+    /// Keys up to this one were first used before the long pause.
+    old: usize,
+}
+
+impl Story {
+    fn world(&self) -> &Arc<World> {
+        &self.clients.world
+    }
+
+    /// What goes on around the clients in a phase.
+    fn surroundings(&self) -> Vec<JoinHandle<()>> {
+        let Clients { world, fleet, operator, .. } = &*self.clients;
+        let mut around = vec![
+            tokio::spawn(Arc::clone(fleet).crashes()),
+            tokio::spawn(Arc::clone(fleet).restarts()),
+            tokio::spawn(Arc::clone(fleet).freezes()),
+            tokio::spawn(Arc::clone(operator).sweeps()),
+            tokio::spawn(weather::outages(Arc::clone(world))),
+            tokio::spawn(weather::clocks(Arc::clone(world))),
+        ];
+        if world.plan.operated == Operated::Yes {
+            around.push(tokio::spawn(Arc::clone(operator).resolves()));
+        }
+        around
+    }
+
+    async fn tell(&mut self) {
+        let steps_min = self.world().plan.options.steps_min;
+        self.phase(steps_min / 2).await;
+        sleep(LONG_PAUSE).await;
+        self.phase(steps_min).await;
+        while self.world().ledger().uses() < EFFECTS_MIN || self.world().steps() < steps_min {
+            self.launch();
+            self.clients.done().await;
+        }
+        self.clients.check_bounds().await;
+        sleep(SETTLING).await;
+        self.world().check_settled();
+    }
+
+    /// Requests and faults, then quiet until everything is settled.
+    async fn phase(&mut self, steps: usize) {
+        self.world().set_quiet(false);
+        let around = self.surroundings();
+        self.old = self.next;
+        let mut launched = 0;
+        while launched < self.world().plan.intents || self.world().steps() < steps {
+            self.launch();
+            launched += 1;
+            let gap = self.world().plan.gap_millis;
+            sleep(self.world().rng(|rng| rng.millis(0, gap))).await;
+        }
+        sleep(self.world().rng(|rng| rng.millis(0, 20_000))).await;
+        self.world().set_quiet(true);
+        self.clients.fleet.heal();
+        self.clients.done().await;
+        sleep(SETTLING).await;
+        around.iter().for_each(JoinHandle::abort);
+        self.world().check_settled();
+        self.world().check_acknowledged();
+    }
+
+    fn pursue(&self, intent: Intent) {
+        self.clients.on_the_side(Arc::clone(&self.clients).pursue(intent));
+    }
+
+    /// Somebody wants something.
+    fn launch(&mut self) {
+        let intent = match self.again() {
+            Some(intent) => intent,
+            None => self.new_intent(),
+        };
+        if self.world().strikes(Fault::Altered) {
+            let name = format!("{}-altered", intent.name);
+            self.pursue(Intent { name, ..intent.clone() });
+        }
+        self.past.push(intent.clone());
+        self.pursue(intent);
+    }
+
+    fn new_intent(&mut self) -> Intent {
+        self.next += 1;
+        let world = self.world();
+        let plan = &world.plan;
+        let person = usize::try_from(world.rng(|rng| rng.below(plan.people as u64))).unwrap_or(0);
+        let endpoint = world.rng(|rng| *rng.pick(&plan.endpoints));
+        // Some keys are used by several people, or at several routes, for different things.
+        let shared = world.rng(|rng| rng.chance(200)) && self.next > self.old + 1;
+        let key = if shared { self.next - 1 } else { self.next };
+        let slot = world.slot(person, 0, endpoint, &format!("00000000-0000-4000-8000-{key:012}"));
+        let ahead = endpoint == Endpoint::Aged && world.strikes(Fault::ClockAhead);
+        let stale = endpoint == Endpoint::Guarded && world.strikes(Fault::StaleAction);
+        let wrong = Duration::from_secs(if ahead { 300 } else { 0 });
+        Intent {
+            slot,
+            generation: world.current_use(slot),
+            name: format!("e{}", self.next),
+            first_sent: world.clock.true_time().plus(wrong),
+            age: if stale { 2 * CAP } else { Duration::ZERO },
+            takes_its_time: false,
+        }
+    }
+
+    /// An old key for a new purpose, or an old request that comes too late where that is refused.
+    fn again(&mut self) -> Option<Intent> {
+        let world = Arc::clone(self.world());
+        let old = world.rng(|rng| (!self.past.is_empty() && rng.chance(250)).then(|| rng.pick(&self.past).clone()))?;
+        let slot = world.slot_of(old.slot);
+        let (entry, now) = world.peek(&slot.id);
+        let is_over = world.clock.true_time().millis_since(old.first_sent) > 4_000_000;
+        match Standing::of(entry.as_ref().map(|entry| &entry.record), now) {
+            Standing::Absent | Standing::Expired if is_over && old.generation == slot.generation => {
+                if slot.endpoint == Endpoint::Aged && world.rng(|rng| rng.chance(500)) {
+                    return Some(old);
+                }
+                world.use_again(old.slot);
+                self.next += 1;
+                let name = format!("e{}", self.next);
+                Some(Intent { generation: old.generation + 1, name, first_sent: world.clock.true_time(), ..old })
+            }
+            Standing::Absent
+            | Standing::Expired
+            | Standing::Claimed
+            | Standing::Abandoned
+            | Standing::Unknown
+            | Standing::Settled
+            | Standing::Unkept
+            | Standing::Released
+            | Standing::Sealed => None,
+        }
+    }
+}
+
+/// A promise that a run was too small to check.
+pub fn too_small(report: &Report) -> Option<Failure> {
+    let is_small = report.failure.is_none() && (report.effects < EFFECTS_MIN || report.steps < report.options.steps_min);
+    let why = format!("only {} steps and {} effects", report.steps, report.effects);
+    is_small.then_some(Failure { invariant: Invariant::I15, why, slot: None })
+}

@@ -1,0 +1,89 @@
+//! Seeds, many of them: every promise holds, every run repeats itself, everything that can be met is met, and every
+//! planted mistake is found.
+
+use semel_sim::coverage::Coverage;
+use semel_sim::faults::Swarm;
+use semel_sim::plan::{Options, SPARED};
+use semel_sim::planted::Bug;
+use semel_sim::run::{Report, run, run_twice, too_small};
+
+/// How many seeds are played.
+const SEEDS: u64 = 200;
+/// Every so many of them are played twice here; the program plays all of them twice.
+const TWICE_EVERY: u64 = 10;
+/// Within so many seeds a planted mistake is found.
+const PLANTED_SEEDS: u64 = 50;
+
+/// Seeds that once broke a promise, with the swarm that did. Empty means that none was found yet.
+const REGRESSIONS: [(u64, Swarm); 0] = [];
+
+fn assert_held(report: &Report) {
+    if let Some(explained) = report.explain() {
+        panic!("{explained}");
+    }
+    if let Some(small) = too_small(report) {
+        panic!("seed {}: {small}", report.options.seed);
+    }
+}
+
+/// Plays seeds and gives back what they met.
+fn play(seeds: impl Iterator<Item = u64>) -> Coverage {
+    let mut coverage = Coverage::default();
+    for seed in seeds {
+        let report = run(&Options::new(seed));
+        assert_held(&report);
+        coverage.add(&report.coverage);
+    }
+    coverage
+}
+
+#[test]
+fn every_promise_holds_and_everything_is_met() {
+    // Two threads, each with its own seeds: a seed does the same wherever it runs.
+    let (even, odd) = std::thread::scope(|scope| {
+        let even = scope.spawn(|| play((1..=SEEDS).filter(|seed| seed % 2 == 0)));
+        let odd = scope.spawn(|| play((1..=SEEDS).filter(|seed| seed % 2 == 1)));
+        (even.join(), odd.join())
+    });
+    let mut coverage = even.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    coverage.add(&odd.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+    let missing = coverage.missing(SPARED);
+    assert!(missing.is_empty(), "never met in {SEEDS} seeds: {missing:#?}\n{}", coverage.table());
+}
+
+#[test]
+fn the_simulation_repeats_itself() {
+    for seed in (1..=SEEDS).step_by(usize::try_from(TWICE_EVERY).unwrap_or(1)) {
+        run_twice(&Options::new(seed)).unwrap_or_else(|difference| panic!("{difference}"));
+    }
+    let (one, two) = (run(&Options::new(1)), run(&Options::new(2)));
+    assert_ne!(one.hash, two.hash, "seeds differ");
+}
+
+#[test]
+fn every_kind_of_weather_is_stood() {
+    for (_, swarm) in Swarm::ALL {
+        for seed in 1..=3 {
+            assert_held(&run(&Options { swarm: *swarm, ..Options::new(seed) }));
+        }
+    }
+}
+
+#[test]
+fn seeds_that_once_failed_hold() {
+    for (seed, swarm) in REGRESSIONS {
+        assert_held(&run(&Options { swarm, ..Options::new(seed) }));
+    }
+}
+
+#[test]
+fn every_planted_mistake_is_found() {
+    for bug in Bug::ALL {
+        let options = |seed| Options { planted: Some(*bug), ..Options::new(seed) };
+        let found = (1..=PLANTED_SEEDS).find_map(|seed| run(&options(seed)).failure.map(|failure| (seed, failure)));
+        match found {
+            Some((seed, failure)) => println!("{}: seed {seed}, {failure}", bug.name()),
+            None => panic!("{} is not found within {PLANTED_SEEDS} seeds", bug.name()),
+        }
+    }
+}
