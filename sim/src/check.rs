@@ -1,7 +1,8 @@
 //! What is checked at the clients: every answer against the record, and every last word against the ledger.
 
+use std::time::Duration;
+
 use futures_util::FutureExt;
-use semel_contract::decide::Standing;
 use semel_contract::problem::Kind;
 use semel_contract::record::State;
 use semel_store::Answer;
@@ -45,10 +46,18 @@ impl World {
             if seen.status >= 500 {
                 return;
             }
-            return self.fail(Invariant::I15, Some(slot), format!("an answer that nobody gave: {}", seen.summary()));
+            return self.fail(
+                Invariant::I15,
+                Some(slot),
+                format!("an answer that nobody gave: {}", seen.summary()),
+            );
         };
         if seen.who() != Some(self.slot_of(slot).person as u64) {
-            self.fail(Invariant::I9, Some(slot), format!("person {:?} is answered to somebody else", seen.who()));
+            self.fail(
+                Invariant::I9,
+                Some(slot),
+                format!("person {:?} is answered to somebody else", seen.who()),
+            );
         }
         if effect != intent.name {
             let why = format!("send {send} of {} is answered with {effect}", intent.name);
@@ -56,7 +65,11 @@ impl World {
         }
         let is_reported = seen.status == 201 || seen.outcome() == Some(b"applied");
         if is_reported && self.ledger().times(effect) == 0 {
-            return self.fail(Invariant::I5, Some(slot), format!("{effect} is reported, but is not in the ledger"));
+            return self.fail(
+                Invariant::I5,
+                Some(slot),
+                format!("{effect} is reported, but is not in the ledger"),
+            );
         }
         if seen.is_replayed() {
             self.count(Met::Decision, "replay");
@@ -86,12 +99,20 @@ impl World {
 
     fn check_replay(&self, slot: SlotNumber, send: u64, since: u64, seen: &Seen) {
         if self.ledger().was_sent(send) {
-            self.fail(Invariant::I2, Some(slot), format!("send {send} was executed and answered with a replay"));
+            self.fail(
+                Invariant::I2,
+                Some(slot),
+                format!("send {send} was executed and answered with a replay"),
+            );
         }
         let epochs = self.shadow().settled_since(&self.slot_of(slot).id, since);
         let is_known = |epoch: &Epoch| epoch.answer.as_ref().is_some_and(|answer| seen.is(answer));
         if !epochs.iter().any(is_known) {
-            self.fail(Invariant::I2, Some(slot), format!("send {send} is answered with a replay of nothing: {}", seen.summary()));
+            self.fail(
+                Invariant::I2,
+                Some(slot),
+                format!("send {send} is answered with a replay of nothing: {}", seen.summary()),
+            );
         }
     }
 
@@ -146,7 +167,11 @@ impl World {
                 entry.record.state == State::Settled && entry.answer.as_ref() == Some(&told.answer)
             });
             if !is_there {
-                return self.fail(Invariant::I12, Some(told.slot), "what was acknowledged is gone after a crash");
+                return self.fail(
+                    Invariant::I12,
+                    Some(told.slot),
+                    "what was acknowledged is gone after a crash",
+                );
             }
         }
     }
@@ -157,7 +182,11 @@ impl World {
         let endpoint = self.slot_of(intent.slot).endpoint;
         match endpoint.effects() {
             Effects::Once | Effects::OnceByUpstream if times > 1 => {
-                self.fail(Invariant::I1, Some(intent.slot), format!("{} took effect {times} times", intent.name));
+                self.fail(
+                    Invariant::I1,
+                    Some(intent.slot),
+                    format!("{} took effect {times} times", intent.name),
+                );
             }
             Effects::Once | Effects::OnceByUpstream | Effects::AtLeastOnce => {}
         }
@@ -167,23 +196,17 @@ impl World {
         }
     }
 
-    /// After the faults, nothing is in flight any more.
+    /// After the faults and a sweep, nothing is in flight any more, and what is unknown is listed so.
     pub(crate) fn check_settled(&self) {
+        self.store_sweep("the last sweep", 0, Duration::ZERO);
         for entry in self.peek_all() {
-            let slot = self.number_of(&entry.id);
-            let (_, now) = self.peek(&entry.id);
-            match Standing::of(Some(&entry.record), now) {
-                Standing::Claimed | Standing::Abandoned => {
-                    let why = format!("fence {} is still claimed long after the faults", entry.record.fence.number);
-                    return self.fail(Invariant::I15, slot, why);
+            match entry.record.state {
+                State::Claimed => {
+                    let why =
+                        format!("fence {} is still claimed long after the faults", entry.record.fence.number);
+                    return self.fail(Invariant::I15, self.number_of(&entry.id), why);
                 }
-                Standing::Absent
-                | Standing::Unknown
-                | Standing::Settled
-                | Standing::Unkept
-                | Standing::Released
-                | Standing::Sealed
-                | Standing::Expired => {}
+                State::Unknown | State::Settled | State::Unkept | State::Released | State::Sealed => {}
             }
         }
     }

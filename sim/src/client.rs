@@ -178,7 +178,8 @@ impl Clients {
     fn send_on_the_side(self: &Arc<Self>, intent: &Intent, slot: SlotNumber) {
         let (clients, intent) = (Arc::clone(self), intent.clone());
         self.on_the_side(async move {
-            sleep(clients.world.rng(|rng| rng.millis(0, 60))).await;
+            let soon = clients.world.rng(|rng| rng.chance(700));
+            sleep(clients.world.rng(|rng| if soon { rng.millis(0, 60) } else { rng.millis(60, 9000) })).await;
             clients.send(&intent, slot).await;
         });
     }
@@ -202,6 +203,7 @@ impl Clients {
         let patience = match (world.is_quiet(), world.strikes(Fault::Disconnect)) {
             (_, true) => world.rng(|rng| rng.millis(0, 400)),
             (true, false) => Duration::from_secs(40),
+            (false, false) if world.rng(|rng| rng.chance(200)) => Duration::from_secs(40),
             (false, false) => world.rng(|rng| rng.millis(300, 12_000)),
         };
         let request = self.request(intent, slot, send);

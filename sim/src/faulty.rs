@@ -8,8 +8,8 @@ use semel_contract::record::Fence;
 use semel_contract::time::Timestamp;
 use semel_store::hints::Hints;
 use semel_store::{
-    About, Answer, ClaimStore, Claimed, Entry, Filter, Id, Reply, Resolution, Resolved, Sealed, Settlement, StoreError,
-    Swept, Wish, Written,
+    About, Answer, ClaimStore, Claimed, Entry, Filter, Id, Reply, Resolution, Resolved, Sealed, Settlement,
+    StoreError, Swept, Wish, Written,
 };
 use tokio::time::sleep;
 
@@ -98,11 +98,12 @@ impl FaultyStore {
     async fn call<T>(
         &self,
         kind: Kind,
-        what: &'static str,
+        (what, id): (&'static str, Option<&Id>),
         act: impl FnOnce(&World, &str) -> T + Send,
     ) -> Result<T, StoreError> {
         self.life.awake().await;
         let fate = self.fate(kind);
+        let slot = id.and_then(|id| self.world.number_of(id));
         let name = self.life.name.as_str();
         let answer = match fate {
             Fate::Answered { before, after } => {
@@ -110,7 +111,7 @@ impl FaultyStore {
                 self.may_crash(kind);
                 // What a node had sent before it died may still arrive, or may not.
                 if self.life.is_dead() && self.world.rng(|rng| rng.chance(500)) {
-                    self.world.note(None, format!("{name} {what} is lost with its node"));
+                    self.world.note(slot, format!("{name} {what} is lost with its node"));
                     return std::future::pending().await;
                 }
                 let answer = act(&self.world, name);
@@ -127,7 +128,7 @@ impl FaultyStore {
             Fate::UnknownLost => Err(StoreError::Unknown("simulated".to_owned())),
         };
         if answer.is_err() {
-            self.world.note(None, format!("{name} {what} → {fate:?}"));
+            self.world.note(slot, format!("{name} {what} → {fate:?}"));
         }
         self.life.awake().await;
         answer
@@ -143,26 +144,28 @@ impl FaultyStore {
         (used, name): (Use, &str),
     ) -> Result<Written, StoreError> {
         let act = |world: &World, by: &str| {
-            let is_first = world.peek(id).0.is_some_and(|entry| {
-                entry.record.fence == fence && entry.answer.is_none()
-            });
+            let is_first =
+                world.peek(id).0.is_some_and(|entry| entry.record.fence == fence && entry.answer.is_none());
             let written = world.store_settle(by, id, fence, Settlement::Settle(answer), lifetime);
             if written == Written::Done && is_first {
                 world.take_effect(used, name, fence);
             }
             written
         };
-        self.call(Kind::Write, "commit", act).await
+        self.call(Kind::Write, ("commit", Some(id)), act).await
     }
 }
 
 impl ClaimStore for FaultyStore {
     fn claim(&self, wish: Wish) -> Reply<'_, Claimed> {
-        Box::pin(self.call(Kind::Write, "claim", move |world, by| world.store_claim(by, wish)))
+        Box::pin(async move {
+            let id = wish.id.clone();
+            self.call(Kind::Write, ("claim", Some(&id)), move |world, by| world.store_claim(by, wish)).await
+        })
     }
 
     fn look_up<'a>(&'a self, id: &'a Id) -> Reply<'a, (Option<Entry>, Timestamp)> {
-        Box::pin(self.call(Kind::Read, "look-up", move |world, by| world.store_look_up(by, id)))
+        Box::pin(self.call(Kind::Read, ("look-up", Some(id)), move |world, by| world.store_look_up(by, id)))
     }
 
     fn settle<'a>(
@@ -173,11 +176,11 @@ impl ClaimStore for FaultyStore {
         lifetime: &'a Lifetime,
     ) -> Reply<'a, Written> {
         let act = move |world: &World, by: &str| world.store_settle(by, id, fence, settlement, lifetime);
-        Box::pin(self.call(Kind::Write, "settle", act))
+        Box::pin(self.call(Kind::Write, ("settle", Some(id)), act))
     }
 
     fn renew<'a>(&'a self, held: &'a [(Id, Fence)], lease: Duration) -> Reply<'a, Vec<Written>> {
-        Box::pin(self.call(Kind::Write, "renew", move |world, by| world.store_renew(by, held, lease)))
+        Box::pin(self.call(Kind::Write, ("renew", None), move |world, by| world.store_renew(by, held, lease)))
     }
 
     fn resolve<'a>(
@@ -189,16 +192,21 @@ impl ClaimStore for FaultyStore {
         by: &'a str,
         reason: &'a str,
     ) -> Reply<'a, Resolved> {
-        let act = move |world: &World, _: &str| world.store_resolve(by, id, fence, resolution, lifetime, reason);
-        Box::pin(self.call(Kind::Write, "resolve", act))
+        let act =
+            move |world: &World, _: &str| world.store_resolve(by, id, fence, resolution, lifetime, reason);
+        Box::pin(self.call(Kind::Write, ("resolve", Some(id)), act))
     }
 
     fn seal<'a>(&'a self, id: &'a Id, about: &'a About, lifetime: &'a Lifetime) -> Reply<'a, Sealed> {
-        Box::pin(self.call(Kind::Write, "seal", move |world, by| world.store_seal(by, id, about, lifetime)))
+        Box::pin(self.call(Kind::Write, ("seal", Some(id)), move |world, by| {
+            world.store_seal(by, id, about, lifetime)
+        }))
     }
 
     fn sweep(&self, batch: u32, grace: Duration) -> Reply<'_, Swept> {
-        Box::pin(self.call(Kind::Write, "sweep", move |world, by| world.store_sweep(by, batch, grace)))
+        Box::pin(
+            self.call(Kind::Write, ("sweep", None), move |world, by| world.store_sweep(by, batch, grace)),
+        )
     }
 
     fn forget<'a>(&'a self, principal: &'a str, by: &'a str) -> Reply<'a, u64> {
@@ -208,8 +216,10 @@ impl ClaimStore for FaultyStore {
     fn list<'a>(&'a self, filter: &'a Filter) -> Reply<'a, Vec<Entry>> {
         let filter = filter.clone();
         Box::pin(async move {
-            let entries = self.call(Kind::Read, "list", |world, _| world.peek_all()).await?;
-            let after = entries.into_iter().filter(|entry| filter.after.is_none_or(|after| entry.record.fence.number > after));
+            let entries = self.call(Kind::Read, ("list", None), |world, _| world.peek_all()).await?;
+            let after = entries
+                .into_iter()
+                .filter(|entry| filter.after.is_none_or(|after| entry.record.fence.number > after));
             Ok(after.take(filter.limit as usize).collect())
         })
     }

@@ -62,7 +62,11 @@ impl World {
     fn judge_released(&self, cause: Cause, slot: Option<SlotNumber>, before: &Entry) {
         match cause {
             Cause::Claim | Cause::Sweep if self.shadow().lasting(&before.id, self.now()).is_some() => {
-                self.fail(Invariant::I8, slot, format!("a spent key was changed by {cause:?} before its time"));
+                self.fail(
+                    Invariant::I8,
+                    slot,
+                    format!("a spent key was changed by {cause:?} before its time"),
+                );
             }
             Cause::Claim | Cause::Seal | Cause::Sweep => {}
             Cause::Settle(_) | Cause::Renew | Cause::Resolve(_) | Cause::Nothing => {
@@ -78,7 +82,8 @@ impl World {
             return;
         }
         if let Cause::Settle(stale) = cause {
-            let why = format!("the stale fence {} changed the record of fence {}", stale.number, fence.number);
+            let why =
+                format!("the stale fence {} changed the record of fence {}", stale.number, fence.number);
             return self.fail(Invariant::I7, slot, why);
         }
         let lives = before.record.state == State::Claimed
@@ -86,16 +91,30 @@ impl World {
         let standing = Standing::of(Some(&before.record), self.peek(&before.id).1);
         if lives {
             let invariant = if standing == Standing::Claimed { Invariant::I4 } else { Invariant::I13 };
-            return self.fail(invariant, slot, format!("the live claim of fence {} was changed by {cause:?}", fence.number));
+            return self.fail(
+                invariant,
+                slot,
+                format!("the live claim of fence {} was changed by {cause:?}", fence.number),
+            );
         }
         if !self.may_follow(cause, slot, before, after) {
             let state = before.record.state.name();
-            self.fail(Invariant::I8, slot, format!("{state} of fence {} was changed by {cause:?}", fence.number));
+            self.fail(
+                Invariant::I8,
+                slot,
+                format!("{state} of fence {} was changed by {cause:?}", fence.number),
+            );
         }
     }
 
     /// Whether this may happen to a claim that lapsed, or to an unknown outcome.
-    fn may_follow(&self, cause: Cause, slot: Option<SlotNumber>, before: &Entry, after: Option<&Entry>) -> bool {
+    fn may_follow(
+        &self,
+        cause: Cause,
+        slot: Option<SlotNumber>,
+        before: &Entry,
+        after: Option<&Entry>,
+    ) -> bool {
         let endpoint = slot.map(|slot| self.slot_of(slot).endpoint);
         let is_atomic = before.record.guarantee == Guarantee::Atomic;
         let runs_again = endpoint.is_some_and(|endpoint| match endpoint.effects() {
@@ -117,8 +136,13 @@ impl World {
     pub(crate) fn judge_not_applied(&self, slot: Option<SlotNumber>, fence: semel_contract::record::Fence) {
         let late_until = self.shadow().claims.get(&fence.number).map_or(0, |claim| claim.late_until);
         if self.now() < late_until {
-            let why = format!("fence {} was resolved as not applied {} ms too early", fence.number, late_until - self.now());
-            let is_ahead = slot.is_some_and(|slot| self.peek(&self.slot_of(slot).id).1 > self.clock.true_time());
+            let why = format!(
+                "fence {} was resolved as not applied {} ms too early",
+                fence.number,
+                late_until - self.now()
+            );
+            let is_ahead =
+                slot.is_some_and(|slot| self.peek(&self.slot_of(slot).id).1 > self.clock.true_time());
             self.fail(if is_ahead { Invariant::I13 } else { Invariant::I1 }, slot, why);
         }
     }
@@ -135,7 +159,11 @@ impl World {
         let (count, kinds) = (times.len(), if self.plan.has_mixed_leases() { 2 } else { 1 });
         drop(shadow);
         if count > RENEWALS_PER_LEASE_MAX * kinds {
-            self.fail(Invariant::I14, None, format!("{by} renewed {count} times within one lease of {lease} ms"));
+            self.fail(
+                Invariant::I14,
+                None,
+                format!("{by} renewed {count} times within one lease of {lease} ms"),
+            );
         }
     }
 }

@@ -79,14 +79,22 @@ impl World {
         }
         let claim = self.shadow().claims.get(&fence.number).cloned();
         let Some(claim) = claim else {
-            return self.fail(Invariant::I4, Some(slot), format!("dispatched under fence {}, which nobody won", fence.number));
+            return self.fail(
+                Invariant::I4,
+                Some(slot),
+                format!("dispatched under fence {}, which nobody won", fence.number),
+            );
         };
         if let Some(first) = claim.dispatched_at {
             let why = format!("fence {} was dispatched twice, first at {first} ms", fence.number);
             self.fail(Invariant::I4, Some(slot), why);
         }
         if now >= claim.dispatch_by() {
-            let why = format!("fence {} was dispatched {} ms after its first lease", fence.number, now - claim.dispatch_by());
+            let why = format!(
+                "fence {} was dispatched {} ms after its first lease",
+                fence.number,
+                now - claim.dispatch_by()
+            );
             self.fail(Invariant::I4, Some(slot), why);
         }
         let mut shadow = self.shadow();
@@ -100,7 +108,8 @@ impl World {
         }
         drop(shadow);
         if let Some(other) = overlaps {
-            let why = format!("fence {} was dispatched while fence {other} still holds the key", fence.number);
+            let why =
+                format!("fence {} was dispatched while fence {other} still holds the key", fence.number);
             self.fail(Invariant::I4, Some(slot), why);
         }
     }
@@ -132,7 +141,11 @@ impl World {
         match effects {
             Effects::Once | Effects::OnceByUpstream => {
                 if under_key > 1 || named > 1 {
-                    self.fail(Invariant::I1, Some(slot), format!("{name} makes {under_key} effects under one key, {named} of its own"));
+                    self.fail(
+                        Invariant::I1,
+                        Some(slot),
+                        format!("{name} makes {under_key} effects under one key, {named} of its own"),
+                    );
                 }
                 if sealed && effects == Effects::Once {
                     self.fail(Invariant::I8, Some(slot), format!("{name} took effect under a sealed key"));
@@ -151,7 +164,11 @@ impl World {
         drop(ledger);
         let once = self.slot_of(slot).endpoint.effects() == Effects::Once;
         if let Some(name) = effect.filter(|_| once) {
-            self.fail(Invariant::I8, Some(slot), format!("the key of {name} was sealed though it had taken effect"));
+            self.fail(
+                Invariant::I8,
+                Some(slot),
+                format!("the key of {name} was sealed though it had taken effect"),
+            );
         }
     }
 }

@@ -24,7 +24,13 @@ pub struct Life {
 impl Life {
     /// The life of a machine that may crash.
     pub fn new(name: String) -> Self {
-        Self { name, is_mortal: true, frozen_until: Mutex::new(Instant::now()), dead: AtomicBool::new(false), dies: Notify::new() }
+        Self {
+            name,
+            is_mortal: true,
+            frozen_until: Mutex::new(Instant::now()),
+            dead: AtomicBool::new(false),
+            dies: Notify::new(),
+        }
     }
 
     /// The life of somebody who never crashes.

@@ -75,8 +75,9 @@ impl Log {
         let show = |event: Option<&Event>| {
             event.map_or("nothing".to_owned(), |event| format!("{} {}", event.at_millis, event.text))
         };
-        let same =
-            |(one, two): &(&Event, &Event)| one.at_millis == two.at_millis && one.text == two.text && one.slot == two.slot;
+        let same = |(one, two): &(&Event, &Event)| {
+            one.at_millis == two.at_millis && one.text == two.text && one.slot == two.slot
+        };
         let shared = self.events.iter().zip(&other.events).take_while(same).count();
         let (one, two) = (self.events.get(shared), other.events.get(shared));
         (one.is_some() || two.is_some())

@@ -12,7 +12,7 @@ use semel_sim::planted::Bug;
 use semel_sim::run::{run_twice, too_small};
 
 /// How often the progress line is written.
-const PROGRESS: Duration = Duration::from_secs(1);
+const PROGRESS: Duration = Duration::from_secs(5);
 
 /// Simulates the gate: one seed, virtual time, injected faults. Every seed is run twice and must do the same.
 #[derive(Debug, Parser)]

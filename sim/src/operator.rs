@@ -146,7 +146,9 @@ impl Operator {
     /// Says "not applied" before its time, which must be refused. Asks the store itself, so that no delay can make it right.
     async fn too_early(&self, entry: &Entry) {
         let world = &self.world;
-        let (Some(slot), (Some(entry), now)) = (world.number_of(&entry.id), world.peek(&entry.id)) else { return };
+        let (Some(slot), (Some(entry), now)) = (world.number_of(&entry.id), world.peek(&entry.id)) else {
+            return;
+        };
         let lifetime = world.slot_of(slot).endpoint.profile().lifetime;
         if now >= entry.late_until || Standing::of(Some(&entry.record), now) != Standing::Unknown {
             return;
@@ -155,7 +157,11 @@ impl Operator {
         let resolved =
             world.store_resolve("operator", &entry.id, fence, Resolution::NotApplied, &lifetime, "a guess");
         if !matches!(resolved, Resolved::TooEarly { .. }) {
-            world.fail(Invariant::I1, Some(slot), format!("too early a resolution was answered {resolved:?}"));
+            world.fail(
+                Invariant::I1,
+                Some(slot),
+                format!("too early a resolution was answered {resolved:?}"),
+            );
         }
     }
 

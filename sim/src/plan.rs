@@ -7,8 +7,14 @@ use crate::routes::Endpoint;
 
 /// Faults that are not drawn unless they are asked for, because the gate is known not to stand them. Each line says
 /// what it does; a line goes when the gate has learnt to.
-pub const SPARED: &[Fault] =
-    &[Fault::ClockSteps, Fault::BodyHangs, Fault::SlowProbe, Fault::MixedLeases, Fault::LateByTimeout, Fault::StaleAction];
+pub const SPARED: &[Fault] = &[
+    Fault::ClockSteps,
+    Fault::BodyHangs,
+    Fault::SlowProbe,
+    Fault::MixedLeases,
+    Fault::LateByTimeout,
+    Fault::StaleAction,
+];
 
 /// What somebody asked for.
 #[derive(Clone, Debug)]
@@ -117,9 +123,9 @@ impl Plan {
             endpoints,
             recognised,
             operated,
-            detached_max: usize::try_from(rng.between(4, 16)).unwrap_or(4),
+            detached_max: usize::try_from(rng.between(4, 10)).unwrap_or(4),
             waiters_max: (6, usize::try_from(rng.between(1, 4)).unwrap_or(1)),
-            intents: usize::try_from(rng.between(55, 65)).unwrap_or(55),
+            intents: usize::try_from(rng.between(42, 50)).unwrap_or(42),
             gap_millis: *rng.pick(&[150, 600, 1500, 2500]),
         }
     }
@@ -137,7 +143,8 @@ impl Plan {
             Upstream => *fault == Fault::PanicInCall,
             Client | Operator => false,
         };
-        self.options.planted.is_none() && !Fault::ALL.iter().filter(|f| disturbs(f)).any(|f| self.rates.has(*f))
+        self.options.planted.is_none()
+            && !Fault::ALL.iter().filter(|f| disturbs(f)).any(|f| self.rates.has(*f))
     }
 
     /// One line that says what kind of run this is.

@@ -13,8 +13,8 @@ use semel_store::clock::{Clock, Reading};
 use semel_store::hints::Hints;
 use semel_store::memory::MemoryStore;
 use semel_store::{
-    About, Answer, ClaimStore, Claimed, Entry, Filter, Id, Reply, Resolution, Resolved, Sealed, Settlement, Swept, Wish,
-    Written,
+    About, Answer, ClaimStore, Claimed, Entry, Filter, Id, Reply, Resolution, Resolved, Sealed, Settlement,
+    Swept, Wish, Written,
 };
 
 use crate::clock::SimClock;

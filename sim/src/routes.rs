@@ -133,7 +133,12 @@ impl Endpoint {
                 profile.guard = Some(Guard {
                     generated_at: Pointer::parse("/generatedAt").expect("the pointer is one"),
                     submitted_at: None,
-                    bounds: Staleness { cap: CAP, grace: GRACE, submitted: Submitted::Ignore, submitted_gap: None },
+                    bounds: Staleness {
+                        cap: CAP,
+                        grace: GRACE,
+                        submitted: Submitted::Ignore,
+                        submitted_gap: None,
+                    },
                 });
             }
             Endpoint::Aged => {
@@ -148,9 +153,10 @@ impl Endpoint {
     pub fn lease(self, mixed: bool) -> Duration {
         match (mixed, self) {
             (false, _) => LEASE,
-            (true, Endpoint::Hold | Endpoint::Rerun | Endpoint::Spent | Endpoint::Atomic | Endpoint::Guarded) => {
-                LEASE_SHORT
-            }
+            (
+                true,
+                Endpoint::Hold | Endpoint::Rerun | Endpoint::Spent | Endpoint::Atomic | Endpoint::Guarded,
+            ) => LEASE_SHORT,
             (true, Endpoint::Probe | Endpoint::Forward | Endpoint::Release | Endpoint::Aged) => LEASE_LONG,
         }
     }

@@ -144,11 +144,11 @@ impl Story {
         self.phase(steps_min / 2).await;
         sleep(LONG_PAUSE).await;
         self.phase(steps_min).await;
+        self.clients.check_bounds().await;
         while self.world().ledger().uses() < EFFECTS_MIN || self.world().steps() < steps_min {
             self.launch();
             self.clients.done().await;
         }
-        self.clients.check_bounds().await;
         sleep(SETTLING).await;
         self.world().check_settled();
     }
@@ -219,7 +219,8 @@ impl Story {
     /// An old key for a new purpose, or an old request that comes too late where that is refused.
     fn again(&mut self) -> Option<Intent> {
         let world = Arc::clone(self.world());
-        let old = world.rng(|rng| (!self.past.is_empty() && rng.chance(250)).then(|| rng.pick(&self.past).clone()))?;
+        let old = world
+            .rng(|rng| (!self.past.is_empty() && rng.chance(250)).then(|| rng.pick(&self.past).clone()))?;
         let slot = world.slot_of(old.slot);
         let (entry, now) = world.peek(&slot.id);
         let is_over = world.clock.true_time().millis_since(old.first_sent) > 4_000_000;
@@ -231,7 +232,12 @@ impl Story {
                 world.use_again(old.slot);
                 self.next += 1;
                 let name = format!("e{}", self.next);
-                Some(Intent { generation: old.generation + 1, name, first_sent: world.clock.true_time(), ..old })
+                Some(Intent {
+                    generation: old.generation + 1,
+                    name,
+                    first_sent: world.clock.true_time(),
+                    ..old
+                })
             }
             Standing::Absent
             | Standing::Expired
@@ -248,7 +254,8 @@ impl Story {
 
 /// A promise that a run was too small to check.
 pub fn too_small(report: &Report) -> Option<Failure> {
-    let is_small = report.failure.is_none() && (report.effects < EFFECTS_MIN || report.steps < report.options.steps_min);
+    let is_small =
+        report.failure.is_none() && (report.effects < EFFECTS_MIN || report.steps < report.options.steps_min);
     let why = format!("only {} steps and {} effects", report.steps, report.effects);
     is_small.then_some(Failure { invariant: Invariant::I15, why, slot: None })
 }

@@ -107,7 +107,9 @@ impl Script {
             Fault::ErrorThenEffect => (unless_rolled_back(later()), answer(502, None)),
             Fault::ErrorToldApplied => (Before, answer(500, Some("applied"))),
             Fault::ErrorToldNotApplied => (Never, answer(500, Some("not-applied"))),
-            Fault::Throttled => (Never, answer(if world.rng(|rng| rng.chance(500)) { 429 } else { 503 }, None)),
+            Fault::Throttled => {
+                (Never, answer(if world.rng(|rng| rng.chance(500)) { 429 } else { 503 }, None))
+            }
             Fault::Rejected => (Never, answer(422, None)),
             Fault::ServiceFails => (sometimes(), Said::Failed),
             Fault::TimedOut => (later(), Said::TimedOut),

@@ -35,7 +35,8 @@ impl Seen {
     /// Reads an answer.
     pub fn new(parts: &Parts, body: Bytes) -> Self {
         let headers = parts.headers.iter();
-        let headers = headers.map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec())).collect();
+        let headers =
+            headers.map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec())).collect();
         let said = serde_json::from_slice(&body).unwrap_or(Value::Null);
         Self { status: parts.status.as_u16(), headers, body, said }
     }

@@ -127,7 +127,8 @@ impl Service<Request<Body>> for Upstream {
         if call.world.strikes(Fault::NotSent) {
             return Box::pin(async { Ok(broken(Broken::NotSent("simulated".to_owned()))) });
         }
-        if call.world.plan.options.planted == Some(Bug::LateDispatch) && call.world.rng(|rng| rng.chance(100)) {
+        if call.world.plan.options.planted == Some(Bug::LateDispatch) && call.world.rng(|rng| rng.chance(100))
+        {
             return Box::pin(call.late());
         }
         call.world.dispatched(call.slot, call.fence(), call.send);
@@ -174,7 +175,8 @@ impl Call {
         let slot = world.number_of(grant.id()).expect("only simulated keys are sent");
         let send = parts.headers.get("x-request-id").and_then(|value| value.to_str().ok());
         let send = send.and_then(|send| send.parse().ok()).expect("every send has a number");
-        let body = body.collect().now_or_never().and_then(Result::ok).expect("the gate hands over whole bodies");
+        let body =
+            body.collect().now_or_never().and_then(Result::ok).expect("the gate hands over whole bodies");
         let body: Value = serde_json::from_slice(&body.to_bytes()).expect("simulated bodies are JSON");
         let generation = u32::try_from(body["use"].as_u64().unwrap_or(0)).unwrap_or(0);
         Self {
@@ -309,7 +311,9 @@ impl Call {
             match self.store.commit(id, self.fence(), answer.clone(), lifetime, effect).await {
                 Ok(Written::Done) => return Ok(()),
                 Ok(Written::Superseded) => return Err(NotDone::Superseded),
-                Err(error @ (StoreError::Unavailable(_) | StoreError::Full(_))) => return Err(NotDone::Store(error)),
+                Err(error @ (StoreError::Unavailable(_) | StoreError::Full(_))) => {
+                    return Err(NotDone::Store(error));
+                }
                 Err(StoreError::Unknown(_)) => sleep(Duration::from_millis(50)).await,
             }
         }

@@ -9,7 +9,8 @@ use semel_contract::profile::Lifetime;
 use semel_contract::record::{Fence, State};
 use semel_contract::time::Timestamp;
 use semel_store::{
-    About, Answer, Claimed, Entry, Filter, Id, Reply, Resolution, Resolved, Sealed, Settlement, Swept, Wish, Written,
+    About, Answer, Claimed, Entry, Filter, Id, Reply, Resolution, Resolved, Sealed, Settlement, Swept, Wish,
+    Written,
 };
 
 use crate::coverage::Met;
@@ -53,13 +54,17 @@ impl World {
     fn saw(&self, by: &str, entry: Option<&Entry>, now: Timestamp) {
         let standing = Standing::of(entry.map(|entry| &entry.record), now);
         self.count(Met::Standing, standing.name());
-        let lapsed = entry.filter(|entry| entry.record.state == State::Claimed && standing == Standing::Unknown);
+        let lapsed =
+            entry.filter(|entry| entry.record.state == State::Claimed && standing == Standing::Unknown);
         if let Some(entry) = lapsed
             && self.plan.is_healthy()
             && self.shadow().claims.get(&entry.record.fence.number).is_some_and(|claim| claim.is_running)
         {
             let slot = self.number_of(&entry.id);
-            let why = format!("{by} finds that the lease of fence {} lapsed though its holder is well", entry.record.fence.number);
+            let why = format!(
+                "{by} finds that the lease of fence {} lapsed though its holder is well",
+                entry.record.fence.number
+            );
             self.fail(Invariant::I4, slot, why);
         }
     }
@@ -79,10 +84,16 @@ impl World {
         self.judge(Cause::Claim, &id, before.as_ref(), after.as_ref());
         match &claimed {
             Claimed::Won { fence, .. } => {
-                self.note(slot, format!("{by} {} {} → fence {}", how_name(how), self.label(slot), fence.number));
+                self.note(
+                    slot,
+                    format!("{by} {} {} → fence {}", how_name(how), self.label(slot), fence.number),
+                );
                 let again = before.as_ref().is_some_and(|entry| entry.record.fence == *fence);
                 if fence.nonce != nonce || after.as_ref().is_none_or(|entry| entry.record.fence != *fence) {
-                    let why = format!("{by} is told that it holds fence {}, which is somebody else's", fence.number);
+                    let why = format!(
+                        "{by} is told that it holds fence {}, which is somebody else's",
+                        fence.number
+                    );
                     self.fail(Invariant::I4, slot, why);
                 } else if !again {
                     self.count(Met::Decision, how_name(how));
@@ -135,7 +146,8 @@ impl World {
         let (after, _) = self.peek(id);
         self.note(slot, format!("{by} settle {} {} → {written:?}", fence.number, state.name()));
         self.judge(Cause::Settle(fence), id, before.as_ref(), after.as_ref());
-        let changed = before.is_some_and(|entry| matches!(entry.record.state, State::Claimed | State::Unknown));
+        let changed =
+            before.is_some_and(|entry| matches!(entry.record.state, State::Claimed | State::Unknown));
         if written == Written::Done && changed {
             self.ended(id, fence, state, answer, lifetime);
         }
@@ -163,6 +175,7 @@ impl World {
         let written = at_once(self.base.renew(held, lease));
         let now = self.now();
         for (((id, fence), before), written) in held.iter().zip(before).zip(&written) {
+            self.note(self.number_of(id), format!("{by} renew {} → {written:?}", fence.number));
             self.judge(Cause::Renew, id, before.as_ref(), self.peek(id).0.as_ref());
             if *written == Written::Done
                 && let Some(claim) = self.shadow().claims.get_mut(&fence.number)
@@ -170,8 +183,6 @@ impl World {
                 claim.lease_until = now + millis(lease);
             }
         }
-        let numbers: Vec<u64> = held.iter().map(|(_, fence)| fence.number).collect();
-        self.note(None, format!("{by} renew {numbers:?} → {written:?}"));
         self.renewed(by);
         written
     }

@@ -13,7 +13,7 @@ const BACK_MILLIS_MAX: i64 = 50_000;
 /// Sends the store away now and then.
 pub async fn outages(world: Arc<World>) {
     loop {
-        sleep(world.rng(|rng| rng.millis(5000, 60_000))).await;
+        sleep(world.rng(|rng| rng.millis(2000, 25_000))).await;
         if world.strikes(Fault::StoreAway) {
             let time = world.rng(|rng| rng.millis(200, 40_000));
             world.send_store_away(time);

@@ -80,7 +80,8 @@ fn seeds_that_once_failed_hold() {
 fn every_planted_mistake_is_found() {
     for bug in Bug::ALL {
         let options = |seed| Options { planted: Some(*bug), ..Options::new(seed) };
-        let found = (1..=PLANTED_SEEDS).find_map(|seed| run(&options(seed)).failure.map(|failure| (seed, failure)));
+        let found =
+            (1..=PLANTED_SEEDS).find_map(|seed| run(&options(seed)).failure.map(|failure| (seed, failure)));
         match found {
             Some((seed, failure)) => println!("{}: seed {seed}, {failure}", bug.name()),
             None => panic!("{} is not found within {PLANTED_SEEDS} seeds", bug.name()),

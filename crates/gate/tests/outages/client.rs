@@ -14,7 +14,7 @@ use tower::ServiceExt;
 /// The pause before the second attempt; it doubles. Clients that come back at once keep a server down that just came up.
 const PAUSE_FIRST: Duration = Duration::from_millis(400);
 /// The longest pause.
-const PAUSE_LONGEST: Duration = Duration::from_millis(3200);
+const PAUSE_LONGEST: Duration = Duration::from_millis(12_800);
 
 /// One attempt and its answer.
 #[derive(Clone, Debug)]
@@ -95,7 +95,10 @@ pub(crate) async fn insist(app: &Router, path: &str, key: &str, until: Instant) 
         match verdict {
             Some(verdict) => break verdict,
             None if Instant::now() >= until => break Verdict::Unanswered,
-            None => tokio::time::sleep(spread(pause, attempts.len(), key)).await,
+            None => {
+                let next = Instant::now() + spread(pause, attempts.len(), key);
+                tokio::time::sleep_until(next.min(until).into()).await;
+            }
         }
         pause = (pause * 2).min(PAUSE_LONGEST);
     };
