@@ -32,7 +32,8 @@ impl Clients {
     /// Asks every replica.
     pub async fn check_bounds(self: &Arc<Self>) {
         let plan = &self.world.plan;
-        let waits = |endpoint: &&Endpoint| !matches!(endpoint, Endpoint::Spent | Endpoint::Aged);
+        let waits =
+            |endpoint: &&Endpoint| !matches!(endpoint, Endpoint::Spent | Endpoint::Aged | Endpoint::Limited);
         let Some(endpoint) = plan.endpoints.iter().copied().find(|endpoint| waits(&endpoint)) else { return };
         for node in 0..plan.nodes {
             self.check_detached(node, endpoint).await;
@@ -56,9 +57,17 @@ impl Clients {
 
     fn slow_intent(&self, endpoint: Endpoint, key: usize) -> Intent {
         let slot = self.world.slot(0, 0, endpoint, &format!("00000000-0000-4000-9000-{key:012}"));
-        let name = format!("slow-{key}");
+        let body = format!("slow-{key}");
         let first_sent = self.world.clock.true_time();
-        Intent { slot, generation: 0, name, first_sent, age: Duration::ZERO, takes_its_time: true }
+        Intent {
+            slot,
+            generation: 0,
+            body,
+            item: "usual",
+            first_sent,
+            age: Duration::ZERO,
+            takes_its_time: true,
+        }
     }
 
     fn send_in_task(self: &Arc<Self>, node: usize, intent: Intent) -> JoinHandle<Heard> {

@@ -30,7 +30,7 @@ impl World {
     pub(crate) fn check_seen(&self, intent: &Intent, slot: SlotNumber, send: u64, since: u64, seen: &Seen) {
         if let Some(kind) = seen.problem() {
             self.count(Met::Problem, kind.slug());
-            self.check_refusal(slot, send, kind);
+            self.check_refusal(slot, send, since, kind);
             return match kind {
                 // The guard's refusal is recorded and replayed like an answer.
                 Kind::StaleAction if seen.is_replayed() => self.check_replay(slot, send, since, seen),
@@ -59,8 +59,8 @@ impl World {
                 format!("person {:?} is answered to somebody else", seen.who()),
             );
         }
-        if effect != intent.name {
-            let why = format!("send {send} of {} is answered with {effect}", intent.name);
+        if effect != intent.name() {
+            let why = format!("send {send} of {} is answered with {effect}", intent.name());
             return self.fail(Invariant::I3, Some(slot), why);
         }
         let is_reported = seen.status == 201 || seen.outcome() == Some(b"applied");
@@ -80,21 +80,35 @@ impl World {
     }
 
     /// A send that was refused so was not executed.
-    fn check_refusal(&self, slot: SlotNumber, send: u64, kind: Kind) {
+    fn check_refusal(&self, slot: SlotNumber, send: u64, since: u64, kind: Kind) {
+        let is_limit = matches!(kind, Kind::RequestLimited | Kind::AdmissionLimited);
+        if is_limit && self.was_settled_at(slot, since) {
+            self.fail(
+                Invariant::I2,
+                Some(slot),
+                format!("send {send} of a settled key is refused by a limiter"),
+            );
+        }
         let executed = self.ledger().was_sent(send);
-        let may_be_executed = match kind {
+        let may_be_executed = matches!(
+            kind,
             Kind::Superseded
-            | Kind::SettlementPending
-            | Kind::UpstreamReset
-            | Kind::UpstreamTimeout
-            | Kind::HandlerTimeout
-            | Kind::NotSettled => true,
-            _ => false,
-        };
+                | Kind::SettlementPending
+                | Kind::UpstreamReset
+                | Kind::UpstreamTimeout
+                | Kind::HandlerTimeout
+                | Kind::NotSettled
+        );
         if executed && !may_be_executed {
             let why = format!("send {send} was refused as {} though it was executed", kind.slug());
             self.fail(Invariant::I3, Some(slot), why);
         }
+    }
+
+    fn was_settled_at(&self, slot: SlotNumber, since: u64) -> bool {
+        let id = self.slot_of(slot).id;
+        let lasting = self.shadow().lasting(&id, self.now()).cloned();
+        lasting.is_some_and(|epoch| epoch.state == State::Settled && epoch.at < since)
     }
 
     fn check_replay(&self, slot: SlotNumber, send: u64, since: u64, seen: &Seen) {
@@ -178,20 +192,20 @@ impl World {
 
     /// A client has its last word. An effect that was reported is in the ledger.
     pub(crate) fn check_last_word(&self, intent: &Intent, word: &str) {
-        let times = self.ledger().times(&intent.name);
+        let times = self.ledger().times(&intent.name());
         let endpoint = self.slot_of(intent.slot).endpoint;
         match endpoint.effects() {
             Effects::Once | Effects::OnceByUpstream if times > 1 => {
                 self.fail(
                     Invariant::I1,
                     Some(intent.slot),
-                    format!("{} took effect {times} times", intent.name),
+                    format!("{} took effect {times} times", intent.name()),
                 );
             }
             Effects::Once | Effects::OnceByUpstream | Effects::AtLeastOnce => {}
         }
         if word == "answer-not-kept" && times == 0 {
-            let why = format!("{} is said to have taken effect, but did not", intent.name);
+            let why = format!("{} is said to have taken effect, but did not", intent.name());
             self.fail(Invariant::I5, Some(intent.slot), why);
         }
     }

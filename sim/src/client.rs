@@ -40,14 +40,28 @@ pub struct Intent {
     pub slot: SlotNumber,
     /// Which use of the key it is.
     pub generation: u32,
-    /// What its effect is called.
-    pub name: String,
+    /// What its body asks for.
+    pub body: String,
+    /// What its path names.
+    pub item: &'static str,
     /// When it was first sent, as its sender's clock says.
     pub first_sent: Timestamp,
     /// How long ago it was meant, where that is guarded.
     pub age: Duration,
     /// Whether its handler takes two seconds, whatever happens.
     pub takes_its_time: bool,
+}
+
+impl Intent {
+    /// What its effect is called: by its body, and by its path where that is not the usual one.
+    pub fn name(&self) -> String {
+        effect_name(&self.body, self.item)
+    }
+}
+
+/// What the effect of this body at this path is called.
+pub fn effect_name(body: &str, item: &str) -> String {
+    if item == "usual" { body.to_owned() } else { format!("{body}-at-{item}") }
 }
 
 /// What a client hears of one send.
@@ -141,7 +155,7 @@ impl Clients {
 
     fn finish(&self, intent: &Intent, word: &'static str) {
         self.world.count(Met::Word, word);
-        self.world.note(Some(intent.slot), format!("the last word about {} is {word}", intent.name));
+        self.world.note(Some(intent.slot), format!("the last word about {} is {word}", intent.name()));
         self.world.check_last_word(intent, word);
     }
 
@@ -149,7 +163,11 @@ impl Clients {
         if unknown {
             return self.finish(intent, "unknown");
         }
-        let why = format!("{} has no last word long after the faults stopped: {heard:?}", intent.name);
+        let last = match heard {
+            Heard::Answer(seen) => seen.summary(),
+            Heard::Nothing(why) => (*why).to_owned(),
+        };
+        let why = format!("{} has no last word long after the faults stopped, only {last}", intent.name());
         self.world.fail(Invariant::I15, Some(intent.slot), why);
     }
 
@@ -194,8 +212,8 @@ impl Clients {
     pub async fn send_to(&self, node: &Node, intent: &Intent, slot: SlotNumber) -> Heard {
         let world = &self.world;
         let send = self.next_send.fetch_add(1, Ordering::Relaxed);
-        world.note(Some(slot), format!("send {send} of {} to {}", intent.name, node.life.name));
-        world.ledger().asks(send, &intent.name);
+        world.note(Some(slot), format!("send {send} of {} to {}", intent.name(), node.life.name));
+        world.ledger().asks(send, &intent.name());
         if node.life.is_dead() {
             return Heard::Nothing("the node is down");
         }
@@ -249,23 +267,26 @@ impl Clients {
     }
 
     fn request(&self, intent: &Intent, slot: SlotNumber, send: u64) -> Request<Body> {
+        let is_anonymous = self.world.strikes(Fault::Anonymous);
         let slot = self.world.slot_of(slot);
         let credential = match self.world.plan.recognised {
             Recognised::ByProxy => "x-user",
             Recognised::ByCredential => "authorization",
         };
-        let mut body = json!({"effect": intent.name, "use": intent.generation, "who": slot.person});
+        let mut body = json!({"effect": intent.body, "use": intent.generation});
         if slot.endpoint == Endpoint::Guarded {
             body["generatedAt"] = json!(intent.first_sent.minus(intent.age).to_string());
         }
         if intent.takes_its_time {
             body["slow"] = json!(true);
         }
-        let mut request = Request::post(slot.endpoint.path())
-            .header(credential, slot.credential)
+        let mut request = Request::post(format!("/{}/{}", slot.endpoint.name(), intent.item))
             .header("idempotency-key", slot.id.key.as_str())
             .header("content-type", "application/json")
             .header("x-request-id", send.to_string());
+        if !is_anonymous {
+            request = request.header(credential, slot.credential);
+        }
         if slot.endpoint == Endpoint::Aged {
             request = request.header(FIRST_SENT, intent.first_sent.to_string());
         }

@@ -39,7 +39,7 @@ pub const DECISIONS: [&str; 10] = [
 ];
 
 /// The refusals that the simulated requests can meet.
-pub const PROBLEMS: [Kind; 17] = [
+pub const PROBLEMS: [Kind; 20] = [
     Kind::TooOld,
     Kind::FingerprintMismatch,
     Kind::InFlight,
@@ -57,6 +57,9 @@ pub const PROBLEMS: [Kind; 17] = [
     Kind::UpstreamTimeout,
     Kind::HandlerTimeout,
     Kind::FirstSentInFuture,
+    Kind::IdentityMissing,
+    Kind::RequestLimited,
+    Kind::AdmissionLimited,
 ];
 
 /// How often everything was met.

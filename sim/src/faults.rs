@@ -54,6 +54,7 @@ faults! {
     Rotated              Client   50 200  "credential-rotated"
     Sealed               Client   20 100  "sealed-by-its-owner"
     ClockAhead           Client   50 200  "client-clock-ahead"
+    Anonymous            Client   10  50  "request-without-identity"
     StaleAction          Client   50 300  "action-too-old"
     NotSent              Upstream 10 100  "upstream-not-reached"
     ResetBefore          Upstream 10  80  "reset-before-the-effect"
@@ -80,6 +81,7 @@ faults! {
     ClockForward         Clock   300 800  "clock-jumps-forward"
     ClockBack            Clock   300 800  "clock-jumps-back"
     ClockSteps           Clock   300 800  "clock-steps-under-a-minute"
+    LimiterJumps         Clock   500 500  "clock-jumps-under-limiters"
     TooEarly             Operator 100 500 "not-applied-said-too-early"
     SlowProbe            Operator 100 500 "probe-answers-with-old-evidence"
     QuickThenSlow        Operator 500 500 "quick-requests-then-a-slow-one"
@@ -140,6 +142,15 @@ impl Swarm {
         Swarm::ALL.iter().find(|(_, swarm)| *swarm == self).map_or("mixed", |(name, _)| *name)
     }
 
+    /// What a mixed run is this time: sometimes calm, sometimes everything at once.
+    fn settled(self, rng: &mut Rng) -> Swarm {
+        match (self, rng.below(10)) {
+            (Swarm::Mixed, 0) => Swarm::Calm,
+            (Swarm::Mixed, 1) => Swarm::Everything,
+            (same, _) => same,
+        }
+    }
+
     fn takes(self, fault: Fault, rng: &mut Rng) -> bool {
         let half = rng.chance(500);
         match self {
@@ -168,6 +179,7 @@ pub struct Rates(Vec<u32>);
 impl Rates {
     /// Draws the rates of a run.
     pub fn draw(swarm: Swarm, spared: &[Fault], rng: &mut Rng) -> Self {
+        let swarm = swarm.settled(rng);
         let rate = |fault: &Fault| {
             let (low, high) = fault.rates();
             let rate = u32::try_from(rng.between(low, high)).unwrap_or(0);
@@ -193,6 +205,11 @@ impl Rates {
     /// Whether it may happen at all.
     pub fn has(&self, fault: Fault) -> bool {
         self.of(fault) > 0
+    }
+
+    /// Whether the wall clock may be set.
+    pub fn jumps(&self) -> bool {
+        [Fault::ClockForward, Fault::ClockBack, Fault::ClockSteps].iter().any(|fault| self.has(*fault))
     }
 
     /// The names of those that may happen.

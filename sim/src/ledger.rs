@@ -37,10 +37,12 @@ impl Ledger {
         self.effects.get(&used).and_then(|effects| effects.first())
     }
 
-    /// What took effect of this send's request under this use of a key.
-    pub fn effect_of_send(&self, used: Use, send: u64) -> Option<&Effect> {
+    /// What took effect of this send's request under this key, and in which use of it.
+    pub fn effect_of_send(&self, slot: SlotNumber, send: u64) -> Option<(Use, &Effect)> {
         let name = self.asked.get(&send)?;
-        self.effects.get(&used).and_then(|effects| effects.iter().find(|effect| effect.name == *name))
+        let uses = self.effects.range((slot, 0)..=(slot, u32::MAX));
+        let mut effects = uses.flat_map(|(used, effects)| effects.iter().map(|effect| (*used, effect)));
+        effects.find(|(_, effect)| effect.name == *name)
     }
 
     /// Remembers what a send asks for.

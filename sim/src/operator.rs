@@ -24,9 +24,10 @@ use crate::world::{Invariant, World};
 
 /// What the ledger says about the request that a record is about: the answer of its effect, if there is one.
 fn truth(world: &World, slot: SlotNumber, entry: &Entry) -> Option<Answer> {
-    let used: Use = (slot, world.current_use(slot));
     let send = entry.about.request_id.parse().ok()?;
-    let effect = world.ledger().effect_of_send(used, send).cloned()?;
+    let ledger = world.ledger();
+    let (used, effect) = ledger.effect_of_send(slot, send).map(|(used, effect)| (used, effect.clone()))?;
+    drop(ledger);
     let who = world.slot_of(slot).person as u64;
     Some(Answer {
         status: 201,

@@ -14,6 +14,7 @@ pub const SPARED: &[Fault] = &[
     Fault::MixedLeases,
     Fault::LateByTimeout,
     Fault::StaleAction,
+    Fault::LimiterJumps,
 ];
 
 /// What somebody asked for.
@@ -110,6 +111,9 @@ impl Plan {
         rates.ask_for(&options.unspared);
         let mut endpoints: Vec<Endpoint> =
             Endpoint::ALL.iter().copied().filter(|_| rng.chance(600)).collect();
+        if rates.jumps() && !rates.has(Fault::LimiterJumps) {
+            endpoints.retain(|endpoint| *endpoint != Endpoint::Limited);
+        }
         if endpoints.len() < 3 {
             endpoints = vec![Endpoint::Hold, Endpoint::Probe, Endpoint::Rerun];
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use semel_contract::json::Pointer;
 use semel_contract::profile::{
-    FailedKey, FirstSent, Guard, InFlight, OnError, OnUnknown, Profile, Stored, presets,
+    FailedKey, FirstSent, Guard, InFlight, OnError, OnUnknown, Profile, Rate, Stored, presets,
 };
 use semel_contract::staleness::{Staleness, Submitted};
 use semel_gate::Route;
@@ -31,7 +31,11 @@ const LEASE_LONG: Duration = Duration::from_secs(12);
 /// How old an action may be where that is guarded.
 pub const CAP: Duration = Duration::from_secs(1800);
 /// What is forgiven.
-const GRACE: Duration = Duration::from_secs(300);
+pub const GRACE: Duration = Duration::from_secs(300);
+/// How many requests one caller may make where that is limited.
+const REQUESTS: Rate = Rate { count: 12, window: Duration::from_secs(10) };
+/// How many new keys.
+const NEW_KEYS: Rate = Rate { count: 6, window: Duration::from_secs(10) };
 /// The largest answer that is kept.
 pub const KEPT_BYTES_MAX: u64 = 512;
 
@@ -63,6 +67,7 @@ endpoints! {
     Spent "spent"
     Aged "aged"
     Guarded "guarded"
+    Limited "limited"
 }
 
 /// How often a request may take effect on a route.
@@ -93,18 +98,14 @@ impl Endpoint {
             | Endpoint::Release
             | Endpoint::Spent
             | Endpoint::Aged
-            | Endpoint::Guarded => Effects::Once,
+            | Endpoint::Guarded
+            | Endpoint::Limited => Effects::Once,
         }
     }
 
     /// Whether a server error says that the upstream rolled back.
     pub fn rolls_back_on_error(self) -> bool {
         self == Endpoint::Release
-    }
-
-    /// The path of its requests.
-    pub fn path(self) -> String {
-        format!("/{}", self.name())
     }
 
     /// Its profile.
@@ -141,6 +142,10 @@ impl Endpoint {
                     },
                 });
             }
+            Endpoint::Limited => {
+                profile.limits.request = Some(REQUESTS);
+                profile.limits.admission = Some(NEW_KEYS);
+            }
             Endpoint::Aged => {
                 profile.age = Some(FirstSent { from_uuid7: false });
                 profile.in_flight = InFlight::Accepted;
@@ -157,13 +162,17 @@ impl Endpoint {
                 true,
                 Endpoint::Hold | Endpoint::Rerun | Endpoint::Spent | Endpoint::Atomic | Endpoint::Guarded,
             ) => LEASE_SHORT,
-            (true, Endpoint::Probe | Endpoint::Forward | Endpoint::Release | Endpoint::Aged) => LEASE_LONG,
+            (
+                true,
+                Endpoint::Probe | Endpoint::Forward | Endpoint::Release | Endpoint::Aged | Endpoint::Limited,
+            ) => LEASE_LONG,
         }
     }
 
     /// The route as the gate is told about it.
     pub fn route(self, mixed: bool) -> Route {
-        let route = Route::new(self.name(), &format!("POST {}", self.path())).expect("the pattern is one");
+        let route =
+            Route::new(self.name(), &format!("POST /{}/{{item}}", self.name())).expect("the pattern is one");
         let route =
             route.profile(self.profile()).lease(self.lease(mixed)).late_window(LATE).deadline(DEADLINE);
         match self {
@@ -175,7 +184,8 @@ impl Endpoint {
             | Endpoint::Release
             | Endpoint::Spent
             | Endpoint::Aged
-            | Endpoint::Guarded => route,
+            | Endpoint::Guarded
+            | Endpoint::Limited => route,
         }
     }
 }

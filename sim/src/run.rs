@@ -94,6 +94,7 @@ async fn simulate(options: &Options) -> Report {
         () = world.failed() => {}
         () = story.tell() => {}
     }
+    world.end();
     let (steps, effects, millis) = (world.steps(), world.ledger().uses(), world.now());
     let log = world.take_log();
     Report {
@@ -186,11 +187,19 @@ impl Story {
             None => self.new_intent(),
         };
         if self.world().strikes(Fault::Altered) {
-            let name = format!("{}-altered", intent.name);
-            self.pursue(Intent { name, ..intent.clone() });
+            self.pursue(self.altered(&intent));
         }
         self.past.push(intent.clone());
         self.pursue(intent);
+    }
+
+    /// Another request under the same key: another body, or another path.
+    fn altered(&self, intent: &Intent) -> Intent {
+        let body = format!("{}-altered", intent.body);
+        match self.world().rng(|rng| rng.chance(500)) {
+            true => Intent { body, ..intent.clone() },
+            false => Intent { item: "other", ..intent.clone() },
+        }
     }
 
     fn new_intent(&mut self) -> Intent {
@@ -209,7 +218,8 @@ impl Story {
         Intent {
             slot,
             generation: world.current_use(slot),
-            name: format!("e{}", self.next),
+            body: format!("e{}", self.next),
+            item: "usual",
             first_sent: world.clock.true_time().plus(wrong),
             age: if stale { 2 * CAP } else { Duration::ZERO },
             takes_its_time: false,
@@ -231,10 +241,10 @@ impl Story {
                 }
                 world.use_again(old.slot);
                 self.next += 1;
-                let name = format!("e{}", self.next);
+                let body = format!("e{}", self.next);
                 Some(Intent {
                     generation: old.generation + 1,
-                    name,
+                    body,
                     first_sent: world.clock.true_time(),
                     ..old
                 })

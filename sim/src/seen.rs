@@ -105,6 +105,10 @@ impl Seen {
         let unknown = self.is_unknown();
         if let Some(kind) = self.problem() {
             let unknown = unknown || kind == Kind::OutcomeUnknown;
+            // Whoever forgot to say who they are says so the next time.
+            if kind == Kind::IdentityMissing {
+                return Word::Again { unknown: false };
+            }
             return match kind.retry() {
                 Retry::SameKey => Word::Again { unknown },
                 Retry::NewKey | Retry::Never => Word::Last(kind.slug()),

@@ -14,6 +14,7 @@ use futures_util::FutureExt;
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use semel_contract::record::Fence;
+use semel_contract::time::{Timestamp, millis_of};
 use semel_gate::{Broken, Grant, NotDone};
 use semel_store::{Answer, StoreError, Written};
 use serde_json::{Value, json};
@@ -21,6 +22,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep, sleep};
 use tower::Service;
 
+use crate::client::effect_name;
 use crate::faults::Fault;
 use crate::faulty::FaultyStore;
 use crate::ledger::Use;
@@ -28,9 +30,9 @@ use crate::life::Life;
 use crate::log::SlotNumber;
 use crate::pieces;
 use crate::planted::Bug;
-use crate::routes::{Effects, Endpoint};
+use crate::routes::{CAP, DEADLINE, Effects, Endpoint, GRACE};
 use crate::script::{Acts, Said, Script};
-use crate::world::World;
+use crate::world::{Invariant, World};
 
 /// How often an atomic handler asks what became of its commit.
 const COMMIT_TRIES: u32 = 3;
@@ -132,6 +134,7 @@ impl Service<Request<Body>> for Upstream {
             return Box::pin(call.late());
         }
         call.world.dispatched(call.slot, call.fence(), call.send);
+        call.check_age();
         if call.world.strikes(Fault::FreezeInHandler) {
             let time = call.world.rng(|rng| rng.millis(1000, 25_000));
             call.world.note(Some(call.slot), format!("{} stands still for {time:?}", call.life.name));
@@ -156,15 +159,33 @@ struct Call {
     name: String,
     who: u64,
     send: u64,
+    meant_at: Option<Timestamp>,
     takes_its_time: bool,
 }
 
 /// Marks the attempt as ended, however it ends.
-struct Running(Arc<World>, Fence);
+struct Running {
+    world: Arc<World>,
+    life: Arc<Life>,
+    fence: Fence,
+    slot: SlotNumber,
+    since: Instant,
+    is_finished: bool,
+}
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.0.attempt_ended(self.1);
+        self.world.attempt_ended(self.fence);
+        let in_time = self.since.elapsed() < DEADLINE;
+        if !self.is_finished
+            && in_time
+            && !self.life.is_dead()
+            && !self.world.is_over()
+            && !std::thread::panicking()
+        {
+            let why = format!("the work under fence {} was cancelled", self.fence.number);
+            self.world.fail(Invariant::I15, Some(self.slot), why);
+        }
     }
 }
 
@@ -178,12 +199,14 @@ impl Call {
         let body =
             body.collect().now_or_never().and_then(Result::ok).expect("the gate hands over whole bodies");
         let body: Value = serde_json::from_slice(&body.to_bytes()).expect("simulated bodies are JSON");
+        let item = parts.uri.path().rsplit('/').next().unwrap_or("");
         let generation = u32::try_from(body["use"].as_u64().unwrap_or(0)).unwrap_or(0);
         Self {
             endpoint: world.slot_of(slot).endpoint,
             used: (slot, generation),
-            name: body["effect"].as_str().unwrap_or("").to_owned(),
-            who: body["who"].as_u64().unwrap_or(0),
+            name: effect_name(body["effect"].as_str().unwrap_or(""), item),
+            who: world.slot_of(slot).person as u64,
+            meant_at: body["generatedAt"].as_str().and_then(|text| Timestamp::parse(text).ok()),
             takes_its_time: body["slow"] == true,
             world,
             life,
@@ -198,6 +221,18 @@ impl Call {
         self.grant.fence()
     }
 
+    /// An action that is too old is refused, never executed.
+    fn check_age(&self) {
+        let age = self.meant_at.map_or(0, |meant_at| self.world.clock.true_time().millis_since(meant_at));
+        if age > millis_of(CAP + GRACE) {
+            self.world.fail(
+                Invariant::I3,
+                Some(self.slot),
+                format!("an action that is {age} ms old was executed"),
+            );
+        }
+    }
+
     /// The planted mistake: it goes on to send though the lease may be over.
     async fn late(self) -> Result<Response<Body>, ServiceFailed> {
         sleep(self.endpoint.lease(self.world.plan.has_mixed_leases()) + Duration::from_secs(1)).await;
@@ -206,7 +241,14 @@ impl Call {
     }
 
     async fn run(self) -> Result<Response<Body>, ServiceFailed> {
-        let _running = Running(Arc::clone(&self.world), self.fence());
+        let mut running = Running {
+            world: Arc::clone(&self.world),
+            life: Arc::clone(&self.life),
+            fence: self.fence(),
+            slot: self.slot,
+            since: Instant::now(),
+            is_finished: false,
+        };
         let script =
             if self.takes_its_time { Script::slow() } else { Script::draw(&self.world, self.endpoint) };
         self.world.note(Some(self.slot), format!("upstream will {script:?}"));
@@ -220,9 +262,11 @@ impl Call {
             | Endpoint::Release
             | Endpoint::Spent
             | Endpoint::Aged
-            | Endpoint::Guarded => self.remote(script).await,
+            | Endpoint::Guarded
+            | Endpoint::Limited => self.remote(script).await,
         };
         life.awake().await;
+        running.is_finished = true;
         response
     }
 

@@ -78,6 +78,9 @@ impl World {
     pub(crate) fn store_claim(&self, by: &str, wish: Wish) -> Claimed {
         let (id, how, nonce, lease, late) = (wish.id.clone(), wish.how, wish.nonce, wish.lease, wish.late);
         let slot = self.number_of(&id);
+        if slot.is_none() {
+            self.fail(Invariant::I9, None, format!("{by} claims a key in a scope that is nobody's"));
+        }
         let (before, _) = self.peek(&id);
         let claimed = at_once(self.base.claim(wish));
         let (after, now) = self.peek(&id);
@@ -163,6 +166,10 @@ impl World {
             State::Released if self.is_spent_when_released(id) => at + millis(lifetime.record()),
             State::Released | State::Unknown | State::Claimed => return,
         };
+        let transient = |answer: &Answer| matches!(answer.status, 429 | 503);
+        if state == State::Settled && answer.as_ref().is_some_and(transient) {
+            self.fail(Invariant::I15, self.number_of(id), "a passing refusal of the upstream was made final");
+        }
         self.shadow().epochs.entry(id.clone()).or_default().push(Epoch { fence, state, answer, at, until });
     }
 
