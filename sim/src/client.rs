@@ -134,7 +134,7 @@ impl Clients {
                             return self.give_up(&intent, unknown, &heard);
                         }
                     }
-                    self.world.rng(|rng| if unknown { rng.millis(500, 9000) } else { rng.millis(50, 3000) })
+                    self.world.rng(|rng| if unknown { rng.millis(500, 9000) } else { rng.millis(300, 5000) })
                 }
             };
             sleep(pause).await;

@@ -55,11 +55,6 @@ impl Ledger {
         self.by_name.get(name).copied().unwrap_or(0)
     }
 
-    /// How many effects there are in all.
-    pub fn total(&self) -> u64 {
-        self.effects.values().map(|effects| effects.len() as u64).sum()
-    }
-
     /// How many uses of a key had an effect, each of which is one promise that was checked.
     pub fn uses(&self) -> u64 {
         self.effects.len() as u64

@@ -19,6 +19,7 @@ pub mod coverage;
 pub mod faults;
 pub mod faulty;
 pub mod fleet;
+mod handling;
 mod judge;
 pub mod ledger;
 pub mod life;

@@ -16,10 +16,10 @@ use tokio::time::sleep;
 use crate::coverage::Met;
 use crate::faults::Fault;
 use crate::faulty::FaultyStore;
+use crate::handling::words;
 use crate::ledger::Use;
 use crate::life::Life;
 use crate::log::SlotNumber;
-use crate::upstream::words;
 use crate::world::{Invariant, World};
 
 /// What the ledger says about the request that a record is about: the answer of its effect, if there is one.

@@ -5,15 +5,18 @@ use crate::planted::Bug;
 use crate::rng::Rng;
 use crate::routes::Endpoint;
 
-/// Faults that are not drawn unless they are asked for, because the gate is known not to stand them. Each line says
-/// what it does; a line goes when the gate has learnt to.
+/// Faults that are not drawn unless they are asked for, because the gate is known not to stand them. Each line says why; a
+/// line goes when the gate has learnt to, and then every seed draws that fault.
 pub const SPARED: &[Fault] = &[
+    // A step of the wall clock below a minute is believed: leases and late windows end early by as much.
     Fault::ClockSteps,
-    Fault::BodyHangs,
-    Fault::SlowProbe,
+    // The keeper sleeps by the shortest lease it knew when it lay down: a shorter one that comes later lapses meanwhile.
     Fault::MixedLeases,
+    // A route's own time-out is not in full part of the window before which nobody may say "not applied".
     Fault::LateByTimeout,
+    // The guard's refusal is given even where it could not be recorded, so that it may differ the next time.
     Fault::StaleAction,
+    // Limiters count by the wall clock as it stands: once it was ahead, they stay shut until it gets there again.
     Fault::LimiterJumps,
 ];
 

@@ -82,11 +82,6 @@ pub enum Effects {
 }
 
 impl Endpoint {
-    /// The route of this name.
-    pub fn named(name: &str) -> Option<Endpoint> {
-        Endpoint::ALL.iter().copied().find(|endpoint| endpoint.name() == name)
-    }
-
     /// How often a request may take effect here.
     pub fn effects(self) -> Effects {
         match self {

@@ -290,11 +290,6 @@ impl World {
         lock(&self.slots).by_id.get(id).copied()
     }
 
-    /// How many scopes and keys there are.
-    pub fn slots(&self) -> usize {
-        lock(&self.slots).all.len()
-    }
-
     /// Which use of a key is the present one.
     pub fn current_use(&self, number: SlotNumber) -> u32 {
         lock(&self.slots).all[number].generation

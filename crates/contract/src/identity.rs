@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 
 use crate::hex::hex;
 use crate::key::is_header_name;
+use crate::limits::CALLER_CHARS_MAX;
 use crate::problem::{Kind, Problem};
 use crate::request::{Headers, trimmed};
 
@@ -49,7 +50,23 @@ impl Caller {
                 "the verified principal is empty or has a reserved prefix",
             ));
         }
-        Ok(Self { tenant, principal })
+        let caller = Self { tenant, principal };
+        caller.check().map(|()| caller)
+    }
+
+    /// Refuses names that a store could not keep: too long for an index, or with control characters.
+    pub fn check(&self) -> Result<(), Problem> {
+        let is_bad =
+            |name: &String| name.chars().count() > CALLER_CHARS_MAX || name.chars().any(char::is_control);
+        match [Some(&self.principal), self.tenant.as_ref()].into_iter().flatten().any(is_bad) {
+            true => Err(Problem::new(
+                Kind::IdentityMissing,
+                format!(
+                    "a principal or tenant has at most {CALLER_CHARS_MAX} characters and no control characters"
+                ),
+            )),
+            false => Ok(()),
+        }
     }
 }
 

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 /// Longest key, in characters, whatever the format.
 pub const KEY_CHARS_MAX: usize = 255;
+/// Longest name of a principal or tenant, in characters: more than any store's index should be asked to hold.
+pub const CALLER_CHARS_MAX: usize = 255;
 /// Deepest JSON that is canonicalised; deeper bodies are fingerprinted raw.
 pub const JSON_DEPTH_MAX: usize = 127;
 /// Integer literals beyond this magnitude do not survive a double; such bodies are fingerprinted raw.

@@ -90,7 +90,8 @@ fn wish(job: &Context, how: Claim, replaces: Option<Fence>) -> Wish {
         replaces: replaces.filter(|_| how != Claim::New),
         nonce: (job.shared.entropy)(),
         lease: job.route.lease,
-        late: job.route.late,
+        // A request that was sent in time may take effect until its own time-out, and the declared window after that.
+        late: job.route.deadline.unwrap_or_default() + job.route.late,
         guarantee: job.route.profile.guarantee,
         fingerprint: arrival.fingerprint,
         payload_hash: arrival.payload_hash,
@@ -299,7 +300,20 @@ impl Held<'_> {
         if outcome_unknown {
             parts.headers.insert(OUTCOME, HeaderValue::from_static("unknown"));
         }
-        match capture(&parts.headers, body, self.job.route.profile.stored.max_response_bytes).await {
+        let capturing = capture(&parts.headers, body, self.job.route.profile.stored.max_response_bytes);
+        let captured = match self.job.route.deadline {
+            Some(deadline) => tokio::time::timeout(deadline, capturing).await,
+            None => Ok(capturing.await),
+        };
+        let Ok(captured) = captured else {
+            measure::unknown(&self.job.route.name);
+            self.settle(Settlement::Unknown).await;
+            let mut response =
+                self.refused(&Problem::new(Kind::HandlerTimeout, "the answer did not end in time"));
+            response.headers_mut().insert(OUTCOME, HeaderValue::from_static("unknown"));
+            return response;
+        };
+        match captured {
             Captured::Whole(bytes) => {
                 Step::Captured.taken();
                 let kept = answer::kept(&parts, bytes.clone(), outcome_unknown);

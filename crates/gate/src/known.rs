@@ -7,6 +7,7 @@ use http::Response;
 use semel_contract::decide::Standing;
 use semel_contract::problem::{Kind, Problem};
 use semel_contract::profile::{Hashes, InFlight};
+use semel_contract::time::Timestamp;
 use semel_store::{Answer, Entry, Resolution, Resolved};
 
 use crate::answer;
@@ -98,11 +99,15 @@ impl Context {
     }
 
     /// Asks what became of it, and writes down what is found.
-    pub(crate) async fn probe(&self, entry: Option<Box<Entry>>) -> Result<(), Problem> {
+    pub(crate) async fn probe(&self, entry: Option<Box<Entry>>, looked_at: Timestamp) -> Result<(), Problem> {
         let unknown = |entry: Option<&Entry>| self.refusal(Kind::OutcomeUnknown, entry);
         let (Some(probe), Some(entry)) = (&self.shared.probe, entry) else { return Err(unknown(None)) };
         let resolution = match probe.ask(&entry).await {
             Finding::Applied(answer) => Resolution::Applied(answer),
+            // What was looked at before the window's end says nothing about what arrived after the look.
+            Finding::NotApplied if looked_at < entry.late_until => {
+                return Err(unknown(Some(&entry)).with("notBefore", entry.late_until.to_string()));
+            }
             Finding::NotApplied => Resolution::NotApplied,
             Finding::Unknown => return Err(unknown(Some(&entry))),
         };

@@ -75,6 +75,10 @@ where
         }
         Err(problem) => return refuse(problem),
     };
+    // A caller's fields are anybody's to fill in; what no store could keep is refused here, not there.
+    if let Err(problem) = verified.caller.check() {
+        return refuse(problem);
+    }
     Step::Identified.taken();
     let over_limit = limit::request(&shared, &route, &verified.caller).await;
     if (profile.limits.request_refuses_known || planted::is(Bug::ReplayCharged))
@@ -223,7 +227,7 @@ where
                 Decision::Replay => return Ok(context.replay(entry.as_deref())),
                 Decision::Wait => known = Some(context.wait().await?),
                 Decision::Accepted => return Ok(context.accepted()),
-                Decision::Probe => context.probe(entry).await?,
+                Decision::Probe => context.probe(entry, now).await?,
                 Decision::Refuse(kind) => return Err(context.refusal(kind, entry.as_deref())),
             }
         }
