@@ -1,8 +1,8 @@
 //! Connections that changed their protocol: bytes pass both ways until either side ends.
 
 use axum_core::body::Body;
-use http::header::{self, HeaderValue};
 use http::Response;
+use http::header::{self, HeaderValue};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;

@@ -78,7 +78,9 @@ impl Pool {
     async fn attempt(self: &Arc<Self>, mut loan: Loan, request: Request<Body>, activity: &Activity) -> Tried {
         let request = match self.addressed(request, &loan.sender) {
             Ok(request) => request,
-            Err(error) => return Tried::Broken(NoAnswer::NotSent(format!("the request has no address: {error}"))),
+            Err(error) => {
+                return Tried::Broken(NoAnswer::NotSent(format!("the request has no address: {error}")));
+            }
         };
         let late = activity.idle_for(self.upstream.timeout);
         let sent = async {

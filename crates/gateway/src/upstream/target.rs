@@ -59,11 +59,7 @@ impl Target {
 
     /// The same with scheme and authority, as HTTP/2 wants it.
     pub(crate) fn absolute(&self, path: PathAndQuery, authority: Authority) -> Result<Uri, http::Error> {
-        Uri::builder()
-            .scheme(self.scheme.clone())
-            .authority(authority)
-            .path_and_query(path)
-            .build()
+        Uri::builder().scheme(self.scheme.clone()).authority(authority).path_and_query(path).build()
     }
 }
 
@@ -72,8 +68,7 @@ impl FromStr for Target {
 
     fn from_str(text: &str) -> Result<Self, BadTarget> {
         let bad = |why: &str| BadTarget(format!("bad upstream {text:?}: {why}"));
-        let uri: Uri =
-            text.parse().map_err(|_| bad("expected something like http://127.0.0.1:3000"))?;
+        let uri: Uri = text.parse().map_err(|_| bad("expected something like http://127.0.0.1:3000"))?;
         let parts = uri.into_parts();
         let scheme = parts.scheme.filter(|scheme| [Scheme::HTTP, Scheme::HTTPS].contains(scheme));
         let scheme = scheme.ok_or_else(|| bad("it must begin with http:// or https://"))?;
@@ -119,9 +114,16 @@ mod tests {
 
     #[test]
     fn what_is_no_url_of_a_service_is_refused_with_a_reason() {
-        for text in
-            ["", "127.0.0.1:3000", "ftp://x", "http://", "http://u@x", "http://x?a", "http://x:", "http://x:99999"]
-        {
+        for text in [
+            "",
+            "127.0.0.1:3000",
+            "ftp://x",
+            "http://",
+            "http://u@x",
+            "http://x?a",
+            "http://x:",
+            "http://x:99999",
+        ] {
             let error = text.parse::<Target>().unwrap_err().to_string();
             assert!(error.contains("bad upstream"), "{text:?}: {error}");
         }
