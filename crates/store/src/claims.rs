@@ -351,6 +351,11 @@ pub trait ClaimStore: std::any::Any + Send + Sync {
     /// Whether the store can be used now.
     fn ready(&self) -> Reply<'_, ()>;
 
+    /// Whether it keeps answers in a form that it alone can write, so that no handler can settle in its own transaction.
+    fn writes_alone(&self) -> bool {
+        false
+    }
+
     /// Where waiters learn that a key may have changed. A hint may be lost; polling is the backstop.
     fn hints(&self) -> &Hints;
 }
