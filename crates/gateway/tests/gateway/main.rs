@@ -1,5 +1,6 @@
 //! The gateway end to end, over real sockets, before services that behave and services that do not.
 
+mod client;
 mod framing;
 mod identity;
 mod outcomes;
