@@ -1,9 +1,13 @@
 //! The one program of semel: reads the command line, wires the parts together, turns outcomes into exit codes.
 
 mod check;
+mod client;
 mod config;
+mod demo;
 mod exit;
 mod explain;
+mod storm;
+mod up;
 
 use std::process::ExitCode;
 
@@ -24,12 +28,15 @@ enum Command {
     Explain(Box<explain::Args>),
     /// Check a configuration and show the retention arithmetic.
     Check(check::Args),
+    /// Send a bounded retry storm and count the effects; without URL, to the demo, bare and then through the gate.
+    Storm(Box<storm::Args>),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Explain(args) => explain::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Storm(args) => storm::run(&args),
     };
     match outcome {
         Ok(exit) => ExitCode::from(exit as u8),

@@ -1,0 +1,3 @@
+//! `semel up`: everything in one command.
+
+pub(crate) mod stack;
