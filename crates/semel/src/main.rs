@@ -3,6 +3,7 @@
 mod check;
 mod client;
 mod config;
+mod conform;
 mod demo;
 mod exit;
 mod explain;
@@ -28,6 +29,8 @@ enum Command {
     Explain(Box<explain::Args>),
     /// Check a configuration and show the retention arithmetic.
     Check(check::Args),
+    /// Examine any server by the Idempotency-Key draft, from outside.
+    Conform(Box<conform::Args>),
     /// Send a bounded retry storm and count the effects; without URL, to the demo, bare and then through the gate.
     Storm(Box<storm::Args>),
 }
@@ -36,6 +39,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Explain(args) => explain::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Conform(args) => conform::run(&args),
         Command::Storm(args) => storm::run(&args),
     };
     match outcome {

@@ -41,7 +41,9 @@ impl Connection {
             }
             Err(Failure::NotConnected(last))
         };
-        timeout(within, opening).await.unwrap_or(Err(Failure::NotConnected("no connection in time".to_owned())))
+        timeout(within, opening)
+            .await
+            .unwrap_or(Err(Failure::NotConnected("no connection in time".to_owned())))
     }
 
     async fn speak(stream: TcpStream) -> Result<Self, Failure> {

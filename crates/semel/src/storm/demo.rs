@@ -41,7 +41,6 @@ async fn row(
     };
     let counter = Counter { target: url("/effects", effects)?, field: None, headers: http::HeaderMap::new() };
     let path = args.path.as_deref().unwrap_or("/orders");
-    let target =
-        url("/", service)?.at(path).map_err(|message| Stop::new(Exit::Usage, message))?;
+    let target = url("/", service)?.at(path).map_err(|message| Stop::new(Exit::Usage, message))?;
     one(args, seed, name, target, Some(counter)).await
 }
