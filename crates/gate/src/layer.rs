@@ -4,14 +4,16 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use axum_core::body::Body;
 use http::{Request, Response};
 use semel_contract::identity::Identity;
 use semel_contract::route::Params;
+use semel_contract::time::Timestamp;
 use semel_store::ClaimStore;
-use semel_store::clock::{Clock, SystemClock};
+use semel_store::clock::{Clock, StoreClock, SystemClock};
 use semel_store::limits::{Limiter, MemoryLimiter};
 use tokio::sync::Semaphore;
 use tower_layer::Layer;
@@ -44,6 +46,7 @@ pub struct GateBuilder {
     detached_max: usize,
     waiters_max: usize,
     waiters_per_key_max: usize,
+    observes: bool,
 }
 
 /// Why a gate cannot be built.
@@ -77,6 +80,7 @@ impl GateBuilder {
             detached_max: DETACHED_MAX,
             waiters_max: WAITERS_MAX,
             waiters_per_key_max: WAITERS_PER_KEY_MAX,
+            observes: false,
         }
     }
 
@@ -137,6 +141,13 @@ impl GateBuilder {
         self
     }
 
+    /// Changes nothing: requests pass, and what would have been done about known keys is counted.
+    #[must_use]
+    pub fn observe(mut self) -> Self {
+        self.observes = true;
+        self
+    }
+
     /// Checks everything and makes the layer.
     ///
     /// # Errors
@@ -164,6 +175,7 @@ impl GateBuilder {
             store: self.store,
             identity: self.identity,
             routes: self.routes.into_iter().map(Arc::new).collect(),
+            time: StoreClock::new(self.clock.read(), None),
             clock: self.clock,
             probe: self.probe,
             limiter: self.limiter,
@@ -171,6 +183,9 @@ impl GateBuilder {
             detached: Arc::new(Semaphore::new(self.detached_max)),
             waiters: Arc::new(Semaphore::new(self.waiters_max)),
             waiters_per_key_max: self.waiters_per_key_max,
+            detached_max: self.detached_max,
+            draining: AtomicBool::new(false),
+            observes: self.observes,
         })))
     }
 }
@@ -181,6 +196,7 @@ pub(crate) struct Shared {
     pub(crate) identity: Arc<dyn Identify>,
     pub(crate) routes: Vec<Arc<Route>>,
     pub(crate) clock: Arc<dyn Clock>,
+    time: StoreClock,
     pub(crate) probe: Option<Arc<dyn Probe>>,
     pub(crate) limiter: Arc<dyn Limiter>,
     pub(crate) entropy: Entropy,
@@ -188,9 +204,23 @@ pub(crate) struct Shared {
     pub(crate) detached: Arc<Semaphore>,
     pub(crate) waiters: Arc<Semaphore>,
     pub(crate) waiters_per_key_max: usize,
+    pub(crate) detached_max: usize,
+    /// No new work is begun.
+    pub(crate) draining: AtomicBool,
+    /// Nothing is enforced.
+    pub(crate) observes: bool,
 }
 
 impl Shared {
+    /// The time as it ticks: a wall clock that jumps does not shut a limiter, nor open it.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.time.now(self.clock.read())
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::SeqCst)
+    }
+
     /// The route that a request belongs to, with its path parameters.
     pub(crate) fn route<'a>(
         &'a self,

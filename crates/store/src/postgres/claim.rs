@@ -11,6 +11,7 @@ use semel_contract::time::{Timestamp, millis_of};
 use tokio_postgres::Row;
 
 use super::batch::Waiting;
+use super::clock::JUMP_MILLIS;
 use super::link::Trouble;
 use super::patience::Patience;
 use super::rows::{entry, fence_of, guarantee_number, pack, stored_nonce};
@@ -128,7 +129,7 @@ async fn insert(core: &Core, sent: &[(&[u8; 16], &Wish)]) -> Result<(Numbers, Ti
                 &column(|wish| wish.id.key.as_str()),
                 &number(|wish| stored_nonce(wish.nonce)),
                 &number(|wish| span(wish.lease)),
-                &number(|wish| span(wish.late)),
+                &number(|wish| late(wish.late)),
                 &guarantee,
                 &bytes(|wish| wish.fingerprint.as_ref().map(|of| of.bytes.as_slice())),
                 &version,
@@ -159,6 +160,11 @@ pub(super) fn version_number(wish: &Wish) -> Option<i16> {
 /// A duration in milliseconds, bounded so that adding it to a time cannot overflow.
 pub(super) fn span(duration: Duration) -> i64 {
     millis_of(duration).min(SPAN_MILLIS_MAX)
+}
+
+/// A late window, longer by what the server's clock may be set ahead without anybody noticing.
+pub(super) fn late(window: Duration) -> i64 {
+    span(window).saturating_add(JUMP_MILLIS)
 }
 
 /// A number that was drawn early but took its place late is drawn again: meanwhile another attempt may have had the key

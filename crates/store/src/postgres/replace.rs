@@ -9,7 +9,7 @@ use semel_contract::record::{Fence, Guarantee, State};
 use semel_contract::time::Timestamp;
 
 use super::Core;
-use super::claim::{span, version_number};
+use super::claim::{late, span, version_number};
 use super::link::{Trouble, Tx};
 use super::patience::Patience;
 use super::rows::{entry, fence_of, guarantee_number, pack, state_number, stored_nonce, stored_number};
@@ -185,7 +185,7 @@ async fn write_claim(tx: &Tx<'_>, old: Fence, wish: &Wish, now: Timestamp) -> Re
                 &wish.rotation.as_ref().map(<[u8; 16]>::as_slice),
                 &now.millis(),
                 &lease_until,
-                &(lease_until + span(wish.late)),
+                &(lease_until + late(wish.late)),
                 &about.endpoint,
                 &about.tenant,
                 &about.principal,
