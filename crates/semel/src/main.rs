@@ -33,6 +33,8 @@ enum Command {
     Conform(Box<conform::Args>),
     /// Send a bounded retry storm and count the effects; without URL, to the demo, bare and then through the gate.
     Storm(Box<storm::Args>),
+    /// Start everything in one command: a demo shop, the gate before it, and a page that shows what happens.
+    Up(up::Args),
 }
 
 fn main() -> ExitCode {
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
         Command::Check(args) => check::run(&args),
         Command::Conform(args) => conform::run(&args),
         Command::Storm(args) => storm::run(&args),
+        Command::Up(args) => up::run(&args),
     };
     match outcome {
         Ok(exit) => ExitCode::from(exit as u8),

@@ -7,7 +7,7 @@ use semel_store::sqlite::rusqlite::{self, Connection, OptionalExtension, Row};
 use serde::Serialize;
 
 /// What the customer can spend at first.
-const OPENING_BALANCE: i64 = 1_000_000;
+const OPENING_BALANCE: i64 = 100_000;
 /// Orders in a list.
 const LISTED_MAX: i64 = 1000;
 /// Longest name of an item.

@@ -1,6 +1,7 @@
 //! The storm without a URL: the demo shop, bare, and a second one behind the gate. Starts them and ends them.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use super::verdict::Row;
 use super::{Args, one};
@@ -8,25 +9,43 @@ use crate::client::Target;
 use crate::client::effects::Counter;
 use crate::demo::Shop;
 use crate::exit::{Exit, Stop};
-use crate::up::stack::{self, Scratch};
+use crate::up::stack::{self, Scratch, Served};
+
+/// How long work that is under way is waited for at the end.
+const DRAIN: Duration = Duration::from_secs(10);
 
 /// Storms both, and gives their rows, the gate's last.
 pub(crate) async fn storm(args: &Args, seed: u64) -> Result<Vec<Row>, Stop> {
-    let bare = stack::serve_shop(&shop(args)?).await?;
-    let before = row(args, seed, "bare", bare.address, bare.address).await?;
+    let (bare, address) = shop(args).await?;
+    let before = row(args, seed, "bare", address, address).await?;
     bare.stop();
-    let shop = stack::serve_shop(&shop(args)?).await?;
     let scratch = Scratch::new()?;
-    let gate = stack::gate_before(shop.address, scratch.path()).await?;
-    let after = row(args, seed, "through semel", gate.address, shop.address).await?;
-    gate.stop().await;
-    shop.stop();
+    let after = through_gate(args, seed, &scratch).await?;
     Ok(vec![before, after])
 }
 
-fn shop(args: &Args) -> Result<Shop, Stop> {
-    Shop::open(None, args.delay)
-        .map_err(|error| Stop::new(Exit::Io, format!("failed to open the demo shop: {error}")))
+async fn through_gate(args: &Args, seed: u64, scratch: &Scratch) -> Result<Row, Stop> {
+    let (shop, shop_address) = shop(args).await?;
+    let (listener, address) = listen().await?;
+    let store = stack::open_store(&scratch.path().join("semel.db"))?;
+    let gate = stack::gate(stack::upstream(&format!("http://{shop_address}"))?, store, listener)?;
+    let row = row(args, seed, "through semel", address, shop_address).await;
+    gate.stop(DRAIN).await;
+    shop.stop();
+    row
+}
+
+async fn listen() -> Result<(tokio::net::TcpListener, SocketAddr), Stop> {
+    let listener = stack::bind(SocketAddr::from(([127, 0, 0, 1], 0)), "the demo").await?;
+    let address = listener.local_addr();
+    Ok((listener, address.map_err(|error| Stop::new(Exit::Io, format!("failed to listen: {error}")))?))
+}
+
+async fn shop(args: &Args) -> Result<(Served, SocketAddr), Stop> {
+    let shop = Shop::open(None, args.delay)
+        .map_err(|error| Stop::new(Exit::Io, format!("failed to open the demo shop: {error}")))?;
+    let (listener, address) = listen().await?;
+    Ok((stack::serve(listener, shop.router()), address))
 }
 
 async fn row(
@@ -36,11 +55,13 @@ async fn row(
     service: SocketAddr,
     effects: SocketAddr,
 ) -> Result<Row, Stop> {
-    let url = |path: &str, address: SocketAddr| {
-        Target::parse(&format!("http://{address}{path}")).map_err(|message| Stop::new(Exit::Usage, message))
+    let usage = |message| Stop::new(Exit::Usage, message);
+    let counter = Counter {
+        target: Target::parse(&format!("http://{effects}/effects")).map_err(usage)?,
+        field: None,
+        headers: http::HeaderMap::new(),
     };
-    let counter = Counter { target: url("/effects", effects)?, field: None, headers: http::HeaderMap::new() };
     let path = args.path.as_deref().unwrap_or("/orders");
-    let target = url("/", service)?.at(path).map_err(|message| Stop::new(Exit::Usage, message))?;
-    one(args, seed, name, target, Some(counter)).await
+    let target = Target::parse(&format!("http://{service}")).and_then(|target| target.at(path));
+    one(args, seed, name, target.map_err(usage)?, Some(counter)).await
 }

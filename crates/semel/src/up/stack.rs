@@ -1,20 +1,22 @@
-//! The parts that `up` and `storm` start: the demo shop, and the gate before it.
+//! The parts that `up` and `storm` start: listeners, the store, small services, and the gate. Each is stopped by whoever
+//! started it.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use http::{Request, Response};
-use semel_gate::{Gate, GateLayer, Route};
+use semel_gate::{Gate, Route};
+use semel_store::ClaimStore;
 use semel_store::clock::SystemClock;
 use semel_store::sqlite::SqliteStore;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use crate::client::{self, Connection, Target};
-use crate::demo::Shop;
 use crate::exit::{Exit, Stop};
 
 /// A folder that is removed with everything in it.
@@ -43,45 +45,57 @@ impl Drop for Scratch {
 
 /// A service that answers until it is stopped.
 #[derive(Debug)]
-pub(crate) struct Served {
-    pub(crate) address: SocketAddr,
-    task: JoinHandle<()>,
-}
+pub(crate) struct Served(JoinHandle<()>);
 
 impl Served {
     pub(crate) fn stop(self) {
-        self.task.abort();
+        self.0.abort();
     }
 }
 
-/// Serves the shop on a free port of this machine.
-pub(crate) async fn serve_shop(shop: &Shop) -> Result<Served, Stop> {
-    serve(shop.router()).await
+/// Listens at an address, named in the message when that fails.
+pub(crate) async fn bind(address: SocketAddr, what: &str) -> Result<TcpListener, Stop> {
+    TcpListener::bind(address).await.map_err(|error| {
+        Stop::new(
+            Exit::Io,
+            format!("failed to listen on {address} ({what}): {error}; port 0 is any free one"),
+        )
+    })
 }
 
-async fn serve(router: Router) -> Result<Served, Stop> {
-    let failed = |error: std::io::Error| Stop::new(Exit::Io, format!("failed to listen: {error}"));
-    let listener = TcpListener::bind("127.0.0.1:0").await.map_err(failed)?;
-    let address = listener.local_addr().map_err(failed)?;
-    let task = tokio::spawn(async move { drop(axum::serve(listener, router).await) });
-    Ok(Served { address, task })
+/// Serves a router.
+pub(crate) fn serve(listener: TcpListener, router: Router) -> Served {
+    Served(tokio::spawn(async move { drop(axum::serve(listener, router).await) }))
 }
 
-pub(crate) struct RunningGate {
-    pub(crate) address: SocketAddr,
-    served: Served,
+/// Opens the embedded store.
+pub(crate) fn open_store(file: &Path) -> Result<Arc<dyn ClaimStore>, Stop> {
+    let store = SqliteStore::open(file, Arc::new(SystemClock))
+        .map_err(|error| Stop::new(Exit::Io, format!("failed to open {}: {error}", file.display())))?;
+    Ok(Arc::new(store))
 }
+
+pub(crate) type Upstream = Target;
+
+pub(crate) fn upstream(url: &str) -> Result<Upstream, Stop> {
+    Target::parse(url).map_err(|message| Stop::new(Exit::Usage, message))
+}
+
+pub(crate) struct RunningGate(Served);
+
 impl RunningGate {
-    pub(crate) async fn stop(self) {
-        self.served.stop();
+    pub(crate) async fn stop(self, _within: Duration) -> usize {
+        self.0.stop();
+        0
     }
 }
 
-pub(crate) async fn gate_before(upstream: SocketAddr, folder: &Path) -> Result<RunningGate, Stop> {
-    let store = SqliteStore::open(folder.join("semel.db"), Arc::new(SystemClock)).unwrap();
-    let gate: GateLayer =
-        Gate::on(Arc::new(store)).route(Route::new("orders", "POST /orders").unwrap()).build().unwrap();
-    let target = Target::parse(&format!("http://{upstream}/")).unwrap();
+pub(crate) fn gate(
+    target: Upstream,
+    store: Arc<dyn ClaimStore>,
+    listener: TcpListener,
+) -> Result<RunningGate, Stop> {
+    let gate = Gate::on(store).route(Route::any()).build().unwrap();
     let forward = move |request: Request<Body>| {
         let target = target.clone();
         async move {
@@ -97,6 +111,5 @@ pub(crate) async fn gate_before(upstream: SocketAddr, folder: &Path) -> Result<R
             response
         }
     };
-    let served = serve(Router::new().fallback(forward).layer(gate)).await?;
-    Ok(RunningGate { address: served.address, served })
+    Ok(RunningGate(serve(listener, Router::new().fallback(forward).layer(gate))))
 }
