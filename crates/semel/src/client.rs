@@ -4,6 +4,7 @@
 mod connection;
 pub(crate) mod effects;
 mod target;
+mod tls;
 
 use std::future::Future;
 use std::time::Duration;

@@ -132,6 +132,26 @@ async fn semel_passes_its_own_examination() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_server_behind_tls_is_examined_and_an_unknown_authority_is_not_believed() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = folder.path().join("ca.pem");
+    let origin = server::serve_tls(None, &authority).await;
+    let run = |believed: bool| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
+        command.args(["conform", &origin, "--json"]).env_remove("SSL_CERT_FILE");
+        if believed {
+            command.env("SSL_CERT_FILE", &authority);
+        }
+        tokio::task::spawn_blocking(move || command.output().expect("semel runs"))
+    };
+    let output = run(true).await.unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = run(false).await.unwrap();
+    assert_eq!(output.status.code(), Some(4));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("TLS"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_clause_is_one_line_with_its_section_and_its_level() {
     let origin = serve(Some(Fault::NeedsNoKey)).await;
     let output = conform(vec![origin.clone()]).await;

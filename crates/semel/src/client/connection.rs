@@ -7,11 +7,12 @@ use http::{HeaderMap, HeaderValue, Method, Request, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::{ANSWER_BYTES_MAX, Answer, Failure, Target};
+use super::{ANSWER_BYTES_MAX, Answer, Failure, Target, tls};
 
 /// An open connection.
 #[derive(Debug)]
@@ -35,7 +36,18 @@ impl Connection {
             let not_connected = |error: std::io::Error| Failure::NotConnected(error.to_string());
             for address in target.addresses().await.map_err(not_connected)? {
                 match TcpStream::connect(address).await {
-                    Ok(stream) => return Self::speak(stream).await,
+                    Ok(stream) => {
+                        // Without this a small request may wait for the acknowledgement of the one before. Only speed
+                        // is at stake.
+                        let _ = stream.set_nodelay(true);
+                        return match target.is_tls() {
+                            true => {
+                                let stream = tls::connect(target.host(), stream).await;
+                                Self::speak(stream.map_err(Failure::NotConnected)?).await
+                            }
+                            false => Self::speak(stream).await,
+                        };
+                    }
                     Err(error) => last = format!("{address}: {error}"),
                 }
             }
@@ -46,9 +58,7 @@ impl Connection {
             .unwrap_or(Err(Failure::NotConnected("no connection in time".to_owned())))
     }
 
-    async fn speak(stream: TcpStream) -> Result<Self, Failure> {
-        // Without this a small request may wait for the acknowledgement of the one before. Only speed is at stake.
-        let _ = stream.set_nodelay(true);
+    async fn speak(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Result<Self, Failure> {
         let (sender, connection) = http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| Failure::NotConnected(error.to_string()))?;

@@ -1,4 +1,4 @@
-//! Where a request goes: a URL, taken apart. Knows `http` only, and says so.
+//! Where a request goes: a URL, taken apart. Knows `http` and `https`.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,6 +8,7 @@ use http::{HeaderName, HeaderValue, Uri};
 /// A URL that can be sent to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
+    scheme: Scheme,
     host: String,
     port: u16,
     authority: String,
@@ -15,18 +16,16 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Reads `http://HOST[:PORT][/PATH]`; the scheme may be left out.
+    /// Reads `http://HOST[:PORT][/PATH]`, or the same with `https`; without a scheme it is `http`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let wrong = |why: &str| format!("{text:?} cannot be used as a URL: {why}");
         let whole = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
         let uri: Uri = whole.parse().map_err(|_| wrong("expected http://HOST[:PORT]/PATH"))?;
-        match uri.scheme() {
-            Some(scheme) if *scheme == Scheme::HTTP => {}
-            Some(scheme) if *scheme == Scheme::HTTPS => {
-                return Err(wrong("https is not spoken here: point at the http port behind the TLS proxy"));
-            }
-            Some(_) | None => return Err(wrong("only http:// is spoken here")),
-        }
+        let (scheme, port) = match uri.scheme() {
+            Some(scheme) if *scheme == Scheme::HTTP => (Scheme::HTTP, 80),
+            Some(scheme) if *scheme == Scheme::HTTPS => (Scheme::HTTPS, 443),
+            Some(_) | None => return Err(wrong("only http:// and https:// are spoken here")),
+        };
         let authority = uri.authority().ok_or_else(|| wrong("it has no host"))?;
         if authority.as_str().contains('@') {
             return Err(wrong("send credentials by a header, not in the URL"));
@@ -36,8 +35,9 @@ impl Target {
             return Err(wrong("it has no host"));
         }
         Ok(Self {
+            scheme,
             host,
-            port: authority.port_u16().unwrap_or(80),
+            port: authority.port_u16().unwrap_or(port),
             authority: authority.as_str().to_owned(),
             path: uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/")),
         })
@@ -53,6 +53,14 @@ impl Target {
     /// This target, or that path where the URL has none of its own.
     pub(crate) fn or_at(self, path: &str) -> Result<Self, String> {
         if self.path.as_str() == "/" { self.at(path) } else { Ok(self) }
+    }
+
+    pub(crate) fn is_tls(&self) -> bool {
+        self.scheme == Scheme::HTTPS
+    }
+
+    pub(crate) fn host(&self) -> &str {
+        &self.host
     }
 
     /// What belongs into the Host header.
@@ -75,7 +83,7 @@ impl Target {
 
 impl std::fmt::Display for Target {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "http://{}{}", self.authority, self.path)
+        write!(f, "{}://{}{}", self.scheme, self.authority, self.path)
     }
 }
 
@@ -97,6 +105,11 @@ mod tests {
         let target = Target::parse("http://[::1]:7400/orders?a=1").unwrap();
         assert_eq!((target.host.as_str(), target.port), ("::1", 7400));
         assert_eq!(target.to_string(), "http://[::1]:7400/orders?a=1");
+        let target = Target::parse("https://api.example.com/x").unwrap();
+        assert_eq!(
+            (target.is_tls(), target.port, target.to_string().as_str()),
+            (true, 443, "https://api.example.com/x")
+        );
         assert_eq!(Target::parse("localhost").unwrap().to_string(), "http://localhost/");
         assert_eq!(Target::parse("a:1").unwrap().or_at("/x").unwrap().to_string(), "http://a:1/x");
         assert_eq!(Target::parse("a:1/y").unwrap().or_at("/x").unwrap().to_string(), "http://a:1/y");
@@ -104,12 +117,9 @@ mod tests {
 
     #[test]
     fn what_cannot_be_sent_to_is_refused_with_the_reason() {
-        for (text, word) in [
-            ("https://a/", "https"),
-            ("ftp://a/", "only http"),
-            ("http://u:p@a/", "credentials"),
-            ("http:///x", "URL"),
-        ] {
+        for (text, word) in
+            [("ftp://a/", "only http"), ("http://u:p@a/", "credentials"), ("http:///x", "URL")]
+        {
             let error = Target::parse(text).unwrap_err();
             assert!(error.contains(word), "{text}: {error}");
         }

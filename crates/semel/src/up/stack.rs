@@ -95,7 +95,9 @@ pub(crate) fn gate(
     store: Arc<dyn ClaimStore>,
     listener: TcpListener,
 ) -> Result<RunningGate, Stop> {
-    let gate = Gate::on(store).route(Route::any()).build().unwrap();
+    let mut profile = semel_contract::profile::presets::ietf();
+    profile.key.presence = semel_contract::key::Presence::Optional;
+    let gate = Gate::on(store).route(Route::any().profile(profile)).build().unwrap();
     let forward = move |request: Request<Body>| {
         let target = target.clone();
         async move {

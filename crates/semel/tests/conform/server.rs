@@ -1,6 +1,7 @@
 //! A server that keeps the Idempotency-Key draft, except for one fault. Deliberately not built with semel.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,7 +11,10 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use rustls::pki_types::PrivateKeyDer;
 use serde_json::json;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 /// Long enough that requests sent together overlap.
 const WORK: Duration = Duration::from_millis(60);
@@ -53,12 +57,15 @@ enum Step {
 
 /// Serves on a free port, until the test ends.
 pub(crate) async fn serve(fault: Option<Fault>) -> String {
+    listen(router(fault)).await
+}
+
+fn router(fault: Option<Fault>) -> Router {
     let server = Arc::new(Server { fault, effects: Mutex::default(), known: Mutex::default() });
     let effects = |State(server): State<Arc<Server>>| async move {
         Json(json!({"effects": *server.effects.lock().unwrap()}))
     };
-    listen(Router::new().route("/orders", post(order)).route("/effects", get(effects)).with_state(server))
-        .await
+    Router::new().route("/orders", post(order)).route("/effects", get(effects)).with_state(server)
 }
 
 pub(crate) async fn listen(router: Router) -> String {
@@ -66,6 +73,46 @@ pub(crate) async fn listen(router: Router) -> String {
     let origin = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move { axum::serve(listener, router).await });
     origin
+}
+
+/// Serves by TLS, and writes down whom to believe.
+pub(crate) async fn serve_tls(fault: Option<Fault>, authority: &Path) -> String {
+    let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    std::fs::write(authority, certified.cert.pem()).unwrap();
+    let key = PrivateKeyDer::try_from(certified.signing_key.serialize_der()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certified.cert.der().clone()], key)
+        .unwrap();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let listener = Tls(listener, TlsAcceptor::from(Arc::new(config)));
+    tokio::spawn(async move { axum::serve(listener, router(fault)).await });
+    format!("https://localhost:{port}")
+}
+
+struct Tls(tokio::net::TcpListener, TlsAcceptor);
+
+impl axum::serve::Listener for Tls {
+    type Io = TlsStream<tokio::net::TcpStream>;
+    type Addr = std::net::SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        loop {
+            let (stream, address) = self.0.accept().await.unwrap();
+            // A client that does not believe us hangs up.
+            if let Ok(stream) = self.1.accept(stream).await {
+                return (stream, address);
+            }
+        }
+    }
+
+    fn local_addr(&self) -> std::io::Result<Self::Addr> {
+        self.0.local_addr()
+    }
 }
 
 async fn order(State(server): State<Arc<Server>>, headers: HeaderMap, body: Bytes) -> Response {
