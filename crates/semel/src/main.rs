@@ -7,6 +7,9 @@ mod conform;
 mod demo;
 mod exit;
 mod explain;
+mod logging;
+mod serve;
+mod store;
 mod storm;
 mod up;
 
@@ -29,6 +32,8 @@ enum Command {
     Explain(Box<explain::Args>),
     /// Check a configuration and show the retention arithmetic.
     Check(check::Args),
+    /// Run a part of semel until it is told to stop.
+    Serve(serve::Args),
     /// Examine any server by the Idempotency-Key draft, from outside.
     Conform(Box<conform::Args>),
     /// Send a bounded retry storm and count the effects; without URL, to the demo, bare and then through the gate.
@@ -41,6 +46,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Explain(args) => explain::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Serve(args) => serve::run(&args),
         Command::Conform(args) => conform::run(&args),
         Command::Storm(args) => storm::run(&args),
         Command::Up(args) => up::run(&args),

@@ -1,7 +1,6 @@
 //! `semel up`: everything in one command: the demo shop, the gate before it, a page that shows what happens, on one
 //! embedded database. Owns what is started and in which order; the parts are in `stack`.
 
-mod admin;
 mod counts;
 mod page;
 pub(crate) mod stack;
@@ -10,19 +9,24 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use axum::Router;
+use axum::http::header;
+use axum::routing::get;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use semel_contract::time::parse_duration;
-use semel_store::ClaimStore;
 use tokio::net::TcpListener;
 
 use crate::client;
 use crate::demo::Shop;
 use crate::exit::{Exit, Stop};
 use crate::output_failed;
+use crate::serve::admin::{Admin, admin_router};
+use crate::serve::gate::note_admin_address;
 use page::{Command, Facts, Page};
-use stack::{Served, Upstream};
+use stack::{Running, Served};
 
 /// How long work that is under way is waited for at the end.
 const DRAIN: Duration = Duration::from_secs(30);
@@ -75,24 +79,30 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
 
 async fn up(args: &Args) -> Result<Exit, Stop> {
     let mut signals = Signals::listen()?;
-    let data = folder(&args.data)?;
+    create(&args.data)?;
     let metrics = PrometheusBuilder::new()
         .install_recorder()
         .map_err(|error| Stop::new(Exit::Io, format!("failed to start counting: {error}")))?;
     let listener = stack::bind(args.listen, "--listen").await?;
-    let address = local(&listener)?;
-    let store = stack::open_store(&data.join("semel.db"))?;
-    let admin_listener = stack::bind(args.admin, "--admin").await?;
-    let admin_address = local(&admin_listener)?;
-    let admin = stack::serve(admin_listener, admin::router(Arc::clone(&store), metrics.clone()));
-    let parts = Parts { args, data, address, admin_address, store: Arc::clone(&store), metrics };
-    let (upstream, page, welcome) = match &args.upstream {
-        None => parts.demo().await?,
-        Some(url) => parts.upstream(url).await?,
+    let operators = stack::bind(args.admin, "--admin").await?;
+    let addresses = Addresses { gate: local(&listener)?, admin: local(&operators)? };
+    let prepared = stack::prepare(&args.data).await?;
+    let page = |facts, shop| Page {
+        facts,
+        shop,
+        store: Arc::clone(&prepared.store.records),
+        metrics: metrics.clone(),
     };
-    let gate = stack::gate(upstream, store, listener)?;
+    let (upstream, beside, welcome) = match &args.upstream {
+        None => demo(args, addresses, page).await?,
+        Some(url) => service(args, url, addresses, page).await?,
+    };
+    let gate = prepared.before(&upstream, listener)?;
+    let is_stopping = Arc::new(AtomicBool::new(false));
+    let admin = stack::serve(operators, admin(&gate, &is_stopping, addresses.admin, metrics));
     say(&welcome)?;
     signals.next().await;
+    is_stopping.store(true, Ordering::Relaxed);
     say("ending; what is under way is finished first\n")?;
     tokio::select! {
         biased;
@@ -102,66 +112,81 @@ async fn up(args: &Args) -> Result<Exit, Stop> {
         },
         () = signals.next() => return Err(Stop::new(Exit::Io, "ended at once, as asked twice")),
     }
-    page.stop();
+    beside.stop();
     admin.stop();
     Ok(Exit::Success)
 }
 
-/// What both ways to run have in common.
-struct Parts<'a> {
-    args: &'a Args,
-    data: PathBuf,
-    address: SocketAddr,
-    admin_address: SocketAddr,
-    store: Arc<dyn ClaimStore>,
-    metrics: PrometheusHandle,
+/// Where clients and operators connect.
+#[derive(Clone, Copy)]
+struct Addresses {
+    gate: SocketAddr,
+    admin: SocketAddr,
 }
 
-type Started = (Upstream, Served, String);
+/// The service's URL, what was started beside the gate, and what is said about it all.
+type Started = (String, Served, String);
 
-impl Parts<'_> {
-    /// The shop and the page, both behind the gate.
-    async fn demo(self) -> Result<Started, Stop> {
-        let shop = Shop::open(Some(&self.data.join("shop.db")), self.args.delay)
-            .map_err(|error| Stop::new(Exit::Io, format!("failed to open the demo shop: {error}")))?;
-        let listener = stack::bind(SocketAddr::from(([127, 0, 0, 1], 0)), "the demo shop").await?;
-        let shop_address = local(&listener)?;
-        let commands = demo_commands(self.address, &client::uuid()?);
-        let facts = self.facts(format!("http://{shop_address}"), true, commands);
-        let page_url = format!("http://{}/", self.address);
-        let welcome = welcome(&facts, &page_url);
-        let routes = shop.router();
-        let Self { store, metrics, .. } = self;
-        let page = Page { facts, shop: Some(shop), store, metrics };
-        let served = stack::serve(listener, routes.merge(page.router()));
-        let upstream = stack::upstream(&format!("http://{shop_address}"))?;
-        Ok((upstream, served, welcome))
-    }
+/// The shop and the page, both behind the gate.
+async fn demo(
+    args: &Args,
+    addresses: Addresses,
+    page: impl Fn(Facts, Option<Shop>) -> Page,
+) -> Result<Started, Stop> {
+    let shop = Shop::open(Some(&args.data.join("shop.db")), args.delay)
+        .map_err(|error| Stop::new(Exit::Io, format!("failed to open the demo shop: {error}")))?;
+    let listener = stack::bind(SocketAddr::from(([127, 0, 0, 1], 0)), "the demo shop").await?;
+    let url = format!("http://{}", local(&listener)?);
+    let commands = demo_commands(addresses.gate, &client::uuid()?);
+    let facts = facts(args, addresses, &url, commands);
+    let welcome = welcome(&facts, &format!("http://{}/", addresses.gate));
+    let routes = shop.router().merge(page(facts, Some(shop)).router());
+    Ok((url, stack::serve(listener, routes), welcome))
+}
 
-    /// Somebody's own service behind the gate, and the page beside it.
-    async fn upstream(self, url: &str) -> Result<Started, Stop> {
-        let upstream = stack::upstream(url)?;
-        let listener = stack::bind(self.args.page, "--page").await?;
-        let page_url = format!("http://{}/", local(&listener)?);
-        let commands = upstream_commands(self.address, self.admin_address, &client::uuid()?);
-        let facts = self.facts(url.to_owned(), false, commands);
-        let welcome = welcome(&facts, &page_url);
-        let Self { store, metrics, .. } = self;
-        let served = stack::serve(listener, Page { facts, shop: None, store, metrics }.router());
-        Ok((upstream, served, welcome))
-    }
+/// Somebody's own service behind the gate, and the page beside it.
+async fn service(
+    args: &Args,
+    url: &str,
+    addresses: Addresses,
+    page: impl Fn(Facts, Option<Shop>) -> Page,
+) -> Result<Started, Stop> {
+    let listener = stack::bind(args.page, "--page").await?;
+    let page_url = format!("http://{}/", local(&listener)?);
+    let commands = upstream_commands(addresses, &client::uuid()?);
+    let facts = facts(args, addresses, url, commands);
+    let welcome = welcome(&facts, &page_url);
+    Ok((url.to_owned(), stack::serve(listener, page(facts, None).router()), welcome))
+}
 
-    fn facts(&self, upstream: String, demo: bool, commands: Vec<Command>) -> Facts {
-        let data = std::path::absolute(&self.data).unwrap_or_else(|_| self.data.clone());
-        Facts {
-            gate: format!("http://{}", self.address),
-            upstream,
-            admin: format!("http://{}/", self.admin_address),
-            data: data.display().to_string(),
-            demo,
-            commands,
-        }
+fn facts(args: &Args, addresses: Addresses, upstream: &str, commands: Vec<Command>) -> Facts {
+    let data = std::path::absolute(&args.data).unwrap_or_else(|_| args.data.clone());
+    Facts {
+        gate: format!("http://{}", addresses.gate),
+        upstream: upstream.to_owned(),
+        admin: format!("http://{}/", addresses.admin),
+        data: data.display().to_string(),
+        demo: args.upstream.is_none(),
+        commands,
     }
+}
+
+/// What operators see, as on any gate, and what was counted.
+fn admin(
+    gate: &Running,
+    is_stopping: &Arc<AtomicBool>,
+    address: SocketAddr,
+    metrics: PrometheusHandle,
+) -> Router {
+    note_admin_address(&gate.store.backend, address);
+    let (store, gateway) = (gate.store.clone(), gate.gateway.clone());
+    let admin = Admin { store, gateway, is_stopping: Arc::clone(is_stopping) };
+    let text = move || {
+        let headers = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
+        let text = metrics.render();
+        async move { (headers, text) }
+    };
+    Router::new().route("/metrics", get(text)).fallback_service(admin_router(&admin, &gate.config))
 }
 
 const KEYED: &str = "-H 'Authorization: Bearer demo' -H 'Content-Type: application/json'";
@@ -178,7 +203,8 @@ fn demo_commands(gate: SocketAddr, key: &str) -> Vec<Command> {
     ]
 }
 
-fn upstream_commands(gate: SocketAddr, admin: SocketAddr, key: &str) -> Vec<Command> {
+fn upstream_commands(addresses: Addresses, key: &str) -> Vec<Command> {
+    let Addresses { gate, admin } = addresses;
     let keyed = format!("{KEYED} -H 'Idempotency-Key: \"{key}\"' -d '{{}}'");
     vec![
         Command {
@@ -216,10 +242,9 @@ fn say(text: &str) -> Result<(), Stop> {
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(|error| output_failed(&error))
 }
 
-fn folder(path: &Path) -> Result<PathBuf, Stop> {
-    std::fs::create_dir_all(path)
-        .map_err(|error| Stop::new(Exit::Io, format!("failed to create {}: {error}", path.display())))?;
-    Ok(path.to_owned())
+fn create(folder: &Path) -> Result<(), Stop> {
+    std::fs::create_dir_all(folder)
+        .map_err(|error| Stop::new(Exit::Io, format!("failed to create {}: {error}", folder.display())))
 }
 
 fn local(listener: &TcpListener) -> Result<SocketAddr, Stop> {

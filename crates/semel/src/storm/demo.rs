@@ -27,8 +27,7 @@ pub(crate) async fn storm(args: &Args, seed: u64) -> Result<Vec<Row>, Stop> {
 async fn through_gate(args: &Args, seed: u64, scratch: &Scratch) -> Result<Row, Stop> {
     let (shop, shop_address) = shop(args).await?;
     let (listener, address) = listen().await?;
-    let store = stack::open_store(&scratch.path().join("semel.db"))?;
-    let gate = stack::gate(stack::upstream(&format!("http://{shop_address}"))?, store, listener)?;
+    let gate = stack::prepare(scratch.path()).await?.before(&format!("http://{shop_address}"), listener)?;
     let row = row(args, seed, "through semel", address, shop_address).await;
     gate.stop(DRAIN).await;
     shop.stop();

@@ -3,21 +3,18 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
-use http::{Request, Response};
-use semel_gate::{Gate, Route};
-use semel_store::ClaimStore;
-use semel_store::clock::SystemClock;
-use semel_store::sqlite::SqliteStore;
+use semel_gateway::Gateway;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use crate::client::{self, Connection, Target};
+use crate::client;
+use crate::config::{self, Config, LogTo, Store, Variables};
 use crate::exit::{Exit, Stop};
+use crate::serve::{gate, plan};
+use crate::store::{self, Opened};
 
 /// A folder that is removed with everything in it.
 #[derive(Debug)]
@@ -68,50 +65,56 @@ pub(crate) fn serve(listener: TcpListener, router: Router) -> Served {
     Served(tokio::spawn(async move { drop(axum::serve(listener, router).await) }))
 }
 
-/// Opens the embedded store.
-pub(crate) fn open_store(file: &Path) -> Result<Arc<dyn ClaimStore>, Stop> {
-    let store = SqliteStore::open(file, Arc::new(SystemClock))
-        .map_err(|error| Stop::new(Exit::Io, format!("failed to open {}: {error}", file.display())))?;
-    Ok(Arc::new(store))
+/// A gate that is about to stand before a service: its settings, and its store, open.
+pub(crate) struct Prepared {
+    pub(crate) config: Config,
+    pub(crate) store: Opened,
 }
 
-pub(crate) type Upstream = Target;
-
-pub(crate) fn upstream(url: &str) -> Result<Upstream, Stop> {
-    Target::parse(url).map_err(|message| Stop::new(Exit::Usage, message))
+/// Opens a gate as it is without a configuration, with its records in this folder.
+pub(crate) async fn prepare(folder: &Path) -> Result<Prepared, Stop> {
+    let mut config = Config::load(None, &Variables::default())?;
+    config.store = Store::Sqlite(folder.join("semel.db").display().to_string());
+    config.gate.access_log = LogTo::Off;
+    let store = store::open(&config).await?;
+    Ok(Prepared { config, store })
 }
 
-pub(crate) struct RunningGate(Served);
+/// A gate that stands before a service.
+pub(crate) struct Running {
+    pub(crate) config: Config,
+    pub(crate) store: Opened,
+    pub(crate) gateway: Gateway,
+    accepting: JoinHandle<()>,
+    sweeper: JoinHandle<()>,
+}
 
-impl RunningGate {
-    pub(crate) async fn stop(self, _within: Duration) -> usize {
-        self.0.stop();
-        0
+impl Prepared {
+    /// Lets requests through to the service at this URL.
+    pub(crate) fn before(mut self, upstream: &str, listener: TcpListener) -> Result<Running, Stop> {
+        let target = config::target(upstream)
+            .map_err(|error| Stop::new(Exit::Usage, format!("--upstream: {error}")))?;
+        self.config.gate.set_upstream(target);
+        let plan = plan::plan(&self.config, false, &self.store)?;
+        let gateway = Gateway::new(plan).map_err(|error| Stop::new(Exit::Config, error))?;
+        let sweeper = gate::sweeper(&self.config, &self.store);
+        let accepts = gateway.clone();
+        let accepting = tokio::spawn(async move {
+            if let Err(error) = accepts.serve(listener).await {
+                tracing::error!(%error, "the listener failed");
+            }
+        });
+        let Self { config, store } = self;
+        Ok(Running { config, store, gateway, accepting, sweeper })
     }
 }
 
-pub(crate) fn gate(
-    target: Upstream,
-    store: Arc<dyn ClaimStore>,
-    listener: TcpListener,
-) -> Result<RunningGate, Stop> {
-    let mut profile = semel_contract::profile::presets::ietf();
-    profile.key.presence = semel_contract::key::Presence::Optional;
-    let gate = Gate::on(store).route(Route::any().profile(profile)).build().unwrap();
-    let forward = move |request: Request<Body>| {
-        let target = target.clone();
-        async move {
-            let (parts, body) = request.into_parts();
-            let body = axum::body::to_bytes(body, 1 << 20).await.unwrap();
-            let target = target.at(parts.uri.path()).unwrap();
-            let within = std::time::Duration::from_secs(30);
-            let mut connection = Connection::open(&target, within).await.unwrap();
-            let answer = connection.send(&target, &parts.method, &parts.headers, body, within).await.unwrap();
-            let mut response = Response::new(Body::from(answer.body));
-            *response.status_mut() = http::StatusCode::from_u16(answer.status).unwrap();
-            *response.headers_mut() = answer.headers;
-            response
-        }
-    };
-    Ok(RunningGate(serve(listener, Router::new().fallback(forward).layer(gate))))
+impl Running {
+    /// Takes nothing new and finishes what is under way; says how much was left at the end of the time.
+    pub(crate) async fn stop(self, within: Duration) -> usize {
+        let left = self.gateway.shut_down(within).await;
+        self.accepting.abort();
+        self.sweeper.abort();
+        left
+    }
 }
