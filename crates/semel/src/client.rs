@@ -35,6 +35,11 @@ impl Answer {
         (200..300).contains(&self.status)
     }
 
+    /// Whether the request was processed; where to look for its result may be said instead of the result.
+    pub(crate) fn is_processed(&self) -> bool {
+        (200..400).contains(&self.status)
+    }
+
     /// A header's value, where it is text.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).and_then(|value| value.to_str().ok())
@@ -49,7 +54,7 @@ impl Answer {
     /// The beginning of the body, for a message.
     pub(crate) fn glimpse(&self) -> String {
         let text = String::from_utf8_lossy(&self.body);
-        let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(160).collect();
+        let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(100).collect();
         line.trim().to_owned()
     }
 }

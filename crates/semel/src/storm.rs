@@ -27,6 +27,8 @@ use verdict::Row;
 const QUIET_LEAST: Duration = Duration::from_millis(300);
 const QUIET_WITHIN: Duration = Duration::from_secs(15);
 const CREDENTIAL: &str = "Bearer semel-storm";
+/// Copies of requests in one storm.
+const SENDINGS_MAX: u64 = 1_000_000;
 
 const DETAILS: &str = "\
 Without URL the demo shop is started and stormed twice: bare, then through the gate.
@@ -110,29 +112,35 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
+    let sendings = u64::from(args.requests) * u64::from(args.copies);
+    if sendings > SENDINGS_MAX {
+        let message = format!("--requests times --copies is {sendings}; at most {SENDINGS_MAX} are sent");
+        return Err(Stop::new(Exit::Usage, message));
+    }
     let seed = match args.seed {
         Some(seed) => seed,
         None => u64::from(
             getrandom::u32().map_err(|error| Stop::new(Exit::Io, format!("no random numbers: {error}")))?,
         ),
     };
-    let (rows, faults) = client::block_on(async {
-        match &args.url {
-            Some(url) => {
-                let row = service(args, url, seed).await?;
-                let faults = verdict::faults(&row);
-                Ok((vec![row], faults))
-            }
-            None => {
-                let rows = demo::storm(args, seed).await?;
-                // The bare service is there to be compared with: its duplicates are what is shown.
-                let faults = rows.last().map(verdict::faults).unwrap_or_default();
-                Ok((rows, faults))
-            }
+    let rows = client::block_on(async {
+        tokio::select! {
+            biased;
+            rows = storm(args, seed) => rows,
+            _ = tokio::signal::ctrl_c() => Err(Stop::new(Exit::Io, "the storm was broken off: nothing is known")),
         }
     })?;
+    // In the demo the bare service is there to be compared with: its duplicates are what is shown.
+    let faults = rows.last().map(verdict::faults).unwrap_or_default();
     print(args, seed, &rows, &faults)?;
     Ok(if faults.is_empty() { Exit::Success } else { Exit::Found })
+}
+
+async fn storm(args: &Args, seed: u64) -> Result<Vec<Row>, Stop> {
+    match &args.url {
+        Some(url) => Ok(vec![service(args, url, seed).await?]),
+        None => demo::storm(args, seed).await,
+    }
 }
 
 fn print(args: &Args, seed: u64, rows: &[Row], faults: &[String]) -> Result<(), Stop> {

@@ -22,9 +22,9 @@ use tokio::net::TcpListener;
 use crate::client;
 use crate::demo::Shop;
 use crate::exit::{Exit, Stop};
-use crate::output_failed;
 use crate::serve::admin::{Admin, admin_router};
 use crate::serve::gate::note_admin_address;
+use crate::{logging, output_failed};
 use page::{Command, Facts, Page};
 use stack::{Running, Served};
 
@@ -74,6 +74,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
             return Err(Stop::new(Exit::Usage, format!("{flag} {address}: {why}")));
         }
     }
+    logging::start();
     client::block_on(up(args))
 }
 

@@ -4,8 +4,11 @@
 #[path = "conform/server.rs"]
 mod server;
 
-use std::process::{Command, Output};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -109,12 +112,12 @@ async fn a_server_with_another_name_for_the_header_is_examined_under_that_name()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn semel_passes_its_own_examination() {
-    let effects = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let effects = Arc::new(AtomicU64::new(0));
     let count = Arc::clone(&effects);
     let create = move || {
-        let id = effects.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        let id = effects.fetch_add(1, Ordering::SeqCst);
         async move {
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
             (axum::http::StatusCode::CREATED, Json(json!({"id": id})))
         }
     };
@@ -122,13 +125,66 @@ async fn semel_passes_its_own_examination() {
         .route(Route::new("create-order", "POST /orders").unwrap())
         .build()
         .unwrap();
-    let read = move || async move { Json(json!(count.load(std::sync::atomic::Ordering::SeqCst))) };
+    let read = move || async move { Json(json!(count.load(Ordering::SeqCst))) };
     let router = Router::new().route("/orders", post(create)).route("/effects", get(read)).layer(gate);
     let origin = server::listen(router).await;
     let (code, report) = examined(&origin, &["--effects-url", &format!("{origin}/effects")]).await;
     assert_eq!(code, Some(0), "{report:#}");
     assert_eq!(with_result(&report, "pass").len(), 8, "{report:#}");
     assert_eq!(report["draft"], "draft-ietf-httpapi-idempotency-key-header-07");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_gateway_passes_before_a_service_that_knows_nothing_of_keys() {
+    let count = Arc::new(AtomicU64::new(0));
+    let (create, read) = (Arc::clone(&count), Arc::clone(&count));
+    let create = move || {
+        let id = create.fetch_add(1, Ordering::SeqCst);
+        async move {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            Json(json!({"id": id}))
+        }
+    };
+    let read = move || async move { Json(json!(read.load(Ordering::SeqCst))) };
+    let bare = Router::new().route("/orders", post(create)).route("/effects", get(read));
+    let upstream = server::listen(bare).await;
+    let effects = format!("{upstream}/effects");
+    for (flags, skipped) in [(vec!["--require-key"], vec![]), (vec![], vec!["presence"])] {
+        let gate = Gateway::start(&upstream, &flags);
+        let (code, report) = examined(&gate.url, &["--effects-url", &effects]).await;
+        assert_eq!(code, Some(0), "{report:#}");
+        assert_eq!(with_result(&report, "skipped"), skipped, "{report:#}");
+        assert_eq!(with_result(&report, "pass").len(), 8 - skipped.len());
+    }
+}
+
+/// A `semel serve gate` of its own.
+struct Gateway {
+    process: Child,
+    url: String,
+    _folder: tempfile::TempDir,
+}
+
+impl Gateway {
+    fn start(upstream: &str, flags: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
+        command.args(["serve", "gate", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+        command.args(["--upstream", upstream]).args(flags).current_dir(folder.path());
+        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("semel runs");
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let url = lines
+            .map_while(Result::ok)
+            .find_map(|line| Some(line.trim().strip_prefix("listening")?.trim().to_owned()));
+        Self { process, url: url.expect("it says where it listens"), _folder: folder }
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.process.kill().expect("it runs");
+        self.process.wait().expect("it ends");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

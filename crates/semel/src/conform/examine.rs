@@ -66,7 +66,7 @@ impl Examiner {
         }
         let outcome = judge::first(&reply, self.evidence(before).await?.effects);
         let Ok(answer) = reply else { return Ok(outcome) };
-        if answer.is_success() {
+        if answer.is_processed() {
             // A second request, under a key of its own, shows whether answers tell requests apart.
             let control = self.send(&fresh_key()?).await;
             self.answers_differ = control.is_ok_and(|control| control.body != answer.body);
@@ -82,7 +82,7 @@ impl Examiner {
         self.remember(&reply);
         let (name, value) = OPTIONAL;
         match &reply {
-            Ok(answer) if answer.is_success() && answer.header(name) == Some(value) => {
+            Ok(answer) if answer.is_processed() && answer.header(name) == Some(value) => {
                 let words = "keys are optional here: the answer says that it has no guarantee";
                 Ok(Outcome::Skipped(words.to_owned()))
             }
@@ -156,7 +156,7 @@ impl Examiner {
     /// Makes a first request under a key; a clause that builds on it cannot be told without.
     async fn prepare(&self, key: &HeaderValue) -> Result<Answer, Outcome> {
         match self.send(key).await {
-            Ok(answer) if answer.is_success() => Ok(answer),
+            Ok(answer) if answer.is_processed() => Ok(answer),
             Ok(answer) => {
                 Err(Outcome::Skipped(format!("the request before it was answered {}", answer.status)))
             }

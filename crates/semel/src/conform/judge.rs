@@ -37,7 +37,7 @@ pub(crate) fn refusal(reply: &Reply, status: u16, evidence: Evidence) -> Outcome
 pub(crate) fn first(reply: &Reply, effects: Option<i64>) -> Outcome {
     match reply {
         Err(failure) => Outcome::Fail(failure.to_string()),
-        Ok(answer) if !answer.is_success() => {
+        Ok(answer) if !answer.is_processed() => {
             let hint = match answer.status {
                 401 | 403 => "; give a credential by --header",
                 404 | 405 => "; give the path by --path",
@@ -78,7 +78,7 @@ pub(crate) fn concurrency(replies: &[Reply], evidence: Evidence) -> Outcome {
     for reply in replies {
         match reply {
             Err(failure) => return Outcome::Fail(failure.to_string()),
-            Ok(answer) if answer.is_success() => done.push(answer),
+            Ok(answer) if answer.is_processed() => done.push(answer),
             Ok(answer) if answer.status == 409 => conflicts += 1,
             Ok(answer) => {
                 return Outcome::Fail(format!("one was answered {}{}", answer.status, words_of(answer)));
@@ -119,7 +119,7 @@ pub(crate) fn scope(first: &Answer, other: &Reply, evidence: Evidence) -> Outcom
         Ok(answer) => answer,
         Err(failure) => return Outcome::Fail(failure.to_string()),
     };
-    if !other.is_success() {
+    if !other.is_processed() {
         return Outcome::Pass(format!("answered {}", other.status));
     }
     let is_same = difference(first, other).is_none();
