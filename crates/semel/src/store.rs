@@ -48,9 +48,13 @@ pub(crate) async fn open(config: &Config) -> Result<Opened, Stop> {
     Ok(Opened { records, backend })
 }
 
-/// Where limits are counted.
-pub(crate) fn limiter(config: &Config) -> Result<Fallback, Stop> {
-    let own: Arc<dyn Limiter> = Arc::new(MemoryLimiter::default());
+/// Where limits are counted: in Redis where there is one, else, and while it is away, beside the records; a file's process
+/// is alone with it and counts in memory.
+pub(crate) fn limiter(config: &Config, backend: &Backend) -> Result<Fallback, Stop> {
+    let own: Arc<dyn Limiter> = match backend {
+        Backend::Sqlite(_) => Arc::new(MemoryLimiter::default()),
+        Backend::Postgres(store) => Arc::new(store.limiter()),
+    };
     let Some(url) = &config.gate.redis else { return Ok(Fallback::new(Arc::clone(&own), own)) };
     let shared = RedisLimiter::at(url)
         .map_err(|error| Stop::new(Exit::Config, format!("gate.redis {}: {error}", config::redacted(url))))?;
@@ -63,7 +67,6 @@ fn sqlite(path: &str) -> Result<SqliteStore, Stop> {
             OpenError::Locked { .. } => "; stop that process, or name another file with --store",
             OpenError::Io(_) => "; is its folder there, and may this user write to it?",
             OpenError::TooNew { .. }
-            | OpenError::Foreign { .. }
             | OpenError::Corrupt(_)
             | OpenError::Setting { .. }
             | OpenError::SqliteTooOld { .. }

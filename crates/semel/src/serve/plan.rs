@@ -53,7 +53,8 @@ fn gate(
     upstream: &Upstream,
 ) -> Result<GateLayer, Stop> {
     let bad = |message: String| Stop::new(Exit::Config, message);
-    let mut gate = Gate::on(store.records.clone()).identity(callers).limiter(store::limiter(config)?);
+    let mut gate =
+        Gate::on(store.records.clone()).identity(callers).limiter(store::limiter(config, &store.backend)?);
     let bounds = config.gate.bounds;
     if let Some(max) = bounds.running {
         gate = gate.detached_max(max);
@@ -87,7 +88,12 @@ fn gate(
     }
     for route in &config.routes {
         let profile = if require_key { required(&route.profile) } else { route.profile.clone() };
-        let named = Route::new(&route.name, &route.pattern.to_string()).map_err(bad)?;
+        let mut named = Route::new(&route.name, &route.pattern.to_string()).map_err(bad)?;
+        named = named.was(route.was.iter().cloned());
+        if let Some(identity) = &route.identity {
+            let callers = Callers::new(identity, config.gate.trusted_peers.clone());
+            named = named.identity(callers.map_err(|error| bad(format!("route.{}: {error}", route.name)))?);
+        }
         gate = gate.route(timed(named.profile(profile), route.timing));
     }
     gate.build().map_err(|error| bad(error.to_string()))
