@@ -20,6 +20,7 @@ use crate::client::{self, Target, header_line};
 use crate::exit::{Exit, Stop};
 use crate::output_failed;
 use clause::{Clause, Outcome};
+use examine::Rigour;
 use subject::Subject;
 
 const CREDENTIAL: &str = "Bearer semel-conform";
@@ -81,6 +82,9 @@ pub(crate) struct Args {
     /// A clause that is not examined; may be repeated.
     #[arg(long, value_name = "CLAUSE")]
     skip: Vec<Clause>,
+    /// Also fail a server whose parser of keys is lax: a list of keys, a wrong escape, two header lines.
+    #[arg(long)]
+    strict: bool,
     /// How long to wait for an answer.
     #[arg(long, default_value = "30s", value_parser = duration)]
     timeout: Duration,
@@ -97,7 +101,8 @@ fn duration(text: &str) -> Result<Duration, String> {
 pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
     let subject = subject(args).map_err(|message| Stop::new(Exit::Usage, message))?;
     let url = subject.target.to_string();
-    let outcomes = client::block_on(examine::examine(subject, &args.skip))?;
+    let rigour = if args.strict { Rigour::Strict } else { Rigour::Usual };
+    let outcomes = client::block_on(examine::examine(subject, &args.skip, rigour))?;
     let text = if args.json {
         format!("{}\n", report::json(&url, &outcomes))
     } else {
