@@ -33,6 +33,7 @@ pub(crate) struct Arrival {
     pub(crate) rotation: Option<[u8; 16]>,
     pub(crate) first_sent: Option<Timestamp>,
     pub(crate) about: About,
+    pub(crate) params: Vec<(String, String)>,
 }
 
 /// What reading the key came to.
@@ -108,7 +109,8 @@ impl Arrival {
             request_id: request_id.to_owned(),
         };
         let first_sent = profile.age.map_or(Ok(None), |policy| policy.read(&lines, &key))?;
-        Ok(Self { id: Id { scope, key }, fingerprint, payload_hash, rotation, first_sent, about })
+        let params = params.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        Ok(Self { id: Id { scope, key }, fingerprint, payload_hash, rotation, first_sent, about, params })
     }
 }
 

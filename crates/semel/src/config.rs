@@ -14,10 +14,11 @@ use semel_contract::identity::Identity;
 use semel_contract::key::Format;
 use semel_contract::profile::{OnUnknown, Profile};
 use semel_contract::record::Guarantee;
+use semel_gateway::Callers;
 
 pub(crate) use describe::describe;
 pub(crate) use file::Mode;
-pub(crate) use gate::{AtRest, Gate, mode_name, target};
+pub(crate) use gate::{AtRest, Gate, target};
 pub(crate) use overrides::Variables;
 pub(crate) use route::{Endpoint, Route, Timing};
 pub(crate) use values::{LogTo, Setting, Store, redacted};
@@ -76,10 +77,12 @@ impl Config {
         routes.sort_by(|a, b| a.pattern.precedence(&b.pattern));
         refuse_clashes(&routes)?;
         let gate = Gate::of(file.gate)?;
+        let identity = file.identity.map_or(Identity::Authorization, |identity| identity.0);
+        Callers::check(&identity)?;
         Ok(Self {
             path: path.map(Path::to_path_buf),
             store: file.store.map(|store| store.0).unwrap_or_default(),
-            identity: file.identity.map_or(Identity::Authorization, |identity| identity.0),
+            identity,
             gate,
             defaults,
             timing,
