@@ -180,8 +180,7 @@ fn admin(
     metrics: PrometheusHandle,
 ) -> Router {
     note_admin_address(&gate.store.backend, address);
-    let (store, gateway) = (gate.store.clone(), gate.gateway.clone());
-    let admin = Admin { store, gateway, is_stopping: Arc::clone(is_stopping) };
+    let admin = Admin { store: gate.store.clone(), is_stopping: Arc::clone(is_stopping) };
     let text = move || {
         let headers = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
         let text = metrics.render();
