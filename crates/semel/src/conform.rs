@@ -30,15 +30,15 @@ const NOT_CREDENTIALS: [&str; 6] =
     ["accept", "accept-encoding", "accept-language", "content-type", "host", "user-agent"];
 
 const DETAILS: &str = "\
-About forty requests are sent, each with a key of its own unless a clause says otherwise. Unless a header line says
+About forty requests are sent, each with a key of its own unless a clause says otherwise. Unless a header line says \
 otherwise, they carry `Content-Type: application/json` and `Authorization: Bearer semel-conform`.
 
-With --effects-url effects are counted before and after: a JSON number, a list, or an object with a count in it. Without
-it, answers must tell requests apart (an id, a time); where they do not, a clause is skipped rather than passed. Nothing
+With --effects-url effects are counted before and after: a JSON number, a list, or an object with a count in it. Without \
+it, answers must tell requests apart (an id, a time); where they do not, a clause is skipped rather than passed. Nothing \
 else should have effects meanwhile.
 
-The other credential of the clause `scope` is --other-header; without that, every --header line but those of content
-negotiation is sent with another value. A server where keys are optional is examined with --skip presence, unless it says
+The other credential of the clause `scope` is --other-header; without that, every --header line but those of content \
+negotiation is sent with another value. A server where keys are optional is examined with --skip presence, unless it says \
 so itself by `Semel-Guarantee: none`.
 
 Exit code 1: a clause fails, whatever its level. Skipped clauses do not count.
@@ -56,6 +56,7 @@ pub(crate) struct Args {
     /// Where requests are sent; without this the URL's own path, else /orders.
     #[arg(long)]
     path: Option<String>,
+    /// The method of every request.
     #[arg(long, default_value = "POST")]
     method: Method,
     /// A header line, `Name: value`, such as a credential; may be repeated.
