@@ -18,7 +18,7 @@ use semel_contract::problem::{Kind, Problem};
 use semel_contract::record::{Fence, Guarantee, State};
 use semel_contract::time::Timestamp;
 use semel_store::clock::SLEW_PARTS;
-use semel_store::{Answer, Claimed, Entry, Settlement, StoreError, Wish, Written};
+use semel_store::{Answer, Claimed, Entry, Settlement, StoreError, Terms, Wish, Written};
 use tower_service::Service;
 
 use crate::answer::{self, OUTCOME};
@@ -97,10 +97,14 @@ pub(crate) fn wish(job: &Context, how: Claim, replaces: Option<Fence>) -> Wish {
         // The store's clock may run fast by one part in so many.
         late: (job.route.deadline.unwrap_or_default() + job.route.late) * (SLEW_PARTS + 1) / SLEW_PARTS,
         guarantee: job.route.profile.guarantee,
-        fingerprint: arrival.fingerprint,
+        fingerprint: arrival.fingerprints.first().copied(),
         payload_hash: arrival.payload_hash,
         rotation: arrival.rotation.filter(|_| !planted::is(Bug::RotationUnnoticed)),
         about: arrival.about.clone(),
+        terms: Some(Terms {
+            lifetime: job.route.profile.lifetime.clone(),
+            max_response_bytes: job.route.profile.stored.max_response_bytes,
+        }),
     }
 }
 

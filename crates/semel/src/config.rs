@@ -104,7 +104,6 @@ impl Config {
 
     /// What a gateway with these settings could not do, though each of them is safe.
     pub(crate) fn obstacles(&self) -> Vec<String> {
-        let is_encrypted = self.gate.at_rest.as_ref().is_some_and(|at_rest| at_rest.keys.is_some());
         let profiles = self.routes.iter().map(|route| (format!("route.{}", route.name), &route.profile));
         let without_routes = self.path.is_none().then(|| ("defaults".to_owned(), &self.defaults));
         let mut found = Vec::new();
@@ -118,10 +117,10 @@ impl Config {
                      calls semel.settle(); say store = \"postgres://…\", or guarantee = \"fenced\""
                 ));
             }
-            if is_encrypted {
+            if self.gate.at_rest.is_some() {
                 found.push(format!(
-                    "{name} is atomic, and what its handler settles by SQL would not be encrypted: remove gate.at_rest, or \
-                     say guarantee = \"fenced\""
+                    "{name} is atomic, and what its handler settles by SQL would be neither encrypted nor compressed: remove \
+                     gate.at_rest, or say guarantee = \"fenced\""
                 ));
             }
         }

@@ -48,13 +48,18 @@ pub(crate) async fn open(config: &Config) -> Result<Opened, Stop> {
     Ok(Opened { records, backend })
 }
 
-/// Where limits are counted.
-pub(crate) fn limiter(config: &Config) -> Result<Fallback, Stop> {
+/// Where limits are counted: in Redis where the settings name one, else where the records are if others see them too,
+/// else in this process.
+pub(crate) fn limiter(config: &Config, backend: &Backend) -> Result<Fallback, Stop> {
     let own: Arc<dyn Limiter> = Arc::new(MemoryLimiter::default());
-    let Some(url) = &config.gate.redis else { return Ok(Fallback::new(Arc::clone(&own), own)) };
+    let of_store: Arc<dyn Limiter> = match backend {
+        Backend::Sqlite(_) => Arc::clone(&own),
+        Backend::Postgres(store) => Arc::new(store.limiter()),
+    };
+    let Some(url) = &config.gate.redis else { return Ok(Fallback::new(of_store, own)) };
     let shared = RedisLimiter::at(url)
         .map_err(|error| Stop::new(Exit::Config, format!("gate.redis {}: {error}", config::redacted(url))))?;
-    Ok(Fallback::new(Arc::new(shared), own))
+    Ok(Fallback::new(Arc::new(shared), of_store))
 }
 
 fn sqlite(path: &str) -> Result<SqliteStore, Stop> {
@@ -63,7 +68,6 @@ fn sqlite(path: &str) -> Result<SqliteStore, Stop> {
             OpenError::Locked { .. } => "; stop that process, or name another file with --store",
             OpenError::Io(_) => "; is its folder there, and may this user write to it?",
             OpenError::TooNew { .. }
-            | OpenError::Foreign { .. }
             | OpenError::Corrupt(_)
             | OpenError::Setting { .. }
             | OpenError::SqliteTooOld { .. }

@@ -216,6 +216,10 @@ impl<S: ClaimStore + ?Sized> ClaimStore for AtRest<S> {
         self.inner.ready()
     }
 
+    fn writes_alone(&self) -> bool {
+        true
+    }
+
     fn hints(&self) -> &Hints {
         self.inner.hints()
     }

@@ -107,6 +107,17 @@ pub struct Wish {
     pub rotation: Option<[u8; 16]>,
     /// What is written down about the request.
     pub about: About,
+    /// What a settlement goes by that is made without semel, by SQL.
+    pub terms: Option<Terms>,
+}
+
+/// What the route says about keeping answers.
+#[derive(Clone, Debug)]
+pub struct Terms {
+    /// How long records live.
+    pub lifetime: Lifetime,
+    /// How large an answer may be.
+    pub max_response_bytes: u64,
 }
 
 /// What became of a wish.
@@ -339,6 +350,11 @@ pub trait ClaimStore: std::any::Any + Send + Sync {
 
     /// Whether the store can be used now.
     fn ready(&self) -> Reply<'_, ()>;
+
+    /// Whether it keeps answers in a form that it alone can write, so that no handler can settle in its own transaction.
+    fn writes_alone(&self) -> bool {
+        false
+    }
 
     /// Where waiters learn that a key may have changed. A hint may be lost; polling is the backstop.
     fn hints(&self) -> &Hints;

@@ -26,6 +26,8 @@ use crate::clock::{Clock, Reading};
 pub const LEASE: Duration = Duration::from_secs(30);
 /// How long after that a request of the suite may still take effect.
 pub const LATE: Duration = Duration::from_secs(60);
+/// A store whose clock may be set ahead unnoticed adds as much to the late window; none adds more.
+const LATE_ADDED_MAX: Duration = Duration::from_secs(60);
 
 /// A backend under test.
 pub trait Fixture: Send + Sync {
@@ -156,6 +158,7 @@ fn wish(id: &Id) -> Wish {
         fingerprint: Some(fingerprint(1)),
         payload_hash: None,
         rotation: None,
+        terms: None,
         about: About {
             endpoint: "create-order".to_owned(),
             principal: "alice".to_owned(),
@@ -389,7 +392,7 @@ pub async fn a_resolved_outcome_no_longer_accepts_its_holder(fixture: &impl Fixt
     {
         let id = id("alice");
         let fence = won(&*store, wish(&id)).await;
-        fixture.advance(past(LEASE + LATE)).await;
+        fixture.advance(past(LEASE + LATE + LATE_ADDED_MAX)).await;
         let resolved = store
             .resolve(&id, fence, resolution, &lifetime(), "carol", "looked")
             .await
@@ -419,9 +422,11 @@ pub async fn not_applied_is_refused_while_it_could_still_take_effect(fixture: &i
     };
     assert_eq!(resolve(fence).await, Resolved::NotUnknown, "a live claim is not unknown");
     fixture.advance(past(LEASE)).await;
-    let until = entry(&*store, &id).await.late_until;
+    let known = entry(&*store, &id).await;
+    let until = known.late_until;
+    assert!(until >= known.record.created_at.plus(LEASE + LATE), "the window is never shorter than declared");
     assert_eq!(resolve(fence).await, Resolved::TooEarly { until });
-    fixture.advance(past(LATE)).await;
+    fixture.advance(past(LATE + LATE_ADDED_MAX)).await;
     assert_eq!(resolve(Fence { number: fence.number, nonce: fence.nonce ^ 1 }).await, Resolved::NotUnknown);
     assert_eq!(resolve(fence).await, Resolved::Done);
     assert_eq!(standing(&*store, &id).await, Standing::Absent);
@@ -767,7 +772,10 @@ pub async fn a_clock_set_back_never_revives_or_repeats(fixture: &impl Fixture) {
 /// A wrong clock must not make a request run again.
 pub async fn a_clock_set_forward_never_expires_anything(fixture: &impl Fixture) {
     let store = fixture.store();
-    let (held, done) = (id("alice"), id("alice"));
+    let (held, done, expired) = (id("alice"), id("alice"), id("alice"));
+    let fence = won(&*store, wish(&expired)).await;
+    settle(&*store, &expired, fence, settled("x")).await;
+    fixture.advance(past(lifetime().record())).await;
     let fence = won(&*store, wish(&done)).await;
     settle(&*store, &done, fence, settled("x")).await;
     won(&*store, wish(&held)).await;
@@ -776,7 +784,12 @@ pub async fn a_clock_set_forward_never_expires_anything(fixture: &impl Fixture) 
     }
     assert_eq!(standing(&*store, &done).await, Standing::Settled);
     assert_eq!(standing(&*store, &held).await, Standing::Claimed);
-    assert_eq!(store.sweep(1000, Duration::ZERO).await.expect("the store answers").removed, 0);
+    assert_eq!(standing(&*store, &expired).await, Standing::Expired);
+    let swept = store.sweep(1000, Duration::ZERO).await.expect("the store answers");
+    assert_eq!(
+        swept.removed, 0,
+        "nothing is swept while nobody has confirmed the clock, not even what is expired"
+    );
 }
 
 /// A hint, but one that is given.

@@ -2,6 +2,8 @@
 
 mod framing;
 mod outcomes;
+mod patience;
 mod proxying;
+mod secure;
 mod upstream;
 mod world;

@@ -53,7 +53,8 @@ fn gate(
     upstream: &Upstream,
 ) -> Result<GateLayer, Stop> {
     let bad = |message: String| Stop::new(Exit::Config, message);
-    let mut gate = Gate::on(store.records.clone()).identity(callers).limiter(store::limiter(config)?);
+    let mut gate =
+        Gate::on(store.records.clone()).identity(callers).limiter(store::limiter(config, &store.backend)?);
     let bounds = config.gate.bounds;
     if let Some(max) = bounds.running {
         gate = gate.detached_max(max);
@@ -92,7 +93,7 @@ fn gate(
             probes.add(&route.name, template, &route.pattern.params()).map_err(named)?;
         }
         let profile = if require_key { required(&route.profile) } else { route.profile.clone() };
-        let named = Route::new(&route.name, &route.pattern.to_string()).map_err(bad)?;
+        let named = Route::new(&route.name, &route.pattern.to_string()).map_err(bad)?.was(route.was.clone());
         gate = gate.route(timed(named.profile(profile), route.timing));
     }
     gate.probe(probes).build().map_err(|error| bad(error.to_string()))

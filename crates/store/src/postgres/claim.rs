@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_contract::decide::{Claim, Standing};
+use semel_contract::profile::Anchor;
 use semel_contract::record::State;
 use semel_contract::time::{Timestamp, millis_of};
 use tokio_postgres::Row;
@@ -141,6 +142,9 @@ async fn insert(core: &Core, sent: &[(&[u8; 16], &Wish)]) -> Result<(Numbers, Ti
                 &generated,
                 &headers,
                 &column(|wish| &wish.about.request_id),
+                &sent.iter().map(|(_, wish)| lifetime_millis(wish)).collect::<Vec<_>>(),
+                &sent.iter().map(|(_, wish)| anchor_number(wish)).collect::<Vec<_>>(),
+                &sent.iter().map(|(_, wish)| response_bytes(wish)).collect::<Vec<_>>(),
             ],
         )
         .await?;
@@ -155,6 +159,24 @@ fn number_of(row: &Row) -> Option<([u8; 16], (i64, bool))> {
 /// The stored number of a fingerprint's version.
 pub(super) fn version_number(wish: &Wish) -> Option<i16> {
     wish.fingerprint.as_ref().map(|of| i16::from(of.version as u8))
+}
+
+/// How long a record lives that is settled by SQL.
+pub(super) fn lifetime_millis(wish: &Wish) -> Option<i64> {
+    wish.terms.as_ref().map(|terms| span(terms.lifetime.record()).max(1))
+}
+
+/// From when that counts.
+pub(super) fn anchor_number(wish: &Wish) -> Option<i16> {
+    wish.terms.as_ref().map(|terms| match terms.lifetime.anchor {
+        Anchor::Created => 1,
+        Anchor::Settled => 2,
+    })
+}
+
+/// How large an answer may be that is settled by SQL.
+pub(super) fn response_bytes(wish: &Wish) -> Option<i32> {
+    wish.terms.as_ref().map(|terms| i32::try_from(terms.max_response_bytes).unwrap_or(i32::MAX))
 }
 
 /// A duration in milliseconds, bounded so that adding it to a time cannot overflow.

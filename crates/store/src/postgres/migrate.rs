@@ -21,6 +21,7 @@ const MIGRATIONS: &[Migration] = &[
     Migration { number: 1, name: "records", sql: include_str!("migrations/0001_records.sql"), works_for: 1 },
     Migration { number: 2, name: "settle", sql: include_str!("migrations/0002_settle.sql"), works_for: 1 },
     Migration { number: 3, name: "roles", sql: include_str!("migrations/0003_roles.sql"), works_for: 1 },
+    Migration { number: 4, name: "budgets", sql: include_str!("migrations/0004_budgets.sql"), works_for: 3 },
 ];
 
 /// The lock under which migrations are applied: "semel" in ASCII.
