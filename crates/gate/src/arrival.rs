@@ -34,6 +34,7 @@ pub(crate) struct Arrival {
     pub(crate) rotation: Option<[u8; 16]>,
     pub(crate) first_sent: Option<Timestamp>,
     pub(crate) about: About,
+    pub(crate) params: Vec<(String, String)>,
     /// What it would have been under the endpoint's former names.
     pub(crate) formers: Vec<Former>,
 }
@@ -128,6 +129,7 @@ impl Arrival {
             request_id: request_id.to_owned(),
         };
         let first_sent = profile.age.map_or(Ok(None), |policy| policy.read(&lines, &key))?;
+        let params = params.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         Ok(Self {
             id: Id { scope, key },
             fingerprints: current,
@@ -135,6 +137,7 @@ impl Arrival {
             rotation,
             first_sent,
             about,
+            params,
             formers,
         })
     }

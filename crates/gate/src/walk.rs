@@ -187,6 +187,10 @@ fn request_id(shared: &Shared, headers: &http::HeaderMap) -> String {
     }
 }
 
+/// What stands for a key in logs, found in the extensions of every answer to a keyed request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyHash(pub String);
+
 /// A keyed request that is being decided upon.
 pub(crate) struct Deciding<S> {
     job: Option<Job<S>>,
@@ -216,6 +220,7 @@ where
             request_id = self.context.request_id,
             key
         );
+        let hash = KeyHash(key);
         let mut response = match self.decide().instrument(span).await {
             Ok(response) => response,
             Err(problem) => {
@@ -227,6 +232,7 @@ where
         if !response.headers().contains_key(answer::GUARANTEE) {
             answer::mark(response.headers_mut(), profile, profile.guarantee);
         }
+        response.extensions_mut().insert(hash);
         Step::Answered.taken();
         response
     }

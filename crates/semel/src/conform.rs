@@ -20,6 +20,7 @@ use crate::client::{self, Target, header_line};
 use crate::exit::{Exit, Stop};
 use crate::output_failed;
 use clause::{Clause, Outcome};
+use examine::Rigour;
 use subject::Subject;
 
 const CREDENTIAL: &str = "Bearer semel-conform";
@@ -29,15 +30,15 @@ const NOT_CREDENTIALS: [&str; 6] =
     ["accept", "accept-encoding", "accept-language", "content-type", "host", "user-agent"];
 
 const DETAILS: &str = "\
-About forty requests are sent, each with a key of its own unless a clause says otherwise. Unless a header line says
+About forty requests are sent, each with a key of its own unless a clause says otherwise. Unless a header line says \
 otherwise, they carry `Content-Type: application/json` and `Authorization: Bearer semel-conform`.
 
-With --effects-url effects are counted before and after: a JSON number, a list, or an object with a count in it. Without
-it, answers must tell requests apart (an id, a time); where they do not, a clause is skipped rather than passed. Nothing
+With --effects-url effects are counted before and after: a JSON number, a list, or an object with a count in it. Without \
+it, answers must tell requests apart (an id, a time); where they do not, a clause is skipped rather than passed. Nothing \
 else should have effects meanwhile.
 
-The other credential of the clause `scope` is --other-header; without that, every --header line but those of content
-negotiation is sent with another value. A server where keys are optional is examined with --skip presence, unless it says
+The other credential of the clause `scope` is --other-header; without that, every --header line but those of content \
+negotiation is sent with another value. A server where keys are optional is examined with --skip presence, unless it says \
 so itself by `Semel-Guarantee: none`.
 
 Exit code 1: a clause fails, whatever its level. Skipped clauses do not count.
@@ -55,6 +56,7 @@ pub(crate) struct Args {
     /// Where requests are sent; without this the URL's own path, else /orders.
     #[arg(long)]
     path: Option<String>,
+    /// The method of every request.
     #[arg(long, default_value = "POST")]
     method: Method,
     /// A header line, `Name: value`, such as a credential; may be repeated.
@@ -81,6 +83,9 @@ pub(crate) struct Args {
     /// A clause that is not examined; may be repeated.
     #[arg(long, value_name = "CLAUSE")]
     skip: Vec<Clause>,
+    /// Also fail a server whose parser of keys is lax: a list of keys, a wrong escape, two header lines.
+    #[arg(long)]
+    strict: bool,
     /// How long to wait for an answer.
     #[arg(long, default_value = "30s", value_parser = duration)]
     timeout: Duration,
@@ -97,7 +102,8 @@ fn duration(text: &str) -> Result<Duration, String> {
 pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
     let subject = subject(args).map_err(|message| Stop::new(Exit::Usage, message))?;
     let url = subject.target.to_string();
-    let outcomes = client::block_on(examine::examine(subject, &args.skip))?;
+    let rigour = if args.strict { Rigour::Strict } else { Rigour::Usual };
+    let outcomes = client::block_on(examine::examine(subject, &args.skip, rigour))?;
     let text = if args.json {
         format!("{}\n", report::json(&url, &outcomes))
     } else {

@@ -48,17 +48,18 @@ pub(crate) async fn open(config: &Config) -> Result<Opened, Stop> {
     Ok(Opened { records, backend })
 }
 
-/// Where limits are counted: in Redis where there is one, else, and while it is away, beside the records; a file's process
-/// is alone with it and counts in memory.
+/// Where limits are counted: in Redis where the settings name one, else where the records are if others see them too,
+/// else in this process.
 pub(crate) fn limiter(config: &Config, backend: &Backend) -> Result<Fallback, Stop> {
-    let own: Arc<dyn Limiter> = match backend {
-        Backend::Sqlite(_) => Arc::new(MemoryLimiter::default()),
+    let own: Arc<dyn Limiter> = Arc::new(MemoryLimiter::default());
+    let of_store: Arc<dyn Limiter> = match backend {
+        Backend::Sqlite(_) => Arc::clone(&own),
         Backend::Postgres(store) => Arc::new(store.limiter()),
     };
-    let Some(url) = &config.gate.redis else { return Ok(Fallback::new(Arc::clone(&own), own)) };
+    let Some(url) = &config.gate.redis else { return Ok(Fallback::new(of_store, own)) };
     let shared = RedisLimiter::at(url)
         .map_err(|error| Stop::new(Exit::Config, format!("gate.redis {}: {error}", config::redacted(url))))?;
-    Ok(Fallback::new(Arc::new(shared), own))
+    Ok(Fallback::new(Arc::new(shared), of_store))
 }
 
 fn sqlite(path: &str) -> Result<SqliteStore, Stop> {

@@ -33,15 +33,15 @@ const SENDINGS_MAX: u64 = 1_000_000;
 const DETAILS: &str = "\
 Without URL the demo shop is started and stormed twice: bare, then through the gate.
 
-Every request is sent several times at once under one idempotency key; some clients give up waiting, some hang up, and
-every request is sent again until it has a final answer. Unless a header line says otherwise, requests carry
+Every request is sent several times at once under one idempotency key; some clients give up waiting, some hang up, and \
+every request is sent again until it has a final answer. Unless a header line says otherwise, requests carry \
 `Content-Type: application/json` and `Authorization: Bearer semel-storm`.
 
-Effects are counted at --effects-url, before and after: a JSON number, a list, or an object with a count in it. Without
-that URL they are not known; what is judged then is whether any request got two different answers, and where answers do
+Effects are counted at --effects-url, before and after: a JSON number, a list, or an object with a count in it. Without \
+that URL they are not known; what is judged then is whether any request got two different answers, and where answers do \
 not tell one request from another, that is said and counts as a fault.
 
-Exit code 1: effects differ from the number of requests (of the gate's row, in the demo), or a request was refused, never
+Exit code 1: effects differ from the number of requests (of the gate's row, in the demo), or a request was refused, never \
 answered, or answered in two different ways.
 
 Examples:
@@ -72,6 +72,7 @@ pub(crate) struct Args {
     /// What decides who gives up and who hangs up; a random number without this.
     #[arg(long)]
     seed: Option<u64>,
+    /// The method of every request.
     #[arg(long, default_value = "POST")]
     method: Method,
     /// Where requests are sent; without this the URL's own path, else /orders.
@@ -83,8 +84,8 @@ pub(crate) struct Args {
     /// The header that carries the key.
     #[arg(long, value_name = "NAME", default_value = "Idempotency-Key")]
     key_header: HeaderName,
-    /// The body; {n} becomes the request's number.
-    #[arg(long, default_value = r#"{"item":"tea {n}","amount":1}"#)]
+    /// The body; {number} becomes the request's number.
+    #[arg(long, default_value = r#"{"item":"tea {number}","amount":1}"#)]
     body: String,
     /// How long a patient client waits for an answer.
     #[arg(long, default_value = "30s", value_parser = duration)]

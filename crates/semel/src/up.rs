@@ -32,10 +32,10 @@ use stack::{Running, Served};
 const DRAIN: Duration = Duration::from_secs(30);
 
 const DETAILS: &str = "\
-Without --upstream a demo shop is started behind the gate, and the page is at / of the gate's address. With --upstream the
+Without --upstream a demo shop is started behind the gate, and the page is at / of the gate's address. With --upstream the \
 gate stands before that service, whose paths are all its own, and the page has an address of its own (--page).
 
-Orders and records lie in the folder of --data and are there again at the next start. SIGTERM or Ctrl-C ends it in good
+Orders and records lie in the folder of --data and are there again at the next start. SIGTERM or Ctrl-C ends it in good \
 order; a second one ends it at once.";
 
 /// Start everything in one command: a demo shop, the gate before it, and a page that shows what happens.
@@ -180,8 +180,7 @@ fn admin(
     metrics: PrometheusHandle,
 ) -> Router {
     note_admin_address(&gate.store.backend, address);
-    let (store, gateway) = (gate.store.clone(), gate.gateway.clone());
-    let admin = Admin { store, gateway, is_stopping: Arc::clone(is_stopping) };
+    let admin = Admin { store: gate.store.clone(), is_stopping: Arc::clone(is_stopping) };
     let text = move || {
         let headers = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
         let text = metrics.render();

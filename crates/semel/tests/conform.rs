@@ -77,6 +77,16 @@ async fn a_server_that_takes_any_text_for_a_key_fails_syntax() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_only_looks_at_the_quotes_fails_syntax_when_it_is_examined_strictly() {
+    let origin = serve(Some(Fault::LooksAtQuotes)).await;
+    let (code, report) = examined(&origin, &[]).await;
+    assert_eq!(code, Some(0), "{report:#}");
+    assert!(report["clauses"][2]["why"].as_str().unwrap().contains("two header lines"), "{report:#}");
+    let (code, report) = examined(&origin, &["--strict"]).await;
+    assert_eq!((code, with_result(&report, "fail")), (Some(1), vec!["syntax".to_owned()]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_runs_retries_fails_replay() {
     fails_only(Some(Fault::RunsRetries), &["replay"]).await;
 }
@@ -128,7 +138,8 @@ async fn semel_passes_its_own_examination() {
     let read = move || async move { Json(json!(count.load(Ordering::SeqCst))) };
     let router = Router::new().route("/orders", post(create)).route("/effects", get(read)).layer(gate);
     let origin = server::listen(router).await;
-    let (code, report) = examined(&origin, &["--effects-url", &format!("{origin}/effects")]).await;
+    let (code, report) =
+        examined(&origin, &["--effects-url", &format!("{origin}/effects"), "--strict"]).await;
     assert_eq!(code, Some(0), "{report:#}");
     assert_eq!(with_result(&report, "pass").len(), 8, "{report:#}");
     assert_eq!(report["draft"], "draft-ietf-httpapi-idempotency-key-header-07");
@@ -151,7 +162,7 @@ async fn the_gateway_passes_before_a_service_that_knows_nothing_of_keys() {
     let effects = format!("{upstream}/effects");
     for (flags, skipped) in [(vec!["--require-key"], vec![]), (vec![], vec!["presence"])] {
         let gate = Gateway::start(&upstream, &flags);
-        let (code, report) = examined(&gate.url, &["--effects-url", &effects]).await;
+        let (code, report) = examined(&gate.url, &["--effects-url", &effects, "--strict"]).await;
         assert_eq!(code, Some(0), "{report:#}");
         assert_eq!(with_result(&report, "skipped"), skipped, "{report:#}");
         assert_eq!(with_result(&report, "pass").len(), 8 - skipped.len());

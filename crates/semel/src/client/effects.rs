@@ -100,6 +100,24 @@ mod tests {
         assert_eq!(count(br#"{"a": 1, "b": 2}"#, Some("b")), Ok(2));
     }
 
+    #[tokio::test]
+    async fn a_count_is_believed_once_it_stands_still() {
+        use std::sync::atomic::{AtomicU64, Ordering};
+        let reads = std::sync::Arc::new(AtomicU64::new(0));
+        // The last effect comes when the count has been read five times.
+        let read = move || {
+            let count = reads.fetch_add(1, Ordering::SeqCst).min(5);
+            async move { axum::Json(count) }
+        };
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let router = axum::Router::new().route("/", axum::routing::get(read));
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        let counter =
+            Counter { target: Target::parse(&url).unwrap(), field: None, headers: HeaderMap::new() };
+        assert_eq!(counter.settled(Duration::from_millis(1), Duration::from_secs(60)).await, Ok(5));
+    }
+
     #[test]
     fn what_cannot_be_told_is_not_guessed() {
         for body in ["x", r#""7""#, r#"{"a": 1, "b": 2}"#, "{}", "-1", r#"{"a": "7"}"#] {

@@ -9,6 +9,7 @@ use semel_contract::profile::{self, FirstSent, OnUnknown, Profile, presets};
 use semel_contract::route::{Params, Pattern, SAFE_METHODS};
 use semel_contract::scope::ScopePolicy;
 use semel_contract::staleness::{Staleness, Submitted};
+use semel_gateway::Probes;
 
 use super::file::{self, AgeFrom, LimitWord, Refuses, ScopePart, Settings};
 use super::values::OneOf;
@@ -83,6 +84,9 @@ impl Route {
             Some(OneOf::Word(_)) | None => None,
         };
         let pattern = matches.0.pattern(&profile.methods)?;
+        if let Some(template) = &probe {
+            Probes::check(template, &pattern.params()).map_err(|error| format!("on_unknown: {error}"))?;
+        }
         let timing = Timing::of(&settings)?;
         let identity = settings.identity.map(|identity| identity.0);
         let was = settings.was.unwrap_or_default();

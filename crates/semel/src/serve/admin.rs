@@ -7,7 +7,6 @@ use std::time::Duration;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
-use semel_gateway::Gateway;
 use semel_store::ClaimStore;
 
 use crate::config::Config;
@@ -21,8 +20,6 @@ const READY_WITHIN: Duration = Duration::from_secs(2);
 pub(crate) struct Admin {
     /// The store.
     pub(crate) store: Opened,
-    /// The gateway.
-    pub(crate) gateway: Gateway,
     /// Set when the gateway takes no more requests.
     pub(crate) is_stopping: Arc<AtomicBool>,
 }

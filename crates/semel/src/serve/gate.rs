@@ -113,11 +113,7 @@ async fn serve(args: &Args, config: Config) -> Result<Exit, Stop> {
     for warning in config.warnings() {
         tracing::warn!("{warning}");
     }
-    let admin = Admin {
-        store: store.clone(),
-        gateway: gateway.clone(),
-        is_stopping: Arc::new(AtomicBool::new(false)),
-    };
+    let admin = Admin { store: store.clone(), is_stopping: Arc::new(AtomicBool::new(false)) };
     let operators = tokio::spawn(axum::serve(admin_listener, admin_router(&admin, &config)).into_future());
     let sweeper = sweeper(&config, &store);
     let accepting = gateway.clone();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use semel_contract::key::Presence;
 use semel_contract::profile::Profile;
 use semel_gate::{Gate, GateLayer, Route};
-use semel_gateway::{AccessLog, Callers, Plan, Upstream};
+use semel_gateway::{AccessLog, Callers, Plan, Probes, Upstream};
 
 use crate::config::{Config, LogTo, Mode, Timing};
 use crate::exit::{Exit, Stop};
@@ -86,7 +86,12 @@ fn gate(
             gate = gate.route(timed(route.profile(required(&config.defaults)), config.timing));
         }
     }
+    let mut probes = Probes::default();
     for route in &config.routes {
+        if let Some(template) = &route.probe {
+            let named = |error: String| bad(format!("route.{}: {error}", route.name));
+            probes.add(&route.name, template, &route.pattern.params()).map_err(named)?;
+        }
         let profile = if require_key { required(&route.profile) } else { route.profile.clone() };
         let mut named = Route::new(&route.name, &route.pattern.to_string()).map_err(bad)?;
         named = named.was(route.was.iter().cloned());
@@ -96,7 +101,7 @@ fn gate(
         }
         gate = gate.route(timed(named.profile(profile), route.timing));
     }
-    gate.build().map_err(|error| bad(error.to_string()))
+    gate.probe(probes).build().map_err(|error| bad(error.to_string()))
 }
 
 fn required(profile: &Profile) -> Profile {

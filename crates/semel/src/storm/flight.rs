@@ -31,7 +31,7 @@ pub(crate) struct Settings {
     pub(crate) method: Method,
     pub(crate) headers: HeaderMap,
     pub(crate) key_header: HeaderName,
-    /// The body; `{n}` is the request's number.
+    /// The body; `{number}` is the request's number.
     pub(crate) body: String,
     /// How long a patient client waits.
     pub(crate) timeout: Duration,
@@ -123,7 +123,7 @@ impl Flight {
         let mut headers = self.settings.headers.clone();
         let key = HeaderValue::try_from(format!("\"{key}\"")).expect("a quoted UUID can stand in a header");
         headers.insert(self.settings.key_header.clone(), key);
-        let body = self.settings.body.replace("{n}", &number.to_string());
+        let body = self.settings.body.replace("{number}", &number.to_string());
         Passage { headers, body: Bytes::from(body), out: AtomicUsize::new(0) }
     }
 

@@ -29,6 +29,19 @@ pub(crate) struct Counts {
     pub(crate) waits: u64,
 }
 
+impl Counts {
+    fn answered(&mut self, how: Option<&str>, count: u64) {
+        match how {
+            Some("executed") => self.executed += count,
+            Some("replayed") => self.replays += count,
+            Some("refused") => {}
+            // Without a key, or of a later release.
+            Some(_) | None => return,
+        }
+        self.requests += count;
+    }
+}
+
 /// Reads counts out of metrics.
 pub(crate) fn counts(metrics: &str) -> Counts {
     let mut counts = Counts::default();
@@ -38,22 +51,10 @@ pub(crate) fn counts(metrics: &str) -> Counts {
         // A count is never negative, and far below where floating point loses whole numbers.
         let value = value as u64;
         let (name, labels) = series.split_once('{').unwrap_or((series, ""));
+        let is_conflict = || label(labels, "problem").is_some_and(|problem| CONFLICTS.contains(&problem));
         match name {
-            "semel_gate_answers_total" => match label(labels, "answer") {
-                Some("executed") => {
-                    (counts.executed, counts.requests) = (counts.executed + value, counts.requests + value)
-                }
-                Some("replayed") => {
-                    (counts.replays, counts.requests) = (counts.replays + value, counts.requests + value)
-                }
-                Some("refused") => counts.requests += value,
-                Some(_) | None => {}
-            },
-            "semel_gate_problems_total" => {
-                if label(labels, "problem").is_some_and(|problem| CONFLICTS.contains(&problem)) {
-                    counts.conflicts += value;
-                }
-            }
+            "semel_gate_answers_total" => counts.answered(label(labels, "answer"), value),
+            "semel_gate_problems_total" if is_conflict() => counts.conflicts += value,
             "semel_gate_waits_total" => counts.waits += value,
             _ => {}
         }

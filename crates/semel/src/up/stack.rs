@@ -84,7 +84,7 @@ pub(crate) async fn prepare(folder: &Path) -> Result<Prepared, Stop> {
 pub(crate) struct Running {
     pub(crate) config: Config,
     pub(crate) store: Opened,
-    pub(crate) gateway: Gateway,
+    gateway: Gateway,
     accepting: JoinHandle<()>,
     sweeper: JoinHandle<()>,
 }

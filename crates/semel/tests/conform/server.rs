@@ -27,6 +27,7 @@ pub(crate) enum Fault {
     RefusesQuotes,
     NeedsNoKey,
     TakesAnyKey,
+    LooksAtQuotes,
     RunsRetries,
     IgnoresPayloads,
     RunsTogether,
@@ -155,12 +156,12 @@ impl Server {
         if self.has(Fault::TakesAnyKey) {
             return Ok(Some(text.to_owned()));
         }
-        if lines.len() > 1 {
+        if lines.len() > 1 && !self.has(Fault::LooksAtQuotes) {
             return Err("more than one key");
         }
         let inner = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
         let is_plain = |text: &&str| !text.is_empty() && !text.contains(['"', '\\']);
-        match inner.filter(is_plain) {
+        match inner.filter(|text| self.has(Fault::LooksAtQuotes) || is_plain(text)) {
             Some(_) if self.has(Fault::RefusesQuotes) => Err("no quotes, please"),
             Some(key) => Ok(Some(key.to_owned())),
             None => Err("the key is not a String"),
