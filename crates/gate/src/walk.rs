@@ -77,7 +77,7 @@ where
         answer::mark(response.headers_mut(), profile, profile.guarantee);
         Ok(response)
     };
-    let verified = match shared.identity.identify(&parts).await {
+    let verified = match shared.identity(&route).identify(&parts).await {
         Ok(verified) => verified,
         Err(_) if planted::is(Bug::IdentityLast) => {
             Verified::new(Caller { tenant: None, principal: "alice".to_owned() })

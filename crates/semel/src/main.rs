@@ -1,12 +1,17 @@
 //! The one program of semel: reads the command line, wires the parts together, turns outcomes into exit codes.
 
 mod check;
+mod client;
 mod config;
+mod conform;
+mod demo;
 mod exit;
 mod explain;
 mod logging;
 mod serve;
 mod store;
+mod storm;
+mod up;
 
 use std::process::ExitCode;
 
@@ -29,6 +34,12 @@ enum Command {
     Check(check::Args),
     /// Run a part of semel until it is told to stop.
     Serve(serve::Args),
+    /// Examine any server by the Idempotency-Key draft, from outside.
+    Conform(Box<conform::Args>),
+    /// Send a bounded retry storm and count the effects; without URL, to the demo, bare and then through the gate.
+    Storm(Box<storm::Args>),
+    /// Start everything in one command: a demo shop, the gate before it, and a page that shows what happens.
+    Up(up::Args),
 }
 
 fn main() -> ExitCode {
@@ -36,6 +47,9 @@ fn main() -> ExitCode {
         Command::Explain(args) => explain::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Serve(args) => serve::run(&args),
+        Command::Conform(args) => conform::run(&args),
+        Command::Storm(args) => storm::run(&args),
+        Command::Up(args) => up::run(&args),
     };
     match outcome {
         Ok(exit) => ExitCode::from(exit as u8),

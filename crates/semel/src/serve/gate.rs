@@ -18,7 +18,7 @@ use super::{announce, notify, plan, sockets};
 use crate::config::{self, Config, LogTo, Setting, Store, Variables};
 use crate::exit::{Exit, Stop};
 use crate::store::{self, Backend, Opened};
-use crate::{logging, output_failed};
+use crate::logging;
 
 /// Run the gate as a reverse proxy in front of a service.
 #[derive(Debug, Clone, clap::Args)]
@@ -121,7 +121,9 @@ async fn serve(args: &Args, config: Config) -> Result<Exit, Stop> {
     let clients = tokio::spawn(async move { accepting.serve(gate_listener).await });
 
     let text = announce::text(&config, args.require_key, listen, admin_address);
-    std::io::stdout().write_all(text.as_bytes()).map_err(|error| output_failed(&error))?;
+    if let Err(error) = std::io::stdout().write_all(text.as_bytes()) {
+        tracing::warn!(%error, "failed to write to standard output");
+    }
     notify::tell(notify::READY);
 
     let drain = signals.until_end(args, config, &store, &gateway).await;
@@ -144,7 +146,7 @@ async fn serve(args: &Args, config: Config) -> Result<Exit, Stop> {
     Ok(Exit::Success)
 }
 
-fn sweeper(config: &Config, store: &Opened) -> tokio::task::JoinHandle<()> {
+pub(crate) fn sweeper(config: &Config, store: &Opened) -> tokio::task::JoinHandle<()> {
     let profiles =
         || std::iter::once(&config.defaults).chain(config.routes.iter().map(|route| &route.profile));
     let mut sweep = config.defaults.sweep;
@@ -155,7 +157,7 @@ fn sweeper(config: &Config, store: &Opened) -> tokio::task::JoinHandle<()> {
 }
 
 /// Where the command line finds the process that owns a file: the second line of its lock file.
-fn note_admin_address(backend: &Backend, address: SocketAddr) {
+pub(crate) fn note_admin_address(backend: &Backend, address: SocketAddr) {
     let Backend::Sqlite(store) = backend else { return };
     let text = format!("{}\n{address}\n", std::process::id());
     if let Err(error) = std::fs::write(store.lock_file(), text) {
