@@ -17,8 +17,8 @@ use super::sockets::Sockets;
 use super::{announce, notify, plan, sockets};
 use crate::config::{self, Config, LogTo, Setting, Store, Variables};
 use crate::exit::{Exit, Stop};
-use crate::store::{self, Backend, Opened};
 use crate::logging;
+use crate::store::{self, Backend, Opened};
 
 /// Run the gate as a reverse proxy in front of a service.
 #[derive(Debug, Clone, clap::Args)]
