@@ -142,6 +142,7 @@ pub(crate) struct AtRest {
 pub(crate) struct Postgres {
     pub(crate) connections: Option<usize>,
     pub(crate) migrate: Option<bool>,
+    pub(crate) ca: Option<PathBuf>,
 }
 
 layered! {
