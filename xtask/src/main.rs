@@ -3,6 +3,7 @@
 
 mod binaries;
 mod ci;
+mod dist;
 mod failure;
 mod flags;
 mod integrations;
@@ -36,6 +37,7 @@ const COMMANDS: &[Entry] = &[
         run: mutate::run,
     },
     Entry { name: "planted", about: "plant known bugs one by one and see each caught", run: planted::run },
+    Entry { name: "dist", about: "pack the release binary with what is installed beside it", run: dist::run },
 ];
 
 fn main() -> ExitCode {
