@@ -216,6 +216,10 @@ impl<S: ClaimStore + ?Sized> ClaimStore for AtRest<S> {
         self.inner.ready()
     }
 
+    fn connections(&self) -> Option<(usize, usize)> {
+        self.inner.connections()
+    }
+
     fn writes_alone(&self) -> bool {
         true
     }

@@ -351,6 +351,11 @@ pub trait ClaimStore: std::any::Any + Send + Sync {
     /// Whether the store can be used now.
     fn ready(&self) -> Reply<'_, ()>;
 
+    /// How many of its connections are in use, and how many it may have; `None` for a store without connections.
+    fn connections(&self) -> Option<(usize, usize)> {
+        None
+    }
+
     /// Whether it keeps answers in a form that it alone can write, so that no handler can settle in its own transaction.
     fn writes_alone(&self) -> bool {
         false

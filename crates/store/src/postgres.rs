@@ -277,6 +277,10 @@ impl ClaimStore for PostgresStore {
         Box::pin(async move { self.core.link.read(sql::TIME, &[]).await.map(drop) })
     }
 
+    fn connections(&self) -> Option<(usize, usize)> {
+        Some(self.core.link.connections())
+    }
+
     fn hints(&self) -> &Hints {
         &self.core.hints
     }
