@@ -9,10 +9,29 @@ use super::error::OpenError;
 const APPLICATION_ID: i64 = 0x7365_6d6c;
 
 /// Every migration, the first one leading to version 1.
-const MIGRATIONS: &[&str] = &[include_str!("migrations/0001_records.sql")];
+const MIGRATIONS: &[&str] =
+    &[include_str!("migrations/0001_records.sql"), include_str!("migrations/0002_operating.sql")];
 
 /// The newest schema version that this release knows.
 pub(super) const VERSION_KNOWN: i64 = MIGRATIONS.len() as i64;
+
+/// The schema of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Version {
+    /// The version that the file has; 0 where it has none, or is not there.
+    pub found: i64,
+    /// The newest version that this release knows.
+    pub known: i64,
+}
+
+/// Which schema a file has. Changes nothing, and does not ask who owns the file.
+pub fn version(path: &std::path::Path) -> Result<Version, OpenError> {
+    let found = match path.try_exists()? {
+        true => check(&super::connect::for_reading(path)?)?,
+        false => 0,
+    };
+    Ok(Version { found, known: VERSION_KNOWN })
+}
 
 /// Refuses a file that is somebody else's or of a later release; otherwise says which schema it has.
 pub(super) fn check(connection: &Connection) -> Result<i64, OpenError> {
