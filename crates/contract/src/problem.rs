@@ -82,6 +82,7 @@ kinds! {
     TooManyWaiters      "too-many-waiters"     409 SameKey "Too many requests wait for this key"
     OutcomeUnknown      "outcome-unknown"      409 SameKey "It is not known whether the first request took effect"
     Superseded          "superseded"           409 SameKey "Another attempt holds this key now"
+    KeyUnknown          "key-unknown"          404 SameKey "Nothing is known of the key"
     KeySealed           "key-sealed"           409 NewKey  "The key was cancelled"
     CredentialChanged   "credential-changed"   409 Never   "The key was used with another credential"
     AnswerNotKept       "answer-not-kept"      409 Never   "The request took effect but its answer was not kept"

@@ -80,10 +80,11 @@ impl Arrival {
         let lines = Lines(&parts.headers);
         let kept = profile.key.read_required(&lines)?;
         let names = profile.key.require_headers.iter().map(|required| required.name.to_ascii_lowercase());
-        let scope = profile.scope.scope(caller, &route.name);
+        let endpoint = route.endpoint(parts.method.as_str(), parts.uri.path());
+        let scope = profile.scope.scope(caller, &endpoint);
         let request = fingerprint::Parts {
             method: parts.method.as_str(),
-            route: &route.name,
+            route: &endpoint,
             params,
             query: parts.uri.query().unwrap_or(""),
             principal: &caller.principal,
@@ -96,10 +97,10 @@ impl Arrival {
             None => (None, None),
         };
         let rotation = (credential == Credential::Hashed && key.is_random_uuid())
-            .then(|| fingerprint.as_ref().map(|print| rotation(&route.name, &key, print)))
+            .then(|| fingerprint.as_ref().map(|print| rotation(&endpoint, &key, print)))
             .flatten();
         let about = About {
-            endpoint: route.name.clone(),
+            endpoint: endpoint.into_owned(),
             tenant: caller.tenant.clone(),
             principal: caller.principal.clone(),
             client_generated_at: generated_at(profile, body),
@@ -129,7 +130,9 @@ fn generated_at(profile: &Profile, body: &Body<'_>) -> Option<Timestamp> {
 
 /// The value of `Content-Type`, if there is exactly one.
 pub(crate) fn content_type(headers: &HeaderMap) -> Option<&[u8]> {
-    headers.get(http::header::CONTENT_TYPE).map(http::HeaderValue::as_bytes)
+    let mut values = headers.get_all(http::header::CONTENT_TYPE).iter();
+    let first = values.next().map(http::HeaderValue::as_bytes);
+    first.filter(|_| values.next().is_none())
 }
 
 /// A request whose body has been read in full.

@@ -15,7 +15,7 @@ use semel_contract::identity::Caller;
 use semel_contract::outcome::{Disposition, Ending, Told, dispose};
 use semel_contract::planted::{self, Bug};
 use semel_contract::problem::{Kind, Problem};
-use semel_contract::record::{Fence, Guarantee};
+use semel_contract::record::{Fence, Guarantee, State};
 use semel_contract::time::Timestamp;
 use semel_store::{Answer, Claimed, Entry, Settlement, StoreError, Wish, Written};
 use tower_service::Service;
@@ -23,7 +23,9 @@ use tower_service::Service;
 use crate::answer::{self, OUTCOME};
 use crate::arrival::{Arrival, Whole};
 use crate::capture::{Captured, capture};
+use crate::dispatch::Dispatch;
 use crate::grant::Grant;
+use crate::keeper::Hold;
 use crate::layer::Shared;
 use crate::measure;
 use crate::route::Route;
@@ -82,7 +84,7 @@ pub(crate) enum Outcome<S> {
     Refused(Problem),
 }
 
-fn wish(job: &Context, how: Claim, replaces: Option<Fence>) -> Wish {
+pub(crate) fn wish(job: &Context, how: Claim, replaces: Option<Fence>) -> Wish {
     let arrival = &job.arrival;
     Wish {
         id: arrival.id.clone(),
@@ -100,17 +102,40 @@ fn wish(job: &Context, how: Claim, replaces: Option<Fence>) -> Wish {
     }
 }
 
-/// Claims. A claim whose commit is not known is made again with the same nonce, which tells.
-async fn claim(job: &Context, wish: Wish) -> Result<Claimed, StoreError> {
+/// Claims. A claim whose commit is not known is made again with the same nonce, which tells. One that stays unknown is
+/// not held by anybody, and is freed in the background once the store can be asked again.
+pub(crate) async fn claim(job: &Arc<Context>, wish: Wish) -> Result<Claimed, StoreError> {
     let mut pause = WRITE_PAUSE;
-    for _ in 1..WRITE_TRIES {
+    let mut unsure = None;
+    for _ in 0..WRITE_TRIES {
         match measure::store("claim", job.shared.store.claim(wish.clone())).await {
-            Err(StoreError::Unknown(_)) => tokio::time::sleep(pause).await,
+            Err(error @ StoreError::Unknown(_)) => unsure = Some(error),
+            Err(error) if unsure.is_some() => tracing::debug!(%error, "a claim is still unsure"),
             other => return other,
         }
+        tokio::time::sleep(pause).await;
         pause *= 2;
     }
-    measure::store("claim", job.shared.store.claim(wish)).await
+    free_in_background(Arc::clone(job), wish, pause);
+    Err(unsure.expect("only an unsure claim is tried to the end"))
+}
+
+/// Finds out about a claim that nobody will use, and releases it if it was won.
+fn free_in_background(job: Arc<Context>, wish: Wish, mut pause: Duration) {
+    tokio::spawn(async move {
+        for _ in 0..BACKGROUND_SETTLEMENT_TRIES {
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_secs(30));
+            match job.shared.store.claim(wish.clone()).await {
+                Ok(Claimed::Won { fence, .. }) => {
+                    Held { fence, job: &job }.settle(Settlement::Release).await;
+                    return;
+                }
+                Ok(Claimed::Known { .. } | Claimed::Changed | Claimed::CredentialChanged) => return,
+                Err(_) => {}
+            }
+        }
+    });
 }
 
 /// Claims the key and, once it is held, runs the request.
@@ -128,34 +153,34 @@ where
             let dispatch_by = asked + context.route.lease;
             Outcome::Answered(run(job, fence, dispatch_by).await)
         }
+        other => not_won(job, other),
+    }
+}
+
+/// Claims the key and settles it with an answer that needs no handler. The answer is given only once it is on record.
+pub(crate) async fn record<S>(job: Job<S>, kept: Answer, how: Claim, replaces: Option<Fence>) -> Outcome<S> {
+    let context = Arc::clone(&job.context);
+    match claim(&context, wish(&context, how, replaces)).await {
+        Ok(Claimed::Won { fence, .. }) => {
+            let held = Held { fence, job: &context };
+            let response = answer::restored(&kept);
+            Outcome::Answered(held.answer_once(Settlement::Settle(kept), response).await)
+        }
+        other => not_won(job, other),
+    }
+}
+
+/// What a claim comes to that was not won.
+fn not_won<S>(job: Job<S>, claimed: Result<Claimed, StoreError>) -> Outcome<S> {
+    match claimed {
         Ok(Claimed::Known { entry, now }) => Outcome::Known { entry, now, job },
-        Ok(Claimed::Changed) => Outcome::Changed(job),
+        Ok(Claimed::Changed | Claimed::Won { .. }) => Outcome::Changed(job),
         Ok(Claimed::CredentialChanged) => Outcome::Refused(Problem::new(
             Kind::CredentialChanged,
             "this key was used for the same request with another credential; it is not run again",
         )),
         Err(error) => Outcome::Refused(store_away(&error)),
     }
-}
-
-/// Claims the key and settles it with an answer that needs no handler.
-pub(crate) async fn record<S>(
-    job: Job<S>,
-    kept: Answer,
-    how: Claim,
-    replaces: Option<Fence>,
-) -> Result<Outcome<S>, StoreError> {
-    let context = Arc::clone(&job.context);
-    Ok(match claim(&context, wish(&context, how, replaces)).await? {
-        Claimed::Won { fence, .. } => {
-            let held = Held { fence, job: &context };
-            held.settle(Settlement::Settle(kept.clone())).await;
-            Outcome::Answered(answer::restored(&kept))
-        }
-        Claimed::Known { entry, now } => Outcome::Known { entry, now, job },
-        Claimed::Changed => Outcome::Changed(job),
-        Claimed::CredentialChanged => Outcome::Refused(Kind::CredentialChanged.into()),
-    })
 }
 
 /// Runs the handler under a claim and settles what comes of it.
@@ -167,24 +192,25 @@ where
     let Job { context, mut inner, mut whole } = job;
     let held = Held { fence, job: &context };
     measure::executed(&context.route.name);
-    let _kept_alive = context.shared.keeper.hold(&context.arrival.id, fence, context.route.lease);
+    let _kept_alive = held.keep_alive();
     let grant = Grant::new(
         context.arrival.id.clone(),
         fence,
         context.route.profile.lifetime.clone(),
         Arc::clone(&context.shared.store),
     );
+    let dispatch = Dispatch::new(Arc::clone(&context.shared.clock), dispatch_by);
     whole.parts.extensions.insert(grant.clone());
+    whole.parts.extensions.insert(dispatch.clone());
     let request = Request::from_parts(whole.parts, Body::from(whole.body));
     if poll_fn(|cx| inner.poll_ready(cx)).await.is_err() {
         return held.not_sent("the service was not ready").await;
     }
-    // The last moment before the first byte: past the first lease somebody else may already act on this key.
-    if context.shared.clock.read().ticks >= dispatch_by && !planted::is(Bug::DispatchAfterLease) {
+    if !dispatch.in_time() && !planted::is(Bug::DispatchAfterLease) {
         return held.not_sent("the claim took longer than its lease").await;
     }
     Step::Dispatched.taken();
-    let call = AssertUnwindSafe(inner.call(request)).catch_unwind();
+    let call = AssertUnwindSafe(async move { inner.call(request).await }).catch_unwind();
     let deadline = context.route.deadline;
     let ended = match deadline {
         Some(deadline) => tokio::time::timeout(deadline, call).await,
@@ -234,8 +260,8 @@ impl Held<'_> {
 
     /// The attempt broke off. Whether it took effect is known only where it was atomic.
     async fn cut_off(&self, grant: &Grant, kind: Kind, why: &str) -> Response<Body> {
-        if let Some(kept) = grant.settled() {
-            return answer::restored(&kept);
+        if let Some(kept) = self.settled_by_handler(grant).await {
+            return kept;
         }
         let disposition = dispose(&self.job.route.profile, self.guarantee(), Ending::CutOff);
         let mut response = self.refused(&Problem::new(kind, why));
@@ -243,16 +269,54 @@ impl Held<'_> {
             measure::unknown(&self.job.route.name);
             response.headers_mut().insert(OUTCOME, HeaderValue::from_static("unknown"));
             self.settle(Settlement::Unknown).await;
-        } else {
-            self.settle(Settlement::Release).await;
+            return response;
         }
-        response
+        self.release(response).await
+    }
+
+    /// Where the handler settled by itself, its record's answer: by its grant, or by SQL in a process of its own.
+    async fn settled_by_handler(&self, grant: &Grant) -> Option<Response<Body>> {
+        if let Some(kept) = grant.settled() {
+            return Some(answer::restored(&kept));
+        }
+        if self.guarantee() != Guarantee::Atomic {
+            return None;
+        }
+        let (store, arrival) = (&self.job.shared.store, &self.job.arrival);
+        let found = measure::store("look-up", store.look_up(&arrival.id)).await;
+        // What is not seen here was not committed yet; the write that follows waits for it, and tells.
+        let entry = found.ok()?.0.filter(|entry| entry.record.fence == self.fence)?;
+        match entry.record.state {
+            State::Settled => Some(answer::restored(entry.answer.as_ref()?)),
+            State::Unkept => Some(self.refused(&self.job.refusal(Kind::AnswerNotKept, Some(&entry)))),
+            State::Claimed | State::Released | State::Unknown | State::Sealed => None,
+        }
+    }
+
+    /// Frees the key, then answers; unless the handler settled at the last moment, which counts.
+    async fn release(&self, response: Response<Body>) -> Response<Body> {
+        match self.settle(Settlement::Release).await {
+            Settled::Superseded if self.guarantee() == Guarantee::Atomic => {
+                self.settled_meanwhile().await.unwrap_or(response)
+            }
+            Settled::Durable | Settled::Superseded | Settled::Pending => response,
+        }
+    }
+
+    async fn settled_meanwhile(&self) -> Option<Response<Body>> {
+        let (entry, _) = self.job.look_up().await.ok()?;
+        let entry = entry.filter(|entry| entry.record.fence == self.fence)?;
+        Some(answer::restored(entry.answer.as_ref().filter(|_| entry.record.state == State::Settled)?))
+    }
+
+    fn keep_alive(&self) -> Hold {
+        self.job.shared.keeper.hold(&self.job.arrival.id, self.fence, &self.job.route)
     }
 
     /// The handler answered.
     async fn answered(&self, response: Response<Body>, grant: &Grant) -> Response<Body> {
-        if let Some(kept) = grant.settled() {
-            return answer::restored(&kept);
+        if let Some(kept) = self.settled_by_handler(grant).await {
+            return kept;
         }
         match response.extensions().get::<Broken>() {
             Some(Broken::NotSent(why)) => return self.unreachable(why).await,
@@ -266,10 +330,7 @@ impl Held<'_> {
         match dispose(&self.job.route.profile, self.guarantee(), ending) {
             Disposition::Settle => self.keep(response, false).await,
             Disposition::SettleUnknown => self.keep(response, true).await,
-            Disposition::Release => {
-                self.settle(Settlement::Release).await;
-                response
-            }
+            Disposition::Release => self.release(response).await,
             Disposition::Unknown => {
                 measure::unknown(&self.job.route.name);
                 self.settle(Settlement::Unknown).await;
@@ -285,11 +346,14 @@ impl Held<'_> {
                 if cfg!(feature = "testing") {
                     panic!("an atomic handler must settle with its grant");
                 }
-                self.settle(Settlement::Unknown).await;
-                self.refused(&Problem::new(
+                let refused = self.refused(&Problem::new(
                     Kind::NotSettled,
                     "the handler answered but did not settle with its grant",
-                ))
+                ));
+                match self.settle(Settlement::Unknown).await {
+                    Settled::Superseded => self.settled_meanwhile().await.unwrap_or(refused),
+                    Settled::Durable | Settled::Pending => refused,
+                }
             }
         }
     }
@@ -376,10 +440,10 @@ impl Held<'_> {
     }
 
     fn settle_in_background(&self, settlement: Settlement, mut pause: Duration) {
-        let (context, fence) = (Arc::clone(self.job), self.fence);
+        let (context, fence, kept_alive) = (Arc::clone(self.job), self.fence, self.keep_alive());
         tokio::spawn(async move {
+            let _kept_alive = kept_alive;
             let Context { shared, route, arrival, .. } = &*context;
-            let _kept_alive = shared.keeper.hold(&arrival.id, fence, route.lease);
             for _ in 0..BACKGROUND_SETTLEMENT_TRIES {
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(Duration::from_secs(30));

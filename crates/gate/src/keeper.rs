@@ -1,12 +1,16 @@
-//! Renews the leases of claims whose handlers still run. One task for all of them, one call for each round.
+//! Renews the leases of claims whose handlers still run. One task for each length of lease, one call for each round: a
+//! short lease never waits for the round of a longer one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use semel_contract::planted::{self, Bug};
 use semel_contract::record::Fence;
 use semel_store::{ClaimStore, Id};
+use tokio::time::Instant;
+
+use crate::route::Route;
 
 /// A lease is renewed so many times before it would lapse.
 const RENEWALS_PER_LEASE: u32 = 3;
@@ -17,18 +21,25 @@ pub(crate) struct Keeper {
     held: Arc<Mutex<Held>>,
 }
 
-/// The claims that are held.
+/// A claim that somebody holds.
+#[derive(Clone)]
+pub(crate) struct Claimed {
+    pub(crate) id: Id,
+    pub(crate) fence: Fence,
+    pub(crate) route: Arc<Route>,
+}
+
+/// The claims that are held, by the length of their lease; each length that is there has its task.
 #[derive(Default)]
 struct Held {
-    claims: BTreeMap<u64, (Id, Fence, Duration)>,
+    claims: BTreeMap<Duration, BTreeMap<u64, Claimed>>,
     last: u64,
-    /// Whether the task that renews them is there.
-    renewing: bool,
 }
 
 /// A claim that is renewed until this is dropped.
 pub(crate) struct Hold {
     held: Arc<Mutex<Held>>,
+    lease: Duration,
     number: u64,
 }
 
@@ -42,50 +53,65 @@ impl Keeper {
     }
 
     /// Renews a claim from now on.
-    pub(crate) fn hold(&self, id: &Id, fence: Fence, lease: Duration) -> Hold {
+    pub(crate) fn hold(&self, id: &Id, fence: Fence, route: &Arc<Route>) -> Hold {
+        let (claimed, lease) = (Claimed { id: id.clone(), fence, route: Arc::clone(route) }, route.lease);
         let mut held = lock(&self.held);
         held.last += 1;
         let number = held.last;
-        held.claims.insert(number, (id.clone(), fence, lease));
-        if !std::mem::replace(&mut held.renewing, true) {
-            tokio::spawn(renew(Arc::downgrade(&self.store), Arc::downgrade(&self.held)));
+        match held.claims.entry(lease) {
+            btree_map::Entry::Occupied(mut there) => drop(there.get_mut().insert(number, claimed)),
+            btree_map::Entry::Vacant(free) => {
+                free.insert(BTreeMap::from([(number, claimed)]));
+                tokio::spawn(renew(Arc::downgrade(&self.store), Arc::downgrade(&self.held), lease));
+            }
         }
         drop(held);
-        Hold { held: Arc::clone(&self.held), number }
+        Hold { held: Arc::clone(&self.held), lease, number }
+    }
+
+    /// What is held now.
+    pub(crate) fn held(&self) -> Vec<Claimed> {
+        lock(&self.held).claims.values().flat_map(BTreeMap::values).cloned().collect()
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        lock(&self.held).claims.remove(&self.number);
+        if let Some(claims) = lock(&self.held).claims.get_mut(&self.lease) {
+            claims.remove(&self.number);
+        }
     }
 }
 
-/// The shortest lease that is held; `None` ends the task, and the next claim starts another.
-fn shortest(held: &Mutex<Held>) -> Option<Duration> {
+/// The claims of one round; `None` ends the task, and the next claim starts another.
+fn round(held: &Mutex<Held>, lease: Duration) -> Option<Vec<(Id, Fence)>> {
     let mut held = lock(held);
-    let shortest = held.claims.values().map(|(_, _, lease)| *lease).min();
-    held.renewing = shortest.is_some();
-    shortest
+    let claims = held.claims.get(&lease)?;
+    if claims.is_empty() {
+        held.claims.remove(&lease);
+        return None;
+    }
+    Some(claims.values().map(|claimed| (claimed.id.clone(), claimed.fence)).collect())
 }
 
 /// Runs while anything is held. Keeps neither the gate nor its store alive: a store that is given up must close.
-async fn renew(store: Weak<dyn ClaimStore>, held: Weak<Mutex<Held>>) {
-    while let Some(shortest) = held.upgrade().and_then(|held| shortest(&held)) {
-        tokio::time::sleep(shortest / RENEWALS_PER_LEASE).await;
+async fn renew(store: Weak<dyn ClaimStore>, held: Weak<Mutex<Held>>, lease: Duration) {
+    let period = lease / RENEWALS_PER_LEASE;
+    let mut next = Instant::now() + period;
+    loop {
+        tokio::time::sleep_until(next).await;
         let (Some(store), Some(held)) = (store.upgrade(), held.upgrade()) else { return };
-        let mut by_lease: BTreeMap<Duration, Vec<(Id, Fence)>> = BTreeMap::new();
-        for (id, fence, lease) in lock(&held).claims.values() {
-            by_lease.entry(*lease).or_default().push((id.clone(), *fence));
+        let Some(claims) = round(&held, lease) else { return };
+        next = Instant::now() + period;
+        if planted::is(Bug::LeaseNotRenewed) {
+            continue;
         }
-        for (lease, claims) in by_lease {
-            if planted::is(Bug::LeaseNotRenewed) {
-                continue;
-            }
-            // A renewal that fails is tried again in the next round; a lost lease is noticed at the settlement.
-            if let Err(error) = store.renew(&claims, lease).await {
-                tracing::warn!(%error, claims = claims.len(), "failed to renew leases");
-            }
+        // A renewal that fails or hangs is tried again in the next round, which comes before the lease lapses; a lost
+        // lease is noticed at the settlement.
+        match tokio::time::timeout(period / 2, store.renew(&claims, lease)).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::warn!(%error, claims = claims.len(), "failed to renew leases"),
+            Err(_) => tracing::warn!(claims = claims.len(), "the store took too long to renew leases"),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use axum_core::body::Body;
@@ -44,6 +45,7 @@ pub struct GateBuilder {
     detached_max: usize,
     waiters_max: usize,
     waiters_per_key_max: usize,
+    observes: bool,
 }
 
 /// Why a gate cannot be built.
@@ -77,6 +79,7 @@ impl GateBuilder {
             detached_max: DETACHED_MAX,
             waiters_max: WAITERS_MAX,
             waiters_per_key_max: WAITERS_PER_KEY_MAX,
+            observes: false,
         }
     }
 
@@ -137,6 +140,13 @@ impl GateBuilder {
         self
     }
 
+    /// Changes nothing: requests pass, and what would have been done about known keys is counted.
+    #[must_use]
+    pub fn observe(mut self) -> Self {
+        self.observes = true;
+        self
+    }
+
     /// Checks everything and makes the layer.
     ///
     /// # Errors
@@ -171,6 +181,9 @@ impl GateBuilder {
             detached: Arc::new(Semaphore::new(self.detached_max)),
             waiters: Arc::new(Semaphore::new(self.waiters_max)),
             waiters_per_key_max: self.waiters_per_key_max,
+            detached_max: self.detached_max,
+            draining: AtomicBool::new(false),
+            observes: self.observes,
         })))
     }
 }
@@ -188,9 +201,18 @@ pub(crate) struct Shared {
     pub(crate) detached: Arc<Semaphore>,
     pub(crate) waiters: Arc<Semaphore>,
     pub(crate) waiters_per_key_max: usize,
+    pub(crate) detached_max: usize,
+    /// No new work is begun.
+    pub(crate) draining: AtomicBool,
+    /// Nothing is enforced.
+    pub(crate) observes: bool,
 }
 
 impl Shared {
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::SeqCst)
+    }
+
     /// The route that a request belongs to, with its path parameters.
     pub(crate) fn route<'a>(
         &'a self,

@@ -35,14 +35,18 @@ pub mod answer;
 mod arrival;
 mod attempt;
 mod capture;
+mod dispatch;
+mod drain;
 mod grant;
 mod guard;
 mod identity;
 mod keeper;
+mod keys;
 mod known;
 mod layer;
 mod limit;
 mod measure;
+mod observe;
 mod once;
 #[cfg(feature = "postgres")]
 pub mod postgres;
@@ -59,6 +63,7 @@ use std::sync::Arc;
 use semel_store::ClaimStore;
 
 pub use attempt::Broken;
+pub use dispatch::Dispatch;
 pub use grant::{Grant, NotDone, NotGranted};
 pub use identity::{CallerExtension, Identified, Identify, Verified};
 pub use layer::{BuildError, GateBuilder, GateLayer, GateService};

@@ -26,6 +26,11 @@ pub(crate) fn replayed(route: &str) {
     answered(route, "replayed");
 }
 
+/// What would have been done about a request, had the gate not only observed.
+pub(crate) fn observed(route: &str, would: &'static str) {
+    counter!("semel_gate_observed_total", "route" => route.to_owned(), "would" => would).increment(1);
+}
+
 /// A request was refused.
 pub(crate) fn refused(route: &str, kind: Kind) {
     answered(route, "refused");

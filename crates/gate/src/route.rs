@@ -1,16 +1,21 @@
 //! What the gate is told about a route: which requests it covers and how they are protected.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
+use semel_contract::hex::hex;
 use semel_contract::profile::safety::Unsafe;
 use semel_contract::profile::{Profile, presets};
 use semel_contract::record::Guarantee;
 use semel_contract::route::Pattern;
+use sha2::{Digest, Sha256};
 
 /// How long a claim is exclusive without renewal.
 const LEASE: Duration = Duration::from_secs(30);
 /// How long after its dispatch deadline a request may still take effect, where nothing else is declared.
 const LATE: Duration = Duration::from_secs(60);
+/// Endpoints that are made of a path are no longer than this; the rest of a longer path is hashed.
+const ENDPOINT_BYTES_MAX: usize = 255;
 
 /// One protected route.
 #[derive(Clone, Debug)]
@@ -21,9 +26,16 @@ pub struct Route {
     pub(crate) lease: Duration,
     pub(crate) late: Duration,
     pub(crate) deadline: Option<Duration>,
+    by_path: bool,
 }
 
 impl Route {
+    /// Every method but the safe ones, on every path; each path is an endpoint of its own.
+    pub fn any() -> Self {
+        let route = Self::new("any", "* /{path*}").expect("this pattern is one");
+        route.endpoint_by_path()
+    }
+
     /// A route with a stable name, covering requests such as `POST /orders/{id}`, with the `ietf` profile.
     ///
     /// # Errors
@@ -37,7 +49,43 @@ impl Route {
             lease: LEASE,
             late: LATE,
             deadline: None,
+            by_path: false,
         })
+    }
+
+    /// The endpoint is not the route's name but the request's method and path, such as `POST /orders`.
+    #[must_use]
+    pub fn endpoint_by_path(mut self) -> Self {
+        self.by_path = true;
+        self
+    }
+
+    /// The route's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The endpoint that a request belongs to: what its key is for.
+    pub(crate) fn endpoint(&self, method: &str, path: &str) -> Cow<'_, str> {
+        if !self.by_path {
+            return Cow::Borrowed(&self.name);
+        }
+        let endpoint = format!("{method} {path}");
+        if endpoint.len() <= ENDPOINT_BYTES_MAX {
+            return Cow::Owned(endpoint);
+        }
+        let digest = hex(&Sha256::digest(&endpoint)[..16]);
+        let cut = endpoint.floor_char_boundary(ENDPOINT_BYTES_MAX - digest.len() - 1);
+        Cow::Owned(format!("{}#{digest}", &endpoint[..cut]))
+    }
+
+    /// Whether an endpoint of this name is this route's.
+    pub(crate) fn has_endpoint(&self, endpoint: &str) -> bool {
+        match (self.by_path, endpoint.split_once(' ')) {
+            (true, Some((method, path))) => self.pattern.matches(method, path).is_some(),
+            (true, None) => false,
+            (false, _) => endpoint == self.name,
+        }
     }
 
     /// Another profile.

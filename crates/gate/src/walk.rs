@@ -1,11 +1,12 @@
 //! The walk of one request, in one direction: identity, key, fingerprint, look-up, decision. What is decided is carried
 //! out here or in `attempt`; the decision itself is the contract's.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum_core::body::Body;
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use semel_contract::age;
 use semel_contract::decide::{self, Claim, Decision, decide};
@@ -16,6 +17,7 @@ use semel_contract::planted::{self, Bug};
 use semel_contract::problem::{Kind, Problem};
 use semel_contract::record::{Fence, Guarantee};
 use semel_contract::request;
+use semel_contract::route::SAFE_METHODS;
 use semel_contract::time::Timestamp;
 use semel_store::{Entry, StoreError};
 use tower_service::Service;
@@ -25,6 +27,7 @@ use crate::answer;
 use crate::arrival::{self, Arrival, KeyRead, Whole};
 use crate::attempt::{Context, Job, Outcome, claim_and_run};
 use crate::identity::Verified;
+use crate::keys;
 use crate::layer::Shared;
 use crate::limit;
 use crate::measure;
@@ -33,6 +36,8 @@ use crate::step::Step;
 
 /// When a client that found the store away should come back.
 const STORE_RETRY_SECONDS: u64 = 1;
+/// Headers that stand for a key on routes that the gate was told nothing of.
+const KEY_HEADERS: [&str; 2] = ["idempotency-key", "x-idempotency-key"];
 /// How often a record may change under a request before it gives up deciding.
 const DECISIONS_MAX: usize = 64;
 
@@ -48,13 +53,17 @@ where
     S::Error: Send,
 {
     let (parts, body) = request.into_parts();
-    let Some(route) =
-        shared.route(parts.method.as_str(), parts.uri.path()).map(|(route, _)| Arc::clone(route))
-    else {
-        return inner.call(Request::from_parts(parts, body)).await;
+    let path = parts.uri.path();
+    let covering = shared.route(parts.method.as_str(), path).filter(|_| !keys::is_asked(path));
+    let Some(route) = covering.map(|(route, _)| Arc::clone(route)) else {
+        return unprotected(&shared, inner, parts, body).await;
     };
     let profile = &route.profile;
     Step::Accepted.taken();
+    if shared.observes {
+        let request_id = request_id(&shared, &parts.headers);
+        return crate::observe::observe(shared, route, inner, parts, body, request_id).await;
+    }
     if profile.key.presence == Presence::Optional && !may_have_key(&route, &parts.headers) {
         measure::passed(&route.name);
         let mut response = inner.call(Request::from_parts(parts, body)).await?;
@@ -137,6 +146,29 @@ where
     Ok(Deciding::new(Job { context, inner, whole: Whole { parts, body: bytes } }).run().await)
 }
 
+/// A request that no route covers. A key on it is not silently ignored: its answer says that it promises nothing.
+async fn unprotected<S>(
+    shared: &Shared,
+    mut inner: S,
+    parts: http::request::Parts,
+    body: Body,
+) -> Result<Response<Body>, S::Error>
+where
+    S: Service<Request<Body>, Response = Response<Body>>,
+{
+    if keys::is_asked(parts.uri.path()) {
+        let request_id = request_id(shared, &parts.headers);
+        return Ok(keys::answer(shared, &parts, &request_id).await);
+    }
+    let has_key = KEY_HEADERS.iter().any(|name| parts.headers.contains_key(*name));
+    let promises_nothing = has_key && !SAFE_METHODS.contains(&parts.method.as_str()) && !shared.observes;
+    let mut response = inner.call(Request::from_parts(parts, body)).await?;
+    if promises_nothing {
+        response.headers_mut().insert(answer::GUARANTEE, HeaderValue::from_static(Guarantee::None.name()));
+    }
+    Ok(response)
+}
+
 /// Whether a request that needs no key might have one, without reading its body.
 fn may_have_key(route: &Route, headers: &http::HeaderMap) -> bool {
     route.profile.key.sources.iter().any(|source| match source {
@@ -202,7 +234,9 @@ where
         let profile = &context.route.profile;
         // Where nothing comes between look-up and claim, the claim is the look-up.
         let between = profile.limits.admission.is_some() || context.over_limit.is_some();
-        let direct = profile.guard.is_none() && profile.age.is_none() && !between;
+        // A gate that has no room for new work still answers from its records.
+        let has_room = context.shared.detached.available_permits() > 0 && !context.shared.is_draining();
+        let direct = profile.guard.is_none() && profile.age.is_none() && !between && has_room;
         let mut known: Option<Known> = direct.then_some((None, Timestamp::from_millis(0)));
         for _ in 0..DECISIONS_MAX {
             let (entry, now) = match known.take() {
@@ -242,6 +276,10 @@ where
         replaces: Option<Fence>,
         now: Timestamp,
     ) -> Result<Executed, Problem> {
+        if self.context.shared.is_draining() {
+            let problem = Problem::new(Kind::Overloaded, "this replica is shutting down");
+            return Err(problem.retry_after(Duration::from_secs(STORE_RETRY_SECONDS)));
+        }
         limit::admit(&self.context, how).await?;
         Step::Admitted.taken();
         let job = self.job.take().expect("a request is executed once");
@@ -268,8 +306,15 @@ where
             drop(permit);
             outcome
         };
-        let task = tokio::spawn(attempt.in_current_span());
-        match task.await {
+        self.detached(attempt).await
+    }
+
+    /// Runs an attempt in a task of its own: a client that goes away does not take it along.
+    async fn detached(
+        &mut self,
+        attempt: impl Future<Output = Outcome<S>> + Send + 'static,
+    ) -> Result<Executed, Problem> {
+        match tokio::spawn(attempt.in_current_span()).await {
             Ok(outcome) => self.carry_on(outcome),
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
@@ -309,13 +354,11 @@ where
             return Err(problem);
         }
         let kept = answer::kept_refusal(&self.context.route.profile, &problem, &self.context.request_id);
-        match crate::attempt::record(job, kept.clone(), how, replaces).await {
-            Ok(Outcome::Answered(_)) | Err(_) => {
-                measure::refused(&self.context.route.name, problem.kind);
-                Ok(Executed::Answered(answer::restored(&kept)))
-            }
-            Ok(outcome) => self.carry_on(outcome),
+        let executed = self.detached(crate::attempt::record(job, kept, how, replaces)).await;
+        if matches!(executed, Ok(Executed::Answered(_))) {
+            measure::refused(&self.context.route.name, problem.kind);
         }
+        executed
     }
 }
 

@@ -1,0 +1,49 @@
+//! The end of a gate: what runs is let run, and what does not end in time is said to be unknown.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use semel_contract::record::Guarantee;
+use semel_store::Settlement;
+use tokio::time::Instant;
+
+use crate::layer::GateLayer;
+
+/// How often it is looked whether everything has ended.
+const LOOK: Duration = Duration::from_millis(10);
+/// How long the last writes may take.
+const LAST_WRITES: Duration = Duration::from_secs(5);
+
+impl GateLayer {
+    /// Takes no new keyed work, waits for what runs, and after `within` marks what is left: fenced attempts become
+    /// unknown, atomic ones are superseded and released, so that they can no longer commit. Says how many were left.
+    /// Then the process may exit.
+    pub async fn drain(&self, within: Duration) -> usize {
+        self.0.draining.store(true, Ordering::SeqCst);
+        let until = Instant::now() + within;
+        while !self.is_idle() && Instant::now() < until {
+            tokio::time::sleep(LOOK).await;
+        }
+        let left = self.0.keeper.held();
+        let marking = left.iter().map(|claimed| {
+            let profile = &claimed.route.profile;
+            let settlement = match profile.guarantee {
+                Guarantee::Atomic => Settlement::Release,
+                Guarantee::Fenced | Guarantee::None => Settlement::Unknown,
+            };
+            self.0.store.settle(&claimed.id, claimed.fence, settlement, &profile.lifetime)
+        });
+        let marked = tokio::time::timeout(LAST_WRITES, futures_util::future::join_all(marking))
+            .await
+            .unwrap_or_default();
+        let failed = left.len() - marked.iter().filter(|result| result.is_ok()).count();
+        if failed > 0 {
+            tracing::error!(failed, "could not mark what was left; it becomes unknown when its lease lapses");
+        }
+        left.len()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.0.detached.available_permits() >= self.0.detached_max && self.0.keeper.held().is_empty()
+    }
+}

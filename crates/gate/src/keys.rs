@@ -1,0 +1,204 @@
+//! The keys API: what became of a key, for its own principal, and the means to cancel one. Somebody else's key is as
+//! unknown as one that was never used.
+//!
+//! `GET /.well-known/semel/keys/{key}?endpoint=NAME` tells the state; `POST …/{key}/seal?endpoint=NAME` returns the
+//! record or durably cancels the key, so that a late arrival is refused.
+
+use std::sync::Arc;
+
+use axum_core::body::Body;
+use base64::Engine as _;
+use http::request::Parts;
+use http::{HeaderValue, Response, StatusCode, header};
+use semel_contract::decide::Standing;
+use semel_contract::key::Key;
+use semel_contract::problem::{Kind, Problem};
+use semel_contract::time::Timestamp;
+use semel_store::{About, Answer, Entry, Id, Sealed};
+use serde_json::{Value, json};
+
+use crate::answer;
+use crate::layer::Shared;
+use crate::limit;
+use crate::route::Route;
+use crate::walk::store_away;
+
+const PREFIX: &str = "/.well-known/semel/keys/";
+const SEAL: &str = "/seal";
+
+/// Whether a request is for this API rather than for the service behind the gate.
+pub(crate) fn is_asked(path: &str) -> bool {
+    path.starts_with(PREFIX)
+}
+
+/// Answers a request of this API.
+pub(crate) async fn answer(shared: &Shared, parts: &Parts, request_id: &str) -> Response<Body> {
+    match asked(shared, parts, request_id).await {
+        Ok(body) => {
+            let mut response = Response::new(Body::from(body.to_string()));
+            let headers = response.headers_mut();
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+            response
+        }
+        Err(Refused::Method(allowed)) => {
+            let mut response = Response::new(Body::empty());
+            *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
+            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allowed));
+            response
+        }
+        Err(Refused::Problem(route, problem)) => {
+            let mut response = answer::refused(&route, &problem, request_id);
+            response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+            response
+        }
+    }
+}
+
+enum Refused {
+    Method(&'static str),
+    Problem(Arc<Route>, Problem),
+}
+
+async fn asked(shared: &Shared, parts: &Parts, request_id: &str) -> Result<Value, Refused> {
+    let any = || Arc::new(Route::any());
+    let rest = parts.uri.path().strip_prefix(PREFIX).unwrap_or_default();
+    let (key, seals) = rest.strip_suffix(SEAL).map_or((rest, false), |key| (key, true));
+    let allowed = if seals { "POST" } else { "GET" };
+    if parts.method.as_str() != allowed {
+        return Err(Refused::Method(allowed));
+    }
+    let verified = shared.identity.identify(parts).await;
+    let verified = verified.map_err(|problem| Refused::Problem(any(), problem))?;
+    verified.caller.check().map_err(|problem| Refused::Problem(any(), problem))?;
+    let named = endpoint_of(shared, parts.uri.query().unwrap_or(""));
+    let (route, endpoint) = named.map_err(|problem| Refused::Problem(any(), problem))?;
+    let refuse = |problem: Problem| Refused::Problem(Arc::clone(&route), problem);
+    if let Some(problem) = limit::request(shared, &route, &verified.caller).await {
+        return Err(refuse(problem));
+    }
+    let profile = &route.profile;
+    let text = decoded(key, false).ok_or_else(|| refuse(Kind::KeyInvalid.into()))?;
+    let key = Key::parse(&profile.key.format, &text).map_err(refuse)?;
+    let id = Id { scope: profile.scope.scope(&verified.caller, &endpoint), key };
+    if seals {
+        let about = About {
+            endpoint: endpoint.clone(),
+            tenant: verified.caller.tenant.clone(),
+            principal: verified.caller.principal.clone(),
+            request_id: request_id.to_owned(),
+            ..About::default()
+        };
+        let sealed = shared.store.seal(&id, &about, &profile.lifetime).await;
+        return match sealed.map_err(|error| refuse(store_away(&error)))? {
+            Sealed::Done => Ok(
+                json!({"key": text, "endpoint": endpoint, "sealed": true, "state": Standing::Sealed.name()}),
+            ),
+            Sealed::Known(entry) => {
+                let (_, now) = shared.store.look_up(&id).await.map_err(|error| refuse(store_away(&error)))?;
+                Ok(told(&entry, now, true))
+            }
+        };
+    }
+    let (entry, now) = shared.store.look_up(&id).await.map_err(|error| refuse(store_away(&error)))?;
+    let known = entry.filter(|entry| Standing::of(Some(&entry.record), now) != Standing::Expired);
+    let entry = known.ok_or_else(|| {
+        refuse(Problem::new(Kind::KeyUnknown, format!("no record of this key at {endpoint}")))
+    })?;
+    Ok(told(&entry, now, false))
+}
+
+/// The route and endpoint that the query names. A gate with one route needs no name.
+fn endpoint_of(shared: &Shared, query: &str) -> Result<(Arc<Route>, String), Problem> {
+    let named = query.split('&').find_map(|pair| pair.strip_prefix("endpoint="));
+    let Some(named) = named.and_then(|text| decoded(text, true)) else {
+        return match shared.routes.as_slice() {
+            [only] if only.has_endpoint(&only.name) => Ok((Arc::clone(only), only.name.clone())),
+            _ => Err(Problem::new(
+                Kind::RequestMalformed,
+                "say which endpoint the key is for: ?endpoint=NAME, or ?endpoint=POST%20/path",
+            )),
+        };
+    };
+    let route = shared
+        .routes
+        .iter()
+        .find(|route| route.has_endpoint(&named))
+        .ok_or_else(|| Problem::new(Kind::KeyUnknown, format!("there is no endpoint {named:?} here")))?;
+    let endpoint = match named.split_once(' ') {
+        Some((method, path)) => route.endpoint(method, path).into_owned(),
+        None => named,
+    };
+    Ok((Arc::clone(route), endpoint))
+}
+
+/// What the owner of a key may know of it; of a record that stands in the way of sealing, the kept answer too.
+fn told(entry: &Entry, now: Timestamp, with_answer: bool) -> Value {
+    let record = &entry.record;
+    let mut told = json!({
+        "key": entry.id.key.as_str(),
+        "endpoint": entry.about.endpoint,
+        "state": Standing::of(Some(record), now).name(),
+        "guarantee": record.guarantee.name(),
+        "created_at": record.created_at.to_string(),
+        "request_id": entry.about.request_id,
+    });
+    let times = [("settled_at", entry.settled_at), ("expires_at", record.expires_at)];
+    for (name, time) in times.into_iter().filter_map(|(name, time)| Some((name, time?))) {
+        told[name] = json!(time.to_string());
+    }
+    if let Some(answer) = &entry.answer {
+        told["status"] = json!(answer.status);
+        if with_answer {
+            told["response"] = response(answer);
+        }
+    }
+    if with_answer {
+        told["sealed"] = json!(Standing::of(Some(record), now) == Standing::Sealed);
+    }
+    told
+}
+
+fn response(answer: &Answer) -> Value {
+    let headers = answer.headers.iter();
+    let headers: Vec<_> =
+        headers.map(|(name, value)| json!([name, String::from_utf8_lossy(value)])).collect();
+    match std::str::from_utf8(&answer.body) {
+        Ok(text) => json!({"status": answer.status, "headers": headers, "body": text}),
+        Err(_) => {
+            let body = base64::engine::general_purpose::STANDARD.encode(&answer.body);
+            json!({"status": answer.status, "headers": headers, "body_base64": body})
+        }
+    }
+}
+
+/// Percent-decoded text; `None` where it is malformed.
+fn decoded(text: &str, plus_is_space: bool) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'%' => {
+                let mut digit = || char::from(rest.next()?).to_digit(16);
+                u8::try_from(digit()? * 16 + digit()?).ok()?
+            }
+            b'+' if plus_is_space => b' ',
+            other => other,
+        });
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_decoded_or_refused() {
+        assert_eq!(decoded("POST%20/a+b", true).as_deref(), Some("POST /a b"));
+        assert_eq!(decoded("a+b", false).as_deref(), Some("a+b"));
+        for bad in ["%", "%2", "%zz", "%ff"] {
+            assert_eq!(decoded(bad, true), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! The mode that changes nothing: requests pass as if there were no gate, keys are noted, and what the gate would have
+//! done about a known one is counted and logged.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum_core::body::Body;
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderMap, Request, Response};
+use semel_contract::decide::{Claim, Decision, decide};
+use semel_contract::outcome::{Disposition, Ending, Told, dispose};
+use semel_contract::record::Guarantee;
+use semel_contract::{decide as table, request};
+use semel_store::{Claimed, Settlement};
+use tower_service::Service;
+
+use crate::answer::{self, OUTCOME};
+use crate::arrival::{self, Arrival, KeyRead};
+use crate::attempt::{Context, claim, wish};
+use crate::capture::{Captured, capture};
+use crate::layer::Shared;
+use crate::measure;
+use crate::route::Route;
+
+/// Noting a key must not hold a request up for longer than this.
+const NOTING: Duration = Duration::from_millis(500);
+
+/// Passes a request on, and notes what would have been done.
+pub(crate) async fn observe<S>(
+    shared: Arc<Shared>,
+    route: Arc<Route>,
+    mut inner: S,
+    parts: Parts,
+    body: Body,
+    request_id: String,
+) -> Result<Response<Body>, S::Error>
+where
+    S: Service<Request<Body>, Response = Response<Body>>,
+{
+    let max = route.profile.stored.max_body_bytes;
+    let (body, whole) = match capture(&HeaderMap::new(), body, max).await {
+        Captured::Whole(bytes) => (Body::from(bytes.clone()), Some(bytes)),
+        Captured::Passing(body) => (body, None),
+        // The service sees it break off too.
+        Captured::Broken(error) => (Body::new(http_body_util::StreamBody::new(failed(error))), None),
+    };
+    let noted = match whole {
+        Some(bytes) => note(&shared, &route, &parts, &bytes, request_id).await,
+        None => None,
+    };
+    let response = inner.call(Request::from_parts(parts, body)).await?;
+    if let Some(noted) = noted {
+        noted.settle(&response);
+    }
+    Ok(response)
+}
+
+fn failed(
+    error: axum_core::Error,
+) -> impl futures_util::Stream<Item = Result<http_body::Frame<Bytes>, axum_core::Error>> {
+    futures_util::stream::once(std::future::ready(Err(error)))
+}
+
+/// A key that this request was the first to bring.
+struct Noted {
+    context: Arc<Context>,
+    fence: semel_contract::record::Fence,
+}
+
+/// Notes a key; `None` where there is none, or it is known, or nothing can be noted.
+async fn note(
+    shared: &Arc<Shared>,
+    route: &Arc<Route>,
+    parts: &Parts,
+    bytes: &Bytes,
+    request_id: String,
+) -> Option<Noted> {
+    let would = |what: &'static str| measure::observed(&route.name, what);
+    let body = request::Body::new(arrival::content_type(&parts.headers), bytes);
+    let key = match arrival::read_key(&route.profile, &parts.headers, &body) {
+        Ok(KeyRead::Found(found)) => found.key,
+        Ok(KeyRead::Unkeyed) => return None,
+        Err(problem) => {
+            would(problem.kind.slug());
+            return None;
+        }
+    };
+    let verified = match shared.identity.identify(parts).await {
+        Ok(verified) => verified,
+        Err(problem) => {
+            would(problem.kind.slug());
+            return None;
+        }
+    };
+    let params = route.pattern.matches(parts.method.as_str(), parts.uri.path()).unwrap_or_default();
+    let who = (&verified.caller, verified.credential);
+    let arrival = match Arrival::read(route, &params, parts, &body, who, key, &request_id) {
+        Ok(arrival) => arrival,
+        Err(problem) => {
+            would(problem.kind.slug());
+            return None;
+        }
+    };
+    let context = Arc::new(Context {
+        shared: Arc::clone(shared),
+        route: Arc::clone(route),
+        arrival,
+        request_id,
+        arrived: tokio::time::Instant::now(),
+        caller: verified.caller,
+        over_limit: None,
+    });
+    let wish = semel_store::Wish { guarantee: Guarantee::None, ..wish(&context, Claim::New, None) };
+    let (entry, now) = match tokio::time::timeout(NOTING, claim(&context, wish)).await {
+        Ok(Ok(Claimed::Won { fence, .. })) => return Some(Noted { context, fence }),
+        Ok(Ok(Claimed::Known { entry, now })) => (entry, now),
+        Ok(Ok(Claimed::CredentialChanged)) => {
+            would("credential-changed");
+            return None;
+        }
+        Ok(Ok(Claimed::Changed) | Err(_)) | Err(_) => {
+            would("store-unavailable");
+            return None;
+        }
+    };
+    let fingerprints: Vec<_> = context.arrival.fingerprint.iter().copied().collect();
+    let seen = table::Arrival { fingerprints: &fingerprints, first_sent: context.arrival.first_sent };
+    let what = match decide(&route.profile, &seen, Some(&entry.record), now) {
+        Decision::Execute(_) => return None,
+        Decision::Replay => "replay",
+        Decision::Wait | Decision::Accepted => "wait",
+        Decision::Probe => "probe",
+        // What was noted is never kept with its answer, but would have been.
+        Decision::Refuse(semel_contract::problem::Kind::AnswerNotKept) => "replay",
+        Decision::Refuse(kind) => kind.slug(),
+    };
+    would(what);
+    tracing::info!(
+        route = route.name,
+        request_id = context.request_id,
+        would = what,
+        "a duplicate passed: this gate only observes"
+    );
+    None
+}
+
+impl Noted {
+    /// Writes down that the key was used, or frees it, without holding up the answer.
+    fn settle(self, response: &Response<Body>) {
+        let told = response.headers().get(OUTCOME).and_then(|value| Told::parse(value.as_bytes()));
+        let ending = Ending::Answered { status: response.status().as_u16(), told };
+        let kept = answer::empty(response.status());
+        let profile = &self.context.route.profile;
+        let settlement = match dispose(profile, Guarantee::Fenced, ending) {
+            Disposition::Release => Settlement::Release,
+            Disposition::Settle
+            | Disposition::SettleUnknown
+            | Disposition::Unknown
+            | Disposition::NotSettled => Settlement::Unkept(kept),
+        };
+        tokio::spawn(async move {
+            let Context { shared, route, arrival, .. } = &*self.context;
+            let settling = shared.store.settle(&arrival.id, self.fence, settlement, &route.profile.lifetime);
+            if let Err(error) = settling.await {
+                tracing::debug!(%error, "a key that was only observed stays as it is");
+            }
+        });
+    }
+}

@@ -1,0 +1,47 @@
+//! Operations without HTTP, and gates that cannot be built.
+
+use super::world::*;
+
+#[tokio::test]
+async fn an_operation_without_http_runs_once() {
+    let world = World::new();
+    let gate = world.gate().build().unwrap();
+    let route = Route::new("nightly-report", "POST /").unwrap();
+    let alice = Caller { tenant: None, principal: "alice".to_owned() };
+    let run = async |key: &str, payload: &str| {
+        let runs = Arc::clone(&world.runs);
+        let operation = move |grant: Grant| async move {
+            let run = runs.fetch_add(1, Ordering::SeqCst) + 1;
+            assert!(!grant.derive("mail").is_empty());
+            Answer {
+                status: 200,
+                headers: vec![],
+                body: format!("report {run}").into(),
+                outcome_unknown: false,
+            }
+        };
+        gate.once(&route, &alice, key, payload.to_owned(), operation).await
+    };
+    let (first, second) =
+        (run("2026-01-31", r#"{"a":1}"#).await.unwrap(), run("2026-01-31", r#"{ "a": 1 }"#).await.unwrap());
+    assert_eq!(
+        (first.replayed, second.replayed, &first.answer.body, world.runs()),
+        (false, true, &second.answer.body, 1)
+    );
+    let other = run("2026-01-31", r#"{"a":2}"#).await.unwrap_err();
+    assert_eq!(other.kind, Kind::FingerprintMismatch);
+    assert_eq!(run("", "{}").await.unwrap_err().kind, Kind::KeyInvalid);
+    assert_eq!(run("2026-02-01", r#"{"a":1}"#).await.unwrap().answer.body, "report 2");
+}
+
+#[tokio::test]
+async fn unsafe_routes_are_refused_when_the_gate_is_built() {
+    let world = World::new();
+    let mut profile = presets::ietf();
+    profile.lifetime.record = Some(Duration::from_secs(1));
+    let error = world.gate().route(Route::new("r", "POST /a").unwrap().profile(profile)).build().unwrap_err();
+    assert!(error.to_string().contains("record_lifetime"), "{error}");
+    let twice =
+        world.gate().route(Route::new("a", "POST /a").unwrap()).route(Route::new("b", "POST /a").unwrap());
+    assert!(twice.build().is_err());
+}

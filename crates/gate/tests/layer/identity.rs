@@ -1,0 +1,98 @@
+//! Whose a key is, and where keys are needed.
+
+use super::world::*;
+
+#[tokio::test]
+async fn identity_comes_first_and_scopes_never_meet() {
+    let world = World::new();
+    let app = world.with("POST /orders", presets::ietf());
+    let as_user = |user: &str| {
+        Request::post("/orders")
+            .header("x-user", user)
+            .header("idempotency-key", "k")
+            .body(Body::from("{}"))
+            .unwrap()
+    };
+    let nobody = Request::post("/orders").header("idempotency-key", "k").body(Body::from("{}")).unwrap();
+    assert_eq!(send(&app, as_user("alice")).await.body, "order 1: {}");
+    assert_eq!(send(&app, as_user("bob")).await.body, "order 2: {}");
+    let refused = send(&app, nobody).await;
+    assert_eq!((refused.status, refused.problem().as_str(), world.runs()), (401, "identity-missing", 2));
+    assert!(!refused.body.contains("order"));
+}
+
+#[tokio::test]
+async fn a_rotated_token_does_not_run_the_request_again() {
+    let world = World::new();
+    let gate = Gate::on(Arc::clone(&world.store) as _).route(Route::new("r", "POST /orders").unwrap());
+    let app = world.app(gate);
+    let with = |token: &str, key: &str| {
+        Request::post("/orders")
+            .header("authorization", token)
+            .header("idempotency-key", key)
+            .body(Body::from("{}"))
+            .unwrap()
+    };
+    let uuid = "3f1f9c1e-6f0a-4c3b-9b0f-0a1b2c3d4e5f";
+    assert_eq!(send(&app, with("Bearer old", uuid)).await.status, 201);
+    let rotated = send(&app, with("Bearer new", uuid)).await;
+    assert_eq!((rotated.status, rotated.problem().as_str(), world.runs()), (409, "credential-changed", 1));
+    assert_eq!(send(&app, with("Bearer old", "short")).await.status, 201);
+    assert_eq!(
+        send(&app, with("Bearer new", "short")).await.status,
+        201,
+        "only a UUID is nobody else's by accident"
+    );
+}
+
+#[tokio::test]
+async fn keys_are_required_or_optional_as_the_profile_says() {
+    let world = World::new();
+    let app = world.with("POST /orders", presets::ietf());
+    let missing = send(&app, request("/orders", None, "{}")).await;
+    assert_eq!((missing.status, missing.problem().as_str(), world.runs()), (400, "key-missing", 0));
+    let app = world.with("POST /orders", presets::stripe());
+    for _ in 0..2 {
+        let passed = send(&app, request("/orders", None, "{}")).await;
+        assert_eq!(
+            (passed.status, passed.header("semel-guarantee"), passed.header("semel-retention")),
+            (201, "none", "")
+        );
+    }
+    assert_eq!(world.runs(), 2);
+    let replayed = [post_to(&app, "/orders", "k", "{}").await, post_to(&app, "/orders", "k", "{}").await];
+    assert_eq!((replayed[1].header("idempotent-replayed"), world.runs()), ("true", 3));
+}
+
+#[tokio::test]
+async fn a_request_without_a_key_is_given_one_where_the_profile_says_so() {
+    let world = World::new();
+    let app = world.with("POST /orders", presets::mesh());
+    for _ in 0..2 {
+        assert_eq!(send(&app, request("/orders", None, "{}")).await.header("semel-guarantee"), "fenced");
+    }
+    let entries = world.entries().await;
+    assert_eq!((entries.len(), world.runs()), (2, 2), "each is a request of its own, on record");
+    assert!(entries.iter().all(|entry| entry.id.key.as_str().len() == 26), "under a ULID");
+    let body = r#"{"client_message_id":"m-1"}"#;
+    send(&app, request("/orders", None, body)).await;
+    let duplicate = send(&app, request("/orders", None, body)).await;
+    assert_eq!((duplicate.status, duplicate.is_replay(), world.runs()), (200, true, 3));
+}
+
+#[tokio::test]
+async fn a_replay_tells_the_level_of_its_own_claim() {
+    let world = World::new();
+    post_to(&world.with("POST /orders", presets::ietf()), "/orders", "k", "{}").await;
+    let atomic = world.app(world.gate().route(Route::new("r", "POST /orders").unwrap().atomic()));
+    assert_eq!(post_to(&atomic, "/orders", "k", "{}").await.header("semel-guarantee"), "fenced");
+}
+
+#[tokio::test]
+async fn routes_that_are_not_named_are_left_alone() {
+    let world = World::new();
+    let app = world.with("POST /other", presets::ietf());
+    for run in 1..=2 {
+        assert_eq!(post_to(&app, "/orders", "k", "{}").await.body, format!("order {run}: {{}}"));
+    }
+}

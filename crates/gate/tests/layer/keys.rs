@@ -1,0 +1,72 @@
+//! The keys API: the state of a key for its own principal, and sealing.
+
+use super::world::*;
+
+const API: &str = "/.well-known/semel/keys";
+
+fn ask(user: &str, method: &str, path: &str) -> Request<Body> {
+    let request = Request::builder().method(method).uri(format!("{API}{path}")).header("x-user", user);
+    request.body(Body::empty()).unwrap()
+}
+
+fn read(seen: &Seen) -> Value {
+    serde_json::from_str(&seen.body).unwrap()
+}
+
+#[tokio::test]
+async fn a_keys_state_is_told_to_its_own_principal_only() {
+    let world = World::new();
+    let app = world.with("POST /orders", presets::ietf());
+    let unused = send(&app, ask("alice", "GET", "/k?endpoint=r")).await;
+    assert_eq!((unused.status, unused.problem().as_str()), (404, "key-unknown"));
+    post_to(&app, "/orders", "k", "{}").await;
+    let known = send(&app, ask("alice", "GET", "/k?endpoint=r")).await;
+    let told = read(&known);
+    assert_eq!((known.status, &told["state"], &told["status"]), (200, &json!("settled"), &json!(201)));
+    assert_eq!(known.header("cache-control"), "no-store");
+    assert!(told.get("response").is_none(), "the state alone is told");
+    assert_eq!(send(&app, ask("mallory", "GET", "/k?endpoint=r")).await.status, 404);
+    let mut nobody = ask("", "GET", "/k?endpoint=r");
+    nobody.headers_mut().remove("x-user");
+    assert_eq!(send(&app, nobody).await.status, 401);
+    assert_eq!(world.runs(), 1, "asking runs nothing");
+}
+
+#[tokio::test]
+async fn a_sealed_key_is_refused_when_it_arrives_late() {
+    let world = World::new();
+    let app = world.with("POST /orders", presets::ietf());
+    let sealed = send(&app, ask("alice", "POST", "/k/seal?endpoint=r")).await;
+    assert_eq!((sealed.status, &read(&sealed)["sealed"]), (200, &json!(true)));
+    let again = send(&app, ask("alice", "POST", "/k/seal?endpoint=r")).await;
+    assert_eq!((again.status, &read(&again)["state"]), (200, &json!("sealed")));
+    let late = post_to(&app, "/orders", "k", "{}").await;
+    assert_eq!((late.status, late.problem().as_str(), world.runs()), (409, "key-sealed", 0));
+    assert_eq!(post_to(&app, "/orders", "other", "{}").await.status, 201);
+}
+
+#[tokio::test]
+async fn sealing_a_used_key_returns_its_record() {
+    let world = World::new();
+    let app = world.with("POST /orders", presets::ietf());
+    post_to(&app, "/orders", "k", "{}").await;
+    let told = read(&send(&app, ask("alice", "POST", "/k/seal?endpoint=r")).await);
+    assert_eq!((&told["sealed"], &told["state"]), (&json!(false), &json!("settled")));
+    assert_eq!(
+        (&told["response"]["status"], &told["response"]["body"]),
+        (&json!(201), &json!("order 1: {}"))
+    );
+    assert!(post_to(&app, "/orders", "k", "{}").await.is_replay(), "it still replays");
+}
+
+#[tokio::test]
+async fn the_endpoint_must_be_said_where_there_are_several() {
+    let world = World::new();
+    let app = world.app(world.gate().route(Route::any()));
+    post_to(&app, "/orders", "k", "{}").await;
+    assert_eq!(send(&app, ask("alice", "GET", "/k")).await.status, 400);
+    assert_eq!(send(&app, ask("alice", "GET", "/k?endpoint=POST%20/orders")).await.status, 200);
+    assert_eq!(send(&app, ask("alice", "GET", "/k?endpoint=POST+/other")).await.status, 404);
+    let wrong = send(&app, ask("alice", "DELETE", "/k")).await;
+    assert_eq!((wrong.status, wrong.header("allow")), (405, "GET"));
+}

@@ -1,0 +1,136 @@
+//! What is kept, released or unknown after an answer.
+
+use super::world::*;
+
+#[tokio::test]
+async fn answers_are_kept_or_released_as_the_contract_says() {
+    for (status, kept) in
+        [(200, true), (404, true), (422, true), (409, false), (429, false), (503, false), (401, false)]
+    {
+        let world = World::new();
+        let app = world.with("POST /status/{s}", presets::ietf());
+        let path = format!("/status/{status}");
+        let (first, second) = (post_to(&app, &path, "k", "").await, post_to(&app, &path, "k", "").await);
+        assert_eq!((first.status, second.status, second.is_replay()), (status, status, kept), "{status}");
+        assert_eq!(world.runs(), if kept { 1 } else { 2 }, "{status}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_error_is_replayed_as_unknown_unless_it_surely_rolled_back() {
+    let world = World::new();
+    let app = world.with("POST /status/{s}", presets::ietf());
+    let (first, second) =
+        (post_to(&app, "/status/500", "k", "").await, post_to(&app, "/status/500", "k", "").await);
+    assert_eq!((first.header("semel-outcome"), second.header("semel-outcome")), ("unknown", "unknown"));
+    assert_eq!((second.body.as_str(), second.is_replay(), world.runs()), ("run 1", true, 1));
+    let world = World::new();
+    let app = world.with("POST /status/{s}", Profile { on_error: OnError::Release, ..presets::ietf() });
+    post_to(&app, "/status/500", "k", "").await;
+    assert_eq!(post_to(&app, "/status/500", "k", "").await.body, "run 2");
+}
+
+#[tokio::test]
+async fn a_handler_that_knows_the_outcome_is_believed() {
+    let world = World::new();
+    let app = world.with("POST /status/{s}", presets::ietf());
+    let tell = |told: &str, key: &str| {
+        let mut request = request("/status/500", Some(key), "");
+        request.headers_mut().insert("x-tell", told.parse().unwrap());
+        request
+    };
+    send(&app, tell("not-applied", "a")).await;
+    assert_eq!(send(&app, tell("not-applied", "a")).await.body, "run 2", "released");
+    send(&app, tell("applied", "b")).await;
+    let second = send(&app, tell("applied", "b")).await;
+    assert_eq!(
+        (second.body.as_str(), second.is_replay(), second.header("semel-outcome")),
+        ("run 3", true, "")
+    );
+}
+
+#[tokio::test]
+async fn large_answers_and_streams_pass_and_are_never_run_again() {
+    for (path, length) in [("/large", 2 << 20), ("/events", 9)] {
+        let world = World::new();
+        let app = world.with(&format!("POST {path}"), presets::ietf());
+        let first = post_to(&app, path, "k", "").await;
+        assert_eq!((first.status, first.body.len()), (200, length));
+        let second = post_to(&app, path, "k", "").await;
+        assert_eq!((second.status, second.problem().as_str(), world.runs()), (409, "answer-not-kept", 1));
+        assert!(second.body.contains("\"originalStatus\":200"), "{}", second.body);
+    }
+}
+
+#[tokio::test]
+async fn bodies_are_bounded() {
+    let world = World::new();
+    let app = world.with("POST /orders", presets::ietf());
+    let refused = post_to(&app, "/orders", "k", &"x".repeat((1 << 20) + 1)).await;
+    assert_eq!((refused.status, refused.problem().as_str(), world.runs()), (413, "body-too-large", 0));
+    assert_eq!(post_to(&app, "/orders", "k", &"x".repeat(1 << 20)).await.status, 201);
+}
+
+#[tokio::test]
+async fn a_panic_leaves_the_outcome_unknown_and_says_so() {
+    let world = World::new();
+    let app = world.with("POST /panic", presets::ietf());
+    let first = post_to(&app, "/panic", "k", "").await;
+    assert_eq!((first.status, first.header("semel-outcome")), (502, "unknown"));
+    let second = post_to(&app, "/panic", "k", "").await;
+    assert_eq!((second.status, second.problem().as_str(), world.runs()), (409, "outcome-unknown", 1));
+}
+
+#[tokio::test]
+async fn unknown_outcomes_follow_the_routes_policy() {
+    for (policy, runs) in [(OnUnknown::Hold, 1), (OnUnknown::Rerun, 2), (OnUnknown::Forward, 2)] {
+        let world = World::new();
+        let app = world.with("POST /panic", Profile { on_unknown: policy, ..presets::ietf() });
+        for _ in 0..2 {
+            post_to(&app, "/panic", "k", "").await;
+        }
+        assert_eq!(world.runs(), runs, "{policy:?}");
+    }
+}
+
+struct Says(Finding);
+
+impl Probe for Says {
+    fn ask<'a>(&'a self, _: &'a Entry) -> std::pin::Pin<Box<dyn Future<Output = Finding> + Send + 'a>> {
+        Box::pin(std::future::ready(self.0.clone()))
+    }
+}
+
+#[tokio::test]
+async fn a_probe_resolves_what_is_unknown() {
+    for (finding, problem) in [
+        (Finding::Unknown, "outcome-unknown"),
+        (Finding::Applied(None), "answer-not-kept"),
+        (Finding::NotApplied, "outcome-unknown"),
+    ] {
+        let world = World::new();
+        let profile = Profile { on_unknown: OnUnknown::Probe, ..presets::ietf() };
+        let app = world.app(
+            world.gate().route(Route::new("r", "POST /panic").unwrap().profile(profile)).probe(Says(finding)),
+        );
+        post_to(&app, "/panic", "k", "").await;
+        let second = post_to(&app, "/panic", "k", "").await;
+        assert_eq!(
+            (second.problem().as_str(), world.runs()),
+            (problem, 1),
+            "not-applied is not believed while it could still arrive"
+        );
+    }
+    let world = World::new();
+    let profile = Profile { on_unknown: OnUnknown::Probe, ..presets::ietf() };
+    let app = world.app(
+        world
+            .gate()
+            .route(Route::new("r", "POST /panic").unwrap().profile(profile))
+            .probe(Says(Finding::NotApplied)),
+    );
+    post_to(&app, "/panic", "k", "").await;
+    world.clock.advance(Duration::from_secs(91));
+    post_to(&app, "/panic", "k", "").await;
+    assert_eq!(world.runs(), 2, "but once it no longer can, the request runs");
+}

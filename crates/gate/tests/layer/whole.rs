@@ -1,0 +1,83 @@
+//! The gate as a whole: any path, observing only, draining.
+
+use super::world::*;
+
+#[tokio::test]
+async fn any_path_is_an_endpoint_of_its_own() {
+    let world = World::new();
+    let app = world.app(world.gate().route(Route::any()));
+    let first = post_to(&app, "/orders", "k", "{}").await;
+    assert_eq!((first.status, first.header("semel-guarantee")), (201, "fenced"));
+    assert!(post_to(&app, "/orders", "k", "{}").await.is_replay());
+    let other = post_to(&app, "/status/200", "k", "{}").await;
+    assert_eq!((other.status, other.is_replay(), world.runs()), (200, false, 2));
+    assert_eq!(world.entries().await[0].about.endpoint, "POST /orders");
+    let long = format!("/status/200?x=1&path={}", "y".repeat(300));
+    post_to(&app, &long, "q", "{}").await;
+    post_to(&app, &format!("/{}", "y".repeat(300)), "long", "{}").await;
+    assert!(world.entries().await.iter().all(|entry| entry.about.endpoint.len() <= 255));
+}
+
+#[tokio::test]
+async fn a_key_where_no_route_covers_it_is_told_that_nothing_is_promised() {
+    let world = World::new();
+    let app = world.with("POST /other", presets::ietf());
+    let seen = post_to(&app, "/orders", "k", "{}").await;
+    assert_eq!((seen.status, seen.header("semel-guarantee")), (201, "none"));
+    assert_eq!(send(&app, request("/orders", None, "{}")).await.header("semel-guarantee"), "");
+}
+
+#[tokio::test]
+async fn a_gate_that_observes_changes_nothing() {
+    let world = World::new();
+    let app = world.app(world.gate().route(Route::any()).observe());
+    for run in 1..=3 {
+        let seen = post_to(&app, "/orders", "k", "{}").await;
+        assert_eq!((seen.status, seen.body.as_str()), (201, format!("order {run}: {{}}").as_str()));
+        assert!(!seen.is_replay() && seen.header("semel-guarantee").is_empty());
+    }
+    assert_eq!(world.entries().await.len(), 1, "the key is noted");
+    let mut nobody = request("/orders", Some("\"broken"), "{}");
+    nobody.headers_mut().remove("x-user");
+    assert_eq!(send(&app, nobody).await.status, 201, "nothing is refused");
+    let large = "x".repeat(3 << 20);
+    assert_eq!(post_to(&app, "/large", "l", &large).await.status, 200, "nothing is too large");
+}
+
+#[tokio::test(start_paused = true)]
+async fn draining_waits_for_what_runs_and_takes_nothing_new() {
+    let world = World::new();
+    let gate = world.gate().route(Route::any()).build().unwrap();
+    let app = world.behind(gate.clone());
+    let running = tokio::spawn({
+        let app = app.clone();
+        async move { post_to(&app, "/slow", "k", "{}").await }
+    });
+    while world.runs() == 0 {
+        tokio::task::yield_now().await;
+    }
+    let draining = tokio::spawn(async move { gate.drain(Duration::from_secs(30)).await });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let refused = post_to(&app, "/orders", "new", "{}").await;
+    assert_eq!((refused.status, refused.problem().as_str(), world.runs()), (503, "overloaded", 1));
+    assert!(!draining.is_finished());
+    world.go.add_permits(1);
+    assert_eq!((running.await.unwrap().status, draining.await.unwrap()), (200, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_does_not_end_in_time_is_unknown() {
+    let world = World::new();
+    let gate = world.gate().route(Route::any()).build().unwrap();
+    let app = world.behind(gate.clone());
+    let running = tokio::spawn({
+        let app = app.clone();
+        async move { post_to(&app, "/slow", "k", "{}").await }
+    });
+    while world.runs() == 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(gate.drain(Duration::from_secs(2)).await, 1);
+    assert_eq!(world.entries().await[0].record.state, semel_contract::record::State::Unknown);
+    running.abort();
+}
