@@ -4,10 +4,11 @@
 //! is believed to be new only where it surely is:
 //!
 //! 1. Its first attempt was made after the restore, by the time that the client gives. A first attempt before the backup
-//!    proves nothing: a retry may have taken effect in between.
+//!    proves nothing: a retry may have taken effect in between. A time in the future is no time.
 //! 2. It gives no time, and the operator said that such keys are to be trusted.
 //! 3. Whatever was lost would have expired by now.
-//! 4. It is atomic: its effect lay in the same database, and was lost together with its record.
+//! 4. There is a record of it from after the restore, such as that of an outcome that somebody resolved as not applied.
+//! 5. It is atomic: its effect lay in the same database, and was lost together with its record.
 
 use crate::decide::Claim;
 use crate::profile::Lifetime;
@@ -62,6 +63,8 @@ pub struct Candidate {
     pub guarantee: Guarantee,
     /// When its first attempt was made, as far as the client says.
     pub first_sent: Option<Timestamp>,
+    /// When the record that it would replace was made, where there is one.
+    pub known_since: Option<Timestamp>,
 }
 
 /// Decides whether a key may have had a record that a restore has lost.
@@ -72,10 +75,12 @@ pub fn recall(restores: &[Restore], candidate: Candidate, lifetime: &Lifetime, n
         (Guarantee::Fenced | Guarantee::None, Claim::Forward | Claim::Rerun) => return Recall::Sure,
         (Guarantee::Fenced | Guarantee::None, _) => {}
     }
+    let first_sent = candidate.first_sent.filter(|sent| *sent <= now.plus(lifetime.skew));
     let may_be_lost = |restore: &Restore| {
         let counts_until = restore.restored_at.plus(lifetime.record()).plus(lifetime.skew);
-        match candidate.first_sent {
-            _ if counts_until < now => false,
+        let is_known = candidate.known_since.is_some_and(|since| since >= restore.restored_at);
+        match first_sent {
+            _ if is_known || counts_until < now => false,
             Some(sent) => sent <= restore.restored_at.plus(lifetime.skew),
             None => restore.undated == Undated::Unknown,
         }
@@ -130,7 +135,7 @@ mod tests {
             (Claim::New, Guarantee::Fenced, Some(at(5)), at(36), Undated::Unknown, Sure),
         ];
         for (how, guarantee, first_sent, now, undated, expected) in table {
-            let candidate = Candidate { how, guarantee, first_sent };
+            let candidate = Candidate { how, guarantee, first_sent, known_since: None };
             assert_eq!(
                 recall(&restore(undated), candidate, &lifetime, now),
                 expected,
@@ -139,10 +144,30 @@ mod tests {
         }
     }
 
+    fn undated(how: Claim, known_since: Option<Timestamp>) -> Candidate {
+        Candidate { how, guarantee: Guarantee::Fenced, first_sent: None, known_since }
+    }
+
+    #[test]
+    fn a_record_from_after_the_restore_is_believed() {
+        let (lifetime, restores) = (presets::ietf().lifetime, restore(Undated::Unknown));
+        let verdict = |since| recall(&restores, undated(Claim::Reclaim, Some(since)), &lifetime, at(12));
+        assert_eq!(verdict(at(10)), Recall::Sure);
+        assert_eq!(verdict(at(-1)), Recall::Lost, "what happened to it after the backup is not known");
+    }
+
+    #[test]
+    fn a_time_in_the_future_is_no_time() {
+        let (lifetime, restores) = (presets::ietf().lifetime, restore(Undated::Unknown));
+        let candidate = Candidate { first_sent: Some(at(20)), ..undated(Claim::New, None) };
+        assert_eq!(recall(&restores, candidate, &lifetime, at(11)), Recall::Lost);
+        assert_eq!(recall(&restores, candidate, &lifetime, at(20)), Recall::Sure);
+    }
+
     #[test]
     fn every_restore_counts_and_without_one_nothing_is_lost() {
         let lifetime = presets::ietf().lifetime;
-        let candidate = Candidate { how: Claim::New, guarantee: Guarantee::Fenced, first_sent: None };
+        let candidate = undated(Claim::New, None);
         assert_eq!(recall(&[], candidate, &lifetime, at(11)), Recall::Sure);
         let [first] = restore(Undated::Trusted);
         let second = Restore { restored_at: at(12), undated: Undated::Unknown, ..first };
