@@ -150,6 +150,9 @@ where
     match claim(&context, wish(&context, how, replaces)).await {
         Ok(Claimed::Won { fence, .. }) => {
             Step::Claimed.taken();
+            if matches!(how, Claim::New | Claim::TakeOver) {
+                measure::new_key(&context.route.name);
+            }
             let dispatch_by = asked + context.route.lease;
             Outcome::Answered(run(job, fence, dispatch_by).await)
         }

@@ -288,8 +288,7 @@ where
         Step::Admitted.taken();
         // In a store that was restored, a key without a record may have had one. Then the guard has no say: what was
         // accepted once is not refused now.
-        let is_lost =
-            self.context.recalls(how, known.map(|record| record.created_at)).await? == Recall::Lost;
+        let is_lost = self.context.recalls(how, known.map(|record| record.created_at)).await? == Recall::Lost;
         let job = self.job.take().expect("a request is executed once");
         if let (Some(guard), false) = (&self.context.route.profile.guard, self.guard_passed || is_lost) {
             let body = request::Body::new(arrival::content_type(&job.whole.parts.headers), &job.whole.body);

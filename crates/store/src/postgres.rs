@@ -102,7 +102,13 @@ impl PostgresStore {
         let link = Link::new(pool, side, ServerClock::new(seen, boot_time()), options.statement_timeout);
         let (signals, queue) = mpsc::channel(signal::SIGNALS_MAX);
         let singles = Semaphore::new((options.connections / 2).max(1));
-        let core = Arc::new(Core { link, hints: Hints::default(), signals, singles, restores: admin::Restores::default() });
+        let core = Arc::new(Core {
+            link,
+            hints: Hints::default(),
+            signals,
+            singles,
+            restores: admin::Restores::default(),
+        });
         let tasks = vec![
             tokio::spawn(signal::send(Arc::downgrade(&core), queue)).abort_handle(),
             tokio::spawn(signal::listen(Arc::downgrade(&core), config, tls)).abort_handle(),
@@ -269,9 +275,9 @@ impl ClaimStore for PostgresStore {
     }
 
     fn seal<'a>(&'a self, id: &'a Id, about: &'a About, lifetime: &'a Lifetime) -> Reply<'a, Sealed> {
-        Box::pin(
-            async move { replace::seal(&self.core, id, about, lifetime, None).await.map_err(Trouble::of_write) },
-        )
+        Box::pin(async move {
+            replace::seal(&self.core, id, about, lifetime, None).await.map_err(Trouble::of_write)
+        })
     }
 
     fn sweep(&self, batch: u32, grace: Duration) -> Reply<'_, Swept> {

@@ -16,7 +16,9 @@ use semel_contract::record::{Fence, Guarantee};
 use semel_contract::scope::Scope;
 use semel_store::conformance::{AdminFixture, Fixture, TestClock};
 use semel_store::sqlite::{SqliteStore, TransactOutcome};
-use semel_store::{About, AdminStore, Answer, ClaimStore, Claimed, Id, Settlement, StoreError, Wish, Written};
+use semel_store::{
+    About, AdminStore, Answer, ClaimStore, Claimed, Id, Settlement, StoreError, Wish, Written,
+};
 
 #[path = "sqlite/batches.rs"]
 mod batches;

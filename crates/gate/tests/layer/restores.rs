@@ -85,7 +85,8 @@ impl Probe for NotApplied {
 async fn a_probe_frees_a_lost_key_for_good() {
     let world = World::new();
     let profile = Profile { on_unknown: OnUnknown::Probe, ..presets::ietf() };
-    let gate = world.gate().probe(NotApplied).route(Route::new("r", "POST /orders").unwrap().profile(profile));
+    let gate =
+        world.gate().probe(NotApplied).route(Route::new("r", "POST /orders").unwrap().profile(profile));
     let app = world.app(gate);
     restored(&world, Undated::Unknown).await;
     assert_eq!(post_to(&app, "/orders", "k", "{}").await.status, 409, "it could still take effect");

@@ -82,11 +82,14 @@ pub async fn a_resolved_record_is_found_by_its_old_number(fixture: &impl AdminFi
     let fence = won(&*store, wish(&other)).await;
     settle(&*store, &other, fence, Settlement::Unknown).await;
     fixture.advance(past(LEASE + LATE)).await;
-    let resolved =
-        store.resolve(&other, fence, Resolution::NotApplied, &lifetime(), "carol", "asked").await;
+    let resolved = store.resolve(&other, fence, Resolution::NotApplied, &lifetime(), "carol", "asked").await;
     assert_eq!(resolved, Ok(Resolved::Done));
     assert_eq!(trail_of(&*store, &other).await[0].action, action::RESOLVE_NOT_APPLIED);
-    assert_eq!(find(&*store, Sought::Record(fence.number)).await, [], "it is free, and nothing is kept of it");
+    assert_eq!(
+        find(&*store, Sought::Record(fence.number)).await,
+        [],
+        "it is free, and nothing is kept of it"
+    );
 }
 
 /// The latest first, page by page, and nothing twice.
@@ -135,9 +138,8 @@ pub async fn a_run_of_the_sweeper_is_logged(fixture: &impl AdminFixture) {
         let fence = won(&*store, wish(&id)).await;
         settle(&*store, &id, fence, settled("old")).await;
     }
-    let run = async |log| {
-        sweep_all(&*store, 2, Duration::ZERO, log).await.expect("the store answers").removed
-    };
+    let run =
+        async |log| sweep_all(&*store, 2, Duration::ZERO, log).await.expect("the store answers").removed;
     assert_eq!(run(false).await, 0);
     assert_eq!(store.cleanups(None, 10).await.expect("the store answers"), []);
     fixture.advance(past(lifetime().record())).await;

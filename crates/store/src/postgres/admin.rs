@@ -14,8 +14,8 @@ use super::link::{Trouble, Value};
 use super::sql::{self, entry, timed};
 use super::{Core, PostgresStore, replace, rows};
 use crate::admin::{
-    AdminStore, Audited, CLEANUPS_KEPT_MAX, Cleanup, ClockState, Note, STALE_KEPT, Sought, StaleCount, Trail,
-    action,
+    AdminStore, Audited, CLEANUPS_KEPT_MAX, Cleanup, ClockState, Note, PoolUse, STALE_KEPT, Sought,
+    StaleCount, Trail, action,
 };
 use crate::claims::{About, Entry, Id, Reply, Sealed, StoreError, Swept};
 use crate::clock::boot_time;
@@ -93,8 +93,7 @@ const STALE: &str = "
 SELECT tenant, principal, count, first_at, last_at FROM semel.stale
 WHERE $1::text IS NULL OR principal = $1::text ORDER BY count DESC, principal, tenant LIMIT $2::bigint";
 
-const RESTORES: &str =
-    "SELECT backup_at, restored_at, trust_undated FROM semel.restore ORDER BY restored_at";
+const RESTORES: &str = "SELECT backup_at, restored_at, trust_undated FROM semel.restore ORDER BY restored_at";
 const RESTORED: &str = timed!(
     ", restored AS (
     INSERT INTO semel.restore (backup_at, restored_at, trust_undated) SELECT $4::bigint, now, $5::boolean FROM t
@@ -304,6 +303,10 @@ impl AdminStore for PostgresStore {
             let written = answer.rows.first().map(restore);
             written.ok_or_else(|| StoreError::Unavailable("the restore was not kept".to_owned()))
         })
+    }
+
+    fn pool(&self) -> Option<PoolUse> {
+        Some(self.core.link.pool_use())
     }
 
     fn clock(&self) -> Reply<'_, ClockState> {

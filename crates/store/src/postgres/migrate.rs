@@ -78,11 +78,8 @@ pub(super) async fn plan(client: &Client) -> Result<Plan, ConnectError> {
     let applied = applied(client).await?;
     check(&applied)?;
     let is_missing = |migration: &&Migration| !applied.iter().any(|row| row.number == migration.number);
-    let step = |migration: &Migration| Step {
-        number: migration.number,
-        name: migration.name,
-        sql: migration.sql,
-    };
+    let step =
+        |migration: &Migration| Step { number: migration.number, name: migration.name, sql: migration.sql };
     Ok(Plan {
         found: applied.iter().map(|row| row.number).max().unwrap_or(0),
         known: newest(),

@@ -11,9 +11,7 @@ use super::SqliteStore;
 use super::hub::Hub;
 use super::row::{Hash, Kept};
 use super::{ledger, operate};
-use crate::admin::{
-    AdminStore, Audited, Cleanup, ClockState, Note, Sought, StaleCount, Trail, action,
-};
+use crate::admin::{AdminStore, Audited, Cleanup, ClockState, Note, Sought, StaleCount, Trail, action};
 use crate::claims::{About, Entry, Id, Reply, Sealed, StoreError, Swept};
 
 impl SqliteStore {

@@ -170,11 +170,7 @@ pub(super) fn cleanups(
                 number: count(row, 0)?,
                 at: Timestamp::from_millis(row.get(1)?),
                 took: Duration::from_millis(count(row, 2)?),
-                swept: Swept {
-                    removed: count(row, 3)?,
-                    unknown: count(row, 4)?,
-                    released: count(row, 5)?,
-                },
+                swept: Swept { removed: count(row, 3)?, unknown: count(row, 4)?, released: count(row, 5)? },
             })
         })?
         .collect()
@@ -261,7 +257,8 @@ mod tests {
             (HASH_OF_NUMBER, "semel_audit_fence"),
             (TRAIL_OF_KEY, "semel_audit_hash"),
         ] {
-            let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("it is valid");
+            let mut statement =
+                connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("it is valid");
             let lines = statement.raw_query().mapped(|row| row.get::<_, String>(3));
             let plan = lines.collect::<Result<Vec<_>, _>>().expect("a plan has a text").join("\n");
             assert!(plan.contains(wanted) && !plan.contains("SCAN semel"), "{sql}:\n{plan}");

@@ -10,8 +10,8 @@ use semel_contract::record::{Fence, Guarantee, Record, State};
 use semel_contract::time::Timestamp;
 
 use super::error::Fault;
-use super::row::Kept;
 use super::ledger;
+use super::row::Kept;
 use super::table::{self, AuditRow};
 use super::turn::Turn;
 use crate::admin::{Audited, action};
