@@ -69,7 +69,6 @@ faults! {
     Rejected             Upstream 10  60  "422-from-the-upstream"
     ServiceFails         Upstream 10  50  "service-error"
     TimedOut             Upstream 10  50  "forwarding-timed-out"
-    LateByTimeout        Upstream 500 500 "late-window-counts-from-the-time-out"
     SlowAnswer           Upstream 30 200  "slow-answer"
     Hang                 Upstream  5  60  "upstream-hangs"
     Panic                Upstream 10  50  "handler-panics"
@@ -81,7 +80,6 @@ faults! {
     ClockForward         Clock   300 800  "clock-jumps-forward"
     ClockBack            Clock   300 800  "clock-jumps-back"
     ClockSteps           Clock   300 800  "clock-steps-under-a-minute"
-    LimiterJumps         Clock   500 500  "clock-jumps-under-limiters"
     TooEarly             Operator 100 500 "not-applied-said-too-early"
     SlowProbe            Operator 100 500 "probe-answers-with-old-evidence"
     QuickThenSlow        Operator 500 500 "quick-requests-then-a-slow-one"
@@ -178,13 +176,12 @@ pub struct Rates(Vec<u32>);
 
 impl Rates {
     /// Draws the rates of a run.
-    pub fn draw(swarm: Swarm, spared: &[Fault], rng: &mut Rng) -> Self {
+    pub fn draw(swarm: Swarm, rng: &mut Rng) -> Self {
         let swarm = swarm.settled(rng);
         let rate = |fault: &Fault| {
             let (low, high) = fault.rates();
             let rate = u32::try_from(rng.between(low, high)).unwrap_or(0);
-            let taken = swarm.takes(*fault, rng) && !spared.contains(fault);
-            if taken { rate } else { 0 }
+            if swarm.takes(*fault, rng) { rate } else { 0 }
         };
         Self(Fault::ALL.iter().map(rate).collect())
     }

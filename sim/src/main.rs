@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use semel_sim::coverage::{Coverage, Met};
 use semel_sim::faults::{Fault, Swarm};
-use semel_sim::plan::{Options, SPARED};
+use semel_sim::plan::Options;
 use semel_sim::planted::Bug;
 use semel_sim::run::{run_twice, too_small};
 
@@ -115,10 +115,6 @@ fn main() -> ExitCode {
         }
     }
     say(&format!("{}\nevery promise held\n\n{}", total.line(since), total.coverage.table()));
-    if !SPARED.is_empty() {
-        let spared: Vec<&str> = SPARED.iter().map(|fault| fault.name()).collect();
-        say(&format!("\nspared unless asked for with --with: {}\n", spared.join(", ")));
-    }
     ExitCode::SUCCESS
 }
 
@@ -138,7 +134,7 @@ fn one(cli: &Cli, seed: u64, total: &mut Total) -> Result<(), String> {
         swarm: cli.profile,
         steps_min: cli.steps,
         planted: cli.planted,
-        unspared: cli.with.clone(),
+        with: cli.with.clone(),
     };
     let report = run_twice(&options)?;
     if cli.log {

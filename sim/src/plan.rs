@@ -5,21 +5,6 @@ use crate::planted::Bug;
 use crate::rng::Rng;
 use crate::routes::Endpoint;
 
-/// Faults that are not drawn unless they are asked for, because the gate is known not to stand them. Each line says why; a
-/// line goes when the gate has learnt to, and then every seed draws that fault.
-pub const SPARED: &[Fault] = &[
-    // A step of the wall clock below a minute is believed: leases and late windows end early by as much.
-    Fault::ClockSteps,
-    // The keeper sleeps by the shortest lease it knew when it lay down: a shorter one that comes later lapses meanwhile.
-    Fault::MixedLeases,
-    // A route's own time-out is not in full part of the window before which nobody may say "not applied".
-    Fault::LateByTimeout,
-    // The guard's refusal is given even where it could not be recorded, so that it may differ the next time.
-    Fault::StaleAction,
-    // Limiters count by the wall clock as it stands: once it was ahead, they stay shut until it gets there again.
-    Fault::LimiterJumps,
-];
-
 /// What somebody asked for.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -31,14 +16,14 @@ pub struct Options {
     pub steps_min: usize,
     /// A bug that is built in on purpose, to see that it is found.
     pub planted: Option<Bug>,
-    /// Faults of the spared list that are wanted nevertheless.
-    pub unspared: Vec<Fault>,
+    /// Faults that happen as often as they can.
+    pub with: Vec<Fault>,
 }
 
 impl Options {
     /// The usual run of a seed.
     pub fn new(seed: u64) -> Self {
-        Self { seed, swarm: Swarm::Mixed, steps_min: 500, planted: None, unspared: Vec::new() }
+        Self { seed, swarm: Swarm::Mixed, steps_min: 500, planted: None, with: Vec::new() }
     }
 
     /// The command that runs the same again.
@@ -50,7 +35,7 @@ impl Options {
         if self.steps_min != Self::new(0).steps_min {
             command += &format!(" --steps {}", self.steps_min);
         }
-        for fault in &self.unspared {
+        for fault in &self.with {
             command += &format!(" --with {}", fault.name());
         }
         if let Some(bug) = self.planted {
@@ -108,15 +93,10 @@ pub struct Plan {
 impl Plan {
     /// Draws everything.
     pub fn draw(options: &Options, rng: &mut Rng) -> Self {
-        let spared: Vec<Fault> =
-            SPARED.iter().copied().filter(|fault| !options.unspared.contains(fault)).collect();
-        let mut rates = Rates::draw(options.swarm, &spared, rng);
-        rates.ask_for(&options.unspared);
+        let mut rates = Rates::draw(options.swarm, rng);
+        rates.ask_for(&options.with);
         let mut endpoints: Vec<Endpoint> =
             Endpoint::ALL.iter().copied().filter(|_| rng.chance(600)).collect();
-        if rates.jumps() && !rates.has(Fault::LimiterJumps) {
-            endpoints.retain(|endpoint| *endpoint != Endpoint::Limited);
-        }
         if endpoints.len() < 3 {
             endpoints = vec![Endpoint::Hold, Endpoint::Probe, Endpoint::Rerun];
         }
@@ -147,8 +127,7 @@ impl Plan {
         use crate::faults::Family::{Client, Clock, Node, Operator, Store, Upstream};
         let disturbs = |fault: &Fault| match fault.family() {
             Store | Node | Clock => true,
-            Upstream => *fault == Fault::PanicInCall,
-            Client | Operator => false,
+            Upstream | Client | Operator => false,
         };
         self.options.planted.is_none()
             && !Fault::ALL.iter().filter(|f| disturbs(f)).any(|f| self.rates.has(*f))

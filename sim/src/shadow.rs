@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use semel_contract::record::{Fence, State};
 use semel_contract::time::Timestamp;
+use semel_store::clock::SLEW_PARTS;
 use semel_store::{Answer, Entry, Id};
 
 /// A claim that was won.
@@ -29,10 +30,15 @@ pub struct ClaimSeen {
     pub is_running: bool,
 }
 
+/// What is sure of a lease by the ticks: the store's clock may make up for the wall clock meanwhile.
+pub fn surely(lease: Duration) -> Duration {
+    lease - lease * 2 / SLEW_PARTS
+}
+
 impl ClaimSeen {
     /// After this nothing may be sent under it: the first lease, which renewals do not extend.
     pub fn dispatch_by(&self) -> u64 {
-        self.won_at + millis(self.lease)
+        self.won_at + millis(surely(self.lease))
     }
 }
 

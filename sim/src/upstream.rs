@@ -126,6 +126,7 @@ impl Service<Request<Body>> for Upstream {
             call.life.freeze(time);
         }
         if call.world.strikes(Fault::PanicInCall) {
+            call.world.attempt_ended(call.fence());
             std::panic::resume_unwind(Box::new(OnPurpose));
         }
         Box::pin(call.run())

@@ -15,8 +15,8 @@ use semel_store::{
 
 use crate::coverage::Met;
 use crate::faults::Fault;
-use crate::routes::{DEADLINE, Endpoint};
-use crate::shadow::{Cause, ClaimSeen, Epoch, millis};
+use crate::routes::{DEADLINE, Endpoint, LATE};
+use crate::shadow::{Cause, ClaimSeen, Epoch, millis, surely};
 use crate::world::{Invariant, World};
 
 /// What a store in memory answers, which it does at once.
@@ -76,7 +76,7 @@ impl World {
     }
 
     pub(crate) fn store_claim(&self, by: &str, wish: Wish) -> Claimed {
-        let (id, how, nonce, lease, late) = (wish.id.clone(), wish.how, wish.nonce, wish.lease, wish.late);
+        let (id, how, nonce, lease) = (wish.id.clone(), wish.how, wish.nonce, wish.lease);
         let slot = self.number_of(&id);
         if slot.is_none() {
             self.fail(Invariant::I9, None, format!("{by} claims a key in a scope that is nobody's"));
@@ -100,7 +100,7 @@ impl World {
                     self.fail(Invariant::I4, slot, why);
                 } else if !again {
                     self.count(Met::Decision, how_name(how));
-                    self.won(by, &id, *fence, lease, late);
+                    self.won(by, &id, *fence, lease);
                 }
             }
             Claimed::Known { entry, .. } => {
@@ -117,17 +117,20 @@ impl World {
         claimed
     }
 
-    fn won(&self, by: &str, id: &Id, fence: Fence, lease: Duration, late: Duration) {
+    fn won(&self, by: &str, id: &Id, fence: Fence, lease: Duration) {
         let won_at = self.now();
-        // By the contract the late window counts from the end of the upstream's own time-out.
-        let timeout = if self.plan.rates.has(Fault::LateByTimeout) { DEADLINE } else { Duration::ZERO };
+        if self.plan.has_mixed_leases() {
+            self.count(Met::Fault, Fault::MixedLeases.name());
+        }
+        // What is sent at the last moment of the first lease may take effect until the late window after its time-out.
+        let sure = millis(surely(lease));
         let claim = ClaimSeen {
             id: id.clone(),
             by: by.to_owned(),
             won_at,
             lease,
-            lease_until: won_at + millis(lease),
-            late_until: won_at + millis(lease) + millis(timeout) + millis(late),
+            lease_until: won_at + sure,
+            late_until: won_at + sure + millis(DEADLINE + LATE),
             dispatched_at: None,
             is_running: false,
         };
@@ -187,7 +190,7 @@ impl World {
             if *written == Written::Done
                 && let Some(claim) = self.shadow().claims.get_mut(&fence.number)
             {
-                claim.lease_until = now + millis(lease);
+                claim.lease_until = now + millis(surely(lease));
             }
         }
         self.renewed(by);

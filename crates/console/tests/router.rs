@@ -103,6 +103,7 @@ impl World {
             payload_hash: None,
             rotation: None,
             about,
+            terms: None,
         };
         match self.store.claim(wish).await.unwrap() {
             Claimed::Won { fence, .. } => (id, fence),

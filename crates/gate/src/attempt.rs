@@ -17,7 +17,8 @@ use semel_contract::planted::{self, Bug};
 use semel_contract::problem::{Kind, Problem};
 use semel_contract::record::{Fence, Guarantee, State};
 use semel_contract::time::Timestamp;
-use semel_store::{Answer, Claimed, Entry, Settlement, StoreError, Wish, Written};
+use semel_store::clock::SLEW_PARTS;
+use semel_store::{Answer, Claimed, Entry, Settlement, StoreError, Terms, Wish, Written};
 use tower_service::Service;
 
 use crate::answer::{self, OUTCOME};
@@ -93,12 +94,17 @@ pub(crate) fn wish(job: &Context, how: Claim, replaces: Option<Fence>) -> Wish {
         nonce: (job.shared.entropy)(),
         lease: job.route.lease,
         // A request that was sent in time may take effect until its own time-out, and the declared window after that.
-        late: job.route.deadline.unwrap_or_default() + job.route.late,
+        // The store's clock may run fast by one part in so many.
+        late: (job.route.deadline.unwrap_or_default() + job.route.late) * (SLEW_PARTS + 1) / SLEW_PARTS,
         guarantee: job.route.profile.guarantee,
         fingerprint: arrival.fingerprint,
         payload_hash: arrival.payload_hash,
         rotation: arrival.rotation.filter(|_| !planted::is(Bug::RotationUnnoticed)),
         about: arrival.about.clone(),
+        terms: Some(Terms {
+            lifetime: job.route.profile.lifetime.clone(),
+            max_response_bytes: job.route.profile.stored.max_response_bytes,
+        }),
     }
 }
 
@@ -153,7 +159,8 @@ where
             if matches!(how, Claim::New | Claim::TakeOver) {
                 measure::new_key(&context.route.name);
             }
-            let dispatch_by = asked + context.route.lease;
+            // Short of the lease by more than the store's clock may run fast.
+            let dispatch_by = asked + context.route.lease - context.route.lease * 2 / SLEW_PARTS;
             Outcome::Answered(run(job, fence, dispatch_by).await)
         }
         other => not_won(job, other),

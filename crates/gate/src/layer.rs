@@ -11,8 +11,9 @@ use axum_core::body::Body;
 use http::{Request, Response};
 use semel_contract::identity::Identity;
 use semel_contract::route::Params;
+use semel_contract::time::Timestamp;
 use semel_store::ClaimStore;
-use semel_store::clock::{Clock, SystemClock};
+use semel_store::clock::{Clock, StoreClock, SystemClock};
 use semel_store::limits::{Limiter, MemoryLimiter};
 use tokio::sync::Semaphore;
 use tower_layer::Layer;
@@ -174,6 +175,7 @@ impl GateBuilder {
             store: self.store,
             identity: self.identity,
             routes: self.routes.into_iter().map(Arc::new).collect(),
+            time: StoreClock::new(self.clock.read(), None),
             clock: self.clock,
             probe: self.probe,
             limiter: self.limiter,
@@ -194,6 +196,7 @@ pub(crate) struct Shared {
     pub(crate) identity: Arc<dyn Identify>,
     pub(crate) routes: Vec<Arc<Route>>,
     pub(crate) clock: Arc<dyn Clock>,
+    time: StoreClock,
     pub(crate) probe: Option<Arc<dyn Probe>>,
     pub(crate) limiter: Arc<dyn Limiter>,
     pub(crate) entropy: Entropy,
@@ -209,6 +212,11 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// The time as it ticks: a wall clock that jumps does not shut a limiter, nor open it.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.time.now(self.clock.read())
+    }
+
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::SeqCst)
     }

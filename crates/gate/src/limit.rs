@@ -49,7 +49,7 @@ fn verdict(answer: Result<Verdict, semel_store::StoreError>) -> Option<Duration>
 /// The request stage: the refusal that a request over the limit gets, unless its key is known.
 pub(crate) async fn request(shared: &Shared, route: &Route, caller: &Caller) -> Option<Problem> {
     let rate = route.profile.limits.request?;
-    let now = shared.clock.read().wall;
+    let now = shared.now();
     let after = verdict(shared.limiter.request(&subject(REQUEST, route, caller), rate, now).await)?;
     Some(
         Problem::new(Kind::RequestLimited, format!("at most {} requests are taken", rate.count))
@@ -75,7 +75,7 @@ pub(crate) async fn admit(context: &Context, how: Claim) -> Result<(), Problem> 
         charge: limits.admission_charge,
         attempts_per_id: limits.attempts_per_id,
     };
-    let now = context.shared.clock.read().wall;
+    let now = context.shared.now();
     match verdict(context.shared.limiter.admit(admission, now).await) {
         None => Ok(()),
         Some(after) => {

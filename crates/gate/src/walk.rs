@@ -114,7 +114,7 @@ where
         Ok(KeyRead::Unkeyed) if profile.key.presence == Presence::Mint => {
             let random = u128::from((shared.entropy)()) << 64 | u128::from((shared.entropy)());
             is_minted = true;
-            profile.generator.mint(random, shared.clock.read().wall)
+            profile.generator.mint(random, shared.now())
         }
         Ok(KeyRead::Unkeyed) => {
             if let Some(problem) = over_limit {

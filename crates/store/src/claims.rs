@@ -108,6 +108,17 @@ pub struct Wish {
     pub rotation: Option<[u8; 16]>,
     /// What is written down about the request.
     pub about: About,
+    /// What a settlement goes by that is made without semel, by SQL.
+    pub terms: Option<Terms>,
+}
+
+/// What the route says about keeping answers.
+#[derive(Clone, Debug)]
+pub struct Terms {
+    /// How long records live.
+    pub lifetime: Lifetime,
+    /// How large an answer may be.
+    pub max_response_bytes: u64,
 }
 
 /// What became of a wish.

@@ -8,7 +8,11 @@ use semel_contract::planted::{self, Bug};
 use semel_contract::time::{Timestamp, millis_of};
 
 /// How far the wall clock may stray from the ticking one before it counts as a jump.
-const JUMP_MILLIS: i64 = 60_000;
+const JUMP_NANOS: i128 = 60_000_000_000;
+/// A smaller difference is made up slowly: by one part in so many of the time that passes. A lease is thus never shorter
+/// than its length less this part of it, whatever the wall clock does.
+pub const SLEW_PARTS: u32 = 64;
+const NANOS_PER_MILLI: i128 = 1_000_000;
 
 /// Two clocks read at one moment.
 #[derive(Clone, Copy, Debug)]
@@ -61,38 +65,47 @@ pub struct StoreClock(Mutex<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    base: Reading,
-    last: Timestamp,
+    /// The latest time that was given, in nanoseconds, so that reading it often loses nothing.
+    now: i128,
+    /// The ticking clock at that moment.
+    ticks: Duration,
+    /// By how many milliseconds the wall clock is ahead, unbelieved.
     jump: Option<i64>,
+}
+
+fn nanos(time: Timestamp) -> i128 {
+    i128::from(time.millis()) * NANOS_PER_MILLI
+}
+
+fn millis(nanos: i128) -> i64 {
+    i64::try_from(nanos.div_euclid(NANOS_PER_MILLI)).unwrap_or(i64::MAX)
 }
 
 impl StoreClock {
     /// A clock that starts no earlier than `high_water`, the latest time it ever gave.
     pub fn new(first: Reading, high_water: Option<Timestamp>) -> Self {
         let start = high_water.map_or(first.wall, |known| known.max(first.wall));
-        Self(Mutex::new(Inner { base: Reading { wall: start, ..first }, last: start, jump: None }))
+        Self(Mutex::new(Inner { now: nanos(start), ticks: first.ticks, jump: None }))
     }
 
     /// The store's time at this reading.
     pub fn now(&self, reading: Reading) -> Timestamp {
         let mut inner = self.0.lock().expect("reading a clock does not panic");
-        let ticked = inner.base.wall.plus(reading.ticks.saturating_sub(inner.base.ticks));
-        let strays_by = reading.wall.millis_since(ticked);
-        let now = if planted::is(Bug::WallClockBelieved) {
-            reading.wall
-        } else if strays_by > JUMP_MILLIS {
-            inner.jump = Some(strays_by);
-            ticked
-        } else if strays_by < -JUMP_MILLIS {
-            // Set back: time goes on as it ticks, and the wall clock will catch up.
+        let passed = i128::try_from(reading.ticks.saturating_sub(inner.ticks).as_nanos()).unwrap_or(0);
+        let ticked = inner.now + passed;
+        let strays_by = nanos(reading.wall) - ticked;
+        inner.ticks = inner.ticks.max(reading.ticks);
+        inner.jump = (strays_by > JUMP_NANOS).then(|| millis(strays_by));
+        inner.now = if planted::is(Bug::WallClockBelieved) {
+            inner.now.max(nanos(reading.wall))
+        } else if strays_by.abs() > JUMP_NANOS {
+            // Time goes on as it ticks: an operator confirms a jump ahead, and after one back the wall clock catches up.
             ticked
         } else {
-            inner.jump = None;
-            inner.base = reading;
-            reading.wall
+            let most = passed / i128::from(SLEW_PARTS);
+            ticked + strays_by.clamp(-most, most)
         };
-        inner.last = inner.last.max(now);
-        inner.last
+        Timestamp::from_millis(millis(inner.now))
     }
 
     /// By how many milliseconds the wall clock has jumped ahead, while nobody has confirmed it.
@@ -103,7 +116,8 @@ impl StoreClock {
     /// An operator confirms that the wall clock is right.
     pub fn confirm(&self, reading: Reading) {
         let mut inner = self.0.lock().expect("reading a clock does not panic");
-        inner.base = reading;
+        inner.now = inner.now.max(nanos(reading.wall));
+        inner.ticks = reading.ticks;
         inner.jump = None;
     }
 }
@@ -121,11 +135,28 @@ mod tests {
         let clock = StoreClock::new(reading(1_000_000, 0), None);
         assert_eq!(clock.now(reading(1_030_000, 30_000)).millis(), 1_030_000);
         assert_eq!(
-            clock.now(reading(1_060_500, 60_000)).millis(),
-            1_060_500,
+            clock.now(reading(1_060_400, 60_000)).millis(),
+            1_060_400,
             "small corrections are followed"
         );
-        assert_eq!(clock.now(reading(1_060_100, 60_001)).millis(), 1_060_500, "but never backwards");
+        assert_eq!(clock.now(reading(1_060_100, 60_001)).millis(), 1_060_400, "but never backwards");
+    }
+
+    #[test]
+    fn a_step_below_a_jump_is_made_up_slowly_in_both_directions() {
+        let clock = StoreClock::new(reading(1_000_000, 0), None);
+        for (step, ticks) in [(50_000, 6_400), (50_000, 12_800)] {
+            let ticked = 1_000_000 + i64::try_from(ticks).unwrap();
+            let early = clock.now(reading(ticked + step, ticks)).millis() - ticked;
+            assert_eq!(early, i64::try_from(ticks / 64).unwrap());
+        }
+        let behind = clock.now(reading(900_000 + 19_200 + 41_000, 19_200)).millis();
+        assert_eq!(behind, 1_019_200 + 100, "slower, but it goes on");
+        for ticks in 19_201..19_300 {
+            clock.now(reading(1_000_000 + i64::try_from(ticks).unwrap() + 59_000, ticks));
+        }
+        let often = clock.now(reading(1_078_300, 19_300)).millis();
+        assert!((1_019_400..=1_019_402).contains(&often), "reading often changes nothing: {often}");
     }
 
     #[test]

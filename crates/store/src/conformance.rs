@@ -30,6 +30,8 @@ pub use admin::*;
 pub const LEASE: Duration = Duration::from_secs(30);
 /// How long after that a request of the suite may still take effect.
 pub const LATE: Duration = Duration::from_secs(60);
+/// A store whose clock may be set ahead unnoticed adds as much to the late window; none adds more.
+const LATE_ADDED_MAX: Duration = Duration::from_secs(60);
 
 /// A backend under test.
 pub trait Fixture: Send + Sync {
@@ -160,6 +162,7 @@ fn wish(id: &Id) -> Wish {
         fingerprint: Some(fingerprint(1)),
         payload_hash: None,
         rotation: None,
+        terms: None,
         about: About {
             endpoint: "create-order".to_owned(),
             principal: "alice".to_owned(),
@@ -393,7 +396,7 @@ pub async fn a_resolved_outcome_no_longer_accepts_its_holder(fixture: &impl Fixt
     {
         let id = id("alice");
         let fence = won(&*store, wish(&id)).await;
-        fixture.advance(past(LEASE + LATE)).await;
+        fixture.advance(past(LEASE + LATE + LATE_ADDED_MAX)).await;
         let resolved = store
             .resolve(&id, fence, resolution, &lifetime(), "carol", "looked")
             .await
@@ -423,9 +426,11 @@ pub async fn not_applied_is_refused_while_it_could_still_take_effect(fixture: &i
     };
     assert_eq!(resolve(fence).await, Resolved::NotUnknown, "a live claim is not unknown");
     fixture.advance(past(LEASE)).await;
-    let until = entry(&*store, &id).await.late_until;
+    let known = entry(&*store, &id).await;
+    let until = known.late_until;
+    assert!(until >= known.record.created_at.plus(LEASE + LATE), "the window is never shorter than declared");
     assert_eq!(resolve(fence).await, Resolved::TooEarly { until });
-    fixture.advance(past(LATE)).await;
+    fixture.advance(past(LATE + LATE_ADDED_MAX)).await;
     assert_eq!(resolve(Fence { number: fence.number, nonce: fence.nonce ^ 1 }).await, Resolved::NotUnknown);
     assert_eq!(resolve(fence).await, Resolved::Done);
     assert_eq!(standing(&*store, &id).await, Standing::Absent);

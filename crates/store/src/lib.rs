@@ -21,5 +21,5 @@ pub mod sqlite;
 pub use admin::AdminStore;
 pub use claims::{
     About, Answer, ClaimStore, Claimed, Entry, Filter, Id, Reply, Resolution, Resolved, Sealed, Settlement,
-    StoreError, Swept, Wish, Written,
+    StoreError, Swept, Terms, Wish, Written,
 };

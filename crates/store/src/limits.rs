@@ -11,7 +11,8 @@
 //!    for an id in a window, however often it is tried; in the next window it is new traffic. [`Charge::NewKey`] looks
 //!    back from now, exactly: at most so many first sights of an id within any window's length.
 //!
-//! Checking and consuming are one step: a critical section in memory, one script in Redis. What is refused leaves no
+//! Checking and consuming are one step: a critical section in memory, one script in Redis, one function in
+//! PostgreSQL. What is refused leaves no
 //! trace behind, neither a unit nor a marker. Nothing is kept for ever: an id's marker is forgotten two windows after
 //! its principal was last charged, counted requests after three.
 
@@ -36,6 +37,8 @@ use crate::claims::Reply;
 
 pub use fallback::{Fallback, PRIMARY_MILLIS_MAX, PRIMARY_REST_MILLIS};
 pub use fields::rate_limit_policy;
+#[cfg(any(feature = "redis", feature = "postgres"))]
+pub(crate) use memory::who;
 pub use memory::{MemoryLimiter, TRACKED_MAX};
 #[cfg(feature = "redis")]
 pub use redis::{REDIS_MILLIS_MAX, RedisLimiter};

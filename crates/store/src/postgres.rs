@@ -27,6 +27,7 @@ mod batch;
 mod claim;
 mod clock;
 mod connect;
+mod limiter;
 mod link;
 mod migrate;
 mod patience;
@@ -38,6 +39,7 @@ pub mod sql;
 mod upkeep;
 
 pub use connect::{ConnectError, Migrations, Options};
+pub use limiter::PostgresLimiter;
 pub use migrate::{Plan, Step};
 pub use replace::Fate;
 
@@ -156,6 +158,11 @@ impl PostgresStore {
     /// the orphaned session and never settles anything itself: a record without its effect would be a lie.
     pub async fn fate(&self, id: &Id, fence: Fence) -> Result<Fate, StoreError> {
         replace::fate(&self.core, id, fence).await.map_err(Trouble::of_read)
+    }
+
+    /// The limiter of this database, which all its processes share.
+    pub fn limiter(&self) -> PostgresLimiter {
+        PostgresLimiter(Arc::clone(&self.core))
     }
 
     /// Wakes those who wait for this key, here and in other processes.

@@ -5,8 +5,8 @@
 //! before its settlement, which [`SqliteStore::transact`] commits together with the handler's own writes. A `fenced`
 //! claim is durable before it is won, and a restart finds it as an unknown outcome.
 //!
-//! The records may live in the application's own file, whose tables then must not begin with `semel_`, and whose
-//! `application_id` and `user_version` are the store's.
+//! The records may live in the application's own file, whose tables then must not begin with `semel_`. The header fields
+//! `application_id` and `user_version` stay the application's.
 
 mod admin;
 mod checkpoint;

@@ -33,6 +33,7 @@ async fn settle(store: &dyn ClaimStore, id: &Id) -> Answer {
         fingerprint: None,
         payload_hash: None,
         rotation: None,
+        terms: None,
         about: About::default(),
     };
     let Ok(Claimed::Won { fence, .. }) = store.claim(wish).await else { panic!("the key is new") };

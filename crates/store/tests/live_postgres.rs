@@ -3,6 +3,7 @@
 
 #![cfg(feature = "postgres")]
 
+mod agreement;
 #[path = "live_postgres/clocks.rs"]
 mod clocks;
 #[path = "live_postgres/faults.rs"]
@@ -11,6 +12,8 @@ mod faults;
 mod fixture;
 #[path = "live_postgres/handlers.rs"]
 mod handlers;
+#[path = "live_postgres/limits.rs"]
+mod limits;
 #[path = "live_postgres/proxy.rs"]
 mod proxy;
 #[path = "live_postgres/races.rs"]
@@ -19,6 +22,7 @@ mod races;
 mod schema;
 #[path = "live_postgres/servers.rs"]
 mod servers;
+mod upgrades;
 
 mod conformance {
     use crate::fixture::postgres;

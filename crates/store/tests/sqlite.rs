@@ -28,6 +28,7 @@ mod closures;
 mod faults;
 #[path = "sqlite/files.rs"]
 mod files;
+mod upgrades;
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -106,6 +107,7 @@ fn wish(id: &Id, guarantee: Guarantee) -> Wish {
         fingerprint: None,
         payload_hash: None,
         rotation: None,
+        terms: None,
         about: About { principal: "alice".to_owned(), ..About::default() },
     }
 }

@@ -153,6 +153,7 @@ fn wish(id: &Id) -> Wish {
         fingerprint: None,
         payload_hash: None,
         rotation: None,
+        terms: None,
         about: About::default(),
     }
 }

@@ -81,7 +81,7 @@ pub async fn a_resolved_record_is_found_by_its_old_number(fixture: &impl AdminFi
     let other = super::id("alice");
     let fence = won(&*store, wish(&other)).await;
     settle(&*store, &other, fence, Settlement::Unknown).await;
-    fixture.advance(past(LEASE + LATE)).await;
+    fixture.advance(past(LEASE + LATE + LATE_ADDED_MAX)).await;
     let resolved = store.resolve(&other, fence, Resolution::NotApplied, &lifetime(), "carol", "asked").await;
     assert_eq!(resolved, Ok(Resolved::Done));
     assert_eq!(trail_of(&*store, &other).await[0].action, action::RESOLVE_NOT_APPLIED);

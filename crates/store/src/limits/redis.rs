@@ -10,8 +10,8 @@ use redis::{Client, RedisError, Script, ScriptInvocation};
 use semel_contract::profile::{Charge, Rate};
 use semel_contract::time::Timestamp;
 
-use super::memory::who;
 use super::scripts;
+use super::who;
 use super::window::{
     CLEARED_PER_CALL_MAX, Counted, Pair, Span, Step, WEIGHT_WHOLE, leaves_at, marker_life_millis,
     requests_life_millis, window_end, window_floor, window_millis,
@@ -96,7 +96,7 @@ impl RedisLimiter {
         let mut call = self.id_window.key(format!("{}:{bucket}", key(wish.principal, "ids", rate)));
         call.arg(&wish.id).arg(rate.count).arg(wish.attempts_per_id).arg(marker_life_millis(rate.window));
         let [step, used] = self.run(&call).await?;
-        Ok(step_of(step)?.verdict(as_count(used), rate, window_end(now, rate.window), now))
+        Ok(Step::numbered(step)?.verdict(as_count(used), rate, window_end(now, rate.window), now))
     }
 
     async fn charge_in_log(&self, wish: Admission<'_>, now: Timestamp) -> Result<Verdict, StoreError> {
@@ -107,7 +107,7 @@ impl RedisLimiter {
         call.arg(now.millis()).arg(window_floor(now, rate.window).millis()).arg(CLEARED_PER_CALL_MAX);
         let [step, used, leaving] = self.run(&call).await?;
         let leaving = if leaving < 0 { now } else { Timestamp::from_millis(leaving) };
-        Ok(step_of(step)?.verdict(as_count(used), rate, leaves_at(leaving, rate.window), now))
+        Ok(Step::numbered(step)?.verdict(as_count(used), rate, leaves_at(leaving, rate.window), now))
     }
 }
 
@@ -128,17 +128,6 @@ impl Limiter for RedisLimiter {
 fn key(subject: &[u8], what: &str, rate: Rate) -> String {
     let tag = who(subject).iter().fold(String::with_capacity(32), |tag, byte| tag + &format!("{byte:02x}"));
     format!("{PREFIX}{{{tag}}}:{what}:{}", window_millis(rate.window))
-}
-
-/// The number that the scripts give for a step.
-fn step_of(code: i64) -> Result<Step, StoreError> {
-    match code {
-        0 => Ok(Step::First),
-        1 => Ok(Step::Again),
-        2 => Ok(Step::OverLimit),
-        3 => Ok(Step::TooOften),
-        other => Err(StoreError::Unavailable(format!("the limiter's script answered {other}"))),
-    }
 }
 
 fn as_count(count: i64) -> u32 {

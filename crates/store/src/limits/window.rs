@@ -176,6 +176,20 @@ impl Step {
         }
     }
 
+    /// The step of the number that a shared limiter's script or function gives.
+    #[cfg(any(feature = "redis", feature = "postgres"))]
+    pub(crate) fn numbered(number: i64) -> Result<Step, crate::claims::StoreError> {
+        match number {
+            0 => Ok(Step::First),
+            1 => Ok(Step::Again),
+            2 => Ok(Step::OverLimit),
+            3 => Ok(Step::TooOften),
+            other => Err(crate::claims::StoreError::Unavailable(format!(
+                "the limiter answered with the step {other}"
+            ))),
+        }
+    }
+
     /// What to say of it, with the units that are now taken and the moment at which this wish has a better chance.
     pub fn verdict(self, used: u32, rate: Rate, better_at: Timestamp, now: Timestamp) -> Verdict {
         let until = duration(better_at.millis_since(now));

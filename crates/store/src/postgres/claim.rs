@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_contract::decide::{Claim, Standing};
+use semel_contract::profile::Anchor;
 use semel_contract::record::State;
 use semel_contract::time::{Timestamp, millis_of};
 use tokio_postgres::Row;
 
 use super::batch::Waiting;
+use super::clock::JUMP_MILLIS;
 use super::link::Trouble;
 use super::patience::Patience;
 use super::rows::{entry, fence_of, guarantee_number, pack, stored_nonce};
@@ -128,7 +130,7 @@ async fn insert(core: &Core, sent: &[(&[u8; 16], &Wish)]) -> Result<(Numbers, Ti
                 &column(|wish| wish.id.key.as_str()),
                 &number(|wish| stored_nonce(wish.nonce)),
                 &number(|wish| span(wish.lease)),
-                &number(|wish| span(wish.late)),
+                &number(|wish| late(wish.late)),
                 &guarantee,
                 &bytes(|wish| wish.fingerprint.as_ref().map(|of| of.bytes.as_slice())),
                 &version,
@@ -140,6 +142,9 @@ async fn insert(core: &Core, sent: &[(&[u8; 16], &Wish)]) -> Result<(Numbers, Ti
                 &generated,
                 &headers,
                 &column(|wish| &wish.about.request_id),
+                &sent.iter().map(|(_, wish)| lifetime_millis(wish)).collect::<Vec<_>>(),
+                &sent.iter().map(|(_, wish)| anchor_number(wish)).collect::<Vec<_>>(),
+                &sent.iter().map(|(_, wish)| response_bytes(wish)).collect::<Vec<_>>(),
             ],
         )
         .await?;
@@ -156,9 +161,32 @@ pub(super) fn version_number(wish: &Wish) -> Option<i16> {
     wish.fingerprint.as_ref().map(|of| i16::from(of.version as u8))
 }
 
+/// How long a record lives that is settled by SQL.
+pub(super) fn lifetime_millis(wish: &Wish) -> Option<i64> {
+    wish.terms.as_ref().map(|terms| span(terms.lifetime.record()).max(1))
+}
+
+/// From when that counts.
+pub(super) fn anchor_number(wish: &Wish) -> Option<i16> {
+    wish.terms.as_ref().map(|terms| match terms.lifetime.anchor {
+        Anchor::Created => 1,
+        Anchor::Settled => 2,
+    })
+}
+
+/// How large an answer may be that is settled by SQL.
+pub(super) fn response_bytes(wish: &Wish) -> Option<i32> {
+    wish.terms.as_ref().map(|terms| i32::try_from(terms.max_response_bytes).unwrap_or(i32::MAX))
+}
+
 /// A duration in milliseconds, bounded so that adding it to a time cannot overflow.
 pub(super) fn span(duration: Duration) -> i64 {
     millis_of(duration).min(SPAN_MILLIS_MAX)
+}
+
+/// A late window, longer by what the server's clock may be set ahead without anybody noticing.
+pub(super) fn late(window: Duration) -> i64 {
+    span(window).saturating_add(JUMP_MILLIS)
 }
 
 /// A number that was drawn early but took its place late is drawn again: meanwhile another attempt may have had the key

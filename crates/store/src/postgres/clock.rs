@@ -8,7 +8,7 @@ use std::time::Duration;
 use semel_contract::time::{Timestamp, millis_of};
 
 /// How far the server's clock may stray from the ticks before it counts as a jump. The migrations know it too.
-const JUMP_MILLIS: i64 = 60_000;
+pub(super) const JUMP_MILLIS: i64 = 60_000;
 
 /// What a statement is told of the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

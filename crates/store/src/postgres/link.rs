@@ -128,6 +128,13 @@ impl Link {
         Ok(Timed { rows, now })
     }
 
+    /// Runs one statement that does not ask for the time.
+    pub(super) async fn query(&self, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, Trouble> {
+        let wire = self.wire(&self.pool).await?;
+        self.transactions.fetch_add(1, Ordering::Relaxed);
+        wire.query(self, sql, values).await
+    }
+
     /// Runs one statement that does not ask for the time, past the queue of requests.
     pub(super) async fn run_untimed(&self, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, Trouble> {
         let wire = self.wire(&self.side).await?;

@@ -21,11 +21,12 @@ const MIGRATIONS: &[Migration] = &[
     Migration { number: 1, name: "records", sql: include_str!("migrations/0001_records.sql"), works_for: 1 },
     Migration { number: 2, name: "settle", sql: include_str!("migrations/0002_settle.sql"), works_for: 1 },
     Migration { number: 3, name: "roles", sql: include_str!("migrations/0003_roles.sql"), works_for: 1 },
+    Migration { number: 4, name: "budgets", sql: include_str!("migrations/0004_budgets.sql"), works_for: 3 },
     Migration {
         number: 5,
         name: "operating",
         sql: include_str!("migrations/0005_operating.sql"),
-        works_for: 1,
+        works_for: 3,
     },
 ];
 

@@ -9,7 +9,7 @@ use semel_contract::record::{Fence, Guarantee, State};
 use semel_contract::time::Timestamp;
 
 use super::Core;
-use super::claim::{span, version_number};
+use super::claim::{anchor_number, late, lifetime_millis, response_bytes, span, version_number};
 use super::link::{Trouble, Tx};
 use super::patience::Patience;
 use super::rows::{entry, fence_of, guarantee_number, pack, state_number, stored_nonce, stored_number};
@@ -55,7 +55,7 @@ WITH moved AS (
         created_at = $8::bigint, first_lease_until = $9::bigint, late_until = $10::bigint, endpoint = $11::text,
         tenant = $12::text, principal = $13::text, client_generated_at = $14::bigint, request_headers = $15::bytea,
         request_id = $16::text, settled_at = NULL, expires_at = NULL, status = NULL, headers = NULL, body = NULL,
-        outcome_unknown = false, lifetime_ms = NULL, anchor = NULL, max_response_bytes = NULL
+        outcome_unknown = false, lifetime_ms = $17::bigint, anchor = $18::smallint, max_response_bytes = $19::integer
     WHERE fence = $1::bigint RETURNING fence
 ), unleased AS (
     DELETE FROM semel.lease WHERE fence = $1::bigint
@@ -190,13 +190,16 @@ async fn write_claim(tx: &Tx<'_>, old: Fence, wish: &Wish, now: Timestamp) -> Re
                 &wish.rotation.as_ref().map(<[u8; 16]>::as_slice),
                 &now.millis(),
                 &lease_until,
-                &(lease_until + span(wish.late)),
+                &(lease_until + late(wish.late)),
                 &about.endpoint,
                 &about.tenant,
                 &about.principal,
                 &about.client_generated_at.map(Timestamp::millis),
                 &pack(&about.headers),
                 &about.request_id,
+                &lifetime_millis(wish),
+                &anchor_number(wish),
+                &response_bytes(wish),
             ],
         )
         .await?;

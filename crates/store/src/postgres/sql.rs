@@ -81,13 +81,14 @@ pub const CLAIM: &str = timed!(
     ", wish AS (
     SELECT * FROM unnest($4::bytea[], $5::bytea[], $6::text[], $7::bigint[], $8::bigint[], $9::bigint[],
         $10::smallint[], $11::bytea[], $12::smallint[], $13::bytea[], $14::bytea[], $15::text[], $16::text[],
-        $17::text[], $18::bigint[], $19::bytea[], $20::text[])
+        $17::text[], $18::bigint[], $19::bytea[], $20::text[], $21::bigint[], $22::smallint[], $23::integer[])
     AS w (hash, scope, key, nonce, lease_ms, late_ms, guarantee, fingerprint, fingerprint_version, payload_hash,
-        rotation, endpoint, tenant, principal, client_generated_at, request_headers, request_id)
+        rotation, endpoint, tenant, principal, client_generated_at, request_headers, request_id, lifetime_ms, anchor,
+        max_response_bytes)
 ), won AS (
     INSERT INTO semel.record (fence, nonce, hash, scope, key, endpoint, tenant, principal, state, guarantee,
         fingerprint, fingerprint_version, payload_hash, rotation, created_at, first_lease_until, late_until,
-        client_generated_at, request_headers, request_id)
+        client_generated_at, request_headers, request_id, lifetime_ms, anchor, max_response_bytes)
     SELECT nextval('semel.fence'), w.nonce, w.hash, w.scope, w.key, w.endpoint, w.tenant, w.principal, 1, w.guarantee,
         w.fingerprint, w.fingerprint_version, w.payload_hash, w.rotation, ",
     at_row!(),
@@ -96,7 +97,7 @@ pub const CLAIM: &str = timed!(
     ", w.lease_ms + w.late_ms + ",
     at_row!(),
     ",
-        w.client_generated_at, w.request_headers, w.request_id
+        w.client_generated_at, w.request_headers, w.request_id, w.lifetime_ms, w.anchor, w.max_response_bytes
     FROM wish w, t
     WHERE NOT EXISTS (SELECT FROM semel.record k WHERE k.hash = w.hash)
         AND NOT EXISTS (SELECT FROM semel.record k WHERE k.rotation = w.rotation)

@@ -91,6 +91,11 @@ pub(super) async fn sweep(core: &Core, batch: u32, grace: Duration) -> Result<Sw
     for row in &run(sql::SWEEP_EXPIRED, &[&span(grace), &batch]).await?.rows {
         swept.removed += u64::from(announce(core, row).is_some());
     }
+    let values: [Value<'_>; 2] = [&core.link.last_seen().millis(), &batch];
+    core.link
+        .query("SELECT semel.forget_budgets($1::bigint, $2::bigint)", &values)
+        .await
+        .map_err(Trouble::of_write)?;
     Ok(swept)
 }
 

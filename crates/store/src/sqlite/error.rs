@@ -26,13 +26,6 @@ pub enum OpenError {
         /// The newest version that this release knows.
         known: i64,
     },
-    /// It is a database of something else: the header fields that this store uses are taken.
-    Foreign {
-        /// The application id in the file.
-        application_id: i64,
-        /// The schema version in the file.
-        user_version: i64,
-    },
     /// It is not a database, or a damaged one.
     Corrupt(String),
     /// A setting that durability rests on did not take.
@@ -65,11 +58,6 @@ impl fmt::Display for OpenError {
             OpenError::TooNew { found, known } => {
                 write!(f, "the file has schema version {found}; this release knows versions up to {known}")
             }
-            OpenError::Foreign { application_id, user_version } => write!(
-                f,
-                "the file belongs to something else: its application id is {application_id} and its schema \
-                 version {user_version}"
-            ),
             OpenError::Corrupt(why) => write!(f, "the file is damaged or not a database: {why}"),
             OpenError::Setting { pragma, wanted, found } => {
                 write!(f, "the setting {pragma} must be {wanted} and is {found}")

@@ -1,19 +1,30 @@
 //! The schema and its versions. Each migration is a numbered file and runs in a transaction with its number, so that a
-//! crash leaves either the old schema or the new one.
+//! crash leaves either the old schema or the new one. The number is kept among the store's own rows: the header fields
+//! of the file belong to the application.
 
-use rusqlite::Connection;
+use rusqlite::{Connection, OptionalExtension};
 
 use super::error::OpenError;
 
-/// "seml": says that this store uses the header fields of the file.
-const APPLICATION_ID: i64 = 0x7365_6d6c;
+/// One file.
+struct Migration {
+    sql: &'static str,
+    /// The oldest version whose release still works once this one is applied: at most the one before.
+    works_for: i64,
+}
 
 /// Every migration, the first one leading to version 1.
-const MIGRATIONS: &[&str] =
-    &[include_str!("migrations/0001_records.sql"), include_str!("migrations/0002_operating.sql")];
+const MIGRATIONS: &[Migration] = &[
+    Migration { sql: include_str!("migrations/0001_records.sql"), works_for: 1 },
+    Migration { sql: include_str!("migrations/0002_operating.sql"), works_for: 1 },
+];
 
 /// The newest schema version that this release knows.
 pub(super) const VERSION_KNOWN: i64 = MIGRATIONS.len() as i64;
+
+/// The version in the file, and the oldest whose release still works with it.
+const VERSION: &str = "schema_version";
+const WORKS_FOR: &str = "schema_works_for";
 
 /// The schema of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,37 +44,54 @@ pub fn version(path: &std::path::Path) -> Result<Version, OpenError> {
     Ok(Version { found, known: VERSION_KNOWN })
 }
 
-/// Refuses a file that is somebody else's or of a later release; otherwise says which schema it has.
+/// Refuses a file of a later release that this one does not understand; otherwise says which schema it has.
 pub(super) fn check(connection: &Connection) -> Result<i64, OpenError> {
-    let application_id = number(connection, "application_id")?;
-    let user_version = number(connection, "user_version")?;
-    // An application's own file may carry the records too, as long as it leaves both header fields to the store.
-    if application_id != APPLICATION_ID && (application_id != 0 || user_version != 0) {
-        return Err(OpenError::Foreign { application_id, user_version });
+    let has_rows = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'semel_meta'";
+    if connection.query_row(has_rows, [], |row| row.get::<_, i64>(0))? == 0 {
+        return Ok(0);
     }
-    if user_version > VERSION_KNOWN {
-        return Err(OpenError::TooNew { found: user_version, known: VERSION_KNOWN });
+    // The first version did not say so.
+    let version = number(connection, VERSION)?.unwrap_or(1);
+    let works_for = number(connection, WORKS_FOR)?.unwrap_or(version);
+    if version > VERSION_KNOWN && works_for > VERSION_KNOWN {
+        return Err(OpenError::TooNew { found: version, known: VERSION_KNOWN });
     }
-    Ok(user_version)
+    Ok(version)
 }
 
 /// Brings the schema to the version of this release.
 pub(super) fn migrate(connection: &mut Connection) -> Result<(), OpenError> {
     let found = check(connection)?;
-    for (version, sql) in (1..).zip(MIGRATIONS).filter(|(version, _)| *version > found) {
-        apply(connection, version, sql)?;
+    for (version, migration) in (1..).zip(MIGRATIONS).filter(|(version, _)| *version > found) {
+        apply(connection, version, migration)?;
     }
     Ok(())
 }
 
-fn apply(connection: &mut Connection, version: i64, sql: &str) -> rusqlite::Result<()> {
+fn apply(connection: &mut Connection, version: i64, migration: &Migration) -> rusqlite::Result<()> {
     let transaction = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
-    transaction.execute_batch(sql)?;
-    transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
-    transaction.pragma_update(None, "user_version", version)?;
+    transaction.execute_batch(migration.sql)?;
+    for (name, value) in [(VERSION, version), (WORKS_FOR, migration.works_for)] {
+        let sql = "INSERT INTO semel_meta (name, value) VALUES (?1, ?2)
+            ON CONFLICT (name) DO UPDATE SET value = excluded.value";
+        transaction.execute(sql, (name, value))?;
+    }
     transaction.commit()
 }
 
-fn number(connection: &Connection, pragma: &str) -> rusqlite::Result<i64> {
-    connection.pragma_query_value(None, pragma, |row| row.get(0))
+fn number(connection: &Connection, name: &str) -> rusqlite::Result<Option<i64>> {
+    let sql = "SELECT value FROM semel_meta WHERE name = ?1";
+    connection.query_row(sql, [name], |row| row.get(0)).optional()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_release_before_keeps_working() {
+        for (version, migration) in (1..).zip(MIGRATIONS) {
+            assert!(migration.works_for <= version && migration.works_for >= 1.max(version - 1), "{version}");
+        }
+    }
 }

@@ -189,6 +189,7 @@ pub(crate) fn wish(id: &Id) -> Wish {
         fingerprint: None,
         payload_hash: None,
         rotation: None,
+        terms: None,
         about: About { principal: "alice".to_owned(), ..About::default() },
     }
 }

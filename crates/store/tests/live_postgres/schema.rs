@@ -6,6 +6,8 @@ use tokio_postgres::Client;
 use crate::fixture::{Database, postgres};
 
 const ROWS: i64 = 1_000_000;
+/// The number of the newest migration.
+const NEWEST: i32 = 5;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn migrations_are_applied_once_also_by_many_at_a_time() {
@@ -27,7 +29,10 @@ async fn migrations_are_applied_once_also_by_many_at_a_time() {
         rows.iter().map(|row| (row.get(0), row.get(1))).collect::<Vec<(i32, String)>>()
     };
     let before = applied().await;
-    assert_eq!(before.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [1, 2, 3, 5]);
+    assert_eq!(
+        before.iter().map(|(number, _)| *number).collect::<Vec<_>>(),
+        (1..=NEWEST).collect::<Vec<_>>()
+    );
     let refusing = Options { migrations: Migrations::Refuse, ..Options::default() };
     PostgresStore::connect(&database.url, refusing).await.expect("nothing is missing");
     assert_eq!(applied().await, before, "applied twice is applied once");
@@ -38,17 +43,19 @@ async fn a_schema_that_is_not_known_is_refused() {
     let database = Database::create().await;
     let refusing = || Options { migrations: Migrations::Refuse, ..Options::default() };
     let missing = PostgresStore::connect(&database.url, refusing()).await.map(drop);
-    assert_eq!(missing, Err(ConnectError::SchemaOlder { found: 0, known: 5 }));
+    assert_eq!(missing, Err(ConnectError::SchemaOlder { found: 0, known: NEWEST }));
     drop(database.store(1).await);
     let client = database.client().await;
     let run = async |sql: &str| client.batch_execute(sql).await.expect("the test may change the table");
     let open = async || PostgresStore::connect(&database.url, Options::default()).await.map(drop);
 
-    run("INSERT INTO semel.migration (number, name, checksum, works_for) VALUES (6, 'later', '', 5)").await;
+    let later = NEWEST + 1;
+    let insert = "INSERT INTO semel.migration (number, name, checksum, works_for)";
+    run(&format!("{insert} VALUES ({later}, 'later', '', {NEWEST})")).await;
     assert_eq!(open().await, Ok(()), "a newer schema that says that it works for this release");
-    run("UPDATE semel.migration SET works_for = 6 WHERE number = 6").await;
-    assert_eq!(open().await, Err(ConnectError::SchemaNewer { found: 6, known: 5 }));
-    run("DELETE FROM semel.migration WHERE number = 6").await;
+    run(&format!("UPDATE semel.migration SET works_for = {later} WHERE number = {later}")).await;
+    assert_eq!(open().await, Err(ConnectError::SchemaNewer { found: later, known: NEWEST }));
+    run(&format!("DELETE FROM semel.migration WHERE number = {later}")).await;
     assert_eq!(open().await, Ok(()));
     run("UPDATE semel.migration SET checksum = 'edited' WHERE number = 2").await;
     let changed = ConnectError::SchemaChanged { number: 2, name: "settle".to_owned() };
@@ -120,7 +127,7 @@ async fn what_runs_often_reads_no_table_from_end_to_end() {
             format!(
                 "ARRAY[{hash}], ARRAY[{hash}], ARRAY['7'], ARRAY[7], ARRAY[7], ARRAY[7], ARRAY[2::smallint],
                     ARRAY[{hash}], ARRAY[1::smallint], ARRAY[{hash}], ARRAY[{hash}], ARRAY['e'], ARRAY['t'], ARRAY['p'],
-                    ARRAY[7], ARRAY[{hash}], ARRAY['r']"
+                    ARRAY[7], ARRAY[{hash}], ARRAY['r'], ARRAY[7], ARRAY[1::smallint], ARRAY[7]"
             ),
         ),
         ("sweep", sql::SWEEP_EXPIRED, "0, 100".to_owned()),
@@ -178,4 +185,18 @@ async fn a_renewal_changes_no_index() {
     assert_eq!(row().await, before, "the record is not written");
     let pages = "SELECT pg_relation_size('semel.lease_pkey') / 8192";
     assert!(here.number(pages).await <= 2, "and the lease moves within its page");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_schema_of_an_older_release_is_upgraded_without_loss() {
+    let database = Database::create().await;
+    let client = database.client().await;
+    let frozen = include_str!("../fixtures/postgres_3.sql");
+    client.batch_execute(frozen).await.expect("the fixture can be loaded");
+    let store = database.store(2).await;
+    let newest = client.query_one("SELECT max(number) FROM semel.migration", &[]).await;
+    assert_eq!(newest.expect("the migrations are recorded").get::<_, i32>(0), NEWEST);
+    // The claim of the older release lapsed long ago.
+    client.execute("SELECT semel.shift_clock(60000)", &[]).await.expect("the clock is moved");
+    crate::upgrades::holds(&*store).await;
 }

@@ -35,15 +35,32 @@ CREATE TABLE semel.restore (
     trust_undated boolean NOT NULL
 );
 
--- The rights to what is new here; to be called again, after semel.grant_rights(), by whoever creates the role later.
-CREATE FUNCTION semel.grant_operating_rights() RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION semel.grant_rights() RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'semel_service') THEN
+        GRANT USAGE ON SCHEMA semel TO semel_service;
+        GRANT SELECT, INSERT, UPDATE, DELETE ON semel.record, semel.lease, semel.budget, semel.budget_id
+            TO semel_service;
+        GRANT SELECT, UPDATE ON semel.clock TO semel_service;
+        GRANT SELECT, INSERT ON semel.audit TO semel_service;
+        GRANT SELECT ON semel.migration TO semel_service;
         GRANT SELECT, INSERT, DELETE ON semel.cleanup TO semel_service;
         GRANT SELECT, INSERT, UPDATE, DELETE ON semel.stale TO semel_service;
         GRANT SELECT, INSERT, UPDATE ON semel.restore TO semel_service;
+        GRANT USAGE, SELECT ON SEQUENCE semel.fence TO semel_service;
+        GRANT EXECUTE ON FUNCTION semel.now_ms(), semel.state(text), semel.settle(text, integer, jsonb, bytea),
+            semel.confirm_clock(), semel.lock_budget(bytea, bigint, smallint, bigint),
+            semel.count_request(bytea, bigint, bigint, bigint, bigint, bigint, bigint),
+            semel.charge_in_window(bytea, bigint, bigint, bytea, bigint, bigint, bigint, bigint),
+            semel.charge_in_log(bytea, bigint, bytea, bigint, bigint, bigint, bigint, bigint, bigint),
+            semel.forget_budgets(bigint, bigint) TO semel_service;
+    END IF;
+    IF EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'semel_handler') THEN
+        GRANT USAGE ON SCHEMA semel TO semel_handler;
+        GRANT EXECUTE ON FUNCTION semel.settle(text, integer, jsonb, bytea) TO semel_handler;
     END IF;
 END
 $$;
-REVOKE ALL ON FUNCTION semel.grant_operating_rights() FROM PUBLIC;
-SELECT semel.grant_operating_rights();
+
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA semel FROM PUBLIC;
+SELECT semel.grant_rights();
