@@ -392,6 +392,11 @@ pub struct Hashes<'a> {
 }
 
 impl Profile {
+    /// Whether a mismatch shows the hashes of both payloads.
+    pub fn shows_payload(&self) -> bool {
+        matches!(self.mismatch, Mismatch::Refuse { reveal: Reveal::PayloadHashes, .. })
+    }
+
     /// The refusal of a key that returns with another request, showing what the profile reveals.
     pub fn mismatch_problem(&self, recorded: Hashes<'_>, received: Hashes<'_>) -> Problem {
         let problem = Problem::from(Kind::FingerprintMismatch);

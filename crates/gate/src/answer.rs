@@ -193,7 +193,8 @@ pub(crate) fn refusal(profile: &Profile, kind: Kind, entry: Option<&Entry>, rece
 fn not_kept(entry: &Entry) -> Problem {
     let problem = Problem::new(Kind::AnswerNotKept, "it took effect; do not send it again under another key");
     let Some(answer) = &entry.answer else { return problem };
-    let problem = problem.with("originalStatus", answer.status);
+    // Somebody found out that it took effect, but not with which answer.
+    let problem = if answer.status == 0 { problem } else { problem.with("originalStatus", answer.status) };
     match answer.headers.iter().find(|(name, _)| name == "location") {
         Some((_, location)) => problem.with("location", String::from_utf8_lossy(location).into_owned()),
         None => problem,

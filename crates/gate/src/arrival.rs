@@ -3,15 +3,15 @@
 use bytes::Bytes;
 use http::HeaderMap;
 use http::request::Parts;
-use semel_contract::fingerprint::{self, Fingerprint};
+use semel_contract::decide::Standing;
+use semel_contract::fingerprint::{self, Fingerprint, Form, Secret};
 use semel_contract::identity::Caller;
 use semel_contract::key::{Found, Key};
 use semel_contract::problem::{Kind, Problem};
 use semel_contract::profile::Profile;
 use semel_contract::request::{Body, Headers};
-use semel_contract::route::Params;
 use semel_contract::time::Timestamp;
-use semel_store::{About, Id};
+use semel_store::{About, ClaimStore, Id, StoreError};
 use sha2::{Digest, Sha256};
 
 use crate::recall;
@@ -29,7 +29,8 @@ impl Headers for Lines<'_> {
 /// Everything that is known of a request before the store is asked.
 pub(crate) struct Arrival {
     pub(crate) id: Id,
-    pub(crate) fingerprint: Option<Fingerprint>,
+    /// In every form that this gate can make, the current one first; none where the profile does not look.
+    pub(crate) fingerprints: Vec<Fingerprint>,
     pub(crate) payload_hash: Option<[u8; 32]>,
     pub(crate) rotation: Option<[u8; 16]>,
     pub(crate) first_sent: Option<Timestamp>,
@@ -38,6 +39,14 @@ pub(crate) struct Arrival {
     /// Whether its key was made here, and so cannot have been used before.
     pub(crate) is_minted: bool,
     pub(crate) about: About,
+    /// What it would have been under the endpoint's former names.
+    pub(crate) formers: Vec<Former>,
+}
+
+/// A request under a former name of its endpoint.
+pub(crate) struct Former {
+    pub(crate) id: Id,
+    pub(crate) fingerprints: Vec<Fingerprint>,
 }
 
 /// What reading the key came to.
@@ -71,12 +80,12 @@ impl Arrival {
     /// Reads a keyed request.
     pub(crate) fn read(
         route: &Route,
-        params: &Params<'_, '_>,
         parts: &Parts,
         body: &Body<'_>,
         (caller, credential): (&Caller, Credential),
         key: Key,
         request_id: &str,
+        secrets: &[Secret],
     ) -> Result<Self, Problem> {
         let profile = &route.profile;
         if credential == Credential::Shared && !key.is_random_uuid() {
@@ -87,23 +96,34 @@ impl Arrival {
         let names = profile.key.require_headers.iter().map(|required| required.name.to_ascii_lowercase());
         let endpoint = route.endpoint(parts.method.as_str(), parts.uri.path());
         let scope = profile.scope.scope(caller, &endpoint);
-        let request = fingerprint::Parts {
-            method: parts.method.as_str(),
-            route: &endpoint,
-            params,
-            query: parts.uri.query().unwrap_or(""),
-            principal: &caller.principal,
+        let params = route.pattern.matches(parts.method.as_str(), parts.uri.path()).unwrap_or_default();
+        let form = profile.fingerprint.as_ref().map(|recipe| recipe.form(body)).transpose()?;
+        let fingerprints = |endpoint: &str| {
+            let request = fingerprint::Parts {
+                method: parts.method.as_str(),
+                route: endpoint,
+                params: &params,
+                query: parts.uri.query().unwrap_or(""),
+                principal: &caller.principal,
+            };
+            let made =
+                profile.fingerprint.as_ref().zip(form.as_ref()).into_iter().flat_map(|(recipe, form)| {
+                    // A secret that was set or changed does not make a known request another one.
+                    let secrets = secrets.iter().map(Some).chain([None]);
+                    secrets.map(|secret| recipe.fingerprint(&request, form, secret)).collect::<Vec<_>>()
+                });
+            made.collect::<Vec<_>>()
         };
-        let (fingerprint, payload_hash) = match &profile.fingerprint {
-            Some(recipe) => {
-                let form = recipe.form(body)?;
-                (Some(recipe.fingerprint(&request, &form, None)), Some(form.payload_hash()))
-            }
-            None => (None, None),
-        };
+        let current = fingerprints(&endpoint);
+        let payload_hash = form.as_ref().filter(|_| profile.shows_payload()).map(Form::payload_hash);
         let rotation = (credential == Credential::Hashed && key.is_random_uuid())
-            .then(|| fingerprint.as_ref().map(|print| rotation(&endpoint, &key, print)))
+            .then(|| current.first().map(|print| rotation(&endpoint, &key, print)))
             .flatten();
+        let formers = route.was.iter().map(|name| Former {
+            id: Id { scope: profile.scope.scope(caller, name), key: key.clone() },
+            fingerprints: fingerprints(name),
+        });
+        let formers = formers.collect();
         let about = About {
             endpoint: endpoint.into_owned(),
             tenant: caller.tenant.clone(),
@@ -114,8 +134,34 @@ impl Arrival {
         };
         let first_sent = profile.age.map_or(Ok(None), |policy| policy.read(&lines, &key))?;
         let earliest = recall::earliest(&lines, &key, about.client_generated_at);
-        let (id, is_minted) = (Id { scope, key }, false);
-        Ok(Self { id, fingerprint, payload_hash, rotation, first_sent, earliest, is_minted, about })
+        Ok(Self {
+            id: Id { scope, key },
+            fingerprints: current,
+            payload_hash,
+            rotation,
+            first_sent,
+            earliest,
+            is_minted: false,
+            about,
+            formers,
+        })
+    }
+}
+
+impl Arrival {
+    /// A key that is known under a former name of its endpoint is still that key.
+    pub(crate) async fn recognise(&mut self, store: &dyn ClaimStore) -> Result<(), StoreError> {
+        if self.formers.is_empty() || store.look_up(&self.id).await?.0.is_some() {
+            return Ok(());
+        }
+        for former in std::mem::take(&mut self.formers) {
+            let (entry, now) = store.look_up(&former.id).await?;
+            if entry.is_some_and(|entry| Standing::of(Some(&entry.record), now) != Standing::Expired) {
+                (self.id, self.fingerprints) = (former.id, former.fingerprints);
+                break;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -97,7 +97,7 @@ pub(crate) fn wish(job: &Context, how: Claim, replaces: Option<Fence>) -> Wish {
         // The store's clock may run fast by one part in so many.
         late: (job.route.deadline.unwrap_or_default() + job.route.late) * (SLEW_PARTS + 1) / SLEW_PARTS,
         guarantee: job.route.profile.guarantee,
-        fingerprint: arrival.fingerprint,
+        fingerprint: arrival.fingerprints.first().copied(),
         payload_hash: arrival.payload_hash,
         rotation: arrival.rotation.filter(|_| !planted::is(Bug::RotationUnnoticed)),
         about: arrival.about.clone(),

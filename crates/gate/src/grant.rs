@@ -134,6 +134,9 @@ impl axum_core::response::IntoResponse for NotDone {
         tracing::warn!(error = %self, "a handler's transaction was not committed");
         // The words are for the log: a client has no business with the database's.
         let mut response = (status, "the request was not carried out").into_response();
+        if status == http::StatusCode::SERVICE_UNAVAILABLE {
+            response.headers_mut().insert(http::header::RETRY_AFTER, http::HeaderValue::from_static("1"));
+        }
         match self {
             NotDone::Superseded => drop(response.extensions_mut().insert(Broken::Superseded)),
             NotDone::Unknown(why) => drop(response.extensions_mut().insert(Broken::Reset(why))),

@@ -24,7 +24,7 @@ const POLL_LONGEST: Duration = Duration::from_millis(1600);
 impl Context {
     pub(crate) fn refusal(&self, kind: Kind, entry: Option<&Entry>) -> Problem {
         let arrival = &self.arrival;
-        let fingerprint = arrival.fingerprint.as_ref().map(|print| &print.bytes);
+        let fingerprint = arrival.fingerprints.first().map(|print| &print.bytes);
         let received = Hashes { fingerprint, payload: arrival.payload_hash.as_ref() };
         let problem = answer::refusal(&self.route.profile, kind, entry, received);
         match (kind, self.route.profile.in_flight) {

@@ -9,7 +9,9 @@ use std::task::{Context, Poll};
 
 use axum_core::body::Body;
 use http::{Request, Response};
+use semel_contract::fingerprint::Secret;
 use semel_contract::identity::Identity;
+use semel_contract::record::Guarantee;
 use semel_contract::route::Params;
 use semel_contract::time::Timestamp;
 use semel_store::ClaimStore;
@@ -47,6 +49,7 @@ pub struct GateBuilder {
     waiters_max: usize,
     waiters_per_key_max: usize,
     observes: bool,
+    fingerprint_secrets: Vec<Secret>,
 }
 
 /// Why a gate cannot be built.
@@ -81,6 +84,7 @@ impl GateBuilder {
             waiters_max: WAITERS_MAX,
             waiters_per_key_max: WAITERS_PER_KEY_MAX,
             observes: false,
+            fingerprint_secrets: Vec::new(),
         }
     }
 
@@ -141,6 +145,14 @@ impl GateBuilder {
         self
     }
 
+    /// Fingerprints are keyed with the first of these secrets, so that a guessable payload cannot be recognised by its
+    /// hash. The others, and none, are still recognised: leave an old secret here for one retention.
+    #[must_use]
+    pub fn fingerprint_secrets(mut self, secrets: impl IntoIterator<Item = Secret>) -> Self {
+        self.fingerprint_secrets.extend(secrets);
+        self
+    }
+
     /// Changes nothing: requests pass, and what would have been done about known keys is counted.
     #[must_use]
     pub fn observe(mut self) -> Self {
@@ -158,6 +170,14 @@ impl GateBuilder {
             if !found.is_empty() {
                 return Err(BuildError(format!("route {}: {}", route.name, found.join("; "))));
             }
+        }
+        let is_atomic = |route: &&Route| route.profile.guarantee == Guarantee::Atomic;
+        if let Some(route) = self.routes.iter().find(is_atomic).filter(|_| self.store.writes_alone()) {
+            return Err(BuildError(format!(
+                "route {}: an atomic route's answers are written by its handler, which cannot encrypt or compress them; \
+                 make the route fenced or switch encryption and compression off",
+                route.name
+            )));
         }
         self.routes.sort_by(|a, b| a.pattern.precedence(&b.pattern));
         for (at, one) in self.routes.iter().enumerate() {
@@ -186,6 +206,7 @@ impl GateBuilder {
             detached_max: self.detached_max,
             draining: AtomicBool::new(false),
             observes: self.observes,
+            fingerprint_secrets: self.fingerprint_secrets,
         })))
     }
 }
@@ -209,6 +230,7 @@ pub(crate) struct Shared {
     pub(crate) draining: AtomicBool,
     /// Nothing is enforced.
     pub(crate) observes: bool,
+    pub(crate) fingerprint_secrets: Vec<Secret>,
 }
 
 impl Shared {

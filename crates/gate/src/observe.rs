@@ -93,9 +93,9 @@ async fn note(
             return None;
         }
     };
-    let params = route.pattern.matches(parts.method.as_str(), parts.uri.path()).unwrap_or_default();
     let who = (&verified.caller, verified.credential);
-    let arrival = match Arrival::read(route, &params, parts, &body, who, key, &request_id) {
+    let arrival = match Arrival::read(route, parts, &body, who, key, &request_id, &shared.fingerprint_secrets)
+    {
         Ok(arrival) => arrival,
         Err(problem) => {
             would(problem.kind.slug());
@@ -124,8 +124,10 @@ async fn note(
             return None;
         }
     };
-    let fingerprints: Vec<_> = context.arrival.fingerprint.iter().copied().collect();
-    let seen = table::Arrival { fingerprints: &fingerprints, first_sent: context.arrival.first_sent };
+    let seen = table::Arrival {
+        fingerprints: &context.arrival.fingerprints,
+        first_sent: context.arrival.first_sent,
+    };
     let what = match decide(&route.profile, &seen, Some(&entry.record), now) {
         Decision::Execute(_) => return None,
         Decision::Replay => "replay",

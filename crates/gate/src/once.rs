@@ -23,7 +23,7 @@ use crate::attempt::{Context, Job};
 use crate::grant::Grant;
 use crate::layer::GateLayer;
 use crate::route::Route;
-use crate::walk::Deciding;
+use crate::walk::{Deciding, store_away};
 
 /// What came of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,8 +58,10 @@ impl GateLayer {
         let request_id = format!("{:016x}", (self.0.entropy)());
         let body = request::Body::new(None, &payload);
         let who = (caller, Credential::Verified);
-        let arrival = Arrival::read(route, &Vec::new(), &parts, &body, who, key, &request_id)?;
+        let mut arrival =
+            Arrival::read(route, &parts, &body, who, key, &request_id, &self.0.fingerprint_secrets)?;
         drop(body);
+        arrival.recognise(&*self.0.store).await.map_err(|error| store_away(&error))?;
         let context = Arc::new(Context {
             shared: Arc::clone(&self.0),
             route: Arc::new(route.clone()),

@@ -26,6 +26,7 @@ pub struct Route {
     pub(crate) lease: Duration,
     pub(crate) late: Duration,
     pub(crate) deadline: Option<Duration>,
+    pub(crate) was: Vec<String>,
     by_path: bool,
 }
 
@@ -49,6 +50,7 @@ impl Route {
             lease: LEASE,
             late: LATE,
             deadline: None,
+            was: Vec::new(),
             by_path: false,
         })
     }
@@ -57,6 +59,14 @@ impl Route {
     #[must_use]
     pub fn endpoint_by_path(mut self) -> Self {
         self.by_path = true;
+        self
+    }
+
+    /// Former names of this endpoint: keys that are known under one of them stay known. Leave a name here for one
+    /// retention after a rename, and rename only once no older release serves requests any more.
+    #[must_use]
+    pub fn was(mut self, names: impl IntoIterator<Item = String>) -> Self {
+        self.was.extend(names);
         self
     }
 

@@ -128,14 +128,16 @@ where
         Err(problem) => return refuse(problem),
     };
     Step::Keyed.taken();
-    let params = route.pattern.matches(parts.method.as_str(), parts.uri.path()).unwrap_or_default();
     let who = (&verified.caller, verified.credential);
-    let arrival = match Arrival::read(&route, &params, &parts, &body, who, key, &request_id) {
+    let secrets = &shared.fingerprint_secrets;
+    let mut arrival = match Arrival::read(&route, &parts, &body, who, key, &request_id, secrets) {
         Ok(arrival) => Arrival { is_minted, ..arrival },
         Err(problem) => return refuse(problem),
     };
+    if let Err(error) = arrival.recognise(&*shared.store).await {
+        return refuse(store_away(&error));
+    }
     Step::Fingerprinted.taken();
-    drop(params);
     drop(body);
     let context = Arc::new(Context {
         shared,
@@ -248,9 +250,10 @@ where
             };
             Step::LookedUp.taken();
             age::refuse_future(profile, self.context.arrival.first_sent, now)?;
-            let fingerprints: Vec<_> = self.context.arrival.fingerprint.iter().copied().collect();
-            let arrival =
-                decide::Arrival { fingerprints: &fingerprints, first_sent: self.context.arrival.first_sent };
+            let arrival = decide::Arrival {
+                fingerprints: &context.arrival.fingerprints,
+                first_sent: context.arrival.first_sent,
+            };
             match decide(profile, &arrival, entry.as_ref().map(|entry| &entry.record), now) {
                 Decision::Execute(how) => {
                     if how == Claim::TakeOver {

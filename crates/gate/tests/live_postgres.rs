@@ -41,7 +41,8 @@ impl Shop {
         let (client, connection) = tokio_postgres::connect(&server, NoTls).await.expect("the server answers");
         tokio::spawn(connection);
         client.batch_execute(&format!("CREATE DATABASE {name}")).await.expect("a database");
-        let shop = Self::at(&server.replace("/postgres", &format!("/{name}")), 16);
+        let (place, _) = server.rsplit_once('/').expect("a URL with a database");
+        let shop = Self::at(&format!("{place}/{name}"), 16);
         drop(shop.store(4).await);
         shop.sql("CREATE TABLE public.effect (key text NOT NULL)").await;
         shop
@@ -292,6 +293,74 @@ async fn a_closure_is_run_in_a_transaction_and_committed_with_its_answer() {
     let kept: Vec<u8> =
         client.query_one("SELECT headers FROM semel.record", &[]).await.expect("a record").get(0);
     assert!(!String::from_utf8_lossy(&kept).contains("secret"), "a cookie is never kept");
+}
+
+/// A handler in another language: it knows the fence alone, settles by SQL, and then its answer is lost in some way.
+async fn by_sql(pool: &Pool, grant: &Grant, body: &str) {
+    let mut connection = pool.get().await.expect("a connection");
+    let tx = connection.transaction().await.expect("a transaction");
+    insert(&tx, grant.id().key.as_str()).await.expect("an effect");
+    let headers =
+        serde_json::json!({"Content-Type": "text/plain", "Content-Length": "999", "Semel-Guarantee": "none"});
+    let fence = grant.fence().to_string();
+    let settle = "SELECT semel.settle($1::text, 201, $2::jsonb, $3::bytea)";
+    tx.execute(settle, &[&fence, &headers, &body.as_bytes()]).await.expect("it settles");
+    tx.commit().await.expect("it commits");
+}
+
+async fn answers_otherwise(State(pool): State<Pool>, grant: Grant) -> Response {
+    by_sql(&pool, &grant, "from the record").await;
+    (StatusCode::OK, "not from the record").into_response()
+}
+
+async fn breaks_off(State(pool): State<Pool>, grant: Grant) -> Response {
+    by_sql(&pool, &grant, "from the record").await;
+    let mut response = StatusCode::BAD_GATEWAY.into_response();
+    response.extensions_mut().insert(semel_gate::Broken::Reset("gone".to_owned()));
+    response
+}
+
+async fn settles_while_the_gate_gives_up(State(pool): State<Pool>, grant: Grant) -> Response {
+    let (sent, committed) = tokio::sync::oneshot::channel();
+    tokio::spawn(async move {
+        let mut connection = pool.get().await.expect("a connection");
+        let tx = connection.transaction().await.expect("a transaction");
+        insert(&tx, grant.id().key.as_str()).await.expect("an effect");
+        let settle = "SELECT semel.settle($1::text, 201, '{}', 'from the record')";
+        tx.execute(settle, &[&grant.fence().to_string()]).await.expect("it settles");
+        let _ = sent.send(());
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        tx.commit().await.expect("it commits");
+    });
+    committed.await.expect("it has settled, and not yet committed");
+    let mut response = StatusCode::BAD_GATEWAY.into_response();
+    response.extensions_mut().insert(semel_gate::Broken::TimedOut("slow".to_owned()));
+    response
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_settlement_by_sql_counts_whatever_became_of_the_answer() {
+    let shop = Shop::create("by_sql").await;
+    for (run, handler) in [post(answers_otherwise), post(breaks_off), post(settles_while_the_gate_gives_up)]
+        .into_iter()
+        .enumerate()
+    {
+        let app = app_with(&shop, handler).await;
+        let key = key(run.try_into().expect("few runs"), Step::Accepted);
+        for _ in 0..2 {
+            assert_eq!(send(app.clone(), &key, &generated_at()).await, (201, "from the record".to_owned()));
+        }
+        assert_eq!(shop.effects(&key).await, 1);
+    }
+    let client = shop.pool.get().await.expect("a connection");
+    let kept =
+        "SELECT encode(headers, 'escape'), expires_at - settled_at FROM semel.record ORDER BY fence LIMIT 1";
+    let row = client.query_one(kept, &[]).await.expect("a record");
+    let headers: String = row.get(0);
+    assert!(headers.contains("content-type") && !headers.contains("length") && !headers.contains("semel"));
+    let lifetime = semel_contract::profile::presets::walker().lifetime;
+    let kept_for = Duration::from_millis(row.get::<_, i64>(1).try_into().expect("a positive time"));
+    assert!(kept_for <= lifetime.record() && kept_for + Duration::from_secs(60) > lifetime.record());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

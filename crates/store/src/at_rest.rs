@@ -230,6 +230,10 @@ impl<S: ClaimStore + ?Sized> ClaimStore for AtRest<S> {
         self.inner.count_stale(tenant, principal)
     }
 
+    fn writes_alone(&self) -> bool {
+        true
+    }
+
     fn hints(&self) -> &Hints {
         self.inner.hints()
     }

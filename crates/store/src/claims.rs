@@ -368,6 +368,11 @@ pub trait ClaimStore: std::any::Any + Send + Sync {
         Box::pin(std::future::ready(Ok(())))
     }
 
+    /// Whether it keeps answers in a form that it alone can write, so that no handler can settle in its own transaction.
+    fn writes_alone(&self) -> bool {
+        false
+    }
+
     /// Where waiters learn that a key may have changed. A hint may be lost; polling is the backstop.
     fn hints(&self) -> &Hints;
 }

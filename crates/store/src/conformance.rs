@@ -776,7 +776,10 @@ pub async fn a_clock_set_back_never_revives_or_repeats(fixture: &impl Fixture) {
 /// A wrong clock must not make a request run again.
 pub async fn a_clock_set_forward_never_expires_anything(fixture: &impl Fixture) {
     let store = fixture.store();
-    let (held, done) = (id("alice"), id("alice"));
+    let (held, done, expired) = (id("alice"), id("alice"), id("alice"));
+    let fence = won(&*store, wish(&expired)).await;
+    settle(&*store, &expired, fence, settled("x")).await;
+    fixture.advance(past(lifetime().record())).await;
     let fence = won(&*store, wish(&done)).await;
     settle(&*store, &done, fence, settled("x")).await;
     won(&*store, wish(&held)).await;
@@ -785,7 +788,12 @@ pub async fn a_clock_set_forward_never_expires_anything(fixture: &impl Fixture) 
     }
     assert_eq!(standing(&*store, &done).await, Standing::Settled);
     assert_eq!(standing(&*store, &held).await, Standing::Claimed);
-    assert_eq!(store.sweep(1000, Duration::ZERO).await.expect("the store answers").removed, 0);
+    assert_eq!(standing(&*store, &expired).await, Standing::Expired);
+    let swept = store.sweep(1000, Duration::ZERO).await.expect("the store answers");
+    assert_eq!(
+        swept.removed, 0,
+        "nothing is swept while nobody has confirmed the clock, not even what is expired"
+    );
 }
 
 /// A hint, but one that is given.

@@ -45,3 +45,14 @@ async fn unsafe_routes_are_refused_when_the_gate_is_built() {
         world.gate().route(Route::new("a", "POST /a").unwrap()).route(Route::new("b", "POST /a").unwrap());
     assert!(twice.build().is_err());
 }
+
+#[tokio::test]
+async fn an_atomic_route_needs_a_store_that_its_handler_can_write() {
+    use semel_store::at_rest::{AtRest, Protection};
+    let world = World::new();
+    let compressed = || Arc::new(AtRest::new(Arc::clone(&world.store), Protection::Compress { reads: None }));
+    let fenced = Route::new("r", "POST /a").unwrap();
+    let error = Gate::on(compressed()).route(fenced.clone().atomic()).build().unwrap_err();
+    assert!(error.to_string().contains("compress"), "{error}");
+    assert!(Gate::on(compressed()).route(fenced).build().is_ok());
+}

@@ -96,3 +96,41 @@ async fn routes_that_are_not_named_are_left_alone() {
         assert_eq!(post_to(&app, "/orders", "k", "{}").await.body, format!("order {run}: {{}}"));
     }
 }
+
+#[tokio::test]
+async fn a_renamed_endpoint_knows_its_keys() {
+    let world = World::new();
+    let named = |name: &str| Route::new(name, "POST /orders").unwrap();
+    let old = world.app(world.gate().route(named("place-order")));
+    post_to(&old, "/orders", "k", "{}").await;
+    let forgetful = world.app(world.gate().route(named("create-order")));
+    assert!(!post_to(&forgetful, "/orders", "other", "{}").await.is_replay());
+    let renamed = world
+        .app(world.gate().route(named("create-order").was(["buy".to_owned(), "place-order".to_owned()])));
+    assert!(post_to(&renamed, "/orders", "k", "{}").await.is_replay(), "known under the former name");
+    let altered = post_to(&renamed, "/orders", "k", r#"{"a":1}"#).await;
+    assert_eq!((altered.status, altered.problem().as_str()), (422, "fingerprint-mismatch"));
+    assert!(post_to(&renamed, "/orders", "other", "{}").await.is_replay(), "known under the new name");
+    assert_eq!(world.runs(), 2);
+    assert_eq!(post_to(&renamed, "/orders", "new", "{}").await.status, 201);
+}
+
+#[tokio::test]
+async fn a_secret_keys_fingerprints_and_may_change() {
+    let world = World::new();
+    let with = |secrets: &[&str]| {
+        let secrets =
+            secrets.iter().map(|secret| semel_contract::fingerprint::Secret::new(secret.as_bytes()));
+        world.app(world.gate().route(Route::new("r", "POST /orders").unwrap()).fingerprint_secrets(secrets))
+    };
+    post_to(&with(&[]), "/orders", "plain", "{}").await;
+    post_to(&with(&["one"]), "/orders", "keyed", "{}").await;
+    let prints: Vec<_> =
+        world.entries().await.iter().map(|entry| entry.record.fingerprint.unwrap()).collect();
+    assert_ne!(prints[0].bytes, prints[1].bytes, "the secret counts");
+    for key in ["plain", "keyed"] {
+        assert!(post_to(&with(&["two", "one"]), "/orders", key, "{}").await.is_replay(), "{key}");
+        assert_eq!(post_to(&with(&["two", "one"]), "/orders", key, "[]").await.status, 422);
+    }
+    assert_eq!(post_to(&with(&["two"]), "/orders", "keyed", "{}").await.status, 422, "a forgotten secret");
+}
