@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use semel_store::ClaimStore;
+use semel_store::{AdminStore, ClaimStore};
 use semel_store::at_rest::{AtRest, KeyRing, Protection};
 use semel_store::clock::SystemClock;
 use semel_store::limits::{Fallback, Limiter, MemoryLimiter, RedisLimiter};
@@ -18,6 +18,8 @@ use crate::exit::{Exit, Stop};
 pub(crate) struct Opened {
     /// What requests use: the backend, with answers protected where the settings say so.
     pub(crate) records: Arc<dyn ClaimStore>,
+    /// The same, as operators see it.
+    pub(crate) operated: Arc<dyn AdminStore>,
     /// What keeps them.
     pub(crate) backend: Backend,
 }
@@ -37,15 +39,15 @@ pub(crate) async fn open(config: &Config) -> Result<Opened, Stop> {
         Store::Sqlite(path) => Backend::Sqlite(Arc::new(sqlite(path)?)),
         Store::Postgres(url) => Backend::Postgres(Arc::new(postgres(url, config).await?)),
     };
-    let records: Arc<dyn ClaimStore> = match &backend {
+    let operated: Arc<dyn AdminStore> = match &backend {
         Backend::Sqlite(store) => Arc::<SqliteStore>::clone(store),
         Backend::Postgres(store) => Arc::<PostgresStore>::clone(store),
     };
-    let records = match &config.gate.at_rest {
-        Some(at_rest) => Arc::new(AtRest::new(records, protection(at_rest)?)),
-        None => records,
+    let operated = match &config.gate.at_rest {
+        Some(at_rest) => Arc::new(AtRest::new(operated, protection(at_rest)?)),
+        None => operated,
     };
-    Ok(Opened { records, backend })
+    Ok(Opened { records: Arc::<dyn AdminStore>::clone(&operated), operated, backend })
 }
 
 /// Where limits are counted.
@@ -63,7 +65,6 @@ fn sqlite(path: &str) -> Result<SqliteStore, Stop> {
             OpenError::Locked { .. } => "; stop that process, or name another file with --store",
             OpenError::Io(_) => "; is its folder there, and may this user write to it?",
             OpenError::TooNew { .. }
-            | OpenError::Foreign { .. }
             | OpenError::Corrupt(_)
             | OpenError::Setting { .. }
             | OpenError::SqliteTooOld { .. }
