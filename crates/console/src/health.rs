@@ -12,6 +12,7 @@ use semel_store::Filter;
 use serde_json::{Value, json};
 
 use crate::Console;
+use crate::listing::listed;
 use crate::prometheus::gauge;
 
 /// How long the store may take to say that it is ready.
@@ -72,7 +73,7 @@ impl Console {
         let unknown = Filter { state: Some(record::State::Unknown), limit: UNKNOWN_MAX, ..Filter::default() };
         let listed = tokio::time::timeout(READY_WITHIN, async {
             let now = self.store.clock().await?.now;
-            self.store.list(&unknown).await.map(|found| (found, now))
+            listed(&*self.store, &unknown, now).await.map(|found| (found, now))
         });
         if let Ok(Ok((found, now))) = listed.await {
             gauge(text, "semel_store_unknown_records", "gauge", &[("", found.len() as f64)]);

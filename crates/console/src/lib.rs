@@ -26,6 +26,7 @@ mod access;
 mod ask;
 mod health;
 mod history;
+mod listing;
 mod openapi;
 mod prometheus;
 mod records;

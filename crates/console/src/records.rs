@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::Console;
 use crate::access::{Caller, Right};
 use crate::ask::{self, Asked, Told};
+use crate::listing::listed;
 use crate::refusal::Refusal;
 use crate::view::{self, Bodies};
 
@@ -45,7 +46,7 @@ pub(crate) async fn list(
         after: ask::number("after", asked.after.as_deref())?,
         limit: ask::limit(asked.limit)?,
     };
-    let found = console.store.list(&filter).await?;
+    let found = listed(&*console.store, &filter, now).await?;
     let is_full = found.len() == filter.limit as usize;
     let next = found.last().filter(|_| is_full).map(|last| last.record.fence.number.to_string());
     let records: Vec<Value> = found.iter().map(|entry| view::record(entry, now, Bodies::Hidden)).collect();

@@ -3,12 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use semel_store::{AdminStore, ClaimStore};
 use semel_store::at_rest::{AtRest, KeyRing, Protection};
 use semel_store::clock::SystemClock;
 use semel_store::limits::{Fallback, Limiter, MemoryLimiter, RedisLimiter};
 use semel_store::postgres::{Migrations, Options, PostgresStore};
 use semel_store::sqlite::{OpenError, SqliteStore};
+use semel_store::{AdminStore, ClaimStore};
 
 use crate::config::{self, Config, Store};
 use crate::exit::{Exit, Stop};
@@ -36,9 +36,44 @@ pub(crate) enum Backend {
 /// Opens what the settings name. Call it within a tokio runtime.
 pub(crate) async fn open(config: &Config) -> Result<Opened, Stop> {
     let backend = match &config.store {
-        Store::Sqlite(path) => Backend::Sqlite(Arc::new(sqlite(path)?)),
+        Store::Sqlite(path) => {
+            Backend::Sqlite(Arc::new(sqlite(path).map_err(|error| not_opened(path, &error))?))
+        }
         Store::Postgres(url) => Backend::Postgres(Arc::new(postgres(url, config).await?)),
     };
+    opened(backend, config)
+}
+
+/// Why a command cannot open a store by itself.
+pub(crate) enum OpenStop {
+    /// A process owns this file.
+    Owned(String),
+    /// Anything else.
+    Stop(Stop),
+}
+
+/// Opens what the settings name, for a command that looks into it: few connections, and no change of the schema of a
+/// server, which others use.
+pub(crate) async fn open_to_look(config: &Config) -> Result<Opened, OpenStop> {
+    let backend = match &config.store {
+        Store::Sqlite(path) => match sqlite(path) {
+            Ok(store) => Backend::Sqlite(Arc::new(store)),
+            Err(OpenError::Locked { .. }) => return Err(OpenStop::Owned(path.clone())),
+            Err(error) => return Err(OpenStop::Stop(not_opened(path, &error))),
+        },
+        Store::Postgres(url) => {
+            let options = Options { connections: 2, migrations: Migrations::Refuse, ..Options::default() };
+            let store = PostgresStore::connect(url, options).await.map_err(|error| {
+                let what = format!("failed to open the store {}: {error}", config.store);
+                OpenStop::Stop(Stop::new(Exit::Unreachable, what))
+            })?;
+            Backend::Postgres(Arc::new(store))
+        }
+    };
+    opened(backend, config).map_err(OpenStop::Stop)
+}
+
+fn opened(backend: Backend, config: &Config) -> Result<Opened, Stop> {
     let operated: Arc<dyn AdminStore> = match &backend {
         Backend::Sqlite(store) => Arc::<SqliteStore>::clone(store),
         Backend::Postgres(store) => Arc::<PostgresStore>::clone(store),
@@ -59,19 +94,21 @@ pub(crate) fn limiter(config: &Config) -> Result<Fallback, Stop> {
     Ok(Fallback::new(Arc::new(shared), own))
 }
 
-fn sqlite(path: &str) -> Result<SqliteStore, Stop> {
-    SqliteStore::open(Path::new(path), Arc::new(SystemClock)).map_err(|error| {
-        let what_to_do = match &error {
-            OpenError::Locked { .. } => "; stop that process, or name another file with --store",
-            OpenError::Io(_) => "; is its folder there, and may this user write to it?",
-            OpenError::TooNew { .. }
-            | OpenError::Corrupt(_)
-            | OpenError::Setting { .. }
-            | OpenError::SqliteTooOld { .. }
-            | OpenError::Sqlite(_) => "",
-        };
-        Stop::new(Exit::Io, format!("failed to open the store sqlite:{path}: {error}{what_to_do}"))
-    })
+fn sqlite(path: &str) -> Result<SqliteStore, OpenError> {
+    SqliteStore::open(Path::new(path), Arc::new(SystemClock))
+}
+
+fn not_opened(path: &str, error: &OpenError) -> Stop {
+    let what_to_do = match error {
+        OpenError::Locked { .. } => "; stop that process, or name another file with --store",
+        OpenError::Io(_) => "; is its folder there, and may this user write to it?",
+        OpenError::TooNew { .. }
+        | OpenError::Corrupt(_)
+        | OpenError::Setting { .. }
+        | OpenError::SqliteTooOld { .. }
+        | OpenError::Sqlite(_) => "",
+    };
+    Stop::new(Exit::Io, format!("failed to open the store sqlite:{path}: {error}{what_to_do}"))
 }
 
 async fn postgres(url: &str, config: &Config) -> Result<PostgresStore, Stop> {

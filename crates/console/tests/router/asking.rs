@@ -22,6 +22,10 @@ async fn records_are_listed_by_state_principal_route_and_age() {
     assert_eq!((ids(&page), next.clone()), (vec![settled, unknown.clone()], unknown));
     let last = get(&router, &format!("/v1/records?limit=2&after={next}")).await;
     assert_eq!((ids(&last), &last.json()["next"]), (vec![claimed], &Value::Null));
+    let unmarked = list("?state=unknown").await.len();
+    world.clock.advance(Duration::from_secs(31));
+    assert_eq!(list("?state=unknown").await.len(), unmarked + 1, "a lapsed claim is unknown, marked or not");
+    assert_eq!(list("?state=claimed").await, [] as [String; 0]);
     for bad in ["state=lost", "older_than=soon", "limit=0", "limit=5000", "after=x", "sate=unknown"] {
         let seen = get(&router, &format!("/v1/records?{bad}")).await;
         assert_eq!(seen.refusal(), (400, "bad-request".to_owned()), "{bad}");

@@ -8,6 +8,7 @@ use super::error::OpenError;
 
 /// One file.
 struct Migration {
+    name: &'static str,
     sql: &'static str,
     /// The oldest version whose release still works once this one is applied: at most the one before.
     works_for: i64,
@@ -15,8 +16,8 @@ struct Migration {
 
 /// Every migration, the first one leading to version 1.
 const MIGRATIONS: &[Migration] = &[
-    Migration { sql: include_str!("migrations/0001_records.sql"), works_for: 1 },
-    Migration { sql: include_str!("migrations/0002_operating.sql"), works_for: 1 },
+    Migration { name: "records", sql: include_str!("migrations/0001_records.sql"), works_for: 1 },
+    Migration { name: "operating", sql: include_str!("migrations/0002_operating.sql"), works_for: 1 },
 ];
 
 /// The newest schema version that this release knows.
@@ -27,12 +28,14 @@ const VERSION: &str = "schema_version";
 const WORKS_FOR: &str = "schema_works_for";
 
 /// The schema of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
     /// The version that the file has; 0 where it has none, or is not there.
     pub found: i64,
     /// The newest version that this release knows.
     pub known: i64,
+    /// What is missing in between, by number and name.
+    pub missing: Vec<(i64, &'static str)>,
 }
 
 /// Which schema a file has. Changes nothing, and does not ask who owns the file.
@@ -41,7 +44,9 @@ pub fn version(path: &std::path::Path) -> Result<Version, OpenError> {
         true => check(&super::connect::for_reading(path)?)?,
         false => 0,
     };
-    Ok(Version { found, known: VERSION_KNOWN })
+    let all = (1..).zip(MIGRATIONS).map(|(number, migration)| (number, migration.name));
+    let missing = all.filter(|(number, _)| *number > found).collect();
+    Ok(Version { found, known: VERSION_KNOWN, missing })
 }
 
 /// Refuses a file of a later release that this one does not understand; otherwise says which schema it has.
