@@ -6,6 +6,8 @@ mod asking;
 mod describing;
 #[path = "router/doing.rs"]
 mod doing;
+#[path = "router/outages.rs"]
+mod outages;
 #[path = "router/doors.rs"]
 mod doors;
 
