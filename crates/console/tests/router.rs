@@ -6,10 +6,10 @@ mod asking;
 mod describing;
 #[path = "router/doing.rs"]
 mod doing;
-#[path = "router/outages.rs"]
-mod outages;
 #[path = "router/doors.rs"]
 mod doors;
+#[path = "router/outages.rs"]
+mod outages;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -39,6 +39,7 @@ pub(crate) struct Arrival {
     /// Whether its key was made here, and so cannot have been used before.
     pub(crate) is_minted: bool,
     pub(crate) about: About,
+    pub(crate) params: Vec<(String, String)>,
     /// What it would have been under the endpoint's former names.
     pub(crate) formers: Vec<Former>,
 }
@@ -134,6 +135,7 @@ impl Arrival {
         };
         let first_sent = profile.age.map_or(Ok(None), |policy| policy.read(&lines, &key))?;
         let earliest = recall::earliest(&lines, &key, about.client_generated_at);
+        let params = params.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         Ok(Self {
             id: Id { scope, key },
             fingerprints: current,
@@ -143,6 +145,7 @@ impl Arrival {
             earliest,
             is_minted: false,
             about,
+            params,
             formers,
         })
     }

@@ -75,6 +75,7 @@ pub use step::Step;
 #[cfg(feature = "failpoints")]
 pub use step::on_step;
 pub use sweeper::{sweep_for_ever, sweep_now};
+pub use walk::KeyHash;
 
 /// Where a gate begins.
 #[derive(Clone, Copy, Debug)]

@@ -78,7 +78,7 @@ where
         answer::mark(response.headers_mut(), profile, profile.guarantee);
         Ok(response)
     };
-    let verified = match shared.identity.identify(&parts).await {
+    let verified = match shared.identity(&route).identify(&parts).await {
         Ok(verified) => verified,
         Err(_) if planted::is(Bug::IdentityLast) => {
             Verified::new(Caller { tenant: None, principal: "alice".to_owned() })
@@ -190,6 +190,10 @@ fn request_id(shared: &Shared, headers: &http::HeaderMap) -> String {
     }
 }
 
+/// What stands for a key in logs, found in the extensions of every answer to a keyed request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyHash(pub String);
+
 /// A keyed request that is being decided upon.
 pub(crate) struct Deciding<S> {
     job: Option<Job<S>>,
@@ -219,6 +223,7 @@ where
             request_id = self.context.request_id,
             key
         );
+        let hash = KeyHash(key);
         let mut response = match self.decide().instrument(span).await {
             Ok(response) => response,
             Err(problem) => {
@@ -230,6 +235,7 @@ where
         if !response.headers().contains_key(answer::GUARANTEE) {
             answer::mark(response.headers_mut(), profile, profile.guarantee);
         }
+        response.extensions_mut().insert(hash);
         Step::Answered.taken();
         response
     }

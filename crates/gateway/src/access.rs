@@ -15,6 +15,7 @@ use http::request::Parts;
 use http::{HeaderValue, Response};
 use http_body::{Frame, SizeHint};
 use semel_contract::time::Timestamp;
+use semel_gate::KeyHash;
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -73,6 +74,7 @@ impl AccessLog {
             guarantee: header("semel-guarantee").map(str::to_owned),
             outcome: header("semel-outcome").map(str::to_owned),
             replayed: header("idempotency-replayed") == Some("true"),
+            key: response.extensions().get::<KeyHash>().map(|KeyHash(hash)| hash.clone()),
             line,
             lines: lines.clone(),
         };
@@ -106,6 +108,7 @@ struct Ending {
     guarantee: Option<String>,
     outcome: Option<String>,
     replayed: bool,
+    key: Option<String>,
     lines: SyncSender<String>,
 }
 
@@ -127,6 +130,9 @@ impl Drop for Ending {
             "replayed": self.replayed,
             "peer": peer.to_string(),
         });
+        if let Some(key) = &self.key {
+            line["key"] = json!(key);
+        }
         if let Some(outcome) = &self.outcome {
             line["outcome"] = json!(outcome);
         }

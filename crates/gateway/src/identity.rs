@@ -1,7 +1,13 @@
 //! Who sends requests, where a header alone does not say: peers that may name their users, tokens that are verified, and
 //! services that are asked.
 
+mod check;
+mod der;
+mod jwt;
+mod keys;
 mod peers;
+mod spec;
+mod token;
 
 use std::future::ready;
 use std::sync::Arc;
@@ -14,6 +20,9 @@ use semel_contract::problem::{Kind, Problem};
 use semel_gate::{Identified, Identify};
 
 use crate::headers::Origin;
+use check::Checker;
+use jwt::Verifier;
+use spec::Spec;
 
 pub use peers::Peers;
 
@@ -25,7 +34,15 @@ pub struct Callers(Arc<Inner>);
 struct Inner {
     identity: Identity,
     peers: Peers,
+    verified: Option<Verified>,
     warned: AtomicBool,
+}
+
+/// Who verifies, where a header alone does not say.
+#[derive(Debug)]
+enum Verified {
+    ByToken(Verifier),
+    ByService(Checker),
 }
 
 impl Callers {
@@ -34,7 +51,29 @@ impl Callers {
     /// # Errors
     /// Keys cannot be read.
     pub fn new(identity: &Identity, peers: Peers) -> Result<Self, String> {
-        Ok(Self(Arc::new(Inner { identity: identity.clone(), peers, warned: AtomicBool::new(false) })))
+        let verified = match identity {
+            Identity::Jwt(spec) => Some(Verified::ByToken(Verifier::new(Spec::parse(spec)?)?)),
+            Identity::Check(url) => Some(Verified::ByService(Checker::new(url)?)),
+            Identity::Authorization | Identity::Cookie(_) | Identity::Trusted(_) | Identity::Shared(_) => {
+                None
+            }
+        };
+        let warned = AtomicBool::new(false);
+        Ok(Self(Arc::new(Inner { identity: identity.clone(), peers, verified, warned })))
+    }
+
+    /// Whether an identity is well-formed, without reading what it names.
+    ///
+    /// # Errors
+    /// It is not; says what was expected.
+    pub fn check(identity: &Identity) -> Result<(), String> {
+        match identity {
+            Identity::Jwt(spec) => Spec::parse(spec).map(drop),
+            Identity::Check(url) => Checker::new(url).map(drop),
+            Identity::Authorization | Identity::Cookie(_) | Identity::Trusted(_) | Identity::Shared(_) => {
+                Ok(())
+            }
+        }
     }
 
     /// The header that only some peers may set.
@@ -50,7 +89,18 @@ impl Callers {
 
 impl Identify for Callers {
     fn identify<'a>(&'a self, parts: &'a Parts) -> Identified<'a> {
-        let Inner { identity, peers, warned } = &*self.0;
+        let Inner { identity, peers, verified, warned } = &*self.0;
+        match verified {
+            Some(Verified::ByToken(tokens)) => {
+                return Box::pin(async {
+                    tokens.caller(&parts.headers).await.map(semel_gate::Verified::new)
+                });
+            }
+            Some(Verified::ByService(service)) => {
+                return Box::pin(async { service.caller(parts).await.map(semel_gate::Verified::new) });
+            }
+            None => {}
+        }
         match identity {
             Identity::Authorization => {
                 if is_token(parts) && !warned.swap(true, Ordering::Relaxed) {

@@ -32,7 +32,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
     let named = args.config.as_deref().or_else(|| variables.config().map(Path::new));
     let path = named.or_else(|| beside.exists().then_some(beside));
     let config = Config::load(path, &variables)?;
-    let report = Report { warnings: config.warnings(), config };
+    let report = Report { warnings: config.warnings(), obstacles: config.obstacles(), config };
     let text = if args.json { format!("{}\n", report.json()) } else { report.text() };
     std::io::stdout().write_all(text.as_bytes()).map_err(|error| output_failed(&error))?;
     Ok(if report.is_safe() { Exit::Success } else { Exit::Found })
@@ -41,6 +41,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
 struct Report {
     config: Config,
     warnings: Vec<String>,
+    /// What keeps a gateway from starting.
+    obstacles: Vec<String>,
 }
 
 impl Report {
@@ -51,7 +53,7 @@ impl Report {
     }
 
     fn is_safe(&self) -> bool {
-        self.profiles().all(|(_, profile)| profile.unsafeties().is_empty())
+        self.obstacles.is_empty() && self.profiles().all(|(_, profile)| profile.unsafeties().is_empty())
     }
 
     fn text(&self) -> String {
@@ -105,6 +107,9 @@ impl Report {
         for warning in &self.warnings {
             text.push_str(&format!("\nwarning: {warning}\n"));
         }
+        for obstacle in &self.obstacles {
+            text.push_str(&format!("\nUNSAFE {obstacle}\n"));
+        }
         text.push_str(if self.is_safe() {
             "\nok: every setting is safe\n"
         } else {
@@ -148,6 +153,7 @@ impl Report {
             "overridden": config.applied.overriding,
             "profiles": profiles,
             "warnings": self.warnings,
+            "refused": self.obstacles,
         })
     }
 }

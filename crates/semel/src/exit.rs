@@ -6,7 +6,7 @@
 pub(crate) enum Exit {
     /// It did what was asked.
     Success = 0,
-    /// It looked and found something wrong: an unsafe setting.
+    /// It looked and found something wrong: an unsafe setting, a clause that fails, an effect too many.
     Found = 1,
     /// The command line is wrong.
     Usage = 2,
@@ -24,7 +24,7 @@ pub(crate) enum Exit {
 pub(crate) const HELP: &str = "\
 Exit codes:
   0  done
-  1  something was found: an unsafe setting
+  1  something was found: an unsafe setting, a clause that fails, an effect too many
   2  the command line is wrong
   3  the configuration cannot be read or names something unknown
   4  a file or stream could not be read or written

@@ -1,7 +1,10 @@
 //! The one program of semel: reads the command line, wires the parts together, turns outcomes into exit codes.
 
 mod check;
+mod client;
 mod config;
+mod conform;
+mod demo;
 mod exit;
 mod explain;
 mod gate;
@@ -9,6 +12,8 @@ mod logging;
 mod migrate;
 mod serve;
 mod store;
+mod storm;
+mod up;
 
 use std::process::ExitCode;
 
@@ -35,6 +40,12 @@ enum Command {
     Migrate(migrate::Args),
     /// Run a part of semel until it is told to stop.
     Serve(serve::Args),
+    /// Examine any server by the Idempotency-Key draft, from outside.
+    Conform(Box<conform::Args>),
+    /// Send a bounded retry storm and count the effects; without URL, to the demo, bare and then through the gate.
+    Storm(Box<storm::Args>),
+    /// Start everything in one command: a demo shop, the gate before it, and a page that shows what happens.
+    Up(up::Args),
 }
 
 fn main() -> ExitCode {
@@ -44,6 +55,9 @@ fn main() -> ExitCode {
         Command::Gate(args) => gate::run(&args),
         Command::Migrate(args) => migrate::run(&args),
         Command::Serve(args) => serve::run(&args),
+        Command::Conform(args) => conform::run(&args),
+        Command::Storm(args) => storm::run(&args),
+        Command::Up(args) => up::run(&args),
     };
     match outcome {
         Ok(exit) => ExitCode::from(exit as u8),

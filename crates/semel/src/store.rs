@@ -85,13 +85,18 @@ fn opened(backend: Backend, config: &Config) -> Result<Opened, Stop> {
     Ok(Opened { records: Arc::<dyn AdminStore>::clone(&operated), operated, backend })
 }
 
-/// Where limits are counted.
-pub(crate) fn limiter(config: &Config) -> Result<Fallback, Stop> {
+/// Where limits are counted: in Redis where the settings name one, else where the records are if others see them too,
+/// else in this process.
+pub(crate) fn limiter(config: &Config, backend: &Backend) -> Result<Fallback, Stop> {
     let own: Arc<dyn Limiter> = Arc::new(MemoryLimiter::default());
-    let Some(url) = &config.gate.redis else { return Ok(Fallback::new(Arc::clone(&own), own)) };
+    let of_store: Arc<dyn Limiter> = match backend {
+        Backend::Sqlite(_) => Arc::clone(&own),
+        Backend::Postgres(store) => Arc::new(store.limiter()),
+    };
+    let Some(url) = &config.gate.redis else { return Ok(Fallback::new(of_store, own)) };
     let shared = RedisLimiter::at(url)
         .map_err(|error| Stop::new(Exit::Config, format!("gate.redis {}: {error}", config::redacted(url))))?;
-    Ok(Fallback::new(Arc::new(shared), own))
+    Ok(Fallback::new(Arc::new(shared), of_store))
 }
 
 fn sqlite(path: &str) -> Result<SqliteStore, OpenError> {

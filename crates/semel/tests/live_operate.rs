@@ -46,7 +46,11 @@ impl Database {
 
     fn run(&self, args: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
-        command.args(args).args(["--store", &self.url]).env("USER", "carol").current_dir(std::env::temp_dir());
+        command
+            .args(args)
+            .args(["--store", &self.url])
+            .env("USER", "carol")
+            .current_dir(std::env::temp_dir());
         command.output().expect("semel runs")
     }
 

@@ -152,6 +152,7 @@ layered! {
         #[serde(rename = "match")]
         matches: Text<Match>,
         was: Vec<String>,
+        identity: Text<Identity>,
         profile: Text<&'static Preset>,
         guarantee: Text<Guarantee>,
         key: Text<Presence>,
@@ -357,9 +358,12 @@ impl File {
 impl Settings {
     /// A route's name and its renames make no sense as defaults.
     pub(crate) fn refuse_in_defaults(&self) -> Result<(), String> {
-        match (&self.matches, &self.was) {
-            (None, None) => Ok(()),
-            (Some(_), _) | (_, Some(_)) => Err("defaults: `match` and `was` belong to a route".to_owned()),
+        match (&self.matches, &self.was, &self.identity) {
+            (None, None, None) => Ok(()),
+            (None, None, Some(_)) => Err("defaults: `identity` stands at the top, or in a route".to_owned()),
+            (Some(_), ..) | (_, Some(_), _) => {
+                Err("defaults: `match` and `was` belong to a route".to_owned())
+            }
         }
     }
 }

@@ -208,7 +208,7 @@ impl AtRest {
 }
 
 /// The word for a mode.
-pub(crate) fn mode_name(mode: Mode) -> &'static str {
+fn mode_name(mode: Mode) -> &'static str {
     match mode {
         Mode::Enforce => "enforce",
         Mode::Observe => "observe",

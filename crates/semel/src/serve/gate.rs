@@ -160,7 +160,7 @@ async fn serve(args: &Args, config: Config) -> Result<Exit, Stop> {
     Ok(Exit::Success)
 }
 
-fn sweeper(config: &Config, store: &Opened) -> tokio::task::JoinHandle<()> {
+pub(crate) fn sweeper(config: &Config, store: &Opened) -> tokio::task::JoinHandle<()> {
     let profiles =
         || std::iter::once(&config.defaults).chain(config.routes.iter().map(|route| &route.profile));
     let mut sweep = config.defaults.sweep;
@@ -171,7 +171,7 @@ fn sweeper(config: &Config, store: &Opened) -> tokio::task::JoinHandle<()> {
 }
 
 /// Where the command line finds the process that owns a file: the second line of its lock file.
-fn note_admin_address(backend: &Backend, address: SocketAddr) {
+pub(crate) fn note_admin_address(backend: &Backend, address: SocketAddr) {
     let Backend::Sqlite(store) = backend else { return };
     if let Err(error) = store.publish_admin(&address.to_string()) {
         tracing::warn!(%error, "failed to write down the admin address");

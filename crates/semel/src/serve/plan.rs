@@ -5,7 +5,7 @@ use std::time::Duration;
 use semel_contract::key::Presence;
 use semel_contract::profile::Profile;
 use semel_gate::{Gate, GateLayer, Route};
-use semel_gateway::{AccessLog, Callers, Plan, Upstream};
+use semel_gateway::{AccessLog, Callers, Plan, Probes, Upstream};
 
 use crate::config::{Config, LogTo, Mode, Timing};
 use crate::exit::{Exit, Stop};
@@ -53,7 +53,8 @@ fn gate(
     upstream: &Upstream,
 ) -> Result<GateLayer, Stop> {
     let bad = |message: String| Stop::new(Exit::Config, message);
-    let mut gate = Gate::on(store.records.clone()).identity(callers).limiter(store::limiter(config)?);
+    let mut gate =
+        Gate::on(store.records.clone()).identity(callers).limiter(store::limiter(config, &store.backend)?);
     let bounds = config.gate.bounds;
     if let Some(max) = bounds.running {
         gate = gate.detached_max(max);
@@ -85,12 +86,22 @@ fn gate(
             gate = gate.route(timed(route.profile(required(&config.defaults)), config.timing));
         }
     }
+    let mut probes = Probes::default();
     for route in &config.routes {
+        if let Some(template) = &route.probe {
+            let named = |error: String| bad(format!("route.{}: {error}", route.name));
+            probes.add(&route.name, template, &route.pattern.params()).map_err(named)?;
+        }
         let profile = if require_key { required(&route.profile) } else { route.profile.clone() };
-        let named = Route::new(&route.name, &route.pattern.to_string()).map_err(bad)?;
+        let mut named = Route::new(&route.name, &route.pattern.to_string()).map_err(bad)?;
+        named = named.was(route.was.iter().cloned());
+        if let Some(identity) = &route.identity {
+            let callers = Callers::new(identity, config.gate.trusted_peers.clone());
+            named = named.identity(callers.map_err(|error| bad(format!("route.{}: {error}", route.name)))?);
+        }
         gate = gate.route(timed(named.profile(profile), route.timing));
     }
-    gate.build().map_err(|error| bad(error.to_string()))
+    gate.probe(probes).build().map_err(|error| bad(error.to_string()))
 }
 
 fn required(profile: &Profile) -> Profile {

@@ -1,0 +1,9 @@
+//! The gateway end to end, over real sockets, before services that behave and services that do not.
+
+mod framing;
+mod outcomes;
+mod patience;
+mod proxying;
+mod secure;
+mod upstream;
+mod world;

@@ -1,0 +1,151 @@
+//! A gateway in this process, before a scripted service, and clients that speak plain TCP.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_contract::identity::Identity;
+use semel_contract::key::Presence;
+use semel_contract::profile::{Profile, presets};
+use semel_gate::{Gate, GateBuilder, Route};
+use semel_gateway::{AccessLog, Callers, Gateway, Limits, Peers, Plan, Upstream as Behind};
+use semel_store::ClaimStore;
+use semel_store::clock::SystemClock;
+use semel_store::memory::MemoryStore;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::upstream::{Upstream, message};
+
+/// A gateway that runs.
+pub(crate) struct World {
+    pub(crate) gateway: Gateway,
+    pub(crate) address: SocketAddr,
+    pub(crate) store: Arc<MemoryStore>,
+}
+
+/// What a test wants otherwise.
+pub(crate) struct Wish {
+    pub(crate) store: Arc<MemoryStore>,
+    pub(crate) identity: Identity,
+    pub(crate) peers: Peers,
+    pub(crate) limits: Limits,
+    pub(crate) behind: Behind,
+    pub(crate) profile: Profile,
+    pub(crate) tls: Option<semel_gateway::Certificates>,
+    pub(crate) log: AccessLog,
+    pub(crate) gate: fn(GateBuilder) -> GateBuilder,
+}
+
+impl Wish {
+    pub(crate) fn behind(url: &str) -> Self {
+        let mut behind = Behind::at(url.parse().unwrap());
+        behind.timeout = Duration::from_secs(5);
+        behind.connect_timeout = Duration::from_secs(1);
+        let mut profile = presets::ietf();
+        profile.key.presence = Presence::Optional;
+        Self {
+            store: Arc::new(MemoryStore::new(Arc::new(SystemClock))),
+            identity: "authorization".parse().unwrap(),
+            peers: Peers::default(),
+            limits: Limits::default(),
+            behind,
+            profile,
+            tls: None,
+            log: AccessLog::off(),
+            gate: |gate| gate,
+        }
+    }
+
+    pub(crate) fn plan(self) -> Plan {
+        let callers = Callers::new(&self.identity, self.peers).unwrap();
+        let trusted = callers.trusted();
+        let store: Arc<dyn ClaimStore> = self.store;
+        let route = Route::any().deadline(Duration::from_secs(20)).profile(self.profile);
+        let gate = (self.gate)(Gate::on(store).identity(callers).route(route)).build().unwrap();
+        Plan { gate, upstream: self.behind, tls: self.tls, limits: self.limits, trusted, log: self.log }
+    }
+
+    pub(crate) async fn start(self) -> World {
+        let store = Arc::clone(&self.store);
+        let gateway = Gateway::new(self.plan()).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let serving = gateway.clone();
+        tokio::spawn(async move { serving.serve(listener).await });
+        World { gateway, address, store }
+    }
+}
+
+/// A gateway with everything as usual.
+pub(crate) async fn before(upstream: &Upstream) -> World {
+    Wish::behind(&upstream.url()).start().await
+}
+
+/// An answer.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: String,
+}
+
+impl Answer {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let lines = self.head.lines().skip(1).filter_map(|line| line.split_once(':'));
+        lines.into_iter().find(|(given, _)| given.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
+    }
+}
+
+/// A client's connection.
+pub(crate) struct Client {
+    pub(crate) socket: TcpStream,
+    buffer: Vec<u8>,
+}
+
+impl Client {
+    pub(crate) async fn connect(address: SocketAddr) -> Self {
+        Self { socket: TcpStream::connect(address).await.unwrap(), buffer: Vec::new() }
+    }
+
+    pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.socket.write_all(bytes.as_ref()).await.unwrap();
+    }
+
+    /// The next answer; `None` when the connection ends instead.
+    pub(crate) async fn answer(&mut self) -> Option<Answer> {
+        let read = tokio::time::timeout(Duration::from_secs(20), message(&mut self.socket, &mut self.buffer));
+        let (head, body) = read.await.expect("an answer in time")?;
+        let status = head.split(' ').nth(1)?.parse().ok()?;
+        Some(Answer { status, head, body: String::from_utf8_lossy(&body).into_owned() })
+    }
+
+    pub(crate) async fn ask(&mut self, request: impl AsRef<[u8]>) -> Answer {
+        self.send(request).await;
+        self.answer().await.expect("an answer")
+    }
+}
+
+/// A keyed POST as bytes.
+pub(crate) fn keyed(path: &str, key: &str, body: &str) -> String {
+    post(path, &format!("Authorization: Bearer a\r\nIdempotency-Key: {key}\r\n"), body)
+}
+
+/// A POST as bytes.
+pub(crate) fn post(path: &str, headers: &str, body: &str) -> String {
+    format!(
+        "POST {path} HTTP/1.1\r\nHost: shop.example\r\n{headers}Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+impl World {
+    pub(crate) async fn client(&self) -> Client {
+        Client::connect(self.address).await
+    }
+
+    /// One request on a connection of its own.
+    pub(crate) async fn ask(&self, request: impl AsRef<[u8]>) -> Answer {
+        self.client().await.ask(request).await
+    }
+}
