@@ -154,6 +154,10 @@ impl Gate {
             ("drain", show(self.drain)),
             ("redis", self.redis.as_deref().map_or_else(|| "none".to_owned(), redacted)),
             ("at_rest", self.at_rest.as_ref().map_or_else(|| "none".to_owned(), AtRest::describe)),
+            (
+                "postgres",
+                format!("connections {}, migrate {}", self.postgres.connections, self.postgres.migrate),
+            ),
             ("sweep", self.sweep.map_or_else(|| "as the profile says".to_owned(), describe_sweep)),
         ];
         let limits = &self.limits;
@@ -161,7 +165,7 @@ impl Gate {
             "limits",
             format!(
                 "header_timeout {}, body_timeout {}, idle_timeout {}, write_timeout {}, connections {}, headers {}, \
-                 header_bytes {}, streams {}",
+                 header_bytes {}, streams {}{}",
                 show(limits.header_timeout),
                 show(limits.body_timeout),
                 show(limits.idle_timeout),
@@ -169,7 +173,8 @@ impl Gate {
                 limits.connections_max,
                 limits.headers_max,
                 limits.header_bytes_max,
-                limits.streams_max
+                limits.streams_max,
+                self.bounds.describe()
             ),
         ));
         if let Some(upstream) = &self.upstream {
@@ -179,7 +184,7 @@ impl Gate {
                 HostSent::Own => "upstream",
             };
             lines.push((
-                "upstream",
+                "upstream_settings",
                 format!(
                     "{}, timeout {}, connect_timeout {}, stream_idle {}, http2 {}, host {host}, connections {}{ca}",
                     upstream.target,
@@ -197,6 +202,14 @@ impl Gate {
 
 fn path_or_none(path: Option<&std::path::Path>) -> String {
     path.map_or_else(|| "none".to_owned(), |path| path.display().to_string())
+}
+
+impl Bounds {
+    fn describe(self) -> String {
+        let shown =
+            [("running", self.running), ("waiting", self.waiting), ("waiting_per_key", self.waiting_per_key)];
+        shown.iter().filter_map(|(name, given)| given.map(|given| format!(", {name} {given}"))).collect()
+    }
 }
 
 impl AtRest {

@@ -14,11 +14,11 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::admin::{self, Admin, admin_router};
 use super::sockets::Sockets;
-use super::{announce, notify, plan};
+use super::{announce, notify, plan, sockets};
 use crate::config::{self, Config, LogTo, Setting, Store, Variables};
 use crate::exit::{Exit, Stop};
+use crate::logging;
 use crate::store::{self, Backend, Opened};
-use crate::{logging, output_failed};
 
 /// Run the gate as a reverse proxy in front of a service.
 #[derive(Debug, Clone, clap::Args)]
@@ -98,6 +98,7 @@ impl Args {
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
     logging::start();
+    sockets::raise_limit();
     let config = args.settings()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -137,7 +138,9 @@ async fn serve(args: &Args, config: Config) -> Result<Exit, Stop> {
     let clients = tokio::spawn(async move { accepting.serve(gate_listener).await });
 
     let text = announce::text(&config, args.require_key, listen, admin_address);
-    std::io::stdout().write_all(text.as_bytes()).map_err(|error| output_failed(&error))?;
+    if let Err(error) = std::io::stdout().write_all(text.as_bytes()) {
+        tracing::warn!(%error, "failed to write to standard output");
+    }
     notify::tell(notify::READY);
 
     let drain = signals.until_end(args, config, &store, &gateway).await;
