@@ -79,8 +79,15 @@ pub(crate) fn limiter_away() {
     counter!("semel_gate_limiter_away_total").increment(1);
 }
 
-/// A sweep was made.
+/// The sweeper ran.
 pub(crate) fn swept(swept: &semel_store::Swept) {
+    counter!("semel_gate_sweeps_total").increment(1);
     counter!("semel_gate_swept_total").increment(swept.removed);
+    gauge!("semel_gate_swept_last").set(swept.removed as f64);
     counter!("semel_gate_lapsed_total").increment(swept.unknown);
+}
+
+/// A key was claimed for the first time.
+pub(crate) fn new_key(route: &str) {
+    counter!("semel_gate_new_keys_total", "route" => route.to_owned()).increment(1);
 }

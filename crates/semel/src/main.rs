@@ -8,7 +8,9 @@ mod conform;
 mod demo;
 mod exit;
 mod explain;
+mod gate;
 mod logging;
+mod migrate;
 mod serve;
 mod store;
 mod storm;
@@ -33,6 +35,10 @@ enum Command {
     Explain(Box<explain::Args>),
     /// Check a configuration and show the retention arithmetic.
     Check(check::Args),
+    /// Look into a gate's records and resolve what is unknown.
+    Gate(gate::Args),
+    /// Bring the schema of a store to the version of this release.
+    Migrate(migrate::Args),
     /// Run a part of semel until it is told to stop.
     Serve(serve::Args),
     /// Examine any server by the Idempotency-Key draft, from outside.
@@ -49,6 +55,8 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Explain(args) => explain::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Gate(args) => gate::run(&args),
+        Command::Migrate(args) => migrate::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Conform(args) => conform::run(&args),
         Command::Storm(args) => storm::run(&args),

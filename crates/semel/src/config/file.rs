@@ -68,6 +68,8 @@ layered! {
     Gate {
         listen: Text<SocketAddr>,
         admin: Text<SocketAddr>,
+        admin_token_file: PathBuf,
+        admin_read_token_file: PathBuf,
         upstream: OneOf<Url, Upstream>,
         mode: Text<Mode>,
         tls: Tls,
