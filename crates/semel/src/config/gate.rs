@@ -18,6 +18,10 @@ pub(crate) struct Gate {
     pub(crate) listen: SocketAddr,
     /// Where operators look.
     pub(crate) admin: SocketAddr,
+    /// The file of the token by which operators may read and change.
+    pub(crate) admin_token_file: Option<PathBuf>,
+    /// The file of the token by which they may only read.
+    pub(crate) admin_read_token_file: Option<PathBuf>,
     /// What stands behind the gate.
     pub(crate) upstream: Option<Upstream>,
     /// Whether anything is enforced.
@@ -107,6 +111,8 @@ impl Gate {
         Ok(Self {
             listen,
             admin,
+            admin_token_file: gate.admin_token_file,
+            admin_read_token_file: gate.admin_read_token_file,
             upstream: gate.upstream.map(|upstream| of_upstream(&upstream)).transpose()?,
             mode: gate.mode.map(|mode| mode.0).unwrap_or_default(),
             tls: gate.tls.map(|tls| Certificates { cert: tls.cert, key: tls.key }),
@@ -139,6 +145,8 @@ impl Gate {
         let mut lines = vec![
             ("listen", self.listen.to_string()),
             ("admin", self.admin.to_string()),
+            ("admin_token_file", path_or_none(self.admin_token_file.as_deref())),
+            ("admin_read_token_file", path_or_none(self.admin_read_token_file.as_deref())),
             ("mode", mode_name(self.mode).to_owned()),
             (
                 "tls",
@@ -190,6 +198,10 @@ impl Gate {
         }
         lines
     }
+}
+
+fn path_or_none(path: Option<&std::path::Path>) -> String {
+    path.map_or_else(|| "none".to_owned(), |path| path.display().to_string())
 }
 
 impl Bounds {
