@@ -154,6 +154,7 @@ async fn every_algorithm_is_verified_by_its_own_kind_of_key() {
         token(&json!({"alg": "HS256", "kid": "ed"}), &claims, confused),
         token(&json!({"alg": "EdDSA", "kid": "ec"}), &claims, sign_ed),
         token(&json!({"alg": "ES256", "kid": "ec"}), &claims, sign_ed),
+        token(&json!({"alg": "ES256", "kid": "ed"}), &claims, sign_ed),
     ] {
         assert_eq!(with_token(&world, &bad, "k1").await.status, 401, "{bad}");
     }
