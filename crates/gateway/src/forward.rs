@@ -101,6 +101,7 @@ async fn unkeyed(pool: &Arc<Pool>, mut parts: Parts, body: Body) -> Response<Bod
 /// The head of a request, as it goes on.
 fn onward(parts: &mut Parts) {
     headers::strip_hop_by_hop(&mut parts.headers);
+    headers::join_cookies(&mut parts.headers);
     // The gateway answers it itself, by reading the body.
     parts.headers.remove(header::EXPECT);
     let host = parts.headers.get(header::HOST).cloned();

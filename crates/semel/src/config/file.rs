@@ -126,7 +126,7 @@ pub(crate) struct Upstream {
     pub(crate) http2: Option<bool>,
     /// Which `Host` it is told: `client` (what the client sent) or `upstream`. Default `client`.
     pub(crate) host: Option<Text<HostWord>>,
-    /// Connections at most. Default `1024`.
+    /// Connections at most. Default `4096`.
     pub(crate) connections: Option<usize>,
 }
 
@@ -193,7 +193,8 @@ pub(crate) struct Postgres {
     pub(crate) connections: Option<usize>,
     /// Whether the schema is brought up to date at the start. Default `true`; otherwise `semel migrate` does it.
     pub(crate) migrate: Option<bool>,
-    /// A PEM file of authorities that its certificate must come from. With it TLS is required.
+    /// Whose certificates are believed where the store's URL says `sslmode=require`, as a PEM file. Default: those that
+    /// browsers believe.
     pub(crate) ca: Option<PathBuf>,
 }
 
