@@ -23,6 +23,7 @@ const DROPPED: &str = "semel_metrics_dropped_total";
 pub const NAMES: &[(&str, &str)] = &[
     ("semel_gate_answers_total", "Requests by route and answer: executed, replayed, refused, passed."),
     ("semel_gate_problems_total", "Refusals by route and problem."),
+    ("semel_gate_observed_total", "What would have been done while only observing, by route and kind."),
     ("semel_gate_new_keys_total", "Keys that were claimed for the first time, by route."),
     ("semel_gate_waits_total", "Requests that began to wait for another with their key, by route."),
     ("semel_gate_unknown_total", "Outcomes that became unknown, by route."),
@@ -34,6 +35,8 @@ pub const NAMES: &[(&str, &str)] = &[
     ("semel_gate_swept_total", "Expired records that were removed."),
     ("semel_gate_swept_last", "Records that the last run of the sweeper removed."),
     ("semel_gate_lapsed_total", "Claims whose lease ran out and that are now unknown."),
+    ("semel_gateway_connections", "Connections of clients that are open."),
+    ("semel_gateway_access_lines_dropped_total", "Lines of the access log that were dropped."),
     ("semel_store_ready", "Whether the store answers."),
     ("semel_store_clock_frozen", "Whether the store's clock jumped ahead and nobody has confirmed it."),
     ("semel_store_unknown_records", "Outcomes that are unknown now, up to 1000."),

@@ -67,7 +67,7 @@ async fn a_page_of_somebody_else_reaches_nothing() {
     let router = World::new().open();
     let refused = async |headers: &[(&str, &str)]| {
         let mut codes = Vec::new();
-        for (method, path) in [("GET", "/v1/records"), ("POST", "/v1/sweep"), ("GET", "/readyz")] {
+        for (method, path) in [("GET", "/v1/records"), ("POST", "/v1/sweep"), ("GET", "/metrics")] {
             codes.push(send(&router, with(method, path, headers)).await.refusal());
         }
         codes.dedup();
@@ -84,6 +84,7 @@ async fn a_page_of_somebody_else_reaches_nothing() {
     assert_eq!(refused(&[("host", "localhost:7401"), ("origin", "null")]).await, origin);
     let own = [("host", "localhost:7401"), ("origin", "http://localhost:7401")];
     assert_eq!(send(&router, with("GET", "/v1/records", &own)).await.status, 200);
+    assert_eq!(send(&router, with("GET", "/readyz", &[("host", "probe.example")])).await.status, 200);
     // A form of a page sends its own types without asking first.
     let form = request("POST", "/v1/sweep").header("content-type", "text/plain").body(Body::from("{}"));
     assert_eq!(send(&router, form.unwrap()).await.refusal(), (415, "not-json".to_owned()));

@@ -49,7 +49,7 @@ fn the_owner_of_the_file_is_asked() {
     let lock = std::fs::read_to_string(here.join("semel.db.lock")).unwrap();
     let address = gate.admin.strip_prefix("http://").unwrap();
     assert_eq!(lock.lines().collect::<Vec<_>>(), [gate.process.id().to_string().as_str(), address]);
-    assert_eq!(ids(&json(here, &["gate", "list", "--state", "unknown"])), [id.clone()]);
+    assert_eq!(ids(&json(here, &["gate", "list", "--state", "unknown"])), std::slice::from_ref(&id));
     let resolved = json(here, &["gate", "resolve", &id, "--as", "applied", "--by", "dora"]);
     assert_eq!(resolved["state"], "unkept");
     let audit = json(here, &["gate", "audit", "--admin", &gate.admin]);
