@@ -150,8 +150,8 @@ async fn serve(args: &Args, config: Config) -> Result<Exit, Stop> {
 
     let drain = signals.until_end(args, config, &store, &gateway).await;
     notify::tell(notify::STOPPING);
-    tracing::info!("shutting down: no new connections; a second signal ends it at once");
     admin.is_stopping.store(true, Ordering::Relaxed);
+    tracing::info!("shutting down: no new connections; a second signal ends it at once");
     let left = tokio::select! {
         left = gateway.shut_down(drain) => left,
         () = signals.end() => {
