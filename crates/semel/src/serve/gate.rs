@@ -14,7 +14,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::admin::{Admin, admin_router};
 use super::sockets::Sockets;
-use super::{announce, notify, plan};
+use super::{announce, notify, plan, sockets};
 use crate::config::{self, Config, LogTo, Setting, Store, Variables};
 use crate::exit::{Exit, Stop};
 use crate::store::{self, Backend, Opened};
@@ -86,6 +86,7 @@ impl Args {
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
     logging::start();
+    sockets::raise_limit();
     let config = args.settings()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
