@@ -111,11 +111,11 @@ impl Context {
             Finding::NotApplied => Resolution::NotApplied,
             Finding::Unknown => return Err(unknown(Some(&entry))),
         };
-        let lifetime = &self.route.profile.lifetime;
+        let lifetime = self.resolving_lifetime().await?;
         let resolved = self
             .shared
             .store
-            .resolve(&entry.id, entry.record.fence, resolution, lifetime, "probe", "asked the upstream")
+            .resolve(&entry.id, entry.record.fence, resolution, &lifetime, "probe", "asked the upstream")
             .await;
         match resolved.map_err(|error| store_away(&error))? {
             Resolved::Done | Resolved::NotUnknown => Ok(()),

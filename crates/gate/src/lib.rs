@@ -51,6 +51,7 @@ mod once;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 mod probe;
+mod recall;
 mod route;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;

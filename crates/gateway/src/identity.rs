@@ -13,7 +13,7 @@ use std::future::ready;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use http::header::{self, HeaderName};
+use http::header;
 use http::request::Parts;
 use semel_contract::identity::Identity;
 use semel_contract::problem::{Kind, Problem};
@@ -73,16 +73,6 @@ impl Callers {
             Identity::Authorization | Identity::Cookie(_) | Identity::Trusted(_) | Identity::Shared(_) => {
                 Ok(())
             }
-        }
-    }
-
-    /// The header that only some peers may set.
-    pub fn trusted(&self) -> Option<(HeaderName, Peers)> {
-        match &self.0.identity {
-            Identity::Trusted(name) => {
-                Some((HeaderName::try_from(name.as_str()).ok()?, self.0.peers.clone()))
-            }
-            _ => None,
         }
     }
 }

@@ -21,10 +21,10 @@ pub(crate) async fn walk(current: &Current, request: Request<Body>, facts: Facts
     parts.headers.insert(REQUEST_ID, id.clone());
     let admitted = door::admit(&mut parts);
     headers::strip_own(&mut parts.headers, None);
-    if let Some((name, peers)) = &current.trusted
-        && !peers.contain(facts.peer.ip())
-    {
-        parts.headers.remove(name);
+    for (name, peers) in &current.trusted {
+        if !peers.contain(facts.peer.ip()) {
+            parts.headers.remove(name);
+        }
     }
     parts.extensions.insert(Origin { peer: facts.peer.ip(), scheme: facts.scheme });
     let mut response = match admitted {

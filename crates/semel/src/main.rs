@@ -2,12 +2,15 @@
 
 mod check;
 mod client;
+mod completions;
 mod config;
 mod conform;
 mod demo;
 mod exit;
 mod explain;
+mod gate;
 mod logging;
+mod migrate;
 mod serve;
 mod store;
 mod storm;
@@ -32,6 +35,10 @@ enum Command {
     Explain(Box<explain::Args>),
     /// Check a configuration and show the retention arithmetic.
     Check(check::Args),
+    /// Look into a gate's records and resolve what is unknown.
+    Gate(gate::Args),
+    /// Bring the schema of a store to the version of this release.
+    Migrate(migrate::Args),
     /// Run a part of semel until it is told to stop.
     Serve(serve::Args),
     /// Examine any server by the Idempotency-Key draft, from outside.
@@ -40,16 +47,21 @@ enum Command {
     Storm(Box<storm::Args>),
     /// Start everything in one command: a demo shop, the gate before it, and a page that shows what happens.
     Up(up::Args),
+    /// Print completions for a shell.
+    Completions(completions::Args),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Explain(args) => explain::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Gate(args) => gate::run(&args),
+        Command::Migrate(args) => migrate::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Conform(args) => conform::run(&args),
         Command::Storm(args) => storm::run(&args),
         Command::Up(args) => up::run(&args),
+        Command::Completions(args) => completions::run(&args),
     };
     match outcome {
         Ok(exit) => ExitCode::from(exit as u8),

@@ -13,16 +13,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
-use axum::http::header;
-use axum::routing::get;
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use semel_console::Metrics;
 use semel_contract::time::parse_duration;
 use tokio::net::TcpListener;
 
 use crate::client;
 use crate::demo::Shop;
 use crate::exit::{Exit, Stop};
-use crate::serve::admin::{Admin, admin_router};
+use crate::serve::admin::{self, Admin, admin_router};
 use crate::serve::gate::note_admin_address;
 use crate::{logging, output_failed};
 use page::{Command, Facts, Page};
@@ -81,9 +79,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
 async fn up(args: &Args) -> Result<Exit, Stop> {
     let mut signals = Signals::listen()?;
     create(&args.data)?;
-    let metrics = PrometheusBuilder::new()
-        .install_recorder()
-        .map_err(|error| Stop::new(Exit::Io, format!("failed to start counting: {error}")))?;
+    let metrics = admin::count();
     let listener = stack::bind(args.listen, "--listen").await?;
     let operators = stack::bind(args.admin, "--admin").await?;
     let addresses = Addresses { gate: local(&listener)?, admin: local(&operators)? };
@@ -100,7 +96,7 @@ async fn up(args: &Args) -> Result<Exit, Stop> {
     };
     let gate = prepared.before(&upstream, listener)?;
     let is_stopping = Arc::new(AtomicBool::new(false));
-    let admin = stack::serve(operators, admin(&gate, &is_stopping, addresses.admin, metrics));
+    let admin = stack::serve(operators, for_operators(&gate, &is_stopping, addresses.admin, metrics)?);
     say(&welcome)?;
     signals.next().await;
     is_stopping.store(true, Ordering::Relaxed);
@@ -172,21 +168,17 @@ fn facts(args: &Args, addresses: Addresses, upstream: &str, commands: Vec<Comman
     }
 }
 
-/// What operators see, as on any gate, and what was counted.
-fn admin(
+/// What operators see, as on any gate.
+fn for_operators(
     gate: &Running,
     is_stopping: &Arc<AtomicBool>,
     address: SocketAddr,
-    metrics: PrometheusHandle,
-) -> Router {
+    metrics: Metrics,
+) -> Result<Router, Stop> {
     note_admin_address(&gate.store.backend, address);
-    let admin = Admin { store: gate.store.clone(), is_stopping: Arc::clone(is_stopping) };
-    let text = move || {
-        let headers = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
-        let text = metrics.render();
-        async move { (headers, text) }
-    };
-    Router::new().route("/metrics", get(text)).fallback_service(admin_router(&admin, &gate.config))
+    let access = admin::access(&gate.config, address)?;
+    let admin = Admin { store: gate.store.clone(), is_stopping: Arc::clone(is_stopping), metrics, access };
+    Ok(admin_router(&admin, &gate.config))
 }
 
 const KEYED: &str = "-H 'Authorization: Bearer demo' -H 'Content-Type: application/json'";

@@ -58,8 +58,11 @@ impl Wish {
     }
 
     pub(crate) fn plan(self) -> Plan {
-        let callers = Callers::new(&self.identity, self.peers).unwrap();
-        let trusted = callers.trusted();
+        let callers = Callers::new(&self.identity, self.peers.clone()).unwrap();
+        let trusted = match &self.identity {
+            Identity::Trusted(name) => vec![(name.parse().unwrap(), self.peers)],
+            _ => Vec::new(),
+        };
         let store: Arc<dyn ClaimStore> = self.store;
         let route = Route::any().deadline(Duration::from_secs(20)).profile(self.profile);
         let gate = (self.gate)(Gate::on(store).identity(callers).route(route)).build().unwrap();

@@ -7,7 +7,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use metrics_exporter_prometheus::PrometheusHandle;
+use semel_console::Metrics;
 use semel_contract::record::State as RecordState;
 use semel_store::{ClaimStore, Filter};
 use serde::Serialize;
@@ -48,7 +48,7 @@ pub(crate) struct Page {
     pub(crate) facts: Facts,
     pub(crate) shop: Option<Shop>,
     pub(crate) store: Arc<dyn ClaimStore>,
-    pub(crate) metrics: PrometheusHandle,
+    pub(crate) metrics: Metrics,
 }
 
 impl Page {
