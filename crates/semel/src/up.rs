@@ -22,6 +22,7 @@ use crate::demo::Shop;
 use crate::exit::{Exit, Stop};
 use crate::serve::admin::{self, Admin, admin_router};
 use crate::serve::gate::note_admin_address;
+use crate::serve::sockets;
 use crate::{logging, output_failed};
 use page::{Command, Facts, Page};
 use stack::{Running, Served};
@@ -73,6 +74,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
         }
     }
     logging::start();
+    sockets::raise_limit();
     client::block_on(up(args))
 }
 
