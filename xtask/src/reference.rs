@@ -18,8 +18,8 @@ const HEAD: &str = "\
 # Settings of `semel.toml`
 
 Made by `cargo xtask reference` from the code that reads the file; do not edit it by hand. `semel check` reads a file,
-says what is unsafe in it and shows what every route ends up with. Every setting of the file can also be given as a
-variable: `SEMEL_GATE_LISTEN`, `SEMEL_DEFAULTS_RETRY_WINDOW`. Durations are written `25s`, `10m`, `24h`, `7d`; sizes
+says what is unsafe in it and shows what every route ends up with. Settings at the top, of `[gate]` and of `[defaults]`
+can also be given as variables: `SEMEL_STORE`, `SEMEL_GATE_LISTEN`, `SEMEL_DEFAULTS_RETRY_WINDOW`. Durations are written `25s`, `10m`, `24h`, `7d`; sizes
 `64KiB`, `1MiB`. An unknown setting is an error. Where no default is named, the route's profile decides: see the table in
 [the contract](../../spec/contract.md).
 ";

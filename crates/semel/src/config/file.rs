@@ -190,6 +190,7 @@ pub(crate) struct Postgres {
     pub(crate) connections: Option<usize>,
     /// Whether the schema is brought up to date at the start. Default `true`; otherwise `semel migrate` does it.
     pub(crate) migrate: Option<bool>,
+    pub(crate) ca: Option<PathBuf>,
 }
 
 layered! {
