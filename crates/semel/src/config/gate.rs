@@ -61,7 +61,7 @@ pub(crate) struct Bounds {
 }
 
 /// How answers are protected where they are kept.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AtRest {
     /// The file of keys; without one nothing is encrypted.
     pub(crate) keys: Option<PathBuf>,
@@ -70,7 +70,7 @@ pub(crate) struct AtRest {
 }
 
 /// The store in PostgreSQL.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Postgres {
     pub(crate) connections: usize,
     pub(crate) migrate: bool,

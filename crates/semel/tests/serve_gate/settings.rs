@@ -48,6 +48,9 @@ async fn a_new_file_is_in_force_at_once_and_a_bad_one_changes_nothing() {
             "record_lifetime",
         ),
         (format!("store = \"sqlite:else.db\"\n{}", routes(&two, route)), "store"),
+        (routes(&two, &format!("at_rest = {{ compress = true }}\n{route}")), "gate.at_rest"),
+        (routes(&two, &format!("limits = {{ connections = 7 }}\n{route}")), "gate.limits.connections"),
+        (routes(&two, &format!("admin_token_file = \"/nowhere/token\"\n{route}")), "/nowhere/token"),
     ] {
         folder.write("semel.toml", &bad);
         let before = gate.errors().len();
