@@ -19,6 +19,7 @@ mod pages;
 mod probe;
 mod refusal;
 mod server;
+mod socket;
 mod trust;
 mod tunnel;
 mod upstream;

@@ -13,6 +13,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::{Protocol, Target, Upstream};
+use crate::socket;
 use crate::trust::client_tls;
 
 /// How often a silent HTTP/2 connection is asked whether it is still there.
@@ -68,8 +69,7 @@ impl Connector {
         let socket = TcpStream::connect((self.target.host(), self.target.port()))
             .await
             .map_err(|error| failed("", &error))?;
-        // Small requests go out at once. A socket that refuses the option still works.
-        let _ = socket.set_nodelay(true);
+        socket::prepare(&socket);
         let (stream, agreed): (Box<dyn Stream>, _) = match &self.tls {
             None => (Box::new(socket), self.protocol),
             Some((connector, name)) => {
