@@ -43,6 +43,8 @@ pub(crate) struct Gate {
     pub(crate) redis: Option<String>,
     /// How answers are protected where they are kept.
     pub(crate) at_rest: Option<AtRest>,
+    /// The file of secrets that fingerprints are keyed with.
+    pub(crate) fingerprint_keys: Option<PathBuf>,
     /// When expired records are removed, if not as the profile says.
     pub(crate) sweep: Option<SweepWhen>,
     /// Connections to PostgreSQL, and whether its schema is brought up to date at the start.
@@ -124,6 +126,7 @@ impl Gate {
             drain: gate.drain.map_or(Duration::from_secs(30), |drain| drain.0),
             redis: gate.redis.map(|Text(RedisUrl(url))| url),
             at_rest,
+            fingerprint_keys: gate.fingerprint_keys,
             sweep: gate.sweep.map(|sweep| sweep.0),
             postgres: Postgres {
                 connections: at_least_one("gate.postgres.connections", connections)?.unwrap_or(8),

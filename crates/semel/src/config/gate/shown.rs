@@ -26,6 +26,7 @@ impl Gate {
             ("drain", show(self.drain)),
             ("redis", self.redis.as_deref().map_or_else(|| "none".to_owned(), redacted)),
             ("at_rest", self.at_rest.as_ref().map_or_else(|| "none".to_owned(), AtRest::describe)),
+            ("fingerprint_keys", path_or_none(self.fingerprint_keys.as_deref())),
             ("postgres", self.postgres.describe()),
             ("sweep", self.sweep.map_or_else(|| "as the profile says".to_owned(), describe_sweep)),
         ];
