@@ -45,6 +45,13 @@ pub struct Restore {
     pub undated: Undated,
 }
 
+impl Restore {
+    /// Whether something that was lost could still count on a route with this lifetime.
+    pub fn matters(&self, lifetime: &Lifetime, now: Timestamp) -> bool {
+        now <= self.restored_at.plus(lifetime.record()).plus(lifetime.skew)
+    }
+}
+
 /// Whether a key without a valid record may have had one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recall {
@@ -77,10 +84,9 @@ pub fn recall(restores: &[Restore], candidate: Candidate, lifetime: &Lifetime, n
     }
     let first_sent = candidate.first_sent.filter(|sent| *sent <= now.plus(lifetime.skew));
     let may_be_lost = |restore: &Restore| {
-        let counts_until = restore.restored_at.plus(lifetime.record()).plus(lifetime.skew);
         let is_known = candidate.known_since.is_some_and(|since| since >= restore.restored_at);
         match first_sent {
-            _ if is_known || counts_until < now => false,
+            _ if is_known || !restore.matters(lifetime, now) => false,
             Some(sent) => sent <= restore.restored_at.plus(lifetime.skew),
             None => restore.undated == Undated::Unknown,
         }

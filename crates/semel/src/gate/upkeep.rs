@@ -42,8 +42,11 @@ Erases what is settled, unkept, released or sealed, and the principal's counts. 
 again once they are settled. The audit trail says how many records were erased, and not whose.")]
 pub(crate) struct ForgetArgs {
     /// The principal, as `semel gate list` shows it.
-    #[arg(value_name = "PRINCIPAL")]
-    principal: String,
+    #[arg(value_name = "PRINCIPAL", required_unless_present = "named")]
+    principal: Option<String>,
+    /// The same, as an option.
+    #[arg(long = "principal", value_name = "PRINCIPAL", conflicts_with = "principal")]
+    named: Option<String>,
 }
 
 /// What was restored.
@@ -111,7 +114,8 @@ pub(crate) async fn sweep(door: &Door, args: &SweepArgs) -> Result<Said, Stop> {
 
 /// Forgets.
 pub(crate) async fn forget(door: &Door, args: &ForgetArgs) -> Result<Said, Stop> {
-    let value = door.post("/v1/forget", json!({"principal": args.principal})).await?;
+    let principal = args.principal.as_ref().or(args.named.as_ref());
+    let value = door.post("/v1/forget", json!({"principal": principal})).await?;
     let count = |name: &str| value[name].as_u64().unwrap_or(0);
     let mut shown = format!("erased {} records\n", count("forgotten"));
     if count("left") > 0 {
