@@ -113,6 +113,7 @@ pub(crate) fn wish(job: &Context, how: Claim, replaces: Option<Fence>) -> Wish {
 pub(crate) async fn claim(job: &Arc<Context>, wish: Wish) -> Result<Claimed, StoreError> {
     let mut pause = WRITE_PAUSE;
     let mut unsure = None;
+    measure::connections(&*job.shared.store);
     for _ in 0..WRITE_TRIES {
         match measure::store("claim", job.shared.store.claim(wish.clone())).await {
             Err(error @ StoreError::Unknown(_)) => unsure = Some(error),

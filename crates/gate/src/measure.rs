@@ -52,6 +52,14 @@ pub(crate) fn expired_access(route: &str) {
     counter!("semel_gate_expired_access_total", "route" => route.to_owned()).increment(1);
 }
 
+/// How busy the store's connections are.
+pub(crate) fn connections(store: &dyn semel_store::ClaimStore) {
+    if let Some((in_use, at_most)) = store.connections() {
+        gauge!("semel_gate_store_connections_in_use").set(in_use as f64);
+        gauge!("semel_gate_store_connections_max").set(at_most as f64);
+    }
+}
+
 /// Times a call of the store, and counts the calls that fail.
 pub(crate) async fn store<T>(
     call: &'static str,

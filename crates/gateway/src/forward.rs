@@ -101,6 +101,7 @@ async fn unkeyed(pool: &Arc<Pool>, mut parts: Parts, body: Body) -> Response<Bod
 /// The head of a request, as it goes on.
 fn onward(parts: &mut Parts) {
     headers::strip_hop_by_hop(&mut parts.headers);
+    headers::join_cookies(&mut parts.headers);
     // The gateway answers it itself, by reading the body.
     parts.headers.remove(header::EXPECT);
     let host = parts.headers.get(header::HOST).cloned();
@@ -140,6 +141,7 @@ fn unanswered(no_answer: NoAnswer, headers: &HeaderMap) -> Response<Body> {
         NoAnswer::Reset(why) => (Kind::UpstreamReset, Broken::Reset(why)),
         NoAnswer::TimedOut(why) => (Kind::UpstreamTimeout, Broken::TimedOut(why)),
     };
+    metrics::counter!("semel_gateway_upstream_failures_total", "problem" => kind.slug()).increment(1);
     tracing::warn!(?broken, "the service gave no answer");
     let mut problem = Problem::from(kind);
     if kind == Kind::UpstreamUnreachable {

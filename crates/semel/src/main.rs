@@ -2,6 +2,7 @@
 
 mod check;
 mod client;
+mod completions;
 mod config;
 mod conform;
 mod demo;
@@ -46,6 +47,8 @@ enum Command {
     Storm(Box<storm::Args>),
     /// Start everything in one command: a demo shop, the gate before it, and a page that shows what happens.
     Up(up::Args),
+    /// Print completions for a shell.
+    Completions(completions::Args),
 }
 
 fn main() -> ExitCode {
@@ -58,6 +61,7 @@ fn main() -> ExitCode {
         Command::Conform(args) => conform::run(&args),
         Command::Storm(args) => storm::run(&args),
         Command::Up(args) => up::run(&args),
+        Command::Completions(args) => completions::run(&args),
     };
     match outcome {
         Ok(exit) => ExitCode::from(exit as u8),

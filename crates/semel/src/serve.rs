@@ -5,7 +5,7 @@ mod announce;
 pub(crate) mod gate;
 mod notify;
 pub(crate) mod plan;
-mod sockets;
+pub(crate) mod sockets;
 
 use crate::exit::{Exit, Stop};
 

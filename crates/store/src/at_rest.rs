@@ -218,6 +218,10 @@ impl<S: ClaimStore + ?Sized> ClaimStore for AtRest<S> {
         self.inner.ready()
     }
 
+    fn connections(&self) -> Option<(usize, usize)> {
+        self.inner.connections()
+    }
+
     fn restores(&self) -> Reply<'_, Vec<Restore>> {
         self.inner.restores()
     }

@@ -352,6 +352,11 @@ pub trait ClaimStore: std::any::Any + Send + Sync {
     /// Whether the store can be used now.
     fn ready(&self) -> Reply<'_, ()>;
 
+    /// How many of its connections are in use, and how many it may have; `None` for a store without connections.
+    fn connections(&self) -> Option<(usize, usize)> {
+        None
+    }
+
     /// The restores from backups that still matter: see [`semel_contract::restore`]. A store that cannot be restored
     /// behind its users' backs has none. At most a second old.
     fn restores(&self) -> Reply<'_, Vec<Restore>> {

@@ -299,6 +299,10 @@ impl ClaimStore for PostgresStore {
         Box::pin(async move { self.core.link.read(sql::TIME, &[]).await.map(drop) })
     }
 
+    fn connections(&self) -> Option<(usize, usize)> {
+        Some(self.core.link.connections())
+    }
+
     fn restores(&self) -> Reply<'_, Vec<Restore>> {
         Box::pin(admin::restores(&self.core))
     }

@@ -153,6 +153,6 @@ mod tests {
             [Missing::Postgres, Missing::Redis, Missing::Python]
         );
         assert_eq!(nothing.missing(Wanted { postgres: false, redis: true, python: false }), [Missing::Redis]);
-        assert_eq!(nothing.missing(Wanted { postgres: false, redis: false }), []);
+        assert_eq!(nothing.missing(Wanted { postgres: false, redis: false, python: false }), []);
     }
 }

@@ -118,6 +118,11 @@ async fn serve(args: &Args, config: Config) -> Result<Exit, Stop> {
     // By where it listens, which for a socket that was handed over is not what the settings say.
     let reached_at = sockets.admin.local_addr().map_err(|error| failed("listen", error))?;
     let access = admin::access(&config, reached_at)?;
+    if let Some(upstream) = &config.gate.upstream
+        && upstream.target.is_at(sockets.gate.local_addr().map_err(|error| failed("listen", error))?)
+    {
+        return Err(Stop::new(Exit::Usage, format!("the upstream {} is this gate itself", upstream.target)));
+    }
     let store = store::open(&config).await?;
     let plan = plan::plan(&config, args.require_key, &store)?;
     let gateway = Gateway::new(plan).map_err(|error| Stop::new(Exit::Config, error))?;

@@ -142,6 +142,12 @@ impl Link {
         wire.query(self, sql, values).await
     }
 
+    /// How many connections for requests are in use, and how many there may be.
+    pub(super) fn connections(&self) -> (usize, usize) {
+        let status = self.pool.status();
+        (status.size.saturating_sub(status.available), status.max_size)
+    }
+
     /// A connection for a transaction of several statements.
     pub(super) async fn connection(&self) -> Result<Wire, Trouble> {
         self.wire(&self.pool).await
