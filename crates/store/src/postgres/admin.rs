@@ -14,8 +14,8 @@ use super::link::{Trouble, Value};
 use super::sql::{self, found, timed};
 use super::{Core, PostgresStore, replace, rows};
 use crate::admin::{
-    AdminStore, Audited, CLEANUPS_KEPT_MAX, Cleanup, ClockState, Note, PoolUse, STALE_KEPT, Sought,
-    StaleCount, Trail, action,
+    AdminStore, Audited, CLEANUPS_KEPT_MAX, Cleanup, ClockState, Note, STALE_KEPT, Sought, StaleCount, Trail,
+    action,
 };
 use crate::claims::{About, Entry, Id, Reply, Sealed, StoreError, Swept};
 use crate::clock::boot_time;
@@ -286,10 +286,6 @@ impl AdminStore for PostgresStore {
             let written = answer.rows.first().map(restore);
             written.ok_or_else(|| StoreError::Unavailable("the restore was not kept".to_owned()))
         })
-    }
-
-    fn pool(&self) -> Option<PoolUse> {
-        Some(self.core.link.pool_use())
     }
 
     fn clock(&self) -> Reply<'_, ClockState> {
