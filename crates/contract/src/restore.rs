@@ -11,6 +11,7 @@
 //! 5. It is atomic: its effect lay in the same database, and was lost together with its record.
 
 use crate::decide::Claim;
+use crate::planted::{self, Bug};
 use crate::profile::Lifetime;
 use crate::record::Guarantee;
 use crate::time::Timestamp;
@@ -91,7 +92,10 @@ pub fn recall(restores: &[Restore], candidate: Candidate, lifetime: &Lifetime, n
             None => restore.undated == Undated::Unknown,
         }
     };
-    if restores.iter().any(may_be_lost) { Recall::Lost } else { Recall::Sure }
+    match restores.iter().any(may_be_lost) && !planted::is(Bug::LostKeyRun) {
+        true => Recall::Lost,
+        false => Recall::Sure,
+    }
 }
 
 #[cfg(test)]
