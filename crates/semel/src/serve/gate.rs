@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use semel_console::Access;
 use semel_contract::identity::Identity;
 use semel_gateway::Gateway;
 use semel_store::clock::SystemClock;
@@ -148,7 +149,7 @@ async fn serve(args: &Args, config: Config) -> Result<Exit, Stop> {
     }
     notify::tell(notify::READY);
 
-    let drain = signals.until_end(args, config, &store, &gateway).await;
+    let drain = signals.until_end(args, config, &store, &gateway, &admin.access).await;
     notify::tell(notify::STOPPING);
     tracing::info!("shutting down: no new connections; a second signal ends it at once");
     admin.is_stopping.store(true, Ordering::Relaxed);
@@ -217,6 +218,7 @@ impl Signals {
         mut config: Config,
         store: &Opened,
         gateway: &Gateway,
+        access: &Access,
     ) -> std::time::Duration {
         loop {
             tokio::select! {
@@ -224,7 +226,7 @@ impl Signals {
                 _ = self.interrupt.recv() => return config.gate.drain,
                 _ = self.hang_up.recv() => {
                     notify::tell(&notify::reloading());
-                    match reload(args, &config, store, gateway) {
+                    match reload(args, &config, store, gateway, access) {
                         Ok(next) => {
                             config = next;
                             tracing::info!("the configuration was read anew and is in force");
@@ -241,7 +243,13 @@ impl Signals {
 }
 
 /// Reads everything anew and puts it in force at once, or changes nothing.
-fn reload(args: &Args, before: &Config, store: &Opened, gateway: &Gateway) -> Result<Config, Stop> {
+fn reload(
+    args: &Args,
+    before: &Config,
+    store: &Opened,
+    gateway: &Gateway,
+    access: &Access,
+) -> Result<Config, Stop> {
     let bad = |message: String| Stop::new(Exit::Config, message);
     let next = args.settings()?;
     let fixed = [
@@ -253,7 +261,10 @@ fn reload(args: &Args, before: &Config, store: &Opened, gateway: &Gateway) -> Re
         return Err(bad(format!("{name} cannot change while the gate runs: start it anew")));
     }
     let plan = plan::plan(&next, args.require_key, store)?;
+    let tokens = admin::access(&next, next.gate.admin)?;
+    access.may_follow(&tokens).map_err(|error| bad(error.to_string()))?;
     gateway.swap(plan).map_err(bad)?;
+    access.follow(&tokens);
     for warning in next.warnings() {
         tracing::warn!("{warning}");
     }
