@@ -99,6 +99,8 @@ pub fn dispose(profile: &Profile, guarantee: Guarantee, ending: Ending) -> Dispo
         Ending::Answered { status, told } => (status, told),
     };
     match told {
+        // Its record would not have been committed with it.
+        Some(Told::Applied) if atomic => return Disposition::NotSettled,
         Some(Told::Applied) => return Disposition::Settle,
         Some(Told::NotApplied) => return Disposition::Release,
         None => {}
