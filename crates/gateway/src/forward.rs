@@ -111,7 +111,11 @@ fn unasked() -> NoAnswer {
 
 /// The head of a request, as it goes on.
 fn onward(parts: &mut Parts) {
+    let reads_trailers = parts.version == Version::HTTP_2 && headers::reads_trailers(&parts.headers);
     headers::strip_hop_by_hop(&mut parts.headers);
+    if reads_trailers {
+        parts.headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    }
     headers::join_cookies(&mut parts.headers);
     // The gateway answers it itself, by reading the body.
     parts.headers.remove(header::EXPECT);

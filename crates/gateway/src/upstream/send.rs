@@ -116,6 +116,7 @@ impl Pool {
         }
         match sender {
             Sender::One(_) => {
+                headers.remove(header::TE);
                 *request.uri_mut() = Uri::from(path);
                 *request.version_mut() = Version::HTTP_11;
             }
