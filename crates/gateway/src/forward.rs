@@ -66,7 +66,7 @@ async fn keyed(pool: &Arc<Pool>, mut parts: Parts, body: Body, grant: &Grant) ->
     }
     let headers = parts.headers.clone();
     // A gate that sets no limit to dispatching has none.
-    let in_time = move || dispatch.is_none_or(|dispatch| dispatch.in_time());
+    let in_time = move || dispatch.as_ref().is_none_or(Dispatch::in_time);
     match pool.send_keyed(fresh(parts, body), in_time).await {
         Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
             unanswered(unasked(), &headers)

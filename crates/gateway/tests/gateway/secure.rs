@@ -398,3 +398,43 @@ async fn what_was_asked_over_http2_before_the_end_is_answered() {
         assert_eq!(status.await.unwrap(), 200);
     }
 }
+
+#[tokio::test]
+async fn what_waits_too_long_for_its_turn_on_http2_is_not_sent() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let whole = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counting = Arc::clone(&whole);
+    tokio::spawn(async move {
+        loop {
+            let (socket, _) = listener.accept().await.unwrap();
+            let counting = Arc::clone(&counting);
+            let service = hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
+                let counting = Arc::clone(&counting);
+                async move {
+                    request.into_body().collect().await?;
+                    counting.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                    tokio::time::sleep(Duration::from_millis(1500)).await;
+                    Ok::<_, hyper::Error>(http::Response::new(Body::empty()))
+                }
+            });
+            tokio::spawn(
+                hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+                    .max_concurrent_streams(1)
+                    .serve_connection(TokioIo::new(socket), service),
+            );
+        }
+    });
+    let mut wish = Wish::behind(&format!("http://{address}"));
+    wish.behind.protocol = Protocol::Http2;
+    wish.lease = Duration::from_secs(1);
+    let world = wish.start().await;
+    let first = world.ask(crate::world::keyed("/orders", "k1", "{}"));
+    let second = async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        world.ask(crate::world::keyed("/orders", "k2", "{}")).await
+    };
+    let (first, second) = tokio::join!(first, second);
+    assert_eq!((first.status, second.status), (200, 502), "{second:?}");
+    assert_eq!(whole.load(std::sync::atomic::Ordering::SeqCst), 1);
+}
