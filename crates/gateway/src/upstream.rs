@@ -34,7 +34,7 @@ pub struct Upstream {
     pub protocol: Protocol,
     /// Which `Host` it is told.
     pub host: HostSent,
-    /// Keyed requests that are with it at a time, and as many others.
+    /// Keyed requests that are with it at a time; as many others, and as many connections that changed their protocol.
     pub connections_max: usize,
 }
 

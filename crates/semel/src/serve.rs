@@ -5,6 +5,8 @@ mod announce;
 pub(crate) mod gate;
 mod notify;
 pub(crate) mod plan;
+pub(crate) mod running;
+mod signals;
 pub(crate) mod sockets;
 
 use crate::exit::{Exit, Stop};

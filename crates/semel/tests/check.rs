@@ -319,6 +319,7 @@ fn every_knob_of_the_gate_is_read_and_shown() {
         ("drain", r#""5s""#, "5s"),
         ("redis", r#""redis://u:secret@cache""#, "redis://u@cache"),
         ("at_rest", r#"{ keys = "/keys", compress = true }"#, "compressed, encrypted by /keys"),
+        ("fingerprint_keys", r#""/keys""#, "/keys"),
         ("sweep", r#""daily 03:00""#, "daily 03:00"),
         (
             "postgres",

@@ -30,6 +30,8 @@ pub(crate) struct Pool {
     /// Room for keyed requests, and for others: streams that last do not take it from what must be answered once.
     keyed: Arc<Semaphore>,
     others: Arc<Semaphore>,
+    /// Room for connections that changed their protocol.
+    tunnels: Arc<Semaphore>,
 }
 
 /// Whose room a request takes.
@@ -55,6 +57,7 @@ impl Pool {
             connector: Connector::new(&upstream)?,
             keyed: Arc::new(Semaphore::new(upstream.connections_max)),
             others: Arc::new(Semaphore::new(upstream.connections_max)),
+            tunnels: Arc::new(Semaphore::new(upstream.connections_max)),
             upstream,
             idle: Mutex::default(),
             shared: tokio::sync::Mutex::default(),
@@ -69,6 +72,11 @@ impl Pool {
     /// How long a stream may be silent.
     pub(crate) fn stream_idle(&self) -> Duration {
         self.upstream.stream_idle
+    }
+
+    /// Room for a connection that changes its protocol, if there is any.
+    pub(crate) fn tunnel(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.tunnels).try_acquire_owned().ok()
     }
 
     /// A connection that is ready for a request: one that was idle for at most `idle_max`, or a new one. An error means

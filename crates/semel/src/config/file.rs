@@ -101,6 +101,10 @@ layered! {
         redis: Text<RedisUrl>,
         /// How answers are protected where they are kept. Not together with `atomic` routes.
         at_rest: AtRest,
+        /// A file of secrets, one on each line, with the first of which fingerprints are keyed, so that a guessable body
+        /// cannot be recognised by its hash. The others, and none, are still recognised: leave an old one there for one
+        /// retention.
+        fingerprint_keys: PathBuf,
         /// When expired records are removed: `every 1h` or `daily 03:00`. Default: as the profile says.
         sweep: Text<SweepWhen>,
         /// The connection to PostgreSQL: see below.
