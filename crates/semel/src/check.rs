@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use semel_contract::profile::Profile;
 use serde_json::{Value, json};
 
-use crate::config::{Config, Mode, Variables, describe, redacted};
+use crate::config::{Config, Variables, describe, redacted};
 use crate::exit::{Exit, Stop};
 use crate::output_failed;
 
@@ -68,11 +68,12 @@ impl Report {
         line("configuration", &origin);
         line("store", &config.store.to_string());
         line("identity", &redacted(&config.identity.to_string()));
-        line("listen", &config.listen.to_string());
-        line("admin", &config.admin.to_string());
-        let upstream = config.upstream.as_deref().map(redacted);
-        line("upstream", upstream.as_deref().unwrap_or("none yet: say gate.upstream"));
-        line("mode", mode_name(config.mode));
+        for (name, value) in config.gate.describe() {
+            line(name, &value);
+        }
+        if config.gate.upstream.is_none() {
+            line("upstream", "none yet: say gate.upstream");
+        }
         if !config.applied.overriding.is_empty() {
             line("overridden by", &config.applied.overriding.join(", "));
         }
@@ -134,22 +135,19 @@ impl Report {
                 (name, json!({"settings": settings, "arithmetic": arithmetic, "unsafe": refused}))
             })
             .collect();
+        let mut gate: serde_json::Map<String, Value> =
+            config.gate.describe().into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect();
+        let upstream = config.gate.upstream.as_ref().map(|upstream| upstream.target.to_string());
+        gate.insert("upstream".to_owned(), json!(upstream));
         json!({
             "safe": self.is_safe(),
             "config": config.path,
             "store": config.store.to_string(),
             "identity": redacted(&config.identity.to_string()),
-            "gate": {"listen": config.listen, "admin": config.admin, "upstream": config.upstream.as_deref().map(redacted), "mode": mode_name(config.mode)},
+            "gate": gate,
             "overridden": config.applied.overriding,
             "profiles": profiles,
             "warnings": self.warnings,
         })
-    }
-}
-
-fn mode_name(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Enforce => "enforce",
-        Mode::Observe => "observe",
     }
 }

@@ -3,27 +3,28 @@
 
 mod describe;
 mod file;
+mod gate;
 mod overrides;
 mod route;
 mod values;
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use semel_contract::identity::Identity;
 use semel_contract::key::Format;
 use semel_contract::profile::{OnUnknown, Profile};
+use semel_contract::record::Guarantee;
 
 pub(crate) use describe::describe;
 pub(crate) use file::Mode;
+pub(crate) use gate::{AtRest, Gate, mode_name, target};
 pub(crate) use overrides::Variables;
-pub(crate) use route::{Endpoint, Route};
-pub(crate) use values::redacted;
+pub(crate) use route::{Endpoint, Route, Timing};
+pub(crate) use values::{LogTo, Setting, Store, redacted};
 
 use crate::exit::{Exit, Stop};
 use file::File;
 use overrides::Applied;
-use values::{Store, Text};
 
 /// The settings in force.
 #[derive(Debug)]
@@ -34,16 +35,12 @@ pub(crate) struct Config {
     pub(crate) store: Store,
     /// Who sends requests.
     pub(crate) identity: Identity,
-    /// Where the gate listens.
-    pub(crate) listen: SocketAddr,
-    /// Where operators look.
-    pub(crate) admin: SocketAddr,
-    /// What stands behind the gate.
-    pub(crate) upstream: Option<String>,
-    /// Whether anything is enforced.
-    pub(crate) mode: Mode,
+    /// The gateway.
+    pub(crate) gate: Gate,
     /// The settings of routes that say nothing else.
     pub(crate) defaults: Profile,
+    /// How long their claims hold.
+    pub(crate) timing: Timing,
     /// The routes, the most particular first.
     pub(crate) routes: Vec<Route>,
     /// The variables that took part.
@@ -68,6 +65,7 @@ impl Config {
     fn of(file: File, path: Option<&Path>, applied: Applied) -> Result<Self, String> {
         file.defaults.refuse_in_defaults()?;
         let defaults = route::profile(&file.defaults)?;
+        let timing = Timing::of(&file.defaults).map_err(|error| format!("defaults: {error}"))?;
         let mut routes = Vec::new();
         for (name, settings) in &file.route {
             routes.push(
@@ -77,24 +75,14 @@ impl Config {
         }
         routes.sort_by(|a, b| a.pattern.precedence(&b.pattern));
         refuse_clashes(&routes)?;
-        let address = |given: Option<Text<SocketAddr>>, port| {
-            given.map_or_else(|| SocketAddr::from(([127, 0, 0, 1], port)), |given| given.0)
-        };
-        let (listen, admin) = (address(file.gate.listen, 7400), address(file.gate.admin, 7401));
-        if listen == admin {
-            return Err(format!(
-                "gate.listen and gate.admin are both {listen}: operators need an address of their own"
-            ));
-        }
+        let gate = Gate::of(file.gate)?;
         Ok(Self {
             path: path.map(Path::to_path_buf),
             store: file.store.map(|store| store.0).unwrap_or_default(),
             identity: file.identity.map_or(Identity::Authorization, |identity| identity.0),
-            listen,
-            admin,
-            upstream: file.gate.upstream.map(|url| url.0.0),
-            mode: file.gate.mode.map(|mode| mode.0).unwrap_or_default(),
+            gate,
             defaults,
+            timing,
             routes,
             applied,
         })
@@ -109,6 +97,32 @@ impl Config {
             let params = route.pattern.matches(method, path)?;
             Some(Endpoint { name: route.name.clone(), profile: &route.profile, params })
         })
+    }
+
+    /// What a gateway with these settings could not do, though each of them is safe.
+    pub(crate) fn obstacles(&self) -> Vec<String> {
+        let is_encrypted = self.gate.at_rest.as_ref().is_some_and(|at_rest| at_rest.keys.is_some());
+        let profiles = self.routes.iter().map(|route| (format!("route.{}", route.name), &route.profile));
+        let without_routes = self.path.is_none().then(|| ("defaults".to_owned(), &self.defaults));
+        let mut found = Vec::new();
+        for (name, profile) in profiles.chain(without_routes) {
+            if profile.guarantee != Guarantee::Atomic {
+                continue;
+            }
+            if matches!(self.store, Store::Sqlite(_)) {
+                found.push(format!(
+                    "{name}: behind a gateway `atomic` needs the store in the service's own PostgreSQL, where its handler \
+                     calls semel.settle(); say store = \"postgres://…\", or guarantee = \"fenced\""
+                ));
+            }
+            if is_encrypted {
+                found.push(format!(
+                    "{name} is atomic, and what its handler settles by SQL would not be encrypted: remove gate.at_rest, or \
+                     say guarantee = \"fenced\""
+                ));
+            }
+        }
+        found
     }
 
     /// What an operator should know, though nothing is unsafe.

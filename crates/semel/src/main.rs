@@ -4,6 +4,9 @@ mod check;
 mod config;
 mod exit;
 mod explain;
+mod logging;
+mod serve;
+mod store;
 
 use std::process::ExitCode;
 
@@ -24,12 +27,15 @@ enum Command {
     Explain(Box<explain::Args>),
     /// Check a configuration and show the retention arithmetic.
     Check(check::Args),
+    /// Run a part of semel until it is told to stop.
+    Serve(serve::Args),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Explain(args) => explain::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Serve(args) => serve::run(&args),
     };
     match outcome {
         Ok(exit) => ExitCode::from(exit as u8),

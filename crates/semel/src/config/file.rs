@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use semel_contract::fingerprint::Input;
@@ -11,12 +11,12 @@ use semel_contract::json::Pointer;
 use semel_contract::key::{Format, Presence, Source, Syntax};
 use semel_contract::problem::render::Form;
 use semel_contract::profile::presets::{PRESETS, Preset};
-use semel_contract::profile::{Anchor, FailedKey, InFlight, OnError, OnUnknown, Rate, Reveal};
+use semel_contract::profile::{Anchor, FailedKey, InFlight, OnError, OnUnknown, Rate, Reveal, SweepWhen};
 use semel_contract::record::Guarantee;
 use semel_contract::staleness::Submitted;
 use serde::Deserialize;
 
-use super::values::{Bytes, Match, OneOf, Setting, Store, Text, Url, Word};
+use super::values::{Bytes, LogTo, Match, OneOf, RedisUrl, Setting, Store, Text, Url, Word};
 use crate::exit::{Exit, Stop};
 
 /// The whole file.
@@ -68,9 +68,80 @@ layered! {
     Gate {
         listen: Text<SocketAddr>,
         admin: Text<SocketAddr>,
-        upstream: Text<Url>,
+        upstream: OneOf<Url, Upstream>,
         mode: Text<Mode>,
+        tls: Tls,
+        limits: Limits,
+        trusted_peers: Vec<String>,
+        access_log: Text<LogTo>,
+        drain: Text<Duration>,
+        redis: Text<RedisUrl>,
+        at_rest: AtRest,
+        sweep: Text<SweepWhen>,
+        postgres: Postgres,
     }
+}
+
+/// `upstream = { url = "https://…", … }`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Upstream {
+    pub(crate) url: Text<Url>,
+    pub(crate) timeout: Option<Text<Duration>>,
+    pub(crate) connect_timeout: Option<Text<Duration>>,
+    pub(crate) stream_idle: Option<Text<Duration>>,
+    pub(crate) ca: Option<PathBuf>,
+    pub(crate) http2: Option<bool>,
+    pub(crate) host: Option<Text<HostWord>>,
+    pub(crate) connections: Option<usize>,
+}
+
+/// Which `Host` the upstream is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HostWord {
+    Client,
+    Upstream,
+}
+
+/// `tls = { cert = "…", key = "…" }`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Tls {
+    pub(crate) cert: PathBuf,
+    pub(crate) key: PathBuf,
+}
+
+/// `[gate.limits]`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Limits {
+    pub(crate) header_timeout: Option<Text<Duration>>,
+    pub(crate) body_timeout: Option<Text<Duration>>,
+    pub(crate) idle_timeout: Option<Text<Duration>>,
+    pub(crate) write_timeout: Option<Text<Duration>>,
+    pub(crate) connections: Option<usize>,
+    pub(crate) headers: Option<usize>,
+    pub(crate) header_bytes: Option<Text<Bytes>>,
+    pub(crate) streams: Option<u32>,
+    pub(crate) running: Option<usize>,
+    pub(crate) waiting: Option<usize>,
+    pub(crate) waiting_per_key: Option<usize>,
+}
+
+/// `at_rest = { keys = "…", compress = true }`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AtRest {
+    pub(crate) keys: Option<PathBuf>,
+    pub(crate) compress: Option<bool>,
+}
+
+/// `postgres = { connections = 8, migrate = false }`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Postgres {
+    pub(crate) connections: Option<usize>,
+    pub(crate) migrate: Option<bool>,
 }
 
 layered! {
@@ -106,6 +177,8 @@ layered! {
         admission_limit: Text<Rate>,
         max_body: Text<Bytes>,
         max_response: Text<Bytes>,
+        lease: Text<Duration>,
+        late_window: Text<Duration>,
         guard: Guard,
         age: Text<AgeFrom>,
     }
@@ -228,6 +301,7 @@ words! {
     OnError { "replay" OnError::Replay, "release" OnError::Release }
     FailedKey { "reclaim" FailedKey::Reclaim, "sealed" FailedKey::Sealed }
     Anchor { "created" Anchor::Created, "settled" Anchor::Settled }
+    HostWord { "client" HostWord::Client, "upstream" HostWord::Upstream }
     Refuses { "unknown" Refuses::Unknown, "all" Refuses::All }
     Submitted { "ignore" Submitted::Ignore, "refuse" Submitted::Refuse, "correct" Submitted::Correct }
     AgeFrom { "header" AgeFrom::Header, "uuid7" AgeFrom::Uuid7 }

@@ -1,5 +1,7 @@
 //! What a route's settings mean: a preset, then `[defaults]`, then the route's own.
 
+use std::time::Duration;
+
 use semel_contract::fingerprint::Recipe;
 use semel_contract::key::{RequiredHeader, is_header_name};
 use semel_contract::profile::{self, FirstSent, OnUnknown, Profile, presets};
@@ -23,6 +25,27 @@ pub(crate) struct Route {
     pub(crate) profile: Profile,
     /// The URL that is asked about unknown outcomes.
     pub(crate) probe: Option<String>,
+    /// How long a claim is exclusive without renewal, and how long after it a request may still take effect.
+    pub(crate) timing: Timing,
+}
+
+/// How long claims hold.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Timing {
+    /// How long a claim is exclusive without renewal; the gate's own default where nothing is said.
+    pub(crate) lease: Option<Duration>,
+    /// How long after its time-out a request that was sent may still take effect.
+    pub(crate) late_window: Option<Duration>,
+}
+
+impl Timing {
+    pub(super) fn of(settings: &Settings) -> Result<Self, String> {
+        let lease = settings.lease.as_ref().map(|lease| lease.0);
+        if lease.is_some_and(|lease| lease < Duration::from_secs(1)) {
+            return Err("lease must be at least 1s, so that it can be renewed in time".to_owned());
+        }
+        Ok(Self { lease, late_window: settings.late_window.as_ref().map(|window| window.0) })
+    }
 }
 
 /// What a request belongs to.
@@ -57,7 +80,9 @@ impl Route {
             Some(OneOf::Word(_)) | None => None,
         };
         let pattern = matches.0.pattern(&profile.methods)?;
-        Ok(Self { name: name.to_owned(), was: settings.was.unwrap_or_default(), pattern, profile, probe })
+        let timing = Timing::of(&settings)?;
+        let was = settings.was.unwrap_or_default();
+        Ok(Self { name: name.to_owned(), was, pattern, profile, probe, timing })
     }
 }
 

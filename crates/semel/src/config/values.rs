@@ -3,12 +3,13 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use semel_contract::identity::Identity;
 use semel_contract::json::Pointer;
 use semel_contract::key::{Format, Source};
-use semel_contract::profile::{InFlight, Rate};
+use semel_contract::profile::{InFlight, Rate, SweepWhen};
 use semel_contract::route::Pattern;
 use semel_contract::time::parse_duration;
 use serde::de::value::MapAccessDeserializer;
@@ -131,6 +132,69 @@ impl Setting for Url {
         match rest {
             Some(rest) if !rest.is_empty() && !text.contains(char::is_whitespace) => Ok(Url(text.to_owned())),
             _ => Err(format!("bad URL {text:?}: expected something like http://127.0.0.1:3000")),
+        }
+    }
+}
+
+/// The URL of a Redis server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RedisUrl(pub(crate) String);
+
+impl Setting for RedisUrl {
+    fn read(text: &str) -> Result<Self, String> {
+        match text.strip_prefix("redis://") {
+            Some(rest) if !rest.is_empty() => Ok(RedisUrl(text.to_owned())),
+            _ => Err(format!("bad URL {:?}: expected something like redis://127.0.0.1:6379", redacted(text))),
+        }
+    }
+}
+
+/// Where requests are written down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum LogTo {
+    Off,
+    Stderr,
+    File(PathBuf),
+}
+
+impl Setting for LogTo {
+    fn read(text: &str) -> Result<Self, String> {
+        match text {
+            "" => Err("bad access log \"\": expected stderr, off or the path of a file".to_owned()),
+            "off" => Ok(LogTo::Off),
+            "stderr" => Ok(LogTo::Stderr),
+            path => Ok(LogTo::File(PathBuf::from(path))),
+        }
+    }
+}
+
+impl fmt::Display for LogTo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LogTo::Off => f.write_str("off"),
+            LogTo::Stderr => f.write_str("stderr"),
+            LogTo::File(path) => path.display().fmt(f),
+        }
+    }
+}
+
+impl Setting for SweepWhen {
+    fn read(text: &str) -> Result<Self, String> {
+        let bad = || format!("bad sweep {text:?}: expected \"every 1h\" or \"daily 03:00\" (UTC)");
+        match text.split_once(' ') {
+            Some(("every", period)) => {
+                let period = parse_duration(period).map_err(|_| bad())?;
+                if period < Duration::from_secs(1) { Err(bad()) } else { Ok(SweepWhen::Every(period)) }
+            }
+            Some(("daily", time)) => {
+                let (hours, minutes) = time.split_once(':').ok_or_else(bad)?;
+                let number = |text: &str, below: u64| {
+                    text.parse::<u64>().ok().filter(|number| text.len() == 2 && *number < below)
+                };
+                let (hours, minutes) = number(hours, 24).zip(number(minutes, 60)).ok_or_else(bad)?;
+                Ok(SweepWhen::DailyAt(Duration::from_secs(hours * 3600 + minutes * 60)))
+            }
+            Some(_) | None => Err(bad()),
         }
     }
 }
@@ -297,6 +361,15 @@ mod tests {
         );
         assert_eq!(Rate::read("1000/1h").unwrap().count, 1000);
         assert!(Rate::read("0/1h").is_err() && Rate::read("5").is_err() && Rate::read("5/0s").is_err());
+    }
+
+    #[test]
+    fn sweeps_are_periods_or_times_of_day() {
+        assert_eq!(SweepWhen::read("every 10m").unwrap(), SweepWhen::Every(Duration::from_secs(600)));
+        assert_eq!(SweepWhen::read("daily 03:30").unwrap(), SweepWhen::DailyAt(Duration::from_secs(12_600)));
+        for bad in ["10m", "every", "every 0s", "daily 3:30", "daily 24:00", "daily 03:60", "daily noon"] {
+            assert!(SweepWhen::read(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -1,0 +1,151 @@
+//! The service behind the gate, as the gate sees it: forwards a request and tells honestly what became of it. A keyed
+//! request is sent once; others stream through, upgrades included.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum_core::body::Body;
+use http::header::{self, HeaderMap, HeaderValue};
+use http::request::Parts;
+use http::{Request, Response, StatusCode, Version};
+use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
+use semel_contract::problem::{Kind, Problem};
+use semel_gate::{Broken, Dispatch, Grant};
+use tower_service::Service;
+
+use crate::headers::{self, FENCE, OUTCOME, Origin};
+use crate::refusal::refusal;
+use crate::tunnel;
+use crate::upstream::{Activity, NoAnswer, Paced, Pool};
+
+/// Forwards requests to one service.
+#[derive(Clone)]
+pub(crate) struct Forward(Arc<Pool>);
+
+impl Forward {
+    pub(crate) fn new(pool: Arc<Pool>) -> Self {
+        Self(pool)
+    }
+}
+
+impl Service<Request<Body>> for Forward {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let pool = Arc::clone(&self.0);
+        Box::pin(async move {
+            let (mut parts, body) = request.into_parts();
+            let grant = parts.extensions.remove::<Grant>();
+            Ok(match grant {
+                Some(grant) => keyed(&pool, parts, body, &grant).await,
+                None => unkeyed(&pool, parts, body).await,
+            })
+        })
+    }
+}
+
+/// A request whose key was claimed. Its body is in memory already.
+async fn keyed(pool: &Arc<Pool>, mut parts: Parts, body: Body, grant: &Grant) -> Response<Body> {
+    let dispatch = parts.extensions.remove::<Dispatch>();
+    onward(&mut parts);
+    // What is kept is what was sent, not one of its compressed forms that the next client may not read.
+    parts.headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    if let Ok(fence) = HeaderValue::try_from(grant.fence().to_string()) {
+        parts.headers.insert(FENCE, fence);
+    }
+    let headers = parts.headers.clone();
+    // A gate that sets no limit to dispatching has none.
+    let in_time = move || dispatch.is_none_or(|dispatch| dispatch.in_time());
+    match pool.send_keyed(fresh(parts, body), in_time).await {
+        Ok(response) => back(response, pool.patience(), Some(&OUTCOME)),
+        Err(no_answer) => unanswered(no_answer, &headers),
+    }
+}
+
+/// A request without a key: both bodies stream.
+async fn unkeyed(pool: &Arc<Pool>, mut parts: Parts, body: Body) -> Response<Body> {
+    let client = parts.extensions.remove::<OnUpgrade>();
+    let wanted = headers::upgrade_wanted(&parts.headers).filter(|_| parts.version == Version::HTTP_11);
+    onward(&mut parts);
+    if let Some(protocol) = &wanted {
+        parts.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        parts.headers.insert(header::UPGRADE, protocol.clone());
+    }
+    let headers = parts.headers.clone();
+    let activity = Activity::default();
+    let body = Body::new(Paced::noting(body, pool.stream_idle(), activity.clone()));
+    match (pool.send(fresh(parts, body), &activity).await, wanted, client) {
+        (Ok(response), Some(_), Some(client)) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
+            tunnel::open(client, response)
+        }
+        (Ok(response), _, _) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
+            let why = "the service changed the protocol unasked".to_owned();
+            unanswered(NoAnswer::Reset(why), &headers)
+        }
+        (Ok(response), _, _) => back(response, pool.stream_idle(), None),
+        (Err(no_answer), _, _) => unanswered(no_answer, &headers),
+    }
+}
+
+/// The head of a request, as it goes on.
+fn onward(parts: &mut Parts) {
+    headers::strip_hop_by_hop(&mut parts.headers);
+    // The gateway answers it itself, by reading the body.
+    parts.headers.remove(header::EXPECT);
+    let host = parts.headers.get(header::HOST).cloned();
+    if let (Some(origin), Some(host)) = (parts.extensions.remove::<Origin>(), host) {
+        headers::set_forwarding(&mut parts.headers, &origin, &host);
+    }
+}
+
+/// A request without what others have put into its extensions.
+fn fresh(parts: Parts, body: Body) -> Request<Body> {
+    let mut request = Request::new(body);
+    *request.method_mut() = parts.method;
+    *request.uri_mut() = parts.uri;
+    *request.headers_mut() = parts.headers;
+    request
+}
+
+/// An answer, as it goes back.
+fn back(
+    response: Response<Incoming>,
+    patience: Duration,
+    believed: Option<&header::HeaderName>,
+) -> Response<Body> {
+    let (mut parts, body) = response.into_parts();
+    headers::strip_hop_by_hop(&mut parts.headers);
+    headers::strip_own(&mut parts.headers, believed);
+    let mut response = Response::new(Body::new(Paced::new(body, patience)));
+    *response.status_mut() = parts.status;
+    *response.headers_mut() = parts.headers;
+    response
+}
+
+/// What stands in for an answer that did not come. The gate reads the extension; a client without a key sees the rest.
+fn unanswered(no_answer: NoAnswer, headers: &HeaderMap) -> Response<Body> {
+    let (kind, broken) = match no_answer {
+        NoAnswer::NotSent(why) => (Kind::UpstreamUnreachable, Broken::NotSent(why)),
+        NoAnswer::Reset(why) => (Kind::UpstreamReset, Broken::Reset(why)),
+        NoAnswer::TimedOut(why) => (Kind::UpstreamTimeout, Broken::TimedOut(why)),
+    };
+    tracing::warn!(?broken, "the service gave no answer");
+    let mut problem = Problem::from(kind);
+    if kind == Kind::UpstreamUnreachable {
+        problem = problem.retry_after(Duration::from_secs(1));
+    }
+    let mut response = refusal(&problem, None, headers);
+    response.extensions_mut().insert(broken);
+    response
+}

@@ -1,0 +1,181 @@
+//! The gateway as a whole: what is in force now, the swap to something else, and the end in good order.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use axum_core::body::Body;
+use http::header::HeaderName;
+use http::{Request, Response};
+use rustls::ServerConfig;
+use semel_gate::{GateLayer, GateService};
+use tokio::net::TcpListener;
+use tokio::time::Instant;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::access::AccessLog;
+use crate::forward::Forward;
+use crate::identity::Peers;
+use crate::server::{Certificates, Desk, Doors, Facts, Limits};
+use crate::upstream::{Pool, Upstream};
+use crate::walk;
+
+/// How long the requests of settings that were replaced may still begin work under them.
+const REPLACED_FOR: Duration = Duration::from_secs(300);
+/// How long work that was begun under them is waited for.
+const REPLACED_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// Everything that a gateway is told, and that can be told anew while it runs.
+#[derive(Debug)]
+pub struct Plan {
+    /// What may run.
+    pub gate: GateLayer,
+    /// What stands behind it.
+    pub upstream: Upstream,
+    /// The certificate that clients see; without one there is no TLS.
+    pub tls: Option<Certificates>,
+    /// What clients may take.
+    pub limits: Limits,
+    /// A header that only these peers may set; from others it is removed.
+    pub trusted: Option<(HeaderName, Peers)>,
+    /// Where requests are written down.
+    pub log: AccessLog,
+}
+
+/// What is in force.
+pub(crate) struct Current {
+    pub(crate) gate: GateLayer,
+    pub(crate) service: GateService<Forward>,
+    pub(crate) limits: Limits,
+    pub(crate) trusted: Option<(HeaderName, Peers)>,
+    pub(crate) log: AccessLog,
+    tls: Option<Arc<ServerConfig>>,
+}
+
+impl Current {
+    fn of(plan: Plan) -> Result<Self, String> {
+        let tls = plan.tls.as_ref().map(Certificates::load).transpose()?;
+        let pool = Pool::new(plan.upstream)?;
+        Ok(Self {
+            service: plan.gate.layer(Forward::new(pool)),
+            gate: plan.gate,
+            limits: plan.limits,
+            trusted: plan.trusted,
+            log: plan.log,
+            tls,
+        })
+    }
+}
+
+/// A reverse proxy with a gate in it. Cheap to clone; all clones are one gateway.
+#[derive(Clone)]
+pub struct Gateway(Arc<Inner>);
+
+struct Inner {
+    current: RwLock<Arc<Current>>,
+    /// Gates that were replaced, while work may still run under them.
+    replaced: Mutex<Vec<(u64, GateLayer)>>,
+    swaps: AtomicU64,
+    doors: Doors,
+}
+
+impl std::fmt::Debug for Gateway {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gateway").field("connections", &self.connections()).finish_non_exhaustive()
+    }
+}
+
+impl Gateway {
+    /// A gateway that follows this plan.
+    ///
+    /// # Errors
+    /// A certificate cannot be read.
+    pub fn new(plan: Plan) -> Result<Self, String> {
+        let doors = Doors::new(plan.limits.connections_max);
+        let current = RwLock::new(Arc::new(Current::of(plan)?));
+        Ok(Self(Arc::new(Inner { current, replaced: Mutex::default(), swaps: AtomicU64::new(0), doors })))
+    }
+
+    /// Follows another plan from the next request on, and from the next connection on where it is about connections. How
+    /// many connections there may be stays as it was.
+    ///
+    /// # Errors
+    /// A certificate cannot be read; then everything stays as it was.
+    pub fn swap(&self, plan: Plan) -> Result<(), String> {
+        let next = Arc::new(Current::of(plan)?);
+        let before =
+            std::mem::replace(&mut *self.0.current.write().unwrap_or_else(PoisonError::into_inner), next);
+        let (number, gate) = (self.0.swaps.fetch_add(1, Ordering::Relaxed), before.gate.clone());
+        self.0.replaced().push((number, gate.clone()));
+        let inner = Arc::clone(&self.0);
+        tokio::spawn(async move {
+            tokio::time::sleep(REPLACED_FOR).await;
+            gate.drain(REPLACED_MAX).await;
+            inner.replaced().retain(|(other, _)| *other != number);
+        });
+        Ok(())
+    }
+
+    /// Serves what connects here, until [`Gateway::shut_down`]. Several listeners may be served at a time.
+    ///
+    /// # Errors
+    /// The listener failed for good.
+    pub async fn serve(&self, listener: TcpListener) -> io::Result<()> {
+        let terms = || {
+            let current = self.current();
+            crate::server::Terms { tls: current.tls.clone(), limits: current.limits.clone() }
+        };
+        self.0.doors.accept(listener, terms, self.clone()).await
+    }
+
+    /// Connections that are open.
+    pub fn connections(&self) -> usize {
+        self.0.doors.open_connections()
+    }
+
+    /// Takes no new connection, answers what was asked, waits for work whose client is gone, and after `within` says of
+    /// what is left that its outcome is unknown. Tells how much that was. Then the process may end.
+    pub async fn shut_down(&self, within: Duration) -> usize {
+        let until = Instant::now() + within;
+        self.0.doors.close();
+        self.0.doors.empty(until).await;
+        let left = until.saturating_duration_since(Instant::now());
+        let gates: Vec<GateLayer> = self
+            .0
+            .replaced()
+            .iter()
+            .map(|(_, gate)| gate.clone())
+            .chain([self.current().gate.clone()])
+            .collect();
+        let draining = gates.iter().map(|gate| gate.drain(left));
+        futures_util::future::join_all(draining).await.into_iter().sum()
+    }
+
+    pub(crate) fn current(&self) -> Arc<Current> {
+        Arc::clone(&self.0.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Inner {
+    fn replaced(&self) -> MutexGuard<'_, Vec<(u64, GateLayer)>> {
+        self.replaced.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Desk for Gateway {
+    async fn answer(&self, request: Request<Body>, facts: Facts) -> Response<Body> {
+        walk::walk(&self.current(), request, facts).await
+    }
+}
+
+impl Current {
+    /// Lets the gate have a request.
+    pub(crate) async fn gated(&self, request: Request<Body>) -> Response<Body> {
+        match self.service.clone().call(request).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        }
+    }
+}

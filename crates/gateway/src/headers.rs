@@ -1,0 +1,219 @@
+//! What of a message's headers passes through, and what is set anew. Pure: no connection and no clock.
+
+use std::net::IpAddr;
+
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+
+/// The fence of the attempt, for an upstream that settles by itself.
+pub(crate) const FENCE: HeaderName = HeaderName::from_static("semel-fence");
+/// What an upstream says about its own effect.
+pub(crate) const OUTCOME: HeaderName = HeaderName::from_static("semel-outcome");
+/// Which request this is, in every log.
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Every header whose name begins so is semel's own.
+const OWN: &str = "semel-";
+/// The longest request id that is taken over from a client.
+const REQUEST_ID_BYTES_MAX: usize = 128;
+
+/// Headers that belong to one connection and never pass.
+const HOP_BY_HOP: [&str; 9] = [
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// Headers that say where a request came from. A client's own words about that are not passed on.
+const FORWARDING: [&str; 8] = [
+    "forwarded",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-port",
+    "x-forwarded-prefix",
+    "x-forwarded-proto",
+    "x-forwarded-server",
+    "x-real-ip",
+];
+
+/// Where a request came from.
+#[derive(Clone, Debug)]
+pub(crate) struct Origin {
+    /// The address of the peer.
+    pub(crate) peer: IpAddr,
+    /// `http` or `https`.
+    pub(crate) scheme: &'static str,
+}
+
+/// Removes what belongs to one connection: the known headers and those that `Connection` names.
+pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| HeaderName::try_from(name.trim()).ok())
+        // What frames or addresses a message is not a client's to remove.
+        .filter(|name| *name != header::HOST && *name != header::CONTENT_LENGTH)
+        .collect();
+    for name in named {
+        headers.remove(name);
+    }
+    for name in HOP_BY_HOP {
+        headers.remove(name);
+    }
+}
+
+/// Removes what only semel may say: its own headers. `except` is left.
+pub(crate) fn strip_own(headers: &mut HeaderMap, except: Option<&HeaderName>) {
+    let own: Vec<HeaderName> = headers
+        .keys()
+        .filter(|name| name.as_str().starts_with(OWN) && Some(*name) != except)
+        .cloned()
+        .collect();
+    for name in own {
+        headers.remove(name);
+    }
+}
+
+/// Says where a request came from, in place of whatever the client said.
+pub(crate) fn set_forwarding(headers: &mut HeaderMap, origin: &Origin, host: &HeaderValue) {
+    for name in FORWARDING {
+        headers.remove(name);
+    }
+    let Origin { peer, scheme } = origin;
+    let node = match peer {
+        IpAddr::V4(peer) => peer.to_string(),
+        IpAddr::V6(peer) => format!("\"[{peer}]\""),
+    };
+    let host_text = host.to_str().unwrap_or_default();
+    let forwarded = format!("for={node};host=\"{host_text}\";proto={scheme}");
+    let pairs = [("forwarded", forwarded), ("x-forwarded-for", peer.to_string())];
+    for (name, text) in pairs {
+        // A host was checked at the door, and addresses are printable: this does not fail.
+        if let Ok(value) = HeaderValue::try_from(text) {
+            headers.insert(HeaderName::from_static(name), value);
+        }
+    }
+    headers.insert(HeaderName::from_static("x-forwarded-host"), host.clone());
+    headers.insert(HeaderName::from_static("x-forwarded-proto"), HeaderValue::from_static(scheme));
+}
+
+/// The protocol that a request wants to change to, where it asks in due form.
+pub(crate) fn upgrade_wanted(headers: &HeaderMap) -> Option<HeaderValue> {
+    let asked = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|token| token.trim().eq_ignore_ascii_case("upgrade"));
+    let mut protocols = headers.get_all(header::UPGRADE).iter();
+    match (asked, protocols.next(), protocols.next()) {
+        // HTTP/2 by upgrade would take the rest of the connection out of sight.
+        (true, Some(protocol), None) if !protocol.as_bytes().eq_ignore_ascii_case(b"h2c") => {
+            Some(protocol.clone())
+        }
+        _ => None,
+    }
+}
+
+/// The client's request id, where it is one that can stand in logs.
+pub(crate) fn given_request_id(headers: &HeaderMap) -> Option<&HeaderValue> {
+    let mut lines = headers.get_all(REQUEST_ID).iter();
+    let (first, second) = (lines.next(), lines.next());
+    first.filter(|value| {
+        let is_plain = value.as_bytes().iter().all(|byte| byte.is_ascii_graphic());
+        second.is_none() && is_plain && (1..=REQUEST_ID_BYTES_MAX).contains(&value.len())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(lines: &[(&str, &str)]) -> HeaderMap {
+        let line = |(name, value): &(&str, &str)| {
+            (HeaderName::try_from(*name).unwrap(), HeaderValue::from_str(value).unwrap())
+        };
+        let mut headers = HeaderMap::new();
+        lines.iter().map(line).for_each(|(name, value)| drop(headers.append(name, value)));
+        headers
+    }
+
+    #[test]
+    fn hop_by_hop_headers_and_those_named_by_connection_go() {
+        let mut found = headers(&[
+            ("connection", "close, X-Secret"),
+            ("connection", "x-other"),
+            ("x-secret", "1"),
+            ("x-other", "2"),
+            ("te", "trailers"),
+            ("transfer-encoding", "chunked"),
+            ("x-kept", "3"),
+        ]);
+        strip_hop_by_hop(&mut found);
+        assert_eq!(found, headers(&[("x-kept", "3")]));
+    }
+
+    #[test]
+    fn a_client_cannot_remove_what_frames_or_addresses_its_message() {
+        let mut found =
+            headers(&[("connection", "host, content-length"), ("host", "a"), ("content-length", "3")]);
+        strip_hop_by_hop(&mut found);
+        assert_eq!(found, headers(&[("host", "a"), ("content-length", "3")]));
+    }
+
+    #[test]
+    fn where_a_request_came_from_is_never_the_clients_word() {
+        let mut found = headers(&[
+            ("x-forwarded-for", "6.6.6.6"),
+            ("forwarded", "for=6.6.6.6"),
+            ("x-real-ip", "6.6.6.6"),
+            ("x-forwarded-proto", "https"),
+        ]);
+        let origin = Origin { peer: "::1".parse().unwrap(), scheme: "http" };
+        set_forwarding(&mut found, &origin, &HeaderValue::from_static("shop.example"));
+        assert_eq!(
+            found,
+            headers(&[
+                ("forwarded", "for=\"[::1]\";host=\"shop.example\";proto=http"),
+                ("x-forwarded-for", "::1"),
+                ("x-forwarded-host", "shop.example"),
+                ("x-forwarded-proto", "http"),
+            ])
+        );
+    }
+
+    #[test]
+    fn semels_own_headers_come_from_semel_only() {
+        let lines = [("semel-fence", "1-2"), ("semel-outcome", "applied"), ("semelina", "x")];
+        let mut found = headers(&lines);
+        strip_own(&mut found, Some(&OUTCOME));
+        assert_eq!(found, headers(&lines[1..]));
+        strip_own(&mut found, None);
+        assert_eq!(found, headers(&lines[2..]));
+    }
+
+    #[test]
+    fn an_upgrade_is_asked_for_in_due_form_only() {
+        let asked = [("connection", "keep-alive, Upgrade"), ("upgrade", "websocket")];
+        assert_eq!(upgrade_wanted(&headers(&asked)).unwrap(), "websocket");
+        assert!(upgrade_wanted(&headers(&asked[1..])).is_none());
+        assert!(upgrade_wanted(&headers(&[("connection", "upgrade"), ("upgrade", "h2c")])).is_none());
+    }
+
+    #[test]
+    fn a_request_id_is_one_short_printable_word() {
+        assert!(given_request_id(&headers(&[("x-request-id", "abc-1")])).is_some());
+        for bad in ["", "a b", "a\tb"] {
+            assert!(given_request_id(&headers(&[("x-request-id", bad)])).is_none(), "{bad:?}");
+        }
+        assert!(given_request_id(&headers(&[("x-request-id", &"a".repeat(129))])).is_none());
+        assert!(given_request_id(&headers(&[("x-request-id", "a"), ("x-request-id", "b")])).is_none());
+    }
+}

@@ -1,0 +1,90 @@
+//! Who sends requests, where a header alone does not say: peers that may name their users, tokens that are verified, and
+//! services that are asked.
+
+mod peers;
+
+use std::future::ready;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use http::header::{self, HeaderName};
+use http::request::Parts;
+use semel_contract::identity::Identity;
+use semel_contract::problem::{Kind, Problem};
+use semel_gate::{Identified, Identify};
+
+use crate::headers::Origin;
+
+pub use peers::Peers;
+
+/// Finds out who sent a request, as an identity says.
+#[derive(Clone, Debug)]
+pub struct Callers(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    identity: Identity,
+    peers: Peers,
+    warned: AtomicBool,
+}
+
+impl Callers {
+    /// Callers by this identity; a header that names users is believed from these peers only.
+    ///
+    /// # Errors
+    /// Keys cannot be read.
+    pub fn new(identity: &Identity, peers: Peers) -> Result<Self, String> {
+        Ok(Self(Arc::new(Inner { identity: identity.clone(), peers, warned: AtomicBool::new(false) })))
+    }
+
+    /// The header that only some peers may set.
+    pub fn trusted(&self) -> Option<(HeaderName, Peers)> {
+        match &self.0.identity {
+            Identity::Trusted(name) => {
+                Some((HeaderName::try_from(name.as_str()).ok()?, self.0.peers.clone()))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Identify for Callers {
+    fn identify<'a>(&'a self, parts: &'a Parts) -> Identified<'a> {
+        let Inner { identity, peers, warned } = &*self.0;
+        match identity {
+            Identity::Authorization => {
+                if is_token(parts) && !warned.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(
+                        "a JSON Web Token was seen under the identity `authorization`, which changes with every new \
+                         token and knows no revocation: verify it with --identity jwt:KEYS"
+                    );
+                }
+                identity.identify(parts)
+            }
+            Identity::Trusted(name) => {
+                let peer = parts.extensions.get::<Origin>().map(|origin| origin.peer);
+                match peer {
+                    Some(peer) if !peers.contain(peer) => Box::pin(ready(Err(Problem::new(
+                        Kind::IdentityMissing,
+                        format!(
+                            "{name} is believed from trusted peers only, and {peer} is none; they are set by \
+                             `trusted_peers`, another identity by --identity"
+                        ),
+                    )))),
+                    Some(_) | None => identity.identify(parts),
+                }
+            }
+            Identity::Cookie(_) | Identity::Shared(_) | Identity::Jwt(_) | Identity::Check(_) => {
+                identity.identify(parts)
+            }
+        }
+    }
+}
+
+/// Whether a request carries what looks like a JSON Web Token.
+fn is_token(parts: &Parts) -> bool {
+    let value = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    value.and_then(|value| value.split_once(' ')).is_some_and(|(_, token)| {
+        token.starts_with("eyJ") && token.bytes().filter(|byte| *byte == b'.').count() == 2
+    })
+}

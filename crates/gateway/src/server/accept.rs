@@ -1,0 +1,98 @@
+//! Accepts connections, as many as are allowed at a time, until told to stop; then sees them to their end.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::ServerConfig;
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
+
+use super::Limits;
+use super::connection::Connection;
+use super::request::Desk;
+
+/// The pause after an accept that failed for want of resources.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// More connections than any system holds.
+const CONNECTIONS_MAX: usize = 1 << 24;
+
+/// The doors of a server: what lets connections in, and how they are asked to end.
+pub(crate) struct Doors {
+    closing: watch::Sender<bool>,
+    open: Arc<Semaphore>,
+    connections_max: usize,
+}
+
+/// What the next connection is served with.
+pub(crate) struct Terms {
+    pub(crate) tls: Option<Arc<ServerConfig>>,
+    pub(crate) limits: Limits,
+}
+
+impl Doors {
+    pub(crate) fn new(connections_max: usize) -> Self {
+        let connections_max = connections_max.clamp(1, CONNECTIONS_MAX);
+        Self {
+            closing: watch::Sender::new(false),
+            open: Arc::new(Semaphore::new(connections_max)),
+            connections_max,
+        }
+    }
+
+    /// Connections that are open.
+    pub(crate) fn open_connections(&self) -> usize {
+        self.connections_max - self.open.available_permits()
+    }
+
+    /// Accepts until [`Doors::close`].
+    pub(crate) async fn accept<D: Desk>(
+        &self,
+        listener: TcpListener,
+        terms: impl Fn() -> Terms,
+        desk: D,
+    ) -> io::Result<()> {
+        let mut closing = self.closing.subscribe();
+        loop {
+            let accepted = async {
+                // The permit comes first: what has no room waits in the system's queue.
+                let permit = Arc::clone(&self.open).acquire_owned().await;
+                (permit, listener.accept().await)
+            };
+            let (permit, accepted) = tokio::select! {
+                biased;
+                _ = closing.wait_for(|closing| *closing) => return Ok(()),
+                accepted = accepted => accepted,
+            };
+            let (socket, peer) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    // One peer that is gone again is its own affair; no more descriptors is everybody's.
+                    tracing::warn!(%error, "failed to accept a connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let Terms { tls, limits } = terms();
+            let closing = self.closing.subscribe();
+            let connection = Connection { socket, peer, tls, limits, desk: desk.clone(), closing };
+            tokio::spawn(async move {
+                connection.run().await;
+                drop(permit);
+            });
+        }
+    }
+
+    /// Lets nobody in any more, and asks those inside to end.
+    pub(crate) fn close(&self) {
+        self.closing.send_replace(true);
+    }
+
+    /// Waits until all connections have ended, or until then.
+    pub(crate) async fn empty(&self, until: Instant) {
+        let all = u32::try_from(self.connections_max).unwrap_or(u32::MAX);
+        let _ = tokio::time::timeout_at(until, self.open.acquire_many(all)).await;
+    }
+}

@@ -1,0 +1,169 @@
+//! One connection, from its first byte to its last: TLS, the protocol, the requests on it, and its end in good order.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum_core::body::Body;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
+
+use super::Limits;
+use super::pulse::{Felt, Patience, Pulse, while_alive};
+use super::request::{Desk, Facts};
+use super::sniff::{Rewound, Spoken, sniff};
+
+/// How often a silent HTTP/2 client is asked whether it is still there.
+const PING_EVERY: Duration = Duration::from_secs(20);
+/// The shortest buffer that hyper reads into.
+const BUFFER_BYTES_MIN: usize = 8192;
+
+/// A connection that was accepted.
+pub(crate) struct Connection<D> {
+    pub(crate) socket: TcpStream,
+    pub(crate) peer: SocketAddr,
+    pub(crate) tls: Option<Arc<ServerConfig>>,
+    pub(crate) limits: Limits,
+    pub(crate) desk: D,
+    /// Set once: no more requests are taken.
+    pub(crate) closing: watch::Receiver<bool>,
+}
+
+impl<D: Desk> Connection<D> {
+    /// Serves it to its end.
+    pub(crate) async fn run(self) {
+        // Small answers go out at once. A socket that refuses the option still works.
+        let _ = self.socket.set_nodelay(true);
+        let limits = &self.limits;
+        let pulse = Pulse::new(Patience {
+            head: limits.header_timeout,
+            idle: limits.idle_timeout,
+            write: limits.write_timeout,
+        });
+        let peer = self.peer;
+        let watched = pulse.clone();
+        match while_alive(&watched, self.serve(pulse)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(%peer, error, "a connection ended badly"),
+            Err(why) => tracing::debug!(%peer, ?why, "a connection was closed for its silence"),
+        }
+    }
+
+    async fn serve(self, pulse: Pulse) -> Result<(), String> {
+        let Self { socket, peer, tls, limits, desk, closing } = self;
+        let stream = Felt::new(socket, pulse.clone());
+        let facts = Facts { peer, scheme: if tls.is_some() { "https" } else { "http" } };
+        let talk = Talk { limits, desk, facts, pulse, closing };
+        match tls {
+            None => talk.begin(stream).await,
+            Some(config) => {
+                let stream =
+                    TlsAcceptor::from(config).accept(stream).await.map_err(|error| error.to_string())?;
+                talk.begin(stream).await
+            }
+        }
+    }
+}
+
+/// What the requests of a connection share.
+struct Talk<D> {
+    limits: Limits,
+    desk: D,
+    facts: Facts,
+    pulse: Pulse,
+    closing: watch::Receiver<bool>,
+}
+
+impl<D: Desk> Talk<D> {
+    async fn begin<S>(self, stream: S) -> Result<(), String>
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let mut closing = self.closing.clone();
+        let sniffed = tokio::select! {
+            sniffed = sniff(stream) => sniffed.map_err(|error| error.to_string())?,
+            // Nothing was asked yet: nobody waits for an answer.
+            _ = closing.wait_for(|closing| *closing) => return Ok(()),
+        };
+        match sniffed {
+            (Spoken::Http1, stream) => self.one(stream).await,
+            (Spoken::Http2, stream) => self.many(stream).await,
+            (Spoken::Nothing, _) => Ok(()),
+        }
+    }
+
+    async fn one<S>(self, stream: Rewound<S>) -> Result<(), String>
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let Limits { headers_max, header_bytes_max, .. } = self.limits;
+        let closing = self.closing.clone();
+        let connection = http1::Builder::new()
+            .header_read_timeout(None)
+            .max_headers(headers_max)
+            .max_header_size(header_bytes_max)
+            .max_buf_size((header_bytes_max + 1024).max(BUFFER_BYTES_MIN))
+            .serve_connection(TokioIo::new(stream), service_fn(self.answering()))
+            .with_upgrades();
+        let mut connection = pin!(connection);
+        tokio::select! {
+            ended = &mut connection => return ended.map_err(|error| error.to_string()),
+            () = closed(closing) => connection.as_mut().graceful_shutdown(),
+        }
+        connection.await.map_err(|error| error.to_string())
+    }
+
+    async fn many<S>(self, stream: Rewound<S>) -> Result<(), String>
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let Limits { header_bytes_max, streams_max, .. } = self.limits;
+        let closing = self.closing.clone();
+        let connection = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .keep_alive_interval(PING_EVERY)
+            .max_concurrent_streams(streams_max)
+            .max_header_list_size(u32::try_from(header_bytes_max).unwrap_or(u32::MAX))
+            .serve_connection(TokioIo::new(stream), service_fn(self.answering()));
+        let mut connection = pin!(connection);
+        tokio::select! {
+            ended = &mut connection => return ended.map_err(|error| error.to_string()),
+            () = closed(closing) => connection.as_mut().graceful_shutdown(),
+        }
+        connection.await.map_err(|error| error.to_string())
+    }
+
+    fn answering(
+        self,
+    ) -> impl Fn(
+        Request<Incoming>,
+    ) -> std::pin::Pin<
+        Box<dyn Future<Output = Result<Response<Body>, std::convert::Infallible>> + Send>,
+    > {
+        let Self { limits, desk, facts, pulse, .. } = self;
+        move |request| {
+            let busy = pulse.busy();
+            let (desk, facts, patience) = (desk.clone(), facts.clone(), limits.body_timeout);
+            Box::pin(async move {
+                let request = super::request::received(request, patience);
+                let response = desk.answer(request, facts).await;
+                Ok(super::request::returned(response, busy))
+            })
+        }
+    }
+}
+
+async fn closed(mut closing: watch::Receiver<bool>) {
+    // A sender that is gone has closed everything as well.
+    let _ = closing.wait_for(|closing| *closing).await;
+}

@@ -1,0 +1,73 @@
+//! The service behind the gate: where it is, how it is reached, and what became of a request that was sent to it.
+//! Never sends a keyed request twice.
+
+mod connect;
+mod fetch;
+mod pace;
+mod pool;
+mod send;
+mod target;
+
+pub(crate) use fetch::{Fetched, Fetcher};
+pub(crate) use pace::{Activity, Paced};
+pub(crate) use pool::Pool;
+pub(crate) use send::NoAnswer;
+pub use target::{BadTarget, Target};
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How the service is reached.
+#[derive(Clone, Debug)]
+pub struct Upstream {
+    /// Where it is.
+    pub target: Target,
+    /// How long it may take until an answer begins; for a body that is still being sent, since its last piece.
+    pub timeout: Duration,
+    /// How long reaching it may take, TLS included; also how long a request waits for a free connection.
+    pub connect_timeout: Duration,
+    /// How long a stream may be silent, in either direction.
+    pub stream_idle: Duration,
+    /// Whose certificates are believed, as a PEM file. Without it, those that browsers believe.
+    pub ca: Option<PathBuf>,
+    /// Which protocol is spoken.
+    pub protocol: Protocol,
+    /// Which `Host` it is told.
+    pub host: HostSent,
+    /// Requests that are with it at a time.
+    pub connections_max: usize,
+}
+
+impl Upstream {
+    /// A service at this address, reached as is usual.
+    pub fn at(target: Target) -> Self {
+        Self {
+            target,
+            timeout: Duration::from_secs(60),
+            connect_timeout: Duration::from_secs(5),
+            stream_idle: Duration::from_secs(3600),
+            ca: None,
+            protocol: Protocol::Http1,
+            host: HostSent::Clients,
+            connections_max: 1024,
+        }
+    }
+}
+
+/// Which protocol is spoken with a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2: agreed upon over TLS, known beforehand without.
+    Http2,
+}
+
+/// Which `Host` a service is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostSent {
+    /// The client's.
+    Clients,
+    /// Its own, from the URL.
+    Own,
+}

@@ -1,0 +1,151 @@
+//! Connections that are kept for the next request. Lends each to one request at a time (HTTP/2: to many), and takes it
+//! back when its answer has been read in full. Sends nothing itself.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum_core::body::Body;
+use hyper::client::conn::http2;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+
+use super::Upstream;
+use super::connect::{Connector, Sender};
+
+/// A connection that was idle for longer is not given a keyed request: its peer may be about to close it, and whether it
+/// had read the request by then could not be told.
+pub(crate) const IDLE_KEYED_MAX: Duration = Duration::from_secs(1);
+/// A connection that was idle for longer is given no request at all.
+pub(crate) const IDLE_MAX: Duration = Duration::from_secs(20);
+/// Idle connections that are kept.
+const IDLE_COUNT_MAX: usize = 256;
+
+/// The connections to one service.
+pub(crate) struct Pool {
+    pub(super) upstream: Upstream,
+    connector: Connector,
+    idle: Mutex<Vec<(Sender, Instant)>>,
+    shared: tokio::sync::Mutex<Option<http2::SendRequest<Body>>>,
+    busy: Arc<Semaphore>,
+}
+
+/// A connection on loan.
+pub(crate) struct Loan {
+    pub(super) sender: Sender,
+    permit: OwnedSemaphorePermit,
+}
+
+impl Pool {
+    /// No connections yet.
+    ///
+    /// # Errors
+    /// The service's certificates cannot be read.
+    pub(crate) fn new(upstream: Upstream) -> Result<Arc<Self>, String> {
+        Ok(Arc::new(Self {
+            connector: Connector::new(&upstream)?,
+            busy: Arc::new(Semaphore::new(upstream.connections_max)),
+            upstream,
+            idle: Mutex::default(),
+            shared: tokio::sync::Mutex::default(),
+        }))
+    }
+
+    /// How long an answer to a keyed request may be silent.
+    pub(crate) fn patience(&self) -> Duration {
+        self.upstream.timeout
+    }
+
+    /// How long a stream may be silent.
+    pub(crate) fn stream_idle(&self) -> Duration {
+        self.upstream.stream_idle
+    }
+
+    /// A connection that is ready for a request: one that was idle for at most `idle_max`, or a new one. An error means
+    /// that there is none, and that nothing was sent.
+    pub(crate) async fn lend(&self, idle_max: Duration) -> Result<Loan, String> {
+        let waiting = Arc::clone(&self.busy).acquire_owned();
+        let permit = tokio::time::timeout(self.upstream.connect_timeout, waiting).await;
+        let Ok(Ok(permit)) = permit else {
+            return Err(format!("all {} connections are busy", self.upstream.connections_max));
+        };
+        if let Some(sender) = self.shared().await {
+            return Ok(Loan { sender, permit });
+        }
+        while let Some(mut sender) = self.take_idle(idle_max) {
+            if is_ready(&mut sender).await {
+                return Ok(Loan { sender, permit });
+            }
+        }
+        let mut sender = self.connector.connect().await?;
+        if !is_ready(&mut sender).await {
+            return Err(format!("{} closed the connection at once", self.upstream.target));
+        }
+        if let Sender::Many(sender) = &sender {
+            *self.shared.lock().await = Some(sender.clone());
+        }
+        Ok(Loan { sender, permit })
+    }
+
+    /// Takes a connection back as soon as it can take another request; never, if it cannot.
+    pub(crate) fn take_back(self: &Arc<Self>, loan: Loan) {
+        let Loan { sender, permit } = loan;
+        let Sender::One(mut sender) = sender else { return };
+        let pool = Arc::clone(self);
+        tokio::spawn(async move {
+            // Ready again means that the answer was read in full. Whoever drops an answer half read closes its
+            // connection, and this ends with an error.
+            if sender.ready().await.is_ok() {
+                pool.keep(sender);
+            }
+            drop(permit);
+        });
+    }
+
+    fn keep(&self, sender: hyper::client::conn::http1::SendRequest<Body>) {
+        let mut idle = self.idle();
+        let now = Instant::now();
+        idle.retain(|(sender, since)| now - *since <= IDLE_MAX && !is_closed(sender));
+        if idle.len() < IDLE_COUNT_MAX {
+            idle.push((Sender::One(sender), now));
+        }
+    }
+
+    /// The connection that was used last, if it is fresh enough: the others are older still.
+    fn take_idle(&self, idle_max: Duration) -> Option<Sender> {
+        let mut idle = self.idle();
+        let (_, since) = idle.last()?;
+        if since.elapsed() > idle_max {
+            return None;
+        }
+        idle.pop().map(|(sender, _)| sender)
+    }
+
+    async fn shared(&self) -> Option<Sender> {
+        let mut shared = self.shared.lock().await;
+        let sender = shared.as_mut()?;
+        if sender.is_closed() || sender.ready().await.is_err() {
+            *shared = None;
+            return None;
+        }
+        Some(Sender::Many(sender.clone()))
+    }
+
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<(Sender, Instant)>> {
+        // Nothing that holds this lock panics; a list of connections is whole in any case.
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn is_ready(sender: &mut Sender) -> bool {
+    match sender {
+        Sender::One(sender) => sender.ready().await.is_ok(),
+        Sender::Many(sender) => sender.ready().await.is_ok(),
+    }
+}
+
+fn is_closed(sender: &Sender) -> bool {
+    match sender {
+        Sender::One(sender) => sender.is_closed(),
+        Sender::Many(sender) => sender.is_closed(),
+    }
+}

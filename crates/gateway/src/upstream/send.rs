@@ -1,0 +1,169 @@
+//! Sends a request and says what became of it. A keyed request goes out once, after its right to go out was asked for
+//! immediately before the first byte; what surely was not sent is told apart from what may have been.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum_core::body::Body;
+use http::header;
+use http::uri::Authority;
+use http::{HeaderValue, Request, Response, Uri, Version};
+use hyper::body::Incoming;
+use hyper::client::conn::TrySendError;
+
+use super::connect::Sender;
+use super::pace::Activity;
+use super::pool::{IDLE_KEYED_MAX, IDLE_MAX, Loan, Pool};
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NoAnswer {
+    /// Not a byte of the request was processed.
+    NotSent(String),
+    /// It broke off after something was sent.
+    Reset(String),
+    /// No answer began in time.
+    TimedOut(String),
+}
+
+/// What became of one try.
+enum Tried {
+    Answered(Response<Incoming>),
+    /// The connection gave the request back before it wrote any of it.
+    HandedBack(Box<Request<Body>>, String),
+    Broken(NoAnswer),
+}
+
+impl Pool {
+    /// Sends a request whose key was claimed. `in_time` is asked when a connection is ready; if it says no, nothing is
+    /// sent. Never tries twice.
+    pub(crate) async fn send_keyed(
+        self: &Arc<Self>,
+        request: Request<Body>,
+        in_time: impl FnOnce() -> bool,
+    ) -> Result<Response<Incoming>, NoAnswer> {
+        let loan = self.lend(IDLE_KEYED_MAX).await.map_err(NoAnswer::NotSent)?;
+        if !in_time() {
+            return Err(NoAnswer::NotSent("no connection was ready before the claim's lease ended".into()));
+        }
+        match self.attempt(loan, request, &Activity::default()).await {
+            Tried::Answered(response) => Ok(response),
+            Tried::HandedBack(_, why) => Err(NoAnswer::NotSent(why)),
+            Tried::Broken(why) => Err(why),
+        }
+    }
+
+    /// Sends a request without a key, as it streams in. One that an old connection gave back untouched is tried once
+    /// more on a new one.
+    pub(crate) async fn send(
+        self: &Arc<Self>,
+        request: Request<Body>,
+        activity: &Activity,
+    ) -> Result<Response<Incoming>, NoAnswer> {
+        let loan = self.lend(IDLE_MAX).await.map_err(NoAnswer::NotSent)?;
+        let request = match self.attempt(loan, request, activity).await {
+            Tried::Answered(response) => return Ok(response),
+            Tried::Broken(why) => return Err(why),
+            Tried::HandedBack(request, _) => *request,
+        };
+        let loan = self.lend(Duration::ZERO).await.map_err(NoAnswer::NotSent)?;
+        match self.attempt(loan, request, activity).await {
+            Tried::Answered(response) => Ok(response),
+            Tried::HandedBack(_, why) => Err(NoAnswer::NotSent(why)),
+            Tried::Broken(why) => Err(why),
+        }
+    }
+
+    async fn attempt(self: &Arc<Self>, mut loan: Loan, request: Request<Body>, activity: &Activity) -> Tried {
+        let request = match self.addressed(request, &loan.sender) {
+            Ok(request) => request,
+            Err(error) => {
+                return Tried::Broken(NoAnswer::NotSent(format!("the request has no address: {error}")));
+            }
+        };
+        let late = activity.idle_for(self.upstream.timeout);
+        let sent = async {
+            match &mut loan.sender {
+                Sender::One(sender) => sender.try_send_request(request).await,
+                Sender::Many(sender) => sender.try_send_request(request).await,
+            }
+        };
+        let ended = tokio::select! {
+            biased;
+            ended = sent => ended,
+            () = late => {
+                let why = format!("{} did not answer within {:?}", self.upstream.target, self.upstream.timeout);
+                return Tried::Broken(NoAnswer::TimedOut(why));
+            }
+        };
+        match ended {
+            Ok(response) => {
+                self.take_back(loan);
+                Tried::Answered(response)
+            }
+            Err(error) => broken(error),
+        }
+    }
+
+    /// The request as this connection wants it: HTTP/1.1 with a path and `Host`, HTTP/2 with the whole URI.
+    fn addressed(&self, mut request: Request<Body>, sender: &Sender) -> Result<Request<Body>, http::Error> {
+        let target = &self.upstream.target;
+        let path = target.path(request.uri())?;
+        let headers = request.headers_mut();
+        if self.upstream.host == super::HostSent::Own || !headers.contains_key(header::HOST) {
+            headers.insert(header::HOST, target.host_value());
+        }
+        match sender {
+            Sender::One(_) => {
+                *request.uri_mut() = Uri::from(path);
+                *request.version_mut() = Version::HTTP_11;
+            }
+            Sender::Many(_) => {
+                let host = headers.remove(header::HOST).unwrap_or_else(|| target.host_value());
+                let authority = Authority::try_from(HeaderValue::as_bytes(&host))?;
+                *request.uri_mut() = target.absolute(path, authority)?;
+                *request.version_mut() = Version::HTTP_2;
+            }
+        }
+        Ok(request)
+    }
+}
+
+fn broken(mut error: TrySendError<Request<Body>>) -> Tried {
+    let request = error.take_message();
+    let why = in_full(error.error());
+    match request {
+        Some(request) => Tried::HandedBack(Box::new(request), why),
+        None if is_unprocessed(error.error()) => Tried::Broken(NoAnswer::NotSent(why)),
+        None => Tried::Broken(NoAnswer::Reset(why)),
+    }
+}
+
+/// Whether an HTTP/2 peer said that it did not process the request: it refused the stream, or went away naming an
+/// earlier one as its last.
+fn is_unprocessed(error: &hyper::Error) -> bool {
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<h2::Error>() {
+            let is_refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
+            return error.is_remote() && (is_refused || error.is_go_away());
+        }
+        cause = error.source();
+    }
+    false
+}
+
+/// An error with its causes.
+fn in_full(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let part = error.to_string();
+        if !text.contains(&part) {
+            text = format!("{text}: {part}");
+        }
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,45 @@
+//! What the gateway does with a request before and after the gate: the door, the headers that are nobody's to set, the
+//! request's id, and the line in the log.
+
+use axum_core::body::Body;
+use http::header::HeaderValue;
+use http::{Request, Response};
+use semel_contract::problem::{Kind, Problem};
+
+use crate::access::Line;
+use crate::door::{self, Refused};
+use crate::gateway::Current;
+use crate::headers::{self, Origin, REQUEST_ID};
+use crate::refusal;
+use crate::server::Facts;
+
+/// Answers a request.
+pub(crate) async fn walk(current: &Current, request: Request<Body>, facts: Facts) -> Response<Body> {
+    let (mut parts, body) = request.into_parts();
+    let line = Line::begin(&parts, facts.peer.ip());
+    let id = headers::given_request_id(&parts.headers).cloned().unwrap_or_else(new_request_id);
+    parts.headers.insert(REQUEST_ID, id.clone());
+    let admitted = door::admit(&mut parts);
+    headers::strip_own(&mut parts.headers, None);
+    if let Some((name, peers)) = &current.trusted
+        && !peers.contain(facts.peer.ip())
+    {
+        parts.headers.remove(name);
+    }
+    parts.extensions.insert(Origin { peer: facts.peer.ip(), scheme: facts.scheme });
+    let mut response = match admitted {
+        Ok(()) => current.gated(Request::from_parts(parts, body)).await,
+        Err(Refused(why)) => {
+            let problem = Problem::new(Kind::RequestMalformed, why);
+            refusal::last(refusal::refusal(&problem, None, &parts.headers))
+        }
+    };
+    response.headers_mut().insert(REQUEST_ID, id.clone());
+    current.log.note(line, &id, response)
+}
+
+fn new_request_id() -> HeaderValue {
+    let random = u128::from(getrandom::u64().unwrap_or_default()) << 64
+        | u128::from(getrandom::u64().unwrap_or_default());
+    HeaderValue::try_from(format!("{random:032x}")).expect("hexadecimal digits are printable")
+}

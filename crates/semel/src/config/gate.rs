@@ -1,0 +1,295 @@
+//! What `[gate]` means: everything about the gateway beside its routes.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use semel_contract::profile::SweepWhen;
+use semel_contract::time::format_duration as show;
+use semel_gateway::{Certificates, HostSent, Limits, Peers, Protocol, Target, Upstream};
+
+use super::file::{self, HostWord, Mode};
+use super::values::{LogTo, OneOf, RedisUrl, Text, redacted};
+
+/// The settings of `[gate]` in force.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    /// Where the gate listens.
+    pub(crate) listen: SocketAddr,
+    /// Where operators look.
+    pub(crate) admin: SocketAddr,
+    /// What stands behind the gate.
+    pub(crate) upstream: Option<Upstream>,
+    /// Whether anything is enforced.
+    pub(crate) mode: Mode,
+    /// The certificate that clients see.
+    pub(crate) tls: Option<Certificates>,
+    /// What clients may take.
+    pub(crate) limits: Limits,
+    /// What the gate itself may hold.
+    pub(crate) bounds: Bounds,
+    /// Who is believed when naming users.
+    pub(crate) trusted_peers: Peers,
+    /// Where requests are written down.
+    pub(crate) access_log: LogTo,
+    /// How long work is waited for at the end.
+    pub(crate) drain: Duration,
+    /// Where limits are counted, if not in this process alone.
+    pub(crate) redis: Option<String>,
+    /// How answers are protected where they are kept.
+    pub(crate) at_rest: Option<AtRest>,
+    /// When expired records are removed, if not as the profile says.
+    pub(crate) sweep: Option<SweepWhen>,
+    /// Connections to PostgreSQL, and whether its schema is brought up to date at the start.
+    pub(crate) postgres: Postgres,
+}
+
+/// What the gate itself may hold; its own defaults where nothing is said.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Bounds {
+    /// Keyed requests that run at a time.
+    pub(crate) running: Option<usize>,
+    /// Requests that wait for another with their key, in all.
+    pub(crate) waiting: Option<usize>,
+    /// The same, for one key.
+    pub(crate) waiting_per_key: Option<usize>,
+}
+
+/// How answers are protected where they are kept.
+#[derive(Clone, Debug)]
+pub(crate) struct AtRest {
+    /// The file of keys; without one nothing is encrypted.
+    pub(crate) keys: Option<PathBuf>,
+    /// Whether they are compressed.
+    pub(crate) compress: bool,
+}
+
+/// The store in PostgreSQL.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Postgres {
+    pub(crate) connections: usize,
+    pub(crate) migrate: bool,
+}
+
+impl Gate {
+    pub(super) fn of(gate: file::Gate) -> Result<Self, String> {
+        let address = |given: Option<Text<SocketAddr>>, port| {
+            given.map_or_else(|| SocketAddr::from(([127, 0, 0, 1], port)), |given| given.0)
+        };
+        let (listen, admin) = (address(gate.listen, 7400), address(gate.admin, 7401));
+        if listen == admin && listen.port() != 0 {
+            return Err(format!(
+                "gate.listen and gate.admin are both {listen}: operators need an address of their own"
+            ));
+        }
+        let limits = gate.limits.unwrap_or_default();
+        let bounds = Bounds {
+            running: at_least_one("gate.limits.running", limits.running)?,
+            waiting: at_least_one("gate.limits.waiting", limits.waiting)?,
+            waiting_per_key: at_least_one("gate.limits.waiting_per_key", limits.waiting_per_key)?,
+        };
+        let trusted_peers = match &gate.trusted_peers {
+            Some(peers) => Peers::of(peers).map_err(|error| format!("gate.trusted_peers: {error}"))?,
+            None => Peers::default(),
+        };
+        let at_rest = gate
+            .at_rest
+            .map(|at_rest| AtRest { keys: at_rest.keys, compress: at_rest.compress.unwrap_or(false) });
+        if at_rest.as_ref().is_some_and(|at_rest| at_rest.keys.is_none() && !at_rest.compress) {
+            return Err(
+                "gate.at_rest protects nothing: name a file of `keys`, or say compress = true".to_owned()
+            );
+        }
+        let postgres = gate.postgres.as_ref();
+        let connections = postgres.and_then(|postgres| postgres.connections);
+        Ok(Self {
+            listen,
+            admin,
+            upstream: gate.upstream.map(|upstream| of_upstream(&upstream)).transpose()?,
+            mode: gate.mode.map(|mode| mode.0).unwrap_or_default(),
+            tls: gate.tls.map(|tls| Certificates { cert: tls.cert, key: tls.key }),
+            limits: of_limits(&limits)?,
+            bounds,
+            trusted_peers,
+            access_log: gate.access_log.map_or(LogTo::Stderr, |log| log.0),
+            drain: gate.drain.map_or(Duration::from_secs(30), |drain| drain.0),
+            redis: gate.redis.map(|Text(RedisUrl(url))| url),
+            at_rest,
+            sweep: gate.sweep.map(|sweep| sweep.0),
+            postgres: Postgres {
+                connections: at_least_one("gate.postgres.connections", connections)?.unwrap_or(8),
+                migrate: postgres.and_then(|postgres| postgres.migrate).unwrap_or(true),
+            },
+        })
+    }
+
+    /// Another upstream, with the settings of this one.
+    pub(crate) fn set_upstream(&mut self, target: Target) {
+        match &mut self.upstream {
+            Some(upstream) => upstream.target = target,
+            None => self.upstream = Some(Upstream::at(target)),
+        }
+    }
+
+    /// Every setting and its value, as the file would write it.
+    pub(crate) fn describe(&self) -> Vec<(&'static str, String)> {
+        let mut lines = vec![
+            ("listen", self.listen.to_string()),
+            ("admin", self.admin.to_string()),
+            ("mode", mode_name(self.mode).to_owned()),
+            (
+                "tls",
+                self.tls.as_ref().map_or_else(|| "none".to_owned(), |tls| tls.cert.display().to_string()),
+            ),
+            ("trusted_peers", self.trusted_peers.to_string()),
+            ("access_log", self.access_log.to_string()),
+            ("drain", show(self.drain)),
+            ("redis", self.redis.as_deref().map_or_else(|| "none".to_owned(), redacted)),
+            ("at_rest", self.at_rest.as_ref().map_or_else(|| "none".to_owned(), AtRest::describe)),
+            ("sweep", self.sweep.map_or_else(|| "as the profile says".to_owned(), describe_sweep)),
+        ];
+        let limits = &self.limits;
+        lines.push((
+            "limits",
+            format!(
+                "header_timeout {}, body_timeout {}, idle_timeout {}, write_timeout {}, connections {}, headers {}, \
+                 header_bytes {}, streams {}",
+                show(limits.header_timeout),
+                show(limits.body_timeout),
+                show(limits.idle_timeout),
+                show(limits.write_timeout),
+                limits.connections_max,
+                limits.headers_max,
+                limits.header_bytes_max,
+                limits.streams_max
+            ),
+        ));
+        if let Some(upstream) = &self.upstream {
+            let ca = upstream.ca.as_ref().map_or_else(String::new, |ca| format!(", ca {}", ca.display()));
+            let host = match upstream.host {
+                HostSent::Clients => "client",
+                HostSent::Own => "upstream",
+            };
+            lines.push((
+                "upstream",
+                format!(
+                    "{}, timeout {}, connect_timeout {}, stream_idle {}, http2 {}, host {host}, connections {}{ca}",
+                    upstream.target,
+                    show(upstream.timeout),
+                    show(upstream.connect_timeout),
+                    show(upstream.stream_idle),
+                    upstream.protocol == Protocol::Http2,
+                    upstream.connections_max
+                ),
+            ));
+        }
+        lines
+    }
+}
+
+impl AtRest {
+    fn describe(&self) -> String {
+        let keys = self.keys.as_ref().map(|keys| format!("encrypted by {}", keys.display()));
+        let compressed = self.compress.then(|| "compressed".to_owned());
+        [compressed, keys].into_iter().flatten().collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// The word for a mode.
+pub(crate) fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Enforce => "enforce",
+        Mode::Observe => "observe",
+    }
+}
+
+fn describe_sweep(when: SweepWhen) -> String {
+    match when {
+        SweepWhen::Every(period) => format!("every {}", show(period)),
+        SweepWhen::DailyAt(time) => {
+            format!("daily {:02}:{:02}", time.as_secs() / 3600, time.as_secs() / 60 % 60)
+        }
+    }
+}
+
+fn at_least_one(name: &str, given: Option<usize>) -> Result<Option<usize>, String> {
+    match given {
+        Some(0) => Err(format!("{name} must be at least 1")),
+        other => Ok(other),
+    }
+}
+
+fn of_upstream(setting: &OneOf<super::values::Url, file::Upstream>) -> Result<Upstream, String> {
+    let named = |error: String| format!("gate.upstream: {error}");
+    let table = match setting {
+        OneOf::Word(url) => return Ok(Upstream::at(target(&url.0).map_err(named)?)),
+        OneOf::Table(table) => table,
+    };
+    let mut upstream = Upstream::at(target(&table.url.0.0).map_err(named)?);
+    let durations = [
+        ("timeout", &table.timeout, &mut upstream.timeout),
+        ("connect_timeout", &table.connect_timeout, &mut upstream.connect_timeout),
+        ("stream_idle", &table.stream_idle, &mut upstream.stream_idle),
+    ];
+    for (name, given, place) in durations {
+        set(&format!("gate.upstream.{name}"), given.as_ref(), place)?;
+    }
+    upstream.ca.clone_from(&table.ca);
+    if upstream.ca.is_some() && !upstream.target.is_tls() {
+        return Err("gate.upstream: `ca` is for https only".to_owned());
+    }
+    if table.http2 == Some(true) {
+        upstream.protocol = Protocol::Http2;
+    }
+    upstream.host = match table.host.as_ref().map(|host| host.0) {
+        Some(HostWord::Upstream) => HostSent::Own,
+        Some(HostWord::Client) | None => HostSent::Clients,
+    };
+    if let Some(max) = at_least_one("gate.upstream.connections", table.connections)? {
+        upstream.connections_max = max;
+    }
+    Ok(upstream)
+}
+
+/// The target of a URL.
+pub(crate) fn target(url: &str) -> Result<Target, String> {
+    url.parse().map_err(|error: semel_gateway::BadTarget| error.to_string())
+}
+
+/// Takes over a duration, which must last.
+fn set(name: &str, given: Option<&Text<Duration>>, place: &mut Duration) -> Result<(), String> {
+    match given {
+        Some(given) if given.0.is_zero() => Err(format!("{name} must be longer than 0s")),
+        Some(given) => {
+            *place = given.0;
+            Ok(())
+        }
+        None => Ok(()),
+    }
+}
+
+fn of_limits(given: &file::Limits) -> Result<Limits, String> {
+    let mut limits = Limits::default();
+    let durations = [
+        ("header_timeout", &given.header_timeout, &mut limits.header_timeout),
+        ("body_timeout", &given.body_timeout, &mut limits.body_timeout),
+        ("idle_timeout", &given.idle_timeout, &mut limits.idle_timeout),
+        ("write_timeout", &given.write_timeout, &mut limits.write_timeout),
+    ];
+    for (name, given, place) in durations {
+        set(&format!("gate.limits.{name}"), given.as_ref(), place)?;
+    }
+    if let Some(max) = at_least_one("gate.limits.connections", given.connections)? {
+        limits.connections_max = max;
+    }
+    if let Some(max) = at_least_one("gate.limits.headers", given.headers)? {
+        limits.headers_max = max;
+    }
+    if let Some(max) = &given.header_bytes {
+        limits.header_bytes_max = usize::try_from(max.0.0).unwrap_or(usize::MAX).clamp(1024, 16 << 20);
+    }
+    if let Some(max) = given.streams {
+        limits.streams_max = max.max(1);
+    }
+    Ok(limits)
+}

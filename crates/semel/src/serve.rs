@@ -1,0 +1,30 @@
+//! `semel serve`: runs a part of semel until it is told to stop.
+
+mod admin;
+mod announce;
+pub(crate) mod gate;
+mod notify;
+mod plan;
+mod sockets;
+
+use crate::exit::{Exit, Stop};
+
+/// Run a part of semel.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    part: Part,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Part {
+    /// Run the gate as a reverse proxy in front of a service.
+    Gate(gate::Args),
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
+    match &args.part {
+        Part::Gate(args) => gate::run(args),
+    }
+}

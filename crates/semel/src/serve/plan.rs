@@ -1,0 +1,105 @@
+//! From settings to what the gateway is told: routes, identity, limits, upstream. Pure but for the files that they name.
+
+use std::time::Duration;
+
+use semel_contract::key::Presence;
+use semel_contract::profile::Profile;
+use semel_gate::{Gate, GateLayer, Route};
+use semel_gateway::{AccessLog, Callers, Plan, Upstream};
+
+use crate::config::{Config, LogTo, Mode, Timing};
+use crate::exit::{Exit, Stop};
+use crate::store::{self, Opened};
+
+/// Methods that always need a key when keys are required without a configuration.
+const REQUIRED: &str = "POST|PATCH /{path*}";
+
+/// Waiters in all and for one key, where the settings name only one of the two.
+const WAITERS_MAX: usize = 100_000;
+const WAITERS_PER_KEY_MAX: usize = 10_000;
+
+/// What the gateway is told.
+pub(crate) fn plan(config: &Config, require_key: bool, store: &Opened) -> Result<Plan, Stop> {
+    let bad = |message: String| Stop::new(Exit::Config, message);
+    if let Some(why) = config.obstacles().into_iter().next() {
+        return Err(bad(why));
+    }
+    let upstream = config.gate.upstream.clone().ok_or_else(|| {
+        Stop::new(Exit::Usage, "what stands behind the gate is missing: say --upstream URL, or gate.upstream")
+    })?;
+    let callers = Callers::new(&config.identity, config.gate.trusted_peers.clone()).map_err(bad)?;
+    let log = match &config.gate.access_log {
+        LogTo::Off => AccessLog::off(),
+        LogTo::Stderr => AccessLog::stderr(),
+        LogTo::File(path) => AccessLog::file(path).map_err(|error| {
+            Stop::new(Exit::Io, format!("failed to open the access log {}: {error}", path.display()))
+        })?,
+    };
+    Ok(Plan {
+        gate: gate(config, require_key, store, callers.clone(), &upstream)?,
+        upstream,
+        tls: config.gate.tls.clone(),
+        limits: config.gate.limits.clone(),
+        trusted: callers.trusted(),
+        log,
+    })
+}
+
+fn gate(
+    config: &Config,
+    require_key: bool,
+    store: &Opened,
+    callers: Callers,
+    upstream: &Upstream,
+) -> Result<GateLayer, Stop> {
+    let bad = |message: String| Stop::new(Exit::Config, message);
+    let mut gate = Gate::on(store.records.clone()).identity(callers).limiter(store::limiter(config)?);
+    let bounds = config.gate.bounds;
+    if let Some(max) = bounds.running {
+        gate = gate.detached_max(max);
+    }
+    if bounds.waiting.is_some() || bounds.waiting_per_key.is_some() {
+        gate = gate.waiters_max(
+            bounds.waiting.unwrap_or(WAITERS_MAX),
+            bounds.waiting_per_key.unwrap_or(WAITERS_PER_KEY_MAX),
+        );
+    }
+    if config.gate.mode == Mode::Observe {
+        gate = gate.observe();
+    }
+    let timed = |route: Route, timing: Timing| {
+        let mut route = route.deadline(deadline(upstream));
+        if let Some(lease) = timing.lease {
+            route = route.lease(lease);
+        }
+        match timing.late_window {
+            Some(window) => route.late_window(window),
+            None => route,
+        }
+    };
+    if config.path.is_none() {
+        let optional = Route::any().profile(config.defaults.clone());
+        gate = gate.route(timed(optional, config.timing));
+        if require_key {
+            let route = Route::new("required", REQUIRED).map_err(bad)?.endpoint_by_path();
+            gate = gate.route(timed(route.profile(required(&config.defaults)), config.timing));
+        }
+    }
+    for route in &config.routes {
+        let profile = if require_key { required(&route.profile) } else { route.profile.clone() };
+        let named = Route::new(&route.name, &route.pattern.to_string()).map_err(bad)?;
+        gate = gate.route(timed(named.profile(profile), route.timing));
+    }
+    gate.build().map_err(|error| bad(error.to_string()))
+}
+
+fn required(profile: &Profile) -> Profile {
+    let mut profile = profile.clone();
+    profile.key.presence = Presence::Required;
+    profile
+}
+
+/// How long an attempt may take in all: waiting for a connection, opening it, the answer; and a second to say so.
+fn deadline(upstream: &Upstream) -> Duration {
+    upstream.timeout + 2 * upstream.connect_timeout + Duration::from_secs(1)
+}

@@ -1,0 +1,77 @@
+//! The addresses that are listened on: handed over by the service manager (socket activation), or bound here.
+
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::FromRawFd;
+
+use crate::exit::{Exit, Stop};
+
+/// The first descriptor that a service manager hands over.
+const FIRST: i32 = 3;
+
+/// The listeners of the gate.
+pub(crate) struct Sockets {
+    /// For clients.
+    pub(crate) gate: TcpListener,
+    /// For operators.
+    pub(crate) admin: TcpListener,
+}
+
+impl Sockets {
+    /// Takes over what was handed over, and binds the rest. A descriptor named `admin`, or without names the second one,
+    /// is for operators.
+    pub(crate) fn open(gate: SocketAddr, admin: SocketAddr) -> Result<Self, Stop> {
+        let mut handed: Vec<(String, TcpListener)> = handed_over();
+        let named = |name: &str, handed: &mut Vec<(String, TcpListener)>| {
+            let at = handed.iter().position(|(given, _)| given == name)?;
+            Some(handed.remove(at).1)
+        };
+        let for_admin = named("admin", &mut handed);
+        let mut rest = handed.into_iter().map(|(_, listener)| listener);
+        let for_gate = rest.next();
+        let for_admin = for_admin.or_else(|| rest.next());
+        let open = |given: Option<TcpListener>, address, flag| match given {
+            Some(listener) => Ok(listener),
+            None => bind(address, flag),
+        };
+        let sockets =
+            Self { gate: open(for_gate, gate, "--listen")?, admin: open(for_admin, admin, "--admin")? };
+        for listener in [&sockets.gate, &sockets.admin] {
+            listener
+                .set_nonblocking(true)
+                .map_err(|error| Stop::new(Exit::Io, format!("failed to prepare a listener: {error}")))?;
+        }
+        Ok(sockets)
+    }
+}
+
+fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener, Stop> {
+    TcpListener::bind(address).map_err(|error| {
+        let what_to_do = match error.kind() {
+            std::io::ErrorKind::AddrInUse => {
+                format!("; another process has it: stop it, or choose another with {flag}")
+            }
+            _ => String::new(),
+        };
+        Stop::new(Exit::Io, format!("failed to listen on {address}: {error}{what_to_do}"))
+    })
+}
+
+/// What the service manager handed over, with the names it gave.
+fn handed_over() -> Vec<(String, TcpListener)> {
+    let variable = |name: &str| std::env::var(name).ok();
+    let is_for_us = variable("LISTEN_PID").and_then(|pid| pid.parse().ok()) == Some(std::process::id());
+    let count: i32 = variable("LISTEN_FDS").and_then(|count| count.parse().ok()).unwrap_or(0);
+    if !is_for_us || count < 1 {
+        return Vec::new();
+    }
+    let names = variable("LISTEN_FDNAMES").unwrap_or_default();
+    let names: Vec<&str> = names.split(':').collect();
+    (FIRST..FIRST.saturating_add(count))
+        .zip(0..)
+        .map(|(descriptor, at): (i32, usize)| {
+            // SAFETY: the manager says that these descriptors are this process's own; nothing else uses them.
+            let listener = unsafe { TcpListener::from_raw_fd(descriptor) };
+            (names.get(at).copied().unwrap_or_default().to_owned(), listener)
+        })
+        .collect()
+}
