@@ -3,6 +3,7 @@
 
 mod binaries;
 mod ci;
+mod dist;
 mod failure;
 mod flags;
 mod integrations;
@@ -10,6 +11,7 @@ mod mutate;
 mod os;
 mod planted;
 mod process;
+mod reference;
 mod services;
 mod test;
 mod tidy;
@@ -36,6 +38,12 @@ const COMMANDS: &[Entry] = &[
         run: mutate::run,
     },
     Entry { name: "planted", about: "plant known bugs one by one and see each caught", run: planted::run },
+    Entry {
+        name: "reference",
+        about: "write the reference of the settings from the code",
+        run: reference::run,
+    },
+    Entry { name: "dist", about: "pack the release binary with what is installed beside it", run: dist::run },
 ];
 
 fn main() -> ExitCode {

@@ -5,6 +5,7 @@ mod address;
 mod find;
 mod install;
 mod postgres;
+mod python;
 mod redis;
 mod scratch;
 mod server;
@@ -21,6 +22,8 @@ use server::Server;
 pub(crate) const POSTGRES_VARIABLE: &str = "SEMEL_TEST_POSTGRES";
 /// Where the tests find Redis: a URL.
 pub(crate) const REDIS_VARIABLE: &str = "SEMEL_TEST_REDIS";
+/// A Python interpreter with the packages of the examples.
+pub(crate) const PYTHON_VARIABLE: &str = "SEMEL_TEST_PYTHON";
 /// The folder of `initdb` and `postgres`, for tests that start, kill and restart a server of their own.
 pub(crate) const POSTGRES_BIN_VARIABLE: &str = "SEMEL_TEST_POSTGRES_BIN";
 
@@ -30,6 +33,7 @@ pub(crate) struct Services {
     postgres: Service,
     redis: Service,
     postgres_bin: Option<PathBuf>,
+    python: PathBuf,
     scratch: Scratch,
 }
 
@@ -49,7 +53,8 @@ impl Services {
         let given_postgres = given(POSTGRES_VARIABLE, 5432)?;
         let given_redis = given(REDIS_VARIABLE, 6379)?;
         let scratch = Scratch::create()?;
-        let wanted = find::Wanted { postgres: given_postgres.is_none(), redis: given_redis.is_none() };
+        let wanted =
+            find::Wanted { postgres: given_postgres.is_none(), redis: given_redis.is_none(), python: true };
         let found = find_or_install(wanted, permission, &scratch)?;
 
         let mut redis = match (given_redis, &found.redis) {
@@ -62,9 +67,12 @@ impl Services {
             (None, Some(bin)) => Service::Started(Box::new(postgres::spawn(bin, &scratch)?)),
             (None, None) => unreachable!("find_or_install returns only when what is wanted is there"),
         };
+        let python =
+            found.python.as_deref().expect("find_or_install returns only when what is wanted is there");
+        let python = python::prepare(python, &scratch)?;
         postgres.settle()?;
         redis.settle()?;
-        Ok(Services { postgres, redis, postgres_bin: found.postgres_bin, scratch })
+        Ok(Services { postgres, redis, postgres_bin: found.postgres_bin, python, scratch })
     }
 
     /// What the test run needs in its environment.
@@ -72,6 +80,7 @@ impl Services {
         let mut variables = vec![
             (POSTGRES_VARIABLE, self.postgres.url(postgres::url)),
             (REDIS_VARIABLE, self.redis.url(redis::url)),
+            (PYTHON_VARIABLE, self.python.display().to_string()),
         ];
         if let Some(bin) = &self.postgres_bin {
             variables.push((POSTGRES_BIN_VARIABLE, bin.display().to_string()));

@@ -24,7 +24,7 @@ Environment:
   SEMEL_TEST_POSTGRES      URL of a PostgreSQL to use instead of starting one
   SEMEL_TEST_REDIS         URL of a Redis to use instead of starting one
   SEMEL_TEST_POSTGRES_BIN  folder of the PostgreSQL server programs to prefer
-The tests find all three set.
+The tests find all three set, and SEMEL_TEST_PYTHON, an interpreter with the packages of the examples.
 
 Examples:
   cargo xtask test -- -p semel-contract

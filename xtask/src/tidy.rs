@@ -10,6 +10,7 @@ mod markdown;
 mod names;
 mod problems;
 mod purity;
+mod reference;
 mod size;
 mod unfinished;
 mod vectors;
@@ -23,7 +24,7 @@ Usage: cargo xtask tidy
 
 Checks what no compiler checks, prints each check with `ok` or its findings, and exits with 1 if there are any:
 arrows between crates, purity of the contract, file headers, names, Markdown links, problem pages, vectors,
-licences, number of packages, unfinished code.";
+the reference of the settings, licences, number of packages, unfinished code.";
 
 /// Something that is not as it should be, and what to do about it.
 #[derive(Debug, PartialEq, Eq)]
@@ -60,6 +61,7 @@ const CHECKS: &[Check] = &[
     Check { name: "links", run: links::check },
     Check { name: "problems", run: problems::check },
     Check { name: "vectors", run: vectors::check },
+    Check { name: "reference", run: reference::check },
     Check { name: "licences", run: licences::check },
     Check { name: "size", run: size::check },
     Check { name: "unfinished", run: unfinished::check },

@@ -34,6 +34,7 @@ pub mod problem;
 pub mod profile;
 pub mod record;
 pub mod request;
+pub mod restore;
 pub mod route;
 pub mod schedule;
 pub mod scope;

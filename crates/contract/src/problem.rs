@@ -66,6 +66,8 @@ macro_rules! kinds {
 kinds! {
     RequestMalformed    "request-malformed"    400 Never   "The request cannot be read"
     IdentityMissing     "identity-missing"     401 Never   "The request has no verified identity"
+    IdentityRefused     "identity-refused"     403 Never   "The caller may not send this request"
+    IdentityUnavailable "identity-unavailable" 503 SameKey "The caller could not be verified"
     KeyMissing          "key-missing"          400 Never   "An idempotency key is required"
     KeyInvalid          "key-invalid"          400 Never   "The idempotency key is malformed"
     KeyAmbiguous        "key-ambiguous"        400 Never   "More than one idempotency key was given"

@@ -61,6 +61,17 @@ impl Pattern {
         rest.is_none().then_some(params)
     }
 
+    /// The names of its path parameters.
+    pub fn params(&self) -> Vec<&str> {
+        self.segments
+            .iter()
+            .filter_map(|segment| match segment {
+                Segment::Literal(_) => None,
+                Segment::Param(name) | Segment::Rest(name) => Some(name.as_str()),
+            })
+            .collect()
+    }
+
     /// Which of two patterns is asked first. Equal patterns would match the same requests.
     pub fn precedence(&self, other: &Self) -> Ordering {
         let rank = |segment: &Segment| match segment {

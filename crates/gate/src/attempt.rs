@@ -113,6 +113,7 @@ pub(crate) fn wish(job: &Context, how: Claim, replaces: Option<Fence>) -> Wish {
 pub(crate) async fn claim(job: &Arc<Context>, wish: Wish) -> Result<Claimed, StoreError> {
     let mut pause = WRITE_PAUSE;
     let mut unsure = None;
+    measure::connections(&*job.shared.store);
     for _ in 0..WRITE_TRIES {
         match measure::store("claim", job.shared.store.claim(wish.clone())).await {
             Err(error @ StoreError::Unknown(_)) => unsure = Some(error),
@@ -156,6 +157,9 @@ where
     match claim(&context, wish(&context, how, replaces)).await {
         Ok(Claimed::Won { fence, .. }) => {
             Step::Claimed.taken();
+            if matches!(how, Claim::New | Claim::TakeOver) {
+                measure::new_key(&context.route.name);
+            }
             // Short of the lease by more than the store's clock may run fast.
             let dispatch_by = asked + context.route.lease - context.route.lease * 2 / SLEW_PARTS;
             Outcome::Answered(run(job, fence, dispatch_by).await)
@@ -186,6 +190,25 @@ fn not_won<S>(job: Job<S>, claimed: Result<Claimed, StoreError>) -> Outcome<S> {
             Kind::CredentialChanged,
             "this key was used for the same request with another credential; it is not run again",
         )),
+        Err(error) => Outcome::Refused(store_away(&error)),
+    }
+}
+
+/// Claims the key and marks its outcome unknown, without running anything: a record of it was lost. Then it is decided
+/// upon like any other.
+pub(crate) async fn mark_unknown<S>(job: Job<S>, how: Claim, replaces: Option<Fence>) -> Outcome<S> {
+    let context = Arc::clone(&job.context);
+    match claim(&context, wish(&context, how, replaces)).await {
+        Ok(Claimed::Won { fence, .. }) => {
+            measure::unknown(&context.route.name);
+            tracing::warn!(record = fence.number, "a key's record may be lost; its outcome is unknown");
+            // Whatever becomes of this write: a claim that nobody renews is an unknown outcome all the same.
+            Held { fence, job: &context }.settle(Settlement::Unknown).await;
+            Outcome::Changed(job)
+        }
+        Ok(Claimed::Known { entry, now }) => Outcome::Known { entry, now, job },
+        Ok(Claimed::Changed) => Outcome::Changed(job),
+        Ok(Claimed::CredentialChanged) => Outcome::Refused(Kind::CredentialChanged.into()),
         Err(error) => Outcome::Refused(store_away(&error)),
     }
 }

@@ -2,6 +2,7 @@
 
 use std::future::{Future, ready};
 use std::pin::Pin;
+use std::sync::Arc;
 
 use http::request::Parts;
 use semel_contract::identity::{Caller, Identity, Reading};
@@ -23,6 +24,16 @@ impl Verified {
     /// A caller that somebody verified.
     pub fn new(caller: Caller) -> Self {
         Self { caller, credential: Credential::Verified }
+    }
+}
+
+/// Who identifies the callers of a gate or a route.
+#[derive(Clone)]
+pub(crate) struct Callers(pub(crate) Arc<dyn Identify>);
+
+impl std::fmt::Debug for Callers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Callers").finish_non_exhaustive()
     }
 }
 

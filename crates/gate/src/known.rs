@@ -102,7 +102,7 @@ impl Context {
     pub(crate) async fn probe(&self, entry: Option<Box<Entry>>, looked_at: Timestamp) -> Result<(), Problem> {
         let unknown = |entry: Option<&Entry>| self.refusal(Kind::OutcomeUnknown, entry);
         let (Some(probe), Some(entry)) = (&self.shared.probe, entry) else { return Err(unknown(None)) };
-        let resolution = match probe.ask(&entry).await {
+        let resolution = match probe.ask_at(&entry, &self.arrival.params).await {
             Finding::Applied(answer) => Resolution::Applied(answer),
             // What was looked at before the window's end says nothing about what arrived after the look.
             Finding::NotApplied if looked_at < entry.late_until => {
@@ -111,11 +111,11 @@ impl Context {
             Finding::NotApplied => Resolution::NotApplied,
             Finding::Unknown => return Err(unknown(Some(&entry))),
         };
-        let lifetime = &self.route.profile.lifetime;
+        let lifetime = self.resolving_lifetime().await?;
         let resolved = self
             .shared
             .store
-            .resolve(&entry.id, entry.record.fence, resolution, lifetime, "probe", "asked the upstream")
+            .resolve(&entry.id, entry.record.fence, resolution, &lifetime, "probe", "asked the upstream")
             .await;
         match resolved.map_err(|error| store_away(&error))? {
             Resolved::Done | Resolved::NotUnknown => Ok(()),

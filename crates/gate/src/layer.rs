@@ -214,7 +214,7 @@ impl GateBuilder {
 /// What every request of a gate shares.
 pub(crate) struct Shared {
     pub(crate) store: Arc<dyn ClaimStore>,
-    pub(crate) identity: Arc<dyn Identify>,
+    identity: Arc<dyn Identify>,
     pub(crate) routes: Vec<Arc<Route>>,
     pub(crate) clock: Arc<dyn Clock>,
     time: StoreClock,
@@ -237,6 +237,11 @@ impl Shared {
     /// The time as it ticks: a wall clock that jumps does not shut a limiter, nor open it.
     pub(crate) fn now(&self) -> Timestamp {
         self.time.now(self.clock.read())
+    }
+
+    /// Who identifies the callers of a route.
+    pub(crate) fn identity<'a>(&'a self, route: &'a Route) -> &'a dyn Identify {
+        route.callers.as_ref().map_or(&*self.identity, |callers| &*callers.0)
     }
 
     pub(crate) fn is_draining(&self) -> bool {

@@ -51,6 +51,7 @@ mod once;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 mod probe;
+mod recall;
 mod route;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
@@ -74,6 +75,7 @@ pub use step::Step;
 #[cfg(feature = "failpoints")]
 pub use step::on_step;
 pub use sweeper::{sweep_for_ever, sweep_now};
+pub use walk::KeyHash;
 
 /// Where a gate begins.
 #[derive(Clone, Copy, Debug)]

@@ -91,6 +91,14 @@ pub(crate) async fn may_record_stale(context: &Context, now: Timestamp) -> bool 
     verdict(context.shared.limiter.request(&subject, STALE_RECORDS, now).await).is_none()
 }
 
+/// Counts a stale action that was put on record, for operators: metrics never name a principal.
+pub(crate) async fn count_stale(context: &Context) {
+    let Caller { tenant, principal } = &context.caller;
+    if let Err(error) = context.shared.store.count_stale(tenant.as_deref(), principal).await {
+        tracing::warn!(%error, "failed to count a stale action");
+    }
+}
+
 /// Says what the limit was, on the answer that refuses.
 pub(crate) fn headers(route: &Route, problem: &Problem, headers: &mut HeaderMap) {
     let limits = &route.profile.limits;

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use metrics::{counter, histogram};
+use metrics::{counter, gauge, histogram};
 use semel_contract::problem::Kind;
 use semel_store::StoreError;
 use tokio::time::Instant;
@@ -52,6 +52,14 @@ pub(crate) fn expired_access(route: &str) {
     counter!("semel_gate_expired_access_total", "route" => route.to_owned()).increment(1);
 }
 
+/// How busy the store's connections are.
+pub(crate) fn connections(store: &dyn semel_store::ClaimStore) {
+    if let Some((in_use, at_most)) = store.connections() {
+        gauge!("semel_gate_store_connections_in_use").set(in_use as f64);
+        gauge!("semel_gate_store_connections_max").set(at_most as f64);
+    }
+}
+
 /// Times a call of the store, and counts the calls that fail.
 pub(crate) async fn store<T>(
     call: &'static str,
@@ -71,8 +79,15 @@ pub(crate) fn limiter_away() {
     counter!("semel_gate_limiter_away_total").increment(1);
 }
 
-/// A sweep was made.
+/// The sweeper ran.
 pub(crate) fn swept(swept: &semel_store::Swept) {
+    counter!("semel_gate_sweeps_total").increment(1);
     counter!("semel_gate_swept_total").increment(swept.removed);
+    gauge!("semel_gate_swept_last").set(swept.removed as f64);
     counter!("semel_gate_lapsed_total").increment(swept.unknown);
+}
+
+/// A key was claimed for the first time.
+pub(crate) fn new_key(route: &str) {
+    counter!("semel_gate_new_keys_total", "route" => route.to_owned()).increment(1);
 }

@@ -86,7 +86,7 @@ async fn note(
             return None;
         }
     };
-    let verified = match shared.identity.identify(parts).await {
+    let verified = match shared.identity(route).identify(parts).await {
         Ok(verified) => verified,
         Err(problem) => {
             would(problem.kind.slug());

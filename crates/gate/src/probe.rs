@@ -20,4 +20,14 @@ pub enum Finding {
 pub trait Probe: Send + Sync + 'static {
     /// What became of it. Must change nothing.
     fn ask<'a>(&'a self, entry: &'a Entry) -> Pin<Box<dyn Future<Output = Finding> + Send + 'a>>;
+
+    /// The same, with the path parameters of the request that is sent again, which are those of the first.
+    fn ask_at<'a>(
+        &'a self,
+        entry: &'a Entry,
+        params: &'a [(String, String)],
+    ) -> Pin<Box<dyn Future<Output = Finding> + Send + 'a>> {
+        let _ = params;
+        self.ask(entry)
+    }
 }

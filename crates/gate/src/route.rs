@@ -1,6 +1,7 @@
 //! What the gate is told about a route: which requests it covers and how they are protected.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use semel_contract::hex::hex;
@@ -9,6 +10,8 @@ use semel_contract::profile::{Profile, presets};
 use semel_contract::record::Guarantee;
 use semel_contract::route::Pattern;
 use sha2::{Digest, Sha256};
+
+use crate::identity::{Callers, Identify};
 
 /// How long a claim is exclusive without renewal.
 const LEASE: Duration = Duration::from_secs(30);
@@ -27,6 +30,7 @@ pub struct Route {
     pub(crate) late: Duration,
     pub(crate) deadline: Option<Duration>,
     pub(crate) was: Vec<String>,
+    pub(crate) callers: Option<Callers>,
     by_path: bool,
 }
 
@@ -51,6 +55,7 @@ impl Route {
             late: LATE,
             deadline: None,
             was: Vec::new(),
+            callers: None,
             by_path: false,
         })
     }
@@ -67,6 +72,14 @@ impl Route {
     #[must_use]
     pub fn was(mut self, names: impl IntoIterator<Item = String>) -> Self {
         self.was.extend(names);
+        self
+    }
+
+    /// Who sends requests on this route, where that is another question than on the others: at a registration nobody has
+    /// a credential yet.
+    #[must_use]
+    pub fn identity(mut self, identity: impl Identify) -> Self {
+        self.callers = Some(Callers(Arc::new(identity)));
         self
     }
 

@@ -4,37 +4,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_contract::profile::{Sweep, SweepWhen};
+use semel_store::admin::sweep_all;
 use semel_store::clock::Clock;
 use semel_store::{ClaimStore, StoreError, Swept};
 
 use crate::measure;
-
-/// The pause between two batches of one run, so that requests are not held up.
-const BATCH_PAUSE: Duration = Duration::from_millis(20);
 
 /// Sweeps until nothing is left to sweep, and says what was done.
 ///
 /// # Errors
 /// The store did not answer.
 pub async fn sweep_now(store: &dyn ClaimStore, sweep: &Sweep, grace: Duration) -> Result<Swept, StoreError> {
-    let mut total = Swept::default();
-    loop {
-        let swept = store.sweep(sweep.batch, grace).await?;
-        measure::swept(&swept);
-        total.removed += swept.removed;
-        total.unknown += swept.unknown;
-        total.released += swept.released;
-        if swept.removed < u64::from(sweep.batch) {
-            tracing::info!(
-                removed = total.removed,
-                unknown = total.unknown,
-                released = total.released,
-                "swept expired records"
-            );
-            return Ok(total);
-        }
-        tokio::time::sleep(BATCH_PAUSE).await;
-    }
+    let total = sweep_all(store, sweep.batch, grace, sweep.log).await?;
+    measure::swept(&total);
+    tracing::info!(
+        removed = total.removed,
+        unknown = total.unknown,
+        released = total.released,
+        "swept expired records"
+    );
+    Ok(total)
 }
 
 /// Sweeps as often as the profile says, until the returned task is aborted.

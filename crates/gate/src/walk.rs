@@ -15,8 +15,9 @@ use semel_contract::identity::Caller;
 use semel_contract::key::{Presence, Source};
 use semel_contract::planted::{self, Bug};
 use semel_contract::problem::{Kind, Problem};
-use semel_contract::record::{Fence, Guarantee};
+use semel_contract::record::{Fence, Guarantee, Record};
 use semel_contract::request;
+use semel_contract::restore::Recall;
 use semel_contract::route::SAFE_METHODS;
 use semel_contract::time::Timestamp;
 use semel_store::{Entry, StoreError};
@@ -25,7 +26,7 @@ use tracing::Instrument;
 
 use crate::answer;
 use crate::arrival::{self, Arrival, KeyRead, Whole};
-use crate::attempt::{Context, Job, Outcome, claim_and_run};
+use crate::attempt::{Context, Job, Outcome, claim_and_run, mark_unknown};
 use crate::identity::Verified;
 use crate::keys;
 use crate::layer::Shared;
@@ -77,7 +78,7 @@ where
         answer::mark(response.headers_mut(), profile, profile.guarantee);
         Ok(response)
     };
-    let verified = match shared.identity.identify(&parts).await {
+    let verified = match shared.identity(&route).identify(&parts).await {
         Ok(verified) => verified,
         Err(_) if planted::is(Bug::IdentityLast) => {
             Verified::new(Caller { tenant: None, principal: "alice".to_owned() })
@@ -107,10 +108,12 @@ where
         }
     };
     let body = request::Body::new(arrival::content_type(&parts.headers), &bytes);
+    let mut is_minted = false;
     let key = match arrival::read_key(profile, &parts.headers, &body) {
         Ok(KeyRead::Found(found)) => found.key,
         Ok(KeyRead::Unkeyed) if profile.key.presence == Presence::Mint => {
             let random = u128::from((shared.entropy)()) << 64 | u128::from((shared.entropy)());
+            is_minted = true;
             profile.generator.mint(random, shared.now())
         }
         Ok(KeyRead::Unkeyed) => {
@@ -128,7 +131,7 @@ where
     let who = (&verified.caller, verified.credential);
     let secrets = &shared.fingerprint_secrets;
     let mut arrival = match Arrival::read(&route, &parts, &body, who, key, &request_id, secrets) {
-        Ok(arrival) => arrival,
+        Ok(arrival) => Arrival { is_minted, ..arrival },
         Err(problem) => return refuse(problem),
     };
     if let Err(error) = arrival.recognise(&*shared.store).await {
@@ -187,6 +190,10 @@ fn request_id(shared: &Shared, headers: &http::HeaderMap) -> String {
     }
 }
 
+/// What stands for a key in logs, found in the extensions of every answer to a keyed request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyHash(pub String);
+
 /// A keyed request that is being decided upon.
 pub(crate) struct Deciding<S> {
     job: Option<Job<S>>,
@@ -216,6 +223,7 @@ where
             request_id = self.context.request_id,
             key
         );
+        let hash = KeyHash(key);
         let mut response = match self.decide().instrument(span).await {
             Ok(response) => response,
             Err(problem) => {
@@ -227,6 +235,7 @@ where
         if !response.headers().contains_key(answer::GUARANTEE) {
             answer::mark(response.headers_mut(), profile, profile.guarantee);
         }
+        response.extensions_mut().insert(hash);
         Step::Answered.taken();
         response
     }
@@ -256,7 +265,7 @@ where
                     if how == Claim::TakeOver {
                         measure::expired_access(&context.route.name);
                     }
-                    match self.execute(how, entry.map(|entry| entry.record.fence), now).await? {
+                    match self.execute(how, entry.map(|entry| entry.record), now).await? {
                         Executed::Answered(response) => return Ok(response),
                         Executed::Known(found) => known = found,
                     }
@@ -276,17 +285,21 @@ where
     async fn execute(
         &mut self,
         how: Claim,
-        replaces: Option<Fence>,
+        known: Option<Record>,
         now: Timestamp,
     ) -> Result<Executed, Problem> {
+        let replaces = known.as_ref().map(|record| record.fence);
         if self.context.shared.is_draining() {
             let problem = Problem::new(Kind::Overloaded, "this replica is shutting down");
             return Err(problem.retry_after(Duration::from_secs(STORE_RETRY_SECONDS)));
         }
         limit::admit(&self.context, how).await?;
         Step::Admitted.taken();
+        // In a store that was restored, a key without a record may have had one. Then the guard has no say: what was
+        // accepted once is not refused now.
+        let is_lost = self.context.recalls(how, known.map(|record| record.created_at)).await? == Recall::Lost;
         let job = self.job.take().expect("a request is executed once");
-        if let (Some(guard), false) = (&self.context.route.profile.guard, self.guard_passed) {
+        if let (Some(guard), false) = (&self.context.route.profile.guard, self.guard_passed || is_lost) {
             let body = request::Body::new(arrival::content_type(&job.whole.parts.headers), &job.whole.body);
             let checked = crate::guard::check(guard, &body, now);
             drop(body);
@@ -305,7 +318,10 @@ where
             return self.carry_on(outcome);
         }
         let attempt = async move {
-            let outcome = claim_and_run(job, how, replaces).await;
+            let outcome = match is_lost {
+                true => mark_unknown(job, how, replaces).await,
+                false => claim_and_run(job, how, replaces).await,
+            };
             drop(permit);
             outcome
         };
@@ -360,6 +376,7 @@ where
         let executed = self.detached(crate::attempt::record(job, kept, how, replaces)).await;
         if matches!(executed, Ok(Executed::Answered(_))) {
             measure::refused(&self.context.route.name, problem.kind);
+            limit::count_stale(&self.context).await;
         }
         executed
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::pin::Pin;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::task::{Context, Poll};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use axum_core::body::Body;
 use bytes::Bytes;
@@ -15,6 +15,7 @@ use http::request::Parts;
 use http::{HeaderValue, Response};
 use http_body::{Frame, SizeHint};
 use semel_contract::time::Timestamp;
+use semel_gate::KeyHash;
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -73,6 +74,7 @@ impl AccessLog {
             guarantee: header("semel-guarantee").map(str::to_owned),
             outcome: header("semel-outcome").map(str::to_owned),
             replayed: header("idempotency-replayed") == Some("true"),
+            key: response.extensions().get::<KeyHash>().map(|KeyHash(hash)| hash.clone()),
             line,
             lines: lines.clone(),
         };
@@ -95,6 +97,11 @@ impl Line {
         let path = path[..path.floor_char_boundary(PATH_BYTES_MAX)].to_owned();
         Self { began: Instant::now(), peer, method: parts.method.to_string(), path }
     }
+
+    /// How long ago that was.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.began.elapsed()
+    }
 }
 
 /// What is known when it ends; written when dropped.
@@ -106,6 +113,7 @@ struct Ending {
     guarantee: Option<String>,
     outcome: Option<String>,
     replayed: bool,
+    key: Option<String>,
     lines: SyncSender<String>,
 }
 
@@ -127,6 +135,9 @@ impl Drop for Ending {
             "replayed": self.replayed,
             "peer": peer.to_string(),
         });
+        if let Some(key) = &self.key {
+            line["key"] = json!(key);
+        }
         if let Some(outcome) = &self.outcome {
             line["outcome"] = json!(outcome);
         }

@@ -38,8 +38,8 @@ pub struct Plan {
     pub tls: Option<Certificates>,
     /// What clients may take.
     pub limits: Limits,
-    /// A header that only these peers may set; from others it is removed.
-    pub trusted: Option<(HeaderName, Peers)>,
+    /// Headers that only these peers may set; from others they are removed.
+    pub trusted: Vec<(HeaderName, Peers)>,
     /// Where requests are written down.
     pub log: AccessLog,
 }
@@ -49,7 +49,7 @@ pub(crate) struct Current {
     pub(crate) gate: GateLayer,
     pub(crate) service: GateService<Forward>,
     pub(crate) limits: Limits,
-    pub(crate) trusted: Option<(HeaderName, Peers)>,
+    pub(crate) trusted: Vec<(HeaderName, Peers)>,
     pub(crate) log: AccessLog,
     tls: Option<Arc<ServerConfig>>,
 }

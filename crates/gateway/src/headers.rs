@@ -141,7 +141,9 @@ mod tests {
             (HeaderName::try_from(*name).unwrap(), HeaderValue::from_str(value).unwrap())
         };
         let mut headers = HeaderMap::new();
-        lines.iter().map(line).for_each(|(name, value)| drop(headers.append(name, value)));
+        for (name, value) in lines.iter().map(line) {
+            headers.append(name, value);
+        }
         headers
     }
 

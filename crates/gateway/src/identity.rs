@@ -1,19 +1,28 @@
 //! Who sends requests, where a header alone does not say: peers that may name their users, tokens that are verified, and
 //! services that are asked.
 
+mod check;
+mod der;
+mod jwt;
+mod keys;
 mod peers;
+mod spec;
+mod token;
 
 use std::future::ready;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use http::header::{self, HeaderName};
+use http::header;
 use http::request::Parts;
 use semel_contract::identity::Identity;
 use semel_contract::problem::{Kind, Problem};
 use semel_gate::{Identified, Identify};
 
 use crate::headers::Origin;
+use check::Checker;
+use jwt::Verifier;
+use spec::Spec;
 
 pub use peers::Peers;
 
@@ -25,7 +34,15 @@ pub struct Callers(Arc<Inner>);
 struct Inner {
     identity: Identity,
     peers: Peers,
+    verified: Option<Verified>,
     warned: AtomicBool,
+}
+
+/// Who verifies, where a header alone does not say.
+#[derive(Debug)]
+enum Verified {
+    ByToken(Box<Verifier>),
+    ByService(Checker),
 }
 
 impl Callers {
@@ -34,23 +51,46 @@ impl Callers {
     /// # Errors
     /// Keys cannot be read.
     pub fn new(identity: &Identity, peers: Peers) -> Result<Self, String> {
-        Ok(Self(Arc::new(Inner { identity: identity.clone(), peers, warned: AtomicBool::new(false) })))
+        let verified = match identity {
+            Identity::Jwt(spec) => Some(Verified::ByToken(Box::new(Verifier::new(Spec::parse(spec)?)?))),
+            Identity::Check(url) => Some(Verified::ByService(Checker::new(url)?)),
+            Identity::Authorization | Identity::Cookie(_) | Identity::Trusted(_) | Identity::Shared(_) => {
+                None
+            }
+        };
+        let warned = AtomicBool::new(false);
+        Ok(Self(Arc::new(Inner { identity: identity.clone(), peers, verified, warned })))
     }
 
-    /// The header that only some peers may set.
-    pub fn trusted(&self) -> Option<(HeaderName, Peers)> {
-        match &self.0.identity {
-            Identity::Trusted(name) => {
-                Some((HeaderName::try_from(name.as_str()).ok()?, self.0.peers.clone()))
+    /// Whether an identity is well-formed, without reading what it names.
+    ///
+    /// # Errors
+    /// It is not; says what was expected.
+    pub fn check(identity: &Identity) -> Result<(), String> {
+        match identity {
+            Identity::Jwt(spec) => Spec::parse(spec).map(drop),
+            Identity::Check(url) => Checker::new(url).map(drop),
+            Identity::Authorization | Identity::Cookie(_) | Identity::Trusted(_) | Identity::Shared(_) => {
+                Ok(())
             }
-            _ => None,
         }
     }
 }
 
 impl Identify for Callers {
     fn identify<'a>(&'a self, parts: &'a Parts) -> Identified<'a> {
-        let Inner { identity, peers, warned } = &*self.0;
+        let Inner { identity, peers, verified, warned } = &*self.0;
+        match verified {
+            Some(Verified::ByToken(tokens)) => {
+                return Box::pin(async {
+                    tokens.caller(&parts.headers).await.map(semel_gate::Verified::new)
+                });
+            }
+            Some(Verified::ByService(service)) => {
+                return Box::pin(async { service.caller(parts).await.map(semel_gate::Verified::new) });
+            }
+            None => {}
+        }
         match identity {
             Identity::Authorization => {
                 if is_token(parts) && !warned.swap(true, Ordering::Relaxed) {

@@ -32,7 +32,9 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
     let named = args.config.as_deref().or_else(|| variables.config().map(Path::new));
     let path = named.or_else(|| beside.exists().then_some(beside));
     let config = Config::load(path, &variables)?;
-    let report = Report { warnings: config.warnings(), config };
+    let mut warnings = config.warnings();
+    warnings.extend(config.obstacles().iter().map(|why| format!("`semel serve gate` will not start: {why}")));
+    let report = Report { warnings, config };
     let text = if args.json { format!("{}\n", report.json()) } else { report.text() };
     std::io::stdout().write_all(text.as_bytes()).map_err(|error| output_failed(&error))?;
     Ok(if report.is_safe() { Exit::Success } else { Exit::Found })
@@ -57,7 +59,7 @@ impl Report {
     fn text(&self) -> String {
         let config = &self.config;
         let mut text = String::new();
-        let mut line = |name: &str, value: &str| text.push_str(&format!("{name:<14}{value}\n"));
+        let mut line = |name: &str, value: &str| text.push_str(&format!("{name:<18}{value}\n"));
         let origin = config.path.as_ref().map_or_else(
             || {
                 "none: every method but GET, HEAD, OPTIONS and TRACE is keyed when a key is present"
@@ -71,8 +73,9 @@ impl Report {
         for (name, value) in config.gate.describe() {
             line(name, &value);
         }
-        if config.gate.upstream.is_none() {
-            line("upstream", "none yet: say gate.upstream");
+        match &config.gate.upstream {
+            Some(upstream) => line("upstream", &upstream.target.to_string()),
+            None => line("upstream", "none yet: say gate.upstream"),
         }
         if !config.applied.overriding.is_empty() {
             line("overridden by", &config.applied.overriding.join(", "));

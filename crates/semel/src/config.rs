@@ -14,10 +14,11 @@ use semel_contract::identity::Identity;
 use semel_contract::key::Format;
 use semel_contract::profile::{OnUnknown, Profile};
 use semel_contract::record::Guarantee;
+use semel_gateway::Callers;
 
 pub(crate) use describe::describe;
 pub(crate) use file::Mode;
-pub(crate) use gate::{AtRest, Gate, mode_name, target};
+pub(crate) use gate::{AtRest, Gate, target};
 pub(crate) use overrides::Variables;
 pub(crate) use route::{Endpoint, Route, Timing};
 pub(crate) use values::{LogTo, Setting, Store, redacted};
@@ -76,10 +77,12 @@ impl Config {
         routes.sort_by(|a, b| a.pattern.precedence(&b.pattern));
         refuse_clashes(&routes)?;
         let gate = Gate::of(file.gate)?;
+        let identity = file.identity.map_or(Identity::Authorization, |identity| identity.0);
+        Callers::check(&identity)?;
         Ok(Self {
             path: path.map(Path::to_path_buf),
             store: file.store.map(|store| store.0).unwrap_or_default(),
-            identity: file.identity.map_or(Identity::Authorization, |identity| identity.0),
+            identity,
             gate,
             defaults,
             timing,
@@ -101,7 +104,6 @@ impl Config {
 
     /// What a gateway with these settings could not do, though each of them is safe.
     pub(crate) fn obstacles(&self) -> Vec<String> {
-        let is_encrypted = self.gate.at_rest.as_ref().is_some_and(|at_rest| at_rest.keys.is_some());
         let profiles = self.routes.iter().map(|route| (format!("route.{}", route.name), &route.profile));
         let without_routes = self.path.is_none().then(|| ("defaults".to_owned(), &self.defaults));
         let mut found = Vec::new();
@@ -115,10 +117,10 @@ impl Config {
                      calls semel.settle(); say store = \"postgres://…\", or guarantee = \"fenced\""
                 ));
             }
-            if is_encrypted {
+            if self.gate.at_rest.is_some() {
                 found.push(format!(
-                    "{name} is atomic, and what its handler settles by SQL would not be encrypted: remove gate.at_rest, or \
-                     say guarantee = \"fenced\""
+                    "{name} is atomic, and what its handler settles by SQL would be neither encrypted nor compressed: remove \
+                     gate.at_rest, or say guarantee = \"fenced\""
                 ));
             }
         }

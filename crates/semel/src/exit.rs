@@ -6,7 +6,7 @@
 pub(crate) enum Exit {
     /// It did what was asked.
     Success = 0,
-    /// It looked and found something wrong: an unsafe setting.
+    /// It looked and found something wrong: an unsafe setting, a clause that fails, an effect too many.
     Found = 1,
     /// The command line is wrong.
     Usage = 2,
@@ -14,16 +14,22 @@ pub(crate) enum Exit {
     Config = 3,
     /// A file or stream could not be read or written.
     Io = 4,
+    /// What was asked is refused: there is no such record, it is not unknown, it is too early, or a token is missing.
+    Refused = 5,
+    /// The store or the admin address cannot be reached.
+    Unreachable = 6,
 }
 
 /// The table as `--help` shows it.
 pub(crate) const HELP: &str = "\
 Exit codes:
   0  done
-  1  something was found: an unsafe setting
+  1  something was found: an unsafe setting, a clause that fails, an effect too many
   2  the command line is wrong
   3  the configuration cannot be read or names something unknown
-  4  a file or stream could not be read or written";
+  4  a file or stream could not be read or written
+  5  refused: there is no such record, it is not unknown, it is too early, or a token is missing
+  6  the store or the admin address cannot be reached";
 
 /// Why a command stopped, and the code that says so.
 #[derive(Debug)]

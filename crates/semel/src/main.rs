@@ -1,12 +1,20 @@
 //! The one program of semel: reads the command line, wires the parts together, turns outcomes into exit codes.
 
 mod check;
+mod client;
+mod completions;
 mod config;
+mod conform;
+mod demo;
 mod exit;
 mod explain;
+mod gate;
 mod logging;
+mod migrate;
 mod serve;
 mod store;
+mod storm;
+mod up;
 
 use std::process::ExitCode;
 
@@ -27,15 +35,33 @@ enum Command {
     Explain(Box<explain::Args>),
     /// Check a configuration and show the retention arithmetic.
     Check(check::Args),
+    /// Look into a gate's records and resolve what is unknown.
+    Gate(gate::Args),
+    /// Bring the schema of a store to the version of this release.
+    Migrate(migrate::Args),
     /// Run a part of semel until it is told to stop.
     Serve(serve::Args),
+    /// Examine any server by the Idempotency-Key draft, from outside.
+    Conform(Box<conform::Args>),
+    /// Send a bounded retry storm and count the effects; without URL, to the demo, bare and then through the gate.
+    Storm(Box<storm::Args>),
+    /// Start everything in one command: a demo shop, the gate before it, and a page that shows what happens.
+    Up(up::Args),
+    /// Print completions for a shell.
+    Completions(completions::Args),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Explain(args) => explain::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Gate(args) => gate::run(&args),
+        Command::Migrate(args) => migrate::run(&args),
         Command::Serve(args) => serve::run(&args),
+        Command::Conform(args) => conform::run(&args),
+        Command::Storm(args) => storm::run(&args),
+        Command::Up(args) => up::run(&args),
+        Command::Completions(args) => completions::run(&args),
     };
     match outcome {
         Ok(exit) => ExitCode::from(exit as u8),

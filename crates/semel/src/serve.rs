@@ -1,10 +1,10 @@
 //! `semel serve`: runs a part of semel until it is told to stop.
 
-mod admin;
+pub(crate) mod admin;
 mod announce;
 pub(crate) mod gate;
 mod notify;
-mod plan;
+pub(crate) mod plan;
 mod sockets;
 
 use crate::exit::{Exit, Stop};

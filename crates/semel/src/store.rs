@@ -1,14 +1,16 @@
 //! Opens the store that the settings name, with what they say about keeping answers. Owns no record.
 
+mod tls;
+
 use std::path::Path;
 use std::sync::Arc;
 
-use semel_store::ClaimStore;
 use semel_store::at_rest::{AtRest, KeyRing, Protection};
 use semel_store::clock::SystemClock;
 use semel_store::limits::{Fallback, Limiter, MemoryLimiter, RedisLimiter};
 use semel_store::postgres::{Migrations, Options, PostgresStore};
 use semel_store::sqlite::{OpenError, SqliteStore};
+use semel_store::{AdminStore, ClaimStore};
 
 use crate::config::{self, Config, Store};
 use crate::exit::{Exit, Stop};
@@ -18,6 +20,8 @@ use crate::exit::{Exit, Stop};
 pub(crate) struct Opened {
     /// What requests use: the backend, with answers protected where the settings say so.
     pub(crate) records: Arc<dyn ClaimStore>,
+    /// The same, as operators see it.
+    pub(crate) operated: Arc<dyn AdminStore>,
     /// What keeps them.
     pub(crate) backend: Backend,
 }
@@ -34,52 +38,100 @@ pub(crate) enum Backend {
 /// Opens what the settings name. Call it within a tokio runtime.
 pub(crate) async fn open(config: &Config) -> Result<Opened, Stop> {
     let backend = match &config.store {
-        Store::Sqlite(path) => Backend::Sqlite(Arc::new(sqlite(path)?)),
+        Store::Sqlite(path) => {
+            Backend::Sqlite(Arc::new(sqlite(path).map_err(|error| not_opened(path, &error))?))
+        }
         Store::Postgres(url) => Backend::Postgres(Arc::new(postgres(url, config).await?)),
     };
-    let records: Arc<dyn ClaimStore> = match &backend {
+    opened(backend, config)
+}
+
+/// Why a command cannot open a store by itself.
+pub(crate) enum OpenStop {
+    /// A process owns this file.
+    Owned(String),
+    /// Anything else.
+    Stop(Stop),
+}
+
+/// Opens what the settings name, for a command that looks into it: few connections, and no change of the schema of a
+/// server, which others use.
+pub(crate) async fn open_to_look(config: &Config) -> Result<Opened, OpenStop> {
+    let backend = match &config.store {
+        Store::Sqlite(path) => match sqlite(path) {
+            Ok(store) => Backend::Sqlite(Arc::new(store)),
+            Err(OpenError::Locked { .. }) => return Err(OpenStop::Owned(path.clone())),
+            Err(error) => return Err(OpenStop::Stop(not_opened(path, &error))),
+        },
+        Store::Postgres(url) => {
+            let options = Options { connections: 2, migrations: Migrations::Refuse, ..Options::default() };
+            let store = PostgresStore::connect(url, options).await.map_err(|error| {
+                let what = format!("failed to open the store {}: {error}", config.store);
+                OpenStop::Stop(Stop::new(Exit::Unreachable, what))
+            })?;
+            Backend::Postgres(Arc::new(store))
+        }
+    };
+    opened(backend, config).map_err(OpenStop::Stop)
+}
+
+fn opened(backend: Backend, config: &Config) -> Result<Opened, Stop> {
+    let operated: Arc<dyn AdminStore> = match &backend {
         Backend::Sqlite(store) => Arc::<SqliteStore>::clone(store),
         Backend::Postgres(store) => Arc::<PostgresStore>::clone(store),
     };
-    let records = match &config.gate.at_rest {
-        Some(at_rest) => Arc::new(AtRest::new(records, protection(at_rest)?)),
-        None => records,
+    let operated = match &config.gate.at_rest {
+        Some(at_rest) => Arc::new(AtRest::new(operated, protection(at_rest)?)),
+        None => operated,
     };
-    Ok(Opened { records, backend })
+    Ok(Opened { records: Arc::<dyn AdminStore>::clone(&operated), operated, backend })
 }
 
-/// Where limits are counted.
-pub(crate) fn limiter(config: &Config) -> Result<Fallback, Stop> {
+/// Where limits are counted: in Redis where the settings name one, else where the records are if others see them too,
+/// else in this process.
+pub(crate) fn limiter(config: &Config, backend: &Backend) -> Result<Fallback, Stop> {
     let own: Arc<dyn Limiter> = Arc::new(MemoryLimiter::default());
-    let Some(url) = &config.gate.redis else { return Ok(Fallback::new(Arc::clone(&own), own)) };
+    let of_store: Arc<dyn Limiter> = match backend {
+        Backend::Sqlite(_) => Arc::clone(&own),
+        Backend::Postgres(store) => Arc::new(store.limiter()),
+    };
+    let Some(url) = &config.gate.redis else { return Ok(Fallback::new(of_store, own)) };
     let shared = RedisLimiter::at(url)
         .map_err(|error| Stop::new(Exit::Config, format!("gate.redis {}: {error}", config::redacted(url))))?;
-    Ok(Fallback::new(Arc::new(shared), own))
+    Ok(Fallback::new(Arc::new(shared), of_store))
 }
 
-fn sqlite(path: &str) -> Result<SqliteStore, Stop> {
-    SqliteStore::open(Path::new(path), Arc::new(SystemClock)).map_err(|error| {
-        let what_to_do = match &error {
-            OpenError::Locked { .. } => "; stop that process, or name another file with --store",
-            OpenError::Io(_) => "; is its folder there, and may this user write to it?",
-            OpenError::TooNew { .. }
-            | OpenError::Foreign { .. }
-            | OpenError::Corrupt(_)
-            | OpenError::Setting { .. }
-            | OpenError::SqliteTooOld { .. }
-            | OpenError::Sqlite(_) => "",
-        };
-        Stop::new(Exit::Io, format!("failed to open the store sqlite:{path}: {error}{what_to_do}"))
-    })
+fn sqlite(path: &str) -> Result<SqliteStore, OpenError> {
+    SqliteStore::open(Path::new(path), Arc::new(SystemClock))
+}
+
+fn not_opened(path: &str, error: &OpenError) -> Stop {
+    let what_to_do = match error {
+        OpenError::Locked { .. } => "; stop that process, or name another file with --store",
+        OpenError::Io(_) => "; is its folder there, and may this user write to it?",
+        OpenError::TooNew { .. }
+        | OpenError::Corrupt(_)
+        | OpenError::Setting { .. }
+        | OpenError::SqliteTooOld { .. }
+        | OpenError::Sqlite(_) => "",
+    };
+    Stop::new(Exit::Io, format!("failed to open the store sqlite:{path}: {error}{what_to_do}"))
 }
 
 async fn postgres(url: &str, config: &Config) -> Result<PostgresStore, Stop> {
-    let settings = config.gate.postgres;
+    let settings = &config.gate.postgres;
     let migrations = if settings.migrate { Migrations::Apply } else { Migrations::Refuse };
     let options = Options { connections: settings.connections, migrations, ..Options::default() };
-    PostgresStore::connect(url, options)
-        .await
-        .map_err(|error| Stop::new(Exit::Io, format!("failed to open the store {}: {error}", config.store)))
+    let failed =
+        |error: String| Stop::new(Exit::Io, format!("failed to open the store {}: {error}", config.store));
+    let url = tls::plain(url);
+    let connected = if tls::is_required(&url) {
+        let secure = tls::Secure::new(config.gate.postgres.ca.as_deref()).map_err(failed)?;
+        PostgresStore::connect_tls(&url, options, secure).await
+    } else {
+        PostgresStore::connect(&url, options).await
+    };
+    connected.map_err(|error| failed(error.to_string()))
 }
 
 fn protection(at_rest: &config::AtRest) -> Result<Protection, Stop> {

@@ -294,3 +294,85 @@ fn what_cannot_be_meant_is_refused() {
         assert!(error.as_str().unwrap().contains(word), "{config}: {error}");
     }
 }
+
+#[test]
+fn every_knob_of_the_gate_is_read_and_shown() {
+    let knobs = [
+        ("listen", r#""127.0.0.1:9""#, "127.0.0.1:9"),
+        ("admin", r#""127.0.0.1:9""#, "127.0.0.1:9"),
+        ("upstream", r#""http://shop:3000/api""#, "http://shop:3000/api"),
+        (
+            "upstream",
+            r#"{ url = "https://shop", timeout = "5s", connect_timeout = "1s", stream_idle = "1m", ca = "/ca.pem", http2 = true, host = "upstream", connections = 9 }"#,
+            "https://shop, timeout 5s, connect_timeout 1s, stream_idle 1m, http2 true, host upstream, connections 9, ca /ca.pem",
+        ),
+        ("mode", r#""observe""#, "observe"),
+        ("tls", r#"{ cert = "/c.pem", key = "/k.pem" }"#, "/c.pem"),
+        (
+            "limits",
+            r#"{ header_timeout = "1s", body_timeout = "2s", idle_timeout = "3s", write_timeout = "4s", connections = 5, headers = 6, header_bytes = "7KiB", streams = 8, running = 9, waiting = 10, waiting_per_key = 11 }"#,
+            "header_timeout 1s, body_timeout 2s, idle_timeout 3s, write_timeout 4s, connections 5, headers 6, header_bytes 7168, streams 8, running 9, waiting 10, waiting_per_key 11",
+        ),
+        ("trusted_peers", r#"["10.0.0.0/8", "::1"]"#, "10.0.0.0/8, ::1/128"),
+        ("access_log", r#""off""#, "off"),
+        ("access_log", r#""/var/log/semel""#, "/var/log/semel"),
+        ("drain", r#""5s""#, "5s"),
+        ("redis", r#""redis://u:secret@cache""#, "redis://u@cache"),
+        ("at_rest", r#"{ keys = "/keys", compress = true }"#, "compressed, encrypted by /keys"),
+        ("sweep", r#""daily 03:00""#, "daily 03:00"),
+        (
+            "postgres",
+            r#"{ connections = 3, migrate = false, ca = "/ca" }"#,
+            "connections 3, migrate false, ca /ca",
+        ),
+    ];
+    for (name, value, shown) in knobs {
+        for (config, variables) in [
+            (format!("[gate]\n{name} = {value}\n"), vec![]),
+            (String::new(), vec![(format!("SEMEL_GATE_{}", name.to_uppercase()), value)]),
+        ] {
+            let variables: Vec<(&str, &str)> =
+                variables.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+            let (code, report) = report(&config, &variables);
+            assert_eq!(code, Some(0), "{config} {report}");
+            let upstream = report["gate"]["upstream_settings"].as_str();
+            let found = report["gate"][name].as_str().filter(|_| name != "upstream").or(upstream);
+            assert!(found.is_some_and(|found| found.starts_with(shown)), "{name}: {found:?}");
+            assert!(!report.to_string().contains("secret"));
+        }
+    }
+}
+
+#[test]
+fn settings_of_the_gate_that_cannot_be_are_refused_by_name() {
+    for (setting, named) in [
+        (r#"upstream = "http://""#, "upstream"),
+        (r#"upstream = "http://x:99999""#, "gate.upstream"),
+        (r#"upstream = { url = "http://x", ca = "/ca" }"#, "https only"),
+        (r#"upstream = { url = "http://x", timeout = "0s" }"#, "gate.upstream.timeout"),
+        (r#"upstream = { url = "http://x", connections = 0 }"#, "gate.upstream.connections"),
+        (r#"upstream = { url = "http://x", colour = "red" }"#, "colour"),
+        (r#"limits = { header_timeout = "0s" }"#, "gate.limits.header_timeout"),
+        (r#"limits = { connections = 0 }"#, "gate.limits.connections"),
+        (r#"trusted_peers = ["shop"]"#, "gate.trusted_peers"),
+        (r#"at_rest = {}"#, "gate.at_rest"),
+        (r#"sweep = "often""#, "daily 03:00"),
+        (r#"redis = "http://cache""#, "redis://"),
+        (r#"tls = { cert = "/c.pem" }"#, "key"),
+    ] {
+        let (code, error) = report(&format!("[gate]\n{setting}\n"), &[]);
+        assert_eq!(code, Some(3), "{setting}");
+        assert!(error.as_str().is_some_and(|error| error.contains(named)), "{setting}: {error}");
+    }
+    for (identity, named) in
+        [("jwt:keys,colour=red", "colour"), ("jwt:,issuer=x", "jwt:"), ("check:ftp://x", "check:URL")]
+    {
+        let (code, error) = report(&format!("identity = \"{identity}\"\n"), &[]);
+        assert!(code == Some(3) && error.as_str().unwrap().contains(named), "{identity}: {error}");
+    }
+    let probe = "[route.a]\nmatch = \"POST /a/{id}\"\non_unknown = { probe = \"http://x/{key}/{other}\" }\n";
+    let (code, error) = report(probe, &[]);
+    assert!(code == Some(3) && error.as_str().unwrap().contains("{other}"), "{error}");
+    let (code, report) = report("[route.a]\nmatch = \"POST /a\"\nguarantee = \"atomic\"\n", &[]);
+    assert!(code == Some(0) && report["warnings"].to_string().contains("will not start"), "{report}");
+}

@@ -13,6 +13,7 @@
 //!
 //! Answers that a handler settles with its own SQL do not pass here and are not protected.
 
+mod admin;
 mod content;
 mod envelope;
 mod keys;
@@ -24,6 +25,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use semel_contract::profile::Lifetime;
 use semel_contract::record::Fence;
+use semel_contract::restore::Restore;
 use semel_contract::time::Timestamp;
 
 use crate::claims::{
@@ -214,6 +216,22 @@ impl<S: ClaimStore + ?Sized> ClaimStore for AtRest<S> {
 
     fn ready(&self) -> Reply<'_, ()> {
         self.inner.ready()
+    }
+
+    fn connections(&self) -> Option<(usize, usize)> {
+        self.inner.connections()
+    }
+
+    fn restores(&self) -> Reply<'_, Vec<Restore>> {
+        self.inner.restores()
+    }
+
+    fn log_sweep(&self, swept: Swept, took: Duration) -> Reply<'_, ()> {
+        self.inner.log_sweep(swept, took)
+    }
+
+    fn count_stale<'a>(&'a self, tenant: Option<&'a str>, principal: &'a str) -> Reply<'a, ()> {
+        self.inner.count_stale(tenant, principal)
     }
 
     fn writes_alone(&self) -> bool {

@@ -12,6 +12,7 @@ use semel_contract::fingerprint::Fingerprint;
 use semel_contract::key::Key;
 use semel_contract::profile::{Anchor, Lifetime};
 use semel_contract::record::{Fence, Guarantee, Record, State};
+use semel_contract::restore::Restore;
 use semel_contract::scope::Scope;
 use semel_contract::time::Timestamp;
 use sha2::{Digest, Sha256};
@@ -350,6 +351,27 @@ pub trait ClaimStore: std::any::Any + Send + Sync {
 
     /// Whether the store can be used now.
     fn ready(&self) -> Reply<'_, ()>;
+
+    /// How many of its connections are in use, and how many it may have; `None` for a store without connections.
+    fn connections(&self) -> Option<(usize, usize)> {
+        None
+    }
+
+    /// The restores from backups that still matter: see [`semel_contract::restore`]. A store that cannot be restored
+    /// behind its users' backs has none. At most a second old.
+    fn restores(&self) -> Reply<'_, Vec<Restore>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+
+    /// Writes one run of the sweeper into the cleanup log. A store without operators has none.
+    fn log_sweep(&self, _swept: Swept, _took: Duration) -> Reply<'_, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Counts a stale action of a principal that was put on record.
+    fn count_stale<'a>(&'a self, _tenant: Option<&'a str>, _principal: &'a str) -> Reply<'a, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
 
     /// Whether it keeps answers in a form that it alone can write, so that no handler can settle in its own transaction.
     fn writes_alone(&self) -> bool {

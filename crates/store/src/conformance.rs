@@ -1,6 +1,8 @@
 //! The suite that every backend passes. A backend's test file makes a [`Fixture`] and names it in
 //! [`conformance_tests!`](crate::conformance_tests); each claim below then becomes a test of that backend.
 
+mod admin;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,6 +23,8 @@ use crate::claims::{
     Written,
 };
 use crate::clock::{Clock, Reading};
+
+pub use admin::*;
 
 /// How long a claim of the suite is exclusive.
 pub const LEASE: Duration = Duration::from_secs(30);

@@ -3,6 +3,7 @@
 
 #![warn(missing_docs)]
 
+pub mod admin;
 #[cfg(feature = "at-rest")]
 pub mod at_rest;
 pub mod claims;
@@ -17,6 +18,7 @@ pub mod postgres;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
+pub use admin::AdminStore;
 pub use claims::{
     About, Answer, ClaimStore, Claimed, Entry, Filter, Id, Reply, Resolution, Resolved, Sealed, Settlement,
     StoreError, Swept, Terms, Wish, Written,

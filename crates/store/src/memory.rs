@@ -1,6 +1,8 @@
 //! The store in memory: for the simulator and for users' own tests. It keeps nothing across a restart of the process,
 //! and is therefore never a production store.
 
+mod admin;
+
 use std::collections::BTreeMap;
 use std::future::ready;
 use std::sync::{Arc, Mutex};
@@ -11,8 +13,10 @@ use semel_contract::decide::{Claim, Standing};
 use semel_contract::planted::{self, Bug};
 use semel_contract::profile::Lifetime;
 use semel_contract::record::{Fence, Guarantee, Record, State};
+use semel_contract::restore::Restore;
 use semel_contract::time::Timestamp;
 
+use crate::admin::{Audited, Cleanup, StaleCount, action};
 use crate::claims::{
     About, Answer, ClaimStore, Claimed, Entry, Filter, Id, Reply, Resolution, Resolved, Sealed, Settlement,
     Swept, Wish, Written, expiry,
@@ -33,7 +37,10 @@ struct Rows {
     entries: BTreeMap<Id, Entry>,
     rotations: BTreeMap<[u8; 16], Id>,
     last_fence: u64,
-    audit: Vec<String>,
+    audit: Vec<Audited>,
+    cleanups: Vec<Cleanup>,
+    stale: BTreeMap<(String, Option<String>), StaleCount>,
+    restores: Vec<Restore>,
 }
 
 impl std::fmt::Debug for MemoryStore {
@@ -58,7 +65,7 @@ impl MemoryStore {
     }
 
     /// The audit trail so far.
-    pub fn audit(&self) -> Vec<String> {
+    pub fn audit(&self) -> Vec<Audited> {
         self.rows().audit.clone()
     }
 }
@@ -246,6 +253,10 @@ impl ClaimStore for MemoryStore {
         if !is_unknown {
             return Box::pin(ready(Ok(Resolved::NotUnknown)));
         }
+        let done = match resolution {
+            Resolution::Applied(_) => action::RESOLVE_APPLIED,
+            Resolution::NotApplied => action::RESOLVE_NOT_APPLIED,
+        };
         let settlement = match resolution {
             Resolution::Applied(Some(answer)) => Settlement::Settle(answer),
             Resolution::Applied(None) => Settlement::Unkept(Answer {
@@ -265,7 +276,8 @@ impl ClaimStore for MemoryStore {
         if removed {
             rows.remove(id);
         }
-        rows.audit.push(format!("{by} resolved {fence}: {reason}"));
+        rows.note(now, by, done, reason, 1);
+        rows.note_is_about(id, Some(fence));
         self.hints.wake(id.hash());
         Box::pin(ready(Ok(Resolved::Done)))
     }
@@ -345,12 +357,14 @@ impl ClaimStore for MemoryStore {
     }
 
     fn forget<'a>(&'a self, principal: &'a str, by: &'a str) -> Reply<'a, u64> {
+        let now = self.now();
         let mut rows = self.rows();
         let is_finished = |state| !matches!(state, State::Claimed | State::Unknown);
         let theirs = |entry: &&Entry| entry.about.principal == principal && is_finished(entry.record.state);
         let ids: Vec<Id> = rows.entries.values().filter(theirs).map(|entry| entry.id.clone()).collect();
         ids.iter().for_each(|id| rows.remove(id));
-        rows.audit.push(format!("{by} forgot {} records of a principal", ids.len()));
+        rows.stale.retain(|(known, _), _| known != principal);
+        rows.note(now, by, action::FORGET, "", ids.len() as u64);
         Box::pin(ready(Ok(ids.len() as u64)))
     }
 
@@ -369,6 +383,20 @@ impl ClaimStore for MemoryStore {
     }
 
     fn ready(&self) -> Reply<'_, ()> {
+        Box::pin(ready(Ok(())))
+    }
+
+    fn restores(&self) -> Reply<'_, Vec<Restore>> {
+        Box::pin(ready(Ok(self.rows().restores.clone())))
+    }
+
+    fn log_sweep(&self, swept: Swept, took: Duration) -> Reply<'_, ()> {
+        self.rows().log_sweep(self.now(), swept, took);
+        Box::pin(ready(Ok(())))
+    }
+
+    fn count_stale<'a>(&'a self, tenant: Option<&'a str>, principal: &'a str) -> Reply<'a, ()> {
+        self.rows().count_stale(tenant, principal, self.now());
         Box::pin(ready(Ok(())))
     }
 

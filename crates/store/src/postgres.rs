@@ -8,6 +8,7 @@ use std::time::Duration;
 use semel_contract::decide::Claim;
 use semel_contract::profile::Lifetime;
 use semel_contract::record::Fence;
+use semel_contract::restore::Restore;
 use semel_contract::time::Timestamp;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
@@ -21,6 +22,7 @@ use crate::claims::{
 use crate::clock::boot_time;
 use crate::hints::Hints;
 
+mod admin;
 mod batch;
 mod claim;
 mod clock;
@@ -38,6 +40,7 @@ mod upkeep;
 
 pub use connect::{ConnectError, Migrations, Options};
 pub use limiter::PostgresLimiter;
+pub use migrate::{Plan, Step};
 pub use replace::Fate;
 
 use batch::Queue;
@@ -63,6 +66,8 @@ struct Core {
     signals: mpsc::Sender<[u8; 16]>,
     /// How many requests are looked into singly at once, so that the batches always find a connection.
     singles: Semaphore,
+    /// Restores from backups, as they were last seen.
+    restores: admin::Restores,
 }
 
 impl std::fmt::Debug for PostgresStore {
@@ -99,7 +104,13 @@ impl PostgresStore {
         let link = Link::new(pool, side, ServerClock::new(seen, boot_time()), options.statement_timeout);
         let (signals, queue) = mpsc::channel(signal::SIGNALS_MAX);
         let singles = Semaphore::new((options.connections / 2).max(1));
-        let core = Arc::new(Core { link, hints: Hints::default(), signals, singles });
+        let core = Arc::new(Core {
+            link,
+            hints: Hints::default(),
+            signals,
+            singles,
+            restores: admin::Restores::default(),
+        });
         let tasks = vec![
             tokio::spawn(signal::send(Arc::downgrade(&core), queue)).abort_handle(),
             tokio::spawn(signal::listen(Arc::downgrade(&core), config, tls)).abort_handle(),
@@ -109,6 +120,17 @@ impl PostgresStore {
         let claims = Queue::start(move |asked| claim::batch(Arc::clone(&of_claims), asked));
         let settlements = Queue::start(move |asked| settle::batch(Arc::clone(&of_settlements), asked));
         Ok(Self { core, claims, settlements, tasks })
+    }
+
+    /// What would be applied to the schema. Changes nothing.
+    pub async fn migration_plan(url: &str) -> Result<Plan, ConnectError> {
+        let unreachable = |error: tokio_postgres::Error| ConnectError::Unreachable(in_full(&error));
+        let (client, connection) = connect::config(url)?.connect(NoTls).await.map_err(unreachable)?;
+        let driver = tokio::spawn(connection);
+        let plan = migrate::plan(&client).await;
+        drop(client);
+        driver.abort();
+        plan
     }
 
     /// Ends an attempt in the handler's own transaction, so that effect and record are committed together.
@@ -256,9 +278,9 @@ impl ClaimStore for PostgresStore {
     }
 
     fn seal<'a>(&'a self, id: &'a Id, about: &'a About, lifetime: &'a Lifetime) -> Reply<'a, Sealed> {
-        Box::pin(
-            async move { replace::seal(&self.core, id, about, lifetime).await.map_err(Trouble::of_write) },
-        )
+        Box::pin(async move {
+            replace::seal(&self.core, id, about, lifetime, None).await.map_err(Trouble::of_write)
+        })
     }
 
     fn sweep(&self, batch: u32, grace: Duration) -> Reply<'_, Swept> {
@@ -275,6 +297,22 @@ impl ClaimStore for PostgresStore {
 
     fn ready(&self) -> Reply<'_, ()> {
         Box::pin(async move { self.core.link.read(sql::TIME, &[]).await.map(drop) })
+    }
+
+    fn connections(&self) -> Option<(usize, usize)> {
+        Some(self.core.link.connections())
+    }
+
+    fn restores(&self) -> Reply<'_, Vec<Restore>> {
+        Box::pin(admin::restores(&self.core))
+    }
+
+    fn log_sweep(&self, swept: Swept, took: Duration) -> Reply<'_, ()> {
+        Box::pin(admin::log_sweep(&self.core, swept, took))
+    }
+
+    fn count_stale<'a>(&'a self, tenant: Option<&'a str>, principal: &'a str) -> Reply<'a, ()> {
+        Box::pin(admin::count_stale(&self.core, tenant, principal))
     }
 
     fn hints(&self) -> &Hints {

@@ -8,6 +8,7 @@
 //! The records may live in the application's own file, whose tables then must not begin with `semel_`. The header fields
 //! `application_id` and `user_version` stay the application's.
 
+mod admin;
 mod checkpoint;
 mod connect;
 mod error;
@@ -15,6 +16,7 @@ mod faults;
 mod fences;
 mod guard;
 mod hub;
+mod ledger;
 mod live;
 mod lock;
 mod member;
@@ -53,6 +55,8 @@ pub use self::error::OpenError;
 #[cfg(feature = "conformance")]
 pub use self::faults::Faults;
 pub use self::guard::WORK_TIME_MAX;
+pub use self::lock::{Owner, owner};
+pub use self::migrate::{Version, version};
 pub use self::table::AuditRow;
 pub use self::work::{TransactOutcome, Work, WorkError};
 pub use rusqlite;
@@ -104,6 +108,7 @@ impl SqliteStore {
             health: Health::default(),
             faults: faults::Faults::default(),
             held: Mutex::default(),
+            restores: Mutex::new(ledger::restores(&connection)?),
             path,
         });
         hub.guard.install(&mut connection)?;
@@ -140,6 +145,11 @@ impl SqliteStore {
     {
         let (id, lifetime) = (id.clone(), lifetime.clone());
         self.submit(0, move |turn| transact::transact(turn, &id, fence, &lifetime, &work))
+    }
+
+    /// Writes into the lock file where this process can be asked about the store, so that a command finds it.
+    pub fn publish_admin(&self, address: &str) -> std::io::Result<()> {
+        self.lock.publish(address)
     }
 
     /// Where the lock file is that says who owns the store's file.

@@ -28,4 +28,5 @@ mod conformance {
     use crate::fixture::postgres;
 
     semel_store::conformance_tests!(postgres());
+    semel_store::admin_conformance_tests!(postgres());
 }

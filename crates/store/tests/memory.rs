@@ -5,9 +5,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel_store::ClaimStore;
-use semel_store::conformance::{Fixture, TestClock};
+use semel_store::conformance::{AdminFixture, Fixture, TestClock};
 use semel_store::memory::MemoryStore;
+use semel_store::{AdminStore, ClaimStore};
 
 struct Memory {
     clock: Arc<TestClock>,
@@ -36,4 +36,11 @@ impl Fixture for Memory {
     }
 }
 
+impl AdminFixture for Memory {
+    fn admin(&self) -> Arc<dyn AdminStore> {
+        Arc::clone(&self.store) as _
+    }
+}
+
 semel_store::conformance_tests!(memory());
+semel_store::admin_conformance_tests!(memory());

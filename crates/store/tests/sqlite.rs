@@ -14,9 +14,11 @@ use semel_contract::key::{Format, Key};
 use semel_contract::profile::{Lifetime, presets};
 use semel_contract::record::{Fence, Guarantee};
 use semel_contract::scope::Scope;
-use semel_store::conformance::{Fixture, TestClock};
+use semel_store::conformance::{AdminFixture, Fixture, TestClock};
 use semel_store::sqlite::{SqliteStore, TransactOutcome};
-use semel_store::{About, Answer, ClaimStore, Claimed, Id, Settlement, StoreError, Wish, Written};
+use semel_store::{
+    About, AdminStore, Answer, ClaimStore, Claimed, Id, Settlement, StoreError, Wish, Written,
+};
 
 #[path = "sqlite/batches.rs"]
 mod batches;
@@ -78,7 +80,14 @@ impl Fixture for Sqlite {
     }
 }
 
+impl AdminFixture for Sqlite {
+    fn admin(&self) -> Arc<dyn AdminStore> {
+        Arc::clone(&self.store) as _
+    }
+}
+
 semel_store::conformance_tests!(sqlite());
+semel_store::admin_conformance_tests!(sqlite());
 
 fn id(key: &str) -> Id {
     let scope = Scope::of(None, Some("alice"), Some("create-order"));

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use super::POSTGRES_BIN_VARIABLE;
 
@@ -10,6 +11,7 @@ use super::POSTGRES_BIN_VARIABLE;
 pub(crate) struct Wanted {
     pub(crate) postgres: bool,
     pub(crate) redis: bool,
+    pub(crate) python: bool,
 }
 
 /// What this machine has.
@@ -19,6 +21,8 @@ pub(crate) struct Found {
     pub(crate) postgres_bin: Option<PathBuf>,
     /// `redis-server`, or `valkey-server`, which speaks the same.
     pub(crate) redis: Option<PathBuf>,
+    /// A `python3` that can make environments.
+    pub(crate) python: Option<PathBuf>,
 }
 
 /// A server that is wanted and not there.
@@ -26,13 +30,15 @@ pub(crate) struct Found {
 pub(crate) enum Missing {
     Postgres,
     Redis,
+    Python,
 }
 
 impl Found {
     pub(crate) fn missing(&self, wanted: Wanted) -> Vec<Missing> {
         let postgres = (wanted.postgres && self.postgres_bin.is_none()).then_some(Missing::Postgres);
         let redis = (wanted.redis && self.redis.is_none()).then_some(Missing::Redis);
-        postgres.into_iter().chain(redis).collect()
+        let python = (wanted.python && self.python.is_none()).then_some(Missing::Python);
+        postgres.into_iter().chain(redis).chain(python).collect()
     }
 }
 
@@ -46,8 +52,8 @@ pub(crate) fn on_this_machine() -> Found {
     for_postgres.extend(versions_newest_first(Path::new("/usr/lib/postgresql")));
     // An account without administration rights often lacks the sbin folders in its PATH.
     let beside_path = ["/usr/bin", "/usr/local/bin", "/usr/sbin", "/usr/local/sbin"].map(PathBuf::from);
-    let for_redis: Vec<PathBuf> = path.into_iter().chain(beside_path).collect();
-    Found { postgres_bin: postgres_bin(&for_postgres), redis: redis(&for_redis) }
+    let beside: Vec<PathBuf> = path.into_iter().chain(beside_path).collect();
+    Found { postgres_bin: postgres_bin(&for_postgres), redis: redis(&beside), python: python(&beside) }
 }
 
 /// The `bin` folders of Debian's `/usr/lib/postgresql/VERSION`, the highest version first.
@@ -78,6 +84,16 @@ fn postgres_bin(folders: &[PathBuf]) -> Option<PathBuf> {
 fn redis(folders: &[PathBuf]) -> Option<PathBuf> {
     let named = |name: &str| folders.iter().map(|folder| folder.join(name)).find(|path| path.is_file());
     named("redis-server").or_else(|| named("valkey-server"))
+}
+
+/// The first interpreter that is whole: Debian leaves out what makes environments.
+fn python(folders: &[PathBuf]) -> Option<PathBuf> {
+    let is_whole = |python: &PathBuf| {
+        let mut command = Command::new(python);
+        command.args(["-c", "import ensurepip, venv, sys; sys.exit(sys.version_info < (3, 10))"]);
+        command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+    };
+    folders.iter().map(|folder| folder.join("python3")).filter(|path| path.is_file()).find(is_whole)
 }
 
 #[cfg(test)]
@@ -131,12 +147,12 @@ mod tests {
 
     #[test]
     fn only_what_is_wanted_can_be_missing() {
-        let nothing = Found { postgres_bin: None, redis: None };
+        let nothing = Found { postgres_bin: None, redis: None, python: None };
         assert_eq!(
-            nothing.missing(Wanted { postgres: true, redis: true }),
-            [Missing::Postgres, Missing::Redis]
+            nothing.missing(Wanted { postgres: true, redis: true, python: true }),
+            [Missing::Postgres, Missing::Redis, Missing::Python]
         );
-        assert_eq!(nothing.missing(Wanted { postgres: false, redis: true }), [Missing::Redis]);
-        assert_eq!(nothing.missing(Wanted { postgres: false, redis: false }), []);
+        assert_eq!(nothing.missing(Wanted { postgres: false, redis: true, python: false }), [Missing::Redis]);
+        assert_eq!(nothing.missing(Wanted { postgres: false, redis: false, python: false }), []);
     }
 }

@@ -45,6 +45,7 @@ pub(crate) fn advice(missing: &[Missing]) -> String {
         .map(|server| match server {
             Missing::Postgres => "PostgreSQL (initdb, postgres)",
             Missing::Redis => "Redis (redis-server or valkey-server)",
+            Missing::Python => "Python 3.10 or later with venv",
         })
         .collect();
     let packages =
@@ -67,6 +68,7 @@ fn debian_package(server: Missing) -> &'static str {
     match server {
         Missing::Postgres => "postgresql",
         Missing::Redis => "redis-server",
+        Missing::Python => "python3-venv",
     }
 }
 
@@ -74,6 +76,7 @@ fn fedora_package(server: Missing) -> &'static str {
     match server {
         Missing::Postgres => "postgresql-server",
         Missing::Redis => "valkey",
+        Missing::Python => "python3",
     }
 }
 
@@ -81,6 +84,7 @@ fn brew_package(server: Missing) -> &'static str {
     match server {
         Missing::Postgres => "postgresql@17",
         Missing::Redis => "redis",
+        Missing::Python => "python",
     }
 }
 

@@ -134,3 +134,25 @@ async fn a_secret_keys_fingerprints_and_may_change() {
     }
     assert_eq!(post_to(&with(&["two"]), "/orders", "keyed", "{}").await.status, 422, "a forgotten secret");
 }
+
+#[tokio::test]
+async fn a_route_may_have_an_identity_of_its_own() {
+    let world = World::new();
+    let everybody = "shared:registration".parse::<Identity>().unwrap();
+    let gate = world
+        .gate()
+        .route(Route::new("register", "POST /orders").unwrap().identity(everybody))
+        .route(Route::new("other", "POST /status/{status}").unwrap());
+    let app = world.app(gate);
+    let anonymous = |path: &str, key: &str| {
+        let mut request = request(path, Some(key), "{}");
+        request.headers_mut().remove("x-user");
+        request
+    };
+    let uuid = "3f1f9c1e-6f0a-4c3b-9b0f-0a1b2c3d4e5f";
+    assert_eq!(send(&app, anonymous("/orders", uuid)).await.status, 201);
+    assert!(send(&app, anonymous("/orders", uuid)).await.is_replay());
+    assert_eq!(send(&app, anonymous("/orders", "guessable")).await.problem(), "key-too-weak");
+    assert_eq!(send(&app, anonymous("/status/200", uuid)).await.status, 401);
+    assert_eq!(world.runs(), 1);
+}

@@ -6,6 +6,7 @@ mod identity;
 mod keys;
 mod outcomes;
 mod replays;
+mod restores;
 mod running;
 mod waiting;
 mod whole;

@@ -18,7 +18,7 @@ impl Default for Peers {
     /// This machine.
     fn default() -> Self {
         Self(vec![
-            Network { address: IpAddr::V4(Ipv4Addr::LOCALHOST), bits: 8 },
+            Network { address: IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), bits: 8 },
             Network { address: IpAddr::V6(Ipv6Addr::LOCALHOST), bits: 128 },
         ])
     }

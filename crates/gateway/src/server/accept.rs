@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rustls::ServerConfig;
@@ -23,7 +24,26 @@ const CONNECTIONS_MAX: usize = 1 << 24;
 pub(crate) struct Doors {
     closing: watch::Sender<bool>,
     open: Arc<Semaphore>,
+    count: Arc<AtomicUsize>,
     connections_max: usize,
+}
+
+/// A connection, as long as it is open.
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        metrics::gauge!("semel_gateway_connections").increment(1.0);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+        metrics::gauge!("semel_gateway_connections").decrement(1.0);
+    }
 }
 
 /// What the next connection is served with.
@@ -38,13 +58,14 @@ impl Doors {
         Self {
             closing: watch::Sender::new(false),
             open: Arc::new(Semaphore::new(connections_max)),
+            count: Arc::default(),
             connections_max,
         }
     }
 
     /// Connections that are open.
     pub(crate) fn open_connections(&self) -> usize {
-        self.connections_max - self.open.available_permits()
+        self.count.load(Ordering::Relaxed)
     }
 
     /// Accepts until [`Doors::close`].
@@ -78,9 +99,10 @@ impl Doors {
             let Terms { tls, limits } = terms();
             let closing = self.closing.subscribe();
             let connection = Connection { socket, peer, tls, limits, desk: desk.clone(), closing };
+            let counted = Counted::new(&self.count);
             tokio::spawn(async move {
                 connection.run().await;
-                drop(permit);
+                drop((counted, permit));
             });
         }
     }

@@ -1,24 +1,34 @@
-//! Small questions to other services, over a connection each: keys, checks and probes. Answers are bounded in size and
-//! time, and redirects are not followed.
+//! Small questions to other services: keys, checks and probes. Answers are bounded in size and time, and redirects are not
+//! followed.
 
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum_core::body::Body;
 use bytes::Bytes;
-use http::{HeaderMap, Request, StatusCode, Uri, header};
+use http::{HeaderMap, Method, Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Limited};
 
-use super::connect::{Connector, Sender};
-use super::{Target, Upstream};
+use super::{Activity, HostSent, NoAnswer, Pool, Target, Upstream};
 
 /// The longest answer that is read.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
+/// Questions that are with one service at a time.
+const ASKED_MAX: usize = 256;
 
 /// Asks one service.
+#[derive(Clone)]
 pub(crate) struct Fetcher {
-    connector: Connector,
+    pool: Arc<Pool>,
     target: Target,
     patience: Duration,
+}
+
+impl std::fmt::Debug for Fetcher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Fetcher").field("target", &self.target).finish_non_exhaustive()
+    }
 }
 
 /// What it answered.
@@ -33,33 +43,39 @@ impl Fetcher {
     ///
     /// # Errors
     /// The URL is not one, or the file of certificates cannot be read.
-    pub(crate) fn of(url: &Uri, ca: Option<std::path::PathBuf>, patience: Duration) -> Result<Self, String> {
+    pub(crate) fn of(url: &Uri, ca: Option<PathBuf>, patience: Duration) -> Result<Self, String> {
         let (Some(scheme), Some(authority)) = (url.scheme_str(), url.authority()) else {
             return Err(format!("{url} has no host"));
         };
         let target: Target =
             format!("{scheme}://{authority}").parse().map_err(|error: super::BadTarget| error.to_string())?;
-        let upstream = Upstream { connect_timeout: patience, ca, ..Upstream::at(target.clone()) };
-        Ok(Self { connector: Connector::new(&upstream)?, target, patience })
+        let upstream = Upstream {
+            timeout: patience,
+            connect_timeout: patience,
+            ca,
+            host: HostSent::Own,
+            connections_max: ASKED_MAX,
+            ..Upstream::at(target.clone())
+        };
+        Ok(Self { pool: Pool::new(upstream)?, target, patience })
     }
 
-    /// Asks, with a method, a path and headers.
-    pub(crate) async fn ask(&self, method: &str, path: &str, headers: HeaderMap) -> Result<Fetched, String> {
-        let asked = tokio::time::timeout(self.patience, self.exchange(method, path, headers)).await;
+    /// Asks for a path, with headers.
+    pub(crate) async fn ask(&self, path: &str, headers: HeaderMap) -> Result<Fetched, String> {
+        let asked = tokio::time::timeout(self.patience, self.exchange(path, headers)).await;
         asked.unwrap_or_else(|_| Err(format!("{} did not answer in time", self.target)))
     }
 
-    async fn exchange(&self, method: &str, path: &str, headers: HeaderMap) -> Result<Fetched, String> {
-        let mut request = Request::builder().method(method).uri(path);
-        if let Some(lines) = request.headers_mut() {
-            *lines = headers;
-            lines.insert(header::HOST, self.target.host_value());
-        }
-        let request = request.body(Body::empty()).map_err(|error| error.to_string())?;
-        let Sender::One(mut sender) = self.connector.connect().await? else {
-            return Err(format!("{} speaks HTTP/2 only", self.target));
-        };
-        let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
+    async fn exchange(&self, path: &str, mut headers: HeaderMap) -> Result<Fetched, String> {
+        headers.remove(header::HOST);
+        let mut request = Request::new(Body::empty());
+        *request.method_mut() = Method::GET;
+        *request.uri_mut() = path.parse().map_err(|_| format!("{path:?} is not a path"))?;
+        *request.headers_mut() = headers;
+        let answered = self.pool.send(request, &Activity::default()).await;
+        let response = answered.map_err(|no_answer| match no_answer {
+            NoAnswer::NotSent(why) | NoAnswer::Reset(why) | NoAnswer::TimedOut(why) => why,
+        })?;
         let (parts, body) = response.into_parts();
         let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await.map_err(|error| error.to_string())?;
         Ok(Fetched { status: parts.status, headers: parts.headers, body: body.to_bytes() })

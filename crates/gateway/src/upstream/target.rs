@@ -79,7 +79,8 @@ impl FromStr for Target {
         if authority.host().is_empty() || authority.as_str().ends_with(':') {
             return Err(bad("the host or its port is missing"));
         }
-        if authority.port().is_some() && authority.port_u16().is_none_or(|port| port == 0) {
+        let has_port = authority.as_str().len() > authority.host().len();
+        if has_port && authority.port_u16().is_none_or(|port| port == 0) {
             return Err(bad("the port is not one"));
         }
         let path = parts.path_and_query.unwrap_or_else(|| PathAndQuery::from_static("/"));

@@ -19,14 +19,20 @@ use serde::Deserialize;
 use super::values::{Bytes, LogTo, Match, OneOf, RedisUrl, Setting, Store, Text, Url, Word};
 use crate::exit::{Exit, Stop};
 
-/// The whole file.
+/// The whole file
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct File {
+    /// Where records are kept: `sqlite:PATH` or `postgres://…`. Default `sqlite:semel.db`.
     pub(crate) store: Option<Text<Store>>,
+    /// Who sends requests: `authorization`, `cookie:NAME`, `trusted:NAME`, `jwt:KEYS`, `check:URL` or
+    /// `shared:NAME`. Default `authorization`.
     pub(crate) identity: Option<Text<Identity>>,
+    /// The gateway: see `[gate]`.
     pub(crate) gate: Gate,
+    /// What every route takes over: see the settings of a route.
     pub(crate) defaults: Settings,
+    /// The routes, each under its stable name.
     pub(crate) route: BTreeMap<String, Settings>,
 }
 
@@ -66,33 +72,58 @@ macro_rules! layered {
 layered! {
     /// `[gate]`
     Gate {
+        /// Where clients connect. Default `127.0.0.1:7400`.
         listen: Text<SocketAddr>,
+        /// Where operators look; beyond the loopback it needs tokens. Default `127.0.0.1:7401`.
         admin: Text<SocketAddr>,
+        /// A file with the token of operators who may change things.
+        admin_token_file: PathBuf,
+        /// A file with the token of operators who may only look.
+        admin_read_token_file: PathBuf,
+        /// What stands behind the gate: a URL, or a table (see below).
         upstream: OneOf<Url, Upstream>,
+        /// `enforce`, or `observe`: nothing is changed, would-be duplicates are counted. Default `enforce`.
         mode: Text<Mode>,
+        /// The certificate that clients see. Without it the gate speaks plain HTTP.
         tls: Tls,
+        /// What clients and the gate may take: see below.
         limits: Limits,
+        /// Addresses or networks whose `trusted:NAME` header is believed. Default: the loopback.
         trusted_peers: Vec<String>,
+        /// Where requests are written down: `stderr`, `off` or a path. Default `stderr`.
         access_log: Text<LogTo>,
+        /// How long running requests are waited for at the end; then they are marked unknown. Default `30s`.
         drain: Text<Duration>,
+        /// Where limits are counted across gateways: `redis://…`. Without it, in the store.
         redis: Text<RedisUrl>,
+        /// How answers are protected where they are kept. Not together with `atomic` routes.
         at_rest: AtRest,
+        /// When expired records are removed: `every 1h` or `daily 03:00`. Default: as the profile says.
         sweep: Text<SweepWhen>,
+        /// The connection to PostgreSQL: see below.
         postgres: Postgres,
     }
 }
 
-/// `upstream = { url = "https://…", … }`
+/// `[gate.upstream]`
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Upstream {
+    /// The service, `http://…` or `https://…`.
     pub(crate) url: Text<Url>,
+    /// How long it may take to begin its answer, and be silent within it. Default `60s`.
     pub(crate) timeout: Option<Text<Duration>>,
+    /// How long a connection may take to open. Default `5s`.
     pub(crate) connect_timeout: Option<Text<Duration>>,
+    /// How long a stream without a key may be silent. Default `1h`.
     pub(crate) stream_idle: Option<Text<Duration>>,
+    /// A PEM file of authorities to trust instead of the usual ones.
     pub(crate) ca: Option<PathBuf>,
+    /// Whether HTTP/2 is spoken with it. Default `false`.
     pub(crate) http2: Option<bool>,
+    /// Which `Host` it is told: `client` (what the client sent) or `upstream`. Default `client`.
     pub(crate) host: Option<Text<HostWord>>,
+    /// Connections at most. Default `1024`.
     pub(crate) connections: Option<usize>,
 }
 
@@ -103,11 +134,13 @@ pub(crate) enum HostWord {
     Upstream,
 }
 
-/// `tls = { cert = "…", key = "…" }`
+/// `[gate.tls]`
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Tls {
+    /// The certificate chain, a PEM file. Read anew on SIGHUP.
     pub(crate) cert: PathBuf,
+    /// Its private key, a PEM file.
     pub(crate) key: PathBuf,
 }
 
@@ -115,80 +148,135 @@ pub(crate) struct Tls {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Limits {
+    /// How long a client may take to send its first bytes and its headers. Default `10s`.
     pub(crate) header_timeout: Option<Text<Duration>>,
+    /// How long a request's body may be silent. Default `60s`.
     pub(crate) body_timeout: Option<Text<Duration>>,
+    /// How long a connection without a request is kept. Default `75s`.
     pub(crate) idle_timeout: Option<Text<Duration>>,
+    /// How long a client may refuse to read its answer. Default `60s`.
     pub(crate) write_timeout: Option<Text<Duration>>,
+    /// Connections of clients at most. Default `10000`.
     pub(crate) connections: Option<usize>,
+    /// Header lines of a request at most. Default `100`.
     pub(crate) headers: Option<usize>,
+    /// Bytes of a request's headers at most. Default `64KiB`.
     pub(crate) header_bytes: Option<Text<Bytes>>,
+    /// HTTP/2 streams of one connection at most. Default `250`.
     pub(crate) streams: Option<u32>,
+    /// Keyed requests that run at a time; more are refused before they are claimed. Default `10000`.
     pub(crate) running: Option<usize>,
+    /// Requests that wait for another with their key, in all. Default `100000`.
     pub(crate) waiting: Option<usize>,
+    /// The same, for one key. Default `10000`.
     pub(crate) waiting_per_key: Option<usize>,
 }
 
-/// `at_rest = { keys = "…", compress = true }`
+/// `[gate.at_rest]`
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AtRest {
+    /// A file of keys, the first for writing, all for reading. Without it nothing is encrypted.
     pub(crate) keys: Option<PathBuf>,
+    /// Whether answers are compressed. Default `false`.
     pub(crate) compress: Option<bool>,
 }
 
-/// `postgres = { connections = 8, migrate = false }`
+/// `[gate.postgres]`
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Postgres {
+    /// Connections for requests. Default `8`.
     pub(crate) connections: Option<usize>,
+    /// Whether the schema is brought up to date at the start. Default `true`; otherwise `semel migrate` does it.
     pub(crate) migrate: Option<bool>,
+    pub(crate) ca: Option<PathBuf>,
 }
 
 layered! {
     /// `[defaults]` and every `[route.NAME]`.
     Settings {
+        /// Which requests the route covers: `POST /orders/{id}`, `PUT|PATCH /a`, `* /api/{rest*}`. Required in a
+        /// route.
         #[serde(rename = "match")]
         matches: Text<Match>,
+        /// Former names of the endpoint; keys known under them stay known.
         was: Vec<String>,
+        /// Who sends requests on this route, where that is another question than elsewhere.
+        identity: Text<Identity>,
+        /// The preset that the route starts from: `ietf`, `stripe`, `walker`, `agents`, `scores`, `feed` or `mesh`.
+        /// Default `ietf`.
         profile: Text<&'static Preset>,
+        /// `fenced`, or `atomic`: the handler calls `semel.settle()` in its own transaction.
         guarantee: Text<Guarantee>,
+        /// `required`, `optional` or `mint` (a key is made where there is none).
         key: Text<Presence>,
+        /// Where the key is, in order: `header:NAME`, `json:/pointer`.
         key_sources: Vec<Text<Source>>,
+        /// How it is written: `bare`, `sf-string` or `both`.
         key_syntax: Text<Syntax>,
+        /// What it may be: `uuid4-lower`, `uuid`, `token255`, `printable255`, `any255`, `ulid` or `regex:…`.
         key_format: Text<Format>,
+        /// Headers that must come with the key and are kept with the record.
         require_headers: Vec<Header>,
+        /// Which of `tenant`, `principal` and `endpoint` a key belongs to.
         scope: Vec<Text<ScopePart>>,
+        /// What makes two requests the same, a table; or `none`: it is not looked at.
         fingerprint: OneOf<NoneWord, Recipe>,
+        /// What another request under the same key gets, a table; or `ignore`.
         mismatch: OneOf<IgnoreWord, Refusal>,
+        /// While the first attempt runs: `wait 25s`, `reject 1s` (409 and `Retry-After`) or `accepted` (202).
         in_flight: Text<InFlight>,
+        /// When it is not known whether it took effect: `hold`, `forward`, `rerun` or `{ probe = "URL" }`.
         on_unknown: OneOf<OnUnknown, Probe>,
+        /// A 5xx that may have taken effect: `replay`, or `release` where the service rolls back on error.
         on_error: Text<OnError>,
+        /// A key that surely had no effect: `reclaim` or `sealed`.
         failed_key: Text<FailedKey>,
+        /// The form of refusals: `problem`, `envelope`, `error`, `message`, `text` or `mesh`.
         errors: Text<Form>,
+        /// How long clients may go on retrying with one key; record lifetimes follow from it.
         retry_window: Text<Duration>,
+        /// How far clocks may be apart.
         skew: Text<Duration>,
+        /// What is added to a record's lifetime for safety.
         margin: Text<Duration>,
+        /// A lifetime set by hand instead of `retry_window` + 2 × `skew` + `margin`.
         record_lifetime: Text<Duration>,
+        /// How long a released row stays for inspection. Without it, not at all.
         released_lifetime: Text<Duration>,
+        /// From when a lifetime counts: `created` or `settled`.
         lifetime_from: Text<Anchor>,
+        /// How long an expired record stays before it is swept.
         sweep_grace: Text<Duration>,
+        /// How long the clients of this route may hold a request back; the record must outlive it.
         max_age: Text<Duration>,
+        /// Requests of a principal: `100/1s`; known keys are answered all the same unless `refuses = "all"`.
         request_limit: OneOf<LimitWord, RequestLimit>,
+        /// New keys of a principal: `60/1h`. A retry is never charged.
         admission_limit: Text<Rate>,
+        /// Bytes of a keyed request's body at most; more is a 413.
         max_body: Text<Bytes>,
+        /// Bytes of an answer that are kept; more passes, and its retry is told `answer-not-kept`.
         max_response: Text<Bytes>,
+        /// How long a claim is exclusive without renewal, at least `1s`. Default `30s`.
         lease: Text<Duration>,
+        /// How long after its time-out a request that was sent may still take effect. Default `1m`.
         late_window: Text<Duration>,
+        /// Refuses actions that are too old or in the future: see below.
         guard: Guard,
+        /// Where the time of the first attempt comes from: `header` (`Idempotency-First-Sent`) or `uuid7`.
         age: Text<AgeFrom>,
     }
 }
 
-/// A header that must come with the key.
+/// `require_headers = [{ … }]`
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Header {
+    /// The header's name.
     pub(crate) name: String,
+    /// What its value may be, as `key_format`.
     pub(crate) format: Text<Format>,
 }
 
@@ -200,12 +288,15 @@ pub(crate) enum ScopePart {
     Endpoint,
 }
 
-/// What a fingerprint is made of.
+/// `fingerprint = { … }`
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Recipe {
+    /// Of `method`, `route`, `params`, `query`, `principal` and `body`.
     pub(crate) inputs: Option<Vec<Text<Input>>>,
+    /// JSON pointers: only these parts of the body count.
     pub(crate) include: Option<Vec<Text<Pointer>>>,
+    /// JSON pointers: these parts do not count.
     pub(crate) exclude: Option<Vec<Text<Pointer>>>,
 }
 
@@ -213,11 +304,13 @@ pub(crate) struct Recipe {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NoneWord;
 
-/// How a mismatch is refused.
+/// `mismatch = { … }`
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Refusal {
+    /// The status.
     pub(crate) status: Option<u16>,
+    /// What the refusal shows: `none`, `prefix8` or `payload-hashes`.
     pub(crate) reveal: Option<Text<Reveal>>,
 }
 
@@ -225,10 +318,12 @@ pub(crate) struct Refusal {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IgnoreWord;
 
-/// `{ probe = "URL" }`
+/// `on_unknown = { probe = "…" }`
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Probe {
+    /// A URL template with `{key}` and the path's parameters: 2xx means applied, 404 not applied, anything else
+    /// unknown.
     pub(crate) probe: Text<Url>,
 }
 
@@ -245,11 +340,13 @@ impl Setting for LimitWord {
     }
 }
 
-/// `{ rate = "100/1s", refuses = "all" }`
+/// `request_limit = { … }`
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RequestLimit {
+    /// The rate, such as `100/1s`.
     pub(crate) rate: Text<Rate>,
+    /// `unknown` (only unknown keys) or `all`.
     pub(crate) refuses: Text<Refuses>,
 }
 
@@ -260,15 +357,21 @@ pub(crate) enum Refuses {
     All,
 }
 
-/// The staleness guard.
+/// `guard = { … }`
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Guard {
+    /// JSON pointer to the time at which the user acted.
     pub(crate) generated_at: Text<Pointer>,
+    /// JSON pointer to the time at which the client sent it.
     pub(crate) submitted_at: Option<Text<Pointer>>,
+    /// How old an action may be.
     pub(crate) cap: Text<Duration>,
+    /// How far clocks may be apart, both ways.
     pub(crate) grace: Text<Duration>,
+    /// What the time of sending is for: `ignore`, `refuse` or `correct`.
     pub(crate) submitted: Option<Text<Submitted>>,
+    /// How far the time of sending may lie from the server's.
     pub(crate) submitted_gap: Option<Text<Duration>>,
 }
 
@@ -355,9 +458,12 @@ impl File {
 impl Settings {
     /// A route's name and its renames make no sense as defaults.
     pub(crate) fn refuse_in_defaults(&self) -> Result<(), String> {
-        match (&self.matches, &self.was) {
-            (None, None) => Ok(()),
-            (Some(_), _) | (_, Some(_)) => Err("defaults: `match` and `was` belong to a route".to_owned()),
+        match (&self.matches, &self.was, &self.identity) {
+            (None, None, None) => Ok(()),
+            (None, None, Some(_)) => Err("defaults: `identity` stands at the top, or in a route".to_owned()),
+            (Some(_), ..) | (_, Some(_), _) => {
+                Err("defaults: `match` and `was` belong to a route".to_owned())
+            }
         }
     }
 }

@@ -18,6 +18,10 @@ pub(crate) struct Gate {
     pub(crate) listen: SocketAddr,
     /// Where operators look.
     pub(crate) admin: SocketAddr,
+    /// The file of the token by which operators may read and change.
+    pub(crate) admin_token_file: Option<PathBuf>,
+    /// The file of the token by which they may only read.
+    pub(crate) admin_read_token_file: Option<PathBuf>,
     /// What stands behind the gate.
     pub(crate) upstream: Option<Upstream>,
     /// Whether anything is enforced.
@@ -65,10 +69,12 @@ pub(crate) struct AtRest {
 }
 
 /// The store in PostgreSQL.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Postgres {
     pub(crate) connections: usize,
     pub(crate) migrate: bool,
+    /// Whose certificates are believed, where the URL demands TLS.
+    pub(crate) ca: Option<PathBuf>,
 }
 
 impl Gate {
@@ -105,6 +111,8 @@ impl Gate {
         Ok(Self {
             listen,
             admin,
+            admin_token_file: gate.admin_token_file,
+            admin_read_token_file: gate.admin_read_token_file,
             upstream: gate.upstream.map(|upstream| of_upstream(&upstream)).transpose()?,
             mode: gate.mode.map(|mode| mode.0).unwrap_or_default(),
             tls: gate.tls.map(|tls| Certificates { cert: tls.cert, key: tls.key }),
@@ -119,6 +127,7 @@ impl Gate {
             postgres: Postgres {
                 connections: at_least_one("gate.postgres.connections", connections)?.unwrap_or(8),
                 migrate: postgres.and_then(|postgres| postgres.migrate).unwrap_or(true),
+                ca: postgres.and_then(|postgres| postgres.ca.clone()),
             },
         })
     }
@@ -136,6 +145,8 @@ impl Gate {
         let mut lines = vec![
             ("listen", self.listen.to_string()),
             ("admin", self.admin.to_string()),
+            ("admin_token_file", path_or_none(self.admin_token_file.as_deref())),
+            ("admin_read_token_file", path_or_none(self.admin_read_token_file.as_deref())),
             ("mode", mode_name(self.mode).to_owned()),
             (
                 "tls",
@@ -146,6 +157,7 @@ impl Gate {
             ("drain", show(self.drain)),
             ("redis", self.redis.as_deref().map_or_else(|| "none".to_owned(), redacted)),
             ("at_rest", self.at_rest.as_ref().map_or_else(|| "none".to_owned(), AtRest::describe)),
+            ("postgres", self.postgres.describe()),
             ("sweep", self.sweep.map_or_else(|| "as the profile says".to_owned(), describe_sweep)),
         ];
         let limits = &self.limits;
@@ -153,7 +165,7 @@ impl Gate {
             "limits",
             format!(
                 "header_timeout {}, body_timeout {}, idle_timeout {}, write_timeout {}, connections {}, headers {}, \
-                 header_bytes {}, streams {}",
+                 header_bytes {}, streams {}{}",
                 show(limits.header_timeout),
                 show(limits.body_timeout),
                 show(limits.idle_timeout),
@@ -161,7 +173,8 @@ impl Gate {
                 limits.connections_max,
                 limits.headers_max,
                 limits.header_bytes_max,
-                limits.streams_max
+                limits.streams_max,
+                self.bounds.describe()
             ),
         ));
         if let Some(upstream) = &self.upstream {
@@ -171,7 +184,7 @@ impl Gate {
                 HostSent::Own => "upstream",
             };
             lines.push((
-                "upstream",
+                "upstream_settings",
                 format!(
                     "{}, timeout {}, connect_timeout {}, stream_idle {}, http2 {}, host {host}, connections {}{ca}",
                     upstream.target,
@@ -187,6 +200,25 @@ impl Gate {
     }
 }
 
+fn path_or_none(path: Option<&std::path::Path>) -> String {
+    path.map_or_else(|| "none".to_owned(), |path| path.display().to_string())
+}
+
+impl Bounds {
+    fn describe(self) -> String {
+        let shown =
+            [("running", self.running), ("waiting", self.waiting), ("waiting_per_key", self.waiting_per_key)];
+        shown.iter().filter_map(|(name, given)| given.map(|given| format!(", {name} {given}"))).collect()
+    }
+}
+
+impl Postgres {
+    fn describe(&self) -> String {
+        let ca = self.ca.as_ref().map_or_else(String::new, |ca| format!(", ca {}", ca.display()));
+        format!("connections {}, migrate {}{ca}", self.connections, self.migrate)
+    }
+}
+
 impl AtRest {
     fn describe(&self) -> String {
         let keys = self.keys.as_ref().map(|keys| format!("encrypted by {}", keys.display()));
@@ -196,7 +228,7 @@ impl AtRest {
 }
 
 /// The word for a mode.
-pub(crate) fn mode_name(mode: Mode) -> &'static str {
+fn mode_name(mode: Mode) -> &'static str {
     match mode {
         Mode::Enforce => "enforce",
         Mode::Observe => "observe",

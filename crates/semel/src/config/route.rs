@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use semel_contract::fingerprint::Recipe;
+use semel_contract::identity::Identity;
 use semel_contract::key::{RequiredHeader, is_header_name};
 use semel_contract::profile::{self, FirstSent, OnUnknown, Profile, presets};
 use semel_contract::route::{Params, Pattern, SAFE_METHODS};
 use semel_contract::scope::ScopePolicy;
 use semel_contract::staleness::{Staleness, Submitted};
+use semel_gateway::Probes;
 
 use super::file::{self, AgeFrom, LimitWord, Refuses, ScopePart, Settings};
 use super::values::OneOf;
@@ -21,6 +23,8 @@ pub(crate) struct Route {
     pub(crate) was: Vec<String>,
     /// The requests it covers.
     pub(crate) pattern: Pattern,
+    /// Who sends them, where that is another question than elsewhere.
+    pub(crate) identity: Option<Identity>,
     /// Its settings.
     pub(crate) profile: Profile,
     /// The URL that is asked about unknown outcomes.
@@ -80,9 +84,13 @@ impl Route {
             Some(OneOf::Word(_)) | None => None,
         };
         let pattern = matches.0.pattern(&profile.methods)?;
+        if let Some(template) = &probe {
+            Probes::check(template, &pattern.params()).map_err(|error| format!("on_unknown: {error}"))?;
+        }
         let timing = Timing::of(&settings)?;
+        let identity = settings.identity.map(|identity| identity.0);
         let was = settings.was.unwrap_or_default();
-        Ok(Self { name: name.to_owned(), was, pattern, profile, probe, timing })
+        Ok(Self { name: name.to_owned(), was, pattern, identity, profile, probe, timing })
     }
 }
 

@@ -12,13 +12,13 @@ use semel_store::clock::SystemClock;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::admin::{Admin, admin_router};
+use super::admin::{self, Admin, admin_router};
 use super::sockets::Sockets;
-use super::{announce, notify, plan};
+use super::{announce, notify, plan, sockets};
 use crate::config::{self, Config, LogTo, Setting, Store, Variables};
 use crate::exit::{Exit, Stop};
+use crate::logging;
 use crate::store::{self, Backend, Opened};
-use crate::{logging, output_failed};
 
 /// Run the gate as a reverse proxy in front of a service.
 #[derive(Debug, Clone, clap::Args)]
@@ -37,6 +37,12 @@ pub(crate) struct Args {
     /// Where operators look. [default: 127.0.0.1:7401]
     #[arg(long, value_name = "ADDR")]
     pub(crate) admin: Option<SocketAddr>,
+    /// The file of the token by which operators may read and change; needed where others reach the admin address.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) admin_token_file: Option<PathBuf>,
+    /// The file of the token by which they may only read.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) admin_read_token_file: Option<PathBuf>,
     /// Where records are kept: sqlite:PATH or postgres://… [default: sqlite:semel.db]
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
@@ -70,6 +76,12 @@ impl Args {
         }
         config.gate.listen = self.listen.unwrap_or(config.gate.listen);
         config.gate.admin = self.admin.unwrap_or(config.gate.admin);
+        for (file, given) in [
+            (&mut config.gate.admin_token_file, &self.admin_token_file),
+            (&mut config.gate.admin_read_token_file, &self.admin_read_token_file),
+        ] {
+            *file = given.clone().or(file.take());
+        }
         if let Some(store) = &self.store {
             config.store = Store::read(store).map_err(usage("--store"))?;
         }
@@ -86,6 +98,7 @@ impl Args {
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
     logging::start();
+    sockets::raise_limit();
     let config = args.settings()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -100,7 +113,11 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
 async fn serve(args: &Args, config: Config) -> Result<Exit, Stop> {
     let failed =
         |what: &str, error: std::io::Error| Stop::new(Exit::Io, format!("failed to {what}: {error}"));
+    let metrics = admin::count();
     let sockets = Sockets::open(config.gate.listen, config.gate.admin)?;
+    // By where it listens, which for a socket that was handed over is not what the settings say.
+    let reached_at = sockets.admin.local_addr().map_err(|error| failed("listen", error))?;
+    let access = admin::access(&config, reached_at)?;
     let store = store::open(&config).await?;
     let plan = plan::plan(&config, args.require_key, &store)?;
     let gateway = Gateway::new(plan).map_err(|error| Stop::new(Exit::Config, error))?;
@@ -113,18 +130,17 @@ async fn serve(args: &Args, config: Config) -> Result<Exit, Stop> {
     for warning in config.warnings() {
         tracing::warn!("{warning}");
     }
-    let admin = Admin {
-        store: store.clone(),
-        gateway: gateway.clone(),
-        is_stopping: Arc::new(AtomicBool::new(false)),
-    };
+    let is_stopping = Arc::new(AtomicBool::new(false));
+    let admin = Admin { store: store.clone(), is_stopping, metrics, access };
     let operators = tokio::spawn(axum::serve(admin_listener, admin_router(&admin, &config)).into_future());
     let sweeper = sweeper(&config, &store);
     let accepting = gateway.clone();
     let clients = tokio::spawn(async move { accepting.serve(gate_listener).await });
 
     let text = announce::text(&config, args.require_key, listen, admin_address);
-    std::io::stdout().write_all(text.as_bytes()).map_err(|error| output_failed(&error))?;
+    if let Err(error) = std::io::stdout().write_all(text.as_bytes()) {
+        tracing::warn!(%error, "failed to write to standard output");
+    }
     notify::tell(notify::READY);
 
     let drain = signals.until_end(args, config, &store, &gateway).await;
@@ -147,7 +163,7 @@ async fn serve(args: &Args, config: Config) -> Result<Exit, Stop> {
     Ok(Exit::Success)
 }
 
-fn sweeper(config: &Config, store: &Opened) -> tokio::task::JoinHandle<()> {
+pub(crate) fn sweeper(config: &Config, store: &Opened) -> tokio::task::JoinHandle<()> {
     let profiles =
         || std::iter::once(&config.defaults).chain(config.routes.iter().map(|route| &route.profile));
     let mut sweep = config.defaults.sweep;
@@ -158,10 +174,9 @@ fn sweeper(config: &Config, store: &Opened) -> tokio::task::JoinHandle<()> {
 }
 
 /// Where the command line finds the process that owns a file: the second line of its lock file.
-fn note_admin_address(backend: &Backend, address: SocketAddr) {
+pub(crate) fn note_admin_address(backend: &Backend, address: SocketAddr) {
     let Backend::Sqlite(store) = backend else { return };
-    let text = format!("{}\n{address}\n", std::process::id());
-    if let Err(error) = std::fs::write(store.lock_file(), text) {
+    if let Err(error) = store.publish_admin(&address.to_string()) {
         tracing::warn!(%error, "failed to write down the admin address");
     }
 }

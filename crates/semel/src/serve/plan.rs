@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use http::HeaderName;
+use semel_contract::identity::Identity;
 use semel_contract::key::Presence;
 use semel_contract::profile::Profile;
 use semel_gate::{Gate, GateLayer, Route};
-use semel_gateway::{AccessLog, Callers, Plan, Upstream};
+use semel_gateway::{AccessLog, Callers, Peers, Plan, Probes, Upstream};
 
 use crate::config::{Config, LogTo, Mode, Timing};
 use crate::exit::{Exit, Stop};
@@ -40,9 +42,24 @@ pub(crate) fn plan(config: &Config, require_key: bool, store: &Opened) -> Result
         upstream,
         tls: config.gate.tls.clone(),
         limits: config.gate.limits.clone(),
-        trusted: callers.trusted(),
+        trusted: trusted(config),
         log,
     })
+}
+
+/// Headers that name users: they are taken from trusted peers only.
+fn trusted(config: &Config) -> Vec<(HeaderName, Peers)> {
+    let of_routes = config.routes.iter().filter_map(|route| route.identity.as_ref());
+    let named = |identity: &Identity| match identity {
+        Identity::Trusted(name) => HeaderName::try_from(name.as_str()).ok(),
+        Identity::Authorization
+        | Identity::Cookie(_)
+        | Identity::Jwt(_)
+        | Identity::Check(_)
+        | Identity::Shared(_) => None,
+    };
+    let names = std::iter::once(&config.identity).chain(of_routes).filter_map(named);
+    names.map(|name| (name, config.gate.trusted_peers.clone())).collect()
 }
 
 fn gate(
@@ -53,7 +70,8 @@ fn gate(
     upstream: &Upstream,
 ) -> Result<GateLayer, Stop> {
     let bad = |message: String| Stop::new(Exit::Config, message);
-    let mut gate = Gate::on(store.records.clone()).identity(callers).limiter(store::limiter(config)?);
+    let mut gate =
+        Gate::on(store.records.clone()).identity(callers).limiter(store::limiter(config, &store.backend)?);
     let bounds = config.gate.bounds;
     if let Some(max) = bounds.running {
         gate = gate.detached_max(max);
@@ -85,12 +103,22 @@ fn gate(
             gate = gate.route(timed(route.profile(required(&config.defaults)), config.timing));
         }
     }
+    let mut probes = Probes::default();
     for route in &config.routes {
+        if let Some(template) = &route.probe {
+            let named = |error: String| bad(format!("route.{}: {error}", route.name));
+            probes.add(&route.name, template, &route.pattern.params()).map_err(named)?;
+        }
         let profile = if require_key { required(&route.profile) } else { route.profile.clone() };
-        let named = Route::new(&route.name, &route.pattern.to_string()).map_err(bad)?;
+        let mut named = Route::new(&route.name, &route.pattern.to_string()).map_err(bad)?;
+        named = named.was(route.was.iter().cloned());
+        if let Some(identity) = &route.identity {
+            let callers = Callers::new(identity, config.gate.trusted_peers.clone());
+            named = named.identity(callers.map_err(|error| bad(format!("route.{}: {error}", route.name)))?);
+        }
         gate = gate.route(timed(named.profile(profile), route.timing));
     }
-    gate.build().map_err(|error| bad(error.to_string()))
+    gate.probe(probes).build().map_err(|error| bad(error.to_string()))
 }
 
 fn required(profile: &Profile) -> Profile {

@@ -44,6 +44,18 @@ impl Sockets {
     }
 }
 
+/// Lets this process open as many descriptors as the system allows it: every client is one.
+pub(crate) fn raise_limit() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the pointer is to a live rlimit.
+    let is_read = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0;
+    if is_read && limit.rlim_cur < limit.rlim_max {
+        limit.rlim_cur = limit.rlim_max;
+        // SAFETY: the pointer is to a live rlimit. Where this is refused, the old limit holds.
+        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+    }
+}
+
 fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener, Stop> {
     TcpListener::bind(address).map_err(|error| {
         let what_to_do = match error.kind() {

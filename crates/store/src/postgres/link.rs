@@ -11,6 +11,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, Transaction};
 
 use super::clock::{Jump, Seen, ServerClock};
+use crate::admin::PoolUse;
 use crate::claims::StoreError;
 use crate::clock::boot_time;
 
@@ -79,6 +80,13 @@ impl Link {
         self.transactions.load(Ordering::Relaxed)
     }
 
+    /// How busy the connections for requests are.
+    pub(super) fn pool_use(&self) -> PoolUse {
+        let status = self.pool.status();
+        let idle = status.available;
+        PoolUse { idle, used: status.size.saturating_sub(idle), waiting: status.waiting }
+    }
+
     /// The latest time seen.
     pub(super) fn last_seen(&self) -> Timestamp {
         self.clock.last()
@@ -132,6 +140,12 @@ impl Link {
         let wire = self.wire(&self.side).await?;
         self.transactions.fetch_add(1, Ordering::Relaxed);
         wire.query(self, sql, values).await
+    }
+
+    /// How many connections for requests are in use, and how many there may be.
+    pub(super) fn connections(&self) -> (usize, usize) {
+        let status = self.pool.status();
+        (status.size.saturating_sub(status.available), status.max_size)
     }
 
     /// A connection for a transaction of several statements.

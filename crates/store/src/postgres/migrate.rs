@@ -22,6 +22,12 @@ const MIGRATIONS: &[Migration] = &[
     Migration { number: 2, name: "settle", sql: include_str!("migrations/0002_settle.sql"), works_for: 1 },
     Migration { number: 3, name: "roles", sql: include_str!("migrations/0003_roles.sql"), works_for: 1 },
     Migration { number: 4, name: "budgets", sql: include_str!("migrations/0004_budgets.sql"), works_for: 3 },
+    Migration {
+        number: 5,
+        name: "operating",
+        sql: include_str!("migrations/0005_operating.sql"),
+        works_for: 3,
+    },
 ];
 
 /// The lock under which migrations are applied: "semel" in ASCII.
@@ -44,6 +50,42 @@ struct Applied {
     number: i32,
     checksum: String,
     works_for: i32,
+}
+
+/// One migration, as an operator sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Its number.
+    pub number: i32,
+    /// Its name.
+    pub name: &'static str,
+    /// What it does, as SQL.
+    pub sql: &'static str,
+}
+
+/// What there is to migrate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The newest migration that is applied; 0 where there is none.
+    pub found: i32,
+    /// The newest that this release knows.
+    pub known: i32,
+    /// What is missing, in order.
+    pub missing: Vec<Step>,
+}
+
+/// What would be applied. Changes nothing.
+pub(super) async fn plan(client: &Client) -> Result<Plan, ConnectError> {
+    let applied = applied(client).await?;
+    check(&applied)?;
+    let is_missing = |migration: &&Migration| !applied.iter().any(|row| row.number == migration.number);
+    let step =
+        |migration: &Migration| Step { number: migration.number, name: migration.name, sql: migration.sql };
+    Ok(Plan {
+        found: applied.iter().map(|row| row.number).max().unwrap_or(0),
+        known: newest(),
+        missing: MIGRATIONS.iter().filter(is_missing).map(step).collect(),
+    })
 }
 
 /// Checks the schema, and applies what is missing where that is allowed. Applied before is left alone.

@@ -15,6 +15,7 @@ use super::patience::Patience;
 use super::rows::{entry, fence_of, guarantee_number, pack, state_number, stored_nonce, stored_number};
 use super::settle::Write;
 use super::sql::{self, entry, timed};
+use crate::admin::action;
 use crate::claims::{
     About, Answer, Claimed, Entry, Id, Resolution, Resolved, Sealed, Settlement, StoreError, Wish,
 };
@@ -85,8 +86,8 @@ WITH gone AS (
 ), unleased AS (
     DELETE FROM semel.lease WHERE fence = $1::bigint
 )
-INSERT INTO semel.audit (at, action, actor, fence, reason, count)
-VALUES ($7::bigint, 'resolve', $11::text, $12::text, $13::text, 1)";
+INSERT INTO semel.audit (at, action, actor, fence, reason, count, hash)
+VALUES ($7::bigint, $14::text, $11::text, $12::text, $13::text, 1, $15::bytea)";
 
 const REMOVE: &str = "DELETE FROM semel.record WHERE fence = $1::bigint";
 
@@ -97,6 +98,10 @@ VALUES (nextval('semel.fence'), 0, $1::bytea, $2::bytea, $3::text, $4::text, $5:
     $8::smallint, $9::bigint, $9::bigint, $9::bigint, $9::bigint, $9::bigint + $10::bigint, $11::bigint,
     $12::bytea, $13::text)
 ON CONFLICT DO NOTHING RETURNING fence";
+
+const NOTE_SEAL: &str = "
+INSERT INTO semel.audit (at, action, actor, fence, reason, count, hash)
+VALUES ($1::bigint, $2::text, $3::text, $4::text, $5::text, 1, $6::bytea)";
 
 /// A record that nobody else can write until the transaction ends.
 struct Locked {
@@ -229,6 +234,10 @@ pub(super) async fn resolve(
         tx.roll_back().await;
         return Ok(Resolved::NotUnknown);
     };
+    let done = match resolution {
+        Resolution::Applied(_) => action::RESOLVE_APPLIED,
+        Resolution::NotApplied => action::RESOLVE_NOT_APPLIED,
+    };
     let settlement = match resolution {
         Resolution::Applied(Some(answer)) => Settlement::Settle(answer),
         Resolution::Applied(None) => Settlement::Unkept(Answer {
@@ -260,6 +269,8 @@ pub(super) async fn resolve(
             &by,
             &fence.to_string(),
             &reason,
+            &done,
+            &id.hash().as_slice(),
         ],
     )
     .await?;
@@ -268,12 +279,16 @@ pub(super) async fn resolve(
     Ok(Resolved::Done)
 }
 
-/// Cancels a key that has not taken effect.
+/// Who does something by hand, and why.
+type By<'a> = Option<(&'a str, &'a str)>;
+
+/// Cancels a key that has not taken effect; on the trail, where somebody does it by hand.
 pub(super) async fn seal(
     core: &Core,
     id: &Id,
     about: &About,
     lifetime: &Lifetime,
+    by: By<'_>,
 ) -> Result<Sealed, Trouble> {
     for _ in 0..SEAL_ROUNDS_MAX {
         let (known, now) = core.look_up(id).await.map_err(Trouble::Refused)?;
@@ -281,7 +296,7 @@ pub(super) async fn seal(
         if let Some(entry) = known.filter(|entry| !is_free(Standing::of(Some(&entry.record), now))) {
             return Ok(Sealed::Known(Box::new(entry)));
         }
-        if let Some(sealed) = seal_once(core, id, about, lifetime).await? {
+        if let Some(sealed) = seal_once(core, id, about, lifetime, by).await? {
             return Ok(sealed);
         }
     }
@@ -306,19 +321,20 @@ async fn seal_once(
     id: &Id,
     about: &About,
     lifetime: &Lifetime,
+    by: By<'_>,
 ) -> Result<Option<Sealed>, Trouble> {
     let mut wire = core.link.connection().await?;
     let tx = wire.begin(&core.link).await?;
-    let now = match lock(&tx, id).await? {
+    let (now, before) = match lock(&tx, id).await? {
         Some(Locked { entry, now }) if is_free(Standing::of(Some(&entry.record), now)) => {
             tx.query(REMOVE, &[&stored_number(entry.record.fence)]).await?;
-            now
+            (now, Some(entry.record.fence.to_string()))
         }
         Some(Locked { entry, .. }) => {
             tx.roll_back().await;
             return Ok(Some(Sealed::Known(Box::new(entry))));
         }
-        None => tx.run(sql::TIME, &[]).await?.now,
+        None => (tx.run(sql::TIME, &[]).await?.now, None),
     };
     let hash = id.hash();
     let sealed = tx
@@ -344,6 +360,10 @@ async fn seal_once(
     if sealed.is_empty() {
         tx.roll_back().await;
         return Ok(None);
+    }
+    if let Some((by, reason)) = by {
+        let at = now.millis();
+        tx.query(NOTE_SEAL, &[&at, &action::SEAL, &by, &before, &reason, &hash.as_slice()]).await?;
     }
     tx.commit().await?;
     core.announce(hash);

@@ -282,6 +282,9 @@ macro_rules! list {
 /// All entries after a fence number ($4), by state ($5), endpoint ($6) and time ($7); at most $8.
 pub const LIST: &str = list!("");
 
+/// The same of what is open only: claims and unknown outcomes, which have an index of their own.
+pub const LIST_OPEN: &str = list!("AND r.state IN (1, 5)");
+
 /// Those of one principal ($9).
 pub const LIST_OF_PRINCIPAL: &str = list!("AND r.principal = $9::text");
 
@@ -292,6 +295,8 @@ pub const FORGET: &str = timed!(
         SELECT r.fence FROM semel.record r WHERE r.principal = $4::text AND r.state IN (2, 3, 4, 6)
         ORDER BY r.fence LIMIT $5::bigint FOR UPDATE OF r
     ) RETURNING hash
+), counts AS (
+    DELETE FROM semel.stale WHERE principal = $4::text
 ), audited AS (
     INSERT INTO semel.audit (at, action, actor, reason, count)
     SELECT t.now, 'forget', $6::text, 'erasure of a principal', (SELECT count(*) FROM gone) FROM t

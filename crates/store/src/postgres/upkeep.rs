@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Weak;
 use std::time::Duration;
 
-use semel_contract::record::Fence;
+use semel_contract::record::{Fence, State};
 use semel_contract::time::Timestamp;
 use tokio_postgres::Row;
 
@@ -131,6 +131,7 @@ pub(super) async fn list(core: &Core, filter: &Filter) -> Result<Vec<Entry>, Sto
             values.push(principal);
             sql::LIST_OF_PRINCIPAL
         }
+        None if matches!(filter.state, Some(State::Claimed | State::Unknown)) => sql::LIST_OPEN,
         None => sql::LIST,
     };
     let answer = core.link.read(sql, &values).await?;

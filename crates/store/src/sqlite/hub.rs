@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use semel_contract::restore::Restore;
 use semel_contract::time::Timestamp;
 
 use super::checkpoint::Checkpointer;
@@ -29,6 +30,8 @@ pub(super) struct Hub {
     pub(super) health: Health,
     pub(super) faults: Faults,
     pub(super) held: Mutex<Live>,
+    /// Restores from backups, as they are written.
+    pub(super) restores: Mutex<Vec<Restore>>,
 }
 
 impl Hub {

@@ -16,7 +16,27 @@ const LOCK_FILE_BYTES_MAX: u64 = 4096;
 pub struct FileLock {
     path: PathBuf,
     // Closing the file gives the lock back.
-    _file: File,
+    file: File,
+}
+
+/// Who owns a database file, as far as its lock file tells.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Owner {
+    /// The process.
+    pub process: Option<u32>,
+    /// Where it can be asked about the store.
+    pub admin: Option<String>,
+}
+
+/// Reads the lock file beside `database`. It says who took the lock last; only the attempt to open the store tells
+/// whether that process still has it.
+pub fn owner(database: &Path) -> std::io::Result<Owner> {
+    let mut text = String::new();
+    let path = beside(&super::connect::canonical(database)?);
+    File::open(path)?.take(LOCK_FILE_BYTES_MAX).read_to_string(&mut text)?;
+    let mut lines = text.lines().map(str::trim);
+    let process = lines.next().and_then(|line| line.parse().ok());
+    Ok(Owner { process, admin: lines.next().filter(|line| !line.is_empty()).map(str::to_owned) })
 }
 
 impl FileLock {
@@ -37,7 +57,16 @@ impl FileLock {
         file.set_len(0)?;
         file.seek(SeekFrom::Start(0))?;
         writeln!(file, "{}", std::process::id())?;
-        Ok(Self { path, _file: file })
+        Ok(Self { path, file })
+    }
+
+    /// Writes down where the owner can be asked. Whoever reads at the same time sees the old content or the new one.
+    pub(super) fn publish(&self, address: &str) -> std::io::Result<()> {
+        let content = format!("{}\n{}\n", std::process::id(), address.trim());
+        let mut file = &self.file;
+        file.seek(SeekFrom::Start(0))?;
+        file.write_all(content.as_bytes())?;
+        file.set_len(content.len() as u64)
     }
 
     /// Where the lock file is.

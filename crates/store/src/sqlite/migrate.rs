@@ -8,14 +8,17 @@ use super::error::OpenError;
 
 /// One file.
 struct Migration {
+    name: &'static str,
     sql: &'static str,
     /// The oldest version whose release still works once this one is applied: at most the one before.
     works_for: i64,
 }
 
 /// Every migration, the first one leading to version 1.
-const MIGRATIONS: &[Migration] =
-    &[Migration { sql: include_str!("migrations/0001_records.sql"), works_for: 1 }];
+const MIGRATIONS: &[Migration] = &[
+    Migration { name: "records", sql: include_str!("migrations/0001_records.sql"), works_for: 1 },
+    Migration { name: "operating", sql: include_str!("migrations/0002_operating.sql"), works_for: 1 },
+];
 
 /// The newest schema version that this release knows.
 pub(super) const VERSION_KNOWN: i64 = MIGRATIONS.len() as i64;
@@ -23,6 +26,28 @@ pub(super) const VERSION_KNOWN: i64 = MIGRATIONS.len() as i64;
 /// The version in the file, and the oldest whose release still works with it.
 const VERSION: &str = "schema_version";
 const WORKS_FOR: &str = "schema_works_for";
+
+/// The schema of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Version {
+    /// The version that the file has; 0 where it has none, or is not there.
+    pub found: i64,
+    /// The newest version that this release knows.
+    pub known: i64,
+    /// What is missing in between, by number and name.
+    pub missing: Vec<(i64, &'static str)>,
+}
+
+/// Which schema a file has. Changes nothing, and does not ask who owns the file.
+pub fn version(path: &std::path::Path) -> Result<Version, OpenError> {
+    let found = match path.try_exists()? {
+        true => check(&super::connect::for_reading(path)?)?,
+        false => 0,
+    };
+    let all = (1..).zip(MIGRATIONS).map(|(number, migration)| (number, migration.name));
+    let missing = all.filter(|(number, _)| *number > found).collect();
+    Ok(Version { found, known: VERSION_KNOWN, missing })
+}
 
 /// Refuses a file of a later release that this one does not understand; otherwise says which schema it has.
 pub(super) fn check(connection: &Connection) -> Result<i64, OpenError> {

@@ -10,9 +10,11 @@ use semel_contract::record::{Fence, Guarantee, Record, State};
 use semel_contract::time::Timestamp;
 
 use super::error::Fault;
+use super::ledger;
 use super::row::Kept;
 use super::table::{self, AuditRow};
 use super::turn::Turn;
+use crate::admin::{Audited, action};
 use crate::claims::{
     About, Answer, Claimed, Entry, Id, Resolution, Resolved, Sealed, Settlement, Swept, Wish, Written, expiry,
 };
@@ -170,12 +172,12 @@ pub(super) fn resolve(
     };
     let Some(mut kept) = turn.find(id)?.filter(is_unknown) else { return Ok(Resolved::NotUnknown) };
     let (settlement, action) = match &word.resolution {
-        Resolution::Applied(Some(answer)) => (Settlement::Settle(answer.clone()), "resolved as applied"),
-        Resolution::Applied(None) => (Settlement::Unkept(no_answer()), "resolved as applied"),
+        Resolution::Applied(Some(answer)) => (Settlement::Settle(answer.clone()), action::RESOLVE_APPLIED),
+        Resolution::Applied(None) => (Settlement::Unkept(no_answer()), action::RESOLVE_APPLIED),
         Resolution::NotApplied if now < kept.entry.late_until => {
             return Ok(Resolved::TooEarly { until: kept.entry.late_until });
         }
-        Resolution::NotApplied => (Settlement::Release, "resolved as not applied"),
+        Resolution::NotApplied => (Settlement::Release, action::RESOLVE_NOT_APPLIED),
     };
     kept.entry.record.fence = turn.next_fence(fence.nonce);
     let row = AuditRow {
@@ -263,15 +265,19 @@ pub(super) fn sweep(
 /// Erases at most `limit` finished records of a principal, and leaves an audit row that does not name it.
 pub(super) fn forget(turn: &mut Turn<'_>, principal: &str, by: &str, limit: u32) -> Result<u64, Fault> {
     let gone = table::forget(turn.connection(), principal, limit)?;
-    let row = AuditRow {
+    ledger::forget_stale(turn.connection(), principal)?;
+    let count = gone.len() as u64;
+    let row = Audited {
+        number: 0,
         at: turn.now(),
         actor: by.to_owned(),
-        action: format!("forgot {} records of a principal", gone.len()),
+        action: action::FORGET.to_owned(),
+        hash: None,
         fence: None,
         reason: String::new(),
+        count,
     };
-    table::audit(turn.connection(), &row, None)?;
-    let count = gone.len() as u64;
+    ledger::note(turn.connection(), &row)?;
     gone.into_iter().for_each(|hash| turn.wake(hash));
     Ok(count)
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use semel_contract::profile::Lifetime;
 use semel_contract::record::Fence;
+use semel_contract::restore::Restore;
 use semel_contract::time::Timestamp;
 use tokio::sync::oneshot;
 
@@ -178,6 +179,19 @@ impl ClaimStore for SqliteStore {
 
     fn ready(&self) -> Reply<'_, ()> {
         Box::pin(ready(self.hub.health.check()))
+    }
+
+    fn restores(&self) -> Reply<'_, Vec<Restore>> {
+        let restores = self.hub.restores.lock().expect("a list is only copied").clone();
+        Box::pin(ready(Ok(restores)))
+    }
+
+    fn log_sweep(&self, swept: Swept, took: Duration) -> Reply<'_, ()> {
+        self.log_one_sweep(swept, took)
+    }
+
+    fn count_stale<'a>(&'a self, tenant: Option<&'a str>, principal: &'a str) -> Reply<'a, ()> {
+        self.count_one_stale(tenant, principal)
     }
 
     fn hints(&self) -> &Hints {

@@ -244,9 +244,24 @@ pub(super) fn set_meta(connection: &Connection, name: &str, value: i64) -> rusql
 mod tests {
     use super::*;
 
+    /// What the planner is told of a table with a million records, of a thousand principals.
+    const A_MILLION: &str = "ANALYZE; INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES
+        ('semel_record', 'semel_record_hash', '1000000 1'), ('semel_record', 'semel_record_rotation', '1000000 1'),
+        ('semel_record', 'semel_record_expiry', '1000000 10'),
+        ('semel_record', 'semel_record_principal', '1000000 1000'),
+        ('semel_claim', 'semel_claim_hash', '100 1'), ('semel_claim', 'semel_claim_rotation', '100 1');
+        ANALYZE sqlite_schema";
+
     fn plan(sql: &str) -> String {
         let mut connection = Connection::open_in_memory().expect("a database in memory");
         super::super::migrate::migrate(&mut connection).expect("the schema is well formed");
+        let without = explained(&connection, sql);
+        connection.execute_batch(A_MILLION).expect("statistics can be written");
+        assert_eq!(explained(&connection, sql), without, "statistics do not change the plan");
+        without
+    }
+
+    fn explained(connection: &Connection, sql: &str) -> String {
         let mut statement =
             connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("the statement is well formed");
         let lines = statement.raw_query().mapped(|row| row.get::<_, String>(3));

@@ -13,9 +13,9 @@ use semel_contract::key::{Format, Key};
 use semel_contract::profile::{Lifetime, presets};
 use semel_contract::record::{Fence, Guarantee};
 use semel_contract::scope::Scope;
-use semel_store::conformance::Fixture;
+use semel_store::conformance::{AdminFixture, Fixture};
 use semel_store::postgres::{Options, PostgresStore};
-use semel_store::{About, Answer, ClaimStore, Claimed, Entry, Id, Settlement, Wish};
+use semel_store::{About, AdminStore, Answer, ClaimStore, Claimed, Entry, Id, Settlement, Wish};
 use tokio_postgres::{Client, NoTls};
 
 const VARIABLE: &str = "SEMEL_TEST_POSTGRES";
@@ -158,6 +158,12 @@ impl Fixture for Postgres {
             self.client.execute(sql, &[&millis]).await.expect("the clock is set");
             true
         })
+    }
+}
+
+impl AdminFixture for Postgres {
+    fn admin(&self) -> Arc<dyn AdminStore> {
+        Arc::clone(&self.store) as _
     }
 }
 

@@ -5,9 +5,9 @@ use tokio_postgres::Client;
 
 use crate::fixture::{Database, postgres};
 
-const ROWS: i64 = 50_000;
+const ROWS: i64 = 1_000_000;
 /// The number of the newest migration.
-const NEWEST: i32 = 4;
+const NEWEST: i32 = 5;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn migrations_are_applied_once_also_by_many_at_a_time() {
@@ -132,6 +132,7 @@ async fn what_runs_often_reads_no_table_from_end_to_end() {
         ),
         ("sweep", sql::SWEEP_EXPIRED, "0, 100".to_owned()),
         ("list", sql::LIST, "100, NULL, NULL, NULL, 50".to_owned()),
+        ("list of what is open", sql::LIST_OPEN, "100, 5::smallint, NULL, NULL, 50".to_owned()),
         ("list of a principal", sql::LIST_OF_PRINCIPAL, "0, NULL, NULL, NULL, 50, 'p7'".to_owned()),
         ("forget", sql::FORGET, "'p7', 1000, 'carol'".to_owned()),
         (
@@ -160,6 +161,8 @@ async fn what_runs_often_reads_no_table_from_end_to_end() {
             }
         }
     }
+    let open = plan(&here.client, sql::LIST_OPEN, "100, 5::smallint, NULL, NULL, 50").await;
+    assert!(open.contains("record_open"), "settled records are not read:\n{open}");
     let sweep = plan(&here.client, sql::SWEEP_EXPIRED, "0, 100").await;
     assert!(sweep.contains("record_expires_at") && !sweep.contains("Sort"), "in order of expiry:\n{sweep}");
 }

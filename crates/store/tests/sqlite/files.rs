@@ -212,3 +212,15 @@ async fn a_file_of_an_older_release_is_upgraded_without_loss() {
     drop(store);
     drop(SqliteStore::open(&path, Arc::new(SystemClock)).expect("an upgrade is made once"));
 }
+
+#[tokio::test]
+async fn a_restore_outlives_its_process() {
+    use semel_contract::restore::Undated;
+    use semel_contract::time::Timestamp;
+    let sqlite = Sqlite::new();
+    let backup_at = Timestamp::from_millis(1_700_000_000_000);
+    let told = sqlite.store.restored(backup_at, Undated::Unknown, "carol", "disk died").await;
+    let restores = vec![told.expect("the store answers")];
+    let sqlite = sqlite.reopened();
+    assert_eq!(sqlite.store.restores().await, Ok(restores));
+}

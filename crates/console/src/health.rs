@@ -1,0 +1,85 @@
+//! Whether the process lives, whether it can serve, and what it counts. Ready speaks of serving: a store whose clock is
+//! frozen still answers, expires nothing, and is ready; `/readyz` and `/metrics` tell.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::{StatusCode, header};
+use semel_contract::record;
+use semel_store::Filter;
+use serde_json::{Value, json};
+
+use crate::Console;
+use crate::listing::listed;
+use crate::prometheus::gauge;
+
+/// How long the store may take to say that it is ready.
+const READY_WITHIN: Duration = Duration::from_secs(2);
+/// Unknown outcomes that are counted; more are as alarming.
+const UNKNOWN_MAX: u32 = 1000;
+
+pub(crate) async fn healthz() -> Json<Value> {
+    Json(json!({"status": "ok"}))
+}
+
+pub(crate) async fn readyz(State(console): State<Console>) -> Response {
+    let why = match console.reluctance.as_ref().and_then(|reluctance| reluctance()) {
+        Some(why) => Err(why),
+        None => console.is_ready().await,
+    };
+    match why {
+        Ok(clock_frozen) => Json(json!({"status": "ready", "clock_frozen": clock_frozen})).into_response(),
+        Err(why) => {
+            let body = json!({"status": "not ready", "reason": why});
+            (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], Json(body)).into_response()
+        }
+    }
+}
+
+pub(crate) async fn metrics(State(console): State<Console>) -> Response {
+    let mut text = console.metrics.as_ref().map(crate::Metrics::render).unwrap_or_default();
+    console.measure_store(&mut text).await;
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+}
+
+impl Console {
+    /// Whether the store answers in time, and then whether its clock is frozen.
+    async fn is_ready(&self) -> Result<bool, String> {
+        let asked = async {
+            self.store.ready().await?;
+            self.store.clock().await
+        };
+        match tokio::time::timeout(READY_WITHIN, asked).await {
+            Ok(Ok(clock)) => Ok(clock.jump_millis.is_some()),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err("the store does not answer in time".to_owned()),
+        }
+    }
+
+    /// What is read from the store when it is asked for.
+    async fn measure_store(&self, text: &mut String) {
+        let frozen = self.is_ready().await;
+        gauge(text, "semel_store_ready", "gauge", &[("", f64::from(u8::from(frozen.is_ok())))]);
+        if let Some(pool) = self.store.pool() {
+            let (idle, used) = (pool.idle as f64, pool.used as f64);
+            let connections = [("state=\"idle\"", idle), ("state=\"used\"", used)];
+            gauge(text, "semel_store_pool_connections", "gauge", &connections);
+            gauge(text, "semel_store_pool_waiting", "gauge", &[("", pool.waiting as f64)]);
+        }
+        let Ok(frozen) = frozen else { return };
+        gauge(text, "semel_store_clock_frozen", "gauge", &[("", f64::from(u8::from(frozen)))]);
+        let unknown = Filter { state: Some(record::State::Unknown), limit: UNKNOWN_MAX, ..Filter::default() };
+        let listed = tokio::time::timeout(READY_WITHIN, async {
+            let now = self.store.clock().await?.now;
+            listed(&*self.store, &unknown, now).await.map(|found| (found, now))
+        });
+        if let Ok(Ok((found, now))) = listed.await {
+            gauge(text, "semel_store_unknown_records", "gauge", &[("", found.len() as f64)]);
+            let oldest = found.iter().map(|entry| now.millis_since(entry.record.created_at)).max();
+            let seconds = oldest.unwrap_or(0) as f64 / 1000.0;
+            gauge(text, "semel_store_unknown_oldest_seconds", "gauge", &[("", seconds)]);
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! What an operator sees: an admin API over a store, health, and metrics. Needs a store and nothing else, so that a gate
+//! inside another program can be looked into as well:
+//!
+//! ```
+//! # use std::sync::Arc;
+//! # use semel_store::{clock::SystemClock, memory::MemoryStore};
+//! use semel_console::{Access, Console};
+//!
+//! let store = Arc::new(MemoryStore::new(Arc::new(SystemClock)));
+//! let access = Access::on("127.0.0.1:7401".parse().unwrap(), None, None).unwrap();
+//! let admin: axum::Router = Console::on(store, access).router();
+//! ```
+//!
+//! 1. `/healthz` and `/readyz` say whether the process lives and whether it can serve; `/openapi.json` describes the rest.
+//! 2. `/metrics` and every `GET` below `/v1` need a token, the full or the read-only one, unless none is set.
+//! 3. Every `POST` below `/v1` needs the full token, unless none is set, and leaves a row in the audit trail that names
+//!    who did it.
+//!
+//! An address that is not loopback is refused without a token. On loopback without a token, the `Host` must be loopback
+//! too, and a foreign `Origin` is refused: a web page that an operator happens to open must not reach this.
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod access;
+mod ask;
+mod health;
+mod history;
+mod listing;
+mod openapi;
+mod prometheus;
+mod records;
+mod refusal;
+mod resolve;
+mod routes;
+mod upkeep;
+mod view;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_store::AdminStore;
+
+pub use access::{Access, AccessError, Token};
+pub use openapi::document;
+pub use prometheus::{Metrics, NAMES};
+
+/// How long a record that was resolved by hand is kept, unless the resolution says otherwise. Longer than any client
+/// retries does no harm; shorter would let a late retry run again.
+pub const RESOLVED_KEPT: Duration = Duration::from_secs(30 * 86_400);
+
+/// Says why this process does not want to be sent requests, if it does not.
+type Reluctance = dyn Fn() -> Option<String> + Send + Sync;
+
+/// The admin API of one store.
+#[derive(Clone)]
+pub struct Console {
+    store: Arc<dyn AdminStore>,
+    access: Arc<Access>,
+    metrics: Option<Metrics>,
+    reluctance: Option<Arc<Reluctance>>,
+    resolved_kept: Duration,
+}
+
+impl std::fmt::Debug for Console {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Console").field("access", &self.access).finish_non_exhaustive()
+    }
+}
+
+impl Console {
+    /// The admin API of this store, for those whom `access` lets in.
+    pub fn on(store: Arc<dyn AdminStore>, access: Access) -> Self {
+        let access = Arc::new(access);
+        Self { store, access, metrics: None, reluctance: None, resolved_kept: RESOLVED_KEPT }
+    }
+
+    /// Also shows what this process counts, at `/metrics`.
+    #[must_use]
+    pub fn metrics(mut self, metrics: Metrics) -> Self {
+        self.metrics = Some(metrics);
+        self
+    }
+
+    /// Not ready while this says why, such as during a shutdown.
+    #[must_use]
+    pub fn unready_while(mut self, why: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
+        self.reluctance = Some(Arc::new(why));
+        self
+    }
+
+    /// Keeps resolved records at least this long; never shorter than [`RESOLVED_KEPT`].
+    #[must_use]
+    pub fn resolved_kept(mut self, kept: Duration) -> Self {
+        self.resolved_kept = kept.max(RESOLVED_KEPT);
+        self
+    }
+
+    /// The routes.
+    pub fn router(self) -> axum::Router {
+        routes::router(self)
+    }
+}

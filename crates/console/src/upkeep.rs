@@ -1,0 +1,136 @@
+//! Keeping a store in order by hand: sweep, forget, restores, the clock.
+
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::{Extension, Json};
+use http::StatusCode;
+use semel_contract::profile::presets;
+use semel_contract::restore::Undated;
+use semel_contract::time::{Timestamp, parse_duration};
+use semel_store::admin::{Note, action, sweep_all};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::Console;
+use crate::access::Caller;
+use crate::ask::{self, Told};
+use crate::refusal::Refusal;
+use crate::view;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Sweeping {
+    grace: Option<String>,
+    reason: Option<String>,
+}
+
+/// Removes what has expired, now.
+pub(crate) async fn sweep(
+    State(console): State<Console>,
+    Extension(caller): Extension<Caller>,
+    Told(told): Told<Sweeping>,
+) -> Result<Json<Value>, Refusal> {
+    let grace = told.grace.as_deref().map_or(Ok(Duration::ZERO), parse_duration);
+    let grace = grace.map_err(|error| Refusal::bad(format!("grace: {error}")))?;
+    let clock = console.store.clock().await?;
+    let swept = sweep_all(&*console.store, presets::ietf().sweep.batch, grace, true).await?;
+    let note = Note {
+        actor: caller.actor,
+        action: action::SWEEP,
+        reason: told.reason.unwrap_or_default(),
+        count: swept.removed,
+    };
+    console.store.note(&note).await?;
+    let mut shown = view::swept(&swept);
+    shown["clock_frozen"] = json!(clock.jump_millis.is_some());
+    Ok(Json(shown))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Forgetting {
+    principal: String,
+}
+
+/// Erases the finished records of a principal.
+pub(crate) async fn forget(
+    State(console): State<Console>,
+    Extension(caller): Extension<Caller>,
+    Told(told): Told<Forgetting>,
+) -> Result<Json<Value>, Refusal> {
+    if told.principal.is_empty() {
+        return Err(Refusal::bad("principal: say whose records are to be erased"));
+    }
+    let forgotten = console.store.forget(&told.principal, &caller.actor).await?;
+    let filter = semel_store::Filter { principal: Some(told.principal), limit: 1000, ..Default::default() };
+    let left = console.store.list(&filter).await?.len();
+    Ok(Json(json!({"forgotten": forgotten, "left": left})))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Restoring {
+    backup_time: String,
+    #[serde(default)]
+    trust_undated: bool,
+    reason: Option<String>,
+}
+
+/// Says that the store was restored from a backup.
+pub(crate) async fn restored(
+    State(console): State<Console>,
+    Extension(caller): Extension<Caller>,
+    Told(told): Told<Restoring>,
+) -> Result<Json<Value>, Refusal> {
+    let backup_at = Timestamp::parse(&told.backup_time)
+        .map_err(|error| Refusal::bad(format!("backup_time={:?}: {error}", told.backup_time)))?;
+    let now = console.store.clock().await?.now;
+    if backup_at > now {
+        let why = format!("backup_time={backup_at} lies in the future; the store's time is {now}");
+        return Err(Refusal::bad(why));
+    }
+    let undated = if told.trust_undated { Undated::Trusted } else { Undated::Unknown };
+    let reason = format!("backup of {backup_at}, undated keys {}", undated.name());
+    let reason = match told.reason.map(|reason| reason.trim().to_owned()).filter(|it| !it.is_empty()) {
+        Some(given) => format!("{reason}: {given}"),
+        None => reason,
+    };
+    let restore = console.store.restored(backup_at, undated, &caller.actor, &reason).await?;
+    Ok(Json(view::restore(&restore)))
+}
+
+pub(crate) async fn restores(State(console): State<Console>) -> Result<Json<Value>, Refusal> {
+    let restores = console.store.restores().await?;
+    Ok(Json(json!({"restores": restores.iter().map(view::restore).collect::<Vec<_>>()})))
+}
+
+pub(crate) async fn clock(State(console): State<Console>) -> Result<Json<Value>, Refusal> {
+    let clock = console.store.clock().await?;
+    Ok(Json(json!({
+        "now": clock.now.to_string(),
+        "frozen": clock.jump_millis.is_some(),
+        "jump_ms": clock.jump_millis,
+    })))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Confirming {
+    reason: Option<String>,
+}
+
+/// Confirms a jump of the clock.
+pub(crate) async fn confirm_clock(
+    State(console): State<Console>,
+    Extension(caller): Extension<Caller>,
+    Told(told): Told<Confirming>,
+) -> Result<Json<Value>, Refusal> {
+    let reason = ask::reason(told.reason)?;
+    if console.store.clock().await?.jump_millis.is_none() {
+        let why = "the clock has not jumped: there is nothing to confirm";
+        return Err(Refusal::new(StatusCode::CONFLICT, "clock-not-frozen", why));
+    }
+    console.store.confirm_jump(&caller.actor, &reason).await?;
+    clock(State(console)).await
+}

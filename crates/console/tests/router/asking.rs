@@ -1,0 +1,106 @@
+//! What is shown.
+
+use super::*;
+
+#[tokio::test]
+async fn records_are_listed_by_state_principal_route_and_age() {
+    let world = World::new();
+    let (_, settled) = world.settled("alice", "a").await;
+    let (_, unknown) = world.unknown("bob", "b").await;
+    world.clock.advance(Duration::from_secs(3600));
+    let (_, claimed) = world.claim("alice", "c").await;
+    let router = world.open();
+    let list = async |query: &str| ids(&get(&router, &format!("/v1/records{query}")).await);
+    let (settled, unknown, claimed) = (id_of(settled), id_of(unknown), id_of(claimed));
+    assert_eq!(list("").await, [settled.clone(), unknown.clone(), claimed.clone()]);
+    assert_eq!(list("?state=unknown").await, [unknown.clone()]);
+    assert_eq!(list("?principal=alice").await, [settled.clone(), claimed.clone()]);
+    assert_eq!(list("?route=pay&older_than=30m").await, [settled.clone(), unknown.clone()]);
+    assert_eq!(list("?route=other").await, [] as [String; 0]);
+    let page = get(&router, "/v1/records?limit=2").await;
+    let next = page.json()["next"].as_str().unwrap().to_owned();
+    assert_eq!((ids(&page), next.clone()), (vec![settled, unknown.clone()], unknown));
+    let last = get(&router, &format!("/v1/records?limit=2&after={next}")).await;
+    assert_eq!((ids(&last), &last.json()["next"]), (vec![claimed], &Value::Null));
+    let unmarked = list("?state=unknown").await.len();
+    world.clock.advance(Duration::from_secs(31));
+    assert_eq!(list("?state=unknown").await.len(), unmarked + 1, "a lapsed claim is unknown, marked or not");
+    assert_eq!(list("?state=claimed").await, [] as [String; 0]);
+    for bad in ["state=lost", "older_than=soon", "limit=0", "limit=5000", "after=x", "sate=unknown"] {
+        let seen = get(&router, &format!("/v1/records?{bad}")).await;
+        assert_eq!(seen.refusal(), (400, "bad-request".to_owned()), "{bad}");
+    }
+}
+
+#[tokio::test]
+async fn a_record_is_shown_with_its_timeline_and_without_its_proof() {
+    let world = World::new();
+    let (_, fence) = world.unknown("alice", "k").await;
+    let router = world.open();
+    let seen = get(&router, &format!("/v1/records/{}", fence.number)).await;
+    let shown = seen.json();
+    assert_eq!(
+        (&shown["state"], &shown["key"], &shown["route"]),
+        (&json!("unknown"), &json!("k"), &json!("pay"))
+    );
+    let lines: Vec<String> = shown["timeline"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|line| line["what"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(lines[0], "claimed by request request-of-k");
+    assert!(lines.iter().any(|line| line.contains("`not-applied` is accepted after it")), "{lines:?}");
+    assert!(!seen.text.contains("5ec2e700"), "the nonce is the holder's proof: {}", seen.text);
+    assert_eq!(get(&router, "/v1/records/999").await.refusal(), (404, "no-such-record".to_owned()));
+    assert_eq!(get(&router, "/v1/records/k").await.refusal(), (400, "bad-request".to_owned()));
+}
+
+#[tokio::test]
+async fn a_search_finds_ids_requests_and_keys() {
+    let world = World::new();
+    let (_, first) = world.settled("alice", "2").await;
+    let (_, second) = world.settled("bob", "2").await;
+    let router = world.open();
+    let search = async |text: &str| ids(&get(&router, &format!("/v1/search?q={text}")).await);
+    assert_eq!(second.number, 2, "the key of both is also the id of one");
+    let both = [id_of(second), id_of(first)];
+    assert_eq!(search("2").await, both, "each once");
+    assert_eq!(search("request-of-2").await, [id_of(first), id_of(second)]);
+    assert_eq!(search("nothing").await, [] as [String; 0]);
+    assert_eq!(get(&router, "/v1/search?q=").await.status, 400);
+}
+
+#[tokio::test]
+async fn readiness_is_about_serving() {
+    let world = World::new();
+    let ready = get(&world.open(), "/readyz").await;
+    assert_eq!((ready.status, &ready.json()["clock_frozen"]), (200, &json!(false)));
+    world.clock.set_wall_off(86_400_000);
+    let frozen = get(&world.open(), "/readyz").await;
+    assert_eq!((frozen.status, &frozen.json()["clock_frozen"]), (200, &json!(true)), "it still serves");
+    let access = Access::on("127.0.0.1:1".parse().unwrap(), None, None).unwrap();
+    let leaving = Console::on(Arc::clone(&world.store) as _, access)
+        .unready_while(|| Some("shutting down".to_owned()))
+        .router();
+    let leaving_seen = get(&leaving, "/readyz").await;
+    assert_eq!((leaving_seen.status, &leaving_seen.json()["reason"]), (503, &json!("shutting down")));
+    assert_eq!(get(&leaving, "/healthz").await.status, 200, "it lives");
+}
+
+#[tokio::test]
+async fn metrics_tell_of_the_store_and_name_nobody() {
+    let world = World::new();
+    world.unknown("alice-the-principal", "the-key").await;
+    world.clock.advance(Duration::from_secs(90));
+    let text = get(&world.open(), "/metrics").await.text;
+    for line in [
+        "semel_store_ready 1",
+        "semel_store_clock_frozen 0",
+        "semel_store_unknown_records 1",
+        "semel_store_unknown_oldest_seconds 90",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    }
+    assert!(!text.contains("alice") && !text.contains("the-key"), "{text}");
+}

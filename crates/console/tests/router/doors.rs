@@ -1,0 +1,104 @@
+//! Who is let in.
+
+use super::*;
+
+fn with(method: &str, path: &str, headers: &[(&str, &str)]) -> Request<Body> {
+    let mut request = Request::builder().method(method).uri(path);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    request.body(Body::empty()).unwrap()
+}
+
+#[tokio::test]
+async fn reading_takes_a_token_and_changing_the_full_one() {
+    let router = World::new().closed();
+    let ask = async |method: &str, path: &str, token: Option<&str>| {
+        let authorization = token.map(|token| format!("Bearer {token}"));
+        let headers: Vec<(&str, &str)> = [("host", "ops.example")]
+            .into_iter()
+            .chain(authorization.as_deref().map(|value| ("authorization", value)))
+            .collect();
+        send(&router, with(method, path, &headers)).await
+    };
+    for path in ["/v1/records", "/metrics", "/v1/audit", "/v1/nowhere"] {
+        let seen = ask("GET", path, None).await;
+        assert_eq!(seen.refusal(), (401, "token-needed".to_owned()), "{path}");
+        assert_eq!(seen.headers["www-authenticate"], "Bearer");
+        assert_eq!(ask("GET", path, Some("another-token-of-length")).await.status, 401);
+    }
+    for token in [FULL, READ] {
+        assert_eq!(ask("GET", "/v1/records", Some(token)).await.status, 200);
+        assert_eq!(ask("GET", "/metrics", Some(token)).await.status, 200);
+    }
+    for path in ["/healthz", "/readyz", "/openapi.json"] {
+        assert_eq!(ask("GET", path, None).await.status, 200, "{path} shows nothing of a store");
+    }
+    let routes = semel_console::document();
+    let changing = routes["paths"].as_object().unwrap().iter().filter(|(_, path)| path["post"].is_object());
+    let mut tried = 0;
+    for (path, _) in changing {
+        let seen = ask("POST", &path.replace("{id}", "1"), Some(READ)).await;
+        assert_eq!(seen.refusal(), (403, "read-only".to_owned()), "{path}");
+        tried += 1;
+    }
+    assert_eq!(tried, 6, "every way to change something was tried");
+    assert_eq!(ask("POST", "/v1/sweep", Some(FULL)).await.status, 200);
+}
+
+#[tokio::test]
+async fn bodies_take_the_full_token() {
+    let world = World::new();
+    let (_, fence) = world.settled("alice", "k").await;
+    let router = world.closed();
+    let path = format!("/v1/records/{}?body=true", fence.number);
+    let ask = async |token: &str| {
+        let authorization = format!("Bearer {token}");
+        send(&router, with("GET", &path, &[("host", "x"), ("authorization", &authorization)])).await
+    };
+    assert_eq!(ask(READ).await.status, 403);
+    assert_eq!(ask(FULL).await.json()["answer"]["body_base64"], "c2VjcmV0");
+    let plain = get(&world.open(), &format!("/v1/records/{}", fence.number)).await;
+    assert!(!plain.text.contains("c2VjcmV0") && !plain.text.contains("secret"), "{}", plain.text);
+}
+
+#[tokio::test]
+async fn a_page_of_somebody_else_reaches_nothing() {
+    let router = World::new().open();
+    let refused = async |headers: &[(&str, &str)]| {
+        let mut codes = Vec::new();
+        for (method, path) in [("GET", "/v1/records"), ("POST", "/v1/sweep"), ("GET", "/readyz")] {
+            codes.push(send(&router, with(method, path, headers)).await.refusal());
+        }
+        codes.dedup();
+        assert_eq!(codes.len(), 1, "{codes:?}");
+        codes.remove(0)
+    };
+    let host = (421, "host-not-allowed".to_owned());
+    assert_eq!(refused(&[("host", "rebound.example:7401")]).await, host);
+    assert_eq!(refused(&[]).await, host);
+    assert_eq!(refused(&[("host", "localhost"), ("host", "rebound.example")]).await, host);
+    let origin = (403, "origin-not-allowed".to_owned());
+    assert_eq!(refused(&[("host", "localhost:7401"), ("origin", "https://evil.example")]).await, origin);
+    assert_eq!(refused(&[("host", "localhost:7401"), ("origin", "http://localhost:3000")]).await, origin);
+    assert_eq!(refused(&[("host", "localhost:7401"), ("origin", "null")]).await, origin);
+    let own = [("host", "localhost:7401"), ("origin", "http://localhost:7401")];
+    assert_eq!(send(&router, with("GET", "/v1/records", &own)).await.status, 200);
+    // A form of a page sends its own types without asking first.
+    let form = request("POST", "/v1/sweep").header("content-type", "text/plain").body(Body::from("{}"));
+    assert_eq!(send(&router, form.unwrap()).await.refusal(), (415, "not-json".to_owned()));
+}
+
+#[tokio::test]
+async fn the_trail_says_by_which_door_somebody_came() {
+    let world = World::new();
+    post(&world.open(), "/v1/sweep", empty()).await;
+    assert_eq!(latest(&world.open()).await["actor"], "carol (loopback)");
+    let authorization = format!("Bearer {FULL}");
+    let headers = [("host", "x"), ("authorization", authorization.as_str())];
+    send(&world.closed(), with("POST", "/v1/sweep", &headers)).await;
+    assert_eq!(latest(&world.open()).await["actor"], "full token");
+    let long = "x".repeat(200);
+    let nobody = with("POST", "/v1/sweep", &[("host", "localhost"), ("semel-actor", &long)]);
+    assert_eq!(send(&world.open(), nobody).await.refusal(), (400, "bad-actor".to_owned()));
+}

@@ -1,0 +1,35 @@
+//! A store that does not answer.
+
+use semel_store::sqlite::SqliteStore;
+
+use super::*;
+
+#[tokio::test]
+async fn a_store_that_is_away_is_said_and_nothing_is_claimed_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Arc::new(TestClock::default());
+    let store = Arc::new(SqliteStore::open(folder.path().join("semel.db"), clock as _).unwrap());
+    let access = Access::on("127.0.0.1:7401".parse().unwrap(), None, None).unwrap();
+    let router = Console::on(Arc::clone(&store) as _, access).router();
+    assert_eq!(get(&router, "/readyz").await.status, 200);
+    store.faults().hold_recovery(true);
+    store.faults().lose_next_commit(false);
+    let unsure = post(&router, "/v1/forget", json!({"principal": "alice"})).await;
+    assert_eq!(unsure.refusal(), (503, "commit-unknown".to_owned()), "whether it was done is not known");
+    let away = get(&router, "/readyz").await;
+    assert_eq!((away.status, &away.json()["status"]), (503, &json!("not ready")), "{}", away.text);
+    assert_eq!(away.headers["retry-after"], "1");
+    assert_eq!(get(&router, "/healthz").await.status, 200, "the process lives");
+    assert_eq!(get(&router, "/v1/records").await.refusal(), (503, "store-unavailable".to_owned()));
+    let metrics = get(&router, "/metrics").await;
+    assert!(metrics.status == 200 && metrics.text.contains("semel_store_ready 0"), "{}", metrics.text);
+    assert!(!metrics.text.contains("semel_store_unknown_records"), "what is not known is not shown");
+    store.faults().hold_recovery(false);
+    for _ in 0..100 {
+        if get(&router, "/readyz").await.status == 200 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("it is ready again once the store is");
+}

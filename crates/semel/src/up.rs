@@ -1,0 +1,268 @@
+//! `semel up`: everything in one command: the demo shop, the gate before it, a page that shows what happens, on one
+//! embedded database. Owns what is started and in which order; the parts are in `stack`.
+
+mod counts;
+mod page;
+pub(crate) mod stack;
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use semel_console::Metrics;
+use semel_contract::time::parse_duration;
+use tokio::net::TcpListener;
+
+use crate::client;
+use crate::demo::Shop;
+use crate::exit::{Exit, Stop};
+use crate::serve::admin::{self, Admin, admin_router};
+use crate::serve::gate::note_admin_address;
+use crate::{logging, output_failed};
+use page::{Command, Facts, Page};
+use stack::{Running, Served};
+
+/// How long work that is under way is waited for at the end.
+const DRAIN: Duration = Duration::from_secs(30);
+
+const DETAILS: &str = "\
+Without --upstream a demo shop is started behind the gate, and the page is at / of the gate's address. With --upstream the \
+gate stands before that service, whose paths are all its own, and the page has an address of its own (--page).
+
+Orders and records lie in the folder of --data and are there again at the next start. SIGTERM or Ctrl-C ends it in good \
+order; a second one ends it at once.";
+
+/// Start everything in one command: a demo shop, the gate before it, and a page that shows what happens.
+#[derive(Debug, clap::Args)]
+#[command(after_help = DETAILS)]
+pub(crate) struct Args {
+    /// A service of yours to stand before, instead of the demo shop.
+    #[arg(long, value_name = "URL")]
+    upstream: Option<String>,
+    /// Where the gate listens; port 0 is any free one.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7400")]
+    listen: SocketAddr,
+    /// Where operators look: metrics, health, readiness. On this machine only.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7401")]
+    admin: SocketAddr,
+    /// Where the page is, with --upstream. On this machine only.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7402")]
+    page: SocketAddr,
+    /// The folder for the database; it is created.
+    #[arg(long, value_name = "DIR", default_value = "semel-data")]
+    data: PathBuf,
+    /// How long an order takes in the demo shop.
+    #[arg(long, default_value = "50ms", value_parser = duration, conflicts_with = "upstream")]
+    delay: Duration,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    parse_duration(text).map_err(|error| error.to_string())
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
+    for (flag, address) in [("--admin", args.admin), ("--page", args.page)] {
+        if !address.ip().is_loopback() {
+            let why = "it asks nobody for a credential, and so listens on this machine only";
+            return Err(Stop::new(Exit::Usage, format!("{flag} {address}: {why}")));
+        }
+    }
+    logging::start();
+    client::block_on(up(args))
+}
+
+async fn up(args: &Args) -> Result<Exit, Stop> {
+    let mut signals = Signals::listen()?;
+    create(&args.data)?;
+    let metrics = admin::count();
+    let listener = stack::bind(args.listen, "--listen").await?;
+    let operators = stack::bind(args.admin, "--admin").await?;
+    let addresses = Addresses { gate: local(&listener)?, admin: local(&operators)? };
+    let prepared = stack::prepare(&args.data).await?;
+    let page = |facts, shop| Page {
+        facts,
+        shop,
+        store: Arc::clone(&prepared.store.records),
+        metrics: metrics.clone(),
+    };
+    let (upstream, beside, welcome) = match &args.upstream {
+        None => demo(args, addresses, page).await?,
+        Some(url) => service(args, url, addresses, page).await?,
+    };
+    let gate = prepared.before(&upstream, listener)?;
+    let is_stopping = Arc::new(AtomicBool::new(false));
+    let admin = stack::serve(operators, for_operators(&gate, &is_stopping, addresses.admin, metrics)?);
+    say(&welcome)?;
+    signals.next().await;
+    is_stopping.store(true, Ordering::Relaxed);
+    say("ending; what is under way is finished first\n")?;
+    tokio::select! {
+        biased;
+        left = gate.stop(DRAIN) => match left {
+            0 => {}
+            left => say(&format!("{left} requests were not finished: their outcome is marked unknown\n"))?,
+        },
+        () = signals.next() => return Err(Stop::new(Exit::Io, "ended at once, as asked twice")),
+    }
+    beside.stop();
+    admin.stop();
+    Ok(Exit::Success)
+}
+
+/// Where clients and operators connect.
+#[derive(Clone, Copy)]
+struct Addresses {
+    gate: SocketAddr,
+    admin: SocketAddr,
+}
+
+/// The service's URL, what was started beside the gate, and what is said about it all.
+type Started = (String, Served, String);
+
+/// The shop and the page, both behind the gate.
+async fn demo(
+    args: &Args,
+    addresses: Addresses,
+    page: impl Fn(Facts, Option<Shop>) -> Page,
+) -> Result<Started, Stop> {
+    let shop = Shop::open(Some(&args.data.join("shop.db")), args.delay)
+        .map_err(|error| Stop::new(Exit::Io, format!("failed to open the demo shop: {error}")))?;
+    let listener = stack::bind(SocketAddr::from(([127, 0, 0, 1], 0)), "the demo shop").await?;
+    let url = format!("http://{}", local(&listener)?);
+    let commands = demo_commands(addresses.gate, &client::uuid()?);
+    let facts = facts(args, addresses, &url, commands);
+    let welcome = welcome(&facts, &format!("http://{}/", addresses.gate));
+    let routes = shop.router().merge(page(facts, Some(shop)).router());
+    Ok((url, stack::serve(listener, routes), welcome))
+}
+
+/// Somebody's own service behind the gate, and the page beside it.
+async fn service(
+    args: &Args,
+    url: &str,
+    addresses: Addresses,
+    page: impl Fn(Facts, Option<Shop>) -> Page,
+) -> Result<Started, Stop> {
+    let listener = stack::bind(args.page, "--page").await?;
+    let page_url = format!("http://{}/", local(&listener)?);
+    let commands = upstream_commands(addresses, &client::uuid()?);
+    let facts = facts(args, addresses, url, commands);
+    let welcome = welcome(&facts, &page_url);
+    Ok((url.to_owned(), stack::serve(listener, page(facts, None).router()), welcome))
+}
+
+fn facts(args: &Args, addresses: Addresses, upstream: &str, commands: Vec<Command>) -> Facts {
+    let data = std::path::absolute(&args.data).unwrap_or_else(|_| args.data.clone());
+    Facts {
+        gate: format!("http://{}", addresses.gate),
+        upstream: upstream.to_owned(),
+        admin: format!("http://{}/", addresses.admin),
+        data: data.display().to_string(),
+        demo: args.upstream.is_none(),
+        commands,
+    }
+}
+
+/// What operators see, as on any gate.
+fn for_operators(
+    gate: &Running,
+    is_stopping: &Arc<AtomicBool>,
+    address: SocketAddr,
+    metrics: Metrics,
+) -> Result<Router, Stop> {
+    note_admin_address(&gate.store.backend, address);
+    let access = admin::access(&gate.config, address)?;
+    let admin = Admin { store: gate.store.clone(), is_stopping: Arc::clone(is_stopping), metrics, access };
+    Ok(admin_router(&admin, &gate.config))
+}
+
+const KEYED: &str = "-H 'Authorization: Bearer demo' -H 'Content-Type: application/json'";
+
+fn demo_commands(gate: SocketAddr, key: &str) -> Vec<Command> {
+    let order = |amount: u32| {
+        let body = format!(r#"{{"item":"tea","amount":{amount}}}"#);
+        format!("curl -i http://{gate}/orders {KEYED} -H 'Idempotency-Key: \"{key}\"' -d '{body}'")
+    };
+    vec![
+        Command { words: "Order tea. Send it as often as you like: it is one order.", line: order(5) },
+        Command { words: "The same key for another order is refused.", line: order(6) },
+        Command { words: "See what has happened.", line: format!("curl http://{gate}/effects") },
+    ]
+}
+
+fn upstream_commands(addresses: Addresses, key: &str) -> Vec<Command> {
+    let Addresses { gate, admin } = addresses;
+    let keyed = format!("{KEYED} -H 'Idempotency-Key: \"{key}\"' -d '{{}}'");
+    vec![
+        Command {
+            words: "Send a request of your service under a key, twice: the second answer is the first one again.",
+            line: format!("curl -i http://{gate}/ {keyed}"),
+        },
+        Command {
+            words: "Without a key it passes as if there were no gate.",
+            line: format!("curl -i http://{gate}/"),
+        },
+        Command { words: "See what was counted.", line: format!("curl http://{admin}/metrics") },
+    ]
+}
+
+fn welcome(facts: &Facts, page: &str) -> String {
+    let service = if facts.demo { "the demo shop" } else { "your service" };
+    let mut text = format!(
+        "semel stands before {service}\n\n\
+         \x20 page       {page}\n\
+         \x20 gate       {}\n\
+         \x20 service    {}   (bare; clients use the gate)\n\
+         \x20 admin      {}\n\
+         \x20 data       {}\n",
+        facts.gate, facts.upstream, facts.admin, facts.data
+    );
+    for Command { words, line } in &facts.commands {
+        text.push_str(&format!("\n{words}\n  {line}\n"));
+    }
+    text.push_str("\nCtrl-C ends it; what was recorded stays.\n");
+    text
+}
+
+fn say(text: &str) -> Result<(), Stop> {
+    let mut stdout = std::io::stdout();
+    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(|error| output_failed(&error))
+}
+
+fn create(folder: &Path) -> Result<(), Stop> {
+    std::fs::create_dir_all(folder)
+        .map_err(|error| Stop::new(Exit::Io, format!("failed to create {}: {error}", folder.display())))
+}
+
+fn local(listener: &TcpListener) -> Result<SocketAddr, Stop> {
+    listener.local_addr().map_err(|error| Stop::new(Exit::Io, format!("failed to listen: {error}")))
+}
+
+/// The signals that ask for an end.
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn listen() -> Result<Self, Stop> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let failed = |error| Stop::new(Exit::Io, format!("failed to listen for signals: {error}"));
+        Ok(Self {
+            terminate: signal(SignalKind::terminate()).map_err(failed)?,
+            interrupt: signal(SignalKind::interrupt()).map_err(failed)?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}

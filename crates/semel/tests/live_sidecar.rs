@@ -1,0 +1,175 @@
+//! The Python services of `examples/gateway-sidecar` behind a real gateway: an unmodified one, on SQLite and on PostgreSQL
+//! with two gateways, and one that settles in its own transaction and is killed at every step together with its gateway.
+//! Needs the PostgreSQL and the Python of `cargo xtask test`.
+
+mod sidecar;
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use sidecar::{Database, Gateway, Service, answer, example, uuid};
+
+/// A request of a caller with a credential.
+fn call(address: &str, method: &str, path: &str, key: &str, body: &Value) -> (u16, String, Value) {
+    let headers = format!("Authorization: Bearer me\r\nX-Idempotency-Key: {key}\r\n");
+    answer(address, method, path, &headers, &body.to_string()).expect("the gateway answers")
+}
+
+fn effects(service: &Service) -> Value {
+    answer(&service.address, "GET", "/api/effects", "", "").expect("the service answers").2["effects"].clone()
+}
+
+/// Everything that an unmodified service must see, whichever gateway a request comes through.
+fn covers_the_whole_api(service: &Service, gateways: &[&Gateway]) {
+    let through = |turn: usize| gateways[turn % gateways.len()].address.as_str();
+    let routes = [
+        ("POST", "/api/dwellers/7/act", "act"),
+        ("POST", "/api/dwellers/7/heartbeat", "heartbeat"),
+        ("POST", "/api/stories", "story"),
+        ("POST", "/api/proposals", "proposal"),
+        ("POST", "/api/review/story/3/feedback", "feedback"),
+        ("PUT", "/api/anything/else", "other"),
+    ];
+    for (method, path, name) in routes {
+        let before = effects(service)[name].as_u64().unwrap_or(0);
+        let (key, body) = (uuid(), json!({"text": name}));
+        let first = call(through(0), method, path, &key, &body);
+        let second = call(through(1), method, path, &key, &body);
+        assert_eq!((first.0, second.0, &first.2), (201, 201, &second.2), "{path}");
+        assert!(second.1.contains("idempotency-replayed: true"), "{}", second.1);
+        let other = call(through(0), method, path, &key, &json!({"text": "another"}));
+        assert_eq!(other.0, 422, "{path}: another body under the same key");
+        assert_eq!(effects(service)[name], before + 1, "{path}");
+        // Without a key nothing is checked, and nobody is asked who they are.
+        for _ in 0..2 {
+            assert_eq!(answer(through(0), method, path, "", "{}").expect("an answer").0, 201);
+        }
+        assert_eq!(effects(service)[name], before + 3, "{path} without a key");
+    }
+    // A GET with a key passes untouched, and a keyed request of nobody is refused.
+    assert_eq!(call(through(0), "GET", "/api/effects", &uuid(), &json!({})).0, 200);
+    let nobody = format!("X-Idempotency-Key: {}\r\n", uuid());
+    assert_eq!(answer(through(0), "POST", "/api/stories", &nobody, "{}").expect("an answer").0, 401);
+
+    // Registration: nobody has a credential yet, and a retry gets the same agent.
+    let register = |turn: usize, key: &str| {
+        let headers = format!("X-Idempotency-Key: {key}\r\n");
+        answer(through(turn), "POST", "/api/auth/agent", &headers, r#"{"name":"ada"}"#).expect("an answer")
+    };
+    let key = uuid();
+    let (first, second) = (register(0, &key), register(1, &key));
+    assert_eq!((first.0, &first.2["token"]), (201, &second.2["token"]));
+    assert_eq!((effects(service)["agent"].as_u64(), register(0, "guessable").0), (Some(1), 400));
+}
+
+/// While the first attempt runs a retry is told so; afterwards it gets the answer.
+fn tells_who_comes_too_early(gateways: &[&Gateway]) {
+    let (key, first) = (uuid(), gateways[0].address.clone());
+    let slow = {
+        let key = key.clone();
+        std::thread::spawn(move || {
+            let headers =
+                format!("Authorization: Bearer me\r\nX-Idempotency-Key: {key}\r\nX-Work-Seconds: 1\r\n");
+            answer(&first, "POST", "/api/stories", &headers, "{}").expect("an answer")
+        })
+    };
+    std::thread::sleep(Duration::from_millis(400));
+    let last = &gateways[gateways.len() - 1].address;
+    let headers = format!("Authorization: Bearer me\r\nX-Idempotency-Key: {key}\r\nX-Work-Seconds: 1\r\n");
+    let early = answer(last, "POST", "/api/stories", &headers, "{}").expect("an answer");
+    assert_eq!((early.0, early.2), (409, Value::String("Request is being processed".to_owned())));
+    assert!(early.1.contains("retry-after: 1"), "{}", early.1);
+    let slow = slow.join().expect("no panic");
+    let late = answer(last, "POST", "/api/stories", &headers, "{}").expect("an answer");
+    assert_eq!((slow.0, slow.2), (201, late.2));
+}
+
+#[test]
+fn an_unmodified_service_behind_one_gateway_on_a_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let service = Service::start("world:app", &[]);
+    let store = format!("sqlite:{}", folder.path().join("semel.db").display());
+    let gateway = Gateway::start(&example("semel.toml"), &store, &service.address);
+    covers_the_whole_api(&service, &[&gateway]);
+    tells_who_comes_too_early(&[&gateway]);
+}
+
+#[test]
+fn an_unmodified_service_behind_two_gateways_on_postgresql() {
+    let database = Database::create("world");
+    let service = Service::start("world:app", &[]);
+    let start = || Gateway::start(&example("semel.toml"), &database.url, &service.address);
+    let (one, two) = (start(), start());
+    covers_the_whole_api(&service, &[&one, &two]);
+    tells_who_comes_too_early(&[&one, &two]);
+}
+
+#[test]
+fn the_reference_agent_keeps_its_key_when_it_retries() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let service = Service::start("world:app", &[]);
+    let store = format!("sqlite:{}", folder.path().join("semel.db").display());
+    let gateway = Gateway::start(&example("semel.toml"), &store, &service.address);
+    // The service is away at first: the agent is told 502, and tries again with the same key.
+    let (address, port) = (service.address.clone(), service.port());
+    drop(service);
+    let url = format!("http://{}/api/dwellers/7/act", gateway.address);
+    let agent = sidecar::python()
+        .args([&example("agent.py"), "POST", &url, r#"{"action":"plant"}"#, "me"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("Python runs");
+    std::thread::sleep(Duration::from_millis(700));
+    let service = Service::start_at("world:app", &[], port);
+    assert_eq!(service.address, address);
+    let output = agent.wait_with_output().expect("the agent ends");
+    let said: Value = serde_json::from_slice(&output.stdout).expect("the agent prints its answer");
+    assert_eq!((said, &effects(&service)["act"]), (json!({"id": 1, "kind": "act"}), &json!(1)));
+}
+
+/// Where the service kills itself, and whether the order stands by then.
+const STEPS: [&str; 4] =
+    ["before the transaction", "after the effect", "after the settlement", "after the commit"];
+
+#[test]
+fn a_service_that_settles_is_killed_at_every_step_together_with_its_gateway() {
+    let database = Database::create("orders");
+    database.run("CREATE TABLE orders (id serial PRIMARY KEY, item text NOT NULL)");
+    let environment = |dies_at: &str| {
+        [("DATABASE".to_owned(), database.url.clone()), ("DIES_AT".to_owned(), dies_at.to_owned())]
+    };
+    let order = |address: &str, key: &str, step: &str| {
+        let headers = format!("Authorization: Bearer me\r\nIdempotency-Key: {key}\r\n");
+        answer(address, "POST", "/orders", &headers, &json!({"item": step}).to_string())
+    };
+    for (place, step) in STEPS.into_iter().enumerate() {
+        let key = uuid();
+        let mut service = Service::start("orders:app", &environment(step));
+        let mut gateway = Gateway::start(&example("atomic.toml"), &database.url, &service.address);
+        let lost = {
+            let (address, key) = (gateway.address.clone(), key.clone());
+            std::thread::spawn(move || order(&address, &key, step))
+        };
+        service.wait_for_death();
+        gateway.kill();
+        let lost = lost.join().expect("no panic");
+        let orders = || database.number(&format!("SELECT count(*) FROM orders WHERE item = '{step}'"));
+        let settled =
+            database.number(&format!("SELECT count(*) FROM semel.record WHERE state = 2 AND key = '{key}'"));
+        assert_eq!(orders(), settled, "{step}: effect and record together, or neither; heard {lost:?}");
+        assert_eq!(settled, u32::from(place == 3), "{step}");
+
+        let port = service.port();
+        let service = Service::start_at("orders:app", &environment(""), port);
+        let gateway = Gateway::start(&example("atomic.toml"), &database.url, &service.address);
+        let (status, head, body) = order(&gateway.address, &key, step).expect("the gateway answers");
+        assert_eq!((status, &body["item"]), (201, &json!(step)), "{head} {body}");
+        let (again, _, same) = order(&gateway.address, &key, step).expect("the gateway answers");
+        assert_eq!((again, same, orders()), (201, body, 1), "{step}");
+    }
+    assert_eq!(
+        database.number("SELECT count(*) FROM semel.record WHERE state <> 2"),
+        0,
+        "nothing is unknown"
+    );
+}

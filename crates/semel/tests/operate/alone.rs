@@ -1,0 +1,151 @@
+//! On a file that nobody owns: the program opens it itself.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::seed::Seed;
+use super::*;
+
+const STORE: [&str; 2] = ["--store", "sqlite:semel.db"];
+
+fn with<'a>(args: &[&'a str]) -> Vec<&'a str> {
+    args.iter().copied().chain(STORE).collect()
+}
+
+#[test]
+fn records_are_listed_with_filters_and_pages() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let seed = Seed::at(&here.join("semel.db"));
+    let (a, b, c) =
+        (seed.settled("alice", "a"), seed.unknown("bob", "b", Duration::ZERO), seed.settled("alice", "c"));
+    drop(seed);
+    let list = |args: &[&str]| ids(&json(here, &with(&[&["gate", "list"], args].concat())));
+    assert_eq!(list(&[]), [a.clone(), b.clone(), c.clone()]);
+    assert_eq!(list(&["--state", "unknown"]), [b.clone()]);
+    assert_eq!(list(&["--principal", "alice"]), [a.clone(), c.clone()]);
+    assert_eq!(list(&["--route", "pay", "--limit", "1"]), [a.clone()]);
+    assert_eq!(list(&["--route", "other"]), [] as [String; 0]);
+    assert_eq!(list(&["--older-than", "1h"]), [] as [String; 0]);
+    assert_eq!(list(&["--after", &b]), [c]);
+    // Without an option the default is meant, which is this file.
+    let text = says(here, &["gate", "list", "--limit", "2"]);
+    assert!(text.starts_with("ID") && text.contains("STATE") && text.contains("req-b"), "{text}");
+    assert!(text.contains(&format!("--after {b}")), "{text}");
+    assert!(says(here, &["gate", "list", "--state", "sealed"]).contains("no records"));
+    let (code, why) = refused(here, &["gate", "list", "--state", "lost"]);
+    assert!(code == 2 && why.contains("expected one of"), "{why}");
+}
+
+#[test]
+fn an_unknown_outcome_is_shown_with_the_commands_that_resolve_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let seed = Seed::at(&here.join("semel.db"));
+    let id = seed.unknown("alice", "order 7", Duration::ZERO);
+    drop(seed);
+    std::fs::write(here.join("answer.json"), "{\"id\":7}").unwrap();
+    for name in [id.as_str(), "req-order 7", "order 7"] {
+        let text = says(here, &with(&["gate", "show", name]));
+        assert!(
+            text.contains(&format!("record {id}, unknown")) && text.contains("claimed by request"),
+            "{text}"
+        );
+        assert!(text.contains("--as not-applied --reason TEXT"), "{text}");
+    }
+    // The command as it is printed, with its places filled in.
+    let text = says(here, &with(&["gate", "show", &id]));
+    let command =
+        text.lines().find(|line| line.contains("--body-file FILE")).expect("the command is printed");
+    let command = command.trim().replace("FILE", "answer.json");
+    let args: Vec<&str> = command.split(' ').skip(1).collect();
+    let resolved = json(here, &args);
+    assert_eq!((&resolved["state"], &resolved["answer"]["status"]), (&json!("settled"), &json!(201)));
+    assert_eq!(resolved["answer"]["body_bytes"], 8);
+    assert_eq!(resolved["audit"][0]["actor"], "carol (command line)");
+    let again = json(here, &with(&["gate", "show", &id]));
+    assert_eq!(again["records"][0]["state"], "settled", "the old id still finds it");
+    let (code, why) = refused(here, &with(&["gate", "resolve", &id, "--as", "applied"]));
+    assert!(code == 5 && why.contains("not unknown"), "{why}");
+}
+
+#[test]
+fn a_premature_not_applied_says_when_and_waits_if_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let seed = Seed::at(&here.join("semel.db"));
+    let id = seed.unknown("alice", "k", Duration::from_millis(2500));
+    drop(seed);
+    let began = Instant::now();
+    let (code, why) = refused(here, &with(&["gate", "resolve", &id, "--as", "not-applied"]));
+    assert!(code == 2 && why.contains("--reason"), "a reason is needed: {why}");
+    let resolve = with(&["gate", "resolve", "k", "--as", "not-applied", "--reason", "not in the books"]);
+    if began.elapsed() < Duration::from_secs(2) {
+        let (code, why) = refused(here, &resolve);
+        assert!(code == 5 && why.contains("too early") && why.contains("--wait"), "{why}");
+        assert!(why.contains("until 20"), "it says when: {why}");
+    }
+    let text = says(here, &[&resolve[..], &["--wait"]].concat());
+    assert!(text.starts_with("resolved as not-applied"), "{text}");
+    assert!(began.elapsed() >= Duration::from_millis(2400), "it waited");
+    let audit = json(here, &with(&["gate", "audit"]));
+    assert_eq!(audit["audit"][0]["action"], "resolve-not-applied");
+    assert_eq!(audit["audit"][0]["reason"], "not in the books");
+}
+
+#[test]
+fn upkeep_is_done_and_on_the_trail() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let seed = Seed::at(&here.join("semel.db"));
+    seed.settled("alice", "a");
+    let b = seed.unknown("alice", "b", Duration::ZERO);
+    seed.settled("bob", "c");
+    drop(seed);
+    assert_eq!(json(here, &with(&["gate", "sweep"]))["removed"], 0);
+    assert!(says(here, &with(&["gate", "forget", "alice"])).contains("erased 1 records"));
+    assert_eq!(json(here, &with(&["gate", "forget", "alice"])), json!({"forgotten": 0, "left": 1}));
+    let restored = json(here, &with(&["gate", "restored", "--backup-time", "2026-01-01T00:00:00Z"]));
+    assert_eq!(restored["undated"], "unknown");
+    let trusting = with(&["gate", "restored", "--backup-time", "2026-01-01T00:00:00Z", "--trust-undated"]);
+    assert!(says(here, &trusting).contains("keys without a time are run"));
+    let (code, _) = refused(here, &with(&["gate", "restored", "--backup-time", "yesterday"]));
+    assert_eq!(code, 2);
+    let (code, why) = refused(here, &with(&["gate", "seal", &b, "--reason", "x"]));
+    assert!(code == 5 && why.contains("unknown"), "{why}");
+    let clock = says(here, &with(&["gate", "clock"]));
+    assert!(clock.starts_with("the store's time is 20"), "{clock}");
+    let (code, _) = refused(here, &with(&["gate", "clock", "--confirm", "--reason", "x"]));
+    assert_eq!(code, 5, "there is nothing to confirm");
+    let audit = json(here, &with(&["gate", "audit"]));
+    let actions: Vec<&str> =
+        audit["audit"].as_array().unwrap().iter().map(|row| row["action"].as_str().unwrap()).collect();
+    assert_eq!(actions, ["restored", "restored", "forget", "forget", "sweep"]);
+    let text = says(here, &with(&["gate", "cleanups"]));
+    assert!(text.contains("REMOVED") && text.contains("record"), "{text}");
+    assert!(says(here, &with(&["gate", "stale"])).contains("nothing"));
+}
+
+#[test]
+fn a_store_that_is_not_there_is_not_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let (code, why) = refused(folder.path(), &with(&["gate", "list"]));
+    assert!(code == 4 && why.contains("there is no store at sqlite:semel.db"), "{why}");
+    assert!(!folder.path().join("semel.db").exists());
+    let (code, why) = refused(folder.path(), &["gate", "list", "--admin", "http://127.0.0.1:1"]);
+    assert!(code == 6 && why.contains("127.0.0.1:1"), "{why}");
+}
+
+#[test]
+fn a_migration_is_shown_and_then_done() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let plan = json(here, &with(&["migrate", "--dry-run"]));
+    assert_eq!((&plan["found"], &plan["applied"]), (&json!(0), &json!([])));
+    assert_eq!(plan["missing"][0], json!({"number": 1, "name": "records"}));
+    assert!(!here.join("semel.db").exists(), "nothing was changed");
+    assert!(says(here, &with(&["migrate", "--dry-run"])).contains("would apply 0001 records"));
+    assert!(says(here, &with(&["migrate"])).contains("applied 0002 operating"));
+    assert!(says(here, &with(&["migrate"])).contains("nothing to do"));
+}

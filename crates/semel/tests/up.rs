@@ -1,0 +1,198 @@
+//! `semel up`: one command that shows what semel does, keeps what happened, and ends in good order.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+/// A running `semel up`, and what it printed at its start.
+struct Up {
+    process: Child,
+    said: String,
+    output: BufReader<std::process::ChildStdout>,
+}
+
+impl Up {
+    fn start(data: &Path, flags: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
+        command
+            .args(["up", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data"])
+            .arg(data)
+            .args(flags);
+        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("semel runs");
+        let mut output = BufReader::new(process.stdout.take().unwrap());
+        let mut said = String::new();
+        while !said.contains("Ctrl-C") {
+            let read = output.read_line(&mut said).unwrap();
+            assert!(read > 0, "it ended after saying {said:?}");
+        }
+        Self { process, said, output }
+    }
+
+    /// The address that it printed under a name.
+    fn address(&self, name: &str) -> String {
+        let line = self.said.lines().find(|line| line.trim_start().starts_with(name));
+        let line = line.unwrap_or_else(|| panic!("no {name} in {}", self.said));
+        let url = line.split_whitespace().nth(1).unwrap();
+        url.trim_start_matches("http://").trim_end_matches('/').to_owned()
+    }
+
+    fn order(&self, key: Option<&str>, amount: u32) -> (u16, String, Value) {
+        let body = json!({"item": "tea", "amount": amount}).to_string();
+        let key = key.map(|key| format!("Idempotency-Key: \"{key}\"\r\n")).unwrap_or_default();
+        let headers = format!("{key}Authorization: Bearer demo\r\nContent-Type: application/json\r\n");
+        let (status, head, body) = send(&self.address("gate"), "POST", "/orders", &headers, &body);
+        (status, head, serde_json::from_str(&body).unwrap_or_default())
+    }
+
+    fn read(&self, address: &str, path: &str) -> (u16, String, String) {
+        send(&self.address(address), "GET", path, "", "")
+    }
+
+    fn json(&self, address: &str, path: &str) -> Value {
+        serde_json::from_str(&self.read(address, path).2).unwrap()
+    }
+
+    fn end(mut self, signal: &str) -> (ExitStatus, String) {
+        let pid = self.process.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+        let mut rest = String::new();
+        self.output.read_to_string(&mut rest).unwrap();
+        (self.process.wait().unwrap(), rest)
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        // Gone already, in most cases.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn send(address: &str, method: &str, path: &str, headers: &str, body: &str) -> (u16, String, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let length = body.len();
+    let head = format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{headers}");
+    stream.write_all(format!("{head}Content-Length: {length}\r\n\r\n{body}").as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {answer:?}"));
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, head.to_ascii_lowercase(), body.to_owned())
+}
+
+#[test]
+fn one_command_shows_what_a_retry_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let up = Up::start(folder.path(), &[]);
+    let commands = up.said.lines().filter(|line| line.trim_start().starts_with("curl ")).count();
+    assert_eq!(commands, 3, "{}", up.said);
+    assert!(up.said.contains(&folder.path().display().to_string()), "{}", up.said);
+
+    let (status, head, page) = up.read("page", "/");
+    assert_eq!(status, 200);
+    assert!(head.contains("content-type: text/html"), "{head}");
+    assert!(page.contains("Every request takes effect once"));
+    for outside in ["src=\"http", "href=\"http", "url(http", "@import"] {
+        assert!(!page.contains(outside), "the page needs nothing from elsewhere");
+    }
+
+    let (status, head, first) = up.order(Some("tea-1"), 5);
+    assert_eq!(status, 201);
+    assert!(!head.contains("idempotency-replayed"));
+    let (status, head, again) = up.order(Some("tea-1"), 5);
+    assert_eq!((status, &again), (201, &first));
+    assert!(head.contains("idempotency-replayed: true"), "{head}");
+    assert_eq!(up.order(Some("tea-1"), 6).0, 422);
+    assert_eq!(up.json("gate", "/effects"), json!({"orders": 1, "balance": 99_995, "spent": 5}));
+
+    let counts = up.json("page", "/counts");
+    assert_eq!(counts["shop"]["orders"], 1);
+    let gate = &counts["gate"];
+    let seen = ["requests", "replays", "conflicts", "unknown"].map(|name| gate[name].as_u64().unwrap());
+    assert_eq!(seen, [3, 1, 1, 0], "{gate}");
+
+    assert_eq!(up.order(None, 5).0, 201, "without a key it passes");
+    assert_eq!(up.json("gate", "/effects")["orders"], 2);
+    assert_eq!(up.read("admin", "/healthz").0, 200);
+    assert_eq!(up.read("admin", "/readyz").0, 200);
+    assert!(up.read("admin", "/metrics").2.contains("semel_gate_answers_total"));
+}
+
+#[test]
+fn orders_and_records_are_there_again_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let up = Up::start(folder.path(), &[]);
+    let (_, _, first) = up.order(Some("tea-1"), 5);
+    let (status, said) = up.end("-TERM");
+    assert_eq!(status.code(), Some(0), "{said}");
+    let up = Up::start(folder.path(), &[]);
+    let (status, head, again) = up.order(Some("tea-1"), 5);
+    assert_eq!((status, again), (201, first));
+    assert!(head.contains("idempotency-replayed: true"), "{head}");
+    assert_eq!(up.json("gate", "/effects")["orders"], 1);
+    assert_eq!(up.end("-INT").0.code(), Some(0));
+}
+
+#[test]
+fn an_order_that_is_under_way_is_finished_before_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let up = Up::start(folder.path(), &["--delay", "700ms"]);
+    std::thread::scope(|scope| {
+        let order = scope.spawn(|| up.order(Some("tea-1"), 5));
+        std::thread::sleep(Duration::from_millis(250));
+        let pid = up.process.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+        assert_eq!(order.join().unwrap().0, 201);
+    });
+    let mut up = up;
+    assert_eq!(up.process.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_service_of_ones_own_keeps_all_its_paths() {
+    let shop = tempfile::tempdir().unwrap();
+    let shop = Up::start(shop.path(), &[]);
+    let upstream = format!("http://{}", shop.address("service"));
+    let folder = tempfile::tempdir().unwrap();
+    let up = Up::start(folder.path(), &["--upstream", &upstream, "--page", "127.0.0.1:0"]);
+    assert_ne!(up.address("page"), up.address("gate"));
+    assert!(up.read("page", "/").2.contains("Every request takes effect once"));
+    let counts = up.json("gate", "/counts");
+    assert_eq!(counts["facts"]["demo"], true, "this is the service's own path: {counts}");
+    let counts = up.json("page", "/counts");
+    assert_eq!((&counts["facts"]["demo"], &counts["shop"]), (&json!(false), &Value::Null));
+    let (_, _, first) = up.order(Some("tea-1"), 5);
+    assert_eq!(up.order(Some("tea-1"), 5).2, first);
+    assert_eq!(up.json("page", "/counts")["gate"]["replays"], 1);
+}
+
+#[test]
+fn what_cannot_start_says_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |flags: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_semel"))
+            .args(["up", "--data"])
+            .arg(folder.path())
+            .args(flags)
+            .output()
+            .expect("semel runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let (code, message) = run(&["--listen", &address, "--admin", "127.0.0.1:0"]);
+    assert_eq!(code, Some(4), "{message}");
+    assert!(message.contains(&address) && message.contains("port 0"), "{message}");
+    let (code, message) = run(&["--admin", "0.0.0.0:0"]);
+    assert_eq!(code, Some(2), "{message}");
+    assert!(message.contains("this machine only"), "{message}");
+    let (code, message) =
+        run(&["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--upstream", "ftp://x"]);
+    assert_eq!(code, Some(2), "{message}");
+}

@@ -1,0 +1,332 @@
+//! What operators ask of the store in PostgreSQL. Statements of their own; none of them runs for a request, except the
+//! look at the restores, which is remembered for a second.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use semel_contract::profile::Lifetime;
+use semel_contract::restore::{Restore, Undated};
+use semel_contract::time::{Timestamp, millis_of};
+use tokio_postgres::Row;
+
+use super::claim::span;
+use super::link::{Trouble, Value};
+use super::sql::{self, entry, timed};
+use super::{Core, PostgresStore, replace, rows};
+use crate::admin::{
+    AdminStore, Audited, CLEANUPS_KEPT_MAX, Cleanup, ClockState, Note, PoolUse, STALE_KEPT, Sought,
+    StaleCount, Trail, action,
+};
+use crate::claims::{About, Entry, Id, Reply, Sealed, StoreError, Swept};
+use crate::clock::boot_time;
+
+/// How long a look at the restores holds.
+const RESTORES_FRESH: Duration = Duration::from_secs(1);
+
+/// Records where a condition holds, the oldest first; at most $4.
+macro_rules! found {
+    ($condition:literal) => {
+        timed!(
+            "\nSELECT t.now, t.wall, t.revision, found.* FROM t LEFT JOIN (
+    SELECT ",
+            entry!(),
+            "
+    FROM semel.record r LEFT JOIN semel.lease l ON l.fence = r.fence
+    WHERE ",
+            $condition,
+            "
+    ORDER BY r.fence LIMIT $4::bigint
+) found ON true"
+        )
+    };
+}
+
+/// The record with this number ($5), also where a resolution gave it another.
+pub(super) const BY_NUMBER: &str = found!(
+    "r.fence = $5::bigint OR r.hash = (
+        SELECT a.hash FROM semel.audit a
+        WHERE a.fence IS NOT NULL AND split_part(a.fence, '-', 1) = ($5::bigint)::text AND a.hash IS NOT NULL
+        ORDER BY a.number DESC LIMIT 1)"
+);
+const BY_REQUEST_ID: &str = found!("r.request_id = $5::text");
+const BY_KEY: &str = found!("r.key = $5::text");
+
+const TRAIL: &str = "
+SELECT number, at, actor, action, hash, fence, reason, count FROM semel.audit
+WHERE number < $1::bigint ORDER BY number DESC LIMIT $2::bigint";
+const TRAIL_OF_KEY: &str = "
+SELECT number, at, actor, action, hash, fence, reason, count FROM semel.audit
+WHERE hash IS NOT NULL AND hash = $3::bytea AND number < $1::bigint ORDER BY number DESC LIMIT $2::bigint";
+
+const NOTE: &str = timed!(
+    ", noted AS (
+    INSERT INTO semel.audit (at, action, actor, reason, count)
+    SELECT now, $4::text, $5::text, $6::text, $7::bigint FROM t
+)
+SELECT now, wall, revision FROM t"
+);
+
+const LOG_SWEEP: &str = timed!(
+    ", logged AS (
+    INSERT INTO semel.cleanup (at, took_ms, removed, unknown, released)
+    SELECT now, $4::bigint, $5::bigint, $6::bigint, $7::bigint FROM t RETURNING number
+), outgrown AS (
+    DELETE FROM semel.cleanup WHERE number <= (SELECT number FROM logged) - $8::bigint
+), forgotten AS (
+    DELETE FROM semel.stale WHERE last_at <= (SELECT now FROM t) - $9::bigint
+)
+SELECT now, wall, revision FROM t"
+);
+const CLEANUPS: &str = "
+SELECT number, at, took_ms, removed, unknown, released FROM semel.cleanup
+WHERE number < $1::bigint ORDER BY number DESC LIMIT $2::bigint";
+
+const COUNT_STALE: &str = timed!(
+    ", counted AS (
+    INSERT INTO semel.stale AS s (principal, tenant, count, first_at, last_at)
+    SELECT $4::text, $5::text, 1, now, now FROM t
+    ON CONFLICT (principal, tenant) DO UPDATE SET count = s.count + 1, last_at = excluded.last_at
+)
+SELECT now, wall, revision FROM t"
+);
+const STALE: &str = "
+SELECT tenant, principal, count, first_at, last_at FROM semel.stale
+WHERE $1::text IS NULL OR principal = $1::text ORDER BY count DESC, principal, tenant LIMIT $2::bigint";
+
+const RESTORES: &str = "SELECT backup_at, restored_at, trust_undated FROM semel.restore ORDER BY restored_at";
+const RESTORED: &str = timed!(
+    ", restored AS (
+    INSERT INTO semel.restore (backup_at, restored_at, trust_undated) SELECT $4::bigint, now, $5::boolean FROM t
+    ON CONFLICT (backup_at) DO UPDATE SET trust_undated = excluded.trust_undated
+    RETURNING backup_at, restored_at, trust_undated
+), noted AS (
+    INSERT INTO semel.audit (at, action, actor, reason, count)
+    SELECT now, 'restored', $6::text, $7::text, 1 FROM t
+)
+SELECT t.now, t.wall, t.revision, restored.* FROM t, restored"
+);
+
+const JUMP: &str = "SELECT jump_ms FROM semel.clock WHERE frozen";
+const CONFIRM: &str = timed!(
+    ", noted AS (
+    INSERT INTO semel.audit (at, action, actor, reason, count)
+    SELECT now, 'confirm-clock', $4::text, $5::text, 0 FROM t
+), confirmed AS (
+    SELECT semel.confirm_clock()
+)
+SELECT t.now, t.wall, t.revision FROM t, confirmed"
+);
+
+/// The restores as they were last seen, and when.
+#[derive(Debug, Default)]
+pub(super) struct Restores(Mutex<Option<(Duration, Vec<Restore>)>>);
+
+impl Restores {
+    fn fresh(&self) -> Option<Vec<Restore>> {
+        let seen = self.0.lock().expect("a list is only copied");
+        let (at, restores) = seen.as_ref()?;
+        (boot_time().saturating_sub(*at) < RESTORES_FRESH).then(|| restores.clone())
+    }
+
+    fn set(&self, asked: Duration, restores: Vec<Restore>) {
+        *self.0.lock().expect("a list is only copied") = Some((asked, restores));
+    }
+}
+
+/// The restores, at most a second old.
+pub(super) async fn restores(core: &Core) -> Result<Vec<Restore>, StoreError> {
+    if let Some(restores) = core.restores.fresh() {
+        return Ok(restores);
+    }
+    // Read before asking: what is answered was true then, at the latest.
+    let asked = boot_time();
+    let rows = core.link.run_untimed(RESTORES, &[]).await.map_err(Trouble::of_read)?;
+    let restores: Vec<Restore> = rows.iter().map(restore).collect();
+    core.restores.set(asked, restores.clone());
+    Ok(restores)
+}
+
+fn restore(row: &Row) -> Restore {
+    Restore {
+        backup_at: time(row, "backup_at"),
+        restored_at: time(row, "restored_at"),
+        undated: if row.get("trust_undated") { Undated::Trusted } else { Undated::Unknown },
+    }
+}
+
+fn time(row: &Row, column: &str) -> Timestamp {
+    Timestamp::from_millis(row.get(column))
+}
+
+fn count(row: &Row, column: &str) -> u64 {
+    row.get::<_, i64>(column).cast_unsigned()
+}
+
+fn stored(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// The first number that is not shown.
+fn end(before: Option<u64>) -> i64 {
+    before.map_or(i64::MAX, stored)
+}
+
+/// Writes one run of the sweeper down.
+pub(super) async fn log_sweep(core: &Core, swept: Swept, took: Duration) -> Result<(), StoreError> {
+    let values: [Value<'_>; 6] = [
+        &span(took),
+        &stored(swept.removed),
+        &stored(swept.unknown),
+        &stored(swept.released),
+        &i64::from(CLEANUPS_KEPT_MAX),
+        &millis_of(STALE_KEPT),
+    ];
+    core.link.run(LOG_SWEEP, &values).await.map(drop).map_err(Trouble::of_write)
+}
+
+/// Counts a stale action.
+pub(super) async fn count_stale(
+    core: &Core,
+    tenant: Option<&str>,
+    principal: &str,
+) -> Result<(), StoreError> {
+    let values: [Value<'_>; 2] = [&principal, &tenant.unwrap_or("")];
+    core.link.run(COUNT_STALE, &values).await.map(drop).map_err(Trouble::of_write)
+}
+
+async fn find(core: &Core, sought: &Sought, limit: u32) -> Result<Vec<Entry>, StoreError> {
+    let limit = i64::from(limit);
+    let answer = match sought {
+        Sought::Record(number) => match i64::try_from(*number) {
+            Ok(number) => core.link.read(BY_NUMBER, &[&limit, &number]).await?,
+            Err(_) => return Ok(Vec::new()),
+        },
+        Sought::RequestId(id) => core.link.read(BY_REQUEST_ID, &[&limit, id]).await?,
+        Sought::Key(key) => core.link.read(BY_KEY, &[&limit, key]).await?,
+    };
+    answer.rows.iter().filter_map(|row| rows::entry(row).transpose()).collect()
+}
+
+async fn trail(core: &Core, trail: &Trail) -> Result<Vec<Audited>, StoreError> {
+    let (before, limit) = (end(trail.before), i64::from(trail.limit));
+    let rows = match trail.hash {
+        Some(hash) => core.link.run_untimed(TRAIL_OF_KEY, &[&before, &limit, &hash.as_slice()]).await,
+        None => core.link.run_untimed(TRAIL, &[&before, &limit]).await,
+    };
+    let audited = |row: &Row| Audited {
+        number: count(row, "number"),
+        at: time(row, "at"),
+        actor: row.get("actor"),
+        action: row.get("action"),
+        hash: row.get::<_, Option<&[u8]>>("hash").and_then(|hash| hash.try_into().ok()),
+        fence: row.get("fence"),
+        reason: row.get("reason"),
+        count: count(row, "count"),
+    };
+    Ok(rows.map_err(Trouble::of_read)?.iter().map(audited).collect())
+}
+
+impl AdminStore for PostgresStore {
+    fn find<'a>(&'a self, sought: &'a Sought, limit: u32) -> Reply<'a, Vec<Entry>> {
+        Box::pin(find(&self.core, sought, limit))
+    }
+
+    fn trail<'a>(&'a self, of: &'a Trail) -> Reply<'a, Vec<Audited>> {
+        Box::pin(trail(&self.core, of))
+    }
+
+    fn note<'a>(&'a self, note: &'a Note) -> Reply<'a, ()> {
+        Box::pin(async move {
+            let count = stored(note.count);
+            let values: [Value<'_>; 4] = [&note.action, &note.actor, &note.reason, &count];
+            self.core.link.run(NOTE, &values).await.map(drop).map_err(Trouble::of_write)
+        })
+    }
+
+    fn seal_by<'a>(
+        &'a self,
+        id: &'a Id,
+        about: &'a About,
+        lifetime: &'a Lifetime,
+        by: &'a str,
+        reason: &'a str,
+    ) -> Reply<'a, Sealed> {
+        Box::pin(async move {
+            let sealed = replace::seal(&self.core, id, about, lifetime, Some((by, reason))).await;
+            sealed.map_err(Trouble::of_write)
+        })
+    }
+
+    fn cleanups(&self, before: Option<u64>, limit: u32) -> Reply<'_, Vec<Cleanup>> {
+        Box::pin(async move {
+            let rows = self.core.link.run_untimed(CLEANUPS, &[&end(before), &i64::from(limit)]).await;
+            let cleanup = |row: &Row| Cleanup {
+                number: count(row, "number"),
+                at: time(row, "at"),
+                took: Duration::from_millis(count(row, "took_ms")),
+                swept: Swept {
+                    removed: count(row, "removed"),
+                    unknown: count(row, "unknown"),
+                    released: count(row, "released"),
+                },
+            };
+            Ok(rows.map_err(Trouble::of_read)?.iter().map(cleanup).collect())
+        })
+    }
+
+    fn stale<'a>(&'a self, principal: Option<&'a str>, limit: u32) -> Reply<'a, Vec<StaleCount>> {
+        Box::pin(async move {
+            let rows = self.core.link.run_untimed(STALE, &[&principal, &i64::from(limit)]).await;
+            let stale = |row: &Row| StaleCount {
+                tenant: Some(row.get("tenant")).filter(|tenant: &String| !tenant.is_empty()),
+                principal: row.get("principal"),
+                count: count(row, "count"),
+                first_at: time(row, "first_at"),
+                last_at: time(row, "last_at"),
+            };
+            Ok(rows.map_err(Trouble::of_read)?.iter().map(stale).collect())
+        })
+    }
+
+    fn restored<'a>(
+        &'a self,
+        backup_at: Timestamp,
+        undated: Undated,
+        by: &'a str,
+        reason: &'a str,
+    ) -> Reply<'a, Restore> {
+        Box::pin(async move {
+            let trusted = undated == Undated::Trusted;
+            let values: [Value<'_>; 4] = [&backup_at.millis(), &trusted, &by, &reason];
+            let answer = self.core.link.run(RESTORED, &values).await.map_err(Trouble::of_write)?;
+            *self.core.restores.0.lock().expect("a list is only copied") = None;
+            let written = answer.rows.first().map(restore);
+            written.ok_or_else(|| StoreError::Unavailable("the restore was not kept".to_owned()))
+        })
+    }
+
+    fn pool(&self) -> Option<PoolUse> {
+        Some(self.core.link.pool_use())
+    }
+
+    fn clock(&self) -> Reply<'_, ClockState> {
+        Box::pin(async move {
+            // The time first: it is what notices a jump.
+            let now = self.core.link.read(sql::TIME, &[]).await?.now;
+            let rows = self.core.link.run_untimed(JUMP, &[]).await.map_err(Trouble::of_read)?;
+            Ok(ClockState { now, jump_millis: rows.first().map(|row| row.get(0)) })
+        })
+    }
+
+    fn confirm_jump<'a>(&'a self, by: &'a str, reason: &'a str) -> Reply<'a, ()> {
+        Box::pin(async move {
+            self.core.link.run(CONFIRM, &[&by, &reason]).await.map(drop).map_err(Trouble::of_write)
+        })
+    }
+}
+
+// The words of the trail that stand in the statements above and in those of resolutions.
+const _: () = {
+    assert!(matches!(action::RESTORED.as_bytes(), b"restored"));
+    assert!(matches!(action::CONFIRM_CLOCK.as_bytes(), b"confirm-clock"));
+};

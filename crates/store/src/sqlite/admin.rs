@@ -1,0 +1,209 @@
+//! What operators ask of the store on SQLite: reads go to the thread that lists, writes to the writer.
+
+use std::time::Duration;
+
+use semel_contract::profile::Lifetime;
+use semel_contract::restore::{Restore, Undated};
+use semel_contract::time::Timestamp;
+use tokio::sync::oneshot;
+
+use super::SqliteStore;
+use super::hub::Hub;
+use super::row::{Hash, Kept};
+use super::{ledger, operate};
+use crate::admin::{AdminStore, Audited, Cleanup, ClockState, Note, Sought, StaleCount, Trail, action};
+use crate::claims::{About, Entry, Id, Reply, Sealed, StoreError, Swept};
+
+impl SqliteStore {
+    /// Asks the thread that lists.
+    fn ask<T, F>(&self, read: F) -> Reply<'static, T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Hub) -> Result<T, StoreError> + Send + 'static,
+    {
+        if let Err(error) = self.hub.health.check() {
+            return Box::pin(std::future::ready(Err(error)));
+        }
+        let (caller, answer) = oneshot::channel();
+        let task = move |hub: &Hub| {
+            // Nobody may be listening any more.
+            let _ = caller.send(read(hub));
+        };
+        match self.lister.ask(Box::new(task)) {
+            Ok(()) => Box::pin(async move {
+                let stopped = || StoreError::Unavailable("the reading was not finished".to_owned());
+                answer.await.unwrap_or_else(|_| Err(stopped()))
+            }),
+            Err(error) => Box::pin(std::future::ready(Err(error))),
+        }
+    }
+
+    pub(super) fn log_one_sweep(&self, swept: Swept, took: Duration) -> Reply<'static, ()> {
+        self.submit(0, move |turn| {
+            let now = turn.now();
+            Ok(ledger::log_sweep(turn.connection(), now, swept, took)?)
+        })
+    }
+
+    pub(super) fn count_one_stale(&self, tenant: Option<&str>, principal: &str) -> Reply<'static, ()> {
+        let (tenant, principal) = (tenant.map(str::to_owned), principal.to_owned());
+        self.submit(0, move |turn| {
+            let now = turn.now();
+            Ok(ledger::count_stale(turn.connection(), tenant.as_deref(), &principal, now)?)
+        })
+    }
+}
+
+/// What was done to no key in particular.
+fn row(at: Timestamp, by: &str, action: &str, reason: &str, count: u64) -> Audited {
+    Audited {
+        number: 0,
+        at,
+        actor: by.to_owned(),
+        action: action.to_owned(),
+        hash: None,
+        fence: None,
+        reason: reason.to_owned(),
+        count,
+    }
+}
+
+/// Finds records: what is held counts before what is written.
+fn find(hub: &Hub, sought: &Sought, limit: u32) -> Result<Vec<Entry>, StoreError> {
+    let held: Vec<Kept> = match sought {
+        Sought::Record(number) => held(hub, |kept| kept.entry.record.fence.number == *number),
+        Sought::RequestId(id) => held(hub, |kept| kept.entry.about.request_id == *id),
+        Sought::Key(key) => held(hub, |kept| kept.entry.id.key.as_str() == key),
+    };
+    let written = match sought {
+        Sought::Record(number) => numbered(hub, *number)?,
+        Sought::RequestId(id) => hub.readers.list(|db| ledger::by_request_id(db, id, limit))?,
+        Sought::Key(key) => hub.readers.list(|db| ledger::by_key(db, key, limit))?,
+    };
+    let mut found = held;
+    for kept in written {
+        match found.iter_mut().find(|other| other.hash == kept.hash) {
+            Some(other) if other.entry.record.fence < kept.entry.record.fence => *other = kept,
+            Some(_) => {}
+            None => found.push(kept),
+        }
+    }
+    found.sort_by_key(|kept| kept.entry.record.fence.number);
+    found.truncate(limit as usize);
+    Ok(found.into_iter().map(|kept| kept.entry).collect())
+}
+
+fn held(hub: &Hub, is_it: impl Fn(&Kept) -> bool) -> Vec<Kept> {
+    hub.live().all().filter(|kept| is_it(kept)).cloned().collect()
+}
+
+/// The rows that a number belongs to now, also where a resolution gave the record another.
+fn numbered(hub: &Hub, number: u64) -> Result<Vec<Kept>, StoreError> {
+    let Ok(number) = i64::try_from(number) else { return Ok(Vec::new()) };
+    let found = hub.readers.list(|db| ledger::by_number(db, number))?;
+    if !found.is_empty() {
+        return Ok(found);
+    }
+    let hash: Option<Hash> = hub.readers.list(|db| ledger::hash_of_number(db, number))?;
+    match hash {
+        Some(hash) => {
+            let held = held(hub, |kept| kept.hash == hash);
+            if held.is_empty() { hub.readers.list(|db| ledger::by_hash(db, hash)) } else { Ok(held) }
+        }
+        None => Ok(Vec::new()),
+    }
+}
+
+impl AdminStore for SqliteStore {
+    fn find<'a>(&'a self, sought: &'a Sought, limit: u32) -> Reply<'a, Vec<Entry>> {
+        let sought = sought.clone();
+        self.ask(move |hub| find(hub, &sought, limit))
+    }
+
+    fn trail<'a>(&'a self, trail: &'a Trail) -> Reply<'a, Vec<Audited>> {
+        let trail = *trail;
+        self.ask(move |hub| hub.readers.list(|db| ledger::trail(db, &trail)))
+    }
+
+    fn note<'a>(&'a self, note: &'a Note) -> Reply<'a, ()> {
+        let note = note.clone();
+        self.submit(0, move |turn| {
+            let row = row(turn.now(), &note.actor, note.action, &note.reason, note.count);
+            Ok(ledger::note(turn.connection(), &row)?)
+        })
+    }
+
+    fn seal_by<'a>(
+        &'a self,
+        id: &'a Id,
+        about: &'a About,
+        lifetime: &'a Lifetime,
+        by: &'a str,
+        reason: &'a str,
+    ) -> Reply<'a, Sealed> {
+        let (id, about, lifetime) = (id.clone(), about.clone(), lifetime.clone());
+        let (by, reason) = (by.to_owned(), reason.to_owned());
+        self.submit(0, move |turn| {
+            let before = turn.find(&id)?.map(|kept| kept.entry.record.fence);
+            let sealed = operate::seal(turn, &id, &about, &lifetime)?;
+            if matches!(sealed, Sealed::Done) {
+                let mut row = row(turn.now(), &by, action::SEAL, &reason, 1);
+                row.hash = Some(id.hash());
+                row.fence = before.map(|fence| fence.to_string());
+                ledger::note(turn.connection(), &row)?;
+            }
+            Ok(sealed)
+        })
+    }
+
+    fn cleanups(&self, before: Option<u64>, limit: u32) -> Reply<'_, Vec<Cleanup>> {
+        self.ask(move |hub| hub.readers.list(|db| ledger::cleanups(db, before, limit)))
+    }
+
+    fn stale<'a>(&'a self, principal: Option<&'a str>, limit: u32) -> Reply<'a, Vec<StaleCount>> {
+        let principal = principal.map(str::to_owned);
+        self.ask(move |hub| hub.readers.list(|db| ledger::stale(db, principal.as_deref(), limit)))
+    }
+
+    fn restored<'a>(
+        &'a self,
+        backup_at: Timestamp,
+        undated: Undated,
+        by: &'a str,
+        reason: &'a str,
+    ) -> Reply<'a, Restore> {
+        let (by, reason) = (by.to_owned(), reason.to_owned());
+        let written = self.submit(0, move |turn| {
+            let now = turn.now();
+            ledger::add_restore(turn.connection(), &Restore { backup_at, restored_at: now, undated })?;
+            ledger::note(turn.connection(), &row(now, &by, action::RESTORED, &reason, 1))?;
+            Ok(ledger::restores(turn.connection())?)
+        });
+        Box::pin(async move {
+            let restores = written.await?;
+            let restore = restores.iter().find(|restore| restore.backup_at == backup_at).copied();
+            *self.hub.restores.lock().expect("a list is only copied") = restores;
+            restore.ok_or_else(|| StoreError::Unavailable("the restore was not kept".to_owned()))
+        })
+    }
+
+    fn clock(&self) -> Reply<'_, ClockState> {
+        let now = self.hub.now();
+        let state = ClockState { now, jump_millis: self.hub.time.frozen() };
+        Box::pin(std::future::ready(self.hub.health.check().map(|()| state)))
+    }
+
+    fn confirm_jump<'a>(&'a self, by: &'a str, reason: &'a str) -> Reply<'a, ()> {
+        let (by, reason) = (by.to_owned(), reason.to_owned());
+        // On the trail first: a jump that is believed and was confirmed by nobody would be worse than the reverse.
+        let noted = self.submit(0, move |turn| {
+            let row = row(turn.now(), &by, action::CONFIRM_CLOCK, &reason, 0);
+            Ok(ledger::note(turn.connection(), &row)?)
+        });
+        Box::pin(async move {
+            noted.await?;
+            self.confirm_clock();
+            Ok(())
+        })
+    }
+}

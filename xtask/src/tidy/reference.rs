@@ -1,0 +1,19 @@
+//! The reference of the settings says what the code says.
+
+use super::files::Tree;
+use super::{Finding, Seen};
+use crate::reference::{PAGE, SOURCE, page};
+
+pub(crate) fn check(tree: &Tree) -> Result<Seen, String> {
+    let wanted = page(&tree.text(SOURCE).ok_or(format!("{SOURCE} is gone"))?)?;
+    let settings = wanted.lines().filter(|line| line.starts_with("| `")).count();
+    let found = tree.text(PAGE).unwrap_or_default();
+    let first = wanted.lines().zip(found.lines().chain(std::iter::repeat(""))).position(|(a, b)| a != b);
+    let line = first.map_or(found.lines().count(), |place| place + 1);
+    let findings = if wanted == found {
+        Vec::new()
+    } else {
+        vec![Finding::new(PAGE, line, "it is not what the code says: run `cargo xtask reference`")]
+    };
+    Ok(Seen { extent: format!("{settings} settings"), findings })
+}
