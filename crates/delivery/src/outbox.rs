@@ -215,6 +215,14 @@ impl Outbox {
         Ok(self.inner.store.find(Find::Id(client_message_id.to_owned())).await?)
     }
 
+    /// One message.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn found(&self, find: Find) -> Result<Option<Row>, OutboxError> {
+        Ok(self.inner.store.find(find).await?)
+    }
+
     /// The message that an operator means: an id, or the number of a row. Where both exist and differ, neither is meant.
     ///
     /// # Errors
