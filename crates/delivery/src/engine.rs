@@ -15,10 +15,10 @@ use tokio::task::JoinHandle;
 use crate::outbox::Outbox;
 use walk::{Walk, Walked};
 
-/// How often credentials of refused principals are looked at again, and leases are ended.
+/// How often credentials of refused principals are looked at again.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
-/// How often bodies of finished messages are purged.
-const PURGE_EVERY: Duration = Duration::from_secs(60);
+/// How often leases are ended and bodies of finished messages are purged.
+const MAINTAIN_EVERY: Duration = Duration::from_secs(60);
 /// How soon a lane is looked at again after the store failed.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 
@@ -195,34 +195,41 @@ impl Engine {
 
 /// What time does: credentials become fresh, leases end, bodies are purged.
 async fn maintain(outbox: Outbox, mut stopped: watch::Receiver<bool>) {
-    let mut since_purge = PURGE_EVERY;
+    let mut last = None;
     loop {
         if *stopped.borrow() {
             return;
         }
-        look_for_credentials(&outbox).await;
-        let now = outbox.now();
-        match outbox.inner.store.end_leases(now).await {
-            Ok(lanes) if !lanes.is_empty() => outbox.inner.wakes.wake(lanes),
-            Ok(_) => {}
-            Err(error) => tracing::warn!(%error, "failed to end leases"),
+        let is_anybody_refused = look_for_credentials(&outbox).await;
+        let is_due = last.is_none_or(|last: tokio::time::Instant| last.elapsed() >= MAINTAIN_EVERY);
+        if is_due {
+            last = Some(tokio::time::Instant::now());
+            tidy_up(&outbox).await;
         }
-        if since_purge >= PURGE_EVERY {
-            since_purge = Duration::ZERO;
-            let before = Timestamp::from_millis(now.millis().saturating_sub(millis_of(outbox.inner.settings.keep)));
-            if let Err(error) = outbox.inner.store.purge(before, now).await {
-                tracing::warn!(%error, "failed to purge");
-            }
-        }
-        since_purge += LOOK_AGAIN;
+        let pause = if is_anybody_refused { LOOK_AGAIN } else { MAINTAIN_EVERY };
         tokio::select! {
             _ = stopped.changed() => {}
-            () = tokio::time::sleep(LOOK_AGAIN) => {}
+            () = outbox.inner.refusals.notified() => {}
+            () = tokio::time::sleep(pause) => {}
         }
     }
 }
 
-async fn look_for_credentials(outbox: &Outbox) {
+async fn tidy_up(outbox: &Outbox) {
+    let now = outbox.now();
+    match outbox.inner.store.end_leases(now).await {
+        Ok(lanes) if !lanes.is_empty() => outbox.inner.wakes.wake(lanes),
+        Ok(_) => {}
+        Err(error) => tracing::warn!(%error, "failed to end leases"),
+    }
+    let before = Timestamp::from_millis(now.millis().saturating_sub(millis_of(outbox.inner.settings.keep)));
+    if let Err(error) = outbox.inner.store.purge(before, now).await {
+        tracing::warn!(%error, "failed to purge");
+    }
+}
+
+/// Releases principals whose credential is another one now. Returns whether some are still refused.
+async fn look_for_credentials(outbox: &Outbox) -> bool {
     let refused = outbox.inner.refused.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
     for (principal, (origin, digest)) in refused {
         let found = outbox.inner.settings.credentials.credential(&principal, &origin).await;
@@ -231,4 +238,5 @@ async fn look_for_credentials(outbox: &Outbox) {
             tracing::warn!(%error, "failed to release a principal");
         }
     }
+    !outbox.inner.refused.lock().unwrap_or_else(std::sync::PoisonError::into_inner).is_empty()
 }

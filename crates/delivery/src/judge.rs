@@ -326,7 +326,3 @@ pub fn clock_ahead(answer: &Answer, now: Timestamp) -> Option<i64> {
 pub fn announced_retention(answer: &Answer) -> Option<u64> {
     answer.header("semel-retention")?.trim().parse().ok().filter(|seconds| *seconds > 0)
 }
-
-#[cfg(test)]
-#[path = "judge_tests.rs"]
-mod tests;

@@ -40,6 +40,8 @@ pub(crate) struct Inner {
     pub(crate) retentions: Mutex<HashMap<String, u64>>,
     /// Principals whose credential was refused: at which origin, and which credential.
     pub(crate) refused: Mutex<HashMap<String, (String, [u8; 32])>>,
+    /// Told when there is a new one.
+    pub(crate) refusals: Notify,
     pub(crate) meters: Meters,
     waiting: Mutex<HashMap<i64, Arc<Notify>>>,
     lock_file: Option<PathBuf>,
@@ -159,6 +161,7 @@ impl Outbox {
             wakes: Wakes::default(),
             retentions: Mutex::new(retentions),
             refused: Mutex::default(),
+            refusals: Notify::new(),
             meters: Meters::default(),
             waiting: Mutex::default(),
             lock_file,

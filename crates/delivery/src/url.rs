@@ -79,8 +79,8 @@ impl Target {
             return Err(malformed("it has no host"));
         }
         let usual = if is_tls { 443 } else { 80 };
-        let port = match authority.port() {
-            Some(port) => port.as_str().parse().map_err(|_| malformed("its port is not one"))?,
+        let port = match authority.as_str()[authority.host().len()..].strip_prefix(':') {
+            Some(port) => port.parse().map_err(|_| malformed("its port is not one"))?,
             None => usual,
         };
         let authority =
