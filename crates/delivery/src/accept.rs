@@ -81,7 +81,11 @@ mod tests {
             (Status::Inflight, Inflight, "outbox_inflight_fingerprint_mismatch"),
             (Status::Done, Duplicate, "outbox_done_fingerprint_mismatch"),
             (Status::Dead, refused(Status::Dead, Sameness::Match), "outbox_dead_fingerprint_mismatch"),
-            (Status::Aborted, refused(Status::Aborted, Sameness::Match), "outbox_aborted_fingerprint_mismatch"),
+            (
+                Status::Aborted,
+                refused(Status::Aborted, Sameness::Match),
+                "outbox_aborted_fingerprint_mismatch",
+            ),
         ];
         assert_eq!(cells.len(), Status::ALL.len());
         for (status, on_match, on_mismatch) in cells {

@@ -11,7 +11,9 @@ use crate::inbox::Received;
 use crate::judge::{Ended, To, Verdict};
 use crate::message::{Answer, HeldFor, Progress, Request, Row, Status};
 use crate::settings::HeadPolicy;
-use crate::store::{Arrived, Filter, Find, Head, OutboxStore, Replaced, Room, StoreError, Successor, Terms, Written};
+use crate::store::{
+    Arrived, Filter, Find, Head, OutboxStore, Replaced, Room, StoreError, Successor, Terms, Written,
+};
 
 type Store = Arc<dyn OutboxStore>;
 
@@ -100,7 +102,9 @@ async fn one_id_inserts_once(store: Store) {
     let sends: Vec<_> = (0..50)
         .map(|_| {
             let store = Arc::clone(&store);
-            tokio::spawn(async move { store.accept(draft("one", "a"), at(10), 1, ROOM).await.expect("there is room") })
+            tokio::spawn(async move {
+                store.accept(draft("one", "a"), at(10), 1, ROOM).await.expect("there is room")
+            })
         })
         .collect();
     let mut new = 0;
@@ -114,7 +118,10 @@ async fn one_id_inserts_once(store: Store) {
         }
     }
     assert_eq!(new, 1, "one of fifty inserts");
-    assert_eq!(store.list(Filter { limit: 10, ..Filter::default() }).await.expect("the store answers").len(), 1);
+    assert_eq!(
+        store.list(Filter { limit: 10, ..Filter::default() }).await.expect("the store answers").len(),
+        1
+    );
 }
 
 async fn a_logical_action_waits_once(store: Store) {
@@ -129,7 +136,10 @@ async fn a_logical_action_waits_once(store: Store) {
     assert!(matches!(store.accept(other, at(13), 1, ROOM).await, Ok(Arrived::New(_))), "another principal's");
     let (row, fence) = claimed(&store, "a", 20).await;
     store.settle(row.id, fence, verdict(To::Done(Vec::new()), 21)).await.expect("it settles");
-    assert!(matches!(store.accept(action("third"), at(22), 1, ROOM).await, Ok(Arrived::New(_))), "the first is over");
+    assert!(
+        matches!(store.accept(action("third"), at(22), 1, ROOM).await, Ok(Arrived::New(_))),
+        "the first is over"
+    );
 }
 
 async fn lanes_are_first_in_first_out(store: Store) {
@@ -137,12 +147,18 @@ async fn lanes_are_first_in_first_out(store: Store) {
         insert(&store, id, &id[..1]).await;
     }
     let (first, fence) = claimed(&store, "a", 20).await;
-    assert_eq!((first.client_message_id.as_str(), first.attempts, first.first_attempt_at), ("a1", 1, Some(at(20))));
+    assert_eq!(
+        (first.client_message_id.as_str(), first.attempts, first.first_attempt_at),
+        ("a1", 1, Some(at(20)))
+    );
     assert!(matches!(store.claim("a", terms(21)).await, Ok(Head::Stuck)), "one in flight");
     let (other, _) = claimed(&store, "b", 21).await;
     assert_eq!(other.client_message_id, "b1", "lanes do not wait for each other");
     store.settle(first.id, fence, verdict(To::Retry(at(100)), 30)).await.expect("it settles");
-    assert!(matches!(store.claim("a", terms(99)).await, Ok(Head::Wait(due)) if due == at(100)), "never passed");
+    assert!(
+        matches!(store.claim("a", terms(99)).await, Ok(Head::Wait(due)) if due == at(100)),
+        "never passed"
+    );
     let (again, fence) = claimed(&store, "a", 100).await;
     assert_eq!((again.id, again.attempts, again.first_attempt_at), (first.id, 2, Some(at(20))));
     store.settle(again.id, fence, verdict(To::Done(Vec::new()), 101)).await.expect("it settles");
@@ -164,8 +180,12 @@ async fn stale_fences_change_nothing(store: Store) {
         assert!(matches!(written, Ok(Written::Stale)));
     }
     assert_eq!(find(&store, "one").await.status, Status::Inflight);
-    let done = store.settle(row.id, fence, verdict(To::Done(vec![("broker_message_id".into(), "b".into())]), 22)).await;
-    assert!(matches!(done, Ok(Written::Done(row)) if row.status == Status::Done && row.broker_message_id.as_deref() == Some("b")));
+    let done = store
+        .settle(row.id, fence, verdict(To::Done(vec![("broker_message_id".into(), "b".into())]), 22))
+        .await;
+    assert!(
+        matches!(done, Ok(Written::Done(row)) if row.status == Status::Done && row.broker_message_id.as_deref() == Some("b"))
+    );
     assert!(matches!(store.settle(row.id, fence, verdict(To::Dead, 23)).await, Ok(Written::Stale)), "once");
     insert(&store, "two", "a").await;
     let (_, later) = claimed(&store, "a", 24).await;
@@ -203,15 +223,25 @@ async fn a_claim_that_sent_nothing_gives_its_number_back(store: Store) {
 async fn a_requeue_is_all_or_nothing(store: Store) {
     let old = insert(&store, "old", "a").await;
     insert(&store, "taken", "b").await;
-    let successor = |id: &str| Successor { draft: draft(id, "a"), possibly_delivered: true, fence: None, by: "operator" };
+    let successor =
+        |id: &str| Successor { draft: draft(id, "a"), possibly_delivered: true, fence: None, by: "operator" };
     assert!(matches!(store.replace(old.id, successor("taken"), at(20), 1).await, Ok(Replaced::IdTaken)));
     assert_eq!(find(&store, "old").await.status, Status::Pending, "nothing changed");
     let Ok(Replaced::Done(before, new)) = store.replace(old.id, successor("new"), at(20), 1).await else {
         panic!("it is replaced");
     };
-    assert_eq!((before.status, before.aborted_at, before.aborted_by.as_deref()), (Status::Aborted, Some(at(20)), Some("operator")));
-    assert_eq!((before.superseded_by, new.supersedes, before.ambiguous), (Some(new.id), Some(before.id), true));
-    assert!(matches!(store.replace(old.id, successor("newer"), at(21), 1).await, Ok(Replaced::Stale)), "once");
+    assert_eq!(
+        (before.status, before.aborted_at, before.aborted_by.as_deref()),
+        (Status::Aborted, Some(at(20)), Some("operator"))
+    );
+    assert_eq!(
+        (before.superseded_by, new.supersedes, before.ambiguous),
+        (Some(new.id), Some(before.id), true)
+    );
+    assert!(
+        matches!(store.replace(old.id, successor("newer"), at(21), 1).await, Ok(Replaced::Stale)),
+        "once"
+    );
     // A row that was sent before is replaced under a claim only.
     let (row, fence) = claimed(&store, "a", 22).await;
     store.settle(row.id, fence, verdict(To::Retry(at(30)), 23)).await.expect("it settles");
@@ -238,7 +268,9 @@ async fn holds_are_by_principal(store: Store) {
     let (row, fence) = claimed(&store, "a", 20).await;
     store.settle(row.id, fence, verdict(To::Held(HeldFor::Auth), 21)).await.expect("it settles");
     assert_eq!(find(&store, "one").await.status, Status::Held);
-    assert!(matches!(store.claim("b", terms(22)).await, Ok(Head::Refused(principal)) if principal == "default"));
+    assert!(
+        matches!(store.claim("b", terms(22)).await, Ok(Head::Refused(principal)) if principal == "default")
+    );
     claimed(&store, "c", 22).await;
     let mut lanes = store.release("default", at(23)).await.expect("it releases");
     lanes.sort();
@@ -259,7 +291,10 @@ async fn room_is_counted(store: Store) {
     accept("three").await.expect("one left");
     let wide = Room { rows: 100, bytes: 15 };
     assert!(matches!(store.accept(draft("four", "a"), at(10), 1, wide).await, Err(StoreError::QueueFull(_))));
-    assert!(store.find(Find::Id("four".to_owned())).await.expect("the store answers").is_none(), "the id is free");
+    assert!(
+        store.find(Find::Id("four".to_owned())).await.expect("the store answers").is_none(),
+        "the id is free"
+    );
 }
 
 async fn bodies_are_purged_and_ids_stay(store: Store) {

@@ -141,12 +141,18 @@ pub fn key_header(profile: &Profile) -> &str {
 
 impl Draft {
     /// Checks what a caller hands in.
-    pub fn of(enqueue: Enqueue, settings: &Settings, now: Timestamp, entropy: &Entropy) -> Result<Self, Refused> {
+    pub fn of(
+        enqueue: Enqueue,
+        settings: &Settings,
+        now: Timestamp,
+        entropy: &Entropy,
+    ) -> Result<Self, Refused> {
         let malformed = |why: String| Refused::Malformed(why);
         let profile = match enqueue.profile.as_deref() {
             None | Some("") => settings.profile.clone(),
-            Some(name) => presets::preset(name)
-                .ok_or_else(|| malformed(format!("there is no profile {name:?}")))?,
+            Some(name) => {
+                presets::preset(name).ok_or_else(|| malformed(format!("there is no profile {name:?}")))?
+            }
         };
         let mut request = enqueue.request;
         check_request(&request, settings)?;
@@ -155,9 +161,11 @@ impl Draft {
             Key::parse(&profile.key.format, id)
                 .map_err(|problem| malformed(format!("client_message_id: {}", problem.detail)))?;
         }
-        for (name, value) in
-            [("lane", &enqueue.lane), ("principal", &enqueue.principal), ("logical_key", &enqueue.logical_key)]
-        {
+        for (name, value) in [
+            ("lane", &enqueue.lane),
+            ("principal", &enqueue.principal),
+            ("logical_key", &enqueue.logical_key),
+        ] {
             if let Some(value) = value {
                 check_name(name, value)?;
             }
@@ -189,13 +197,16 @@ fn check_name(what: &str, value: &str) -> Result<(), Refused> {
     let is_good = (1..=NAME_CHARS_MAX).contains(&value.chars().count()) && !value.contains(char::is_control);
     match is_good {
         true => Ok(()),
-        false => Err(Refused::Malformed(format!("{what} must have 1 to {NAME_CHARS_MAX} printable characters"))),
+        false => {
+            Err(Refused::Malformed(format!("{what} must have 1 to {NAME_CHARS_MAX} printable characters")))
+        }
     }
 }
 
 fn check_request(request: &Request, settings: &Settings) -> Result<(), Refused> {
     let malformed = |why: String| Err(Refused::Malformed(why));
-    let is_method = http::Method::from_bytes(request.method.as_bytes()).is_ok_and(|method| method != "CONNECT");
+    let is_method =
+        http::Method::from_bytes(request.method.as_bytes()).is_ok_and(|method| method != "CONNECT");
     if !is_method {
         return malformed(format!("{:?} is not a method that can be sent", request.method));
     }
@@ -208,7 +219,10 @@ fn check_request(request: &Request, settings: &Settings) -> Result<(), Refused> 
         BadUrl::Credential => Refused::Credential("the user name in url".to_owned()),
     })?;
     if request.body.len() > settings.payload_bytes_max {
-        return Err(Refused::TooLarge(format!("the body is larger than {} bytes", settings.payload_bytes_max)));
+        return Err(Refused::TooLarge(format!(
+            "the body is larger than {} bytes",
+            settings.payload_bytes_max
+        )));
     }
     let bytes: usize = request.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
     if bytes > HEADERS_BYTES_MAX {
@@ -216,7 +230,9 @@ fn check_request(request: &Request, settings: &Settings) -> Result<(), Refused> 
     }
     for (name, value) in &request.headers {
         let lower = name.to_ascii_lowercase();
-        if http::HeaderName::from_bytes(name.as_bytes()).is_err() || http::HeaderValue::from_str(value).is_err() {
+        if http::HeaderName::from_bytes(name.as_bytes()).is_err()
+            || http::HeaderValue::from_str(value).is_err()
+        {
             return malformed(format!("{name:?} is not a header that can be sent"));
         }
         if matches!(lower.as_str(), "authorization" | "cookie" | "proxy-authorization") {
@@ -224,8 +240,18 @@ fn check_request(request: &Request, settings: &Settings) -> Result<(), Refused> 
         }
         let is_connections = matches!(
             lower.as_str(),
-            "host" | "content-length" | "transfer-encoding" | "connection" | "keep-alive" | "upgrade" | "te" | "trailer"
-                | "expect" | "proxy-connection" | "idempotency-first-sent" | "semel-supersedes"
+            "host"
+                | "content-length"
+                | "transfer-encoding"
+                | "connection"
+                | "keep-alive"
+                | "upgrade"
+                | "te"
+                | "trailer"
+                | "expect"
+                | "proxy-connection"
+                | "idempotency-first-sent"
+                | "semel-supersedes"
         );
         if is_connections {
             return malformed(format!("{name} is set by the outbox and cannot be given"));
@@ -242,7 +268,8 @@ fn take_own_headers(
 ) -> Result<(Option<String>, Option<String>), Refused> {
     let mut take = |name: &str| -> Result<Option<String>, Refused> {
         let is_it = |line: &(String, String)| line.0.eq_ignore_ascii_case(name);
-        let values: Vec<String> = request.headers.iter().filter(|line| is_it(line)).map(|line| line.1.clone()).collect();
+        let values: Vec<String> =
+            request.headers.iter().filter(|line| is_it(line)).map(|line| line.1.clone()).collect();
         request.headers.retain(|line| !is_it(line));
         match values.as_slice() {
             [] => Ok(None),
@@ -253,9 +280,9 @@ fn take_own_headers(
     let key = take(key_header(profile))?;
     let tx_id = take(TX_HEADER)?;
     match (id, key) {
-        (Some(id), Some(key)) if id != key => {
-            Err(Refused::Malformed("client_message_id and the key among the headers differ: give one of them".to_owned()))
-        }
+        (Some(id), Some(key)) if id != key => Err(Refused::Malformed(
+            "client_message_id and the key among the headers differ: give one of them".to_owned(),
+        )),
         (id, key) => Ok((id.or(key), tx_id)),
     }
 }
@@ -340,7 +367,10 @@ mod tests {
     fn limits_and_names_are_checked() {
         assert_eq!(draft(|enqueue| enqueue.request.body = vec![b'x'; 101]).unwrap_err().status(), 413);
         assert_eq!(draft(|enqueue| enqueue.lane = Some(String::new())).unwrap_err().status(), 400);
-        assert_eq!(draft(|enqueue| enqueue.client_message_id = Some("a\nb".to_owned())).unwrap_err().status(), 400);
+        assert_eq!(
+            draft(|enqueue| enqueue.client_message_id = Some("a\nb".to_owned())).unwrap_err().status(),
+            400
+        );
         assert_eq!(draft(|enqueue| enqueue.profile = Some("nobody".to_owned())).unwrap_err().status(), 400);
         assert_eq!(draft(|enqueue| enqueue.request.method = "GET /".to_owned()).unwrap_err().status(), 400);
     }

@@ -129,8 +129,9 @@ pub fn expired(facts: &Facts<'_>) -> Option<Verdict> {
     };
     // The server forgets a key some time after its first attempt: past that a retry would be a new request.
     let too_late = facts.row.first_attempt_at.is_some() && facts.since_first_attempt() > max;
-    (too_old || too_late)
-        .then(|| facts.verdict(To::Expired(facts.profile.give_up), Some("expired: older than max_age".to_owned())))
+    (too_old || too_late).then(|| {
+        facts.verdict(To::Expired(facts.profile.give_up), Some("expired: older than max_age".to_owned()))
+    })
 }
 
 /// A credential cannot be had: nothing is sent, and the principal's lanes wait.
@@ -158,7 +159,8 @@ fn unanswered(facts: &Facts<'_>, outcome: &'static str, why: &str, ambiguous: bo
 fn answered(facts: &Facts<'_>, answer: &Answer, ids: &[(String, Pointer)], random: f64) -> Verdict {
     let code = code_of(&answer.body);
     let own = future_first_sent(code.as_deref());
-    let class = own.as_ref().unwrap_or_else(|| facts.profile.classify.classify(Some(answer.status), code.as_deref()));
+    let class =
+        own.as_ref().unwrap_or_else(|| facts.profile.classify.classify(Some(answer.status), code.as_deref()));
     let same_answer = format!("{} {}", answer.status, code.as_deref().unwrap_or_default());
     let mut progress = facts.row.progress.clone();
     if progress.same_answer.as_deref() != Some(&same_answer) {
@@ -222,7 +224,8 @@ fn kept(answer: &Answer) -> Answer {
 
 /// Our clock ran ahead when the first attempt was stamped; the answer's date has put that right by now.
 fn future_first_sent(code: Option<&str>) -> Option<Class> {
-    (code == Some("first-sent-in-future")).then(|| Class::RetryAtMost(2, Box::new(Class::Dead("first-sent-in-future".into()))))
+    (code == Some("first-sent-in-future"))
+        .then(|| Class::RetryAtMost(2, Box::new(Class::Dead("first-sent-in-future".into()))))
 }
 
 fn cause(code: Option<&str>) -> Cause {
@@ -232,7 +235,8 @@ fn cause(code: Option<&str>) -> Cause {
 /// How long the receiver asks to wait: `Retry-After` in seconds or as a date, else `retry_after` in the body, in
 /// milliseconds.
 fn told(answer: &Answer, now: Local) -> Option<Duration> {
-    let server_now = answer.header("date").and_then(crate::date::http_date).unwrap_or_else(|| now.corrected());
+    let server_now =
+        answer.header("date").and_then(crate::date::http_date).unwrap_or_else(|| now.corrected());
     if let Some(wait) = answer.header("retry-after").and_then(|text| retry_after(text, server_now)) {
         return Some(wait);
     }
@@ -246,7 +250,13 @@ fn told(answer: &Answer, now: Local) -> Option<Duration> {
     }
 }
 
-fn retried(facts: &Facts<'_>, cause: Cause, at_least: Option<Duration>, error: String, random: f64) -> Verdict {
+fn retried(
+    facts: &Facts<'_>,
+    cause: Cause,
+    at_least: Option<Duration>,
+    error: String,
+    random: f64,
+) -> Verdict {
     let mut progress = facts.row.progress.clone();
     if cause == Cause::Failed {
         progress.failures += 1;

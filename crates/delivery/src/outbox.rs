@@ -181,7 +181,8 @@ impl Outbox {
     pub async fn enqueue(&self, enqueue: Enqueue) -> Result<Accepted, OutboxError> {
         let inner = &self.inner;
         let now = self.now();
-        let draft = Draft::of(enqueue, &inner.settings, now, &inner.settings.entropy).map_err(OutboxError::Refused)?;
+        let draft = Draft::of(enqueue, &inner.settings, now, &inner.settings.entropy)
+            .map_err(OutboxError::Refused)?;
         let fingerprint = draft.fingerprint;
         let asked = draft.is_callers.then(|| draft.client_message_id.clone());
         let room = Room { rows: inner.settings.rows_max, bytes: inner.settings.bytes_max };
@@ -198,7 +199,9 @@ impl Outbox {
             Arrived::Known { row, fingerprint: known, is_alias } => {
                 let sameness = if known == fingerprint { Sameness::Match } else { Sameness::Mismatch };
                 match accept(Some((row.status, sameness))) {
-                    Acceptance::Refused(conflict) => Err(OutboxError::Conflict(Box::new(row), conflict, known)),
+                    Acceptance::Refused(conflict) => {
+                        Err(OutboxError::Conflict(Box::new(row), conflict, known))
+                    }
                     acceptance => Ok(Accepted {
                         acceptance,
                         receipt: row,

@@ -71,7 +71,9 @@ impl Outbox {
         match row.status {
             Status::Pending | Status::Held | Status::Dead => {}
             Status::Inflight => {
-                return Err(OutboxError::State("it is being sent: wait until the attempt has ended".to_owned()));
+                return Err(OutboxError::State(
+                    "it is being sent: wait until the attempt has ended".to_owned(),
+                ));
             }
             Status::Done | Status::Aborted => {
                 let why = format!("a message that is {} cannot be requeued", row.status.name());
@@ -170,7 +172,8 @@ impl Outbox {
     /// Asks the server to cancel the message's key.
     async fn seal(&self, row: &Row) -> Seal {
         let settings = &self.inner.settings;
-        let impossible = |why: &str| Seal::Impossible(format!("its key could not be sealed at the server: {why}"));
+        let impossible =
+            |why: &str| Seal::Impossible(format!("its key could not be sealed at the server: {why}"));
         let target = match Target::resolve(&row.url, settings.upstream.as_ref()) {
             Ok(target) => target,
             Err(error) => return impossible(&error.to_string()),
@@ -201,7 +204,8 @@ impl Outbox {
 
 /// What the server's answer to a seal means.
 fn read_seal(answer: &Answer) -> Seal {
-    let impossible = || Seal::Impossible(format!("its key could not be sealed at the server: HTTP {}", answer.status));
+    let impossible =
+        || Seal::Impossible(format!("its key could not be sealed at the server: HTTP {}", answer.status));
     let Ok(told) = serde_json::from_slice::<Value>(&answer.body) else { return impossible() };
     let state = told["state"].as_str().unwrap_or_default();
     match (answer.status, told["sealed"].as_bool(), state) {

@@ -123,7 +123,10 @@ impl Settings {
                 format_duration(window),
                 self.profile.name
             )),
-            None => Err("max_age must be set: without one a retry could come after the server has forgotten the key".to_owned()),
+            None => Err(
+                "max_age must be set: without one a retry could come after the server has forgotten the key"
+                    .to_owned(),
+            ),
             Some(_) => Ok(()),
         }
     }

@@ -248,7 +248,13 @@ pub trait OutboxStore: Send + Sync + 'static {
     fn depth(&self) -> Reply<'_, Depth>;
 
     /// What a server's answer taught: how far its clock is ahead, and the retention that it announced.
-    fn learn(&self, epoch: i64, ahead: Option<i64>, retention: Option<(String, u64)>, now: Timestamp) -> Reply<'_, ()>;
+    fn learn(
+        &self,
+        epoch: i64,
+        ahead: Option<i64>,
+        retention: Option<(String, u64)>,
+        now: Timestamp,
+    ) -> Reply<'_, ()>;
 
     /// Forgets bodies of messages that finished before this time, and events beyond those that are kept. Ids and
     /// fingerprints stay. Returns how many bodies went, and keeps the clock's high-water mark.

@@ -40,7 +40,11 @@ async fn feed_doubles_to_thirty_two_seconds() {
 async fn the_receiver_says_when_to_come_back_in_seconds_as_a_date_or_in_milliseconds() {
     let world = World::quick("feed", |_, count| match count {
         1 => answer(429, &[("retry-after", "42")], ""),
-        2 => answer(503, &[("date", "Sun, 06 Nov 1994 08:49:00 GMT"), ("retry-after", "Sun, 06 Nov 1994 08:50:30 GMT")], ""),
+        2 => answer(
+            503,
+            &[("date", "Sun, 06 Nov 1994 08:49:00 GMT"), ("retry-after", "Sun, 06 Nov 1994 08:50:30 GMT")],
+            "",
+        ),
         3 => answer(409, &[], r#"{"error":"in-flight","retry_after":1500}"#),
         4 => answer(409, &[], r#"{"error":"x"}"#),
         _ => answer(200, &[], ""),
@@ -51,7 +55,11 @@ async fn the_receiver_says_when_to_come_back_in_seconds_as_a_date_or_in_millisec
     pass(Duration::from_secs(200)).await;
     assert_eq!(world.pauses(), [42_000, 90_000, 1500, 1000]);
     let row = outbox.receipt(&uuid(1)).await.unwrap().unwrap();
-    assert_eq!((row.status, row.attempts, row.progress.failures), (Status::Done, 5, 0), "told waits cost nothing");
+    assert_eq!(
+        (row.status, row.attempts, row.progress.failures),
+        (Status::Done, 5, 0),
+        "told waits cost nothing"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -60,7 +68,9 @@ async fn no_answer_is_tried_again_with_the_same_key() {
         1 => Sent::NotSent("refused".to_owned()),
         2 => Sent::Broken("reset".to_owned()),
         3 => Sent::TimedOut("late".to_owned()),
-        _ => answer(201, &[("idempotency-replayed", "true")], r#"{"broker_message_id":"b-7","history_id":9}"#),
+        _ => {
+            answer(201, &[("idempotency-replayed", "true")], r#"{"broker_message_id":"b-7","history_id":9}"#)
+        }
     });
     let outbox = world.open().await;
     outbox.enqueue(message(1, "a")).await.unwrap();
@@ -72,7 +82,10 @@ async fn no_answer_is_tried_again_with_the_same_key() {
     pass(Duration::from_secs(10)).await;
     sending.stop(Duration::from_secs(1)).await;
     let row = outbox.receipt(&uuid(1)).await.unwrap().unwrap();
-    assert_eq!((row.status, row.broker_message_id.as_deref(), row.history_id.as_deref()), (Status::Done, Some("b-7"), Some("9")));
+    assert_eq!(
+        (row.status, row.broker_message_id.as_deref(), row.history_id.as_deref()),
+        (Status::Done, Some("b-7"), Some("9"))
+    );
     assert!(!row.is_possibly_delivered() && !row.is_possibly_repeated(), "the server knew the key again");
     let log = outbox.attempts(row.id).await.unwrap();
     let outcomes: Vec<_> = log.iter().map(|attempt| attempt.outcome.clone().unwrap()).collect();

@@ -56,7 +56,8 @@ async fn when_the_link_is_lost_the_rest_waits_in_order_under_the_same_keys() {
     }
     let _sending = outbox.start();
     pass(Duration::from_secs(1)).await;
-    let waiting: Vec<Status> = [status(&outbox, 3).await, status(&outbox, 4).await, status(&outbox, 5).await].to_vec();
+    let waiting: Vec<Status> =
+        [status(&outbox, 3).await, status(&outbox, 4).await, status(&outbox, 5).await].to_vec();
     assert_eq!(waiting, [Status::Pending; 3]);
     assert_eq!(outbox.receipt(&uuid(3)).await.unwrap().unwrap().progress.failures, 1);
     pass(Duration::from_secs(10)).await;
@@ -146,7 +147,11 @@ impl Hooks for Notices {
 
     fn rebuild(&self, message: &Row, behind: &[Row]) -> Rebuilt {
         self.rebuild.lock().unwrap().push((message.id, behind.len()));
-        let with = Enqueue { client_message_id: Some(uuid(100)), lane: Some(message.lane.clone()), ..Enqueue::new(Request::json("POST", "/corrected", "{}")) };
+        let with = Enqueue {
+            client_message_id: Some(uuid(100)),
+            lane: Some(message.lane.clone()),
+            ..Enqueue::new(Request::json("POST", "/corrected", "{}"))
+        };
         Rebuilt::Replace { drop: behind.iter().map(|row| row.id).collect(), with: vec![with] }
     }
 }
@@ -197,7 +202,8 @@ async fn a_server_that_forgets_sooner_shortens_the_age() {
     assert!(*world.times().last().unwrap() < 3_600_000);
     assert!(kinds(&outbox).await.contains(&"retention".to_owned()));
     // The next start knows it, and refuses the age that was set.
-    let refused = Outbox::with_store(Arc::clone(&world.store) as _, world.settings.clone()).await.unwrap_err();
+    let refused =
+        Outbox::with_store(Arc::clone(&world.store) as _, world.settings.clone()).await.unwrap_err();
     assert!(refused.to_string().contains("max_age"), "{refused}");
 }
 

@@ -77,7 +77,10 @@ async fn a_file_that_cannot_be_used_is_said_to_be_so_and_left_alone() {
     let error = open(&path).await.unwrap_err();
     assert!(matches!(error, OutboxError::Open(OpenError::Corrupt(_))), "{error}");
     assert_eq!(std::fs::read(&path).unwrap(), garbage);
-    assert!(matches!(open(&folder.path().join("no/such/folder.db")).await, Err(OutboxError::Open(OpenError::Io(_)))));
+    assert!(matches!(
+        open(&folder.path().join("no/such/folder.db")).await,
+        Err(OutboxError::Open(OpenError::Io(_)))
+    ));
 }
 
 #[tokio::test]
@@ -125,7 +128,10 @@ async fn an_old_file_is_upgraded_without_loss() {
     assert!(is_uuid(ids[3]), "a key that an earlier row has: {}", ids[3]);
     assert_eq!(&ids[4..], ["flying-1", "done-1"]);
     let statuses: Vec<Status> = rows.iter().map(|row| row.status).collect();
-    assert_eq!(statuses, [Status::Pending, Status::Pending, Status::Dead, Status::Pending, Status::Pending, Status::Done]);
+    assert_eq!(
+        statuses,
+        [Status::Pending, Status::Pending, Status::Dead, Status::Pending, Status::Pending, Status::Done]
+    );
     assert!(rows[4].ambiguous && !rows[0].ambiguous, "what was in flight may have arrived");
     assert_eq!(rows[5].broker_message_id.as_deref(), Some("broker-9"));
     for row in &rows {

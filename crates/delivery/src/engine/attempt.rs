@@ -94,7 +94,13 @@ fn outgoing(
         headers.push(("Semel-Supersedes".to_owned(), supersedes.clone()));
     }
     headers.extend(credential.headers);
-    Outgoing { method: request.method, target, headers, body: request.body, timeout: inner.settings.attempt_timeout }
+    Outgoing {
+        method: request.method,
+        target,
+        headers,
+        body: request.body,
+        timeout: inner.settings.attempt_timeout,
+    }
 }
 
 /// Keeps what an answer teaches about the server's clock and its retention.
@@ -113,9 +119,8 @@ async fn learn(outbox: &Outbox, origin: &str, answer: &Answer) {
     if let Err(error) = inner.store.learn(inner.time.epoch(), ahead, retention, now).await {
         tracing::warn!(%error, "failed to keep what a server announced");
     }
-    let unsafe_age = announced.and_then(|seconds| {
-        inner.settings.check_against(origin, Duration::from_secs(seconds)).err()
-    });
+    let unsafe_age = announced
+        .and_then(|seconds| inner.settings.check_against(origin, Duration::from_secs(seconds)).err());
     if let Some(why) = unsafe_age {
         tracing::warn!("{why}; messages to it are given up sooner");
         // The event is for those who watch; the shorter age is in force either way.

@@ -71,7 +71,9 @@ impl Walk {
             };
             let Some(fence) = row.fence else { return Walked::Failed };
             let attempted = attempt(&self.outbox, &row, request).await;
-            let Some(settled) = self.settle(row.id, fence, &attempted.verdict).await else { return Walked::Failed };
+            let Some(settled) = self.settle(row.id, fence, &attempted.verdict).await else {
+                return Walked::Failed;
+            };
             if let Some((origin, digest)) = attempted.refused {
                 let mut refused = inner.refused.lock().unwrap_or_else(PoisonError::into_inner);
                 refused.insert(row.principal.clone(), (origin, digest));
@@ -117,7 +119,10 @@ impl Walk {
             To::Retry(_) => return,
             To::Held(HeldFor::Auth) => {
                 hooks.refused(&row.principal, &row.url);
-                tracing::warn!(principal = row.principal, "the credential was refused: its lanes wait for a fresh one");
+                tracing::warn!(
+                    principal = row.principal,
+                    "the credential was refused: its lanes wait for a fresh one"
+                );
                 return;
             }
             To::Held(HeldFor::Rebuild) => return self.rebuild(row).await,
@@ -144,7 +149,12 @@ impl Walk {
     /// The server wants the lane rebuilt: the application says how.
     async fn rebuild(&self, row: &Row) {
         let inner = &self.outbox.inner;
-        let behind = Filter { status: Some(Status::Pending), lane: Some(row.lane.clone()), after: row.id, limit: 1000 };
+        let behind = Filter {
+            status: Some(Status::Pending),
+            lane: Some(row.lane.clone()),
+            after: row.id,
+            limit: 1000,
+        };
         let behind = inner.store.list(behind).await.unwrap_or_default();
         let Rebuilt::Replace { drop, with } = inner.settings.hooks.rebuild(row, &behind) else { return };
         let rebuilt = async {

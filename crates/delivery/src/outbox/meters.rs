@@ -52,24 +52,35 @@ impl Meters {
             // Writing to a string does not fail.
             let _ = writeln!(text, "{arguments}");
         };
-        line(format_args!("# HELP semel_outbox_messages_total Messages by what became of them.\n# TYPE semel_outbox_messages_total counter"));
+        line(format_args!(
+            "# HELP semel_outbox_messages_total Messages by what became of them.\n# TYPE semel_outbox_messages_total counter"
+        ));
         for ((kind, outcome), count) in &counted.outcomes {
             let kind = kind.replace(['\\', '"', '\n'], "_");
-            line(format_args!("semel_outbox_messages_total{{lane_kind=\"{kind}\",outcome=\"{outcome}\"}} {count}"));
+            line(format_args!(
+                "semel_outbox_messages_total{{lane_kind=\"{kind}\",outcome=\"{outcome}\"}} {count}"
+            ));
         }
-        line(format_args!("# HELP semel_outbox_attempts_total Attempts by how they ended.\n# TYPE semel_outbox_attempts_total counter"));
+        line(format_args!(
+            "# HELP semel_outbox_attempts_total Attempts by how they ended.\n# TYPE semel_outbox_attempts_total counter"
+        ));
         for (outcome, count) in &counted.attempts {
             line(format_args!("semel_outbox_attempts_total{{outcome=\"{outcome}\"}} {count}"));
         }
         line(format_args!("# HELP semel_outbox_depth Messages by status.\n# TYPE semel_outbox_depth gauge"));
         for status in Status::ALL {
-            let count = depth.by_status.iter().find(|(known, _)| *known == status).map_or(0, |(_, count)| *count);
+            let count =
+                depth.by_status.iter().find(|(known, _)| *known == status).map_or(0, |(_, count)| *count);
             line(format_args!("semel_outbox_depth{{status=\"{}\"}} {count}", status.name()));
         }
         let age = depth.oldest.map_or(0, |oldest| now.millis_since(oldest).max(0)) as f64 / 1000.0;
-        line(format_args!("# HELP semel_outbox_oldest_age_seconds Age of the oldest message that waits.\n# TYPE semel_outbox_oldest_age_seconds gauge"));
+        line(format_args!(
+            "# HELP semel_outbox_oldest_age_seconds Age of the oldest message that waits.\n# TYPE semel_outbox_oldest_age_seconds gauge"
+        ));
         line(format_args!("semel_outbox_oldest_age_seconds {age}"));
-        line(format_args!("# HELP semel_outbox_held_principals Principals whose credential was refused.\n# TYPE semel_outbox_held_principals gauge"));
+        line(format_args!(
+            "# HELP semel_outbox_held_principals Principals whose credential was refused.\n# TYPE semel_outbox_held_principals gauge"
+        ));
         line(format_args!("semel_outbox_held_principals {}", depth.refused));
         text
     }

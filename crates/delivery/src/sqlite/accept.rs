@@ -30,7 +30,8 @@ pub(super) fn accept(
     }
     if let Some(row) = same_action(connection, draft)? {
         if draft.is_callers {
-            let sql = "INSERT INTO outbox_aliases (client_message_id, request_fingerprint, row_id, created_at)
+            let sql =
+                "INSERT INTO outbox_aliases (client_message_id, request_fingerprint, row_id, created_at)
                 VALUES (?1, ?2, ?3, ?4)";
             connection.prepare_cached(sql)?.execute((id, draft.fingerprint, row.id, now.millis()))?;
         }

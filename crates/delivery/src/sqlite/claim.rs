@@ -13,7 +13,12 @@ use crate::store::{Head, Recovered, Terms};
 pub(super) const HIGH_WATER: &str = "high_water";
 
 /// Takes the head of a lane.
-pub(super) fn claim(connection: &Connection, turn: &mut Turn, lane: &str, terms: Terms) -> Result<Head, Fault> {
+pub(super) fn claim(
+    connection: &Connection,
+    turn: &mut Turn,
+    lane: &str,
+    terms: Terms,
+) -> Result<Head, Fault> {
     let sql = "SELECT id, status, next_attempt_at, principal FROM outbox INDEXED BY outbox_live
         WHERE lane = ?1 AND status IN ('pending', 'inflight', 'held') ORDER BY id LIMIT 1";
     let read = |columns: &rusqlite::Row<'_>| {
@@ -62,7 +67,12 @@ fn is_stopped(connection: &Connection, lane: &str) -> rusqlite::Result<bool> {
 }
 
 /// Takes a row that waits out of the engine's hands.
-pub(super) fn set_aside(connection: &Connection, turn: &mut Turn, id: i64, terms: Terms) -> Result<bool, Fault> {
+pub(super) fn set_aside(
+    connection: &Connection,
+    turn: &mut Turn,
+    id: i64,
+    terms: Terms,
+) -> Result<bool, Fault> {
     let sql = "SELECT 1 FROM outbox WHERE id = ?1 AND status = 'pending'";
     if !connection.prepare_cached(sql)?.exists([id])? {
         return Ok(false);
@@ -73,10 +83,14 @@ pub(super) fn set_aside(connection: &Connection, turn: &mut Turn, id: i64, terms
 
 /// Gives such a row back.
 pub(super) fn put_back(connection: &Connection, id: i64, fence: Fence) -> Result<bool, Fault> {
-    let sql = "UPDATE outbox SET status = 'pending', fence_number = NULL, fence_nonce = NULL, lease_until = NULL
+    let sql =
+        "UPDATE outbox SET status = 'pending', fence_number = NULL, fence_nonce = NULL, lease_until = NULL
         WHERE id = ?1 AND status = 'inflight' AND fence_number = ?2 AND fence_nonce = ?3";
-    let changed =
-        connection.prepare_cached(sql)?.execute((id, fence.number.cast_signed(), fence.nonce.cast_signed()))?;
+    let changed = connection.prepare_cached(sql)?.execute((
+        id,
+        fence.number.cast_signed(),
+        fence.nonce.cast_signed(),
+    ))?;
     Ok(changed == 1)
 }
 
@@ -85,7 +99,8 @@ pub(super) fn end_leases(connection: &Connection, now: Timestamp) -> Result<Vec<
     let sql = "UPDATE outbox SET status = 'pending', ambiguous = 1, fence_number = NULL, fence_nonce = NULL,
         lease_until = NULL WHERE status = 'inflight' AND lease_until < ?1 RETURNING lane";
     let mut statement = connection.prepare_cached(sql)?;
-    let lanes = statement.query_map([now.millis()], |columns| columns.get(0))?.collect::<rusqlite::Result<_>>()?;
+    let lanes =
+        statement.query_map([now.millis()], |columns| columns.get(0))?.collect::<rusqlite::Result<_>>()?;
     Ok(lanes)
 }
 

@@ -19,7 +19,14 @@ pub(super) fn receive(connection: &Connection, message: &Received, now: Timestam
     let sql = "INSERT INTO outbox_inbox (sender, message_id, supersedes, received_at, acked_at, payload)
         VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
     let (acked_at, payload) = if is_new { (None, Some(payload)) } else { (Some(now.millis()), None) };
-    connection.prepare_cached(sql)?.execute((sender, message_id, supersedes, now.millis(), acked_at, payload))?;
+    connection.prepare_cached(sql)?.execute((
+        sender,
+        message_id,
+        supersedes,
+        now.millis(),
+        acked_at,
+        payload,
+    ))?;
     Ok(is_new)
 }
 
@@ -41,7 +48,12 @@ pub(super) fn received(connection: &Connection, after: i64, limit: u32) -> rusql
 }
 
 /// Acknowledges a message.
-pub(super) fn acknowledge(connection: &Connection, sender: &str, message_id: &str, now: Timestamp) -> Result<bool, Fault> {
+pub(super) fn acknowledge(
+    connection: &Connection,
+    sender: &str,
+    message_id: &str,
+    now: Timestamp,
+) -> Result<bool, Fault> {
     let sql = "UPDATE outbox_inbox SET acked_at = ?3, payload = NULL
         WHERE sender = ?1 AND message_id = ?2 AND acked_at IS NULL";
     Ok(connection.prepare_cached(sql)?.execute((sender, message_id, now.millis()))? == 1)

@@ -59,11 +59,20 @@ pub(super) fn lanes(connection: &Connection) -> rusqlite::Result<Vec<LaneState>>
     connection.prepare(&sql)?.query_map([], read)?.collect()
 }
 
-pub(super) fn events_after(connection: &Connection, after: i64, limit: u32) -> rusqlite::Result<(Vec<Event>, i64)> {
+pub(super) fn events_after(
+    connection: &Connection,
+    after: i64,
+    limit: u32,
+) -> rusqlite::Result<(Vec<Event>, i64)> {
     let sql = "SELECT number, at, kind, row_id, client_message_id, lane, detail FROM outbox_events
         WHERE number > ?1 ORDER BY number LIMIT ?2";
-    let found = connection.prepare_cached(sql)?.query_map((after, limit), events::read)?.collect::<rusqlite::Result<_>>()?;
-    let first = connection.query_row("SELECT coalesce(min(number), 1) FROM outbox_events", [], |columns| columns.get(0))?;
+    let found = connection
+        .prepare_cached(sql)?
+        .query_map((after, limit), events::read)?
+        .collect::<rusqlite::Result<_>>()?;
+    let first =
+        connection
+            .query_row("SELECT coalesce(min(number), 1) FROM outbox_events", [], |columns| columns.get(0))?;
     Ok((found, first))
 }
 
@@ -72,7 +81,9 @@ pub(super) fn depth(connection: &Connection) -> rusqlite::Result<Depth> {
         .prepare_cached("SELECT status, count(*) FROM outbox INDEXED BY outbox_due GROUP BY status")?
         .query_map([], |columns| Ok((row::status(&columns.get::<_, String>(0)?), columns.get(1)?)))?
         .collect::<rusqlite::Result<_>>()?;
-    let sql = format!("SELECT enqueued_at FROM outbox WHERE id = (SELECT min(id) FROM outbox INDEXED BY outbox_live WHERE {LIVE})");
+    let sql = format!(
+        "SELECT enqueued_at FROM outbox WHERE id = (SELECT min(id) FROM outbox INDEXED BY outbox_live WHERE {LIVE})"
+    );
     let oldest: Option<i64> = connection.query_row(&sql, [], |columns| columns.get(0)).optional()?;
     let refused = connection.query_row("SELECT count(*) FROM outbox_holds", [], |columns| columns.get(0))?;
     Ok(Depth { by_status, oldest: oldest.map(Timestamp::from_millis), refused })

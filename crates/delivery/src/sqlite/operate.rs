@@ -45,7 +45,9 @@ fn set_aborted(
     if row.status.is_live() {
         turn.leave(row.payload_bytes);
     }
-    connection.prepare_cached("UPDATE outbox_lanes SET blocked_by = NULL WHERE blocked_by = ?1")?.execute([row.id])?;
+    connection
+        .prepare_cached("UPDATE outbox_lanes SET blocked_by = NULL WHERE blocked_by = ?1")?
+        .execute([row.id])?;
     Ok(())
 }
 
@@ -113,7 +115,8 @@ pub(super) fn release(
     principal: &str,
     now: Timestamp,
 ) -> Result<Vec<String>, Fault> {
-    let held = connection.prepare_cached("DELETE FROM outbox_holds WHERE principal = ?1")?.execute([principal])?;
+    let held =
+        connection.prepare_cached("DELETE FROM outbox_holds WHERE principal = ?1")?.execute([principal])?;
     let sql = "UPDATE outbox SET status = 'pending', held_for = NULL, next_attempt_at = ?2
         WHERE status = 'held' AND held_for = 'auth' AND principal = ?1";
     connection.prepare_cached(sql)?.execute((principal, now.millis()))?;
@@ -123,7 +126,8 @@ pub(super) fn release(
     let sql = "SELECT DISTINCT lane FROM outbox INDEXED BY outbox_live
         WHERE status IN ('pending', 'inflight', 'held') AND principal = ?1";
     let mut statement = connection.prepare_cached(sql)?;
-    let lanes = statement.query_map([principal], |columns| columns.get(0))?.collect::<rusqlite::Result<_>>()?;
+    let lanes =
+        statement.query_map([principal], |columns| columns.get(0))?.collect::<rusqlite::Result<_>>()?;
     Ok(lanes)
 }
 
@@ -136,7 +140,9 @@ pub(super) fn learn(
     now: Timestamp,
 ) -> Result<(), Fault> {
     if let Some(ahead) = ahead {
-        connection.prepare_cached("UPDATE outbox_epochs SET ahead = ?2 WHERE epoch = ?1")?.execute((epoch, ahead))?;
+        connection
+            .prepare_cached("UPDATE outbox_epochs SET ahead = ?2 WHERE epoch = ?1")?
+            .execute((epoch, ahead))?;
     }
     if let Some((origin, seconds)) = retention {
         let sql = "INSERT INTO outbox_origins (origin, retention, seen_at) VALUES (?1, ?2, ?3)
@@ -147,7 +153,12 @@ pub(super) fn learn(
 }
 
 /// Forgets what is no longer needed. Ids and fingerprints stay.
-pub(super) fn purge(connection: &Connection, turn: &Turn, before: Timestamp, now: Timestamp) -> Result<u64, Fault> {
+pub(super) fn purge(
+    connection: &Connection,
+    turn: &Turn,
+    before: Timestamp,
+    now: Timestamp,
+) -> Result<u64, Fault> {
     let sql = "UPDATE outbox SET payload = NULL, response_body = NULL WHERE id IN (
         SELECT id FROM outbox INDEXED BY outbox_purge WHERE payload IS NOT NULL AND status IN ('done', 'aborted')
             AND coalesce(delivered_at, aborted_at) < ?1 ORDER BY id LIMIT ?2) RETURNING id";

@@ -23,12 +23,14 @@ pub(super) fn read(columns: &Columns<'_>) -> rusqlite::Result<Row> {
         Ok(columns.get::<_, Option<i64>>(name)?.map(Timestamp::from_millis))
     };
     let when = |name: &str| -> rusqlite::Result<Timestamp> { Ok(Timestamp::from_millis(columns.get(name)?)) };
-    let fence = match (columns.get::<_, Option<i64>>("fence_number")?, columns.get::<_, Option<i64>>("fence_nonce")?) {
-        (Some(number), Some(nonce)) => {
-            Some(Fence { number: number.cast_unsigned(), nonce: nonce.cast_unsigned() })
-        }
-        _ => None,
-    };
+    let fence =
+        match (columns.get::<_, Option<i64>>("fence_number")?, columns.get::<_, Option<i64>>("fence_nonce")?)
+        {
+            (Some(number), Some(nonce)) => {
+                Some(Fence { number: number.cast_unsigned(), nonce: nonce.cast_unsigned() })
+            }
+            _ => None,
+        };
     let answer = match columns.get::<_, Option<u16>>("response_status")? {
         None => None,
         Some(status) => Some(Answer {
@@ -132,12 +134,7 @@ pub(super) fn alias(connection: &Connection, id: &str) -> rusqlite::Result<Optio
 pub(super) fn request(connection: &Connection, id: i64) -> rusqlite::Result<Option<Request>> {
     let sql = "SELECT method, url, headers, payload FROM outbox WHERE id = ?1 AND payload IS NOT NULL";
     let read = |row: &Columns<'_>| {
-        Ok(Request {
-            method: row.get(0)?,
-            url: row.get(1)?,
-            headers: lines(row.get(2)?),
-            body: row.get(3)?,
-        })
+        Ok(Request { method: row.get(0)?, url: row.get(1)?, headers: lines(row.get(2)?), body: row.get(3)? })
     };
     connection.prepare_cached(sql)?.query_row([id], read).optional()
 }

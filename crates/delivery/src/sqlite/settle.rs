@@ -27,7 +27,9 @@ fn change(to: &To) -> Change {
         To::Done(_) => plain(Status::Done, "done"),
         To::Retry(_) => plain(Status::Pending, "retry"),
         To::Held(HeldFor::Auth) => Change { held_for: Some(HeldFor::Auth), ..plain(Status::Held, "held") },
-        To::Held(HeldFor::Rebuild) => Change { held_for: Some(HeldFor::Rebuild), ..plain(Status::Held, "rebuild") },
+        To::Held(HeldFor::Rebuild) => {
+            Change { held_for: Some(HeldFor::Rebuild), ..plain(Status::Held, "rebuild") }
+        }
         To::Dead => plain(Status::Dead, "dead"),
         To::Dropped => dropped("dropped"),
         To::Expired(GiveUp::Dead) => plain(Status::Dead, "expired"),
@@ -54,7 +56,8 @@ pub(super) fn settle(
         turn.leave(before.payload_bytes);
     }
     if let To::Held(HeldFor::Auth) = verdict.to {
-        let sql = "INSERT INTO outbox_holds (principal, since) VALUES (?1, ?2) ON CONFLICT (principal) DO NOTHING";
+        let sql =
+            "INSERT INTO outbox_holds (principal, since) VALUES (?1, ?2) ON CONFLICT (principal) DO NOTHING";
         connection.prepare_cached(sql)?.execute((&before.principal, verdict.at.millis()))?;
     }
     if change.status == Status::Dead && verdict.head == HeadPolicy::Block {

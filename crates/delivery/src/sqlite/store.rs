@@ -11,8 +11,8 @@ use crate::inbox::Received;
 use crate::judge::Verdict;
 use crate::message::{Attempt, Event, Request, Row};
 use crate::store::{
-    Arrived, Depth, Filter, Find, Head, LaneState, OutboxStore, Recovered, Replaced, Reply, Room, Successor, Terms,
-    Written,
+    Arrived, Depth, Filter, Find, Head, LaneState, OutboxStore, Recovered, Replaced, Reply, Room, Successor,
+    Terms, Written,
 };
 
 impl OutboxStore for SqliteStore {
@@ -51,12 +51,16 @@ impl OutboxStore for SqliteStore {
     }
 
     fn replace(&self, row: i64, successor: Successor, now: Timestamp, epoch: i64) -> Reply<'_, Replaced> {
-        write(&*self.run, move |connection, turn| operate::replace(connection, turn, row, &successor, now, epoch))
+        write(&*self.run, move |connection, turn| {
+            operate::replace(connection, turn, row, &successor, now, epoch)
+        })
     }
 
     fn set_paused(&self, lane: &str, is_paused: bool, now: Timestamp) -> Reply<'_, ()> {
         let lane = lane.to_owned();
-        write(&*self.run, move |connection, turn| operate::set_paused(connection, turn, &lane, is_paused, now))
+        write(&*self.run, move |connection, turn| {
+            operate::set_paused(connection, turn, &lane, is_paused, now)
+        })
     }
 
     fn release(&self, principal: &str, now: Timestamp) -> Reply<'_, Vec<String>> {
@@ -109,7 +113,9 @@ impl OutboxStore for SqliteStore {
         retention: Option<(String, u64)>,
         now: Timestamp,
     ) -> Reply<'_, ()> {
-        write(&*self.run, move |connection, _| operate::learn(connection, epoch, ahead, retention.as_ref(), now))
+        write(&*self.run, move |connection, _| {
+            operate::learn(connection, epoch, ahead, retention.as_ref(), now)
+        })
     }
 
     fn purge(&self, before: Timestamp, now: Timestamp) -> Reply<'_, u64> {

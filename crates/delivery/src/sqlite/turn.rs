@@ -62,7 +62,8 @@ impl Turn {
         let (rows, bytes) = connection.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
         let fence = schema::meta(connection, FENCE)?.unwrap_or(0);
         let last_event =
-            connection.query_row("SELECT coalesce(max(number), 0) FROM outbox_events", [], |row| row.get(0))?;
+            connection
+                .query_row("SELECT coalesce(max(number), 0) FROM outbox_events", [], |row| row.get(0))?;
         Ok(Self { rows, bytes, fence, last_event })
     }
 

@@ -92,7 +92,9 @@ pub(super) fn write<'a, T: Send + 'static>(
 ) -> Reply<'a, T> {
     let (reply, answer) = oneshot::channel();
     run.write(Box::new(Work { work, value: None, fault: None, reply }));
-    Box::pin(async { answer.await.unwrap_or_else(|_| Err(StoreError::Failed("the store has ended".to_owned()))) })
+    Box::pin(async {
+        answer.await.unwrap_or_else(|_| Err(StoreError::Failed("the store has ended".to_owned())))
+    })
 }
 
 /// Hands a read to whoever runs it.
@@ -102,14 +104,22 @@ pub(super) fn look<'a, T: Send + 'static>(
 ) -> Reply<'a, T> {
     let (reply, answer) = oneshot::channel();
     run.look(Box::new(move |connection| {
-        let found = connection.and_then(|connection| work(connection).map_err(|error| Fault::from(error).into()));
+        let found =
+            connection.and_then(|connection| work(connection).map_err(|error| Fault::from(error).into()));
         let _ = reply.send(found);
     }));
-    Box::pin(async { answer.await.unwrap_or_else(|_| Err(StoreError::Failed("the store has ended".to_owned()))) })
+    Box::pin(async {
+        answer.await.unwrap_or_else(|_| Err(StoreError::Failed("the store has ended".to_owned())))
+    })
 }
 
 /// Runs a batch in one transaction. `Err`: nothing of it was written.
-fn batch(connection: &Connection, turn: &mut Turn, members: &mut [Box<dyn Member>], faults: &Faults) -> Result<(), Fault> {
+fn batch(
+    connection: &Connection,
+    turn: &mut Turn,
+    members: &mut [Box<dyn Member>],
+    faults: &Faults,
+) -> Result<(), Fault> {
     let before = *turn;
     let ran = (|| {
         connection.execute_batch("BEGIN IMMEDIATE")?;
@@ -203,7 +213,12 @@ struct Shared {
 }
 
 impl Threaded {
-    pub(super) fn start(connection: Connection, turn: Turn, path: PathBuf, told: watch::Sender<i64>) -> std::io::Result<Self> {
+    pub(super) fn start(
+        connection: Connection,
+        turn: Turn,
+        path: PathBuf,
+        told: watch::Sender<i64>,
+    ) -> std::io::Result<Self> {
         let (queue, work) = channel();
         let shared = Arc::new(Shared {
             path,
@@ -220,7 +235,13 @@ impl Threaded {
 }
 
 impl Shared {
-    fn run(&self, connection: &Connection, mut turn: Turn, work: &Receiver<Box<dyn Member>>, told: &watch::Sender<i64>) {
+    fn run(
+        &self,
+        connection: &Connection,
+        mut turn: Turn,
+        work: &Receiver<Box<dyn Member>>,
+        told: &watch::Sender<i64>,
+    ) {
         while let Ok(first) = work.recv() {
             let mut members = vec![first];
             while members.len() < BATCH_MAX {
@@ -254,7 +275,10 @@ impl Shared {
             return Err(StoreError::Failed(why));
         }
         let kept = self.readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        kept.map_or_else(|| file::for_reading(path).map_err(|error| StoreError::Failed(error.to_string())), Ok)
+        kept.map_or_else(
+            || file::for_reading(path).map_err(|error| StoreError::Failed(error.to_string())),
+            Ok,
+        )
     }
 }
 

@@ -95,7 +95,10 @@ pub(crate) struct World {
 
 impl World {
     /// Random numbers are all one half: jitter by a ratio changes nothing.
-    pub(crate) fn new(profile: &str, script: impl Fn(&Outgoing, usize) -> (Duration, Sent) + Send + Sync + 'static) -> Self {
+    pub(crate) fn new(
+        profile: &str,
+        script: impl Fn(&Outgoing, usize) -> (Duration, Sent) + Send + Sync + 'static,
+    ) -> Self {
         let clock = Virtual::new();
         let seen = Seen::default();
         let server = Server {
@@ -116,7 +119,10 @@ impl World {
     }
 
     /// Answers each request at once.
-    pub(crate) fn quick(profile: &str, script: impl Fn(&Outgoing, usize) -> Sent + Send + Sync + 'static) -> Self {
+    pub(crate) fn quick(
+        profile: &str,
+        script: impl Fn(&Outgoing, usize) -> Sent + Send + Sync + 'static,
+    ) -> Self {
         Self::new(profile, move |request, count| (Duration::ZERO, script(request, count)))
     }
 

@@ -29,7 +29,9 @@ pub(crate) fn refusal(status: StatusCode, error: &str, message: &str) -> Respons
 pub(crate) fn failed(error: &OutboxError) -> Response<Body> {
     let status = |code: u16| StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     match error {
-        OutboxError::Refused(refused) => refusal(status(refused.status()), refused.code(), &refused.to_string()),
+        OutboxError::Refused(refused) => {
+            refusal(status(refused.status()), refused.code(), &refused.to_string())
+        }
         OutboxError::Conflict(row, conflict, fingerprint) => {
             let mut body = json!({
                 "error": "idempotency_key_reused",
@@ -53,7 +55,9 @@ pub(crate) fn failed(error: &OutboxError) -> Response<Body> {
             }
             json_answer(StatusCode::CONFLICT, &body)
         }
-        OutboxError::Store(StoreError::QueueFull(_)) => refusal(status(507), "queue-full", &error.to_string()),
+        OutboxError::Store(StoreError::QueueFull(_)) => {
+            refusal(status(507), "queue-full", &error.to_string())
+        }
         OutboxError::Store(StoreError::DiskFull(_)) => refusal(status(507), "disk-full", &error.to_string()),
         OutboxError::Store(StoreError::Failed(_)) | OutboxError::Open(_) | OutboxError::Unsafe(_) => {
             refusal(StatusCode::SERVICE_UNAVAILABLE, "store-failed", &error.to_string())

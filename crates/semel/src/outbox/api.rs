@@ -28,6 +28,9 @@ use super::{envelope, openapi};
 const CHAIN_MAX: usize = 1000;
 /// Events that are read at once.
 const EVENTS_MAX: u32 = 500;
+/// How much, and how long, of a body that is too large is read before the answer.
+const DRAIN_BYTES_MAX: usize = 16 << 20;
+const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// What the handlers work on.
 #[derive(Clone)]
@@ -56,10 +59,30 @@ pub(crate) fn router(api: Api) -> Router {
         .route("/openapi.json", get(openapi::document))
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
-        .fallback(|| async { refusal(StatusCode::NOT_FOUND, "not-found", "there is nothing here; see /v1/openapi.json") })
+        .fallback(|| async {
+            refusal(StatusCode::NOT_FOUND, "not-found", "there is nothing here; see /v1/openapi.json")
+        })
         .layer(DefaultBodyLimit::max(body_max))
         .layer(middleware::from_fn(json_only))
+        .layer(middleware::from_fn_with_state(body_max, bounded))
         .with_state(api)
+}
+
+/// Refuses a body that says that it is too large. What the caller is writing is read first, within bounds: a caller that is
+/// cut off while it writes does not see the answer.
+async fn bounded(State(body_max): State<usize>, request: Request, next: Next) -> Response<Body> {
+    let length = request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+    if length.and_then(|length| length.parse().ok()).is_some_and(|length: usize| length > body_max) {
+        let drained = axum::body::to_bytes(request.into_body(), DRAIN_BYTES_MAX);
+        // Whether it all came does not matter.
+        let _ = tokio::time::timeout(DRAIN_TIME_MAX, drained).await;
+        return too_large();
+    }
+    next.run(request).await
+}
+
+fn too_large() -> Response<Body> {
+    refusal(StatusCode::PAYLOAD_TOO_LARGE, "too-large", "the envelope is larger than a message may be")
 }
 
 /// A body is JSON and says so: a form in a browser cannot say that.
@@ -68,7 +91,8 @@ async fn json_only(request: Request, next: Next) -> Response<Body> {
     let is_empty = !headers.contains_key(header::TRANSFER_ENCODING)
         && headers.get(header::CONTENT_LENGTH).is_none_or(|length| length == "0");
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    let is_json = kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"));
+    let is_json =
+        kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"));
     if !is_empty && !is_json {
         let message = "send JSON, with Content-Type: application/json";
         return refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE, "not-json", message);
@@ -80,9 +104,7 @@ type BodyRead = Result<Bytes, axum::extract::rejection::BytesRejection>;
 
 fn whole(body: BodyRead) -> Result<Bytes, Response<Body>> {
     body.map_err(|error| match error.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => {
-            refusal(StatusCode::PAYLOAD_TOO_LARGE, "too-large", "the envelope is larger than a message may be")
-        }
+        StatusCode::PAYLOAD_TOO_LARGE => too_large(),
         _ => refusal(StatusCode::BAD_REQUEST, "malformed", &error.body_text()),
     })
 }
@@ -91,7 +113,8 @@ fn parsed<T: for<'a> Deserialize<'a> + Default>(body: &Bytes) -> Result<T, Respo
     if body.is_empty() {
         return Ok(T::default());
     }
-    let malformed = |error: serde_json::Error| refusal(StatusCode::BAD_REQUEST, "malformed", &error.to_string());
+    let malformed =
+        |error: serde_json::Error| refusal(StatusCode::BAD_REQUEST, "malformed", &error.to_string());
     serde_json::from_slice(body).map_err(malformed)
 }
 
@@ -134,7 +157,10 @@ struct Wanted {
     after: Option<i64>,
 }
 
-async fn list(State(api): State<Api>, wanted: Result<Query<Wanted>, axum::extract::rejection::QueryRejection>) -> Answered {
+async fn list(
+    State(api): State<Api>,
+    wanted: Result<Query<Wanted>, axum::extract::rejection::QueryRejection>,
+) -> Answered {
     let malformed = |why: &str| refusal(StatusCode::BAD_REQUEST, "malformed", why);
     let Query(wanted) = wanted.map_err(|error| malformed(&error.body_text()))?;
     let status = match wanted.status.as_deref().filter(|status| !status.is_empty()) {
@@ -165,11 +191,13 @@ async fn show(State(api): State<Api>, Path(id): Path<String>) -> Answered {
 /// A message, what it took the place of and what took its place, oldest first.
 async fn chain(outbox: &Outbox, row: &Row) -> Result<Value, OutboxError> {
     let mut chain = std::collections::VecDeque::from([row.clone()]);
-    while let Some(before) = chain.front().and_then(|row| row.supersedes).filter(|_| chain.len() < CHAIN_MAX) {
+    while let Some(before) = chain.front().and_then(|row| row.supersedes).filter(|_| chain.len() < CHAIN_MAX)
+    {
         let Some(row) = outbox.found(Find::Row(before)).await? else { break };
         chain.push_front(row);
     }
-    while let Some(after) = chain.back().and_then(|row| row.superseded_by).filter(|_| chain.len() < CHAIN_MAX) {
+    while let Some(after) = chain.back().and_then(|row| row.superseded_by).filter(|_| chain.len() < CHAIN_MAX)
+    {
         let Some(row) = outbox.found(Find::Row(after)).await? else { break };
         chain.push_back(row);
     }
@@ -199,7 +227,11 @@ async fn requeue(State(api): State<Api>, Path(id): Path<String>, body: BodyRead)
     if asked.auto && asked.new_client_id.is_some() {
         return Err(malformed("give new_client_id or auto, not both"));
     }
-    if asked.new_client_id.as_deref().is_some_and(|id| id.is_empty() || id.len() > 255 || !id.bytes().all(|b| b.is_ascii_graphic())) {
+    if asked
+        .new_client_id
+        .as_deref()
+        .is_some_and(|id| id.is_empty() || id.len() > 255 || !id.bytes().all(|b| b.is_ascii_graphic()))
+    {
         return Err(malformed("new_client_id must have 1 to 255 printable characters"));
     }
     let body = match asked.patch_body_base64 {
@@ -262,7 +294,9 @@ async fn credentials(State(api): State<Api>, body: BodyRead) -> Answered {
     let given: Given = parsed(&whole(body)?)?;
     let malformed = |why: &str| refusal(StatusCode::BAD_REQUEST, "malformed", why);
     let origin = match given.origin {
-        Some(origin) => Target::absolute(&origin).map_err(|error| malformed(&format!("origin: {error}")))?.origin,
+        Some(origin) => {
+            Target::absolute(&origin).map_err(|error| malformed(&format!("origin: {error}")))?.origin
+        }
         None => match &api.outbox.settings().upstream {
             Some(upstream) => upstream.origin.clone(),
             None => return Err(malformed("say for which origin: a credential is sent nowhere else")),
@@ -290,32 +324,36 @@ struct From {
 
 /// Events as they happen, from after `Last-Event-ID` or `?after=` on.
 async fn events(State(api): State<Api>, Query(from): Query<From>, headers: HeaderMap) -> Response<Body> {
-    let last = headers.get("last-event-id").and_then(|value| value.to_str().ok()).and_then(|text| text.parse().ok());
+    let last =
+        headers.get("last-event-id").and_then(|value| value.to_str().ok()).and_then(|text| text.parse().ok());
     let watch = api.outbox.watch();
     let after = last.or(from.after).unwrap_or_else(|| *watch.borrow());
     let state = (api.outbox, watch, after, std::collections::VecDeque::new());
-    let stream = futures_util::stream::unfold(state, |(outbox, mut watch, mut after, mut ready)| async move {
-        loop {
-            if let Some(event) = ready.pop_front() {
-                return Some((Ok::<sse::Event, Infallible>(event), (outbox, watch, after, ready)));
+    let stream =
+        futures_util::stream::unfold(state, |(outbox, mut watch, mut after, mut ready)| async move {
+            loop {
+                if let Some(event) = ready.pop_front() {
+                    return Some((Ok::<sse::Event, Infallible>(event), (outbox, watch, after, ready)));
+                }
+                // Marked as seen before the look, so that an event in between wakes us.
+                watch.mark_unchanged();
+                let Ok((found, first)) = outbox.events(after, EVENTS_MAX).await else { return None };
+                if after > 0 && after + 1 < first {
+                    let gap = json!({"from": after + 1, "to": first - 1});
+                    ready.push_back(sse::Event::default().event("gap").data(gap.to_string()));
+                }
+                for event in &found {
+                    after = event.number;
+                    let data = answer::event(event).to_string();
+                    ready.push_back(
+                        sse::Event::default().id(after.to_string()).event(event.kind.as_str()).data(data),
+                    );
+                }
+                if ready.is_empty() && watch.changed().await.is_err() {
+                    return None;
+                }
             }
-            // Marked as seen before the look, so that an event in between wakes us.
-            watch.mark_unchanged();
-            let Ok((found, first)) = outbox.events(after, EVENTS_MAX).await else { return None };
-            if after > 0 && after + 1 < first {
-                let gap = json!({"from": after + 1, "to": first - 1});
-                ready.push_back(sse::Event::default().event("gap").data(gap.to_string()));
-            }
-            for event in &found {
-                after = event.number;
-                let data = answer::event(event).to_string();
-                ready.push_back(sse::Event::default().id(after.to_string()).event(event.kind.as_str()).data(data));
-            }
-            if ready.is_empty() && watch.changed().await.is_err() {
-                return None;
-            }
-        }
-    });
+        });
     Sse::new(stream).keep_alive(KeepAlive::new().interval(Duration::from_secs(15))).into_response()
 }
 

@@ -105,9 +105,9 @@ impl Caller {
         };
         let told = lines.next().filter(|path| !path.is_empty()).map(PathBuf::from);
         let token = which.token_file.clone().or(told).map(|path| {
-            std::fs::read_to_string(&path)
-                .map(|text| text.trim().to_owned())
-                .map_err(|error| Stop::new(Exit::Refused, format!("the token in {}: {error}", path.display())))
+            std::fs::read_to_string(&path).map(|text| text.trim().to_owned()).map_err(|error| {
+                Stop::new(Exit::Refused, format!("the token in {}: {error}", path.display()))
+            })
         });
         Ok(Caller::Tcp(host.to_owned(), token.transpose()?))
     }
@@ -119,7 +119,9 @@ impl Caller {
 
     /// Asks; answers with the status and the JSON.
     pub(crate) async fn call(&self, call: Call) -> Result<(u16, Value), Stop> {
-        let away = |error: &dyn std::fmt::Display| Stop::new(Exit::Unreachable, format!("the outbox does not answer: {error}"));
+        let away = |error: &dyn std::fmt::Display| {
+            Stop::new(Exit::Unreachable, format!("the outbox does not answer: {error}"))
+        };
         let response = match self {
             Caller::File(api) => {
                 let request = call.request("outbox", None)?;

@@ -42,7 +42,8 @@ enum Lines {
 /// Reads the body of a send.
 pub(crate) fn read(body: &[u8]) -> Result<Enqueue, Refused> {
     let malformed = |why: String| Refused::Malformed(why);
-    let send: Send = serde_json::from_slice(body).map_err(|error| malformed(format!("the envelope: {error}")))?;
+    let send: Send =
+        serde_json::from_slice(body).map_err(|error| malformed(format!("the envelope: {error}")))?;
     let Asked { method, url, headers, body, body_text, body_base64 } = send.request;
     let mut lines = Vec::new();
     for (name, values) in headers {
@@ -71,7 +72,8 @@ pub(crate) fn read(body: &[u8]) -> Result<Enqueue, Refused> {
         lane: send.lane,
         principal: send.principal,
         logical_key: send.logical_key,
-        client_generated_at: client_generated_at.map_err(|error| malformed(format!("client_generated_at: {error}")))?,
+        client_generated_at: client_generated_at
+            .map_err(|error| malformed(format!("client_generated_at: {error}")))?,
         profile: send.profile,
         request: Request { method, url, headers: lines, body },
     })

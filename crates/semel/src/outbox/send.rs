@@ -72,7 +72,8 @@ fn envelope(args: &Args) -> Result<String, Stop> {
     let usage = |message: String| Stop::new(Exit::Usage, message);
     let mut headers = Map::new();
     for line in &args.headers {
-        let (name, value) = line.split_once(':').ok_or_else(|| usage(format!("-H {line:?}: expected Name: value")))?;
+        let (name, value) =
+            line.split_once(':').ok_or_else(|| usage(format!("-H {line:?}: expected Name: value")))?;
         let name = name.trim().to_owned();
         match headers.get_mut(&name) {
             Some(Value::Array(values)) => values.push(json!(value.trim())),
@@ -91,7 +92,9 @@ fn envelope(args: &Args) -> Result<String, Stop> {
     }
     let data = (!parts.is_empty()).then(|| parts.join("&"));
     let has_type = headers.keys().any(|name| name.eq_ignore_ascii_case("content-type"));
-    let is_json = data.as_deref().is_some_and(|data| serde_json::from_str::<&serde_json::value::RawValue>(data).is_ok());
+    let is_json = data
+        .as_deref()
+        .is_some_and(|data| serde_json::from_str::<&serde_json::value::RawValue>(data).is_ok());
     if data.is_some() && !has_type {
         let usual = if is_json { "application/json" } else { "application/x-www-form-urlencoded" };
         headers.insert("content-type".to_owned(), json!(usual));

@@ -41,7 +41,10 @@ pub(super) fn list(told: &Value) -> String {
     if rows.is_empty() {
         return "no messages\n".to_owned();
     }
-    let mut lines = format!("{:>7}  {:<9} {:>8}  {:<16} {:<36} {}\n", "row", "status", "attempts", "lane", "id", "last error");
+    let mut lines = format!(
+        "{:>7}  {:<9} {:>8}  {:<16} {:<36} {}\n",
+        "row", "status", "attempts", "lane", "id", "last error"
+    );
     for row in &rows {
         let _ = writeln!(
             lines,
@@ -64,10 +67,31 @@ pub(super) fn list(told: &Value) -> String {
 pub(super) fn message(told: &Value) -> String {
     let mut lines = String::new();
     let names = [
-        "id", "client_message_id", "alias_of", "status", "held_for", "lane", "principal", "logical_key", "method", "url",
-        "request_fingerprint", "enqueued_at", "attempts", "first_attempt_at", "next_attempt_at", "last_error",
-        "delivered_at", "broker_message_id", "history_id", "aborted_at", "aborted_by", "superseded_by", "supersedes",
-        "possibly_delivered", "possibly_repeated",
+        "id",
+        "client_message_id",
+        "alias_of",
+        "status",
+        "held_for",
+        "lane",
+        "principal",
+        "logical_key",
+        "method",
+        "url",
+        "request_fingerprint",
+        "enqueued_at",
+        "attempts",
+        "first_attempt_at",
+        "next_attempt_at",
+        "last_error",
+        "delivered_at",
+        "broker_message_id",
+        "history_id",
+        "aborted_at",
+        "aborted_by",
+        "superseded_by",
+        "supersedes",
+        "possibly_delivered",
+        "possibly_repeated",
     ];
     for name in names.iter().filter(|name| !told[**name].is_null()) {
         let _ = writeln!(lines, "{name:<20} {}", text(&told[*name]));

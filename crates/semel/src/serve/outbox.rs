@@ -27,9 +27,11 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// Run the outbox: a durable local queue that delivers in order, once.
 #[derive(Debug, Clone, clap::Args)]
-#[command(after_help = "A message is on disk before its 202. Each attempt carries the message's id as its idempotency \
+#[command(
+    after_help = "A message is on disk before its 202. Each attempt carries the message's id as its idempotency \
 key.\nSignals: TERM and INT end it once what runs has ended, at most 10 s later; what is left is sent again by the next \
-start, with the same key.")]
+start, with the same key."
+)]
 pub(crate) struct Args {
     /// Where messages are kept: sqlite:PATH, a file of its own. [default: sqlite:outbox.db]
     #[arg(long, value_name = "URL")]
@@ -108,22 +110,27 @@ async fn open_door(config: &Config) -> Result<(Door, String), Stop> {
         Listen::Unix(path) => Ok((Door::Unix(OwnSocket::bind(path)?), format!("unix:{}", path.display()))),
         Listen::Tcp(address) => {
             let file = config.token_file.as_deref().ok_or_else(|| {
-                Stop::new(Exit::Usage, "on TCP every local user could connect: give --token-file FILE, or --listen unix:PATH")
+                Stop::new(
+                    Exit::Usage,
+                    "on TCP every local user could connect: give --token-file FILE, or --listen unix:PATH",
+                )
             })?;
             let token = token(file)?;
             let failed = |error| Stop::new(Exit::Io, format!("failed to listen on {address}: {error}"));
             let listener = TcpListener::bind(address).await.map_err(failed)?;
             let bound = listener.local_addr().map_err(failed)?;
-            let hosts = own_hosts(bound).into_iter().chain(config.allow_hosts.iter().map(|host| host.to_ascii_lowercase()));
+            let hosts = own_hosts(bound)
+                .into_iter()
+                .chain(config.allow_hosts.iter().map(|host| host.to_ascii_lowercase()));
             Ok((Door::Tcp(listener, Ticket { token, hosts: hosts.collect() }), format!("http://{bound}")))
         }
     }
 }
 
 async fn serve(config: Config) -> Result<Exit, Stop> {
-    let outbox = Outbox::open(&config.store, config.settings.clone()).await.map_err(|error| {
-        Stop::new(Exit::Io, format!("{error} ({})", config.store.display()))
-    })?;
+    let outbox = Outbox::open(&config.store, config.settings.clone())
+        .await
+        .map_err(|error| Stop::new(Exit::Io, format!("{error} ({})", config.store.display())))?;
     let (door, address) = open_door(&config).await?;
     note_address(&outbox, &address, &config);
     let failed = |error: std::io::Error| Stop::new(Exit::Io, format!("failed to listen to signals: {error}"));
@@ -173,7 +180,9 @@ fn note_address(outbox: &Outbox, address: &str, config: &Config) {
     let token = config.token_file.as_ref().and_then(|path| path.canonicalize().ok());
     let token = token.map(|path| path.display().to_string()).unwrap_or_default();
     let address = match address.strip_prefix("unix:") {
-        Some(path) => std::fs::canonicalize(path).map_or(address.to_owned(), |path| format!("unix:{}", path.display())),
+        Some(path) => {
+            std::fs::canonicalize(path).map_or(address.to_owned(), |path| format!("unix:{}", path.display()))
+        }
         None => address.to_owned(),
     };
     if let Err(error) = std::fs::write(path, format!("{}\n{address}\n{token}\n", std::process::id())) {

@@ -75,7 +75,12 @@ impl Daemon {
     }
 
     /// One call over the socket. `None`: nobody answered.
-    pub(crate) async fn try_call(&self, method: &str, path: &str, body: Option<&Value>) -> Option<(u16, Value)> {
+    pub(crate) async fn try_call(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Option<(u16, Value)> {
         call(&self.socket(), method, path, body, &[]).await
     }
 
@@ -152,5 +157,8 @@ pub(crate) async fn call(
     let response = sender.send_request(request.unwrap()).await.ok()?;
     let status = response.status().as_u16();
     let body = response.into_body().collect().await.ok()?.to_bytes();
-    Some((status, serde_json::from_slice(&body).unwrap_or(Value::String(String::from_utf8_lossy(&body).into()))))
+    Some((
+        status,
+        serde_json::from_slice(&body).unwrap_or(Value::String(String::from_utf8_lossy(&body).into())),
+    ))
 }

@@ -13,9 +13,12 @@ async fn the_socket_is_its_users_own_and_pages_are_refused() {
     let mode = |path: &std::path::Path| path.metadata().unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&daemon.socket()), mode(daemon.socket().parent().unwrap())), (0o600, 0o700));
     let socket = daemon.socket();
-    let refused = call(&socket, "GET", "/v1/messages", None, &[("origin", "https://evil.example")]).await.unwrap();
+    let refused =
+        call(&socket, "GET", "/v1/messages", None, &[("origin", "https://evil.example")]).await.unwrap();
     assert_eq!((refused.0, refused.1["error"].as_str()), (403, Some("origin-refused")));
-    let form = call(&socket, "POST", "/v1/send", None, &[("content-type", "text/plain"), ("content-length", "0")]).await;
+    let form =
+        call(&socket, "POST", "/v1/send", None, &[("content-type", "text/plain"), ("content-length", "0")])
+            .await;
     assert_eq!(form.unwrap().0, 400, "an empty envelope is malformed");
     assert_eq!(daemon.call("GET", "/healthz", None).await.0, 200);
     assert_eq!(daemon.call("GET", "/nowhere", None).await.0, 404);
@@ -24,7 +27,11 @@ async fn the_socket_is_its_users_own_and_pages_are_refused() {
 }
 
 fn curl(arguments: &[&str]) -> (String, String) {
-    let output = Command::new("curl").args(["-s", "-m", "5", "-w", "\n%{http_code}"]).args(arguments).output().unwrap();
+    let output = Command::new("curl")
+        .args(["-s", "-m", "5", "-w", "\n%{http_code}"])
+        .args(arguments)
+        .output()
+        .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let (body, status) = text.rsplit_once('\n').unwrap();
     (status.to_owned(), body.to_owned())
@@ -45,7 +52,8 @@ fn on_tcp_a_token_a_known_host_and_json_are_needed() {
     assert_eq!(refused.status.code(), Some(2), "no token, no TCP");
     let mut child = start(&["--token-file", token.to_str().unwrap()]).spawn().unwrap();
     let lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
-    let address = lines.map(Result::unwrap).find_map(|line| Some(line.split_once("http://")?.1.to_owned())).unwrap();
+    let address =
+        lines.map(Result::unwrap).find_map(|line| Some(line.split_once("http://")?.1.to_owned())).unwrap();
     let url = format!("http://{address}/v1/messages");
     let right = "Authorization: Bearer a-long-secret";
     assert_eq!(curl(&[&url]).0, "401");

@@ -96,5 +96,8 @@ async fn nothing_acknowledged_is_lost_and_everything_takes_effect_once() {
     let keys = seen.keys.lock().unwrap();
     assert!(keys.values().all(|keys| keys.len() == 1), "the same key on every attempt");
     let attempts = seen.requests.lock().unwrap().len();
-    eprintln!("{messages} messages, {kills} kills, {attempts} attempts, accepted in {sent_after:?}, drained in {:?}", started.elapsed());
+    eprintln!(
+        "{messages} messages, {kills} kills, {attempts} attempts, accepted in {sent_after:?}, drained in {:?}",
+        started.elapsed()
+    );
 }

@@ -51,10 +51,17 @@ pub(crate) async fn obedient() -> (SocketAddr, Arc<Seen>) {
                 tokio::time::sleep(Duration::from_secs(5)).await;
             }
             let status = uri.path().rsplit('/').next().and_then(|last| last.parse().ok()).unwrap_or(201);
-            let status = if status == 401 && headers.get("authorization").is_some_and(|value| value == "Bearer good") { 200 } else { status };
+            let status = if status == 401
+                && headers.get("authorization").is_some_and(|value| value == "Bearer good")
+            {
+                200
+            } else {
+                status
+            };
             let answer = json!({"broker_message_id": "b-1", "history_id": "h-1", "error": "because"});
             let status = axum::http::StatusCode::from_u16(status).unwrap();
-            (status, [("content-type", "application/json"), ("set-cookie", "s=1")], answer.to_string()).into_response()
+            (status, [("content-type", "application/json"), ("set-cookie", "s=1")], answer.to_string())
+                .into_response()
         }
     };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -102,7 +109,9 @@ pub(crate) async fn gated_at(address: &str, identity: &str, loses: u64) -> (Sock
                 let (app, seen) = (app.clone(), Arc::clone(&seen));
                 async move { answer(app, &seen, request, loses).await }
             });
-            tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+            tokio::spawn(
+                hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service),
+            );
         }
     });
     (address, seen)
@@ -123,7 +132,8 @@ async fn answer(
         seen.keys.lock().unwrap().entry((lane.to_owned(), n)).or_default().insert(key);
     }
     seen.requests.lock().unwrap().push((parts.uri.path().to_owned(), parts.headers.clone(), body.to_vec()));
-    let response = app.oneshot(Request::from_parts(parts, Body::from(body))).await.expect("a router does not fail");
+    let response =
+        app.oneshot(Request::from_parts(parts, Body::from(body))).await.expect("a router does not fail");
     let count = seen.arrivals.fetch_add(1, Ordering::Relaxed);
     // Spread, not every tenth: a lane would otherwise never or always be hit.
     let is_lost = loses > 0 && (count.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) % loses == 0;

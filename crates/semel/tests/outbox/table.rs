@@ -17,7 +17,10 @@ async fn daemon(flags: &[&str]) -> (Daemon, std::sync::Arc<super::server::Seen>)
 
 fn assert_conflict(answer: &(u16, Value), conflict: &str) {
     let (status, body) = answer;
-    assert_eq!((*status, body["error"].as_str(), body["conflict"].as_str()), (409, Some("idempotency_key_reused"), Some(conflict)));
+    assert_eq!(
+        (*status, body["error"].as_str(), body["conflict"].as_str()),
+        (409, Some("idempotency_key_reused"), Some(conflict))
+    );
     let prefix = body["request_fingerprint"].as_str().unwrap();
     assert!(prefix.len() == 16 && prefix.bytes().all(|b| b.is_ascii_hexdigit()), "{prefix}");
 }
@@ -27,7 +30,10 @@ async fn every_cell_of_the_accept_table() {
     let (daemon, seen) = daemon(&[]).await;
     // No row.
     let (status, body) = daemon.send(&envelope("none", "/x", 1)).await;
-    assert_eq!((status, body["status"].as_str(), body["client_message_id"].as_str()), (202, Some("queued"), Some("none")));
+    assert_eq!(
+        (status, body["status"].as_str(), body["client_message_id"].as_str()),
+        (202, Some("queued"), Some("none"))
+    );
     // Pending: its lane is paused.
     daemon.call("POST", "/v1/lanes/pending/pause", None).await;
     let (status, first) = daemon.send(&envelope("pending", "/x", 1)).await;
@@ -40,12 +46,18 @@ async fn every_cell_of_the_accept_table() {
     daemon.until("inflight", "inflight").await;
     let (status, body) = daemon.send(&envelope("inflight", "/slow/200", 1)).await;
     assert_eq!((status, body["status"].as_str()), (202, Some("inflight")));
-    assert_conflict(&daemon.send(&envelope("inflight", "/slow/200", 2)).await, "outbox_inflight_fingerprint_mismatch");
+    assert_conflict(
+        &daemon.send(&envelope("inflight", "/slow/200", 2)).await,
+        "outbox_inflight_fingerprint_mismatch",
+    );
     // Done.
     daemon.until("none", "done").await;
     let sent = seen.requests.lock().unwrap().len();
     let (status, body) = daemon.send(&envelope("none", "/x", 1)).await;
-    assert_eq!((status, &body["duplicate"], &body["broker_message_id"], &body["history_id"]), (200, &json!(true), &json!("b-1"), &json!("h-1")));
+    assert_eq!(
+        (status, &body["duplicate"], &body["broker_message_id"], &body["history_id"]),
+        (200, &json!(true), &json!("b-1"), &json!("h-1"))
+    );
     let other = daemon.send(&envelope("none", "/x", 2)).await;
     assert_conflict(&other, "outbox_done_fingerprint_mismatch");
     assert_eq!(other.1["broker_message_id"], "b-1");
@@ -60,13 +72,19 @@ async fn every_cell_of_the_accept_table() {
     // Aborted.
     assert_eq!(daemon.call("POST", "/v1/messages/dead/abort", None).await.0, 200);
     assert_conflict(&daemon.send(&envelope("dead", "/x/422", 1)).await, "outbox_aborted_fingerprint_match");
-    assert_conflict(&daemon.send(&envelope("dead", "/x/422", 2)).await, "outbox_aborted_fingerprint_mismatch");
+    assert_conflict(
+        &daemon.send(&envelope("dead", "/x/422", 2)).await,
+        "outbox_aborted_fingerprint_mismatch",
+    );
     // Held answers like pending.
     daemon.send(&envelope("held", "/x/401", 1)).await;
     daemon.until("held", "held").await;
     let (status, body) = daemon.send(&envelope("held", "/x/401", 1)).await;
     assert_eq!((status, body["status"].as_str()), (202, Some("queued")));
-    assert_conflict(&daemon.send(&envelope("held", "/x/401", 2)).await, "outbox_pending_fingerprint_mismatch");
+    assert_conflict(
+        &daemon.send(&envelope("held", "/x/401", 2)).await,
+        "outbox_pending_fingerprint_mismatch",
+    );
     // A fresh credential, given by a call, lets it go.
     let credential = json!({"headers": {"Authorization": "Bearer good"}});
     assert_eq!(daemon.call("POST", "/v1/credentials", Some(&credential)).await.0, 204);
@@ -95,7 +113,11 @@ async fn what_is_refused_uses_up_no_id() {
         (400, "malformed", with(&|e| e["unknown"] = json!(1))),
         (413, "too-large", with(&|e| e["request"]["body_text"] = json!("x".repeat(1001)))),
         (413, "too-large", with(&|e| e["request"]["body_text"] = json!("x".repeat(3 << 20)))),
-        (422, "credential-in-request", with(&|e| e["request"]["headers"]["Authorization"] = json!("Bearer x"))),
+        (
+            422,
+            "credential-in-request",
+            with(&|e| e["request"]["headers"]["Authorization"] = json!("Bearer x")),
+        ),
         (422, "credential-in-request", with(&|e| e["request"]["headers"]["cookie"] = json!("s=1"))),
     ];
     for (status, code, envelope) in cases {
@@ -123,14 +145,23 @@ async fn a_receipt_has_the_upstreams_response_in_time_or_a_202_comes_first() {
     let socket = daemon.socket();
     let minted = json!({"request": {"method": "PUT", "url": "/x/200?q=1", "headers": {"X-A": "b"}, "body_base64": "AAEC"}});
     let (status, body) = call(&socket, "POST", "/v1/send", Some(&minted), &wait("wait=5")).await.unwrap();
-    assert_eq!((status, body["status"].as_str(), &body["response"]["status"]), (200, Some("done"), &json!(200)));
+    assert_eq!(
+        (status, body["status"].as_str(), &body["response"]["status"]),
+        (200, Some("done"), &json!(200))
+    );
     assert_eq!(body["response"]["body"]["broker_message_id"], "b-1");
     let id = body["client_message_id"].as_str().unwrap().to_owned();
     let (path, headers, bytes) = seen.requests.lock().unwrap()[0].clone();
-    assert_eq!((path.as_str(), bytes.as_slice(), headers["x-a"].as_bytes()), ("/x/200", &[0, 1, 2][..], &b"b"[..]));
+    assert_eq!(
+        (path.as_str(), bytes.as_slice(), headers["x-a"].as_bytes()),
+        ("/x/200", &[0, 1, 2][..], &b"b"[..])
+    );
     assert_eq!(headers["idempotency-key"].to_str().unwrap(), id);
     assert_eq!(headers["x-client-tx-id"].to_str().unwrap(), body["client_tx_id"].as_str().unwrap());
-    let (status, body) = call(&socket, "POST", "/v1/send", Some(&envelope("late", "/slow/200", 1)), &wait("wait=1")).await.unwrap();
+    let (status, body) =
+        call(&socket, "POST", "/v1/send", Some(&envelope("late", "/slow/200", 1)), &wait("wait=1"))
+            .await
+            .unwrap();
     assert_eq!((status, body["client_message_id"].as_str()), (202, Some("late")));
     // Receipts survive restarts.
     assert_eq!(daemon.end(), 0);
@@ -146,10 +177,16 @@ async fn a_double_tap_is_one_action() {
     let tap = |id: &str| json!({"client_message_id": id, "lane": "a", "logical_key": "complete quest 5", "request": {"method": "POST", "url": "/x", "body": {}}});
     assert_eq!(daemon.send(&tap("t1")).await.0, 202);
     let (status, body) = daemon.send(&tap("t2")).await;
-    assert_eq!((status, body["alias_of"].as_str(), body["client_message_id"].as_str()), (202, Some("t1"), Some("t2")));
+    assert_eq!(
+        (status, body["alias_of"].as_str(), body["client_message_id"].as_str()),
+        (202, Some("t1"), Some("t2"))
+    );
     daemon.call("POST", "/v1/lanes/a/resume", None).await;
     let receipt = daemon.until("t2", "done").await;
-    assert_eq!((receipt["client_message_id"].as_str(), receipt["alias_of"].as_str()), (Some("t1"), Some("t1")));
+    assert_eq!(
+        (receipt["client_message_id"].as_str(), receipt["alias_of"].as_str()),
+        (Some("t1"), Some("t1"))
+    );
     let (status, body) = daemon.send(&tap("t2")).await;
     assert_eq!((status, &body["duplicate"]), (200, &json!(true)), "the alias is durable");
     assert_eq!(seen.paths().len(), 1);

@@ -83,17 +83,21 @@ pub(crate) struct Config {
 pub(crate) fn store_path(store: &str) -> Result<PathBuf, String> {
     match store.strip_prefix("sqlite:") {
         Some(path) if !path.is_empty() => Ok(PathBuf::from(path)),
-        _ => Err(format!("bad store {store:?}: the outbox keeps its messages in a file of its own, sqlite:PATH")),
+        _ => Err(format!(
+            "bad store {store:?}: the outbox keeps its messages in a file of its own, sqlite:PATH"
+        )),
     }
 }
 
 impl Config {
     /// The file's settings under the flags'.
     pub(crate) fn load(args: &Args) -> Result<Self, Stop> {
-        let usage = |flag: &'static str| move |error: String| Stop::new(Exit::Usage, format!("{flag}: {error}"));
+        let usage =
+            |flag: &'static str| move |error: String| Stop::new(Exit::Usage, format!("{flag}: {error}"));
         let bad = |error: String| Stop::new(Exit::Config, error);
         let file = read(args.config.as_deref())?;
-        let store = args.store.clone().or(file.store.clone()).unwrap_or_else(|| "sqlite:outbox.db".to_owned());
+        let store =
+            args.store.clone().or(file.store.clone()).unwrap_or_else(|| "sqlite:outbox.db".to_owned());
         let store = store_path(&store).map_err(usage("--store"))?;
         let listen = match args.listen.as_deref().or(file.listen.as_deref()) {
             Some(text) => listen(text).map_err(usage("--listen"))?,
@@ -133,7 +137,9 @@ fn listen(text: &str) -> Result<Listen, String> {
         Some(path) => Ok(Listen::Unix(PathBuf::from(path))),
         None => {
             let text = text.strip_prefix("tcp:").or_else(|| text.strip_prefix("http://")).unwrap_or(text);
-            text.parse().map(Listen::Tcp).map_err(|_| format!("{text:?} is neither unix:PATH nor ADDRESS:PORT"))
+            text.parse()
+                .map(Listen::Tcp)
+                .map_err(|_| format!("{text:?} is neither unix:PATH nor ADDRESS:PORT"))
         }
     }
 }
@@ -150,7 +156,8 @@ fn settings(args: &Args, file: &File) -> Result<Settings, String> {
     let duration = |name: &str, text: &str| -> Result<Duration, String> {
         parse_duration(text).map_err(|error| format!("{name}: {error}"))
     };
-    if let Some(name) = args.profile.as_deref().or(file.profile.as_deref()).filter(|name| *name != "default") {
+    if let Some(name) = args.profile.as_deref().or(file.profile.as_deref()).filter(|name| *name != "default")
+    {
         settings.profile = presets::preset(name).ok_or_else(|| {
             let known: Vec<&str> = presets::PRESETS.iter().map(|(name, _)| *name).collect();
             format!("profile: there is no {name:?}; there are {}", known.join(", "))
@@ -200,7 +207,8 @@ fn rules(args: &Args, file: &File, upstream: Option<&Target>) -> Result<Vec<Rule
         };
         rules.push(Rule {
             principal: given.principal.clone(),
-            origin: origin(given.origin.as_deref(), upstream).map_err(|error| format!("outbox.credential: {error}"))?,
+            origin: origin(given.origin.as_deref(), upstream)
+                .map_err(|error| format!("outbox.credential: {error}"))?,
             header: given.header.clone(),
             place,
         });
@@ -210,7 +218,9 @@ fn rules(args: &Args, file: &File, upstream: Option<&Target>) -> Result<Vec<Rule
 
 fn origin(given: Option<&str>, upstream: Option<&Target>) -> Result<String, String> {
     match (given, upstream) {
-        (Some(origin), _) => Target::absolute(origin).map(|target| target.origin).map_err(|error| error.to_string()),
+        (Some(origin), _) => {
+            Target::absolute(origin).map(|target| target.origin).map_err(|error| error.to_string())
+        }
         (None, Some(upstream)) => Ok(upstream.origin.clone()),
         (None, None) => Err("say for which origin, or give an upstream".to_owned()),
     }
@@ -239,7 +249,10 @@ mod tests {
     fn places_are_read() {
         let upstream = Target::absolute("http://h:1/api").unwrap();
         let of_upstream = rule("file:/run/t", Some(&upstream)).unwrap();
-        assert_eq!((of_upstream.origin.as_str(), of_upstream.place), ("http://h:1", Place::File("/run/t".into())));
+        assert_eq!(
+            (of_upstream.origin.as_str(), of_upstream.place),
+            ("http://h:1", Place::File("/run/t".into()))
+        );
         let other = rule("https://a.example/x=command:pass show a=b", None).unwrap();
         assert_eq!(other.origin, "https://a.example");
         assert_eq!(other.place, Place::Command(vec!["sh".into(), "-c".into(), "pass show a=b".into()]));

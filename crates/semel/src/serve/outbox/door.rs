@@ -34,21 +34,33 @@ pub(crate) fn guarded(router: Router, ticket: Option<Ticket>) -> Router {
 async fn guard(State(ticket): State<Option<Arc<Ticket>>>, request: Request, next: Next) -> Response<Body> {
     let headers = request.headers();
     if headers.contains_key(header::ORIGIN) {
-        return refusal(StatusCode::FORBIDDEN, "origin-refused", "pages of a browser may not speak to the outbox");
+        return refusal(
+            StatusCode::FORBIDDEN,
+            "origin-refused",
+            "pages of a browser may not speak to the outbox",
+        );
     }
     let Some(ticket) = ticket else { return next.run(request).await };
     let mut hosts = headers.get_all(header::HOST).iter();
     let host = hosts.next().and_then(|host| host.to_str().ok()).unwrap_or_default().to_ascii_lowercase();
-    let name = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|b| b.is_ascii_digit())).map_or(&*host, |(name, _)| name);
+    let name = host
+        .rsplit_once(':')
+        .filter(|(_, port)| port.bytes().all(|b| b.is_ascii_digit()))
+        .map_or(&*host, |(name, _)| name);
     let is_allowed = ticket.hosts.iter().any(|allowed| *allowed == host || allowed == name);
     if !is_allowed || hosts.next().is_some() {
-        return refusal(StatusCode::FORBIDDEN, "host-refused", "this outbox is not called by that name; see --allow-host");
+        return refusal(
+            StatusCode::FORBIDDEN,
+            "host-refused",
+            "this outbox is not called by that name; see --allow-host",
+        );
     }
     let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let given = given.strip_prefix("Bearer ").unwrap_or_default().trim();
     let is_right = bool::from(given.as_bytes().ct_eq(ticket.token.as_bytes()));
     if !is_right && request.uri().path() != "/healthz" {
-        let mut response = refusal(StatusCode::UNAUTHORIZED, "token-missing", "send Authorization: Bearer TOKEN");
+        let mut response =
+            refusal(StatusCode::UNAUTHORIZED, "token-missing", "send Authorization: Bearer TOKEN");
         response.headers_mut().insert(header::WWW_AUTHENTICATE, header::HeaderValue::from_static("Bearer"));
         return response;
     }
