@@ -3,6 +3,7 @@
 mod commands;
 mod daemon;
 mod door;
+mod guide;
 mod kills;
 mod server;
 mod table;
