@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::StatusCode;
 use semel_contract::decide::Standing;
-use semel_contract::time::parse_duration;
+use semel_contract::time::{format_duration, parse_duration};
 use semel_store::{Answer, Entry, Resolution, Resolved};
 use serde::Deserialize;
 use serde_json::Value;
@@ -49,6 +49,11 @@ pub(crate) async fn resolve(
 ) -> Result<Json<Value>, Refusal> {
     let keep = told.keep.as_deref().map(parse_duration).transpose();
     let keep = keep.map_err(|error| Refusal::bad(format!("keep: {error}")))?;
+    if let Some(keep) = keep.filter(|keep| *keep < console.resolved_kept) {
+        // A shorter life would let a late retry run again.
+        let (given, least) = (format_duration(keep), format_duration(console.resolved_kept));
+        return Err(Refusal::bad(format!("keep={given}: at least {least}, so that no late retry is run")));
+    }
     let reason = match (told.r#as, &told.reason) {
         // What took effect explains itself; that nothing happened must be explained.
         (Outcome::Applied, None) => String::new(),

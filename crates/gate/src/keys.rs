@@ -18,8 +18,10 @@ use semel_store::{About, Answer, Entry, Id, Sealed};
 use serde_json::{Value, json};
 
 use crate::answer;
+use crate::arrival::Lines;
 use crate::layer::Shared;
 use crate::limit;
+use crate::recall;
 use crate::route::Route;
 use crate::walk::store_away;
 
@@ -91,6 +93,10 @@ async fn asked(shared: &Shared, parts: &Parts, request_id: &str) -> Result<Value
             request_id: request_id.to_owned(),
             ..About::default()
         };
+        let first_sent = recall::earliest(&Lines(&parts.headers), &id.key, None);
+        recall::before_seal(shared, &route, &id, &about, first_sent)
+            .await
+            .map_err(|error| refuse(store_away(&error)))?;
         let sealed = shared.store.seal(&id, &about, &profile.lifetime).await;
         return match sealed.map_err(|error| refuse(store_away(&error)))? {
             Sealed::Done => Ok(

@@ -34,7 +34,7 @@ pub struct Upstream {
     pub protocol: Protocol,
     /// Which `Host` it is told.
     pub host: HostSent,
-    /// Requests that are with it at a time.
+    /// Keyed requests that are with it at a time; as many others, and as many connections that changed their protocol.
     pub connections_max: usize,
 }
 
@@ -49,7 +49,7 @@ impl Upstream {
             ca: None,
             protocol: Protocol::Http1,
             host: HostSent::Clients,
-            connections_max: 1024,
+            connections_max: 4096,
         }
     }
 }

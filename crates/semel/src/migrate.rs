@@ -16,8 +16,8 @@ use crate::output_failed;
 /// Bring the schema of a store to the version of this release.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Records are kept, and the release before keeps working on the new schema: gates may run meanwhile. `semel serve` does the
-same when it starts, unless gate.postgres says migrate = false; then a role with more rights runs this. A store in a file
+Records are kept, and the release before keeps working on the new schema: gates may run meanwhile. `semel serve` does the \
+same when it starts, unless gate.postgres says migrate = false; then a role with more rights runs this. A store in a file \
 is migrated by the process that owns it.")]
 pub(crate) struct Args {
     /// The store: sqlite:PATH or postgres://… [default: the configuration's, else sqlite:semel.db]

@@ -6,7 +6,9 @@ pub(crate) mod gate;
 mod notify;
 pub(crate) mod outbox;
 pub(crate) mod plan;
-mod sockets;
+pub(crate) mod running;
+mod signals;
+pub(crate) mod sockets;
 
 use crate::exit::{Exit, Stop};
 

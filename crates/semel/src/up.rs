@@ -22,6 +22,7 @@ use crate::demo::Shop;
 use crate::exit::{Exit, Stop};
 use crate::serve::admin::{self, Admin, admin_router};
 use crate::serve::gate::note_admin_address;
+use crate::serve::sockets;
 use crate::{logging, output_failed};
 use page::{Command, Facts, Page};
 use stack::{Running, Served};
@@ -73,6 +74,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
         }
     }
     logging::start();
+    sockets::raise_limit();
     client::block_on(up(args))
 }
 
@@ -163,6 +165,7 @@ fn facts(args: &Args, addresses: Addresses, upstream: &str, commands: Vec<Comman
         upstream: upstream.to_owned(),
         admin: format!("http://{}/", addresses.admin),
         data: data.display().to_string(),
+        records: format!("semel gate list --store 'sqlite:{}'", data.join("semel.db").display()),
         demo: args.upstream.is_none(),
         commands,
     }
@@ -219,8 +222,9 @@ fn welcome(facts: &Facts, page: &str) -> String {
          \x20 gate       {}\n\
          \x20 service    {}   (bare; clients use the gate)\n\
          \x20 admin      {}\n\
-         \x20 data       {}\n",
-        facts.gate, facts.upstream, facts.admin, facts.data
+         \x20 data       {}\n\
+         \x20 records    {}\n",
+        facts.gate, facts.upstream, facts.admin, facts.data, facts.records
     );
     for Command { words, line } in &facts.commands {
         text.push_str(&format!("\n{words}\n  {line}\n"));

@@ -130,17 +130,6 @@ pub struct ClockState {
     pub jump_millis: Option<i64>,
 }
 
-/// How busy the connections to a database are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PoolUse {
-    /// Connections that wait for work.
-    pub idle: usize,
-    /// Connections at work.
-    pub used: usize,
-    /// Calls that wait for a connection.
-    pub waiting: usize,
-}
-
 /// A store that operators can look into.
 pub trait AdminStore: ClaimStore {
     /// Finds records, the oldest first, at most `limit`. By number this is quick; by request id or key it may read
@@ -179,11 +168,6 @@ pub trait AdminStore: ClaimStore {
         by: &'a str,
         reason: &'a str,
     ) -> Reply<'a, Restore>;
-
-    /// How busy the connections are, of a store that has some.
-    fn pool(&self) -> Option<PoolUse> {
-        None
-    }
 
     /// The store's clock.
     fn clock(&self) -> Reply<'_, ClockState>;

@@ -69,6 +69,7 @@ async fn a_resolution_that_makes_no_sense_is_refused() {
         json!({"as": "applied", "status": 201, "body_base64": "?"}),
         json!({"as": "applied", "status": 201, "headers": [["bad name", "x"]]}),
         json!({"as": "applied", "keep": "for ever"}),
+        json!({"as": "applied", "keep": "1h"}),
         json!({"as": "applied", "stats": 201}),
     ] {
         let seen = post(&router, &path, bad.clone()).await;

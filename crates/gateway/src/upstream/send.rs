@@ -14,7 +14,7 @@ use hyper::client::conn::TrySendError;
 
 use super::connect::Sender;
 use super::pace::Activity;
-use super::pool::{IDLE_KEYED_MAX, IDLE_MAX, Loan, Pool};
+use super::pool::{IDLE_KEYED_MAX, IDLE_MAX, Loan, Pool, Room};
 
 /// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl Pool {
         request: Request<Body>,
         in_time: impl FnOnce() -> bool,
     ) -> Result<Response<Incoming>, NoAnswer> {
-        let loan = self.lend(IDLE_KEYED_MAX).await.map_err(NoAnswer::NotSent)?;
+        let loan = self.lend(Room::Keyed, IDLE_KEYED_MAX).await.map_err(NoAnswer::NotSent)?;
         if !in_time() {
             return Err(NoAnswer::NotSent("no connection was ready before the claim's lease ended".into()));
         }
@@ -61,13 +61,13 @@ impl Pool {
         request: Request<Body>,
         activity: &Activity,
     ) -> Result<Response<Incoming>, NoAnswer> {
-        let loan = self.lend(IDLE_MAX).await.map_err(NoAnswer::NotSent)?;
+        let loan = self.lend(Room::Others, IDLE_MAX).await.map_err(NoAnswer::NotSent)?;
         let request = match self.attempt(loan, request, activity).await {
             Tried::Answered(response) => return Ok(response),
             Tried::Broken(why) => return Err(why),
             Tried::HandedBack(request, _) => *request,
         };
-        let loan = self.lend(Duration::ZERO).await.map_err(NoAnswer::NotSent)?;
+        let loan = self.lend(Room::Others, Duration::ZERO).await.map_err(NoAnswer::NotSent)?;
         match self.attempt(loan, request, activity).await {
             Tried::Answered(response) => Ok(response),
             Tried::HandedBack(_, why) => Err(NoAnswer::NotSent(why)),

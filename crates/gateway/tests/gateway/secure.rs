@@ -19,6 +19,18 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use crate::upstream::{Reply, Upstream};
 use crate::world::{Wish, World};
 
+/// A certificate that was made as an authority, as simple tools make them.
+fn of_a_simple_tool(name: &str) -> Certificates {
+    let mut made = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
+    made.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let signing_key = rcgen::KeyPair::generate().unwrap();
+    let folder = tempfile::tempdir().unwrap().keep();
+    let (cert, key) = (folder.join("cert.pem"), folder.join("key.pem"));
+    std::fs::write(&cert, made.self_signed(&signing_key).unwrap().pem()).unwrap();
+    std::fs::write(&key, signing_key.serialize_pem()).unwrap();
+    Certificates { cert, key }
+}
+
 /// A certificate of its own authority, as files, and the same as text.
 pub(crate) fn certificates(name: &str) -> (Certificates, String) {
     let made = rcgen::generate_simple_self_signed([name.to_owned(), "127.0.0.1".to_owned()]).unwrap();
@@ -195,6 +207,21 @@ async fn a_service_over_tls_is_reached_with_its_own_authority_and_not_without() 
         let answer = stranger.ask(crate::world::keyed("/orders", "k1", "{}")).await;
         assert_eq!((answer.status, answer.header("retry-after")), (502, Some("1")), "never sent");
     }
+}
+
+#[tokio::test]
+async fn the_very_certificate_of_a_service_is_believed_for_its_own_name_only() {
+    for (name, status) in [("127.0.0.1", 200), ("other.example", 502)] {
+        let files = of_a_simple_tool(name);
+        let mut wish = Wish::behind(&secure_service(&files, Protocol::Http1).await);
+        wish.behind.ca = Some(files.cert.clone());
+        let world = wish.start().await;
+        assert_eq!(world.ask(crate::world::keyed("/orders", "k1", "{}")).await.status, status, "{name}");
+    }
+    let (files, stranger) = (of_a_simple_tool("127.0.0.1"), of_a_simple_tool("127.0.0.1"));
+    let mut wish = Wish::behind(&secure_service(&files, Protocol::Http1).await);
+    wish.behind.ca = Some(stranger.cert);
+    assert_eq!(wish.start().await.ask(crate::world::keyed("/orders", "k1", "{}")).await.status, 502);
 }
 
 #[tokio::test]

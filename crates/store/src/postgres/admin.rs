@@ -11,11 +11,11 @@ use tokio_postgres::Row;
 
 use super::claim::span;
 use super::link::{Trouble, Value};
-use super::sql::{self, entry, timed};
+use super::sql::{self, found, timed};
 use super::{Core, PostgresStore, replace, rows};
 use crate::admin::{
-    AdminStore, Audited, CLEANUPS_KEPT_MAX, Cleanup, ClockState, Note, PoolUse, STALE_KEPT, Sought,
-    StaleCount, Trail, action,
+    AdminStore, Audited, CLEANUPS_KEPT_MAX, Cleanup, ClockState, Note, STALE_KEPT, Sought, StaleCount, Trail,
+    action,
 };
 use crate::claims::{About, Entry, Id, Reply, Sealed, StoreError, Swept};
 use crate::clock::boot_time;
@@ -23,31 +23,6 @@ use crate::clock::boot_time;
 /// How long a look at the restores holds.
 const RESTORES_FRESH: Duration = Duration::from_secs(1);
 
-/// Records where a condition holds, the oldest first; at most $4.
-macro_rules! found {
-    ($condition:literal) => {
-        timed!(
-            "\nSELECT t.now, t.wall, t.revision, found.* FROM t LEFT JOIN (
-    SELECT ",
-            entry!(),
-            "
-    FROM semel.record r LEFT JOIN semel.lease l ON l.fence = r.fence
-    WHERE ",
-            $condition,
-            "
-    ORDER BY r.fence LIMIT $4::bigint
-) found ON true"
-        )
-    };
-}
-
-/// The record with this number ($5), also where a resolution gave it another.
-pub(super) const BY_NUMBER: &str = found!(
-    "r.fence = $5::bigint OR r.hash = (
-        SELECT a.hash FROM semel.audit a
-        WHERE a.fence IS NOT NULL AND split_part(a.fence, '-', 1) = ($5::bigint)::text AND a.hash IS NOT NULL
-        ORDER BY a.number DESC LIMIT 1)"
-);
 const BY_REQUEST_ID: &str = found!("r.request_id = $5::text");
 const BY_KEY: &str = found!("r.key = $5::text");
 
@@ -119,22 +94,30 @@ SELECT t.now, t.wall, t.revision FROM t, confirmed"
 
 /// The restores as they were last seen, and when.
 #[derive(Debug, Default)]
-pub(super) struct Restores(Mutex<Option<(Duration, Vec<Restore>)>>);
+pub(super) struct Restores {
+    seen: Mutex<Option<(Duration, Vec<Restore>)>>,
+    /// Held by whoever looks, so that the others wait for one look instead of each making its own.
+    looking: tokio::sync::Mutex<()>,
+}
 
 impl Restores {
     fn fresh(&self) -> Option<Vec<Restore>> {
-        let seen = self.0.lock().expect("a list is only copied");
+        let seen = self.seen.lock().expect("a list is only copied");
         let (at, restores) = seen.as_ref()?;
         (boot_time().saturating_sub(*at) < RESTORES_FRESH).then(|| restores.clone())
     }
 
     fn set(&self, asked: Duration, restores: Vec<Restore>) {
-        *self.0.lock().expect("a list is only copied") = Some((asked, restores));
+        *self.seen.lock().expect("a list is only copied") = Some((asked, restores));
     }
 }
 
 /// The restores, at most a second old.
 pub(super) async fn restores(core: &Core) -> Result<Vec<Restore>, StoreError> {
+    if let Some(restores) = core.restores.fresh() {
+        return Ok(restores);
+    }
+    let _looking = core.restores.looking.lock().await;
     if let Some(restores) = core.restores.fresh() {
         return Ok(restores);
     }
@@ -198,7 +181,7 @@ async fn find(core: &Core, sought: &Sought, limit: u32) -> Result<Vec<Entry>, St
     let limit = i64::from(limit);
     let answer = match sought {
         Sought::Record(number) => match i64::try_from(*number) {
-            Ok(number) => core.link.read(BY_NUMBER, &[&limit, &number]).await?,
+            Ok(number) => core.link.read(sql::FIND, &[&limit, &number]).await?,
             Err(_) => return Ok(Vec::new()),
         },
         Sought::RequestId(id) => core.link.read(BY_REQUEST_ID, &[&limit, id]).await?,
@@ -299,14 +282,10 @@ impl AdminStore for PostgresStore {
             let trusted = undated == Undated::Trusted;
             let values: [Value<'_>; 4] = [&backup_at.millis(), &trusted, &by, &reason];
             let answer = self.core.link.run(RESTORED, &values).await.map_err(Trouble::of_write)?;
-            *self.core.restores.0.lock().expect("a list is only copied") = None;
+            *self.core.restores.seen.lock().expect("a list is only copied") = None;
             let written = answer.rows.first().map(restore);
             written.ok_or_else(|| StoreError::Unavailable("the restore was not kept".to_owned()))
         })
-    }
-
-    fn pool(&self) -> Option<PoolUse> {
-        Some(self.core.link.pool_use())
     }
 
     fn clock(&self) -> Reply<'_, ClockState> {

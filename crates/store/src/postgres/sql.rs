@@ -52,7 +52,25 @@ macro_rules! timed {
     ($($text:expr),+ $(,)?) => { concat!("WITH ", $crate::postgres::sql::clock!(), $($text),+) };
 }
 
-pub(super) use {clock, entry, server_ms, timed};
+/// Records where a condition holds, the oldest first; at most $4.
+macro_rules! found {
+    ($condition:literal) => {
+        $crate::postgres::sql::timed!(
+            "\nSELECT t.now, t.wall, t.revision, found.* FROM t LEFT JOIN (
+    SELECT ",
+            $crate::postgres::sql::entry!(),
+            "
+    FROM semel.record r LEFT JOIN semel.lease l ON l.fence = r.fence
+    WHERE ",
+            $condition,
+            "
+    ORDER BY r.fence LIMIT $4::bigint
+) found ON true"
+        )
+    };
+}
+
+pub(super) use {clock, entry, found, server_ms, timed};
 
 /// The store's time, nothing else.
 pub const TIME: &str = timed!("\nSELECT now, wall, revision FROM t");
@@ -302,4 +320,12 @@ pub const FORGET: &str = timed!(
     SELECT t.now, 'forget', $6::text, 'erasure of a principal', (SELECT count(*) FROM gone) FROM t
 )
 SELECT t.now, t.wall, t.revision, gone.hash FROM t LEFT JOIN gone ON true"
+);
+
+/// The record with this number ($5), also where a resolution gave it another.
+pub const FIND: &str = found!(
+    "r.fence = $5::bigint OR r.hash = (
+        SELECT a.hash FROM semel.audit a
+        WHERE a.fence IS NOT NULL AND split_part(a.fence, '-', 1) = ($5::bigint)::text AND a.hash IS NOT NULL
+        ORDER BY a.number DESC LIMIT 1)"
 );
