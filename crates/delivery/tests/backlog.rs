@@ -72,7 +72,9 @@ async fn a_large_backlog_is_found_quickly_and_costs_little() {
     }
     sending.stop(Duration::from_secs(5)).await;
     let grown = peak.saturating_sub(before);
-    eprintln!("{messages} messages: start-up {start_up:?}, {grown} MiB more while draining, {rates:?} a second");
+    eprintln!(
+        "{messages} messages: start-up {start_up:?}, {grown} MiB more while draining, {rates:?} a second"
+    );
     assert!(start_up < Duration::from_secs(2), "start-up takes {start_up:?}");
     assert!(grown < 100, "it takes {grown} MiB");
     assert!(transport.0.load(Ordering::Relaxed) > 100, "it drains");

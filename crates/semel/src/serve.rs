@@ -22,7 +22,7 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Part {
     /// Run the gate as a reverse proxy in front of a service.
-    Gate(gate::Args),
+    Gate(Box<gate::Args>),
     /// Run the outbox: a durable local queue that delivers in order, once.
     Outbox(Box<outbox::Args>),
 }

@@ -32,7 +32,8 @@ async fn run(arguments: &[&str]) -> Result<String, Box<dyn std::error::Error>> {
     let outbox = Outbox::open(file, settings).await?;
     match (*command, rest) {
         ("add", [text]) => {
-            let mut request = Request { body: text.as_bytes().to_vec(), ..Request::json("POST", "/notes", "") };
+            let mut request =
+                Request { body: text.as_bytes().to_vec(), ..Request::json("POST", "/notes", "") };
             request.headers = vec![("content-type".to_owned(), "text/plain".to_owned())];
             let accepted = outbox.enqueue(Enqueue::new(request)).await?;
             Ok(format!("kept as {}", accepted.receipt.client_message_id))

@@ -20,6 +20,21 @@ pub(crate) fn json_answer(status: StatusCode, body: &Value) -> Response<Body> {
     response
 }
 
+/// An answer that ends a handler early.
+pub(crate) struct Refusal(Box<Response<Body>>);
+
+impl From<Response<Body>> for Refusal {
+    fn from(response: Response<Body>) -> Self {
+        Self(Box::new(response))
+    }
+}
+
+impl axum::response::IntoResponse for Refusal {
+    fn into_response(self) -> Response<Body> {
+        *self.0
+    }
+}
+
 /// A refusal.
 pub(crate) fn refusal(status: StatusCode, error: &str, message: &str) -> Response<Body> {
     json_answer(status, &json!({"error": error, "message": message, "status": status.as_u16()}))

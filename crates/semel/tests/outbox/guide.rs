@@ -18,7 +18,12 @@ fn the_commands_of_the_guide_run() {
     let blocks = blocks("sh");
     assert_eq!(blocks.len(), 3);
     for block in blocks {
-        let output = Command::new("sh").args(["-e", "-c", block]).current_dir(folder.path()).env("PATH", &path).output().unwrap();
+        let output = Command::new("sh")
+            .args(["-e", "-c", block])
+            .current_dir(folder.path())
+            .env("PATH", &path)
+            .output()
+            .unwrap();
         assert!(output.status.success(), "{block}{}", String::from_utf8_lossy(&output.stderr));
     }
 }

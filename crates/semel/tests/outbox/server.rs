@@ -136,6 +136,6 @@ async fn answer(
         app.oneshot(Request::from_parts(parts, Body::from(body))).await.expect("a router does not fail");
     let count = seen.arrivals.fetch_add(1, Ordering::Relaxed);
     // Spread, not every tenth: a lane would otherwise never or always be hit.
-    let is_lost = loses > 0 && (count.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) % loses == 0;
+    let is_lost = loses > 0 && (count.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32).is_multiple_of(loses);
     if is_lost { Err(std::io::Error::other("the reply is lost")) } else { Ok(response) }
 }

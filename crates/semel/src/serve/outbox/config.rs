@@ -92,10 +92,14 @@ pub(crate) fn store_path(store: &str) -> Result<PathBuf, String> {
 impl Config {
     /// The file's settings under the flags'.
     pub(crate) fn load(args: &Args) -> Result<Self, Stop> {
+        Self::of(args, read(args.config.as_deref())?)
+    }
+
+    /// These settings under the flags'.
+    pub(crate) fn of(args: &Args, file: File) -> Result<Self, Stop> {
         let usage =
             |flag: &'static str| move |error: String| Stop::new(Exit::Usage, format!("{flag}: {error}"));
         let bad = |error: String| Stop::new(Exit::Config, error);
-        let file = read(args.config.as_deref())?;
         let store =
             args.store.clone().or(file.store.clone()).unwrap_or_else(|| "sqlite:outbox.db".to_owned());
         let store = store_path(&store).map_err(usage("--store"))?;
