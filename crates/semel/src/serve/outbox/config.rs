@@ -141,9 +141,9 @@ fn listen(text: &str) -> Result<Listen, String> {
         Some(path) => Ok(Listen::Unix(PathBuf::from(path))),
         None => {
             let text = text.strip_prefix("tcp:").or_else(|| text.strip_prefix("http://")).unwrap_or(text);
-            text.parse()
-                .map(Listen::Tcp)
-                .map_err(|_| format!("{text:?} is neither unix:PATH nor ADDRESS:PORT"))
+            let found =
+                std::net::ToSocketAddrs::to_socket_addrs(text).ok().and_then(|mut found| found.next());
+            found.map(Listen::Tcp).ok_or_else(|| format!("{text:?} is neither unix:PATH nor ADDRESS:PORT"))
         }
     }
 }
