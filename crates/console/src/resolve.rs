@@ -7,6 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::StatusCode;
 use semel_contract::decide::Standing;
+use semel_contract::outcome::NEVER_KEPT;
 use semel_contract::time::{format_duration, parse_duration};
 use semel_store::{Answer, Entry, Resolution, Resolved};
 use serde::Deserialize;
@@ -125,6 +126,9 @@ fn resolution(told: Resolving) -> Result<Resolution, Refusal> {
     for (name, value) in told.headers {
         let name =
             http::HeaderName::try_from(&name).map_err(|_| Refusal::bad(format!("headers: {name:?}")))?;
+        if NEVER_KEPT.contains(&name.as_str()) || name.as_str().starts_with("semel-") {
+            return Err(Refusal::bad(format!("headers: {name} is never kept of an answer; leave it out")));
+        }
         let value = http::HeaderValue::try_from(&value)
             .map_err(|_| Refusal::bad(format!("headers: the value of {name}")))?;
         headers.push((name.as_str().to_owned(), value.as_bytes().to_vec()));

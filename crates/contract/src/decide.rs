@@ -205,6 +205,12 @@ impl Cell {
     /// The decision of this cell.
     pub fn decide(self) -> Decision {
         let decision = match (self.table(), self.age) {
+            // It was run once already: it is too late to run it again, and nobody knows what came of it.
+            (Decision::Execute(Claim::Forward | Claim::Rerun), Age::TooOld)
+                if !planted::is(Bug::TooOldExecuted) =>
+            {
+                Decision::Refuse(Kind::OutcomeUnknown)
+            }
             (Decision::Execute(_), Age::TooOld) if !planted::is(Bug::TooOldExecuted) => {
                 Decision::Refuse(Kind::TooOld)
             }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use axum_core::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, response};
+use semel_contract::outcome::NEVER_KEPT;
 use semel_contract::planted::{self, Bug};
 use semel_contract::problem::render::Rendered;
 use semel_contract::problem::{Kind, Problem};
@@ -13,28 +14,6 @@ use semel_contract::record::Guarantee;
 use semel_store::{Answer, Entry};
 
 use crate::route::Route;
-
-/// Never kept: what belongs to one connection, one moment or one person.
-const NEVER_KEPT: [&str; 18] = [
-    "authorization",
-    "connection",
-    "content-length",
-    "date",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "proxy-connection",
-    "set-cookie",
-    "set-cookie2",
-    "te",
-    "traceparent",
-    "tracestate",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-    "www-authenticate",
-    "authentication-info",
-];
 
 /// When a client that was told "unknown" may ask again.
 const UNKNOWN_RETRY: Duration = Duration::from_secs(30);

@@ -84,7 +84,7 @@ pub(crate) async fn before_seal(
         replaces: record.map(|record| record.fence),
         nonce: (shared.entropy)(),
         lease: route.lease,
-        late: route.deadline.unwrap_or_default() + route.late,
+        late: route.runs_at_most() + route.late,
         guarantee: route.profile.guarantee,
         fingerprint: None,
         payload_hash: None,

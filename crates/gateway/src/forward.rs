@@ -66,7 +66,7 @@ async fn keyed(pool: &Arc<Pool>, mut parts: Parts, body: Body, grant: &Grant) ->
     }
     let headers = parts.headers.clone();
     // A gate that sets no limit to dispatching has none.
-    let in_time = move || dispatch.is_none_or(|dispatch| dispatch.in_time());
+    let in_time = move || dispatch.as_ref().is_none_or(Dispatch::in_time);
     match pool.send_keyed(fresh(parts, body), in_time).await {
         Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
             unanswered(unasked(), &headers)
@@ -111,7 +111,11 @@ fn unasked() -> NoAnswer {
 
 /// The head of a request, as it goes on.
 fn onward(parts: &mut Parts) {
+    let reads_trailers = parts.version == Version::HTTP_2 && headers::reads_trailers(&parts.headers);
     headers::strip_hop_by_hop(&mut parts.headers);
+    if reads_trailers {
+        parts.headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    }
     headers::join_cookies(&mut parts.headers);
     // The gateway answers it itself, by reading the body.
     parts.headers.remove(header::EXPECT);

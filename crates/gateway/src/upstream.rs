@@ -3,6 +3,7 @@
 
 mod connect;
 mod fetch;
+mod in_time;
 mod pace;
 mod pool;
 mod send;

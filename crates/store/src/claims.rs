@@ -268,11 +268,13 @@ pub struct Swept {
     pub released: u64,
 }
 
-/// When a record that is written now will expire.
-pub fn expiry(state: State, lifetime: &Lifetime, created_at: Timestamp, now: Timestamp) -> Option<Timestamp> {
+/// When a record that is written now over this one will expire. A lifetime may count from the claim only where it was
+/// settled by its holder in time: an outcome that was unknown is found out about for those who ask from now on.
+pub fn expiry(before: &Record, state: State, lifetime: &Lifetime, now: Timestamp) -> Option<Timestamp> {
+    let of_claim = before.created_at.plus(lifetime.record()) > now && before.state == State::Claimed;
     let anchor = match lifetime.anchor {
-        Anchor::Created => created_at,
-        Anchor::Settled => now,
+        Anchor::Created if of_claim => before.created_at,
+        Anchor::Created | Anchor::Settled => now,
     };
     match state {
         State::Settled | State::Unkept | State::Sealed => Some(anchor.plus(lifetime.record())),

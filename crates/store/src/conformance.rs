@@ -85,6 +85,10 @@ impl Clock for TestClock {
         let wall = 1_800_000_000_000 + ticks as i64 + self.wall_off.load(Ordering::SeqCst);
         Reading { wall: Timestamp::from_millis(wall), ticks: Duration::from_millis(ticks) }
     }
+
+    fn boot(&self) -> u64 {
+        1
+    }
 }
 
 /// Makes a test of every claim of the suite. The fixture is an expression that is awaited for each.
@@ -111,6 +115,7 @@ macro_rules! conformance_tests {
             an_expired_record_is_taken_over_by_one,
             an_expired_record_is_not_claimed_as_new,
             lifetimes_count_from_their_anchor,
+            an_outcome_that_was_unknown_lives_from_when_it_is_known,
             an_unkept_answer_keeps_its_status_only,
             an_unknown_mark_keeps_its_fence,
             one_key_in_two_scopes_never_meets,

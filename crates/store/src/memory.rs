@@ -177,8 +177,8 @@ fn standing_of(how: Claim) -> Option<Standing> {
 
 fn write(entry: &mut Entry, settlement: Settlement, lifetime: &Lifetime, now: Timestamp) {
     let state = settlement.state();
+    entry.record.expires_at = expiry(&entry.record, state, lifetime, now);
     entry.record.state = state;
-    entry.record.expires_at = expiry(state, lifetime, entry.record.created_at, now);
     entry.settled_at = (state != State::Unknown).then_some(now);
     entry.answer = match settlement {
         Settlement::Settle(answer) => Some(answer),
@@ -305,7 +305,7 @@ impl ClaimStore for MemoryStore {
                     payload_hash: None,
                     lease_until: now,
                     created_at: now,
-                    expires_at: expiry(State::Sealed, lifetime, now, now),
+                    expires_at: Some(now.plus(lifetime.record())),
                 };
                 let entry = Entry {
                     id: id.clone(),

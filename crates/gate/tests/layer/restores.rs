@@ -57,7 +57,7 @@ async fn a_lost_key_that_is_resolved_runs_and_is_not_lost_again() {
     assert_eq!(post_to(&app, "/orders", "k", "{}").await.status, 409);
     let entry = world.entries().await.remove(0);
     assert_eq!(entry.record.state.name(), "unknown", "an operator finds it");
-    world.clock.advance(HOUR);
+    world.clock.advance(2 * HOUR);
     let lifetime = Lifetime { released: Some(24 * HOUR), ..presets::ietf().lifetime };
     let resolved = world.store.resolve(
         &entry.id,
@@ -85,8 +85,10 @@ impl Probe for NotApplied {
 async fn a_probe_frees_a_lost_key_for_good() {
     let world = World::new();
     let profile = Profile { on_unknown: OnUnknown::Probe, ..presets::ietf() };
-    let gate =
-        world.gate().probe(NotApplied).route(Route::new("r", "POST /orders").unwrap().profile(profile));
+    let gate = world
+        .gate()
+        .probe(NotApplied)
+        .route(Route::new("r", "POST /orders").unwrap().profile(profile).deadline(HOUR / 4));
     let app = world.app(gate);
     restored(&world, Undated::Unknown).await;
     assert_eq!(post_to(&app, "/orders", "k", "{}").await.status, 409, "it could still take effect");

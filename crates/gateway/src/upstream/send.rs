@@ -13,6 +13,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
 
 use super::connect::Sender;
+use super::in_time::InTime;
 use super::pace::Activity;
 use super::pool::{IDLE_KEYED_MAX, IDLE_MAX, Loan, Pool, Room};
 
@@ -41,12 +42,17 @@ impl Pool {
     pub(crate) async fn send_keyed(
         self: &Arc<Self>,
         request: Request<Body>,
-        in_time: impl FnOnce() -> bool,
+        in_time: impl Fn() -> bool + Send + Unpin + 'static,
     ) -> Result<Response<Incoming>, NoAnswer> {
         let loan = self.lend(Room::Keyed, IDLE_KEYED_MAX).await.map_err(NoAnswer::NotSent)?;
         if !in_time() {
             return Err(NoAnswer::NotSent("no connection was ready before the claim's lease ended".into()));
         }
+        // An HTTP/2 connection may let a request wait for its turn: then it is asked again before the body goes.
+        let request = match &loan.sender {
+            Sender::One(_) => request,
+            Sender::Many(_) => request.map(|body| Body::new(InTime { body, in_time })),
+        };
         match self.attempt(loan, request, &Activity::default()).await {
             Tried::Answered(response) => Ok(response),
             Tried::HandedBack(_, why) => Err(NoAnswer::NotSent(why)),
@@ -116,6 +122,7 @@ impl Pool {
         }
         match sender {
             Sender::One(_) => {
+                headers.remove(header::TE);
                 *request.uri_mut() = Uri::from(path);
                 *request.version_mut() = Version::HTTP_11;
             }

@@ -50,6 +50,15 @@ impl Door {
             );
             return Err(Stop::new(Exit::Io, what));
         }
+        if let Store::Sqlite(path) = &config.store
+            && let Some(stop) = store::of_somebody_else(Path::new(path))
+        {
+            // Its owner may be asked all the same.
+            return match owner(Path::new(path), token_file) {
+                Ok(remote) if remote.answers().await => Ok(Self { way: Way::Remote(remote), actor }),
+                Ok(_) | Err(_) => Err(stop),
+            };
+        }
         let way = match store::open_to_look(&config).await {
             Ok(opened) => {
                 let console = Console::on(opened.operated.clone(), Access::within_process());

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use semel_contract::identity::Identity;
-use semel_gateway::Gateway;
+use semel_gateway::{Gateway, Limits};
 use tokio::net::TcpListener;
 
 use super::admin::{self, Admin, admin_router};
@@ -134,7 +134,7 @@ async fn serve(args: &Args, config: Config) -> Result<Exit, Stop> {
     }
     let admin = Admin { store: store.clone(), is_stopping: Arc::default(), metrics, access };
     let operators = Swappable::new(admin_router(&admin, &config));
-    let asked = tokio::spawn(axum::serve(admin_listener, operators.router()).into_future());
+    let asked = tokio::spawn(semel_gateway::serve(admin_listener, Limits::default(), operators.router()));
     let sweeper = sweeper(&config, &store);
     let accepting = gateway.clone();
     let clients = tokio::spawn(async move { accepting.serve(gate_listener).await });

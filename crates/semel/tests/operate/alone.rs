@@ -155,3 +155,16 @@ fn a_migration_is_shown_and_then_done() {
     assert!(says(here, &with(&["migrate"])).contains("applied 0002 operating"));
     assert!(says(here, &with(&["migrate"])).contains("nothing to do"));
 }
+
+#[test]
+fn a_file_of_another_user_is_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    drop(Seed::at(&here.join("semel.db")));
+    // Only root may give a file away; everybody else cannot get into this situation by themselves.
+    if std::os::unix::fs::chown(here.join("semel.db"), Some(12_345), None).is_err() {
+        return;
+    }
+    let (code, why) = refused(here, &with(&["gate", "list"]));
+    assert!(code == 4 && why.contains("sudo -u '#12345'"), "{why}");
+}

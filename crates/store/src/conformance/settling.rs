@@ -1,5 +1,7 @@
 //! Settlements: exact answers, stale fences, lifetimes, releases, seals.
 
+use semel_contract::profile::Anchor;
+
 use super::*;
 
 /// Status, headers in order with repeated names, and exact bytes.
@@ -103,6 +105,29 @@ pub async fn lifetimes_count_from_their_anchor(fixture: &impl Fixture) {
         let anchor = if from_settlement { found.settled_at.expect("it is settled") } else { created };
         assert_eq!(found.record.expires_at, Some(anchor.plus(lifetime.record())));
         assert!(found.settled_at.expect("it is settled") >= created.plus(LEASE / 2));
+    }
+}
+
+/// However long nobody knew: whoever asks from now on is answered.
+pub async fn an_outcome_that_was_unknown_lives_from_when_it_is_known(fixture: &impl Fixture) {
+    let store = fixture.store();
+    let lifetime = Lifetime { anchor: Anchor::Created, ..lifetime() };
+    let (resolved, late) = (id("alice"), id("alice"));
+    let fences = [won(&*store, wish(&resolved)).await, won(&*store, wish(&late)).await];
+    for (id, fence) in [&resolved, &late].into_iter().zip(fences) {
+        assert_eq!(settle(&*store, id, fence, Settlement::Unknown).await, Written::Done);
+    }
+    fixture.advance(past(lifetime.record() * 2)).await;
+    let applied = Resolution::Applied(Some(answer("found")));
+    let done = store.resolve(&resolved, fences[0], applied, &lifetime, "carol", "asked").await;
+    assert_eq!(done, Ok(Resolved::Done));
+    let done = store.settle(&late, fences[1], settled("late"), &lifetime).await;
+    assert_eq!(done, Ok(Written::Done));
+    for pause in [Duration::ZERO, lifetime.record() / 2] {
+        fixture.advance(pause).await;
+        for id in [&resolved, &late] {
+            assert_eq!(standing(&*store, id).await, Standing::Settled, "it is not expired already");
+        }
     }
 }
 

@@ -158,7 +158,8 @@ macro_rules! settle {
     UPDATE semel.record r SET state = m.state, status = m.status, headers = m.headers, body = m.body,
         outcome_unknown = m.outcome_unknown,
         settled_at = CASE m.state WHEN 5 THEN NULL ELSE t.now END,
-        expires_at = CASE WHEN m.from_created THEN r.created_at ELSE t.now END + m.keep_ms
+        expires_at = CASE WHEN m.from_created AND r.state = 1 AND r.created_at + m.keep_ms > t.now
+            THEN r.created_at ELSE t.now END + m.keep_ms
     FROM mine m, t WHERE r.fence = m.fence AND r.state IN (1, 5) AND NOT m.remove
     RETURNING r.fence
 ), removed AS (
@@ -191,7 +192,8 @@ WITH t AS MATERIALIZED (
 UPDATE semel.record r SET state = $4::smallint, status = $5::integer, headers = $6::bytea, body = $7::bytea,
     outcome_unknown = $8::boolean,
     settled_at = CASE $4::smallint WHEN 5 THEN NULL ELSE t.now END,
-    expires_at = CASE WHEN $10::boolean THEN r.created_at ELSE t.now END + $9::bigint
+    expires_at = CASE WHEN $10::boolean AND r.state = 1 AND r.created_at + $9::bigint > t.now
+        THEN r.created_at ELSE t.now END + $9::bigint
 FROM t
 WHERE r.fence = $1::bigint AND r.nonce = $2::bigint AND r.hash = $3::bytea AND r.state IN (1, 5)
     AND t.synchronous IS NOT NULL

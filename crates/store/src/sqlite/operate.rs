@@ -130,8 +130,8 @@ pub(super) fn write(
     let now = turn.now();
     let state = settlement.state();
     let record = &mut kept.entry.record;
+    record.expires_at = expiry(record, state, lifetime, now);
     record.state = state;
-    record.expires_at = expiry(state, lifetime, record.created_at, now);
     kept.entry.settled_at = (state != State::Unknown).then_some(now);
     kept.entry.answer = answer_of(settlement);
     turn.put(kept)
@@ -224,7 +224,7 @@ pub(super) fn seal(
         payload_hash: None,
         lease_until: now,
         created_at: now,
-        expires_at: expiry(State::Sealed, lifetime, now, now),
+        expires_at: Some(now.plus(lifetime.record())),
     };
     let (settled_at, late_until) = (Some(now), now);
     let entry = Entry { id: id.clone(), record, about: about.clone(), answer: None, settled_at, late_until };

@@ -227,17 +227,20 @@ pub(super) fn audited(connection: &Connection, limit: u32) -> rusqlite::Result<V
 
 /// A number that outlives the process.
 pub(super) fn meta(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
-    let found = connection
-        .query_row("SELECT value FROM semel_meta WHERE name = ?1", [name], |row| row.get(0))
-        .optional()?;
-    found.ok_or(rusqlite::Error::QueryReturnedNoRows)
+    meta_if_any(connection, name)?.ok_or(rusqlite::Error::QueryReturnedNoRows)
+}
+
+/// The same, where it may not have been written yet.
+pub(super) fn meta_if_any(connection: &Connection, name: &str) -> rusqlite::Result<Option<i64>> {
+    let sql = "SELECT value FROM semel_meta WHERE name = ?1";
+    connection.query_row(sql, [name], |row| row.get(0)).optional()
 }
 
 /// Writes a number that outlives the process.
 pub(super) fn set_meta(connection: &Connection, name: &str, value: i64) -> rusqlite::Result<()> {
-    let changed =
-        connection.execute("UPDATE semel_meta SET value = ?2 WHERE name = ?1", params![name, value])?;
-    if changed == 1 { Ok(()) } else { Err(rusqlite::Error::StatementChangedRows(changed)) }
+    let sql = "INSERT INTO semel_meta (name, value) VALUES (?1, ?2)
+        ON CONFLICT (name) DO UPDATE SET value = excluded.value";
+    connection.prepare_cached(sql)?.execute(params![name, value]).map(drop)
 }
 
 #[cfg(test)]
