@@ -114,7 +114,8 @@ async fn answers_that_leave_open_what_happened_are_told_apart_from_those_that_do
     let applied = [("semel-outcome", "unknown")];
     let not_applied = [("semel-outcome", "not-applied")];
     let knows = [("semel-guarantee", "fenced")];
-    let cases: [(u16, &[(&str, &str)], &str, bool); 9] = [
+    type Headers = [(&'static str, &'static str)];
+    let cases: [(u16, &Headers, &str, bool); 9] = [
         (500, &[], "", true),
         (502, &[], "", true),
         (500, &not_applied, "", false),

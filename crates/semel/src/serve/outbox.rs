@@ -80,6 +80,9 @@ pub(crate) struct Args {
     /// A credential for an origin, by default the upstream's: [ORIGIN=]file:PATH or [ORIGIN=]command:COMMAND.
     #[arg(long, value_name = "PLACE")]
     pub(crate) credential: Vec<String>,
+    /// The authorities that servers' certificates are checked against, instead of the web's: a PEM file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ca: Option<PathBuf>,
     /// Another name by which callers on TCP may call the outbox.
     #[arg(long, value_name = "HOST")]
     pub(crate) allow_host: Vec<String>,

@@ -9,6 +9,7 @@ use semel_contract::json::Pointer;
 use semel_contract::profile::presets;
 use semel_contract::time::parse_duration;
 use semel_delivery::credentials::{Place, Rule, Wallet};
+use semel_delivery::http1::Http1;
 use semel_delivery::url::Target;
 use semel_delivery::{HeadPolicy, Settings};
 use serde::Deserialize;
@@ -34,6 +35,7 @@ pub(crate) struct File {
     max_bytes: Option<u64>,
     max_body: Option<usize>,
     keep: Option<String>,
+    ca: Option<PathBuf>,
     allow_hosts: Vec<String>,
     ids: BTreeMap<String, String>,
     credential: Vec<CredentialRule>,
@@ -189,6 +191,9 @@ fn settings(args: &Args, file: &File) -> Result<Settings, String> {
         args.max_body.or(file.max_body).unwrap_or(settings.payload_bytes_max).min(64 << 20);
     if let Some(keep) = args.keep.as_deref().or(file.keep.as_deref()) {
         settings.keep = duration("keep", keep)?;
+    }
+    if let Some(path) = args.ca.as_ref().or(file.ca.as_ref()) {
+        settings.transport = Arc::new(Http1::trusting_file(path).map_err(|error| format!("ca: {error}"))?);
     }
     for (name, pointer) in &file.ids {
         let pointer = Pointer::parse(pointer).map_err(|error| format!("ids.{name}: {error}"))?;
