@@ -256,7 +256,7 @@ async fn expire_held(outbox: &Outbox) -> Result<(), StoreError> {
 /// Releases principals whose credential is another one now. Returns whether some are still refused.
 async fn look_for_credentials(outbox: &Outbox) -> bool {
     let refused = outbox.inner.refused.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-    for (principal, (origin, digest)) in refused {
+    for ((principal, origin), digest) in refused {
         let found = outbox.inner.settings.credentials.credential(&principal, &origin).await;
         let is_fresh = matches!(&found, Ok(Some(credential)) if credential.digest() != digest);
         if is_fresh && let Err(error) = outbox.refreshed(&principal).await {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use semel_contract::time::format_duration;
 use semel_delivery::credentials::Credential;
 use semel_delivery::store::Find;
-use semel_delivery::{Outbox, Sending};
+use semel_delivery::{Outbox, OutboxError, Sending};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -144,8 +144,10 @@ impl Running {
     /// Opens the file and the door, and begins to send.
     async fn start(config: &Config) -> Result<Self, Stop> {
         let opened = Outbox::open(&config.store, config.settings.clone()).await;
-        let outbox =
-            opened.map_err(|error| Stop::new(Exit::Io, format!("{error} ({})", config.store.display())))?;
+        let outbox = opened.map_err(|error| {
+            let exit = if matches!(error, OutboxError::Unsafe(_)) { Exit::Config } else { Exit::Io };
+            Stop::new(exit, format!("{error} ({})", config.store.display()))
+        })?;
         let (door, address) = open_door(config).await?;
         note_address(&outbox, &address, config);
         let sending = outbox.start();

@@ -171,6 +171,7 @@ fn settings(args: &Args, file: &File) -> Result<Settings, String> {
     }
     if let Some(age) = args.max_age.as_deref().or(file.max_age.as_deref()) {
         settings.profile.schedule.max_age = Some(duration("max_age", age)?);
+        settings.max_age_is_chosen = true;
     }
     settings.unsafe_max_age = args.unsafe_max_age || file.unsafe_max_age.unwrap_or(false);
     if let Some(url) = args.upstream.as_deref().or(file.upstream.as_deref()) {
