@@ -100,7 +100,7 @@ fn write(connection: &Connection, before: &Row, change: &Change, verdict: &Verdi
         To::Done(ids) => ids,
         To::Retry(_) | To::Held(_) | To::Dead | To::Dropped | To::Expired(_) => &[],
     };
-    let named = |name: &str| ids.iter().find(|(given, _)| given == name).map(|(_, value)| value.as_str());
+    let named = |name: &str| ids.iter().find(|(given, _)| given == name).map(|(_, value)| plain(value));
     let next_attempt_at = match verdict.to {
         To::Retry(at) => at.millis(),
         To::Done(_) | To::Held(_) | To::Dead | To::Dropped | To::Expired(_) => at,
@@ -137,6 +137,11 @@ fn write(connection: &Connection, before: &Row, change: &Change, verdict: &Verdi
         change.keeps_body,
     ])?;
     Ok(())
+}
+
+/// An id without the quotes that it has as JSON.
+fn plain(value: &str) -> String {
+    serde_json::from_str::<String>(value).unwrap_or_else(|_| value.to_owned())
 }
 
 fn log(connection: &Connection, before: &Row, verdict: &Verdict) -> rusqlite::Result<()> {

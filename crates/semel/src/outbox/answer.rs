@@ -64,8 +64,7 @@ pub(crate) fn failed(error: &OutboxError) -> Response<Body> {
             for name in shown {
                 body[*name] = match *name {
                     "reason" => json!(row.last_error),
-                    "broker_message_id" => json!(row.broker_message_id),
-                    _ => json!(row.history_id),
+                    id => receipt(row)[id].clone(),
                 };
             }
             json_answer(StatusCode::CONFLICT, &body)
@@ -151,8 +150,10 @@ pub(crate) fn receipt(row: &Row) -> Value {
         "possibly_repeated": row.is_possibly_repeated(),
     });
     for (name, value) in &row.ids {
-        if body.get(name).is_none() {
-            body[name] = json!(value);
+        let is_free =
+            body.get(name).is_none() || ["broker_message_id", "history_id"].contains(&name.as_str());
+        if is_free {
+            body[name] = serde_json::from_str(value).unwrap_or_else(|_| json!(value));
         }
     }
     body

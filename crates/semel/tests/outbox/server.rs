@@ -58,7 +58,7 @@ pub(crate) async fn obedient() -> (SocketAddr, Arc<Seen>) {
             } else {
                 status
             };
-            let answer = json!({"broker_message_id": "b-1", "history_id": "h-1", "error": "because"});
+            let answer = json!({"broker_message_id": "b-1", "history_id": 7, "error": "because"});
             let status = axum::http::StatusCode::from_u16(status).unwrap();
             (status, [("content-type", "application/json"), ("set-cookie", "s=1")], answer.to_string())
                 .into_response()
