@@ -96,8 +96,9 @@ impl Standing {
         match record.state {
             State::Claimed if !lapsed => Standing::Claimed,
             State::Claimed => match record.guarantee {
-                Guarantee::Atomic => Standing::Abandoned,
-                Guarantee::Fenced | Guarantee::None => Standing::Unknown,
+                // What was only observed promised nothing, and holds nothing up.
+                Guarantee::Atomic | Guarantee::None => Standing::Abandoned,
+                Guarantee::Fenced => Standing::Unknown,
             },
             State::Unknown => Standing::Unknown,
             State::Settled | State::Unkept | State::Released | State::Sealed if expired => Standing::Expired,

@@ -46,7 +46,7 @@ fn with_type(status: StatusCode, content_type: &str, body: Bytes) -> Answer {
 
 /// An answer without what is never kept, whoever made it.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
-pub(crate) fn cleaned(mut answer: Answer) -> Answer {
+pub fn cleaned(mut answer: Answer) -> Answer {
     answer.headers.iter_mut().for_each(|(name, _)| name.make_ascii_lowercase());
     answer.headers.retain(|(name, _)| !NEVER_KEPT.contains(&name.as_str()) && !name.starts_with("semel-"));
     answer

@@ -194,7 +194,9 @@ pub async fn sweep_all(
         total.removed += swept.removed;
         total.unknown += swept.unknown;
         total.released += swept.released;
-        if swept.removed < u64::from(batch.max(1)) {
+        // A kind of which a whole batch was found may have more.
+        if [swept.removed, swept.unknown, swept.released].iter().all(|count| *count < u64::from(batch.max(1)))
+        {
             break;
         }
         tokio::time::sleep(BATCH_PAUSE).await;

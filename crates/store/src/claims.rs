@@ -344,9 +344,9 @@ pub trait ClaimStore: std::any::Any + Send + Sync {
     /// outcome, and removes nothing while the clock is frozen.
     fn sweep(&self, batch: u32, grace: Duration) -> Reply<'_, Swept>;
 
-    /// Erases the records of a principal that are settled, unkept, released or sealed, and says how many; an audit row
+    /// Erases the records of a principal of a tenant (`None`: of those without one) that are settled, unkept, released or sealed, and says how many; an audit row
     /// names `by`. Claims and unknown outcomes stay.
-    fn forget<'a>(&'a self, principal: &'a str, by: &'a str) -> Reply<'a, u64>;
+    fn forget<'a>(&'a self, tenant: Option<&'a str>, principal: &'a str, by: &'a str) -> Reply<'a, u64>;
 
     /// Lists entries by fence number, oldest first.
     fn list<'a>(&'a self, filter: &'a Filter) -> Reply<'a, Vec<Entry>>;

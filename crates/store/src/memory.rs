@@ -356,14 +356,16 @@ impl ClaimStore for MemoryStore {
         Box::pin(ready(Ok(swept)))
     }
 
-    fn forget<'a>(&'a self, principal: &'a str, by: &'a str) -> Reply<'a, u64> {
+    fn forget<'a>(&'a self, tenant: Option<&'a str>, principal: &'a str, by: &'a str) -> Reply<'a, u64> {
         let now = self.now();
         let mut rows = self.rows();
         let is_finished = |state| !matches!(state, State::Claimed | State::Unknown);
-        let theirs = |entry: &&Entry| entry.about.principal == principal && is_finished(entry.record.state);
+        let is_theirs =
+            |entry: &Entry| entry.about.principal == principal && entry.about.tenant.as_deref() == tenant;
+        let theirs = |entry: &&Entry| is_theirs(entry) && is_finished(entry.record.state);
         let ids: Vec<Id> = rows.entries.values().filter(theirs).map(|entry| entry.id.clone()).collect();
         ids.iter().for_each(|id| rows.remove(id));
-        rows.stale.retain(|(known, _), _| known != principal);
+        rows.stale.retain(|(known, of), _| known != principal || of.as_deref() != tenant);
         rows.note(now, by, action::FORGET, "", ids.len() as u64);
         Box::pin(ready(Ok(ids.len() as u64)))
     }

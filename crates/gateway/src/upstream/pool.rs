@@ -92,7 +92,11 @@ impl Pool {
             return Err(format!("all {} connections are busy", self.upstream.connections_max));
         };
         if self.upstream.protocol == Protocol::Http2 {
-            return Ok(Loan { sender: self.shared(idle_max).await?, permit });
+            // Whoever opens the connection is waited for, within bounds: what waited in vain was not sent.
+            let patience = self.upstream.connect_timeout * 2;
+            let shared = tokio::time::timeout(patience, self.shared(idle_max)).await;
+            let sender = shared.map_err(|_| format!("no connection within {patience:?}"))??;
+            return Ok(Loan { sender, permit });
         }
         while let Some(mut sender) = self.take_idle(idle_max) {
             if is_ready(&mut sender).await {

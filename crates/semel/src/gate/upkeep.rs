@@ -47,6 +47,9 @@ pub(crate) struct ForgetArgs {
     /// The same, as an option.
     #[arg(long = "principal", value_name = "PRINCIPAL", conflicts_with = "principal")]
     named: Option<String>,
+    /// The principal's tenant, where identities have one; without it, the principal of that name without a tenant.
+    #[arg(long, value_name = "TENANT")]
+    tenant: Option<String>,
 }
 
 /// What was restored.
@@ -115,7 +118,7 @@ pub(crate) async fn sweep(door: &Door, args: &SweepArgs) -> Result<Said, Stop> {
 /// Forgets.
 pub(crate) async fn forget(door: &Door, args: &ForgetArgs) -> Result<Said, Stop> {
     let principal = args.principal.as_ref().or(args.named.as_ref());
-    let value = door.post("/v1/forget", json!({"principal": principal})).await?;
+    let value = door.post("/v1/forget", json!({"principal": principal, "tenant": args.tenant})).await?;
     let count = |name: &str| value[name].as_u64().unwrap_or(0);
     let mut shown = format!("erased {} records\n", count("forgotten"));
     if count("left") > 0 {

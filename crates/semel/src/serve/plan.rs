@@ -115,7 +115,10 @@ fn gate(
     for route in &config.routes {
         if let Some(template) = &route.probe {
             let named = |error: String| bad(format!("route.{}: {error}", route.name));
-            probes.add(&route.name, template, &route.pattern.params()).map_err(named)?;
+            // What became unknown under a former name is asked about in the same way.
+            for name in std::iter::once(&route.name).chain(&route.was) {
+                probes.add(name, template, &route.pattern.params()).map_err(named)?;
+            }
         }
         let profile = if require_key { required(&route.profile) } else { route.profile.clone() };
         let mut named = Route::new(&route.name, &route.pattern.to_string()).map_err(bad)?;

@@ -63,10 +63,16 @@ pub async fn forgetting_a_principal_leaves_claims_and_others(fixture: &impl Fixt
     won(&*store, by(&open, &alice)).await;
     let fence = won(&*store, by(&his, "bob")).await;
     settle(&*store, &his, fence, settled("x")).await;
-    assert_eq!(store.forget(&alice, "carol").await.expect("the store answers"), 1);
+    let namesake = id("alice");
+    let acme = About { principal: alice.clone(), tenant: Some("acme".to_owned()), ..About::default() };
+    let fence = won(&*store, Wish { about: acme, ..wish(&namesake) }).await;
+    settle(&*store, &namesake, fence, settled("x")).await;
+    assert_eq!(store.forget(None, &alice, "carol").await.expect("the store answers"), 1);
     assert_eq!(standing(&*store, &hers).await, Standing::Absent);
     assert_eq!(standing(&*store, &open).await, Standing::Claimed);
     assert_eq!(standing(&*store, &his).await, Standing::Settled);
+    assert_eq!(standing(&*store, &namesake).await, Standing::Settled, "another tenant's is another person");
+    assert_eq!(store.forget(Some("acme"), &alice, "carol").await, Ok(1));
 }
 
 /// By state, principal and endpoint; page by page.

@@ -22,6 +22,8 @@ use crate::clock::boot_time;
 
 /// How long a look at the restores holds.
 const RESTORES_FRESH: Duration = Duration::from_secs(1);
+/// How long a request waits for whoever looks, and how long a look may take.
+const RESTORES_WAIT_MAX: Duration = Duration::from_secs(3);
 
 const BY_REQUEST_ID: &str = found!("r.request_id = $5::text");
 const BY_KEY: &str = found!("r.key = $5::text");
@@ -95,38 +97,52 @@ SELECT t.now, t.wall, t.revision FROM t, confirmed"
 /// The restores as they were last seen, and when.
 #[derive(Debug, Default)]
 pub(super) struct Restores {
-    seen: Mutex<Option<(Duration, Vec<Restore>)>>,
+    seen: Mutex<Option<(Duration, Result<Vec<Restore>, StoreError>)>>,
     /// Held by whoever looks, so that the others wait for one look instead of each making its own.
     looking: tokio::sync::Mutex<()>,
 }
 
 impl Restores {
+    /// What was found out at most a second ago.
     fn fresh(&self) -> Option<Vec<Restore>> {
         let seen = self.seen.lock().expect("a list is only copied");
-        let (at, restores) = seen.as_ref()?;
-        (boot_time().saturating_sub(*at) < RESTORES_FRESH).then(|| restores.clone())
+        let (at, found) = seen.as_ref()?;
+        let is_fresh = boot_time().saturating_sub(*at) < RESTORES_FRESH;
+        found.as_ref().ok().filter(|_| is_fresh).cloned()
     }
 
-    fn set(&self, asked: Duration, restores: Vec<Restore>) {
-        *self.seen.lock().expect("a list is only copied") = Some((asked, restores));
+    /// What somebody found out who began to look after this moment, be it an error.
+    fn since(&self, arrived: Duration) -> Option<Result<Vec<Restore>, StoreError>> {
+        let seen = self.seen.lock().expect("a list is only copied");
+        seen.as_ref().filter(|(at, _)| *at >= arrived).map(|(_, found)| found.clone())
+    }
+
+    fn set(&self, asked: Duration, found: Result<Vec<Restore>, StoreError>) {
+        *self.seen.lock().expect("a list is only copied") = Some((asked, found));
     }
 }
 
-/// The restores, at most a second old.
+/// The restores, at most a second old. One looks for all who wait.
 pub(super) async fn restores(core: &Core) -> Result<Vec<Restore>, StoreError> {
     if let Some(restores) = core.restores.fresh() {
         return Ok(restores);
     }
-    let _looking = core.restores.looking.lock().await;
-    if let Some(restores) = core.restores.fresh() {
-        return Ok(restores);
+    let arrived = boot_time();
+    let Ok(_looking) = tokio::time::timeout(RESTORES_WAIT_MAX, core.restores.looking.lock()).await else {
+        return Err(StoreError::Unavailable("the restores could not be read in time".to_owned()));
+    };
+    if let Some(found) = core.restores.since(arrived) {
+        return found;
     }
     // Read before asking: what is answered was true then, at the latest.
     let asked = boot_time();
-    let rows = core.link.run_untimed(RESTORES, &[]).await.map_err(Trouble::of_read)?;
-    let restores: Vec<Restore> = rows.iter().map(restore).collect();
-    core.restores.set(asked, restores.clone());
-    Ok(restores)
+    let rows = tokio::time::timeout(RESTORES_WAIT_MAX, core.link.query(RESTORES, &[])).await;
+    let found = match rows {
+        Ok(rows) => rows.map_err(Trouble::of_read).map(|rows| rows.iter().map(restore).collect::<Vec<_>>()),
+        Err(_) => Err(StoreError::Unavailable("the restores could not be read in time".to_owned())),
+    };
+    core.restores.set(asked, found.clone());
+    found
 }
 
 fn restore(row: &Row) -> Restore {

@@ -254,10 +254,10 @@ pub const SWEEP_LAPSED: &str = timed!(
     LIMIT $4::bigint FOR UPDATE OF r, l SKIP LOCKED
 ), marked AS (
     UPDATE semel.record r SET state = 5 FROM lapsed
-    WHERE r.fence = lapsed.fence AND r.state = 1 AND lapsed.guarantee <> 1 RETURNING r.hash
+    WHERE r.fence = lapsed.fence AND r.state = 1 AND lapsed.guarantee = 2 RETURNING r.hash
 ), freed AS (
     DELETE FROM semel.record r USING lapsed
-    WHERE r.fence = lapsed.fence AND r.state = 1 AND lapsed.guarantee = 1 RETURNING r.hash
+    WHERE r.fence = lapsed.fence AND r.state = 1 AND lapsed.guarantee <> 2 RETURNING r.hash
 ), unleased AS (
     DELETE FROM semel.lease l USING lapsed WHERE l.fence = lapsed.fence
 ), touched AS (
@@ -274,9 +274,9 @@ pub const SWEEP_LEASES: &str = timed!(
         WHERE l.lease_until <= (SELECT now FROM t)
             AND NOT EXISTS (SELECT FROM semel.record r WHERE r.fence = l.fence AND r.state = 1)
         LIMIT $4::bigint FOR UPDATE OF l SKIP LOCKED
-    )
+    ) RETURNING fence
 )
-SELECT now, wall, revision FROM t"
+SELECT t.now, t.wall, t.revision, (SELECT count(*) FROM gone) AS gone FROM t"
 );
 
 /// Entries by fence number.
@@ -308,15 +308,16 @@ pub const LIST_OPEN: &str = list!("AND r.state IN (1, 5)");
 /// Those of one principal ($9).
 pub const LIST_OF_PRINCIPAL: &str = list!("AND r.principal = $9::text");
 
-/// Erases finished records of a principal ($4), at most $5, and says so in the audit trail, in the name of $6.
+/// Erases finished records of a principal ($4) of a tenant ($7, or of none), at most $5, and says so in the audit trail, in the name of $6.
 pub const FORGET: &str = timed!(
     ", gone AS (
     DELETE FROM semel.record WHERE fence IN (
-        SELECT r.fence FROM semel.record r WHERE r.principal = $4::text AND r.state IN (2, 3, 4, 6)
+        SELECT r.fence FROM semel.record r
+        WHERE r.principal = $4::text AND r.tenant IS NOT DISTINCT FROM $7::text AND r.state IN (2, 3, 4, 6)
         ORDER BY r.fence LIMIT $5::bigint FOR UPDATE OF r
     ) RETURNING hash
 ), counts AS (
-    DELETE FROM semel.stale WHERE principal = $4::text
+    DELETE FROM semel.stale WHERE principal = $4::text AND tenant = coalesce($7::text, '')
 ), audited AS (
     INSERT INTO semel.audit (at, action, actor, reason, count)
     SELECT t.now, 'forget', $6::text, 'erasure of a principal', (SELECT count(*) FROM gone) FROM t

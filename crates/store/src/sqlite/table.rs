@@ -54,7 +54,7 @@ const SWEEP: &str = "DELETE FROM semel_record WHERE fence IN (SELECT fence FROM 
      WHERE expires_at <= ?1 ORDER BY expires_at LIMIT ?2) RETURNING hash";
 
 const FORGET: &str = "DELETE FROM semel_record WHERE fence IN (SELECT fence FROM semel_record \
-     WHERE principal = ?1 ORDER BY fence LIMIT ?2) RETURNING hash";
+     WHERE principal = ?1 AND tenant IS ?3 ORDER BY fence LIMIT ?2) RETURNING hash";
 
 macro_rules! list {
     ($by_principal:literal) => {
@@ -174,8 +174,16 @@ pub(super) fn sweep(connection: &Connection, by: Timestamp, limit: u32) -> rusql
 }
 
 /// Removes records of a principal, and says which.
-pub(super) fn forget(connection: &Connection, principal: &str, limit: u32) -> rusqlite::Result<Vec<Hash>> {
-    connection.prepare_cached(FORGET)?.query_map(params![principal, limit], |row| row.get(0))?.collect()
+pub(super) fn forget(
+    connection: &Connection,
+    tenant: Option<&str>,
+    principal: &str,
+    limit: u32,
+) -> rusqlite::Result<Vec<Hash>> {
+    connection
+        .prepare_cached(FORGET)?
+        .query_map(params![principal, limit, tenant], |row| row.get(0))?
+        .collect()
 }
 
 /// Lists unknown outcomes and records by fence number.

@@ -240,7 +240,7 @@ async fn the_services_role_is_enough_and_cannot_change_the_audit_trail() {
     store.settle(&id, fence, settled("x"), &lifetime()).await.expect("it settles");
     store.sweep(10, Duration::ZERO).await.expect("it sweeps");
     store.seal(&crate::fixture::id("service"), &Default::default(), &lifetime()).await.expect("it seals");
-    store.forget("alice", "carol").await.expect("it forgets");
+    store.forget(None, "alice", "carol").await.expect("it forgets");
     store.count_stale(None, "alice").await.expect("it counts");
     store.log_sweep(Default::default(), Duration::ZERO).await.expect("it logs");
     let undated = semel_contract::restore::Undated::Unknown;

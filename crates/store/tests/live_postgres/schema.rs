@@ -135,7 +135,7 @@ async fn what_runs_often_reads_no_table_from_end_to_end() {
         ("list of what is open", sql::LIST_OPEN, "100, 5::smallint, NULL, NULL, 50".to_owned()),
         ("find by number", sql::FIND, "1, 77".to_owned()),
         ("list of a principal", sql::LIST_OF_PRINCIPAL, "0, NULL, NULL, NULL, 50, 'p7'".to_owned()),
-        ("forget", sql::FORGET, "'p7', 1000, 'carol'".to_owned()),
+        ("forget", sql::FORGET, "'p7', 1000, 'carol', NULL".to_owned()),
         (
             "settle",
             sql::SETTLE,

@@ -187,7 +187,7 @@ async fn an_applications_own_file_may_carry_the_records() {
 #[tokio::test]
 async fn the_audit_trail_can_only_grow() {
     let sqlite = Sqlite::new();
-    assert_eq!(sqlite.store.forget("alice", "carol").await, Ok(0));
+    assert_eq!(sqlite.store.forget(None, "alice", "carol").await, Ok(0));
     let rows = sqlite.store.audit(10).expect("the store answers");
     assert_eq!((rows.len(), rows[0].actor.as_str()), (1, "carol"));
     let path = sqlite.path();
