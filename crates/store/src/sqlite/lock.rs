@@ -15,7 +15,6 @@ const LOCK_FILE_BYTES_MAX: u64 = 4096;
 #[derive(Debug)]
 pub struct FileLock {
     path: PathBuf,
-    // Closing the file gives the lock back.
     file: File,
 }
 
@@ -37,6 +36,15 @@ pub fn owner(database: &Path) -> std::io::Result<Owner> {
     let mut lines = text.lines().map(str::trim);
     let process = lines.next().and_then(|line| line.parse().ok());
     Ok(Owner { process, admin: lines.next().filter(|line| !line.is_empty()).map(str::to_owned) })
+}
+
+impl Drop for FileLock {
+    /// Gives the lock back in so many words: a child that was forked a moment ago still has the file open too, and closing
+    /// it here alone would leave the lock with the child.
+    fn drop(&mut self) {
+        // Where this fails, the end of the process gives it back.
+        let _ = self.file.unlock();
+    }
 }
 
 impl FileLock {
