@@ -1,0 +1,189 @@
+//! Credentials: stamped at send, bound to an origin, never stored. A provider is asked for each attempt.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+
+/// How long a command may take to print a credential.
+const COMMAND_TIME_MAX: Duration = Duration::from_secs(20);
+/// Longest credential that is read.
+const CREDENTIAL_BYTES_MAX: usize = 16 << 10;
+
+/// Header lines for one origin.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Credential {
+    /// The lines, such as `Authorization: Bearer …`.
+    pub headers: Vec<(String, String)>,
+}
+
+impl std::fmt::Debug for Credential {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Credential(…)")
+    }
+}
+
+impl Credential {
+    /// Tells two credentials apart without keeping either.
+    pub fn digest(&self) -> [u8; 32] {
+        let mut hash = Sha256::new();
+        for (name, value) in &self.headers {
+            for part in [name, value] {
+                hash.update((part.len() as u64).to_be_bytes());
+                hash.update(part);
+            }
+        }
+        hash.finalize().into()
+    }
+}
+
+/// What a provider promises. `Ok(None)`: there is none for this principal and origin, and none is sent.
+pub type Asked<'a> = Pin<Box<dyn Future<Output = Result<Option<Credential>, String>> + Send + 'a>>;
+
+/// Gives credentials.
+pub trait Credentials: Send + Sync + 'static {
+    /// The credential of this principal for this origin, now.
+    fn credential<'a>(&'a self, principal: &'a str, origin: &'a str) -> Asked<'a>;
+}
+
+/// Gives none.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoCredentials;
+
+impl Credentials for NoCredentials {
+    fn credential<'a>(&'a self, _: &'a str, _: &'a str) -> Asked<'a> {
+        Box::pin(async { Ok(None) })
+    }
+}
+
+/// Where a credential is found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The first line of a file, read for each attempt.
+    File(PathBuf),
+    /// The first line that a command prints.
+    Command(Vec<String>),
+}
+
+/// One place, for one principal and origin.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    /// For whom; `None` means everybody.
+    pub principal: Option<String>,
+    /// For which origin.
+    pub origin: String,
+    /// The header that carries it.
+    pub header: String,
+    /// Where it is found. A bare token is sent as `Bearer` in `Authorization`.
+    pub place: Place,
+}
+
+/// Credentials from files, from commands, and from calls, which count first and live in memory only.
+#[derive(Debug, Default)]
+pub struct Wallet {
+    rules: Vec<Rule>,
+    given: Mutex<HashMap<(String, String), Credential>>,
+}
+
+impl Wallet {
+    /// A wallet with these places.
+    pub fn new(rules: Vec<Rule>) -> Self {
+        Self { rules, given: Mutex::default() }
+    }
+
+    /// A caller gives a credential; without header lines, takes it back.
+    pub fn give(&self, principal: &str, origin: &str, credential: Credential) {
+        let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = (principal.to_owned(), origin.to_owned());
+        if credential.headers.is_empty() { given.remove(&at) } else { given.insert(at, credential) };
+    }
+
+    fn given_for(&self, principal: &str, origin: &str) -> Option<Credential> {
+        let given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        given.get(&(principal.to_owned(), origin.to_owned())).cloned()
+    }
+
+    async fn found(&self, principal: &str, origin: &str) -> Result<Option<Credential>, String> {
+        if let Some(credential) = self.given_for(principal, origin) {
+            return Ok(Some(credential));
+        }
+        let speaks = |rule: &&Rule| {
+            rule.origin == origin && rule.principal.as_deref().is_none_or(|name| name == principal)
+        };
+        // One that names the principal counts before one for everybody.
+        let named = self.rules.iter().filter(speaks).max_by_key(|rule| rule.principal.is_some());
+        let Some(rule) = named else { return Ok(None) };
+        let text = match &rule.place {
+            Place::File(path) => std::fs::read_to_string(path)
+                .map_err(|error| format!("failed to read the credential in {}: {error}", path.display()))?,
+            Place::Command(words) => printed(words).await?,
+        };
+        let value = text.lines().next().unwrap_or_default().trim().to_owned();
+        if value.is_empty() || value.len() > CREDENTIAL_BYTES_MAX {
+            return Err("the credential is empty or too long".to_owned());
+        }
+        let is_bare = rule.header.eq_ignore_ascii_case("authorization") && !value.contains(' ');
+        let value = if is_bare { format!("Bearer {value}") } else { value };
+        Ok(Some(Credential { headers: vec![(rule.header.clone(), value)] }))
+    }
+}
+
+async fn printed(words: &[String]) -> Result<String, String> {
+    let (program, arguments) = words.split_first().ok_or("the credential's command is empty")?;
+    let mut command = tokio::process::Command::new(program);
+    command.args(arguments).stdin(std::process::Stdio::null()).kill_on_drop(true);
+    let output = tokio::time::timeout(COMMAND_TIME_MAX, command.output())
+        .await
+        .map_err(|_| format!("the credential's command {program} took too long"))?
+        .map_err(|error| format!("failed to run the credential's command {program}: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("the credential's command {program} ended with {}", output.status));
+    }
+    String::from_utf8(output.stdout).map_err(|_| format!("the credential of {program} is not text"))
+}
+
+impl Credentials for Wallet {
+    fn credential<'a>(&'a self, principal: &'a str, origin: &'a str) -> Asked<'a> {
+        Box::pin(self.found(principal, origin))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_credential_goes_to_its_own_origin_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        std::fs::write(&path, "secret\nrest").unwrap();
+        let rule = |principal: Option<&str>, place| Rule {
+            principal: principal.map(str::to_owned),
+            origin: "https://a.example".to_owned(),
+            header: "Authorization".to_owned(),
+            place,
+        };
+        let words = ["sh", "-c", "echo Basic abc"].map(str::to_owned).to_vec();
+        let wallet = Wallet::new(vec![
+            rule(Some("bob"), Place::Command(words)),
+            rule(None, Place::File(path.clone())),
+        ]);
+        let value = async |principal, origin| {
+            let credential = wallet.credential(principal, origin).await.unwrap()?;
+            Some(credential.headers[0].1.clone())
+        };
+        assert_eq!(value("alice", "https://a.example").await.as_deref(), Some("Bearer secret"));
+        assert_eq!(value("bob", "https://a.example").await.as_deref(), Some("Basic abc"));
+        assert_eq!(value("alice", "https://evil.example").await, None);
+        let given = Credential { headers: vec![("X-Key".to_owned(), "given".to_owned())] };
+        wallet.give("alice", "https://a.example", given);
+        assert_eq!(value("alice", "https://a.example").await.as_deref(), Some("given"));
+        wallet.give("alice", "https://a.example", Credential::default());
+        std::fs::remove_file(&path).unwrap();
+        assert!(wallet.credential("alice", "https://a.example").await.is_err(), "never sent without");
+    }
+}
