@@ -13,3 +13,4 @@ pub mod ladder;
 pub mod policy;
 pub mod reduce;
 pub mod template;
+pub mod store;
