@@ -9,8 +9,16 @@
 //! 5. No transaction is held across a call.
 
 pub mod debounce;
+pub mod engine;
 pub mod ladder;
+pub mod meters;
 pub mod policy;
 pub mod reduce;
-pub mod template;
 pub mod store;
+pub mod target;
+pub mod template;
+pub mod upstream;
+
+pub use engine::{Engine, Synced};
+pub use store::RelayStore;
+pub use target::Target;

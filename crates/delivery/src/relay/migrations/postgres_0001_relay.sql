@@ -66,6 +66,7 @@ CREATE TABLE relay_held (
     PRIMARY KEY (lane, seq)
 );
 CREATE INDEX relay_held_waiting ON relay_held (target, principal) WHERE state IN ('parked', 'dead');
+CREATE INDEX relay_held_request ON relay_held (request);
 
 -- The batch of a lane that is being written, or may have been.
 CREATE TABLE relay_intent (

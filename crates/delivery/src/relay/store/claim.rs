@@ -138,3 +138,12 @@ impl RelayStore {
         rows.iter().map(|row| Ok((row.text(0)?, row.text(1)?, row.text(2)?))).collect()
     }
 }
+
+impl RelayStore {
+    /// Whether a lane is due.
+    pub async fn is_due(&self, lane: i64, now: i64) -> Result<bool, StoreError> {
+        let mut tx = self.db.begin().await?;
+        let sql = "SELECT lane FROM relay_ready WHERE lane = $1 AND due_ms <= $2";
+        Ok(!tx.run(sql, vec![lane.into(), now.into()]).await?.is_empty())
+    }
+}

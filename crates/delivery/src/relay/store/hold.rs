@@ -40,6 +40,38 @@ impl RelayStore {
         Ok(Written::Done)
     }
 
+    /// Notes that a credential was refused, and keeps the lane as it is, to be tried then: its batch may have been applied.
+    pub async fn refuse(&self, hold: &Hold, principal: &str, digest: &str, due: i64) -> Result<Written, StoreError> {
+        let now = self.now().await?;
+        let mut tx = self.db.begin().await?;
+        if !holds(&mut tx, hold).await? {
+            return Ok(Written::Stale);
+        }
+        let Some(lane) = lane_locked(&mut tx, hold.lane).await? else { return Ok(Written::Stale) };
+        let sql = "INSERT INTO relay_credential (target, principal, epoch, refused, since_ms) VALUES ($1, $2, 1, $3, $4)
+            ON CONFLICT (target, principal) DO UPDATE SET refused = excluded.refused, since_ms = excluded.since_ms";
+        tx.run(sql, vec![(&lane.target).into(), principal.into(), digest.into(), now.into()]).await?;
+        give_back(&mut tx, lane.id, Some("the credential was refused"), Some(due), now).await?;
+        tx.commit().await?;
+        Ok(Written::Done)
+    }
+
+    /// Stops a lane until an operator opens it.
+    pub async fn block(&self, hold: &Hold, why: &str) -> Result<Written, StoreError> {
+        let now = self.now().await?;
+        let mut tx = self.db.begin().await?;
+        if !holds(&mut tx, hold).await? {
+            return Ok(Written::Stale);
+        }
+        let Some(lane) = lane_locked(&mut tx, hold.lane).await? else { return Ok(Written::Stale) };
+        let sql = "UPDATE relay_lane SET state = 'blocked', waits_for = NULL WHERE id = $1";
+        tx.run(sql, vec![lane.id.into()]).await?;
+        audit(&mut tx, &of_lane(&lane, "blocked", "relay", why, now)).await?;
+        give_back(&mut tx, lane.id, Some(why), None, now).await?;
+        tx.commit().await?;
+        Ok(Written::Done)
+    }
+
     /// Gives up entries up to `hi`, which were refused for good. The batch dissolves.
     ///
     /// After: they are dead letters, which an operator may requeue; or the lane waits for an operator where entries do not

@@ -100,7 +100,8 @@ impl RelayStore {
         let mut tx = self.db.begin().await?;
         let Some(found) = lane_locked(&mut tx, lane).await? else { return Ok(count) };
         if found.state == LaneState::Blocked {
-            let sql = "UPDATE relay_lane SET state = 'open', waits_for = NULL, attempts = 0 WHERE id = $1";
+            // Whatever stopped it, the upstream's value is read anew and taken as it is.
+            let sql = "UPDATE relay_lane SET state = 'open', waits_for = NULL, attempts = 0, applied = NULL WHERE id = $1";
             tx.run(sql, vec![lane.into()]).await?;
             make_due(&mut tx, lane, now, now).await?;
             audit(&mut tx, &of_lane(&found, "requeued", who, "the lane was opened", now)).await?;
