@@ -6,6 +6,8 @@
 
 pub mod accept;
 pub mod claim;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 pub mod hold;
 pub mod look;
 pub mod operate;
