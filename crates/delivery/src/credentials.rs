@@ -99,7 +99,11 @@ impl Wallet {
     pub fn give(&self, principal: &str, origin: &str, credential: Credential) {
         let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
         let at = (principal.to_owned(), origin.to_owned());
-        if credential.headers.is_empty() { given.remove(&at) } else { given.insert(at, credential) };
+        if credential.headers.is_empty() {
+            given.remove(&at)
+        } else {
+            given.insert(at, credential)
+        };
     }
 
     fn given_for(&self, principal: &str, origin: &str) -> Option<Credential> {

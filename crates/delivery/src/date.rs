@@ -40,7 +40,8 @@ mod tests {
         assert_eq!(retry_after("42", now), Some(Duration::from_secs(42)));
         assert_eq!(retry_after("Sun, 06 Nov 1994 08:49:37 GMT", now), Some(Duration::from_secs(37)));
         assert_eq!(retry_after("Sun, 06 Nov 1994 08:00:00 GMT", now), Some(Duration::ZERO));
-        for bad in ["", "soon", "-1", "1.5", "Sun, 06 Nov 1994 08:49:37 CET", "Sun, 06 Nov 1994 8:49:37 GMT"] {
+        for bad in ["", "soon", "-1", "1.5", "Sun, 06 Nov 1994 08:49:37 CET", "Sun, 06 Nov 1994 8:49:37 GMT"]
+        {
             assert_eq!(retry_after(bad, now), None, "{bad:?}");
         }
     }

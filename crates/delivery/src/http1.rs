@@ -93,7 +93,8 @@ impl Http1 {
     }
 
     async fn connect(&self, target: &Target) -> Result<Connection, String> {
-        let failed = |error: &dyn Error| format!("{} could not be reached: {}", target.origin, in_full(error));
+        let failed =
+            |error: &dyn Error| format!("{} could not be reached: {}", target.origin, in_full(error));
         let socket =
             TcpStream::connect((target.host.as_str(), target.port)).await.map_err(|error| failed(&error))?;
         // A socket that refuses the option still works.
@@ -115,7 +116,9 @@ impl Http1 {
         let request = http::Request::builder().method(method.as_str()).uri(target.path_and_query());
         let request = headers
             .iter()
-            .fold(request.header("host", &target.authority), |request, (name, value)| request.header(name, value))
+            .fold(request.header("host", &target.authority), |request, (name, value)| {
+                request.header(name, value)
+            })
             .body(Full::new(Bytes::from(body)));
         let request = match request {
             Ok(request) => request,
@@ -142,7 +145,11 @@ impl Http1 {
             };
             match read(response).await {
                 Ok((answer, is_whole)) => {
-                    if is_whole && !answer.header("connection").is_some_and(|value| value.eq_ignore_ascii_case("close")) {
+                    if is_whole
+                        && !answer
+                            .header("connection")
+                            .is_some_and(|value| value.eq_ignore_ascii_case("close"))
+                    {
                         self.keep(&target.origin, connection);
                     }
                     Sent::Answered(answer)
@@ -169,7 +176,9 @@ async fn read(response: http::Response<Incoming>) -> Result<(Answer, bool), Stri
     let headers = parts
         .headers
         .iter()
-        .map(|(name, value)| (name.as_str().to_owned(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
+        .map(|(name, value)| {
+            (name.as_str().to_owned(), String::from_utf8_lossy(value.as_bytes()).into_owned())
+        })
         .collect();
     let status = parts.status.as_u16();
     let mut body = std::pin::pin!(Limited::new(body, ANSWER_BYTES_MAX));

@@ -39,7 +39,9 @@ impl fmt::Display for BadUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             BadUrl::Malformed(why) => write!(f, "not an http or https address: {why}"),
-            BadUrl::NoUpstream => f.write_str("a path needs an upstream: give an absolute address, or start the outbox with one"),
+            BadUrl::NoUpstream => f.write_str(
+                "a path needs an upstream: give an absolute address, or start the outbox with one",
+            ),
             BadUrl::Credential => f.write_str("an address must not carry a user name or password"),
         }
     }
@@ -79,12 +81,11 @@ impl Target {
             return Err(malformed("it has no host"));
         }
         let usual = if is_tls { 443 } else { 80 };
-        let port = match authority.port() {
-            Some(port) => port.as_str().parse().map_err(|_| malformed("its port is not one"))?,
+        let port = match authority.as_str()[authority.host().len()..].strip_prefix(':') {
+            Some(port) => port.parse().map_err(|_| malformed("its port is not one"))?,
             None => usual,
         };
-        let authority =
-            if port == usual { bracketed.clone() } else { format!("{bracketed}:{port}") };
+        let authority = if port == usual { bracketed.clone() } else { format!("{bracketed}:{port}") };
         Ok(Self {
             is_tls,
             host: bracketed.trim_start_matches('[').trim_end_matches(']').to_owned(),
@@ -132,7 +133,9 @@ mod tests {
     fn bad_addresses_are_refused() {
         assert_eq!(Target::resolve("/x", None), Err(BadUrl::NoUpstream));
         assert_eq!(Target::absolute("http://u:p@h/"), Err(BadUrl::Credential));
-        for bad in ["", "x", "//h/x", "ftp://h/", "http:///x", "http://h:99999/", "http://h/a b", "http://h/#f"] {
+        for bad in
+            ["", "x", "//h/x", "ftp://h/", "http:///x", "http://h:99999/", "http://h/a b", "http://h/#f"]
+        {
             assert!(matches!(Target::resolve(bad, None), Err(BadUrl::Malformed(_))), "{bad:?}");
         }
     }

@@ -102,12 +102,12 @@ impl Route {
         Cow::Owned(format!("{}#{digest}", &endpoint[..cut]))
     }
 
-    /// Whether an endpoint of this name is this route's.
+    /// Whether an endpoint of this name is this route's. A client that does not know the name says which request it
+    /// made, such as `POST /orders`.
     pub(crate) fn has_endpoint(&self, endpoint: &str) -> bool {
-        match (self.by_path, endpoint.split_once(' ')) {
-            (true, Some((method, path))) => self.pattern.matches(method, path).is_some(),
-            (true, None) => false,
-            (false, _) => endpoint == self.name,
+        match endpoint.split_once(' ') {
+            Some((method, path)) => self.pattern.matches(method, path).is_some(),
+            None => !self.by_path && endpoint == self.name,
         }
     }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::pin::Pin;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::task::{Context, Poll};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use axum_core::body::Body;
 use bytes::Bytes;
@@ -96,6 +96,11 @@ impl Line {
         let path = parts.uri.path();
         let path = path[..path.floor_char_boundary(PATH_BYTES_MAX)].to_owned();
         Self { began: Instant::now(), peer, method: parts.method.to_string(), path }
+    }
+
+    /// How long ago that was.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.began.elapsed()
     }
 }
 

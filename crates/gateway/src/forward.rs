@@ -140,6 +140,7 @@ fn unanswered(no_answer: NoAnswer, headers: &HeaderMap) -> Response<Body> {
         NoAnswer::Reset(why) => (Kind::UpstreamReset, Broken::Reset(why)),
         NoAnswer::TimedOut(why) => (Kind::UpstreamTimeout, Broken::TimedOut(why)),
     };
+    metrics::counter!("semel_gateway_upstream_failures_total", "problem" => kind.slug()).increment(1);
     tracing::warn!(?broken, "the service gave no answer");
     let mut problem = Problem::from(kind);
     if kind == Kind::UpstreamUnreachable {

@@ -41,7 +41,7 @@ struct Inner {
 /// Who verifies, where a header alone does not say.
 #[derive(Debug)]
 enum Verified {
-    ByToken(Verifier),
+    ByToken(Box<Verifier>),
     ByService(Checker),
 }
 
@@ -52,7 +52,7 @@ impl Callers {
     /// Keys cannot be read.
     pub fn new(identity: &Identity, peers: Peers) -> Result<Self, String> {
         let verified = match identity {
-            Identity::Jwt(spec) => Some(Verified::ByToken(Verifier::new(Spec::parse(spec)?)?)),
+            Identity::Jwt(spec) => Some(Verified::ByToken(Box::new(Verifier::new(Spec::parse(spec)?)?))),
             Identity::Check(url) => Some(Verified::ByService(Checker::new(url)?)),
             Identity::Authorization | Identity::Cookie(_) | Identity::Trusted(_) | Identity::Shared(_) => {
                 None

@@ -3,15 +3,15 @@
 
 use axum_core::body::Body;
 use http::header::HeaderValue;
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use semel_contract::problem::{Kind, Problem};
 
 use crate::access::Line;
 use crate::door::{self, Refused};
 use crate::gateway::Current;
 use crate::headers::{self, Origin, REQUEST_ID};
-use crate::refusal;
 use crate::server::Facts;
+use crate::{pages, refusal};
 
 /// Answers a request.
 pub(crate) async fn walk(current: &Current, request: Request<Body>, facts: Facts) -> Response<Body> {
@@ -28,14 +28,31 @@ pub(crate) async fn walk(current: &Current, request: Request<Body>, facts: Facts
     }
     parts.extensions.insert(Origin { peer: facts.peer.ip(), scheme: facts.scheme });
     let mut response = match admitted {
-        Ok(()) => current.gated(Request::from_parts(parts, body)).await,
+        Ok(()) => match pages::page(&parts) {
+            Some(page) => page,
+            None => current.gated(Request::from_parts(parts, body)).await,
+        },
         Err(Refused(why)) => {
             let problem = Problem::new(Kind::RequestMalformed, why);
             refusal::last(refusal::refusal(&problem, None, &parts.headers))
         }
     };
     response.headers_mut().insert(REQUEST_ID, id.clone());
+    measured(&line, response.status());
     current.log.note(line, &id, response)
+}
+
+/// Counts a request and how long its answer took to begin.
+fn measured(line: &Line, status: StatusCode) {
+    let class = match status.as_u16() {
+        100..=199 => "1xx",
+        200..=299 => "2xx",
+        300..=399 => "3xx",
+        400..=499 => "4xx",
+        _ => "5xx",
+    };
+    metrics::counter!("semel_gateway_requests_total", "status" => class).increment(1);
+    metrics::histogram!("semel_gateway_request_seconds").record(line.elapsed().as_secs_f64());
 }
 
 fn new_request_id() -> HeaderValue {

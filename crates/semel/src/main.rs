@@ -11,6 +11,7 @@ mod explain;
 mod gate;
 mod logging;
 mod migrate;
+mod outbox;
 mod serve;
 mod store;
 mod storm;
@@ -37,6 +38,8 @@ enum Command {
     Check(check::Args),
     /// Look into a gate's records and resolve what is unknown.
     Gate(gate::Args),
+    /// Send by the outbox, look into it and operate it.
+    Outbox(outbox::Args),
     /// Bring the schema of a store to the version of this release.
     Migrate(migrate::Args),
     /// Run a part of semel until it is told to stop.
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         Command::Explain(args) => explain::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Gate(args) => gate::run(&args),
+        Command::Outbox(args) => outbox::run(&args),
         Command::Migrate(args) => migrate::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Conform(args) => conform::run(&args),

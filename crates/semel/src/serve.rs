@@ -4,6 +4,7 @@ pub(crate) mod admin;
 mod announce;
 pub(crate) mod gate;
 mod notify;
+pub(crate) mod outbox;
 pub(crate) mod plan;
 mod sockets;
 
@@ -20,11 +21,14 @@ pub(crate) struct Args {
 enum Part {
     /// Run the gate as a reverse proxy in front of a service.
     Gate(gate::Args),
+    /// Run the outbox: a durable local queue that delivers in order, once.
+    Outbox(Box<outbox::Args>),
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
     match &args.part {
         Part::Gate(args) => gate::run(args),
+        Part::Outbox(args) => outbox::run(args),
     }
 }

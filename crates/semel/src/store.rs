@@ -1,5 +1,7 @@
 //! Opens the store that the settings name, with what they say about keeping answers. Owns no record.
 
+mod tls;
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -117,12 +119,19 @@ fn not_opened(path: &str, error: &OpenError) -> Stop {
 }
 
 async fn postgres(url: &str, config: &Config) -> Result<PostgresStore, Stop> {
-    let settings = config.gate.postgres;
+    let settings = &config.gate.postgres;
     let migrations = if settings.migrate { Migrations::Apply } else { Migrations::Refuse };
     let options = Options { connections: settings.connections, migrations, ..Options::default() };
-    PostgresStore::connect(url, options)
-        .await
-        .map_err(|error| Stop::new(Exit::Io, format!("failed to open the store {}: {error}", config.store)))
+    let failed =
+        |error: String| Stop::new(Exit::Io, format!("failed to open the store {}: {error}", config.store));
+    let url = tls::plain(url);
+    let connected = if tls::is_required(&url) {
+        let secure = tls::Secure::new(config.gate.postgres.ca.as_deref()).map_err(failed)?;
+        PostgresStore::connect_tls(&url, options, secure).await
+    } else {
+        PostgresStore::connect(&url, options).await
+    };
+    connected.map_err(|error| failed(error.to_string()))
 }
 
 fn protection(at_rest: &config::AtRest) -> Result<Protection, Stop> {

@@ -320,7 +320,11 @@ fn every_knob_of_the_gate_is_read_and_shown() {
         ("redis", r#""redis://u:secret@cache""#, "redis://u@cache"),
         ("at_rest", r#"{ keys = "/keys", compress = true }"#, "compressed, encrypted by /keys"),
         ("sweep", r#""daily 03:00""#, "daily 03:00"),
-        ("postgres", r#"{ connections = 3, migrate = false }"#, "connections 3, migrate false"),
+        (
+            "postgres",
+            r#"{ connections = 3, migrate = false, ca = "/ca" }"#,
+            "connections 3, migrate false, ca /ca",
+        ),
     ];
     for (name, value, shown) in knobs {
         for (config, variables) in [

@@ -61,6 +61,12 @@ pub use self::table::AuditRow;
 pub use self::work::{TransactOutcome, Work, WorkError};
 pub use rusqlite;
 
+/// How a file of one owner is opened, for stores of other rooms that keep theirs by the same rules.
+pub mod file {
+    pub use super::connect::{canonical, check_version, create, for_reading, for_writing};
+    pub use super::lock::FileLock;
+}
+
 /// A claim store in one file.
 pub struct SqliteStore {
     hub: Arc<Hub>,

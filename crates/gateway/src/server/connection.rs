@@ -1,8 +1,9 @@
 //! One connection, from its first byte to its last: TLS, the protocol, the requests on it, and its end in good order.
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +28,9 @@ use super::sniff::{Rewound, Spoken, sniff};
 const PING_EVERY: Duration = Duration::from_secs(20);
 /// The shortest buffer that hyper reads into.
 const BUFFER_BYTES_MIN: usize = 8192;
+
+/// An answer in the making.
+type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
 /// A connection that was accepted.
 pub(crate) struct Connection<D> {
@@ -67,9 +71,11 @@ impl<D: Desk> Connection<D> {
         match tls {
             None => talk.begin(stream).await,
             Some(config) => {
-                let stream =
-                    TlsAcceptor::from(config).accept(stream).await.map_err(|error| error.to_string())?;
-                talk.begin(stream).await
+                let stream = tokio::select! {
+                    accepted = TlsAcceptor::from(config).accept(stream) => accepted,
+                    () = closed(talk.closing.clone()) => return Ok(()),
+                };
+                talk.begin(stream.map_err(|error| error.to_string())?).await
             }
         }
     }
@@ -89,11 +95,10 @@ impl<D: Desk> Talk<D> {
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let mut closing = self.closing.clone();
         let sniffed = tokio::select! {
             sniffed = sniff(stream) => sniffed.map_err(|error| error.to_string())?,
             // Nothing was asked yet: nobody waits for an answer.
-            _ = closing.wait_for(|closing| *closing) => return Ok(()),
+            () = closed(self.closing.clone()) => return Ok(()),
         };
         match sniffed {
             (Spoken::Http1, stream) => self.one(stream).await,
@@ -143,13 +148,7 @@ impl<D: Desk> Talk<D> {
         connection.await.map_err(|error| error.to_string())
     }
 
-    fn answering(
-        self,
-    ) -> impl Fn(
-        Request<Incoming>,
-    ) -> std::pin::Pin<
-        Box<dyn Future<Output = Result<Response<Body>, std::convert::Infallible>> + Send>,
-    > {
+    fn answering(self) -> impl Fn(Request<Incoming>) -> Answering {
         let Self { limits, desk, facts, pulse, .. } = self;
         move |request| {
             let busy = pulse.busy();

@@ -20,6 +20,9 @@ use super::{Protocol, Target, Upstream};
 /// How often a silent HTTP/2 connection is asked whether it is still there.
 const PING_EVERY: Duration = Duration::from_secs(20);
 
+/// Header lines of an answer.
+const ANSWER_HEADERS_MAX: usize = 1000;
+
 /// A connection that takes requests.
 pub(crate) enum Sender {
     /// One at a time.
@@ -88,7 +91,8 @@ impl Connector {
         let io = TokioIo::new(stream);
         match protocol {
             Protocol::Http1 => {
-                let (sender, connection) = http1::Builder::new().handshake(io).await?;
+                let (sender, connection) =
+                    http1::Builder::new().max_headers(ANSWER_HEADERS_MAX).handshake(io).await?;
                 tokio::spawn(connection.with_upgrades());
                 Ok(Sender::One(sender))
             }

@@ -9,8 +9,8 @@ use hyper::client::conn::http2;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-use super::Upstream;
 use super::connect::{Connector, Sender};
+use super::{Protocol, Upstream};
 
 /// A connection that was idle for longer is not given a keyed request: its peer may be about to close it, and whether it
 /// had read the request by then could not be told.
@@ -25,7 +25,8 @@ pub(crate) struct Pool {
     pub(super) upstream: Upstream,
     connector: Connector,
     idle: Mutex<Vec<(Sender, Instant)>>,
-    shared: tokio::sync::Mutex<Option<http2::SendRequest<Body>>>,
+    /// The connection that takes many requests, and when it was last lent.
+    shared: tokio::sync::Mutex<Option<(http2::SendRequest<Body>, Instant)>>,
     busy: Arc<Semaphore>,
 }
 
@@ -68,22 +69,23 @@ impl Pool {
         let Ok(Ok(permit)) = permit else {
             return Err(format!("all {} connections are busy", self.upstream.connections_max));
         };
-        if let Some(sender) = self.shared().await {
-            return Ok(Loan { sender, permit });
+        if self.upstream.protocol == Protocol::Http2 {
+            return Ok(Loan { sender: self.shared(idle_max).await?, permit });
         }
         while let Some(mut sender) = self.take_idle(idle_max) {
             if is_ready(&mut sender).await {
                 return Ok(Loan { sender, permit });
             }
         }
+        Ok(Loan { sender: self.open().await?, permit })
+    }
+
+    async fn open(&self) -> Result<Sender, String> {
         let mut sender = self.connector.connect().await?;
-        if !is_ready(&mut sender).await {
-            return Err(format!("{} closed the connection at once", self.upstream.target));
+        match is_ready(&mut sender).await {
+            true => Ok(sender),
+            false => Err(format!("{} closed the connection at once", self.upstream.target)),
         }
-        if let Sender::Many(sender) = &sender {
-            *self.shared.lock().await = Some(sender.clone());
-        }
-        Ok(Loan { sender, permit })
     }
 
     /// Takes a connection back as soon as it can take another request; never, if it cannot.
@@ -120,14 +122,24 @@ impl Pool {
         idle.pop().map(|(sender, _)| sender)
     }
 
-    async fn shared(&self) -> Option<Sender> {
+    /// The connection that takes many requests, opened by the first who needs it while the others wait. A service that
+    /// turns out not to speak HTTP/2 gets a connection for each.
+    async fn shared(&self, idle_max: Duration) -> Result<Sender, String> {
         let mut shared = self.shared.lock().await;
-        let sender = shared.as_mut()?;
-        if sender.is_closed() || sender.ready().await.is_err() {
-            *shared = None;
-            return None;
+        if let Some((sender, lent)) = shared.as_mut()
+            && lent.elapsed() <= idle_max
+            && !sender.is_closed()
+            && sender.ready().await.is_ok()
+        {
+            *lent = Instant::now();
+            return Ok(Sender::Many(sender.clone()));
         }
-        Some(Sender::Many(sender.clone()))
+        *shared = None;
+        let sender = self.open().await?;
+        if let Sender::Many(sender) = &sender {
+            *shared = Some((sender.clone(), Instant::now()));
+        }
+        Ok(sender)
     }
 
     fn idle(&self) -> std::sync::MutexGuard<'_, Vec<(Sender, Instant)>> {

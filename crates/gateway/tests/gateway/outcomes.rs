@@ -128,6 +128,42 @@ async fn an_upstream_that_knows_its_outcome_is_believed() {
 }
 
 #[tokio::test]
+async fn what_found_no_connection_before_its_lease_ended_is_not_sent() {
+    let upstream = Upstream::start(|_, _| Reply::after(Duration::from_millis(1500), 201, "", "done")).await;
+    let mut wish = Wish::behind(&upstream.url());
+    wish.lease = Duration::from_secs(1);
+    wish.behind.connections_max = 1;
+    wish.behind.connect_timeout = Duration::from_secs(4);
+    let world = wish.start().await;
+    let first = async { world.ask(keyed("/orders", "k1", "{}")).await };
+    let second = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        world.ask(keyed("/orders", "k2", "{}")).await
+    };
+    let (first, second) = tokio::join!(first, second);
+    assert_eq!(first.status, 201);
+    assert_eq!((second.status, second.header("semel-outcome")), (502, None), "{second:?}");
+    assert!(says(&second, Kind::UpstreamUnreachable), "{second:?}");
+    assert_eq!(upstream.count(), 1);
+    assert_eq!(world.ask(keyed("/orders", "k2", "{}")).await.status, 201, "the key is free");
+}
+
+#[tokio::test]
+async fn when_all_connections_are_busy_for_too_long_nothing_is_sent() {
+    let upstream = Upstream::start(|_, _| Reply::after(Duration::from_millis(600), 201, "", "done")).await;
+    let mut wish = Wish::behind(&upstream.url());
+    wish.behind.connections_max = 1;
+    wish.behind.connect_timeout = Duration::from_millis(200);
+    let world = wish.start().await;
+    let ask = |key| world.ask(keyed("/orders", key, "{}"));
+    let (first, second) = tokio::join!(ask("k1"), ask("k2"));
+    let mut statuses = [first.status, second.status];
+    statuses.sort_unstable();
+    assert_eq!(statuses, [201, 502]);
+    assert_eq!(upstream.count(), 1);
+}
+
+#[tokio::test]
 async fn a_connection_that_was_idle_for_a_second_gets_no_keyed_request() {
     let upstream = Upstream::start(|seen, _| Reply::status(200, "", &seen.connection.to_string())).await;
     let world = before(&upstream).await;

@@ -216,8 +216,11 @@ async fn a_service_that_speaks_http2_without_tls_is_reached() {
     }
 }
 
+/// What is answered to a stream.
+type Frame = fn(u32) -> Vec<u8>;
+
 /// An HTTP/2 service that answers every request with this frame.
-async fn refusing(frame: fn(u32) -> Vec<u8>) -> (String, Arc<std::sync::atomic::AtomicUsize>) {
+async fn refusing(frame: Frame) -> (String, Arc<std::sync::atomic::AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
@@ -272,7 +275,7 @@ async fn an_http2_service_that_says_it_did_nothing_frees_the_key_and_any_other_r
     let refused = |stream| reset(stream, 7);
     let cancelled = |stream| reset(stream, 8);
     let gone = |_| go_away(0);
-    let frames: [(fn(u32) -> Vec<u8>, bool); 3] = [(refused, true), (gone, true), (cancelled, false)];
+    let frames: [(Frame, bool); 3] = [(refused, true), (gone, true), (cancelled, false)];
     for (frame, is_free) in frames {
         let (url, asked) = refusing(frame).await;
         let mut wish = Wish::behind(&url);

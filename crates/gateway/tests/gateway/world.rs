@@ -34,6 +34,7 @@ pub(crate) struct Wish {
     pub(crate) profile: Profile,
     pub(crate) tls: Option<semel_gateway::Certificates>,
     pub(crate) log: AccessLog,
+    pub(crate) lease: Duration,
     pub(crate) gate: fn(GateBuilder) -> GateBuilder,
 }
 
@@ -53,6 +54,7 @@ impl Wish {
             profile,
             tls: None,
             log: AccessLog::off(),
+            lease: Duration::from_secs(30),
             gate: |gate| gate,
         }
     }
@@ -64,7 +66,7 @@ impl Wish {
             _ => Vec::new(),
         };
         let store: Arc<dyn ClaimStore> = self.store;
-        let route = Route::any().deadline(Duration::from_secs(20)).profile(self.profile);
+        let route = Route::any().lease(self.lease).deadline(Duration::from_secs(20)).profile(self.profile);
         let gate = (self.gate)(Gate::on(store).identity(callers).route(route)).build().unwrap();
         Plan { gate, upstream: self.behind, tls: self.tls, limits: self.limits, trusted, log: self.log }
     }

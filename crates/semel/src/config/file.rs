@@ -30,6 +30,8 @@ pub(crate) struct File {
     pub(crate) identity: Option<Text<Identity>>,
     /// The gateway: see `[gate]`.
     pub(crate) gate: Gate,
+    /// The outbox: see its guide.
+    pub(crate) outbox: Option<toml::Table>,
     /// What every route takes over: see the settings of a route.
     pub(crate) defaults: Settings,
     /// The routes, each under its stable name.
@@ -190,6 +192,7 @@ pub(crate) struct Postgres {
     pub(crate) connections: Option<usize>,
     /// Whether the schema is brought up to date at the start. Default `true`; otherwise `semel migrate` does it.
     pub(crate) migrate: Option<bool>,
+    pub(crate) ca: Option<PathBuf>,
 }
 
 layered! {
@@ -432,6 +435,7 @@ impl File {
             store: self.store.or(below.store),
             identity: self.identity.or(below.identity),
             gate: self.gate.over(below.gate),
+            outbox: self.outbox.or(below.outbox),
             defaults: self.defaults.over(below.defaults),
             route: if self.route.is_empty() { below.route } else { self.route },
         }

@@ -69,10 +69,12 @@ pub(crate) struct AtRest {
 }
 
 /// The store in PostgreSQL.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Postgres {
     pub(crate) connections: usize,
     pub(crate) migrate: bool,
+    /// Whose certificates are believed, where the URL demands TLS.
+    pub(crate) ca: Option<PathBuf>,
 }
 
 impl Gate {
@@ -125,6 +127,7 @@ impl Gate {
             postgres: Postgres {
                 connections: at_least_one("gate.postgres.connections", connections)?.unwrap_or(8),
                 migrate: postgres.and_then(|postgres| postgres.migrate).unwrap_or(true),
+                ca: postgres.and_then(|postgres| postgres.ca.clone()),
             },
         })
     }
@@ -154,10 +157,7 @@ impl Gate {
             ("drain", show(self.drain)),
             ("redis", self.redis.as_deref().map_or_else(|| "none".to_owned(), redacted)),
             ("at_rest", self.at_rest.as_ref().map_or_else(|| "none".to_owned(), AtRest::describe)),
-            (
-                "postgres",
-                format!("connections {}, migrate {}", self.postgres.connections, self.postgres.migrate),
-            ),
+            ("postgres", self.postgres.describe()),
             ("sweep", self.sweep.map_or_else(|| "as the profile says".to_owned(), describe_sweep)),
         ];
         let limits = &self.limits;
@@ -209,6 +209,13 @@ impl Bounds {
         let shown =
             [("running", self.running), ("waiting", self.waiting), ("waiting_per_key", self.waiting_per_key)];
         shown.iter().filter_map(|(name, given)| given.map(|given| format!(", {name} {given}"))).collect()
+    }
+}
+
+impl Postgres {
+    fn describe(&self) -> String {
+        let ca = self.ca.as_ref().map_or_else(String::new, |ca| format!(", ca {}", ca.display()));
+        format!("connections {}, migrate {}{ca}", self.connections, self.migrate)
     }
 }
 

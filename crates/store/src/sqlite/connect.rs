@@ -31,7 +31,7 @@ const SETTINGS: &[(&str, &str, &str)] = &[
 ];
 
 /// Refuses an SQLite library that is too old.
-pub(super) fn check_version() -> Result<(), OpenError> {
+pub fn check_version() -> Result<(), OpenError> {
     if rusqlite::version_number() < SQLITE_VERSION_LEAST {
         return Err(OpenError::SqliteTooOld { found: rusqlite::version() });
     }
@@ -39,7 +39,7 @@ pub(super) fn check_version() -> Result<(), OpenError> {
 }
 
 /// The one name of a file, so that two spellings of a path meet at one lock.
-pub(super) fn canonical(path: &Path) -> io::Result<PathBuf> {
+pub fn canonical(path: &Path) -> io::Result<PathBuf> {
     match path.canonicalize() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
@@ -50,7 +50,7 @@ pub(super) fn canonical(path: &Path) -> io::Result<PathBuf> {
 }
 
 /// Creates the file where there is none, readable by its owner only, and makes its name durable.
-pub(super) fn create(path: &Path) -> io::Result<()> {
+pub fn create(path: &Path) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
     #[cfg(unix)]
@@ -79,7 +79,7 @@ fn directory_of(path: &Path) -> &Path {
 }
 
 /// A connection that may write.
-pub(super) fn for_writing(path: &Path) -> Result<Connection, OpenError> {
+pub fn for_writing(path: &Path) -> Result<Connection, OpenError> {
     let connection = open(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     // Before the first setting: a file of somebody else is left as it is.
     migrate::check(&connection)?;
@@ -91,7 +91,7 @@ pub(super) fn for_writing(path: &Path) -> Result<Connection, OpenError> {
 }
 
 /// A connection that only reads. The file is already in WAL mode.
-pub(super) fn for_reading(path: &Path) -> Result<Connection, OpenError> {
+pub fn for_reading(path: &Path) -> Result<Connection, OpenError> {
     let connection = open(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
     set(&connection, "query_only", "ON", "1")?;
     Ok(connection)

@@ -13,7 +13,7 @@ const LOCK_FILE_BYTES_MAX: u64 = 4096;
 
 /// The lock on a database file.
 #[derive(Debug)]
-pub(super) struct FileLock {
+pub struct FileLock {
     path: PathBuf,
     // Closing the file gives the lock back.
     file: File,
@@ -41,7 +41,10 @@ pub fn owner(database: &Path) -> std::io::Result<Owner> {
 
 impl FileLock {
     /// Takes the lock beside `database`, or says who has it.
-    pub(super) fn take(database: &Path) -> Result<Self, OpenError> {
+    ///
+    /// # Errors
+    /// Somebody else has it, or the file beside it cannot be written.
+    pub fn take(database: &Path) -> Result<Self, OpenError> {
         let path = beside(database);
         let mut file = OpenOptions::new().create(true).read(true).write(true).truncate(false).open(&path)?;
         match file.try_lock() {
@@ -67,7 +70,7 @@ impl FileLock {
     }
 
     /// Where the lock file is.
-    pub(super) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 }

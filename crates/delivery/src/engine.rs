@@ -1,0 +1,242 @@
+//! Sends what waits: picks lanes that are due, a bounded number at once, and hands each to a walk. Owns when a lane is
+//! looked at; whether its head may be sent is the store's to say.
+
+mod attempt;
+mod walk;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_contract::time::{Timestamp, millis_of};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+use crate::outbox::Outbox;
+use walk::{Walk, Walked};
+
+/// How often credentials of refused principals are looked at again.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+/// How often leases are ended and bodies of finished messages are purged.
+const MAINTAIN_EVERY: Duration = Duration::from_secs(60);
+/// How soon a lane is looked at again after the store failed.
+const AFTER_FAILURE: Duration = Duration::from_secs(1);
+
+/// The engine at work.
+#[derive(Debug)]
+pub struct Sending {
+    stop: watch::Sender<bool>,
+    task: Option<JoinHandle<()>>,
+}
+
+impl Sending {
+    /// Begins no new attempt and waits for those that run, at most so long. What is left stays in flight on disk, and the
+    /// next start sends it again with the same key.
+    pub async fn stop(mut self, within: Duration) {
+        let _ = self.stop.send(true);
+        if let Some(mut task) = self.task.take()
+            && tokio::time::timeout(within, &mut task).await.is_err()
+        {
+            task.abort();
+        }
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        let _ = self.stop.send(true);
+    }
+}
+
+/// Starts to send.
+pub(crate) fn start(outbox: &Outbox) -> Sending {
+    let (stop, stopped) = watch::channel(false);
+    let engine = Engine::new(outbox.clone(), stopped.clone());
+    let maintenance = maintain(outbox.clone(), stopped);
+    let task = tokio::spawn(async move {
+        tokio::join!(engine.run(), maintenance);
+    });
+    Sending { stop, task: Some(task) }
+}
+
+/// What the engine knows of a lane.
+enum Lane {
+    /// It is looked at then.
+    Due(Timestamp),
+    /// A walk is in it; `true`: look again afterwards.
+    Walked(bool),
+}
+
+struct Engine {
+    outbox: Outbox,
+    stopped: watch::Receiver<bool>,
+    lanes: HashMap<String, Lane>,
+    due: BTreeSet<(Timestamp, String)>,
+    walks: usize,
+    ended: mpsc::UnboundedReceiver<(String, Walked)>,
+    end: mpsc::UnboundedSender<(String, Walked)>,
+}
+
+impl Engine {
+    fn new(outbox: Outbox, stopped: watch::Receiver<bool>) -> Self {
+        let (end, ended) = mpsc::unbounded_channel();
+        Self { outbox, stopped, lanes: HashMap::new(), due: BTreeSet::new(), walks: 0, ended, end }
+    }
+
+    async fn run(mut self) {
+        self.find_lanes().await;
+        let mut stopped = self.stopped.clone();
+        loop {
+            let is_stopped = *stopped.borrow();
+            if is_stopped && self.walks == 0 {
+                return;
+            }
+            let now = self.outbox.now();
+            for lane in self.outbox.inner.wakes.take() {
+                self.look_at(lane, now);
+            }
+            if !is_stopped {
+                self.send_due(now);
+            }
+            let sleep = self.sleep(now);
+            let inner = Arc::clone(&self.outbox.inner);
+            tokio::select! {
+                biased;
+                Some((lane, walked)) = self.ended.recv() => self.walk_ended(lane, walked),
+                () = inner.wakes.notify.notified() => {}
+                _ = stopped.changed(), if !is_stopped => {}
+                () = tokio::time::sleep(sleep) => {}
+            }
+        }
+    }
+
+    /// Every lane in which something waits.
+    async fn find_lanes(&mut self) {
+        loop {
+            match self.outbox.inner.store.live_lanes().await {
+                Ok(lanes) => {
+                    let now = self.outbox.now();
+                    lanes.into_iter().for_each(|lane| self.look_at(lane, now));
+                    return;
+                }
+                Err(error) => {
+                    tracing::error!(%error, "failed to read the lanes");
+                    tokio::time::sleep(AFTER_FAILURE).await;
+                }
+            }
+        }
+    }
+
+    fn look_at(&mut self, lane: String, at: Timestamp) {
+        match self.lanes.get_mut(&lane) {
+            Some(Lane::Walked(again)) => *again = true,
+            Some(Lane::Due(before)) if *before <= at => {}
+            Some(Lane::Due(before)) => {
+                self.due.remove(&(*before, lane.clone()));
+                *before = at;
+                self.due.insert((at, lane));
+            }
+            None => {
+                self.lanes.insert(lane.clone(), Lane::Due(at));
+                self.due.insert((at, lane));
+            }
+        }
+    }
+
+    fn send_due(&mut self, now: Timestamp) {
+        while self.walks < self.outbox.inner.settings.parallel {
+            if self.due.first().is_none_or(|(at, _)| *at > now) {
+                return;
+            }
+            let Some((_, lane)) = self.due.pop_first() else { return };
+            self.lanes.insert(lane.clone(), Lane::Walked(false));
+            self.walks += 1;
+            let walk = Walk { outbox: self.outbox.clone(), stopped: self.stopped.clone() };
+            let (name, end) = (lane.clone(), self.end.clone());
+            let walking = tokio::spawn(async move { walk.walk(&name).await });
+            tokio::spawn(async move {
+                // A walk that panicked leaves its row to its lease.
+                let walked = walking.await.unwrap_or(Walked::Failed);
+                let _ = end.send((lane, walked));
+            });
+        }
+    }
+
+    fn walk_ended(&mut self, lane: String, walked: Walked) {
+        self.walks -= 1;
+        let again = matches!(self.lanes.remove(&lane), Some(Lane::Walked(true)));
+        let now = self.outbox.now();
+        let at = match walked {
+            Walked::More => Some(now),
+            Walked::Until(at) if !again => Some(at),
+            Walked::Until(_) | Walked::Stuck if again => Some(now),
+            Walked::Until(at) => Some(at),
+            Walked::Stuck => None,
+            Walked::Failed => Some(now.plus(AFTER_FAILURE)),
+        };
+        if let Some(at) = at {
+            self.look_at(lane, at);
+        }
+    }
+
+    fn sleep(&self, now: Timestamp) -> Duration {
+        // Nothing is due while every walk is taken: the end of one wakes us.
+        let is_full = self.walks >= self.outbox.inner.settings.parallel;
+        match self.due.first() {
+            Some((at, _)) if !is_full => {
+                let wait = u64::try_from(at.millis_since(now)).unwrap_or(0).max(1);
+                // The wall clock may be set meanwhile: look at it now and then.
+                Duration::from_millis(wait).min(Duration::from_secs(3600))
+            }
+            Some(_) | None => Duration::from_secs(3600),
+        }
+    }
+}
+
+/// What time does: credentials become fresh, leases end, bodies are purged.
+async fn maintain(outbox: Outbox, mut stopped: watch::Receiver<bool>) {
+    let mut last = None;
+    loop {
+        if *stopped.borrow() {
+            return;
+        }
+        let is_anybody_refused = look_for_credentials(&outbox).await;
+        let is_due = last.is_none_or(|last: tokio::time::Instant| last.elapsed() >= MAINTAIN_EVERY);
+        if is_due {
+            last = Some(tokio::time::Instant::now());
+            tidy_up(&outbox).await;
+        }
+        let pause = if is_anybody_refused { LOOK_AGAIN } else { MAINTAIN_EVERY };
+        tokio::select! {
+            _ = stopped.changed() => {}
+            () = outbox.inner.refusals.notified() => {}
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+}
+
+async fn tidy_up(outbox: &Outbox) {
+    let now = outbox.now();
+    match outbox.inner.store.end_leases(now).await {
+        Ok(lanes) if !lanes.is_empty() => outbox.inner.wakes.wake(lanes),
+        Ok(_) => {}
+        Err(error) => tracing::warn!(%error, "failed to end leases"),
+    }
+    let before = Timestamp::from_millis(now.millis().saturating_sub(millis_of(outbox.inner.settings.keep)));
+    if let Err(error) = outbox.inner.store.purge(before, now).await {
+        tracing::warn!(%error, "failed to purge");
+    }
+}
+
+/// Releases principals whose credential is another one now. Returns whether some are still refused.
+async fn look_for_credentials(outbox: &Outbox) -> bool {
+    let refused = outbox.inner.refused.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+    for (principal, (origin, digest)) in refused {
+        let found = outbox.inner.settings.credentials.credential(&principal, &origin).await;
+        let is_fresh = matches!(&found, Ok(Some(credential)) if credential.digest() != digest);
+        if is_fresh && let Err(error) = outbox.refreshed(&principal).await {
+            tracing::warn!(%error, "failed to release a principal");
+        }
+    }
+    !outbox.inner.refused.lock().unwrap_or_else(std::sync::PoisonError::into_inner).is_empty()
+}

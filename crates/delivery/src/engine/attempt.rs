@@ -1,0 +1,129 @@
+//! One attempt: is it too old, with which credential, what came of it, what did the answer teach.
+
+use std::time::Duration;
+
+use semel_contract::age::FIRST_SENT;
+use semel_contract::profile::Profile;
+use semel_contract::time::Timestamp;
+
+use crate::credentials::Credential;
+use crate::envelope::{TX_HEADER, key_header};
+use crate::judge::{self, Facts, To, Verdict};
+use crate::message::{Answer, HeldFor, Request, Row};
+use crate::outbox::{Inner, Outbox};
+use crate::transport::{Outgoing, Sent};
+use crate::url::Target;
+
+/// What came of an attempt.
+pub(super) struct Attempted {
+    /// What is written.
+    pub(super) verdict: Verdict,
+    /// The origin and the credential that was refused.
+    pub(super) refused: Option<(String, [u8; 32])>,
+}
+
+/// Makes one attempt.
+pub(super) async fn attempt(outbox: &Outbox, row: &Row, request: Request) -> Attempted {
+    let inner = &outbox.inner;
+    let profile = inner.settings.profile_of(&row.profile);
+    let target = Target::resolve(&request.url, inner.settings.upstream.as_ref());
+    let origin = target.as_ref().map(|target| target.origin.clone()).unwrap_or_default();
+    if let Some(verdict) = judge::expired(&facts(inner, row, &profile, &origin)) {
+        return Attempted { verdict, refused: None };
+    }
+    let target = match target {
+        Ok(target) => target,
+        Err(error) => {
+            let sent = Sent::NotSent(error.to_string());
+            let verdict = judged(inner, row, &profile, &origin, &sent);
+            return Attempted { verdict, refused: None };
+        }
+    };
+    let credential = match inner.settings.credentials.credential(&row.principal, &origin).await {
+        Ok(credential) => credential.unwrap_or_default(),
+        Err(why) => {
+            let verdict = judge::without_credential(&facts(inner, row, &profile, &origin), &why);
+            return Attempted { verdict, refused: Some((origin, [0; 32])) };
+        }
+    };
+    let digest = credential.digest();
+    let outgoing = outgoing(inner, row, &profile, target, request, credential);
+    let sent = inner.settings.transport.send(outgoing).await;
+    if let Sent::Answered(answer) = &sent {
+        learn(outbox, &origin, answer).await;
+    }
+    let verdict = judged(inner, row, &profile, &origin, &sent);
+    let is_refused = matches!(verdict.to, To::Held(HeldFor::Auth));
+    Attempted { verdict, refused: is_refused.then_some((origin, digest)) }
+}
+
+fn judged(inner: &Inner, row: &Row, profile: &Profile, origin: &str, sent: &Sent) -> Verdict {
+    let random = inner.settings.entropy.unit();
+    judge::judge(&facts(inner, row, profile, origin), sent, &inner.settings.ids, random)
+}
+
+fn facts<'a>(inner: &Inner, row: &'a Row, profile: &'a Profile, origin: &str) -> Facts<'a> {
+    let retentions = inner.retentions.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let retention = retentions.get(origin).copied().map(Duration::from_secs);
+    Facts {
+        row,
+        profile,
+        head: inner.settings.head,
+        enqueued: inner.time.local(row.enqueued_at, row.epoch),
+        now: inner.time.local(inner.time.now(), inner.time.epoch()),
+        // An operator who takes the risk is not overruled.
+        retention: retention.filter(|_| !inner.settings.unsafe_max_age),
+    }
+}
+
+fn outgoing(
+    inner: &Inner,
+    row: &Row,
+    profile: &Profile,
+    target: Target,
+    request: Request,
+    credential: Credential,
+) -> Outgoing {
+    let first: Timestamp = row.first_attempt_at.unwrap_or_else(|| inner.time.now());
+    let first = inner.time.local(first, inner.time.epoch()).corrected();
+    let mut headers = request.headers;
+    headers.push((key_header(profile).to_owned(), row.client_message_id.clone()));
+    headers.push((TX_HEADER.to_owned(), row.client_tx_id.clone()));
+    headers.push((FIRST_SENT.to_owned(), first.to_string()));
+    if let Some(supersedes) = &row.supersedes_id {
+        headers.push(("Semel-Supersedes".to_owned(), supersedes.clone()));
+    }
+    headers.extend(credential.headers);
+    Outgoing {
+        method: request.method,
+        target,
+        headers,
+        body: request.body,
+        timeout: inner.settings.attempt_timeout,
+    }
+}
+
+/// Keeps what an answer teaches about the server's clock and its retention.
+async fn learn(outbox: &Outbox, origin: &str, answer: &Answer) {
+    let inner = &outbox.inner;
+    let now = outbox.now();
+    let ahead = judge::clock_ahead(answer, now).and_then(|ahead| inner.time.learn(ahead));
+    let announced = judge::announced_retention(answer).filter(|seconds| {
+        let mut known = inner.retentions.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        known.insert(origin.to_owned(), *seconds) != Some(*seconds)
+    });
+    if ahead.is_none() && announced.is_none() {
+        return;
+    }
+    let retention = announced.map(|seconds| (origin.to_owned(), seconds));
+    if let Err(error) = inner.store.learn(inner.time.epoch(), ahead, retention, now).await {
+        tracing::warn!(%error, "failed to keep what a server announced");
+    }
+    let unsafe_age = announced
+        .and_then(|seconds| inner.settings.check_against(origin, Duration::from_secs(seconds)).err());
+    if let Some(why) = unsafe_age {
+        tracing::warn!("{why}; messages to it are given up sooner");
+        // The event is for those who watch; the shorter age is in force either way.
+        let _ = inner.store.note("retention", why, now).await;
+    }
+}

@@ -1,0 +1,173 @@
+//! One walk along a lane: claim, send, settle, and the next one.
+
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use semel_contract::record::Fence;
+use semel_contract::time::Timestamp;
+use tokio::sync::watch;
+
+use super::AFTER_FAILURE;
+use super::attempt::attempt;
+use crate::hooks::Rebuilt;
+use crate::judge::{To, Verdict};
+use crate::message::{HeldFor, Row, Status};
+use crate::outbox::Outbox;
+use crate::requeue;
+use crate::store::{Filter, Head, Terms, Written};
+
+/// Messages of one lane that are sent before other lanes have their turn.
+const MESSAGES_MAX: usize = 16;
+/// How much longer than an attempt its claim holds.
+const LEASE_MARGIN: Duration = Duration::from_secs(60);
+
+/// How a walk ended.
+pub(super) enum Walked {
+    /// There may be more to send.
+    More,
+    /// There is something to send then.
+    Until(Timestamp),
+    /// There is nothing to send until something happens.
+    Stuck,
+    /// The store failed.
+    Failed,
+}
+
+pub(super) struct Walk {
+    pub(super) outbox: Outbox,
+    pub(super) stopped: watch::Receiver<bool>,
+}
+
+impl Walk {
+    pub(super) async fn walk(&self, lane: &str) -> Walked {
+        let mut expired = Vec::new();
+        let walked = self.along(lane, &mut expired).await;
+        if !expired.is_empty() {
+            self.outbox.inner.settings.hooks.expired(&expired);
+        }
+        walked
+    }
+
+    async fn along(&self, lane: &str, expired: &mut Vec<Row>) -> Walked {
+        let inner = &self.outbox.inner;
+        for _ in 0..MESSAGES_MAX {
+            if *self.stopped.borrow() {
+                return Walked::Stuck;
+            }
+            let now = self.outbox.now();
+            let terms = Terms {
+                now,
+                lease_until: now.plus(inner.settings.attempt_timeout + LEASE_MARGIN),
+                nonce: inner.settings.entropy.bits() as u64,
+            };
+            let (row, request) = match inner.store.claim(lane, terms).await {
+                Ok(Head::Claimed(row, request)) => (row, request),
+                Ok(Head::Wait(at)) => return Walked::Until(at),
+                Ok(Head::Stuck | Head::Refused(_) | Head::Empty) => return Walked::Stuck,
+                Err(error) => {
+                    tracing::warn!(%error, "failed to claim; nothing was sent");
+                    return Walked::Failed;
+                }
+            };
+            let Some(fence) = row.fence else { return Walked::Failed };
+            let attempted = attempt(&self.outbox, &row, request).await;
+            let Some(settled) = self.settle(row.id, fence, &attempted.verdict).await else {
+                return Walked::Failed;
+            };
+            if let Some((origin, digest)) = attempted.refused {
+                let mut refused = inner.refused.lock().unwrap_or_else(PoisonError::into_inner);
+                refused.insert(row.principal.clone(), (origin, digest));
+                inner.refusals.notify_one();
+            }
+            self.tell(&settled, &attempted.verdict, expired).await;
+            if let To::Retry(at) = attempted.verdict.to {
+                return Walked::Until(at);
+            }
+        }
+        Walked::More
+    }
+
+    /// Writes what became of an attempt, as often as it takes: what was sent cannot be taken back.
+    async fn settle(&self, row: i64, fence: Fence, verdict: &Verdict) -> Option<Row> {
+        let mut stopped = self.stopped.clone();
+        loop {
+            match self.outbox.inner.store.settle(row, fence, verdict.clone()).await {
+                Ok(Written::Done(row)) => return Some(*row),
+                Ok(Written::Stale) => return None,
+                Err(error) => tracing::warn!(%error, row, "failed to write down an outcome; trying again"),
+            }
+            if *stopped.borrow() {
+                return None;
+            }
+            tokio::select! {
+                _ = stopped.changed() => {}
+                () = tokio::time::sleep(AFTER_FAILURE) => {}
+            }
+        }
+    }
+
+    /// Tells whoever wants to know.
+    async fn tell(&self, row: &Row, verdict: &Verdict, expired: &mut Vec<Row>) {
+        let inner = &self.outbox.inner;
+        let hooks = &inner.settings.hooks;
+        let error = row.last_error.as_deref().unwrap_or_default();
+        if let Some(ended) = &verdict.ended {
+            inner.meters.attempt(ended.outcome);
+        }
+        let outcome = match &verdict.to {
+            To::Done(_) => "done",
+            To::Retry(_) => return,
+            To::Held(HeldFor::Auth) => {
+                hooks.refused(&row.principal, &row.url);
+                tracing::warn!(
+                    principal = row.principal,
+                    "the credential was refused: its lanes wait for a fresh one"
+                );
+                return;
+            }
+            To::Held(HeldFor::Rebuild) => return self.rebuild(row).await,
+            To::Dead => {
+                tracing::error!(row = row.id, lane = row.lane, error, "given up: requeue or abort it");
+                "dead"
+            }
+            To::Dropped => {
+                // A conflict of keys or a malformed request is a bug of somebody's, and said loudly.
+                tracing::error!(row = row.id, lane = row.lane, error, "dropped");
+                hooks.dropped(row, error);
+                "dropped"
+            }
+            To::Expired(_) => {
+                tracing::warn!(row = row.id, lane = row.lane, "expired");
+                expired.push(row.clone());
+                "expired"
+            }
+        };
+        inner.meters.outcome(&row.lane, outcome);
+        self.outbox.finished(row.id);
+    }
+
+    /// The server wants the lane rebuilt: the application says how.
+    async fn rebuild(&self, row: &Row) {
+        let inner = &self.outbox.inner;
+        let behind = Filter {
+            status: Some(Status::Pending),
+            lane: Some(row.lane.clone()),
+            after: row.id,
+            limit: 1000,
+        };
+        let behind = inner.store.list(behind).await.unwrap_or_default();
+        let Rebuilt::Replace { drop, with } = inner.settings.hooks.rebuild(row, &behind) else { return };
+        let rebuilt = async {
+            for id in drop {
+                // One that is no longer waiting is left as it is.
+                inner.store.abort(id, "auto", "dropped by a rebuild", self.outbox.now()).await?;
+                self.outbox.finished(id);
+            }
+            requeue::rebuilt(&self.outbox, row, with).await
+        };
+        if let Err(error) = rebuilt.await {
+            tracing::error!(%error, row = row.id, "the rebuild failed: the lane waits");
+        }
+        inner.wakes.wake([row.lane.clone()]);
+    }
+}

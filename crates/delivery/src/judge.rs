@@ -1,0 +1,338 @@
+//! What becomes of a message after an attempt, or instead of one. Pure: times, randomness and what is known arrive as
+//! arguments.
+
+use std::time::Duration;
+
+use semel_contract::classify::{Class, code_of};
+use semel_contract::json::{Document, Json, Pointer};
+use semel_contract::profile::{GiveUp, Profile};
+use semel_contract::schedule::{Cause, GiveUpReason, Next, Progress as Scheduled};
+use semel_contract::time::{Timestamp, millis_of};
+
+use crate::age::{Age, Local, age};
+use crate::date::retry_after;
+use crate::limits::{ERROR_CHARS_MAX, RETENTION_MARGIN_PARTS};
+use crate::message::{Answer, HeldFor, Progress, Row};
+use crate::settings::HeadPolicy;
+use crate::transport::Sent;
+
+/// What a message becomes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum To {
+    /// It was delivered; these ids were in the answer.
+    Done(Vec<(String, String)>),
+    /// It is tried again at this time.
+    Retry(Timestamp),
+    /// It waits for somebody.
+    Held(HeldFor),
+    /// It was given up and is kept for an operator.
+    Dead,
+    /// It was given up by the rules of its profile.
+    Dropped,
+    /// It was too old; what then, the profile says.
+    Expired(GiveUp),
+}
+
+/// How an attempt ended, for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// `answered`, `not-sent`, `broken`, `timed-out`.
+    pub outcome: &'static str,
+    /// The answer's status.
+    pub status: Option<u16>,
+}
+
+/// What is written.
+#[derive(Clone, Debug)]
+pub struct Verdict {
+    /// What the message becomes.
+    pub to: To,
+    /// When.
+    pub at: Timestamp,
+    /// How the attempt ended; `None`: there was none, and its number is given back.
+    pub ended: Option<Ended>,
+    /// What went wrong.
+    pub error: Option<String>,
+    /// Whether some attempt may have taken effect although nobody knows.
+    pub ambiguous: bool,
+    /// Whether the server showed that it knows keys again.
+    pub deduplicated: bool,
+    /// How far the schedule has come.
+    pub progress: Progress,
+    /// The answer, as it is kept.
+    pub answer: Option<Answer>,
+    /// What happens to the lane when this head is given up.
+    pub head: HeadPolicy,
+}
+
+/// What is known when a message is judged.
+#[derive(Clone, Debug)]
+pub struct Facts<'a> {
+    /// The message, its attempt counted.
+    pub row: &'a Row,
+    /// Its profile.
+    pub profile: &'a Profile,
+    /// What happens to the lane when it is given up.
+    pub head: HeadPolicy,
+    /// When it was accepted.
+    pub enqueued: Local,
+    /// Now.
+    pub now: Local,
+    /// How long its server knows a key again, as far as it said.
+    pub retention: Option<Duration>,
+}
+
+impl Facts<'_> {
+    fn age(&self) -> Duration {
+        match age(self.enqueued, self.now) {
+            Age::Known(age) => age,
+            // Let the server judge.
+            Age::Unknown => Duration::ZERO,
+        }
+    }
+
+    /// The age at which this message is given up: the profile's, and less where the server forgets sooner.
+    fn max_age(&self) -> Option<Duration> {
+        let safe = self.retention.map(|retention| retention - retention / RETENTION_MARGIN_PARTS);
+        match (self.profile.schedule.max_age, safe) {
+            (Some(own), Some(safe)) => Some(own.min(safe)),
+            (own, safe) => own.or(safe),
+        }
+    }
+
+    fn since_first_attempt(&self) -> Duration {
+        let first = self.row.first_attempt_at.unwrap_or(self.now.at);
+        Duration::from_millis(u64::try_from(self.now.at.millis_since(first)).unwrap_or(0))
+    }
+
+    fn verdict(&self, to: To, error: Option<String>) -> Verdict {
+        Verdict {
+            to,
+            at: self.now.at,
+            ended: None,
+            error: error.map(|error| error.chars().take(ERROR_CHARS_MAX).collect()),
+            ambiguous: self.row.ambiguous,
+            deduplicated: self.row.deduplicated,
+            progress: self.row.progress.clone(),
+            answer: None,
+            head: self.head,
+        }
+    }
+}
+
+/// Whether a message is too old to be sent at all.
+pub fn expired(facts: &Facts<'_>) -> Option<Verdict> {
+    let max = facts.max_age()?;
+    let too_old = match age(facts.enqueued, facts.now) {
+        Age::Known(age) => age > max,
+        Age::Unknown => false,
+    };
+    // The server forgets a key some time after its first attempt: past that a retry would be a new request.
+    let too_late = facts.row.first_attempt_at.is_some() && facts.since_first_attempt() > max;
+    (too_old || too_late).then(|| {
+        facts.verdict(To::Expired(facts.profile.give_up), Some("expired: older than max_age".to_owned()))
+    })
+}
+
+/// A credential cannot be had: nothing is sent, and the principal's lanes wait.
+pub fn without_credential(facts: &Facts<'_>, why: &str) -> Verdict {
+    facts.verdict(To::Held(HeldFor::Auth), Some(why.to_owned()))
+}
+
+/// What becomes of a message after this attempt. `random` lies in [0, 1).
+pub fn judge(facts: &Facts<'_>, sent: &Sent, ids: &[(String, Pointer)], random: f64) -> Verdict {
+    match sent {
+        Sent::Answered(answer) => answered(facts, answer, ids, random),
+        Sent::NotSent(why) => unanswered(facts, "not-sent", why, facts.row.ambiguous, random),
+        Sent::Broken(why) => unanswered(facts, "broken", why, true, random),
+        Sent::TimedOut(why) => unanswered(facts, "timed-out", why, true, random),
+    }
+}
+
+fn unanswered(facts: &Facts<'_>, outcome: &'static str, why: &str, ambiguous: bool, random: f64) -> Verdict {
+    let mut verdict = retried(facts, Cause::Failed, None, why.to_owned(), random);
+    verdict.ended = Some(Ended { outcome, status: None });
+    verdict.ambiguous = ambiguous;
+    verdict
+}
+
+fn answered(facts: &Facts<'_>, answer: &Answer, ids: &[(String, Pointer)], random: f64) -> Verdict {
+    let code = code_of(&answer.body);
+    let own = future_first_sent(code.as_deref());
+    let class =
+        own.as_ref().unwrap_or_else(|| facts.profile.classify.classify(Some(answer.status), code.as_deref()));
+    let same_answer = format!("{} {}", answer.status, code.as_deref().unwrap_or_default());
+    let mut progress = facts.row.progress.clone();
+    if progress.same_answer.as_deref() != Some(&same_answer) {
+        progress.same_answer = Some(same_answer.clone());
+        progress.same_answer_count = 0;
+    }
+    progress.same_answer_count += 1;
+    let class = match class {
+        Class::RetryAtMost(most, then) if progress.same_answer_count > *most => then,
+        class => class,
+    };
+    let said = format!("HTTP {}", same_answer.trim_end());
+    let told = told(answer, facts.now);
+    let facts = &Facts { row: &Row { progress, ..facts.row.clone() }, ..facts.clone() };
+    let mut verdict = match class {
+        Class::Success => facts.verdict(To::Done(read_ids(&answer.body, ids)), None),
+        Class::Retry | Class::RetryAtMost(..) => retried(facts, cause(code.as_deref()), told, said, random),
+        Class::RetryAfter => match told {
+            Some(wait) => retried(facts, Cause::Told(wait), None, said, random),
+            // It is being worked on: that is no failure, and it will not take long.
+            None if answer.status == 409 => {
+                retried(facts, Cause::Told(facts.profile.schedule.base), None, said, random)
+            }
+            None => retried(facts, cause(code.as_deref()), None, said, random),
+        },
+        Class::Auth => facts.verdict(To::Held(HeldFor::Auth), Some(said)),
+        Class::Rebuild => facts.verdict(To::Held(HeldFor::Rebuild), Some(said)),
+        Class::Drop(reason) => facts.verdict(To::Dropped, Some(format!("{reason}: {said}"))),
+        Class::Dead(reason) => facts.verdict(To::Dead, Some(format!("{reason}: {said}"))),
+    };
+    let knows_again = knows_keys_again(answer);
+    verdict.ended = Some(Ended { outcome: "answered", status: Some(answer.status) });
+    verdict.deduplicated |= knows_again;
+    verdict.ambiguous = match &verdict.to {
+        _ if may_have_applied(answer, code.as_deref()) => true,
+        // A server that knows keys again has spoken for every attempt.
+        To::Done(_) | To::Dead | To::Dropped if knows_again => false,
+        _ => verdict.ambiguous,
+    };
+    verdict.answer = Some(kept(answer));
+    verdict
+}
+
+/// Header lines that belong to the connection or to somebody's session, and are not kept.
+const NOT_KEPT: [&str; 9] = [
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "set-cookie",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "www-authenticate",
+    "authorization",
+];
+
+fn kept(answer: &Answer) -> Answer {
+    let is_kept = |line: &&(String, String)| !NOT_KEPT.iter().any(|name| line.0.eq_ignore_ascii_case(name));
+    Answer { headers: answer.headers.iter().filter(is_kept).cloned().collect(), ..answer.clone() }
+}
+
+/// Our clock ran ahead when the first attempt was stamped; the answer's date has put that right by now.
+fn future_first_sent(code: Option<&str>) -> Option<Class> {
+    (code == Some("first-sent-in-future"))
+        .then(|| Class::RetryAtMost(2, Box::new(Class::Dead("first-sent-in-future".into()))))
+}
+
+fn cause(code: Option<&str>) -> Cause {
+    if code == Some("blocked") { Cause::Blocked } else { Cause::Failed }
+}
+
+/// How long the receiver asks to wait: `Retry-After` in seconds or as a date, else `retry_after` in the body, in
+/// milliseconds.
+fn told(answer: &Answer, now: Local) -> Option<Duration> {
+    let server_now =
+        answer.header("date").and_then(crate::date::http_date).unwrap_or_else(|| now.corrected());
+    if let Some(wait) = answer.header("retry-after").and_then(|text| retry_after(text, server_now)) {
+        return Some(wait);
+    }
+    let document = Document::parse(&answer.body).ok()?;
+    match document.root.get(&Pointer::parse("/retry_after").ok()?) {
+        Some(Json::Number(millis)) => {
+            let millis: f64 = millis.to_string().parse().ok()?;
+            Some(Duration::from_millis(millis.max(0.0) as u64))
+        }
+        Some(Json::Null | Json::Bool(_) | Json::Text(_) | Json::Array(_) | Json::Object(_)) | None => None,
+    }
+}
+
+fn retried(
+    facts: &Facts<'_>,
+    cause: Cause,
+    at_least: Option<Duration>,
+    error: String,
+    random: f64,
+) -> Verdict {
+    let mut progress = facts.row.progress.clone();
+    if cause == Cause::Failed {
+        progress.failures += 1;
+        progress.burst_failures += 1;
+    }
+    let now = facts.now.at;
+    let burst_started = Timestamp::from_millis(*progress.burst_started_at.get_or_insert(now.millis()));
+    let scheduled = Scheduled {
+        attempts: progress.failures,
+        attempts_in_burst: progress.burst_failures,
+        burst_elapsed: Duration::from_millis(u64::try_from(now.millis_since(burst_started)).unwrap_or(0)),
+        age: facts.age().max(facts.since_first_attempt()),
+    };
+    let mut schedule = facts.profile.schedule.clone();
+    schedule.max_age = facts.max_age();
+    let to = match schedule.next(&scheduled, cause, random) {
+        Next::After(wait) => To::Retry(now.plus(wait.max(at_least.unwrap_or_default()))),
+        Next::NextPeriod(wait) => {
+            progress.burst_failures = 0;
+            progress.burst_started_at = None;
+            To::Retry(now.plus(wait.max(at_least.unwrap_or_default())))
+        }
+        Next::GiveUp(GiveUpReason::Age) => To::Expired(facts.profile.give_up),
+        Next::GiveUp(GiveUpReason::Attempts) => match facts.profile.give_up {
+            GiveUp::Drop => To::Dropped,
+            GiveUp::Dead => To::Dead,
+        },
+    };
+    let mut verdict = facts.verdict(to, Some(error));
+    verdict.progress = progress;
+    verdict
+}
+
+/// Whether the server shows that it answers a repeated key from its record.
+fn knows_keys_again(answer: &Answer) -> bool {
+    let guarantee = answer.header("semel-guarantee");
+    guarantee.is_some_and(|level| level != "none")
+        || answer.header("idempotency-replayed").is_some()
+        || answer.header("idempotent-replayed").is_some()
+        || answer.header("semel-retention").is_some()
+}
+
+/// Whether an answer that is not a success leaves open what happened.
+fn may_have_applied(answer: &Answer, code: Option<&str>) -> bool {
+    match answer.header("semel-outcome") {
+        Some("not-applied") => return false,
+        Some("unknown") => return true,
+        Some(_) | None => {}
+    }
+    match answer.status {
+        409 => matches!(code, Some("outcome-unknown" | "in-flight" | "in_flight")),
+        503 => false,
+        500..=599 => true,
+        _ => false,
+    }
+}
+
+fn read_ids(body: &[u8], ids: &[(String, Pointer)]) -> Vec<(String, String)> {
+    let Ok(document) = Document::parse(body) else { return Vec::new() };
+    let read = |(name, pointer): &(String, Pointer)| match document.root.get(pointer)? {
+        Json::Text(text) => Some((name.clone(), text.to_string())),
+        Json::Number(number) => Some((name.clone(), number.to_string())),
+        Json::Null | Json::Bool(_) | Json::Array(_) | Json::Object(_) => None,
+    };
+    ids.iter().filter_map(read).collect()
+}
+
+/// How far a server's clock is ahead, as an answer shows it: its date has whole seconds, so half of one is likeliest.
+pub fn clock_ahead(answer: &Answer, now: Timestamp) -> Option<i64> {
+    let date = crate::date::http_date(answer.header("date")?)?;
+    let ahead = date.plus(Duration::from_millis(500)).millis_since(now);
+    // Below the resolution of a date and a network there is nothing to correct.
+    Some(if ahead.abs() < millis_of(Duration::from_secs(2)) { 0 } else { ahead })
+}
+
+/// The retention that an answer announces.
+pub fn announced_retention(answer: &Answer) -> Option<u64> {
+    answer.header("semel-retention")?.trim().parse().ok().filter(|seconds| *seconds > 0)
+}

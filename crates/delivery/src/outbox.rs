@@ -1,0 +1,411 @@
+//! The outbox as an application sees it: enqueue, look, wait, operate. Clones share one outbox.
+
+mod meters;
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use semel_contract::time::Timestamp;
+use semel_store::clock::StoreClock;
+use semel_store::sqlite::OpenError;
+use tokio::sync::{Notify, watch};
+
+use crate::accept::{Acceptance, Conflict, Sameness, accept};
+use crate::engine::{self, Sending};
+use crate::envelope::{Draft, Enqueue, Refused};
+use crate::inbox::Inbox;
+use crate::limits::WAIT_MAX;
+use crate::message::{Attempt, Event, Row};
+use crate::settings::Settings;
+use crate::sqlite::SqliteStore;
+use crate::store::{Arrived, Depth, Filter, Find, LaneState, OutboxStore, Room, StoreError};
+use crate::time::Time;
+
+pub(crate) use meters::Meters;
+
+/// A durable local queue.
+#[derive(Clone)]
+pub struct Outbox {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) store: Arc<dyn OutboxStore>,
+    pub(crate) settings: Settings,
+    pub(crate) time: Time,
+    pub(crate) wakes: Wakes,
+    pub(crate) retentions: Mutex<HashMap<String, u64>>,
+    /// Principals whose credential was refused: at which origin, and which credential.
+    pub(crate) refused: Mutex<HashMap<String, (String, [u8; 32])>>,
+    /// Told when there is a new one.
+    pub(crate) refusals: Notify,
+    pub(crate) meters: Meters,
+    waiting: Mutex<HashMap<i64, Arc<Notify>>>,
+    lock_file: Option<PathBuf>,
+}
+
+/// Lanes that the engine should look at.
+#[derive(Default)]
+pub(crate) struct Wakes {
+    lanes: Mutex<HashSet<String>>,
+    pub(crate) notify: Notify,
+}
+
+impl Wakes {
+    pub(crate) fn wake(&self, lanes: impl IntoIterator<Item = String>) {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner).extend(lanes);
+        self.notify.notify_one();
+    }
+
+    pub(crate) fn take(&self) -> HashSet<String> {
+        std::mem::take(&mut *self.lanes.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Why the outbox did not do it.
+#[derive(Debug)]
+pub enum OutboxError {
+    /// The file could not be opened.
+    Open(OpenError),
+    /// A setting is unsafe.
+    Unsafe(String),
+    /// The message is not acceptable; its id stays free.
+    Refused(Refused),
+    /// The id was used before, for something else or for something that was given up.
+    Conflict(Box<Row>, Conflict, [u8; 32]),
+    /// The store did not do it.
+    Store(StoreError),
+    /// There is no such message.
+    Unknown,
+    /// The message's state does not allow it.
+    State(String),
+}
+
+impl fmt::Display for OutboxError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OutboxError::Open(error) => write!(f, "failed to open the outbox: {error}"),
+            OutboxError::Refused(error) => write!(f, "{error}"),
+            OutboxError::Conflict(row, conflict, _) => {
+                write!(f, "the id {:?} is spent: {}", row.client_message_id, conflict.name())
+            }
+            OutboxError::Store(error) => write!(f, "{error}"),
+            OutboxError::Unknown => f.write_str("there is no such message"),
+            OutboxError::Unsafe(why) | OutboxError::State(why) => f.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for OutboxError {}
+
+impl From<StoreError> for OutboxError {
+    fn from(error: StoreError) -> Self {
+        OutboxError::Store(error)
+    }
+}
+
+/// What a caller is told of a message that was accepted, now or before.
+#[derive(Clone, Debug)]
+pub struct Accepted {
+    /// What it met: inserted, queued, in flight or delivered before.
+    pub acceptance: Acceptance,
+    /// The message.
+    pub receipt: Row,
+    /// The caller's id where it is another name of the message.
+    pub alias: Option<String>,
+    /// Whether it is the same action as one that waits.
+    pub is_same_action: bool,
+}
+
+impl Outbox {
+    /// Opens a file, or creates it. What was accepted before is there; nothing is sent before [`Outbox::start`].
+    ///
+    /// # Errors
+    /// The file cannot be opened, or a setting is unsafe.
+    pub async fn open(path: impl AsRef<Path>, settings: Settings) -> Result<Self, OutboxError> {
+        let store = SqliteStore::open(path.as_ref()).map_err(OutboxError::Open)?;
+        let lock_file = store.lock_file();
+        Self::start_up(Arc::new(store), settings, lock_file).await
+    }
+
+    /// An outbox on this store.
+    ///
+    /// # Errors
+    /// A setting is unsafe, or the store refuses.
+    pub async fn with_store(store: Arc<dyn OutboxStore>, settings: Settings) -> Result<Self, OutboxError> {
+        Self::start_up(store, settings, None).await
+    }
+
+    async fn start_up(
+        store: Arc<dyn OutboxStore>,
+        settings: Settings,
+        lock_file: Option<PathBuf>,
+    ) -> Result<Self, OutboxError> {
+        settings.check().map_err(OutboxError::Unsafe)?;
+        let clock = Arc::clone(&settings.clock);
+        let local = StoreClock::new(clock.read(), store.high_water().await?);
+        let recovered = store.recover(local.now(clock.read())).await?;
+        let retentions: HashMap<String, u64> = recovered.retentions.iter().cloned().collect();
+        for (origin, seconds) in &retentions {
+            let safe = settings.check_against(origin, Duration::from_secs(*seconds));
+            safe.map_err(OutboxError::Unsafe)?;
+        }
+        let time = Time::new(clock, local, &recovered);
+        let inner = Inner {
+            store,
+            settings,
+            time,
+            wakes: Wakes::default(),
+            retentions: Mutex::new(retentions),
+            refused: Mutex::default(),
+            refusals: Notify::new(),
+            meters: Meters::default(),
+            waiting: Mutex::default(),
+            lock_file,
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Starts to send. Dropping or stopping what is returned ends it.
+    pub fn start(&self) -> Sending {
+        engine::start(self)
+    }
+
+    /// Accepts a message. Once this returns `Ok`, a restart finds it.
+    ///
+    /// # Errors
+    /// See [`OutboxError`]; after `Refused` and `Store` the id is as free as it was.
+    pub async fn enqueue(&self, enqueue: Enqueue) -> Result<Accepted, OutboxError> {
+        let inner = &self.inner;
+        let now = self.now();
+        let draft = Draft::of(enqueue, &inner.settings, now, &inner.settings.entropy)
+            .map_err(OutboxError::Refused)?;
+        let fingerprint = draft.fingerprint;
+        let asked = draft.is_callers.then(|| draft.client_message_id.clone());
+        let room = Room { rows: inner.settings.rows_max, bytes: inner.settings.bytes_max };
+        let arrived = inner.store.accept(draft, now, inner.time.epoch(), room).await?;
+        match arrived {
+            Arrived::New(row) => {
+                inner.wakes.wake([row.lane.clone()]);
+                Ok(Accepted { acceptance: accept(None), receipt: row, alias: None, is_same_action: false })
+            }
+            Arrived::SameAction(row) => {
+                let acceptance = accept(Some((row.status, Sameness::Match)));
+                Ok(Accepted { acceptance, receipt: row, alias: asked, is_same_action: true })
+            }
+            Arrived::Known { row, fingerprint: known, is_alias } => {
+                let sameness = if known == fingerprint { Sameness::Match } else { Sameness::Mismatch };
+                match accept(Some((row.status, sameness))) {
+                    Acceptance::Refused(conflict) => {
+                        Err(OutboxError::Conflict(Box::new(row), conflict, known))
+                    }
+                    acceptance => Ok(Accepted {
+                        acceptance,
+                        receipt: row,
+                        alias: asked.filter(|_| is_alias),
+                        is_same_action: is_alias,
+                    }),
+                }
+            }
+        }
+    }
+
+    /// The message of this id, or of one of its other names.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn receipt(&self, client_message_id: &str) -> Result<Option<Row>, OutboxError> {
+        Ok(self.inner.store.find(Find::Id(client_message_id.to_owned())).await?)
+    }
+
+    /// One message.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn found(&self, find: Find) -> Result<Option<Row>, OutboxError> {
+        Ok(self.inner.store.find(find).await?)
+    }
+
+    /// The message that an operator means: an id, or the number of a row. Where both exist and differ, neither is meant.
+    ///
+    /// # Errors
+    /// There is none, or the name is ambiguous.
+    pub async fn named(&self, name: &str) -> Result<Row, OutboxError> {
+        let by_id = self.receipt(name).await?;
+        let by_number = match name.parse() {
+            Ok(number) => self.inner.store.find(Find::Row(number)).await?,
+            Err(_) => None,
+        };
+        match (by_id, by_number) {
+            (Some(one), Some(other)) if one.id != other.id => Err(OutboxError::State(format!(
+                "{name:?} is the id of row {} and also the number of another row: name that one by its id {:?}",
+                one.id, other.client_message_id
+            ))),
+            (Some(row), _) | (None, Some(row)) => Ok(row),
+            (None, None) => Err(OutboxError::Unknown),
+        }
+    }
+
+    /// Waits until a message is finished, at most so long, and returns it as it is then.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn wait(&self, row: i64, at_most: Duration) -> Result<Option<Row>, OutboxError> {
+        let finished = {
+            let mut waiting = self.inner.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(waiting.entry(row).or_default())
+        };
+        let deadline = tokio::time::Instant::now() + at_most.min(WAIT_MAX);
+        loop {
+            // Registered before the look, so that a settlement in between is not missed.
+            let mut notified = std::pin::pin!(finished.notified());
+            notified.as_mut().enable();
+            let found = self.inner.store.find(Find::Row(row)).await?;
+            let is_over = found.as_ref().is_none_or(|row| !row.status.is_live());
+            if is_over || tokio::time::timeout_at(deadline, notified).await.is_err() {
+                let mut waiting = self.inner.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+                if waiting.get(&row).is_some_and(|notify| Arc::strong_count(notify) <= 2) {
+                    waiting.remove(&row);
+                }
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Messages, by number.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn list(&self, filter: Filter) -> Result<Vec<Row>, OutboxError> {
+        Ok(self.inner.store.list(filter).await?)
+    }
+
+    /// The log of a message's attempts.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn attempts(&self, row: i64) -> Result<Vec<Attempt>, OutboxError> {
+        Ok(self.inner.store.attempts(row).await?)
+    }
+
+    /// Events above this number, and the lowest number that is still kept.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn events(&self, after: i64, limit: u32) -> Result<(Vec<Event>, i64), OutboxError> {
+        Ok(self.inner.store.events(after, limit).await?)
+    }
+
+    /// The number of the last event, told again whenever there is a new one.
+    pub fn watch(&self) -> watch::Receiver<i64> {
+        self.inner.store.watch()
+    }
+
+    /// Takes a message back. One that is being sent cannot be taken back.
+    ///
+    /// # Errors
+    /// Its state does not allow it.
+    pub async fn abort(&self, row: i64, why: &str) -> Result<Row, OutboxError> {
+        let aborted = self.inner.store.abort(row, "operator", why, self.now()).await?;
+        let Some(aborted) = aborted else {
+            let found = self.inner.store.find(Find::Row(row)).await?.ok_or(OutboxError::Unknown)?;
+            return Err(OutboxError::State(format!(
+                "a message that is {} cannot be aborted",
+                found.status.name()
+            )));
+        };
+        self.finished(row);
+        self.inner.wakes.wake([aborted.lane.clone()]);
+        Ok(aborted)
+    }
+
+    /// Sends no more from a lane.
+    ///
+    /// # Errors
+    /// The store refuses.
+    pub async fn pause(&self, lane: &str) -> Result<(), OutboxError> {
+        Ok(self.inner.store.set_paused(lane, true, self.now()).await?)
+    }
+
+    /// Sends from a lane again, past a dead head and a message that waits for a rebuild as well.
+    ///
+    /// # Errors
+    /// The store refuses.
+    pub async fn resume(&self, lane: &str) -> Result<(), OutboxError> {
+        self.inner.store.set_paused(lane, false, self.now()).await?;
+        self.inner.wakes.wake([lane.to_owned()]);
+        Ok(())
+    }
+
+    /// Lanes with something waiting, paused or blocked.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn lanes(&self) -> Result<Vec<LaneState>, OutboxError> {
+        Ok(self.inner.store.lanes().await?)
+    }
+
+    /// Says that a principal has a fresh credential: its lanes go on.
+    ///
+    /// # Errors
+    /// The store refuses.
+    pub async fn refreshed(&self, principal: &str) -> Result<(), OutboxError> {
+        self.inner.refused.lock().unwrap_or_else(PoisonError::into_inner).remove(principal);
+        let lanes = self.inner.store.release(principal, self.now()).await?;
+        self.inner.wakes.wake(lanes);
+        Ok(())
+    }
+
+    /// How full it is.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn depth(&self) -> Result<Depth, OutboxError> {
+        Ok(self.inner.store.depth().await?)
+    }
+
+    /// Metrics in Prometheus' text form.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn metrics(&self) -> Result<String, OutboxError> {
+        Ok(self.inner.meters.text(&self.depth().await?, self.now()))
+    }
+
+    /// What others sent to this application.
+    pub fn inbox(&self) -> Inbox {
+        Inbox::of(self, Arc::clone(&self.inner.store))
+    }
+
+    /// Where the lock file is that says who owns the file.
+    pub fn lock_file(&self) -> Option<&Path> {
+        self.inner.lock_file.as_deref()
+    }
+
+    /// What it was told.
+    pub fn settings(&self) -> &Settings {
+        &self.inner.settings
+    }
+
+    /// Now, on a clock that never goes back.
+    pub fn now(&self) -> Timestamp {
+        self.inner.time.now()
+    }
+
+    /// A message is finished: tells those who wait.
+    pub(crate) fn finished(&self, row: i64) {
+        let waiting = self.inner.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(notify) = waiting.get(&row) {
+            notify.notify_waiters();
+        }
+    }
+}
+
+impl fmt::Debug for Outbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outbox").field("settings", &self.inner.settings).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,87 @@
+//! What the outbox counts, in Prometheus' text form. Lanes are counted by kind, the part of a lane's name before `:`, so
+//! that a lane for each user does not become a series for each user.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::{Mutex, PoisonError};
+
+use semel_contract::time::Timestamp;
+
+use crate::message::Status;
+use crate::store::Depth;
+
+/// Kinds of lanes that are told apart; the rest counts as `other`.
+const KINDS_MAX: usize = 64;
+
+/// Counters.
+#[derive(Debug, Default)]
+pub(crate) struct Meters {
+    counted: Mutex<Counted>,
+}
+
+#[derive(Debug, Default)]
+struct Counted {
+    outcomes: BTreeMap<(String, &'static str), u64>,
+    attempts: BTreeMap<&'static str, u64>,
+}
+
+/// The kind of a lane.
+fn kind(lane: &str) -> &str {
+    lane.split_once(':').map_or("default", |(kind, _)| kind)
+}
+
+impl Meters {
+    /// A message of this lane ended so.
+    pub(crate) fn outcome(&self, lane: &str, outcome: &'static str) {
+        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = counted.outcomes.keys().any(|(known, _)| known == kind(lane));
+        let kind = if known || counted.outcomes.len() < KINDS_MAX { kind(lane) } else { "other" };
+        *counted.outcomes.entry((kind.to_owned(), outcome)).or_default() += 1;
+    }
+
+    /// An attempt ended so.
+    pub(crate) fn attempt(&self, outcome: &'static str) {
+        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        *counted.attempts.entry(outcome).or_default() += 1;
+    }
+
+    pub(crate) fn text(&self, depth: &Depth, now: Timestamp) -> String {
+        let counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut text = String::new();
+        let mut line = |arguments: std::fmt::Arguments<'_>| {
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "{arguments}");
+        };
+        line(format_args!(
+            "# HELP semel_outbox_messages_total Messages by what became of them.\n# TYPE semel_outbox_messages_total counter"
+        ));
+        for ((kind, outcome), count) in &counted.outcomes {
+            let kind = kind.replace(['\\', '"', '\n'], "_");
+            line(format_args!(
+                "semel_outbox_messages_total{{lane_kind=\"{kind}\",outcome=\"{outcome}\"}} {count}"
+            ));
+        }
+        line(format_args!(
+            "# HELP semel_outbox_attempts_total Attempts by how they ended.\n# TYPE semel_outbox_attempts_total counter"
+        ));
+        for (outcome, count) in &counted.attempts {
+            line(format_args!("semel_outbox_attempts_total{{outcome=\"{outcome}\"}} {count}"));
+        }
+        line(format_args!("# HELP semel_outbox_depth Messages by status.\n# TYPE semel_outbox_depth gauge"));
+        for status in Status::ALL {
+            let count =
+                depth.by_status.iter().find(|(known, _)| *known == status).map_or(0, |(_, count)| *count);
+            line(format_args!("semel_outbox_depth{{status=\"{}\"}} {count}", status.name()));
+        }
+        let age = depth.oldest.map_or(0, |oldest| now.millis_since(oldest).max(0)) as f64 / 1000.0;
+        line(format_args!(
+            "# HELP semel_outbox_oldest_age_seconds Age of the oldest message that waits.\n# TYPE semel_outbox_oldest_age_seconds gauge"
+        ));
+        line(format_args!("semel_outbox_oldest_age_seconds {age}"));
+        line(format_args!(
+            "# HELP semel_outbox_held_principals Principals whose credential was refused.\n# TYPE semel_outbox_held_principals gauge"
+        ));
+        line(format_args!("semel_outbox_held_principals {}", depth.refused));
+        text
+    }
+}

@@ -1,0 +1,251 @@
+//! Requeue: an old message gives way to a new one under a new id. Where an attempt of the old one may have taken effect,
+//! its key is sealed at the server first, so that no late arrival can run it beside the new one.
+
+use std::time::Duration;
+
+use semel_contract::profile::Generator;
+use semel_contract::record::Fence;
+use serde_json::Value;
+
+use crate::envelope::{Draft, Enqueue, fingerprint};
+use crate::message::{Answer, Request, Row, Status};
+use crate::outbox::{Outbox, OutboxError};
+use crate::store::{Replaced, Successor, Terms};
+use crate::transport::{Outgoing, Sent};
+use crate::url::{Target, encoded};
+
+/// How long the server may take to seal a key.
+const SEAL_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// What the new message sends.
+#[derive(Clone, Debug, Default)]
+pub enum NewBody {
+    /// The same.
+    #[default]
+    Same,
+    /// This instead.
+    Patched(Vec<u8>),
+}
+
+/// How a message is requeued.
+#[derive(Clone, Debug, Default)]
+pub struct Requeue {
+    /// The new id; without one, a fresh ULID.
+    pub new_client_id: Option<String>,
+    /// What it sends.
+    pub body: NewBody,
+    /// Go on even where the old one may have been delivered.
+    pub force: bool,
+}
+
+/// What became of a requeue.
+#[derive(Clone, Debug)]
+pub struct Requeued {
+    /// The old message, aborted.
+    pub old: Row,
+    /// The new one.
+    pub new: Row,
+    /// Whether the server has sealed the old key: no late arrival of it will take effect.
+    pub is_sealed: bool,
+}
+
+/// What the server says of the old key.
+enum Seal {
+    /// It is cancelled for ever, and was never used.
+    Sealed,
+    /// It was used, and this was the answer.
+    Applied(Answer),
+    /// It was used, and nobody knows what came of it; or it runs.
+    Open(String),
+    /// The server does not offer to seal keys, or does not answer.
+    Impossible(String),
+}
+
+impl Outbox {
+    /// Puts a new message in the place of one that waits, is held or was given up.
+    ///
+    /// # Errors
+    /// The message is being sent, was delivered or was taken back; it may have been delivered and `force` is not set; the
+    /// new id is taken; its body was purged.
+    pub async fn requeue(&self, row: &Row, how: Requeue) -> Result<Requeued, OutboxError> {
+        match row.status {
+            Status::Pending | Status::Held | Status::Dead => {}
+            Status::Inflight => {
+                return Err(OutboxError::State(
+                    "it is being sent: wait until the attempt has ended".to_owned(),
+                ));
+            }
+            Status::Done | Status::Aborted => {
+                let why = format!("a message that is {} cannot be requeued", row.status.name());
+                return Err(OutboxError::State(why));
+            }
+        }
+        let request = self.inner.store.request(row.id).await?;
+        let request = request.ok_or_else(|| OutboxError::State("its body was purged".to_owned()))?;
+        let fence = self.set_aside(row).await?;
+        let requeued = self.requeue_aside(row, request, how, fence).await;
+        if let (Err(_), Some(fence)) = (&requeued, fence) {
+            // Where it was settled meanwhile, there is nothing to put back.
+            self.inner.store.put_back(row.id, fence).await?;
+        }
+        self.inner.wakes.wake([row.lane.clone()]);
+        requeued
+    }
+
+    /// Keeps a message that was sent before, and waits, from being sent again meanwhile.
+    async fn set_aside(&self, row: &Row) -> Result<Option<Fence>, OutboxError> {
+        if row.status != Status::Pending || row.attempts == 0 {
+            return Ok(None);
+        }
+        let now = self.now();
+        let nonce = self.inner.settings.entropy.bits() as u64;
+        let terms = Terms { now, lease_until: now.plus(SEAL_TIME_MAX * 6), nonce };
+        if !self.inner.store.set_aside(row.id, terms).await? {
+            return Err(OutboxError::State("it is being sent: wait until the attempt has ended".to_owned()));
+        }
+        let found = self.inner.store.find(crate::store::Find::Row(row.id)).await?;
+        Ok(found.and_then(|row| row.fence).filter(|fence| fence.nonce == nonce))
+    }
+
+    async fn requeue_aside(
+        &self,
+        row: &Row,
+        request: Request,
+        how: Requeue,
+        fence: Option<Fence>,
+    ) -> Result<Requeued, OutboxError> {
+        let seal = match row.attempts {
+            // Not a byte was ever sent.
+            0 => Seal::Impossible(String::new()),
+            _ => self.seal(row).await,
+        };
+        let (is_sealed, possibly_delivered) = match seal {
+            Seal::Sealed => (true, false),
+            Seal::Applied(answer) if !how.force => {
+                return Err(OutboxError::State(format!(
+                    "it took effect already: the server has kept its answer, {}; look before you force it",
+                    answer.status
+                )));
+            }
+            Seal::Open(why) | Seal::Impossible(why) if row.ambiguous && !how.force => {
+                return Err(OutboxError::State(format!(
+                    "it may have been delivered, and {why}; find out, then force it or abort it"
+                )));
+            }
+            Seal::Applied(_) => (false, true),
+            Seal::Open(_) | Seal::Impossible(_) => (false, row.ambiguous),
+        };
+        let draft = self.successor(row, request, how);
+        let successor = Successor { draft, possibly_delivered, fence, by: "operator" };
+        match self.inner.store.replace(row.id, successor, self.now(), self.inner.time.epoch()).await? {
+            Replaced::Done(old, new) => {
+                self.finished(old.id);
+                Ok(Requeued { old: *old, new: *new, is_sealed })
+            }
+            Replaced::IdTaken => Err(OutboxError::State("the new id is taken: choose another".to_owned())),
+            Replaced::Stale => Err(OutboxError::State("it changed meanwhile: look again".to_owned())),
+        }
+    }
+
+    fn successor(&self, row: &Row, mut request: Request, how: Requeue) -> Draft {
+        let settings = &self.inner.settings;
+        let (now, entropy) = (self.now(), &settings.entropy);
+        if let NewBody::Patched(body) = how.body {
+            request.body = body;
+        }
+        let profile = settings.profile_of(&row.profile);
+        let minted = || Generator::Ulid.mint(entropy.bits(), now).as_str().to_owned();
+        Draft {
+            client_message_id: how.new_client_id.unwrap_or_else(minted),
+            is_callers: true,
+            client_tx_id: Generator::Uuid4.mint(entropy.bits(), now).as_str().to_owned(),
+            fingerprint: fingerprint(&request, &row.principal, &profile),
+            principal: row.principal.clone(),
+            lane: row.lane.clone(),
+            logical_key: row.logical_key.clone(),
+            profile: row.profile.clone(),
+            client_generated_at: row.client_generated_at,
+            request,
+        }
+    }
+
+    /// Asks the server to cancel the message's key.
+    async fn seal(&self, row: &Row) -> Seal {
+        let settings = &self.inner.settings;
+        let impossible =
+            |why: &str| Seal::Impossible(format!("its key could not be sealed at the server: {why}"));
+        let target = match Target::resolve(&row.url, settings.upstream.as_ref()) {
+            Ok(target) => target,
+            Err(error) => return impossible(&error.to_string()),
+        };
+        let credential = match settings.credentials.credential(&row.principal, &target.origin).await {
+            Ok(credential) => credential.unwrap_or_default(),
+            Err(why) => return impossible(&why),
+        };
+        let endpoint = encoded(&format!("{} {}", row.method, target.path));
+        let target = Target {
+            path: format!("/.well-known/semel/keys/{}/seal", encoded(&row.client_message_id)),
+            query: Some(format!("endpoint={endpoint}")),
+            ..target
+        };
+        let outgoing = Outgoing {
+            method: "POST".to_owned(),
+            target,
+            headers: credential.headers,
+            body: Vec::new(),
+            timeout: SEAL_TIME_MAX,
+        };
+        match settings.transport.send(outgoing).await {
+            Sent::Answered(answer) => read_seal(&answer),
+            Sent::NotSent(why) | Sent::Broken(why) | Sent::TimedOut(why) => impossible(&why),
+        }
+    }
+}
+
+/// What the server's answer to a seal means.
+fn read_seal(answer: &Answer) -> Seal {
+    let impossible =
+        || Seal::Impossible(format!("its key could not be sealed at the server: HTTP {}", answer.status));
+    let Ok(told) = serde_json::from_slice::<Value>(&answer.body) else { return impossible() };
+    let state = told["state"].as_str().unwrap_or_default();
+    match (answer.status, told["sealed"].as_bool(), state) {
+        (200, Some(true), _) => Seal::Sealed,
+        (200, Some(false), "settled" | "unkept") => {
+            let response = &told["response"];
+            let status = response["status"].as_u64().or_else(|| told["status"].as_u64()).unwrap_or(200);
+            let body = response["body"].as_str().unwrap_or_default().as_bytes().to_vec();
+            Seal::Applied(Answer { status: u16::try_from(status).unwrap_or(200), headers: Vec::new(), body })
+        }
+        (200, Some(false), state) => Seal::Open(format!("the server says that its key is {state}")),
+        _ => impossible(),
+    }
+}
+
+/// Puts what the application made of a lane in the place of a held message: the first takes its place, the others follow.
+pub(crate) async fn rebuilt(outbox: &Outbox, row: &Row, with: Vec<Enqueue>) -> Result<(), OutboxError> {
+    let inner = &outbox.inner;
+    let mut with = with.into_iter();
+    match with.next() {
+        None => {
+            inner.store.abort(row.id, "auto", "dropped by a rebuild", outbox.now()).await?;
+            outbox.finished(row.id);
+        }
+        Some(first) => {
+            let draft = Draft::of(first, &inner.settings, outbox.now(), &inner.settings.entropy)
+                .map_err(OutboxError::Refused)?;
+            let successor = Successor { draft, possibly_delivered: row.ambiguous, fence: None, by: "auto" };
+            match inner.store.replace(row.id, successor, outbox.now(), inner.time.epoch()).await? {
+                Replaced::Done(old, new) => {
+                    outbox.finished(old.id);
+                    inner.wakes.wake([new.lane]);
+                }
+                Replaced::IdTaken => return Err(OutboxError::State("the new id is taken".to_owned())),
+                Replaced::Stale => return Err(OutboxError::State("it changed meanwhile".to_owned())),
+            }
+        }
+    }
+    for enqueue in with {
+        outbox.enqueue(enqueue).await?;
+    }
+    Ok(())
+}

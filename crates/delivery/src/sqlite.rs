@@ -1,0 +1,88 @@
+//! The outbox's store on SQLite: one process, one file; or the same in memory, for simulations. One thread writes, in
+//! batches that commit and sync as one: a batch is whatever came while the last one was syncing.
+
+mod accept;
+mod claim;
+mod events;
+mod inbox;
+mod look;
+mod operate;
+mod row;
+mod schema;
+mod settle;
+mod store;
+mod turn;
+mod writer;
+
+use std::path::{Path, PathBuf};
+
+use semel_store::sqlite::OpenError;
+use semel_store::sqlite::file::{self, FileLock};
+
+use self::turn::Turn;
+use self::writer::{Inline, Run, Threaded};
+
+pub use self::writer::Faults;
+
+/// A store in one file, or in memory.
+pub struct SqliteStore {
+    run: Box<dyn Run>,
+    watch: tokio::sync::watch::Receiver<i64>,
+    // Given back last, when nothing of this store touches the file any more.
+    lock: Option<FileLock>,
+}
+
+impl std::fmt::Debug for SqliteStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SqliteStore").field("lock", &self.lock).finish_non_exhaustive()
+    }
+}
+
+impl SqliteStore {
+    /// Opens a file as a store, or creates it.
+    ///
+    /// Before: no other store, of this process or another, has it open. After: the schema is this release's, and every
+    /// message that was accepted is there. Crash: opening again repeats what was not done.
+    ///
+    /// # Errors
+    /// Another process owns the file, it is damaged, a later release wrote it, or the folder cannot be written.
+    pub fn open(path: &Path) -> Result<Self, OpenError> {
+        file::check_version()?;
+        let path = file::canonical(path)?;
+        let lock = FileLock::take(&path)?;
+        file::create(&path)?;
+        let mut connection = file::for_writing(&path)?;
+        schema::refuse_damage(&connection)?;
+        // After a sync that failed, what is in memory is not evidence: the log is written and synced anew first.
+        connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+        schema::migrate(&mut connection)?;
+        connection.pragma_update(None, "wal_autocheckpoint", 1000)?;
+        connection.pragma_update(None, "journal_size_limit", 16 << 20)?;
+        let turn = Turn::start(&connection)?;
+        let (told, watch) = tokio::sync::watch::channel(turn.last_event);
+        let run = Threaded::start(connection, turn, path, told).map_err(OpenError::Io)?;
+        Ok(Self { run: Box::new(run), watch, lock: Some(lock) })
+    }
+
+    /// A store in memory. Nothing of it outlives it.
+    ///
+    /// # Errors
+    /// The SQLite library refuses.
+    pub fn memory() -> Result<Self, OpenError> {
+        let mut connection = rusqlite::Connection::open_in_memory()?;
+        schema::migrate(&mut connection)?;
+        let turn = Turn::start(&connection)?;
+        let (told, watch) = tokio::sync::watch::channel(turn.last_event);
+        Ok(Self { run: Box::new(Inline::new(connection, turn, told)), watch, lock: None })
+    }
+
+    /// Where the lock file is that says who owns the store's file.
+    pub fn lock_file(&self) -> Option<PathBuf> {
+        self.lock.as_ref().map(|lock| lock.path().to_path_buf())
+    }
+
+    /// Faults on demand, for tests.
+    pub fn faults(&self) -> &Faults {
+        self.run.faults()
+    }
+}

@@ -1,0 +1,98 @@
+//! Reads for those who look.
+
+use rusqlite::{Connection, OptionalExtension};
+use semel_contract::time::Timestamp;
+
+use super::row::{self, COLUMNS};
+use super::{claim, events, schema};
+use crate::limits::LIST_ROWS_MAX;
+use crate::message::{Attempt, Event, Row, Status};
+use crate::store::{Depth, Filter, LaneState};
+
+const LIVE: &str = "status IN ('pending', 'inflight', 'held')";
+
+pub(super) fn attempts(connection: &Connection, id: i64) -> rusqlite::Result<Vec<Attempt>> {
+    let sql = "SELECT number, started_at, ended_at, outcome, status, error FROM outbox_attempts WHERE row_id = ?1 ORDER BY number";
+    let read = |columns: &rusqlite::Row<'_>| {
+        Ok(Attempt {
+            number: columns.get(0)?,
+            started_at: Timestamp::from_millis(columns.get(1)?),
+            ended_at: columns.get::<_, Option<i64>>(2)?.map(Timestamp::from_millis),
+            outcome: columns.get(3)?,
+            status: columns.get(4)?,
+            error: columns.get(5)?,
+        })
+    };
+    connection.prepare_cached(sql)?.query_map([id], read)?.collect()
+}
+
+pub(super) fn list(connection: &Connection, filter: &Filter) -> rusqlite::Result<Vec<Row>> {
+    let sql = format!(
+        "SELECT {COLUMNS} FROM outbox o WHERE o.id > ?1 AND (?2 IS NULL OR o.status = ?2) AND (?3 IS NULL OR o.lane = ?3)
+         ORDER BY o.id LIMIT ?4"
+    );
+    let limit = filter.limit.clamp(1, LIST_ROWS_MAX);
+    let wanted = (filter.after, filter.status.map(Status::name), &filter.lane, limit);
+    connection.prepare_cached(&sql)?.query_map(wanted, row::read)?.collect()
+}
+
+pub(super) fn live_lanes(connection: &Connection) -> rusqlite::Result<Vec<String>> {
+    let sql = format!("SELECT DISTINCT lane FROM outbox INDEXED BY outbox_live WHERE {LIVE}");
+    connection.prepare(&sql)?.query_map([], |columns| columns.get(0))?.collect()
+}
+
+pub(super) fn lanes(connection: &Connection) -> rusqlite::Result<Vec<LaneState>> {
+    let sql = format!(
+        "SELECT lane, coalesce(max(paused), 0), max(blocked_by), sum(depth) FROM (
+             SELECT lane, 0 AS paused, NULL AS blocked_by, count(*) AS depth FROM outbox INDEXED BY outbox_live
+                 WHERE {LIVE} GROUP BY lane
+             UNION ALL SELECT lane, paused, blocked_by, 0 FROM outbox_lanes) GROUP BY lane ORDER BY lane"
+    );
+    let read = |columns: &rusqlite::Row<'_>| {
+        Ok(LaneState {
+            lane: columns.get(0)?,
+            is_paused: columns.get(1)?,
+            blocked_by: columns.get(2)?,
+            depth: columns.get(3)?,
+        })
+    };
+    connection.prepare(&sql)?.query_map([], read)?.collect()
+}
+
+pub(super) fn events_after(
+    connection: &Connection,
+    after: i64,
+    limit: u32,
+) -> rusqlite::Result<(Vec<Event>, i64)> {
+    let sql = "SELECT number, at, kind, row_id, client_message_id, lane, detail FROM outbox_events
+        WHERE number > ?1 ORDER BY number LIMIT ?2";
+    let found = connection
+        .prepare_cached(sql)?
+        .query_map((after, limit), events::read)?
+        .collect::<rusqlite::Result<_>>()?;
+    let first =
+        connection
+            .query_row("SELECT coalesce(min(number), 1) FROM outbox_events", [], |columns| columns.get(0))?;
+    Ok((found, first))
+}
+
+pub(super) fn depth(connection: &Connection) -> rusqlite::Result<Depth> {
+    let by_status = connection
+        .prepare_cached("SELECT status, count(*) FROM outbox INDEXED BY outbox_due GROUP BY status")?
+        .query_map([], |columns| Ok((row::status(&columns.get::<_, String>(0)?), columns.get(1)?)))?
+        .collect::<rusqlite::Result<_>>()?;
+    let sql = format!(
+        "SELECT enqueued_at FROM outbox WHERE id = (SELECT min(id) FROM outbox INDEXED BY outbox_live WHERE {LIVE})"
+    );
+    let oldest: Option<i64> = connection.query_row(&sql, [], |columns| columns.get(0)).optional()?;
+    let refused = connection.query_row("SELECT count(*) FROM outbox_holds", [], |columns| columns.get(0))?;
+    Ok(Depth { by_status, oldest: oldest.map(Timestamp::from_millis), refused })
+}
+
+/// The latest time that the store saw: the mark that is kept now and then, or what was written since.
+pub(super) fn high_water(connection: &Connection) -> rusqlite::Result<Option<Timestamp>> {
+    let marked = schema::meta(connection, claim::HIGH_WATER)?;
+    let sql = "SELECT max(at) FROM (SELECT at FROM outbox_events ORDER BY number DESC LIMIT 1)";
+    let written: Option<i64> = connection.query_row(sql, [], |columns| columns.get(0))?;
+    Ok(marked.max(written).map(Timestamp::from_millis))
+}

@@ -1,0 +1,321 @@
+//! Who runs the work: one thread on a file, in batches; or the caller itself, in memory. Work is answered only after its
+//! batch is on disk.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use rusqlite::Connection;
+use semel_store::sqlite::file;
+use tokio::sync::{oneshot, watch};
+
+use super::turn::{Fault, Turn};
+use crate::store::{Reply, StoreError};
+
+/// Work that one batch takes at most.
+const BATCH_MAX: usize = 512;
+/// Connections that are kept for reading.
+const READERS_KEPT_MAX: usize = 4;
+
+/// Faults on demand, for tests.
+#[derive(Debug, Default)]
+pub struct Faults {
+    disk_full: AtomicBool,
+}
+
+impl Faults {
+    /// From now on, or no longer, every commit finds the disk full.
+    pub fn fill_disk(&self, is_full: bool) {
+        self.disk_full.store(is_full, Ordering::Relaxed);
+    }
+}
+
+/// A member of a batch.
+pub(super) trait Member: Send {
+    /// Runs it. May run again after the transaction was rolled back.
+    fn run(&mut self, connection: &Connection, turn: &mut Turn) -> Result<(), Fault>;
+    /// Tells the caller.
+    fn answer(self: Box<Self>, committed: Result<(), StoreError>);
+}
+
+/// A read, which answers by itself.
+type Look = Box<dyn FnOnce(Result<&Connection, StoreError>) + Send>;
+
+/// Who runs the work.
+pub(super) trait Run: Send + Sync {
+    /// Runs a member and answers it.
+    fn write(&self, member: Box<dyn Member>);
+    /// Runs a read.
+    fn look(&self, look: Look);
+    /// Faults on demand.
+    fn faults(&self) -> &Faults;
+}
+
+struct Work<T, W> {
+    work: W,
+    value: Option<T>,
+    fault: Option<Fault>,
+    reply: oneshot::Sender<Result<T, StoreError>>,
+}
+
+impl<T: Send, W: FnMut(&Connection, &mut Turn) -> Result<T, Fault> + Send> Member for Work<T, W> {
+    fn run(&mut self, connection: &Connection, turn: &mut Turn) -> Result<(), Fault> {
+        (self.value, self.fault) = (None, None);
+        match (self.work)(connection, turn) {
+            Ok(value) => self.value = Some(value),
+            Err(fault) => {
+                self.fault = Some(fault.clone());
+                return Err(fault);
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(self: Box<Self>, committed: Result<(), StoreError>) {
+        let answer = match (committed, self.fault, self.value) {
+            (Err(error), _, _) => Err(error),
+            (Ok(()), Some(fault), _) => Err(fault.into()),
+            (Ok(()), None, Some(value)) => Ok(value),
+            (Ok(()), None, None) => Err(StoreError::Failed("the work did not run".to_owned())),
+        };
+        // The caller may have gone.
+        let _ = self.reply.send(answer);
+    }
+}
+
+/// Hands work to whoever runs it.
+pub(super) fn write<'a, T: Send + 'static>(
+    run: &dyn Run,
+    work: impl FnMut(&Connection, &mut Turn) -> Result<T, Fault> + Send + 'static,
+) -> Reply<'a, T> {
+    let (reply, answer) = oneshot::channel();
+    run.write(Box::new(Work { work, value: None, fault: None, reply }));
+    Box::pin(async {
+        answer.await.unwrap_or_else(|_| Err(StoreError::Failed("the store has ended".to_owned())))
+    })
+}
+
+/// Hands a read to whoever runs it.
+pub(super) fn look<'a, T: Send + 'static>(
+    run: &dyn Run,
+    work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+) -> Reply<'a, T> {
+    let (reply, answer) = oneshot::channel();
+    run.look(Box::new(move |connection| {
+        let found =
+            connection.and_then(|connection| work(connection).map_err(|error| Fault::from(error).into()));
+        let _ = reply.send(found);
+    }));
+    Box::pin(async {
+        answer.await.unwrap_or_else(|_| Err(StoreError::Failed("the store has ended".to_owned())))
+    })
+}
+
+/// Runs a batch in one transaction. `Err`: nothing of it was written.
+fn batch(
+    connection: &Connection,
+    turn: &mut Turn,
+    members: &mut [Box<dyn Member>],
+    faults: &Faults,
+) -> Result<(), Fault> {
+    let before = *turn;
+    let ran = (|| {
+        connection.execute_batch("BEGIN IMMEDIATE")?;
+        for member in &mut *members {
+            let counted = *turn;
+            connection.prepare_cached("SAVEPOINT member")?.execute([])?;
+            let ended = match member.run(connection, turn) {
+                Ok(()) => "RELEASE member",
+                Err(_) => {
+                    *turn = counted;
+                    "ROLLBACK TO member"
+                }
+            };
+            if connection.is_autocommit() {
+                return Err(Fault::DiskFull("the transaction was rolled back".to_owned()));
+            }
+            connection.prepare_cached(ended)?.execute([])?;
+        }
+        if faults.disk_full.load(Ordering::Relaxed) {
+            return Err(Fault::DiskFull("as a test wished".to_owned()));
+        }
+        connection.execute_batch("COMMIT")?;
+        Ok(())
+    })();
+    if ran.is_err() {
+        *turn = before;
+        if !connection.is_autocommit() {
+            // A rollback that fails leaves a transaction that the next BEGIN will find and report.
+            let _ = connection.execute_batch("ROLLBACK");
+        }
+    }
+    ran
+}
+
+/// In memory: the caller runs the work itself.
+pub(super) struct Inline {
+    inner: Mutex<(Connection, Turn)>,
+    told: watch::Sender<i64>,
+    faults: Faults,
+}
+
+impl Inline {
+    pub(super) fn new(connection: Connection, turn: Turn, told: watch::Sender<i64>) -> Self {
+        Self { inner: Mutex::new((connection, turn)), told, faults: Faults::default() }
+    }
+}
+
+impl Run for Inline {
+    fn write(&self, member: Box<dyn Member>) {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let (connection, turn) = &mut *inner;
+        let mut members = [member];
+        let committed = batch(connection, turn, &mut members, &self.faults).map_err(StoreError::from);
+        tell(&self.told, turn);
+        let [member] = members;
+        drop(inner);
+        member.answer(committed);
+    }
+
+    fn look(&self, look: Look) {
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        look(Ok(&inner.0));
+    }
+
+    fn faults(&self) -> &Faults {
+        &self.faults
+    }
+}
+
+fn tell(told: &watch::Sender<i64>, turn: &Turn) {
+    told.send_if_modified(|last| {
+        let is_new = *last != turn.last_event;
+        *last = turn.last_event;
+        is_new
+    });
+}
+
+/// On a file: a thread of its own.
+pub(super) struct Threaded {
+    queue: Option<Sender<Box<dyn Member>>>,
+    thread: Option<JoinHandle<()>>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    path: PathBuf,
+    readers: Mutex<Vec<Connection>>,
+    /// Set when a commit failed in a way that leaves open what is on disk.
+    failed: Mutex<Option<String>>,
+    faults: Faults,
+}
+
+impl Threaded {
+    pub(super) fn start(
+        connection: Connection,
+        turn: Turn,
+        path: PathBuf,
+        told: watch::Sender<i64>,
+    ) -> std::io::Result<Self> {
+        let (queue, work) = channel();
+        let shared = Arc::new(Shared {
+            path,
+            readers: Mutex::default(),
+            failed: Mutex::default(),
+            faults: Faults::default(),
+        });
+        let of_thread = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("outbox-writer".to_owned())
+            .spawn(move || of_thread.run(&connection, turn, &work, &told))?;
+        Ok(Self { queue: Some(queue), thread: Some(thread), shared })
+    }
+}
+
+impl Shared {
+    fn run(
+        &self,
+        connection: &Connection,
+        mut turn: Turn,
+        work: &Receiver<Box<dyn Member>>,
+        told: &watch::Sender<i64>,
+    ) {
+        while let Ok(first) = work.recv() {
+            let mut members = vec![first];
+            while members.len() < BATCH_MAX {
+                let Ok(member) = work.try_recv() else { break };
+                members.push(member);
+            }
+            let committed = match self.failure() {
+                Some(why) => Err(StoreError::Failed(why)),
+                None => batch(connection, &mut turn, &mut members, &self.faults).map_err(|fault| {
+                    if let Fault::Sqlite(why) = &fault {
+                        *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.clone());
+                    }
+                    StoreError::from(fault)
+                }),
+            };
+            tell(told, &turn);
+            for member in members {
+                member.answer(committed.clone());
+            }
+        }
+        // What is in the log stays there: the next start copies it.
+        let _ = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn reader(&self, path: &Path) -> Result<Connection, StoreError> {
+        if let Some(why) = self.failure() {
+            return Err(StoreError::Failed(why));
+        }
+        let kept = self.readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        kept.map_or_else(
+            || file::for_reading(path).map_err(|error| StoreError::Failed(error.to_string())),
+            Ok,
+        )
+    }
+}
+
+impl Run for Threaded {
+    fn write(&self, member: Box<dyn Member>) {
+        match self.queue.as_ref().map(|queue| queue.send(member)) {
+            Some(Ok(())) => {}
+            Some(Err(unsent)) => unsent.0.answer(Err(StoreError::Failed("the store has ended".to_owned()))),
+            None => {}
+        }
+    }
+
+    fn look(&self, look: Look) {
+        let shared = Arc::clone(&self.shared);
+        tokio::task::spawn_blocking(move || match shared.reader(&shared.path) {
+            Ok(connection) => {
+                look(Ok(&connection));
+                let mut readers = shared.readers.lock().unwrap_or_else(PoisonError::into_inner);
+                if readers.len() < READERS_KEPT_MAX {
+                    readers.push(connection);
+                }
+            }
+            Err(error) => look(Err(error)),
+        });
+    }
+
+    fn faults(&self) -> &Faults {
+        &self.shared.faults
+    }
+}
+
+impl Drop for Threaded {
+    /// Does what waits and gives the file back.
+    fn drop(&mut self) {
+        self.queue = None;
+        self.shared.readers.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        // A panic of the thread was reported where it happened.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}

@@ -1,0 +1,277 @@
+//! The outbox's store as a trait. Every method is one transaction: a crash leaves all of it or nothing, and what returned
+//! is on disk. Stores keep and compare; what a message becomes is decided in [`crate::judge`].
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+
+use semel_contract::record::Fence;
+use semel_contract::time::Timestamp;
+
+use crate::envelope::Draft;
+use crate::judge::Verdict;
+use crate::message::{Attempt, Event, Request, Row, Status};
+
+/// What a store promises.
+pub type Reply<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
+/// Why a store did not do it. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreError {
+    /// The queue has reached its limit.
+    QueueFull(String),
+    /// The disk is full.
+    DiskFull(String),
+    /// The file cannot be relied on any more: only a restart, which reads it anew, helps.
+    Failed(String),
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoreError::QueueFull(why) => write!(f, "the queue is full: {why}"),
+            StoreError::DiskFull(why) => write!(f, "the disk is full: {why}"),
+            StoreError::Failed(why) => write!(f, "the store failed: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for StoreError {}
+
+/// How much may wait.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    /// Messages.
+    pub rows: u64,
+    /// Bytes of their bodies.
+    pub bytes: u64,
+}
+
+/// What an arrival met.
+#[derive(Clone, Debug)]
+pub enum Arrived {
+    /// It was inserted.
+    New(Row),
+    /// Its id is known; the fingerprint is the one that this id was used for.
+    Known {
+        /// The row.
+        row: Row,
+        /// What the id was used for.
+        fingerprint: [u8; 32],
+        /// Whether the id is another name of the row.
+        is_alias: bool,
+    },
+    /// The same action waits already; the caller's id, if it chose one, is now another name of that row.
+    SameAction(Row),
+}
+
+/// By what right a lane's head is taken.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// Now.
+    pub now: Timestamp,
+    /// Until when the claim holds.
+    pub lease_until: Timestamp,
+    /// The attempt's random part of the fence.
+    pub nonce: u64,
+}
+
+/// What a lane has to send.
+#[derive(Clone, Debug)]
+pub enum Head {
+    /// This, now. The attempt, its time and its fence are on disk.
+    Claimed(Box<Row>, Request),
+    /// Something, at this time.
+    Wait(Timestamp),
+    /// Something that is being sent, held or behind a dead head: an event will say when to look again.
+    Stuck,
+    /// Something of this principal, whose credential was refused.
+    Refused(String),
+    /// Nothing.
+    Empty,
+}
+
+/// Whether a write of a holder counted.
+#[derive(Clone, Debug)]
+pub enum Written {
+    /// It did; this is the row now.
+    Done(Box<Row>),
+    /// Somebody else had decided already. Nothing was changed.
+    Stale,
+}
+
+/// Which message is meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Find {
+    /// By its id, or one of its other names.
+    Id(String),
+    /// By its number.
+    Row(i64),
+}
+
+/// Which messages are listed.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    /// Only with this status.
+    pub status: Option<Status>,
+    /// Only of this lane.
+    pub lane: Option<String>,
+    /// Only with numbers above this one.
+    pub after: i64,
+    /// At most so many.
+    pub limit: u32,
+}
+
+/// A lane's state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaneState {
+    /// Its name.
+    pub lane: String,
+    /// Somebody paused it.
+    pub is_paused: bool,
+    /// A dead head blocks it.
+    pub blocked_by: Option<i64>,
+    /// Messages that wait in it.
+    pub depth: u64,
+}
+
+/// How full the outbox is.
+#[derive(Clone, Debug, Default)]
+pub struct Depth {
+    /// Messages by status.
+    pub by_status: Vec<(Status, u64)>,
+    /// When the oldest one that waits was accepted.
+    pub oldest: Option<Timestamp>,
+    /// Principals whose credential was refused.
+    pub refused: u64,
+}
+
+/// What a start found.
+#[derive(Clone, Debug)]
+pub struct Recovered {
+    /// This run of the process.
+    pub epoch: i64,
+    /// Messages that were in flight when the last run ended.
+    pub interrupted: u64,
+    /// Earlier runs and how far the servers' clocks were ahead.
+    pub epochs: Vec<(i64, Option<i64>)>,
+    /// Origins and the retention, in seconds, that they announced.
+    pub retentions: Vec<(String, u64)>,
+}
+
+/// How an old row gives way to a new one.
+#[derive(Clone, Debug)]
+pub struct Successor {
+    /// The new row.
+    pub draft: Draft,
+    /// Whether the old one may have been delivered.
+    pub possibly_delivered: bool,
+    /// The claim under which the old row was kept from being sent meanwhile.
+    pub fence: Option<Fence>,
+    /// Who wants it: `operator` or `auto`.
+    pub by: &'static str,
+}
+
+/// What became of a requeue.
+#[derive(Clone, Debug)]
+pub enum Replaced {
+    /// The old row and the new one.
+    Done(Box<Row>, Box<Row>),
+    /// The new id is taken.
+    IdTaken,
+    /// The old row is not one that may be replaced any more.
+    Stale,
+}
+
+/// Keeps messages.
+pub trait OutboxStore: Send + Sync + 'static {
+    /// Takes over from the run before: what was in flight waits again under the same key, and may have been delivered.
+    fn recover(&self, now: Timestamp) -> Reply<'_, Recovered>;
+
+    /// Looks an id up and, where there is none, inserts the row: in one transaction, so that of many arrivals with one id
+    /// one inserts.
+    fn accept(&self, draft: Draft, now: Timestamp, epoch: i64, room: Room) -> Reply<'_, Arrived>;
+
+    /// Takes the head of a lane, if it may be sent now. After: the attempt's number, time and fence are on disk, and no
+    /// other claim of this lane succeeds before its settlement.
+    fn claim(&self, lane: &str, terms: Terms) -> Reply<'_, Head>;
+
+    /// Takes a row that waits out of the engine's hands, without an attempt; see [`OutboxStore::put_back`].
+    fn set_aside(&self, row: i64, terms: Terms) -> Reply<'_, bool>;
+
+    /// Gives back a row that was set aside.
+    fn put_back(&self, row: i64, fence: Fence) -> Reply<'_, bool>;
+
+    /// Writes what became of an attempt, if the fence is still the row's.
+    fn settle(&self, row: i64, fence: Fence, verdict: Verdict) -> Reply<'_, Written>;
+
+    /// Ends claims whose lease is over: their rows wait again, and may have been delivered. Returns their lanes.
+    fn end_leases(&self, now: Timestamp) -> Reply<'_, Vec<String>>;
+
+    /// Takes a row back. `None`: it is not one that waits or was given up.
+    fn abort(&self, row: i64, by: &'static str, why: &str, now: Timestamp) -> Reply<'_, Option<Row>>;
+
+    /// Puts a new row in the place of an old one: both or neither.
+    fn replace(&self, row: i64, successor: Successor, now: Timestamp, epoch: i64) -> Reply<'_, Replaced>;
+
+    /// Pauses a lane, or lets it go on, past a dead head as well.
+    fn set_paused(&self, lane: &str, is_paused: bool, now: Timestamp) -> Reply<'_, ()>;
+
+    /// A fresh credential of a principal: what was held for it waits again. Returns the lanes.
+    fn release(&self, principal: &str, now: Timestamp) -> Reply<'_, Vec<String>>;
+
+    /// Lanes in which something waits.
+    fn live_lanes(&self) -> Reply<'_, Vec<String>>;
+
+    /// Lanes with something waiting, paused or blocked.
+    fn lanes(&self) -> Reply<'_, Vec<LaneState>>;
+
+    /// One message.
+    fn find(&self, find: Find) -> Reply<'_, Option<Row>>;
+
+    /// Its request; `None` once its body was purged.
+    fn request(&self, row: i64) -> Reply<'_, Option<Request>>;
+
+    /// Its log.
+    fn attempts(&self, row: i64) -> Reply<'_, Vec<Attempt>>;
+
+    /// Messages, by number, without their answers' bodies.
+    fn list(&self, filter: Filter) -> Reply<'_, Vec<Row>>;
+
+    /// Events above this number, and the lowest number that is still kept.
+    fn events(&self, after: i64, limit: u32) -> Reply<'_, (Vec<Event>, i64)>;
+
+    /// Records an event that belongs to no settlement.
+    fn note(&self, kind: &'static str, detail: String, now: Timestamp) -> Reply<'_, ()>;
+
+    /// How full it is.
+    fn depth(&self) -> Reply<'_, Depth>;
+
+    /// What a server's answer taught: how far its clock is ahead, and the retention that it announced.
+    fn learn(
+        &self,
+        epoch: i64,
+        ahead: Option<i64>,
+        retention: Option<(String, u64)>,
+        now: Timestamp,
+    ) -> Reply<'_, ()>;
+
+    /// Forgets bodies of messages that finished before this time, and events beyond those that are kept. Ids and
+    /// fingerprints stay. Returns how many bodies went, and keeps the clock's high-water mark.
+    fn purge(&self, before: Timestamp, now: Timestamp) -> Reply<'_, u64>;
+
+    /// The latest time that this store ever saw.
+    fn high_water(&self) -> Reply<'_, Option<Timestamp>>;
+
+    /// The number of the last event, told again whenever there is a new one.
+    fn watch(&self) -> tokio::sync::watch::Receiver<i64>;
+
+    /// Keeps what a sender sent, once for each sender and id. `true`: it is new.
+    fn receive(&self, message: crate::inbox::Received, now: Timestamp) -> Reply<'_, bool>;
+
+    /// Received messages that nobody acknowledged, oldest first.
+    fn received(&self, after: i64, limit: u32) -> Reply<'_, Vec<crate::inbox::Received>>;
+
+    /// Acknowledges a received message: its body goes, its id stays. `false`: there is none, or it was acknowledged.
+    fn acknowledge(&self, sender: &str, message_id: &str, now: Timestamp) -> Reply<'_, bool>;
+}

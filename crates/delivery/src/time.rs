@@ -1,0 +1,50 @@
+//! The outbox's time: a clock that never goes back, and what servers' dates taught about it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use semel_contract::time::{Timestamp, millis_of};
+use semel_store::clock::{Clock, StoreClock};
+
+use crate::age::Local;
+use crate::limits::SKEW_MAX;
+use crate::store::Recovered;
+
+/// The outbox's time.
+pub(crate) struct Time {
+    clock: Arc<dyn Clock>,
+    local: StoreClock,
+    epoch: i64,
+    ahead: Mutex<HashMap<i64, i64>>,
+}
+
+impl Time {
+    pub(crate) fn new(clock: Arc<dyn Clock>, local: StoreClock, recovered: &Recovered) -> Self {
+        let known = recovered.epochs.iter().filter_map(|(epoch, ahead)| Some((*epoch, (*ahead)?))).collect();
+        Self { clock, local, epoch: recovered.epoch, ahead: Mutex::new(known) }
+    }
+
+    /// Now, on the clock that never goes back.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.local.now(self.clock.read())
+    }
+
+    /// This run of the process.
+    pub(crate) fn epoch(&self) -> i64 {
+        self.epoch
+    }
+
+    /// A time of that run, with its correction.
+    pub(crate) fn local(&self, at: Timestamp, epoch: i64) -> Local {
+        let ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        Local { at, ahead: ahead.get(&epoch).copied() }
+    }
+
+    /// A server's date was seen. Returns the correction when it changes what is known.
+    pub(crate) fn learn(&self, ahead: i64) -> Option<i64> {
+        let mut known = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = known.insert(self.epoch, ahead);
+        // Dates of several servers differ a little; what is kept on disk need not follow each.
+        before.is_none_or(|before| (before - ahead).abs() > millis_of(SKEW_MAX) / 6).then_some(ahead)
+    }
+}

@@ -1,0 +1,109 @@
+//! When attempts are made, to the millisecond, by a clock that tests move.
+
+mod scripted;
+
+use std::time::Duration;
+
+use scripted::{World, answer, message, pass, uuid};
+use semel_delivery::Status;
+use semel_delivery::transport::Sent;
+
+async fn pauses_of(profile: &str, for_seconds: u64) -> Vec<u64> {
+    let world = World::quick(profile, |_, _| answer(500, &[], ""));
+    let outbox = world.open().await;
+    outbox.enqueue(message(1, "a")).await.unwrap();
+    let _sending = outbox.start();
+    pass(Duration::from_secs(for_seconds)).await;
+    let key = if profile == "scores" { "x-idempotency-key" } else { "idempotency-key" };
+    assert!(world.keys(key).iter().all(|key| *key == uuid(1)), "the same key on every attempt");
+    world.pauses()
+}
+
+#[tokio::test(start_paused = true)]
+async fn walker_doubles_from_five_seconds_to_five_minutes_and_goes_on_by_the_quarter_hour() {
+    let seconds = [5, 10, 20, 40, 80, 160, 300, 300, 300, 300, 300, 900, 5, 10];
+    let pauses = pauses_of("walker", 1815 + 900 + 20).await;
+    assert_eq!(pauses, seconds.map(|seconds| seconds * 1000));
+}
+
+#[tokio::test(start_paused = true)]
+async fn scores_makes_six_attempts_and_goes_on_after_five_minutes() {
+    assert_eq!(pauses_of("scores", 340).await, [1, 2, 4, 8, 16, 300, 1, 2, 4].map(|seconds| seconds * 1000));
+}
+
+#[tokio::test(start_paused = true)]
+async fn feed_doubles_to_thirty_two_seconds() {
+    assert_eq!(pauses_of("feed", 130).await, [1, 2, 4, 8, 16, 32, 32, 32].map(|seconds| seconds * 1000));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_receiver_says_when_to_come_back_in_seconds_as_a_date_or_in_milliseconds() {
+    let world = World::quick("feed", |_, count| match count {
+        1 => answer(429, &[("retry-after", "42")], ""),
+        2 => answer(
+            503,
+            &[("date", "Sun, 06 Nov 1994 08:49:00 GMT"), ("retry-after", "Sun, 06 Nov 1994 08:50:30 GMT")],
+            "",
+        ),
+        3 => answer(409, &[], r#"{"error":"in-flight","retry_after":1500}"#),
+        4 => answer(409, &[], r#"{"error":"x"}"#),
+        _ => answer(200, &[], ""),
+    });
+    let outbox = world.open().await;
+    outbox.enqueue(message(1, "a")).await.unwrap();
+    let _sending = outbox.start();
+    pass(Duration::from_secs(200)).await;
+    assert_eq!(world.pauses(), [42_000, 90_000, 1500, 1000]);
+    let row = outbox.receipt(&uuid(1)).await.unwrap().unwrap();
+    assert_eq!(
+        (row.status, row.attempts, row.progress.failures),
+        (Status::Done, 5, 0),
+        "told waits cost nothing"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_answer_is_tried_again_with_the_same_key() {
+    let world = World::quick("feed", |_, count| match count {
+        1 => Sent::NotSent("refused".to_owned()),
+        2 => Sent::Broken("reset".to_owned()),
+        3 => Sent::TimedOut("late".to_owned()),
+        _ => {
+            answer(201, &[("idempotency-replayed", "true")], r#"{"broker_message_id":"b-7","history_id":9}"#)
+        }
+    });
+    let outbox = world.open().await;
+    outbox.enqueue(message(1, "a")).await.unwrap();
+    let sending = outbox.start();
+    pass(Duration::from_millis(1500)).await;
+    assert!(!outbox.receipt(&uuid(1)).await.unwrap().unwrap().ambiguous || world.times().len() > 1);
+    pass(Duration::from_secs(3)).await;
+    assert!(outbox.receipt(&uuid(1)).await.unwrap().unwrap().is_possibly_delivered());
+    pass(Duration::from_secs(10)).await;
+    sending.stop(Duration::from_secs(1)).await;
+    let row = outbox.receipt(&uuid(1)).await.unwrap().unwrap();
+    assert_eq!(
+        (row.status, row.broker_message_id.as_deref(), row.history_id.as_deref()),
+        (Status::Done, Some("b-7"), Some("9"))
+    );
+    assert!(!row.is_possibly_delivered() && !row.is_possibly_repeated(), "the server knew the key again");
+    let log = outbox.attempts(row.id).await.unwrap();
+    let outcomes: Vec<_> = log.iter().map(|attempt| attempt.outcome.clone().unwrap()).collect();
+    assert_eq!(outcomes, ["not-sent", "broken", "timed-out", "answered"]);
+    assert_eq!(world.keys("idempotency-key"), vec![uuid(1); 4]);
+    let first = world.keys("idempotency-first-sent");
+    assert!(first.iter().all(|time| *time == first[0] && !time.is_empty()), "{first:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unknown_422_is_tried_once_more_and_then_dropped() {
+    let world = World::quick("walker", |_, _| answer(422, &[], r#"{"error":"SOMETHING_NEW"}"#));
+    let outbox = world.open().await;
+    outbox.enqueue(message(1, "a")).await.unwrap();
+    let _sending = outbox.start();
+    pass(Duration::from_secs(100)).await;
+    assert_eq!(world.pauses(), [5000]);
+    let row = outbox.receipt(&uuid(1)).await.unwrap().unwrap();
+    assert_eq!((row.status, row.aborted_by.as_deref()), (Status::Aborted, Some("auto")));
+    assert!(row.last_error.unwrap().starts_with("unknown-422"));
+}

@@ -1,0 +1,261 @@
+//! Order, holds, expiry, rebuilds: what happens to a lane, by a clock that tests move.
+
+mod scripted;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use scripted::{World, answer, header, message, pass, uuid};
+use semel_delivery::credentials::{Credential, Wallet};
+use semel_delivery::hooks::{Hooks, Rebuilt};
+use semel_delivery::transport::Sent;
+use semel_delivery::{Enqueue, HeadPolicy, Outbox, Request, Row, Status};
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+async fn status(outbox: &Outbox, number: u32) -> Status {
+    outbox.receipt(&uuid(number)).await.unwrap().unwrap().status
+}
+
+async fn kinds(outbox: &Outbox) -> Vec<String> {
+    let (events, _) = outbox.events(0, 1000).await.unwrap();
+    events.into_iter().map(|event| event.kind).filter(|kind| kind != "queued").collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lane_is_sent_in_order_one_at_a_time_and_lanes_do_not_wait_for_each_other() {
+    // The scripted server refuses two of one lane at once.
+    let world = World::new("ietf", |_, _| (Duration::from_millis(100), answer(200, &[], "")));
+    let outbox = world.open().await;
+    for number in 0..40 {
+        outbox.enqueue(message(number, if number % 2 == 0 { "even" } else { "odd" })).await.unwrap();
+    }
+    let _sending = outbox.start();
+    pass(Duration::from_millis(2500)).await;
+    let seen = world.seen.lock().unwrap().clone();
+    assert_eq!(seen.len(), 40, "twenty in each lane, a tenth of a second each, side by side");
+    for lane in ["even", "odd"] {
+        let keys: Vec<String> = seen
+            .iter()
+            .filter(|(_, request)| header(request, "x-lane") == lane)
+            .map(|(_, request)| header(request, "idempotency-key"))
+            .collect();
+        assert!(keys.is_sorted() && keys.len() == 20, "{keys:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_the_link_is_lost_the_rest_waits_in_order_under_the_same_keys() {
+    let world = World::quick("walker", |_, count| match count {
+        1 | 2 | 4.. => answer(200, &[], ""),
+        _ => Sent::NotSent("no network".to_owned()),
+    });
+    let outbox = world.open().await;
+    for number in 1..=5 {
+        outbox.enqueue(message(number, "walker")).await.unwrap();
+    }
+    let _sending = outbox.start();
+    pass(Duration::from_secs(1)).await;
+    let waiting: Vec<Status> =
+        [status(&outbox, 3).await, status(&outbox, 4).await, status(&outbox, 5).await].to_vec();
+    assert_eq!(waiting, [Status::Pending; 3]);
+    assert_eq!(outbox.receipt(&uuid(3)).await.unwrap().unwrap().progress.failures, 1);
+    pass(Duration::from_secs(10)).await;
+    assert_eq!(world.keys("idempotency-key"), [1, 2, 3, 3, 4, 5].map(uuid));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_credential_holds_its_principal_until_a_fresh_one_comes() {
+    let mut world = World::quick("ietf", |request, _| match header(request, "authorization").as_str() {
+        "Bearer good" => answer(200, &[], ""),
+        _ if header(request, "x-lane") == "bob" => answer(200, &[], ""),
+        _ => answer(401, &[], ""),
+    });
+    let wallet = Arc::new(Wallet::default());
+    let give = |token: &str| {
+        let headers = vec![("Authorization".to_owned(), format!("Bearer {token}"))];
+        wallet.give("alice", "http://server.test", Credential { headers });
+    };
+    give("old");
+    world.settings.credentials = Arc::clone(&wallet) as _;
+    let outbox = world.open().await;
+    for (number, principal) in [(1, "alice"), (2, "alice"), (3, "bob")] {
+        let lane = if number == 2 { "alice-too" } else { principal };
+        let enqueue = Enqueue { principal: Some(principal.to_owned()), ..message(number, lane) };
+        outbox.enqueue(enqueue).await.unwrap();
+    }
+    let _sending = outbox.start();
+    pass(Duration::from_secs(3600)).await;
+    assert_eq!(status(&outbox, 3).await, Status::Done);
+    assert_eq!(status(&outbox, 1).await, Status::Held);
+    assert!(world.times().len() <= 3, "a refused credential is not tried again: {:?}", world.times());
+    // The file or command gives another one, and the engine sees it by itself.
+    give("good");
+    pass(Duration::from_secs(10)).await;
+    assert_eq!((status(&outbox, 1).await, status(&outbox, 2).await), (Status::Done, Status::Done));
+    let kinds = kinds(&outbox).await;
+    assert!(kinds.contains(&"held".to_owned()) && kinds.contains(&"released".to_owned()), "{kinds:?}");
+    for text in [format!("{:?}", wallet), format!("{:?}", outbox.list(Default::default()).await.unwrap())] {
+        assert!(!text.contains("Bearer"), "credentials are not kept");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_head_is_skipped_or_blocks_its_lane() {
+    for head in [HeadPolicy::Skip, HeadPolicy::Block] {
+        let mut world = World::quick("ietf", |_, count| answer(if count == 1 { 400 } else { 200 }, &[], ""));
+        world.settings.head = head;
+        let outbox = world.open().await;
+        for number in 1..=2 {
+            outbox.enqueue(message(number, "a")).await.unwrap();
+        }
+        let _sending = outbox.start();
+        pass(Duration::from_secs(60)).await;
+        assert_eq!(status(&outbox, 1).await, Status::Dead);
+        let expected = if head == HeadPolicy::Skip { Status::Done } else { Status::Pending };
+        assert_eq!(status(&outbox, 2).await, expected, "{head:?}");
+        outbox.resume("a").await.unwrap();
+        pass(Duration::from_secs(1)).await;
+        assert_eq!(status(&outbox, 2).await, Status::Done, "{head:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_paused_lane_waits() {
+    let world = World::quick("ietf", |_, _| answer(200, &[], ""));
+    let outbox = world.open().await;
+    outbox.pause("a").await.unwrap();
+    let _sending = outbox.start();
+    outbox.enqueue(message(1, "a")).await.unwrap();
+    pass(Duration::from_secs(60)).await;
+    assert_eq!(world.times().len(), 0);
+    outbox.resume("a").await.unwrap();
+    pass(Duration::from_secs(1)).await;
+    assert_eq!(status(&outbox, 1).await, Status::Done);
+}
+
+#[derive(Default)]
+struct Notices {
+    expired: Mutex<Vec<usize>>,
+    rebuild: Mutex<Vec<(i64, usize)>>,
+}
+
+impl Hooks for Notices {
+    fn expired(&self, messages: &[Row]) {
+        self.expired.lock().unwrap().push(messages.len());
+    }
+
+    fn rebuild(&self, message: &Row, behind: &[Row]) -> Rebuilt {
+        self.rebuild.lock().unwrap().push((message.id, behind.len()));
+        let with = Enqueue {
+            client_message_id: Some(uuid(100)),
+            lane: Some(message.lane.clone()),
+            ..Enqueue::new(Request::json("POST", "/corrected", "{}"))
+        };
+        Rebuilt::Replace { drop: behind.iter().map(|row| row.id).collect(), with: vec![with] }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_older_than_a_week_is_dropped_without_a_request_and_with_one_notice() {
+    let mut world = World::quick("walker", |_, _| answer(200, &[], ""));
+    let notices = Arc::new(Notices::default());
+    world.settings.hooks = Arc::clone(&notices) as _;
+    let outbox = world.open().await;
+    for number in 1..=3 {
+        outbox.enqueue(message(number, "walker")).await.unwrap();
+    }
+    pass(8 * DAY).await;
+    outbox.enqueue(message(4, "walker")).await.unwrap();
+    let _sending = outbox.start();
+    pass(Duration::from_secs(1)).await;
+    assert_eq!(world.keys("idempotency-key"), [uuid(4)]);
+    assert_eq!(*notices.expired.lock().unwrap(), [3]);
+    assert_eq!(kinds(&outbox).await, ["expired", "expired", "expired", "done"]);
+    let row = outbox.receipt(&uuid(1)).await.unwrap().unwrap();
+    assert_eq!((row.status, row.attempts, row.first_attempt_at), (Status::Aborted, 0, None));
+    assert!(!row.is_possibly_delivered());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_expired_message_with_an_ambiguous_attempt_is_possibly_delivered() {
+    let world = World::quick("mesh", |_, _| Sent::TimedOut("late".to_owned()));
+    let outbox = world.open().await;
+    outbox.enqueue(message(1, "a")).await.unwrap();
+    let _sending = outbox.start();
+    pass(7 * DAY).await;
+    let row = outbox.receipt(&uuid(1)).await.unwrap().unwrap();
+    assert_eq!(row.status, Status::Dead);
+    assert!(row.is_possibly_delivered());
+    let last = *world.times().last().unwrap();
+    assert!(last < 6 * 86_400_000, "nothing is sent after six days: {last}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_forgets_sooner_shortens_the_age() {
+    let world = World::quick("ietf", |_, _| answer(503, &[("semel-retention", "3600")], ""));
+    let outbox = world.open().await;
+    outbox.enqueue(message(1, "a")).await.unwrap();
+    let _sending = outbox.start();
+    pass(DAY).await;
+    assert_eq!(status(&outbox, 1).await, Status::Dead);
+    assert!(*world.times().last().unwrap() < 3_600_000);
+    assert!(kinds(&outbox).await.contains(&"retention".to_owned()));
+    // The next start knows it, and refuses the age that was set.
+    let refused =
+        Outbox::with_store(Arc::clone(&world.store) as _, world.settings.clone()).await.unwrap_err();
+    assert!(refused.to_string().contains("max_age"), "{refused}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lane_out_of_order_is_rebuilt_by_the_application() {
+    let mut world = World::quick("walker", |request, _| match request.target.path.as_str() {
+        "/corrected" => answer(200, &[], ""),
+        _ => answer(422, &[], r#"{"error":"STEP_OUT_OF_ORDER"}"#),
+    });
+    let notices = Arc::new(Notices::default());
+    world.settings.hooks = Arc::clone(&notices) as _;
+    let outbox = world.open().await;
+    for number in 3..=4 {
+        outbox.enqueue(message(number, "walker")).await.unwrap();
+    }
+    let _sending = outbox.start();
+    pass(Duration::from_secs(1)).await;
+    assert_eq!(*notices.rebuild.lock().unwrap(), [(1, 1)]);
+    assert_eq!((status(&outbox, 3).await, status(&outbox, 4).await), (Status::Aborted, Status::Aborted));
+    let old = outbox.receipt(&uuid(3)).await.unwrap().unwrap();
+    assert_eq!(old.superseded_by_id, Some(uuid(100)), "a new key, linked to the old row");
+    assert_eq!(status(&outbox, 100).await, Status::Done);
+    assert_eq!(world.times().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_is_set_changes_neither_order_nor_delays() {
+    let world = World::quick("feed", |_, count| answer(if count <= 3 { 500 } else { 200 }, &[], ""));
+    let outbox = world.open().await;
+    outbox.enqueue(message(1, "a")).await.unwrap();
+    let _sending = outbox.start();
+    pass(Duration::from_millis(1500)).await;
+    for off_by in [-30, 30] {
+        *world.clock.wall_off_by.lock().unwrap() = off_by * 86_400_000;
+        pass(Duration::from_millis(1000)).await;
+    }
+    pass(Duration::from_secs(10)).await;
+    assert_eq!(world.pauses(), [1000, 2000, 4000]);
+    assert_eq!(status(&outbox, 1).await, Status::Done);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_was_wrong_at_enqueue_does_not_make_a_message_old() {
+    let world = World::quick("walker", |_, _| answer(422, &[], r#"{"error":"STALE_ACTION"}"#));
+    *world.clock.wall_off_by.lock().unwrap() = -30 * 86_400_000;
+    let outbox = world.open().await;
+    outbox.enqueue(message(1, "a")).await.unwrap();
+    *world.clock.wall_off_by.lock().unwrap() = 0;
+    let _sending = outbox.start();
+    pass(Duration::from_secs(1)).await;
+    assert_eq!(world.times().len(), 1, "it is sent, and the server judges");
+    let row = outbox.receipt(&uuid(1)).await.unwrap().unwrap();
+    assert!(row.last_error.unwrap().starts_with("stale-action"));
+    assert_eq!(kinds(&outbox).await, ["dropped"]);
+}

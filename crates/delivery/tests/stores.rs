@@ -1,0 +1,145 @@
+//! Both stores pass one suite; the file survives restarts, full disks and old releases, and says what is wrong with it.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use semel_delivery::sqlite::SqliteStore;
+use semel_delivery::store::{Find, OutboxStore, StoreError};
+use semel_delivery::{Enqueue, Outbox, OutboxError, Request, Settings, Status, conformance};
+use semel_store::sqlite::OpenError;
+
+#[tokio::test]
+async fn the_store_in_memory_agrees() {
+    conformance::run(|| async { Arc::new(SqliteStore::memory().unwrap()) as Arc<dyn OutboxStore> }).await;
+}
+
+#[tokio::test]
+async fn the_store_in_a_file_agrees() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut count = 0;
+    conformance::run(|| {
+        count += 1;
+        let path = folder.path().join(format!("{count}.db"));
+        async move { Arc::new(SqliteStore::open(&path).unwrap()) as Arc<dyn OutboxStore> }
+    })
+    .await;
+}
+
+fn message(id: &str) -> Enqueue {
+    let request = Request::json("POST", "http://127.0.0.1:9/x", "{}");
+    Enqueue { client_message_id: Some(id.to_owned()), ..Enqueue::new(request) }
+}
+
+async fn open(path: &Path) -> Result<Outbox, OutboxError> {
+    Outbox::open(path, Settings::default()).await
+}
+
+#[tokio::test]
+async fn a_file_has_one_owner_and_keeps_what_it_accepted() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("outbox.db");
+    let outbox = open(&path).await.unwrap();
+    outbox.enqueue(message("m1")).await.unwrap();
+    assert!(matches!(open(&path).await, Err(OutboxError::Open(OpenError::Locked { .. }))));
+    drop(outbox);
+    let again = open(&path).await.unwrap();
+    assert_eq!(again.receipt("m1").await.unwrap().unwrap().status, Status::Pending);
+    assert!(path.metadata().unwrap().permissions().mode() & 0o077 == 0, "nobody else reads it");
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_and_leaves_the_id_free() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("outbox.db");
+    let store = Arc::new(SqliteStore::open(&path).unwrap());
+    let outbox = Outbox::with_store(Arc::clone(&store) as _, Settings::default()).await.unwrap();
+    outbox.enqueue(message("before")).await.unwrap();
+    store.faults().fill_disk(true);
+    let refused = outbox.enqueue(message("m1")).await;
+    assert!(matches!(refused, Err(OutboxError::Store(StoreError::DiskFull(_)))));
+    assert!(outbox.receipt("m1").await.unwrap().is_none());
+    store.faults().fill_disk(false);
+    outbox.enqueue(message("m1")).await.unwrap();
+    drop((outbox, store));
+    let again = open(&path).await.unwrap();
+    for id in ["before", "m1"] {
+        assert!(again.receipt(id).await.unwrap().is_some(), "{id}");
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_used_is_said_to_be_so_and_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("outbox.db");
+    let garbage = b"this is not a database, it is a letter to my aunt, and a long one".repeat(100);
+    std::fs::write(&path, &garbage).unwrap();
+    let error = open(&path).await.unwrap_err();
+    assert!(matches!(error, OutboxError::Open(OpenError::Corrupt(_))), "{error}");
+    assert_eq!(std::fs::read(&path).unwrap(), garbage);
+    assert!(matches!(
+        open(&folder.path().join("no/such/folder.db")).await,
+        Err(OutboxError::Open(OpenError::Io(_)))
+    ));
+}
+
+#[tokio::test]
+async fn a_damaged_page_is_found_at_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("outbox.db");
+    let outbox = open(&path).await.unwrap();
+    for number in 0..200 {
+        outbox.enqueue(message(&format!("m{number}"))).await.unwrap();
+    }
+    drop(outbox);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle..].iter_mut().for_each(|byte| *byte = 0xA5);
+    std::fs::write(&path, &bytes).unwrap();
+    let error = open(&path).await.unwrap_err();
+    assert!(matches!(error, OutboxError::Open(OpenError::Corrupt(_))), "{error}");
+}
+
+#[tokio::test]
+async fn a_folder_that_is_read_only_is_said_to_be_so() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o500)).unwrap();
+    let opened = open(&folder.path().join("outbox.db")).await;
+    let probe = std::fs::write(folder.path().join("probe"), "x");
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
+    // An almighty user writes anywhere: then there is nothing to see here.
+    if probe.is_err() {
+        assert!(matches!(opened, Err(OutboxError::Open(OpenError::Io(_)))));
+    }
+}
+
+#[tokio::test]
+async fn an_old_file_is_upgraded_without_loss() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("outbox.db");
+    std::fs::copy(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/outbox-1.db"), &path).unwrap();
+    let outbox = open(&path).await.unwrap();
+    let rows = outbox.list(semel_delivery::store::Filter { limit: 100, ..Default::default() }).await.unwrap();
+    assert_eq!(rows.len(), 6, "every row is kept");
+    let ids: Vec<&str> = rows.iter().map(|row| row.client_message_id.as_str()).collect();
+    assert_eq!(&ids[..2], ["given-1", "in-payload-1"], "an id, and the key inside the payload");
+    let is_uuid = |id: &str| id.len() == 36 && id.as_bytes()[14] == b'4';
+    assert!(is_uuid(ids[2]), "a payload without a key: {}", ids[2]);
+    assert!(is_uuid(ids[3]), "a key that an earlier row has: {}", ids[3]);
+    assert_eq!(&ids[4..], ["flying-1", "done-1"]);
+    let statuses: Vec<Status> = rows.iter().map(|row| row.status).collect();
+    assert_eq!(
+        statuses,
+        [Status::Pending, Status::Pending, Status::Dead, Status::Pending, Status::Pending, Status::Done]
+    );
+    assert!(rows[4].ambiguous && !rows[0].ambiguous, "what was in flight may have arrived");
+    assert_eq!(rows[5].broker_message_id.as_deref(), Some("broker-9"));
+    for row in &rows {
+        assert_eq!(row.client_generated_at, row.enqueued_at);
+        assert!(is_uuid(&row.client_tx_id));
+    }
+    drop(outbox);
+    let again = open(&path).await.unwrap();
+    let found = again.found(Find::Row(rows[2].id)).await.unwrap().unwrap();
+    assert_eq!(found.client_message_id, ids[2], "what was minted stays");
+}

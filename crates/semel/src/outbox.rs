@@ -1,0 +1,219 @@
+//! `semel outbox`: sends by the outbox, looks into it and operates it. Talks to the daemon that owns the file, or opens the
+//! file when none runs.
+
+pub(crate) mod answer;
+pub(crate) mod api;
+mod call;
+mod envelope;
+mod openapi;
+mod send;
+mod show;
+
+use std::path::PathBuf;
+
+use base64::Engine as _;
+use semel_delivery::url::encoded;
+use serde_json::{Value, json};
+
+use self::call::{Call, Caller};
+use crate::exit::{Exit, Stop};
+
+/// Send by the outbox, look into it and operate it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Put a request into the outbox; takes curl's -X, -H and -d.
+    Send(Box<send::Args>),
+    /// List messages.
+    List(ListArgs),
+    /// Show a message, its attempts and the chain of its requeues.
+    Show(ShowArgs),
+    /// Put a new message, under a new id, in the place of one that waits or was given up.
+    Requeue(RequeueArgs),
+    /// Take a message back.
+    Abort(ShowArgs),
+    /// Send no more from a lane.
+    Pause(LaneArgs),
+    /// Send from a lane again, past a dead head as well.
+    Resume(LaneArgs),
+}
+
+/// Which outbox.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Which {
+    /// The outbox's file. [default: sqlite:outbox.db]
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// The token, where the daemon listens on TCP; by default the one that the daemon was started with.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct ListArgs {
+    /// Only messages that are pending, inflight, held, done, dead or aborted.
+    #[arg(long, value_name = "STATUS")]
+    status: Option<String>,
+    /// Only messages of this lane.
+    #[arg(long, value_name = "LANE")]
+    lane: Option<String>,
+    /// At most so many.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    limit: u32,
+    /// Only messages with numbers above this one.
+    #[arg(long, value_name = "ROW", default_value_t = 0)]
+    after: i64,
+    #[command(flatten)]
+    which: Which,
+}
+
+#[derive(Debug, clap::Args)]
+struct ShowArgs {
+    /// The message: its client_message_id, or the number of its row.
+    #[arg(value_name = "ID", required_unless_present = "named")]
+    id: Option<String>,
+    /// The same.
+    #[arg(long = "id", value_name = "ID", id = "named", conflicts_with = "id")]
+    named: Option<String>,
+    #[command(flatten)]
+    which: Which,
+}
+
+impl ShowArgs {
+    fn name(&self) -> &str {
+        self.id.as_deref().or(self.named.as_deref()).unwrap_or_default()
+    }
+}
+
+#[derive(Debug, clap::Args)]
+struct RequeueArgs {
+    /// The message: the number of its row, or its client_message_id. Its id is never free again.
+    #[arg(long, value_name = "ROW")]
+    id: String,
+    /// The new message's id.
+    #[arg(long, value_name = "ID", conflicts_with = "auto")]
+    new_client_id: Option<String>,
+    /// Mint a ULID for the new message; so also without either.
+    #[arg(long)]
+    auto: bool,
+    /// A file with the new message's body.
+    #[arg(long, value_name = "FILE")]
+    patch_payload: Option<PathBuf>,
+    /// Go on although the old message may have been delivered; it is then said to be possibly delivered.
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    which: Which,
+}
+
+#[derive(Debug, clap::Args)]
+struct LaneArgs {
+    /// The lane.
+    #[arg(value_name = "LANE", required_unless_present = "lane")]
+    name: Option<String>,
+    /// The same.
+    #[arg(long, value_name = "LANE", conflicts_with = "name")]
+    lane: Option<String>,
+    #[command(flatten)]
+    which: Which,
+}
+
+impl LaneArgs {
+    fn path(&self, what: &str) -> String {
+        let lane = self.name.as_deref().or(self.lane.as_deref()).unwrap_or_default();
+        format!("/v1/lanes/{}/{what}", encoded(lane))
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Stop::new(Exit::Io, format!("failed to start: {error}")))?;
+    let ended = runtime.block_on(command(args));
+    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    ended
+}
+
+async fn command(args: &Args) -> Result<Exit, Stop> {
+    match &args.command {
+        Command::Send(args) => send::run(args).await,
+        Command::List(args) => {
+            let mut query = format!("limit={}&after={}", args.limit, args.after);
+            for (name, value) in [("status", &args.status), ("lane", &args.lane)] {
+                if let Some(value) = value {
+                    query.push_str(&format!("&{name}={}", encoded(value)));
+                }
+            }
+            let told = ask(&args.which, Call::get(format!("/v1/messages?{query}"))).await?;
+            show::print(args.which.json, &told, show::list)
+        }
+        Command::Show(args) => {
+            let told = ask(&args.which, Call::get(format!("/v1/messages/{}", encoded(args.name())))).await?;
+            show::print(args.which.json, &told, show::message)
+        }
+        Command::Abort(args) => {
+            let path = format!("/v1/messages/{}/abort", encoded(args.name()));
+            let told = ask(&args.which, Call::post(path, &Value::Null)).await?;
+            show::print(args.which.json, &told, show::line)
+        }
+        Command::Requeue(args) => {
+            let patch = match &args.patch_payload {
+                None => Value::Null,
+                Some(path) => {
+                    let bytes = std::fs::read(path).map_err(|error| {
+                        Stop::new(Exit::Io, format!("failed to read {}: {error}", path.display()))
+                    })?;
+                    json!(base64::engine::general_purpose::STANDARD.encode(bytes))
+                }
+            };
+            let body = json!({
+                "new_client_id": args.new_client_id,
+                "auto": args.auto,
+                "patch_body_base64": patch,
+                "force": args.force,
+            });
+            let path = format!("/v1/messages/{}/requeue", encoded(&args.id));
+            let told = ask(&args.which, Call::post(path, &body)).await?;
+            show::print(args.which.json, &told, show::requeued)
+        }
+        Command::Pause(args) => {
+            let told = ask(&args.which, Call::post(args.path("pause"), &Value::Null)).await?;
+            show::print(args.which.json, &told, show::lane)
+        }
+        Command::Resume(args) => {
+            let told = ask(&args.which, Call::post(args.path("resume"), &Value::Null)).await?;
+            show::print(args.which.json, &told, show::lane)
+        }
+    }
+}
+
+/// Asks the outbox; a refusal ends the command.
+async fn ask(which: &Which, call: Call) -> Result<Value, Stop> {
+    let caller = Caller::find(which, None).await?;
+    let (status, told) = caller.call(call).await?;
+    match status {
+        200..=299 => Ok(told),
+        _ => Err(refused(status, &told)),
+    }
+}
+
+/// A refusal of the outbox as the end of a command.
+fn refused(status: u16, told: &Value) -> Stop {
+    let word = told["conflict"].as_str().or_else(|| told["error"].as_str()).unwrap_or("refused");
+    let message = told["message"].as_str().unwrap_or_default();
+    let exit = match status {
+        503 | 507 => Exit::Io,
+        _ => Exit::Refused,
+    };
+    Stop::new(exit, format!("{word} ({status}): {message}"))
+}

@@ -1,0 +1,201 @@
+//! What callers read: receipts, refusals, conflicts, as JSON.
+
+use axum::body::Body;
+use axum::http::{HeaderValue, Response, StatusCode, header};
+use base64::Engine as _;
+use semel_contract::time::Timestamp;
+use semel_delivery::accept::Acceptance;
+use semel_delivery::message::{Answer, Attempt, Event, prefix};
+use semel_delivery::store::{LaneState, StoreError};
+use semel_delivery::{Accepted, OutboxError, Row, Status};
+use serde_json::{Map, Value, json};
+
+/// A JSON answer.
+pub(crate) fn json_answer(status: StatusCode, body: &Value) -> Response<Body> {
+    let mut response = Response::new(Body::from(format!("{body}\n")));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+/// A refusal.
+pub(crate) fn refusal(status: StatusCode, error: &str, message: &str) -> Response<Body> {
+    json_answer(status, &json!({"error": error, "message": message, "status": status.as_u16()}))
+}
+
+/// Why the outbox did not do it, as callers see it.
+pub(crate) fn failed(error: &OutboxError) -> Response<Body> {
+    let status = |code: u16| StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    match error {
+        OutboxError::Refused(refused) => {
+            refusal(status(refused.status()), refused.code(), &refused.to_string())
+        }
+        OutboxError::Conflict(row, conflict, fingerprint) => {
+            let mut body = json!({
+                "error": "idempotency_key_reused",
+                "conflict": conflict.name(),
+                "request_fingerprint": prefix(fingerprint),
+                "client_message_id": row.client_message_id,
+                "message": "this id was used before and is never free again: send under another id, or requeue the old message",
+                "status": 409,
+            });
+            let shown = match row.status {
+                Status::Dead | Status::Aborted => &["reason"][..],
+                Status::Done => &["broker_message_id", "history_id"][..],
+                Status::Pending | Status::Held | Status::Inflight => &[][..],
+            };
+            for name in shown {
+                body[*name] = match *name {
+                    "reason" => json!(row.last_error),
+                    "broker_message_id" => json!(row.broker_message_id),
+                    _ => json!(row.history_id),
+                };
+            }
+            json_answer(StatusCode::CONFLICT, &body)
+        }
+        OutboxError::Store(StoreError::QueueFull(_)) => {
+            refusal(status(507), "queue-full", &error.to_string())
+        }
+        OutboxError::Store(StoreError::DiskFull(_)) => refusal(status(507), "disk-full", &error.to_string()),
+        OutboxError::Store(StoreError::Failed(_)) | OutboxError::Open(_) | OutboxError::Unsafe(_) => {
+            refusal(StatusCode::SERVICE_UNAVAILABLE, "store-failed", &error.to_string())
+        }
+        OutboxError::Unknown => refusal(StatusCode::NOT_FOUND, "unknown-message", &error.to_string()),
+        OutboxError::State(_) => refusal(StatusCode::CONFLICT, "not-possible", &error.to_string()),
+    }
+}
+
+/// What a caller is told of a message that was accepted, now or before.
+pub(crate) fn accepted(accepted: &Accepted) -> (StatusCode, Value) {
+    let row = &accepted.receipt;
+    let (status, word) = match accepted.acceptance {
+        Acceptance::Insert | Acceptance::Queued => (StatusCode::ACCEPTED, "queued"),
+        Acceptance::Inflight => (StatusCode::ACCEPTED, "inflight"),
+        Acceptance::Duplicate => (StatusCode::OK, "done"),
+        Acceptance::Refused(_) => (StatusCode::CONFLICT, "refused"),
+    };
+    let mut body = match accepted.acceptance {
+        Acceptance::Duplicate => receipt(row),
+        Acceptance::Insert | Acceptance::Queued | Acceptance::Inflight | Acceptance::Refused(_) => json!({
+            "id": row.id,
+            "client_message_id": row.client_message_id,
+            "client_tx_id": row.client_tx_id,
+            "lane": row.lane,
+            "request_fingerprint": prefix(&row.fingerprint),
+        }),
+    };
+    body["status"] = json!(word);
+    if accepted.acceptance != Acceptance::Insert {
+        body["duplicate"] = json!(accepted.acceptance == Acceptance::Duplicate);
+    }
+    if accepted.is_same_action {
+        body["alias_of"] = json!(row.client_message_id);
+    }
+    if let Some(alias) = &accepted.alias {
+        body["client_message_id"] = json!(alias);
+    }
+    (status, body)
+}
+
+fn time(time: Option<Timestamp>) -> Value {
+    time.map_or(Value::Null, |time| json!(time.to_string()))
+}
+
+/// A receipt.
+pub(crate) fn receipt(row: &Row) -> Value {
+    let mut body = json!({
+        "id": row.id,
+        "client_message_id": row.client_message_id,
+        "client_tx_id": row.client_tx_id,
+        "status": row.status.name(),
+        "lane": row.lane,
+        "principal": row.principal,
+        "logical_key": row.logical_key,
+        "method": row.method,
+        "url": row.url,
+        "request_fingerprint": prefix(&row.fingerprint),
+        "client_generated_at": row.client_generated_at.to_string(),
+        "enqueued_at": row.enqueued_at.to_string(),
+        "attempts": row.attempts,
+        "first_attempt_at": time(row.first_attempt_at),
+        "next_attempt_at": time((row.status == Status::Pending).then_some(row.next_attempt_at)),
+        "last_error": row.last_error,
+        "held_for": row.held_for.map(semel_delivery::message::HeldFor::name),
+        "response": row.answer.as_ref().map(response),
+        "delivered_at": time(row.delivered_at),
+        "broker_message_id": row.broker_message_id,
+        "history_id": row.history_id,
+        "aborted_at": time(row.aborted_at),
+        "aborted_by": row.aborted_by,
+        "superseded_by": row.superseded_by_id,
+        "superseded_by_row": row.superseded_by,
+        "supersedes": row.supersedes_id,
+        "possibly_delivered": row.is_possibly_delivered(),
+        "possibly_repeated": row.is_possibly_repeated(),
+    });
+    for (name, value) in &row.ids {
+        if body.get(name).is_none() {
+            body[name] = json!(value);
+        }
+    }
+    body
+}
+
+fn response(answer: &Answer) -> Value {
+    let mut headers = Map::new();
+    for (name, value) in &answer.headers {
+        let joined = match headers.get(name).and_then(Value::as_str) {
+            Some(before) => format!("{before}, {value}"),
+            None => value.clone(),
+        };
+        headers.insert(name.clone(), json!(joined));
+    }
+    let mut told = json!({"status": answer.status, "headers": headers});
+    let is_json = answer.header("content-type").is_some_and(|kind| kind.contains("json"));
+    let parsed = is_json.then(|| serde_json::from_slice(&answer.body).ok()).flatten();
+    match (parsed, std::str::from_utf8(&answer.body)) {
+        (Some(value), _) => told["body"] = value,
+        (None, Ok(text)) => told["body"] = json!(text),
+        (None, Err(_)) => {
+            told["body_base64"] = json!(base64::engine::general_purpose::STANDARD.encode(&answer.body));
+        }
+    }
+    told
+}
+
+/// One line of a message's log.
+pub(crate) fn attempt(attempt: &Attempt) -> Value {
+    json!({
+        "number": attempt.number,
+        "started_at": attempt.started_at.to_string(),
+        "ended_at": time(attempt.ended_at),
+        "outcome": attempt.outcome.as_deref().unwrap_or(if attempt.ended_at.is_none() { "unfinished" } else { "" }),
+        "status": attempt.status,
+        "error": attempt.error,
+    })
+}
+
+/// One event.
+pub(crate) fn event(event: &Event) -> Value {
+    json!({
+        "number": event.number,
+        "at": event.at.to_string(),
+        "kind": event.kind,
+        "id": event.row_id,
+        "client_message_id": event.client_message_id,
+        "lane": event.lane,
+        "detail": event.detail,
+    })
+}
+
+/// One lane.
+pub(crate) fn lane(lane: &LaneState) -> Value {
+    json!({
+        "lane": lane.lane,
+        "paused": lane.is_paused,
+        "blocked_by": lane.blocked_by,
+        "depth": lane.depth,
+    })
+}

@@ -1,0 +1,368 @@
+//! The outbox's HTTP surface. The daemon serves it behind its door; the command line calls it without one, where no
+//! daemon runs.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
+use axum::http::{HeaderMap, Response, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::IntoResponse;
+use axum::response::sse::{self, KeepAlive, Sse};
+use axum::routing::{get, post};
+use base64::Engine as _;
+use semel_delivery::credentials::{Credential, Wallet};
+use semel_delivery::store::{Filter, Find, LaneState};
+use semel_delivery::url::Target;
+use semel_delivery::{NewBody, Outbox, OutboxError, Requeue, Row, Status};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::answer::{self, failed, json_answer, refusal};
+use super::{envelope, openapi};
+
+/// Successors and predecessors that a receipt names.
+const CHAIN_MAX: usize = 1000;
+/// Events that are read at once.
+const EVENTS_MAX: u32 = 500;
+/// How much, and how long, of a body that is too large is read before the answer.
+const DRAIN_BYTES_MAX: usize = 16 << 20;
+const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// What the handlers work on.
+#[derive(Clone)]
+pub(crate) struct Api {
+    pub(crate) outbox: Outbox,
+    pub(crate) wallet: Arc<Wallet>,
+}
+
+type Answered = Result<Response<Body>, Response<Body>>;
+
+/// The routes.
+pub(crate) fn router(api: Api) -> Router {
+    let body_max = api.outbox.settings().payload_bytes_max * 2 + (64 << 10);
+    Router::new()
+        .route("/v1/send", post(send))
+        .route("/v1/messages", get(list))
+        .route("/v1/messages/{id}", get(show))
+        .route("/v1/messages/{id}/requeue", post(requeue))
+        .route("/v1/messages/{id}/abort", post(abort))
+        .route("/v1/events", get(events))
+        .route("/v1/lanes", get(lanes))
+        .route("/v1/lanes/{lane}/pause", post(pause))
+        .route("/v1/lanes/{lane}/resume", post(resume))
+        .route("/v1/credentials", post(credentials))
+        .route("/v1/openapi.json", get(openapi::document))
+        .route("/openapi.json", get(openapi::document))
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(healthz))
+        .fallback(|| async {
+            refusal(StatusCode::NOT_FOUND, "not-found", "there is nothing here; see /v1/openapi.json")
+        })
+        .layer(DefaultBodyLimit::max(body_max))
+        .layer(middleware::from_fn(json_only))
+        .layer(middleware::from_fn_with_state(body_max, bounded))
+        .with_state(api)
+}
+
+/// Refuses a body that says that it is too large. What the caller is writing is read first, within bounds: a caller that is
+/// cut off while it writes does not see the answer.
+async fn bounded(State(body_max): State<usize>, request: Request, next: Next) -> Response<Body> {
+    let length = request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+    if length.and_then(|length| length.parse().ok()).is_some_and(|length: usize| length > body_max) {
+        let drained = axum::body::to_bytes(request.into_body(), DRAIN_BYTES_MAX);
+        // Whether it all came does not matter.
+        let _ = tokio::time::timeout(DRAIN_TIME_MAX, drained).await;
+        return too_large();
+    }
+    next.run(request).await
+}
+
+fn too_large() -> Response<Body> {
+    refusal(StatusCode::PAYLOAD_TOO_LARGE, "too-large", "the envelope is larger than a message may be")
+}
+
+/// A body is JSON and says so: a form in a browser cannot say that.
+async fn json_only(request: Request, next: Next) -> Response<Body> {
+    let headers = request.headers();
+    let is_empty = !headers.contains_key(header::TRANSFER_ENCODING)
+        && headers.get(header::CONTENT_LENGTH).is_none_or(|length| length == "0");
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let is_json =
+        kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"));
+    if !is_empty && !is_json {
+        let message = "send JSON, with Content-Type: application/json";
+        return refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE, "not-json", message);
+    }
+    next.run(request).await
+}
+
+type BodyRead = Result<Bytes, axum::extract::rejection::BytesRejection>;
+
+fn whole(body: BodyRead) -> Result<Bytes, Response<Body>> {
+    body.map_err(|error| match error.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => too_large(),
+        _ => refusal(StatusCode::BAD_REQUEST, "malformed", &error.body_text()),
+    })
+}
+
+fn parsed<T: for<'a> Deserialize<'a> + Default>(body: &Bytes) -> Result<T, Response<Body>> {
+    if body.is_empty() {
+        return Ok(T::default());
+    }
+    let malformed =
+        |error: serde_json::Error| refusal(StatusCode::BAD_REQUEST, "malformed", &error.to_string());
+    serde_json::from_slice(body).map_err(malformed)
+}
+
+async fn send(State(api): State<Api>, headers: HeaderMap, body: BodyRead) -> Answered {
+    let enqueue = envelope::read(&whole(body)?).map_err(|refused| failed(&OutboxError::Refused(refused)))?;
+    let accepted = api.outbox.enqueue(enqueue).await.map_err(|error| failed(&error))?;
+    let (mut status, mut body) = answer::accepted(&accepted);
+    let wait = wanted_wait(&headers);
+    let is_live = accepted.receipt.status.is_live();
+    if let Some(wait) = wait.filter(|_| is_live) {
+        let row = api.outbox.wait(accepted.receipt.id, wait).await.map_err(|error| failed(&error))?;
+        if let Some(row) = row.filter(|row| !row.status.is_live()) {
+            (status, body) = (StatusCode::OK, answer::receipt(&row));
+        }
+    }
+    let mut response = json_answer(status, &body);
+    let place = format!("/v1/messages/{}", semel_delivery::url::encoded(&accepted.receipt.client_message_id));
+    if let Ok(place) = place.parse() {
+        response.headers_mut().insert(header::LOCATION, place);
+    }
+    if let Some(applied) = wait.and_then(|wait| format!("wait={}", wait.as_secs()).parse().ok()) {
+        response.headers_mut().insert("preference-applied", applied);
+    }
+    Ok(response)
+}
+
+/// `Prefer: wait=N`.
+fn wanted_wait(headers: &HeaderMap) -> Option<Duration> {
+    let values = headers.get_all("prefer").iter().filter_map(|value| value.to_str().ok());
+    let mut preferences = values.flat_map(|value| value.split([',', ';']));
+    let seconds = preferences.find_map(|preference| preference.trim().strip_prefix("wait="))?;
+    seconds.trim_matches('"').parse().ok().map(Duration::from_secs)
+}
+
+#[derive(Deserialize)]
+struct Wanted {
+    status: Option<String>,
+    lane: Option<String>,
+    limit: Option<u32>,
+    after: Option<i64>,
+}
+
+async fn list(
+    State(api): State<Api>,
+    wanted: Result<Query<Wanted>, axum::extract::rejection::QueryRejection>,
+) -> Answered {
+    let malformed = |why: &str| refusal(StatusCode::BAD_REQUEST, "malformed", why);
+    let Query(wanted) = wanted.map_err(|error| malformed(&error.body_text()))?;
+    let status = match wanted.status.as_deref().filter(|status| !status.is_empty()) {
+        None => None,
+        Some(name) => Some(Status::parse(name).ok_or_else(|| malformed("there is no such status"))?),
+    };
+    let limit = wanted.limit.unwrap_or(100).clamp(1, semel_delivery::limits::LIST_ROWS_MAX);
+    let filter = Filter { status, lane: wanted.lane, after: wanted.after.unwrap_or(0), limit };
+    let rows = api.outbox.list(filter).await.map_err(|error| failed(&error))?;
+    let is_full = rows.len() == limit as usize;
+    let next = rows.last().filter(|_| is_full).map(|row| row.id);
+    let messages: Vec<Value> = rows.iter().map(answer::receipt).collect();
+    Ok(json_answer(StatusCode::OK, &json!({"messages": messages, "next_after": next})))
+}
+
+async fn show(State(api): State<Api>, Path(id): Path<String>) -> Answered {
+    let row = api.outbox.named(&id).await.map_err(|error| failed(&error))?;
+    let mut body = answer::receipt(&row);
+    if row.client_message_id != id && row.id.to_string() != id {
+        body["alias_of"] = json!(row.client_message_id);
+    }
+    let log = api.outbox.attempts(row.id).await.map_err(|error| failed(&error))?;
+    body["log"] = log.iter().map(answer::attempt).collect();
+    body["chain"] = chain(&api.outbox, &row).await.map_err(|error| failed(&error))?;
+    Ok(json_answer(StatusCode::OK, &body))
+}
+
+/// A message, what it took the place of and what took its place, oldest first.
+async fn chain(outbox: &Outbox, row: &Row) -> Result<Value, OutboxError> {
+    let mut chain = std::collections::VecDeque::from([row.clone()]);
+    while let Some(before) = chain.front().and_then(|row| row.supersedes).filter(|_| chain.len() < CHAIN_MAX)
+    {
+        let Some(row) = outbox.found(Find::Row(before)).await? else { break };
+        chain.push_front(row);
+    }
+    while let Some(after) = chain.back().and_then(|row| row.superseded_by).filter(|_| chain.len() < CHAIN_MAX)
+    {
+        let Some(row) = outbox.found(Find::Row(after)).await? else { break };
+        chain.push_back(row);
+    }
+    let link = |row: &Row| {
+        json!({
+            "id": row.id,
+            "client_message_id": row.client_message_id,
+            "status": row.status.name(),
+            "possibly_delivered": row.is_possibly_delivered(),
+        })
+    };
+    Ok(chain.iter().map(link).collect())
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct RequeueAsked {
+    new_client_id: Option<String>,
+    auto: bool,
+    patch_body_base64: Option<String>,
+    force: bool,
+}
+
+async fn requeue(State(api): State<Api>, Path(id): Path<String>, body: BodyRead) -> Answered {
+    let asked: RequeueAsked = parsed(&whole(body)?)?;
+    let malformed = |why: &str| refusal(StatusCode::BAD_REQUEST, "malformed", why);
+    if asked.auto && asked.new_client_id.is_some() {
+        return Err(malformed("give new_client_id or auto, not both"));
+    }
+    if asked
+        .new_client_id
+        .as_deref()
+        .is_some_and(|id| id.is_empty() || id.len() > 255 || !id.bytes().all(|b| b.is_ascii_graphic()))
+    {
+        return Err(malformed("new_client_id must have 1 to 255 printable characters"));
+    }
+    let body = match asked.patch_body_base64 {
+        None => NewBody::Same,
+        Some(encoded) => {
+            let bytes = base64::engine::general_purpose::STANDARD.decode(encoded);
+            NewBody::Patched(bytes.map_err(|error| malformed(&format!("patch_body_base64: {error}")))?)
+        }
+    };
+    let row = api.outbox.named(&id).await.map_err(|error| failed(&error))?;
+    let how = Requeue { new_client_id: asked.new_client_id, body, force: asked.force };
+    let done = api.outbox.requeue(&row, how).await.map_err(|error| failed(&error))?;
+    let body = json!({
+        "old": answer::receipt(&done.old),
+        "new": answer::receipt(&done.new),
+        "sealed": done.is_sealed,
+        "possibly_delivered": done.old.is_possibly_delivered(),
+    });
+    Ok(json_answer(StatusCode::OK, &body))
+}
+
+async fn abort(State(api): State<Api>, Path(id): Path<String>) -> Answered {
+    let row = api.outbox.named(&id).await.map_err(|error| failed(&error))?;
+    let row = api.outbox.abort(row.id, "aborted by an operator").await.map_err(|error| failed(&error))?;
+    Ok(json_answer(StatusCode::OK, &answer::receipt(&row)))
+}
+
+async fn lanes(State(api): State<Api>) -> Answered {
+    let lanes = api.outbox.lanes().await.map_err(|error| failed(&error))?;
+    let lanes: Vec<Value> = lanes.iter().map(answer::lane).collect();
+    Ok(json_answer(StatusCode::OK, &json!({"lanes": lanes})))
+}
+
+async fn pause(State(api): State<Api>, Path(lane): Path<String>) -> Answered {
+    api.outbox.pause(&lane).await.map_err(|error| failed(&error))?;
+    lane_now(&api, lane).await
+}
+
+async fn resume(State(api): State<Api>, Path(lane): Path<String>) -> Answered {
+    api.outbox.resume(&lane).await.map_err(|error| failed(&error))?;
+    lane_now(&api, lane).await
+}
+
+async fn lane_now(api: &Api, lane: String) -> Answered {
+    let lanes = api.outbox.lanes().await.map_err(|error| failed(&error))?;
+    let empty = LaneState { lane: lane.clone(), is_paused: false, blocked_by: None, depth: 0 };
+    let state = lanes.into_iter().find(|state| state.lane == lane).unwrap_or(empty);
+    Ok(json_answer(StatusCode::OK, &answer::lane(&state)))
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Given {
+    principal: Option<String>,
+    origin: Option<String>,
+    headers: std::collections::BTreeMap<String, String>,
+}
+
+async fn credentials(State(api): State<Api>, body: BodyRead) -> Answered {
+    let given: Given = parsed(&whole(body)?)?;
+    let malformed = |why: &str| refusal(StatusCode::BAD_REQUEST, "malformed", why);
+    let origin = match given.origin {
+        Some(origin) => {
+            Target::absolute(&origin).map_err(|error| malformed(&format!("origin: {error}")))?.origin
+        }
+        None => match &api.outbox.settings().upstream {
+            Some(upstream) => upstream.origin.clone(),
+            None => return Err(malformed("say for which origin: a credential is sent nowhere else")),
+        },
+    };
+    for (name, value) in &given.headers {
+        let is_good = axum::http::HeaderName::from_bytes(name.as_bytes()).is_ok()
+            && axum::http::HeaderValue::from_str(value).is_ok();
+        if !is_good {
+            return Err(malformed("headers: a name or value cannot be sent"));
+        }
+    }
+    let principal = given.principal.unwrap_or_else(|| "default".to_owned());
+    api.wallet.give(&principal, &origin, Credential { headers: given.headers.into_iter().collect() });
+    api.outbox.refreshed(&principal).await.map_err(|error| failed(&error))?;
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    Ok(response)
+}
+
+#[derive(Deserialize)]
+struct From {
+    after: Option<i64>,
+}
+
+/// Events as they happen, from after `Last-Event-ID` or `?after=` on.
+async fn events(State(api): State<Api>, Query(from): Query<From>, headers: HeaderMap) -> Response<Body> {
+    let last =
+        headers.get("last-event-id").and_then(|value| value.to_str().ok()).and_then(|text| text.parse().ok());
+    let watch = api.outbox.watch();
+    let after = last.or(from.after).unwrap_or_else(|| *watch.borrow());
+    let state = (api.outbox, watch, after, std::collections::VecDeque::new());
+    let stream =
+        futures_util::stream::unfold(state, |(outbox, mut watch, mut after, mut ready)| async move {
+            loop {
+                if let Some(event) = ready.pop_front() {
+                    return Some((Ok::<sse::Event, Infallible>(event), (outbox, watch, after, ready)));
+                }
+                // Marked as seen before the look, so that an event in between wakes us.
+                watch.mark_unchanged();
+                let Ok((found, first)) = outbox.events(after, EVENTS_MAX).await else { return None };
+                if after > 0 && after + 1 < first {
+                    let gap = json!({"from": after + 1, "to": first - 1});
+                    ready.push_back(sse::Event::default().event("gap").data(gap.to_string()));
+                }
+                for event in &found {
+                    after = event.number;
+                    let data = answer::event(event).to_string();
+                    ready.push_back(
+                        sse::Event::default().id(after.to_string()).event(event.kind.as_str()).data(data),
+                    );
+                }
+                if ready.is_empty() && watch.changed().await.is_err() {
+                    return None;
+                }
+            }
+        });
+    Sse::new(stream).keep_alive(KeepAlive::new().interval(Duration::from_secs(15))).into_response()
+}
+
+async fn metrics(State(api): State<Api>) -> Answered {
+    let text = api.outbox.metrics().await.map_err(|error| failed(&error))?;
+    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response())
+}
+
+async fn healthz(State(api): State<Api>) -> Answered {
+    api.outbox.found(Find::Row(0)).await.map_err(|error| failed(&error))?;
+    Ok("ok\n".into_response())
+}

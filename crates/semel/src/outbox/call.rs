@@ -1,0 +1,154 @@
+//! How a command reaches the outbox: the daemon that owns the file, by the address in the file's lock; or the file itself.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::{Request, header};
+use http_body_util::{BodyExt, Limited};
+use hyper_util::rt::TokioIo;
+use semel_delivery::credentials::Wallet;
+use semel_delivery::url::Target;
+use semel_delivery::{Outbox, OutboxError, Settings};
+use semel_store::sqlite::OpenError;
+use serde_json::Value;
+use tokio::net::{TcpStream, UnixStream};
+use tower::ServiceExt as _;
+
+use super::Which;
+use super::api::{Api, router};
+use crate::exit::{Exit, Stop};
+use crate::serve::outbox::config::store_path;
+
+/// Largest answer that is read.
+const ANSWER_BYTES_MAX: usize = 256 << 20;
+
+/// What is asked.
+pub(crate) struct Call {
+    method: &'static str,
+    path: String,
+    body: Vec<u8>,
+    prefer: Option<String>,
+}
+
+impl Call {
+    pub(crate) fn get(path: String) -> Self {
+        Self { method: "GET", path, body: Vec::new(), prefer: None }
+    }
+
+    pub(crate) fn post(path: String, body: &Value) -> Self {
+        let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
+        Self { method: "POST", path, body, prefer: None }
+    }
+
+    pub(crate) fn text(path: String, body: String, prefer: Option<String>) -> Self {
+        Self { method: "POST", path, body: body.into_bytes(), prefer }
+    }
+
+    fn request(self, host: &str, token: Option<&str>) -> Result<Request<Body>, Stop> {
+        let mut request = Request::builder().method(self.method).uri(self.path).header(header::HOST, host);
+        if !self.body.is_empty() {
+            request = request
+                .header(header::CONTENT_TYPE, "application/json")
+                .header(header::CONTENT_LENGTH, self.body.len());
+        }
+        if let Some(prefer) = self.prefer {
+            request = request.header("prefer", prefer);
+        }
+        if let Some(token) = token {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        request.body(Body::from(self.body)).map_err(|error| Stop::new(Exit::Usage, error.to_string()))
+    }
+}
+
+/// Who answers.
+pub(crate) enum Caller {
+    /// The daemon on a socket.
+    Unix(PathBuf),
+    /// The daemon on TCP.
+    Tcp(String, Option<String>),
+    /// Nobody: the file itself.
+    File(Box<Api>),
+}
+
+impl Caller {
+    /// Finds the daemon, or opens the file.
+    pub(crate) async fn find(which: &Which, upstream: Option<&str>) -> Result<Self, Stop> {
+        let store = which.store.as_deref().unwrap_or("sqlite:outbox.db");
+        let path = store_path(store).map_err(|error| Stop::new(Exit::Usage, format!("--store: {error}")))?;
+        let wallet = Arc::new(Wallet::default());
+        let upstream = upstream.map(Target::absolute).transpose();
+        let settings = Settings {
+            upstream: upstream.map_err(|error| Stop::new(Exit::Usage, format!("--upstream: {error}")))?,
+            credentials: Arc::clone(&wallet) as _,
+            ..Settings::default()
+        };
+        match Outbox::open(&path, settings).await {
+            Ok(outbox) => Ok(Caller::File(Box::new(Api { outbox, wallet }))),
+            Err(OutboxError::Open(OpenError::Locked { lock_file, .. })) => Self::daemon(&lock_file, which),
+            Err(error) => Err(Stop::new(Exit::Io, format!("{error} ({})", path.display()))),
+        }
+    }
+
+    fn daemon(lock_file: &Path, which: &Which) -> Result<Self, Stop> {
+        let away = |why: String| Stop::new(Exit::Unreachable, why);
+        let text = std::fs::read_to_string(lock_file)
+            .map_err(|error| away(format!("failed to read {}: {error}", lock_file.display())))?;
+        let mut lines = text.lines().skip(1);
+        let address = lines.next().unwrap_or_default();
+        if let Some(path) = address.strip_prefix("unix:") {
+            return Ok(Caller::Unix(PathBuf::from(path)));
+        }
+        let Some(host) = address.strip_prefix("http://") else {
+            return Err(away(format!("{} is locked by a process that is no outbox", lock_file.display())));
+        };
+        let told = lines.next().filter(|path| !path.is_empty()).map(PathBuf::from);
+        let token = which.token_file.clone().or(told).map(|path| {
+            std::fs::read_to_string(&path).map(|text| text.trim().to_owned()).map_err(|error| {
+                Stop::new(Exit::Refused, format!("the token in {}: {error}", path.display()))
+            })
+        });
+        Ok(Caller::Tcp(host.to_owned(), token.transpose()?))
+    }
+
+    /// Whether a daemon answers, which sends what is queued.
+    pub(crate) fn is_daemon(&self) -> bool {
+        !matches!(self, Caller::File(_))
+    }
+
+    /// Asks; answers with the status and the JSON.
+    pub(crate) async fn call(&self, call: Call) -> Result<(u16, Value), Stop> {
+        let away = |error: &dyn std::fmt::Display| {
+            Stop::new(Exit::Unreachable, format!("the outbox does not answer: {error}"))
+        };
+        let response = match self {
+            Caller::File(api) => {
+                let request = call.request("outbox", None)?;
+                router((**api).clone()).oneshot(request).await.map_err(|error| away(&error))?
+            }
+            Caller::Unix(path) => {
+                let stream = UnixStream::connect(path).await.map_err(|error| away(&error))?;
+                exchange(stream, call.request("outbox", None)?).await.map_err(|error| away(&error))?
+            }
+            Caller::Tcp(host, token) => {
+                let stream = TcpStream::connect(host).await.map_err(|error| away(&error))?;
+                exchange(stream, call.request(host, token.as_deref())?).await.map_err(|error| away(&error))?
+            }
+        };
+        let status = response.status().as_u16();
+        let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
+        let body = body.map_err(|error| away(&error))?.to_bytes();
+        Ok((status, serde_json::from_slice(&body).unwrap_or(Value::Null)))
+    }
+}
+
+async fn exchange<S>(stream: S, request: Request<Body>) -> hyper::Result<axum::http::Response<Body>>
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
+{
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    let response = sender.send_request(request).await?;
+    Ok(response.map(Body::new))
+}

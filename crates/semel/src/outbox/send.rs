@@ -1,0 +1,124 @@
+//! `semel outbox send`: a request as one would write it for curl.
+
+use serde_json::{Map, Value, json};
+
+use super::call::{Call, Caller};
+use super::{Which, refused, show};
+use crate::exit::{Exit, Stop};
+
+/// Put a request into the outbox; takes curl's -X, -H and -d.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Absolute, or a path under the outbox's upstream.
+    #[arg(value_name = "URL")]
+    url: String,
+    /// The method. [default: GET, or POST with -d]
+    #[arg(short = 'X', long = "request", value_name = "METHOD")]
+    method: Option<String>,
+    /// A header, as `Name: value`.
+    #[arg(short = 'H', long = "header", value_name = "HEADER")]
+    headers: Vec<String>,
+    /// The body, or @FILE; JSON is sent as such, anything else as a form unless a Content-Type says otherwise.
+    #[arg(short = 'd', long = "data", value_name = "DATA")]
+    data: Vec<String>,
+    /// The message's id, which is also the idempotency key; without one, it is minted.
+    #[arg(long, value_name = "ID")]
+    id: Option<String>,
+    /// The queue: one message at a time, in order.
+    #[arg(long, value_name = "LANE")]
+    lane: Option<String>,
+    /// On whose behalf it is sent.
+    #[arg(long, value_name = "NAME")]
+    principal: Option<String>,
+    /// The action that it stands for: while one waits, a second one is the same.
+    #[arg(long, value_name = "KEY")]
+    logical_key: Option<String>,
+    /// A profile other than the outbox's.
+    #[arg(long, value_name = "NAME")]
+    profile: Option<String>,
+    /// Wait so many seconds for the delivery.
+    #[arg(long, value_name = "SECONDS")]
+    wait: Option<u64>,
+    /// Where a path leads, when no daemon runs.
+    #[arg(long, value_name = "URL")]
+    upstream: Option<String>,
+    #[command(flatten)]
+    which: Which,
+}
+
+pub(super) async fn run(args: &Args) -> Result<Exit, Stop> {
+    let envelope = envelope(args)?;
+    let caller = Caller::find(&args.which, args.upstream.as_deref()).await?;
+    let prefer = args.wait.map(|seconds| format!("wait={seconds}"));
+    let (status, told) = caller.call(Call::text("/v1/send".to_owned(), envelope, prefer)).await?;
+    if !(200..300).contains(&status) {
+        if args.which.json {
+            show::print(true, &told, show::line)?;
+        }
+        return Err(refused(status, &told));
+    }
+    if !caller.is_daemon() {
+        eprintln!("semel: no daemon owns this outbox: it is queued, and `semel serve outbox` sends it");
+    }
+    show::print(args.which.json, &told, show::line)?;
+    Ok(match told["status"].as_str() {
+        Some("dead" | "aborted") => Exit::Found,
+        _ => Exit::Success,
+    })
+}
+
+/// The body of `POST /v1/send`. A JSON body goes in as it was written, byte for byte.
+fn envelope(args: &Args) -> Result<String, Stop> {
+    let usage = |message: String| Stop::new(Exit::Usage, message);
+    let mut headers = Map::new();
+    for line in &args.headers {
+        let (name, value) =
+            line.split_once(':').ok_or_else(|| usage(format!("-H {line:?}: expected Name: value")))?;
+        let name = name.trim().to_owned();
+        match headers.get_mut(&name) {
+            Some(Value::Array(values)) => values.push(json!(value.trim())),
+            Some(_) | None => {
+                headers.insert(name, json!([value.trim()]));
+            }
+        }
+    }
+    let mut parts = Vec::new();
+    for data in &args.data {
+        parts.push(match data.strip_prefix('@') {
+            Some(path) => std::fs::read_to_string(path)
+                .map_err(|error| Stop::new(Exit::Io, format!("failed to read {path}: {error}")))?,
+            None => data.clone(),
+        });
+    }
+    let data = (!parts.is_empty()).then(|| parts.join("&"));
+    let has_type = headers.keys().any(|name| name.eq_ignore_ascii_case("content-type"));
+    let is_json = data
+        .as_deref()
+        .is_some_and(|data| serde_json::from_str::<&serde_json::value::RawValue>(data).is_ok());
+    if data.is_some() && !has_type {
+        let usual = if is_json { "application/json" } else { "application/x-www-form-urlencoded" };
+        headers.insert("content-type".to_owned(), json!(usual));
+    }
+    let method = args.method.as_deref().unwrap_or(if data.is_some() { "POST" } else { "GET" });
+    let mut request = json!({"method": method, "url": args.url, "headers": headers}).to_string();
+    if let Some(data) = data {
+        request.pop();
+        let body = if is_json { data } else { json!(data).to_string() };
+        request.push_str(&format!(",\"{}\":{body}}}", if is_json { "body" } else { "body_text" }));
+    }
+    let mut text = format!("{{\"request\":{request}");
+    let fields = [
+        ("client_message_id", &args.id),
+        ("lane", &args.lane),
+        ("principal", &args.principal),
+        ("logical_key", &args.logical_key),
+        ("profile", &args.profile),
+    ];
+    for (name, value) in fields {
+        if let Some(value) = value {
+            text.push_str(&format!(",\"{name}\":{}", json!(value)));
+        }
+    }
+    text.push('}');
+    Ok(text)
+}

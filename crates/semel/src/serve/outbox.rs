@@ -1,0 +1,212 @@
+//! `semel serve outbox`: the outbox as a daemon. Opens the file, shuts the door behind it, sends until it is told to end.
+
+pub(crate) mod config;
+mod door;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use semel_contract::time::format_duration;
+use semel_delivery::Outbox;
+use semel_delivery::store::Find;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+use self::config::{Config, Listen};
+use self::door::{OwnSocket, Ticket, guarded, own_hosts, token};
+use super::notify;
+use crate::exit::{Exit, Stop};
+use crate::outbox::api::{Api, router};
+use crate::{logging, output_failed};
+
+/// How long attempts may go on after the end was asked for.
+const DRAIN: Duration = Duration::from_secs(10);
+/// How often the store is asked whether it still answers.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// Run the outbox: a durable local queue that delivers in order, once.
+#[derive(Debug, Clone, clap::Args)]
+#[command(
+    after_help = "A message is on disk before its 202. Each attempt carries the message's id as its idempotency \
+key.\nSignals: TERM and INT end it once what runs has ended, at most 10 s later; what is left is sent again by the next \
+start, with the same key."
+)]
+pub(crate) struct Args {
+    /// Where messages are kept: sqlite:PATH, a file of its own. [default: sqlite:outbox.db]
+    #[arg(long, value_name = "URL")]
+    pub(crate) store: Option<String>,
+    /// Where callers connect: unix:PATH, or ADDRESS:PORT with a token. [default: unix:STORE.d/outbox.sock]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) listen: Option<String>,
+    /// The token that callers on TCP must send.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// Where messages with a path for an address are sent, such as http://127.0.0.1:7400.
+    #[arg(long, value_name = "URL")]
+    pub(crate) upstream: Option<String>,
+    /// How answers are read and attempts timed: ietf, walker, scores, feed, mesh, … [default: ietf]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) profile: Option<String>,
+    /// The age at which a message is given up, such as 6d; below the time for which servers know a key again.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) max_age: Option<String>,
+    /// Take the risk of a max age at which the server may have forgotten the key.
+    #[arg(long)]
+    pub(crate) unsafe_max_age: bool,
+    /// What a lane does whose head was given up: skip or block. [default: skip]
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) head: Option<String>,
+    /// Lanes that are sent from at once. [default: 32]
+    #[arg(long, value_name = "N")]
+    pub(crate) parallel: Option<usize>,
+    /// How long one attempt may take. [default: 30s]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) attempt_timeout: Option<String>,
+    /// Messages that may wait. [default: 1000000]
+    #[arg(long, value_name = "N")]
+    pub(crate) max_rows: Option<u64>,
+    /// Bytes of bodies that may wait. [default: 1073741824]
+    #[arg(long, value_name = "N")]
+    pub(crate) max_bytes: Option<u64>,
+    /// Largest body of one message. [default: 1048576]
+    #[arg(long, value_name = "N")]
+    pub(crate) max_body: Option<usize>,
+    /// How long bodies of finished messages are kept; ids are kept for ever. [default: 7d]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) keep: Option<String>,
+    /// A credential for an origin, by default the upstream's: [ORIGIN=]file:PATH or [ORIGIN=]command:COMMAND.
+    #[arg(long, value_name = "PLACE")]
+    pub(crate) credential: Vec<String>,
+    /// Another name by which callers on TCP may call the outbox.
+    #[arg(long, value_name = "HOST")]
+    pub(crate) allow_host: Vec<String>,
+    /// The configuration, whose table [outbox] counts; without one, what SEMEL_CONFIG names, or ./semel.toml.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
+    logging::start();
+    let config = Config::load(args)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Stop::new(Exit::Io, format!("failed to start: {error}")))?;
+    let ended = runtime.block_on(serve(config));
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    ended
+}
+
+/// A door that is open.
+enum Door {
+    Unix(OwnSocket),
+    Tcp(TcpListener, Ticket),
+}
+
+async fn open_door(config: &Config) -> Result<(Door, String), Stop> {
+    match &config.listen {
+        Listen::Unix(path) => Ok((Door::Unix(OwnSocket::bind(path)?), format!("unix:{}", path.display()))),
+        Listen::Tcp(address) => {
+            let file = config.token_file.as_deref().ok_or_else(|| {
+                Stop::new(
+                    Exit::Usage,
+                    "on TCP every local user could connect: give --token-file FILE, or --listen unix:PATH",
+                )
+            })?;
+            let token = token(file)?;
+            let failed = |error| Stop::new(Exit::Io, format!("failed to listen on {address}: {error}"));
+            let listener = TcpListener::bind(address).await.map_err(failed)?;
+            let bound = listener.local_addr().map_err(failed)?;
+            let hosts = own_hosts(bound)
+                .into_iter()
+                .chain(config.allow_hosts.iter().map(|host| host.to_ascii_lowercase()));
+            Ok((Door::Tcp(listener, Ticket { token, hosts: hosts.collect() }), format!("http://{bound}")))
+        }
+    }
+}
+
+async fn serve(config: Config) -> Result<Exit, Stop> {
+    let outbox = Outbox::open(&config.store, config.settings.clone())
+        .await
+        .map_err(|error| Stop::new(Exit::Io, format!("{error} ({})", config.store.display())))?;
+    let (door, address) = open_door(&config).await?;
+    note_address(&outbox, &address, &config);
+    let failed = |error: std::io::Error| Stop::new(Exit::Io, format!("failed to listen to signals: {error}"));
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    let mut hang_up = signal(SignalKind::hangup()).map_err(failed)?;
+    let sending = outbox.start();
+    let routes = router(Api { outbox: outbox.clone(), wallet: config.wallet.clone() });
+    let callers = match door {
+        Door::Unix(socket) => tokio::spawn(async move { axum::serve(socket, guarded(routes, None)).await }),
+        Door::Tcp(listener, ticket) => {
+            tokio::spawn(async move { axum::serve(listener, guarded(routes, Some(ticket))).await })
+        }
+    };
+    let text = announcement(&config, &address);
+    std::io::stdout().write_all(text.as_bytes()).map_err(|error| output_failed(&error))?;
+    let _ = std::io::stdout().flush();
+    notify::tell(notify::READY);
+
+    let ended = loop {
+        tokio::select! {
+            _ = terminate.recv() => break Ok(Exit::Success),
+            _ = interrupt.recv() => break Ok(Exit::Success),
+            _ = hang_up.recv() => tracing::info!("credentials are read for each attempt; start anew for other settings"),
+            () = tokio::time::sleep(LOOK_EVERY) => {
+                if let Err(error) = outbox.found(Find::Row(0)).await {
+                    // A store that cannot be relied on is read anew by the next start.
+                    break Err(Stop::new(Exit::Io, error.to_string()));
+                }
+            }
+        }
+    };
+    notify::tell(notify::STOPPING);
+    callers.abort();
+    tokio::select! {
+        () = sending.stop(DRAIN) => {}
+        _ = terminate.recv() => tracing::warn!("ended at once by a second signal"),
+        _ = interrupt.recv() => tracing::warn!("ended at once by a second signal"),
+    }
+    ended
+}
+
+/// Where the command line finds the process that owns a file: the second line of its lock file; the third names the file
+/// of the token.
+fn note_address(outbox: &Outbox, address: &str, config: &Config) {
+    let Some(path) = outbox.lock_file() else { return };
+    let token = config.token_file.as_ref().and_then(|path| path.canonicalize().ok());
+    let token = token.map(|path| path.display().to_string()).unwrap_or_default();
+    let address = match address.strip_prefix("unix:") {
+        Some(path) => {
+            std::fs::canonicalize(path).map_or(address.to_owned(), |path| format!("unix:{}", path.display()))
+        }
+        None => address.to_owned(),
+    };
+    if let Err(error) = std::fs::write(path, format!("{}\n{address}\n{token}\n", std::process::id())) {
+        tracing::warn!(%error, "failed to write down the address");
+    }
+}
+
+fn announcement(config: &Config, address: &str) -> String {
+    let settings = &config.settings;
+    let mut text = "semel outbox is ready\n".to_owned();
+    let mut line = |name: &str, value: &str| text.push_str(&format!("  {name:<11}{value}\n"));
+    line("listening", address);
+    line("store", &format!("sqlite:{}", config.store.display()));
+    if let Some(upstream) = &settings.upstream {
+        line("upstream", &format!("{}{}", upstream.origin, upstream.path));
+    }
+    let max_age = settings.profile.schedule.max_age.map(format_duration).unwrap_or_default();
+    line("profile", &format!("{}, messages are given up after {max_age}", settings.profile.name));
+    let url = if settings.upstream.is_some() { "/orders" } else { "http://127.0.0.1:3000/orders" };
+    let body = format!("'{{\"request\":{{\"method\":\"POST\",\"url\":\"{url}\",\"body\":{{}}}}}}'");
+    let curl = match &config.listen {
+        Listen::Unix(path) => format!("curl --unix-socket {} http://outbox/v1/send", path.display()),
+        Listen::Tcp(_) => format!("curl {address}/v1/send -H \"Authorization: Bearer $TOKEN\""),
+    };
+    line("try", &format!("{curl} -H 'Content-Type: application/json' -d {body}"));
+    text
+}

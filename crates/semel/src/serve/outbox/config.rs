@@ -1,0 +1,263 @@
+//! What the outbox is told: the table `[outbox]` of the configuration, under the flags.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_contract::json::Pointer;
+use semel_contract::profile::presets;
+use semel_contract::time::parse_duration;
+use semel_delivery::credentials::{Place, Rule, Wallet};
+use semel_delivery::url::Target;
+use semel_delivery::{HeadPolicy, Settings};
+use serde::Deserialize;
+
+use super::Args;
+use crate::exit::{Exit, Stop};
+
+/// `[outbox]`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct File {
+    store: Option<String>,
+    listen: Option<String>,
+    token_file: Option<PathBuf>,
+    upstream: Option<String>,
+    profile: Option<String>,
+    max_age: Option<String>,
+    unsafe_max_age: Option<bool>,
+    head: Option<String>,
+    parallel: Option<usize>,
+    attempt_timeout: Option<String>,
+    max_rows: Option<u64>,
+    max_bytes: Option<u64>,
+    max_body: Option<usize>,
+    keep: Option<String>,
+    allow_hosts: Vec<String>,
+    ids: BTreeMap<String, String>,
+    credential: Vec<CredentialRule>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CredentialRule {
+    principal: Option<String>,
+    origin: Option<String>,
+    #[serde(default = "authorization")]
+    header: String,
+    file: Option<PathBuf>,
+    command: Option<Vec<String>>,
+}
+
+fn authorization() -> String {
+    "Authorization".to_owned()
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Whole {
+    #[serde(default)]
+    outbox: File,
+}
+
+/// Where the door is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Listen {
+    /// A socket in the file system.
+    Unix(PathBuf),
+    /// An address.
+    Tcp(std::net::SocketAddr),
+}
+
+/// What is in force.
+pub(crate) struct Config {
+    pub(crate) store: PathBuf,
+    pub(crate) listen: Listen,
+    pub(crate) token_file: Option<PathBuf>,
+    pub(crate) allow_hosts: Vec<String>,
+    pub(crate) settings: Settings,
+    pub(crate) wallet: Arc<Wallet>,
+}
+
+/// The file that `sqlite:PATH` names.
+pub(crate) fn store_path(store: &str) -> Result<PathBuf, String> {
+    match store.strip_prefix("sqlite:") {
+        Some(path) if !path.is_empty() => Ok(PathBuf::from(path)),
+        _ => Err(format!(
+            "bad store {store:?}: the outbox keeps its messages in a file of its own, sqlite:PATH"
+        )),
+    }
+}
+
+impl Config {
+    /// The file's settings under the flags'.
+    pub(crate) fn load(args: &Args) -> Result<Self, Stop> {
+        let usage =
+            |flag: &'static str| move |error: String| Stop::new(Exit::Usage, format!("{flag}: {error}"));
+        let bad = |error: String| Stop::new(Exit::Config, error);
+        let file = read(args.config.as_deref())?;
+        let store =
+            args.store.clone().or(file.store.clone()).unwrap_or_else(|| "sqlite:outbox.db".to_owned());
+        let store = store_path(&store).map_err(usage("--store"))?;
+        let listen = match args.listen.as_deref().or(file.listen.as_deref()) {
+            Some(text) => listen(text).map_err(usage("--listen"))?,
+            None => Listen::Unix(usual_socket(&store)),
+        };
+        let settings = settings(args, &file).map_err(bad)?;
+        let wallet = Arc::new(Wallet::new(rules(args, &file, settings.upstream.as_ref()).map_err(bad)?));
+        let settings = Settings { credentials: Arc::clone(&wallet) as _, ..settings };
+        settings.check().map_err(bad)?;
+        Ok(Self {
+            store,
+            listen,
+            token_file: args.token_file.clone().or(file.token_file),
+            allow_hosts: args.allow_host.iter().cloned().chain(file.allow_hosts).collect(),
+            settings,
+            wallet,
+        })
+    }
+}
+
+fn read(path: Option<&Path>) -> Result<File, Stop> {
+    let beside = Path::new("semel.toml");
+    let variable = std::env::var_os("SEMEL_CONFIG").map(PathBuf::from);
+    let named = path.or(variable.as_deref());
+    let Some(path) = named.or_else(|| beside.exists().then_some(beside)) else { return Ok(File::default()) };
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Stop::new(Exit::Config, format!("failed to read {}: {error}", path.display())))?;
+    let whole: Whole = toml::from_str(&text).map_err(|error| {
+        Stop::new(Exit::Config, format!("{}: {}", path.display(), error.to_string().trim_end()))
+    })?;
+    Ok(whole.outbox)
+}
+
+fn listen(text: &str) -> Result<Listen, String> {
+    match text.strip_prefix("unix:") {
+        Some("") => Err("unix: needs a path".to_owned()),
+        Some(path) => Ok(Listen::Unix(PathBuf::from(path))),
+        None => {
+            let text = text.strip_prefix("tcp:").or_else(|| text.strip_prefix("http://")).unwrap_or(text);
+            text.parse()
+                .map(Listen::Tcp)
+                .map_err(|_| format!("{text:?} is neither unix:PATH nor ADDRESS:PORT"))
+        }
+    }
+}
+
+/// Beside the store, in a folder of its own.
+fn usual_socket(store: &Path) -> PathBuf {
+    let mut name = std::ffi::OsString::from(store);
+    name.push(".d");
+    PathBuf::from(name).join("outbox.sock")
+}
+
+fn settings(args: &Args, file: &File) -> Result<Settings, String> {
+    let mut settings = Settings::default();
+    let duration = |name: &str, text: &str| -> Result<Duration, String> {
+        parse_duration(text).map_err(|error| format!("{name}: {error}"))
+    };
+    if let Some(name) = args.profile.as_deref().or(file.profile.as_deref()).filter(|name| *name != "default")
+    {
+        settings.profile = presets::preset(name).ok_or_else(|| {
+            let known: Vec<&str> = presets::PRESETS.iter().map(|(name, _)| *name).collect();
+            format!("profile: there is no {name:?}; there are {}", known.join(", "))
+        })?;
+    }
+    if let Some(age) = args.max_age.as_deref().or(file.max_age.as_deref()) {
+        settings.profile.schedule.max_age = Some(duration("max_age", age)?);
+    }
+    settings.unsafe_max_age = args.unsafe_max_age || file.unsafe_max_age.unwrap_or(false);
+    if let Some(url) = args.upstream.as_deref().or(file.upstream.as_deref()) {
+        settings.upstream = Some(Target::absolute(url).map_err(|error| format!("upstream: {error}"))?);
+    }
+    settings.head = match args.head.as_deref().or(file.head.as_deref()) {
+        None | Some("skip") => HeadPolicy::Skip,
+        Some("block") => HeadPolicy::Block,
+        Some(other) => return Err(format!("head: {other:?} is neither skip nor block")),
+    };
+    settings.parallel = args.parallel.or(file.parallel).unwrap_or(settings.parallel).max(1);
+    if let Some(timeout) = args.attempt_timeout.as_deref().or(file.attempt_timeout.as_deref()) {
+        settings.attempt_timeout = duration("attempt_timeout", timeout)?;
+    }
+    settings.rows_max = args.max_rows.or(file.max_rows).unwrap_or(settings.rows_max);
+    settings.bytes_max = args.max_bytes.or(file.max_bytes).unwrap_or(settings.bytes_max);
+    settings.payload_bytes_max =
+        args.max_body.or(file.max_body).unwrap_or(settings.payload_bytes_max).min(64 << 20);
+    if let Some(keep) = args.keep.as_deref().or(file.keep.as_deref()) {
+        settings.keep = duration("keep", keep)?;
+    }
+    for (name, pointer) in &file.ids {
+        let pointer = Pointer::parse(pointer).map_err(|error| format!("ids.{name}: {error}"))?;
+        settings.ids.retain(|(known, _)| known != name);
+        settings.ids.push((name.clone(), pointer));
+    }
+    Ok(settings)
+}
+
+fn rules(args: &Args, file: &File, upstream: Option<&Target>) -> Result<Vec<Rule>, String> {
+    let mut rules = Vec::new();
+    for text in &args.credential {
+        rules.push(rule(text, upstream).map_err(|error| format!("--credential {text:?}: {error}"))?);
+    }
+    for given in &file.credential {
+        let place = match (&given.file, &given.command) {
+            (Some(path), None) => Place::File(path.clone()),
+            (None, Some(words)) => Place::Command(words.clone()),
+            _ => return Err("outbox.credential: give one of file and command".to_owned()),
+        };
+        rules.push(Rule {
+            principal: given.principal.clone(),
+            origin: origin(given.origin.as_deref(), upstream)
+                .map_err(|error| format!("outbox.credential: {error}"))?,
+            header: given.header.clone(),
+            place,
+        });
+    }
+    Ok(rules)
+}
+
+fn origin(given: Option<&str>, upstream: Option<&Target>) -> Result<String, String> {
+    match (given, upstream) {
+        (Some(origin), _) => {
+            Target::absolute(origin).map(|target| target.origin).map_err(|error| error.to_string())
+        }
+        (None, Some(upstream)) => Ok(upstream.origin.clone()),
+        (None, None) => Err("say for which origin, or give an upstream".to_owned()),
+    }
+}
+
+/// `[ORIGIN=]file:PATH` or `[ORIGIN=]command:COMMAND`
+fn rule(text: &str, upstream: Option<&Target>) -> Result<Rule, String> {
+    let is_place = |text: &str| text.starts_with("file:") || text.starts_with("command:");
+    let (given, place) = match text.split_once('=').filter(|_| !is_place(text)) {
+        Some((origin, place)) => (Some(origin), place),
+        None => (None, text),
+    };
+    let place = match place.split_once(':') {
+        Some(("file", path)) => Place::File(PathBuf::from(path)),
+        Some(("command", command)) => Place::Command(["sh", "-c", command].map(str::to_owned).to_vec()),
+        _ => return Err("expected [ORIGIN=]file:PATH or [ORIGIN=]command:COMMAND".to_owned()),
+    };
+    Ok(Rule { principal: None, origin: origin(given, upstream)?, header: authorization(), place })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_read() {
+        let upstream = Target::absolute("http://h:1/api").unwrap();
+        let of_upstream = rule("file:/run/t", Some(&upstream)).unwrap();
+        assert_eq!(
+            (of_upstream.origin.as_str(), of_upstream.place),
+            ("http://h:1", Place::File("/run/t".into()))
+        );
+        let other = rule("https://a.example/x=command:pass show a=b", None).unwrap();
+        assert_eq!(other.origin, "https://a.example");
+        assert_eq!(other.place, Place::Command(vec!["sh".into(), "-c".into(), "pass show a=b".into()]));
+        assert!(rule("file:/run/t", None).is_err() && rule("https://a=token", None).is_err());
+        assert_eq!(listen("unix:/run/o.sock"), Ok(Listen::Unix("/run/o.sock".into())));
+        assert!(listen("127.0.0.1:0").is_ok() && listen("unix:").is_err() && listen("localhost").is_err());
+    }
+}

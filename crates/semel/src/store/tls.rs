@@ -1,0 +1,135 @@
+//! TLS towards PostgreSQL, where its URL says `sslmode=require` (or `verify-full`): the server's certificate is always
+//! verified, by the authorities of a file or by those that browsers believe.
+
+use std::future::Future;
+use std::io;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_postgres::Socket;
+use tokio_postgres::config::SslMode;
+use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
+use tokio_rustls::{TlsConnector, client};
+
+/// A URL as the driver reads it: every certificate is verified here, so the words that ask for it mean `require`.
+pub(super) fn plain(url: &str) -> String {
+    url.replace("sslmode=verify-full", "sslmode=require").replace("sslmode=verify-ca", "sslmode=require")
+}
+
+/// Whether a URL demands TLS.
+pub(super) fn is_required(url: &str) -> bool {
+    url.parse::<tokio_postgres::Config>().is_ok_and(|config| config.get_ssl_mode() == SslMode::Require)
+}
+
+/// What makes connections to PostgreSQL secure.
+#[derive(Clone)]
+pub(super) struct Secure(TlsConnector);
+
+impl Secure {
+    /// Believes the authorities of a file, or those that browsers believe.
+    pub(super) fn new(ca: Option<&Path>) -> Result<Self, String> {
+        let mut roots = RootCertStore::empty();
+        match ca {
+            None => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
+            Some(path) => {
+                let failed = |error: String| format!("failed to read {}: {error}", path.display());
+                let certificates: Vec<CertificateDer<'static>> = CertificateDer::pem_file_iter(path)
+                    .and_then(Iterator::collect)
+                    .map_err(|error| failed(error.to_string()))?;
+                let (added, _) = roots.add_parsable_certificates(certificates);
+                if added == 0 {
+                    return Err(failed("it holds no certificate".to_owned()));
+                }
+            }
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Ok(Self(TlsConnector::from(Arc::new(config))))
+    }
+}
+
+impl MakeTlsConnect<Socket> for Secure {
+    type Stream = Encrypted;
+    type TlsConnect = Handshake;
+    type Error = rustls::pki_types::InvalidDnsNameError;
+
+    fn make_tls_connect(&mut self, domain: &str) -> Result<Handshake, Self::Error> {
+        Ok(Handshake { connector: self.0.clone(), name: ServerName::try_from(domain.to_owned())? })
+    }
+}
+
+/// One handshake to come.
+pub(super) struct Handshake {
+    connector: TlsConnector,
+    name: ServerName<'static>,
+}
+
+impl TlsConnect<Socket> for Handshake {
+    type Stream = Encrypted;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Encrypted>> + Send>>;
+
+    fn connect(self, socket: Socket) -> Self::Future {
+        Box::pin(async move { self.connector.connect(self.name, socket).await.map(Encrypted) })
+    }
+}
+
+/// A connection to PostgreSQL over TLS.
+pub(super) struct Encrypted(client::TlsStream<Socket>);
+
+impl TlsStream for Encrypted {
+    fn channel_binding(&self) -> ChannelBinding {
+        ChannelBinding::none()
+    }
+}
+
+impl AsyncRead for Encrypted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for Encrypted {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_urls_that_demand_it_are_secured() {
+        for (url, is_secure) in [
+            ("postgres://u@h/d", false),
+            ("postgres://u@h/d?sslmode=prefer", false),
+            ("postgres://u@h/d?sslmode=require", true),
+            ("postgres://u@h/d?sslmode=verify-full", true),
+        ] {
+            assert_eq!(is_required(&plain(url)), is_secure, "{url}");
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! `semel outbox`: with a daemon and without one; requeues, chains and seals.
+
+use serde_json::json;
+
+use super::daemon::Daemon;
+use super::server::{gated, gated_at, obedient};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_requeue_aborts_the_old_id_for_ever_and_the_chain_is_shown() {
+    let (address, seen) = obedient().await;
+    let daemon = Daemon::start(&["--upstream", &format!("http://{address}")]);
+    let sent = daemon.command(&[
+        "send",
+        "/x/400",
+        "-H",
+        "X-A: b",
+        "-d",
+        r#"{"n": 1}"#,
+        "--id",
+        "first",
+        "--wait",
+        "5",
+        "--json",
+    ]);
+    assert_eq!(sent.status.code(), Some(1), "it was given up");
+    let sent: serde_json::Value = serde_json::from_slice(&sent.stdout).unwrap();
+    assert_eq!((sent["status"].as_str(), sent["response"]["status"].as_u64()), (Some("dead"), Some(400)));
+    let row = sent["id"].to_string();
+    let taken = daemon.command(&["requeue", "--id", &row, "--new-client-id", "first"]);
+    assert_eq!(taken.status.code(), Some(5), "a used id is refused: {taken:?}");
+    assert_eq!(daemon.receipt("first").await["status"], "dead", "and nothing changed");
+    let patch = daemon.folder.path().join("patch.json");
+    std::fs::write(&patch, r#"{"n":2}"#).unwrap();
+    let requeued = daemon.json(&[
+        "requeue",
+        "--id",
+        &row,
+        "--new-client-id",
+        "second",
+        "--patch-payload",
+        patch.to_str().unwrap(),
+    ]);
+    assert_eq!(
+        (requeued["old"]["status"].as_str(), requeued["old"]["aborted_by"].as_str()),
+        (Some("aborted"), Some("operator"))
+    );
+    assert_eq!(requeued["old"]["superseded_by"], "second");
+    assert_ne!(requeued["old"]["request_fingerprint"], requeued["new"]["request_fingerprint"]);
+    daemon.until("second", "dead").await;
+    let third = daemon.json(&["requeue", "--id", "second", "--auto"])["new"]["client_message_id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert_eq!(third.len(), 26, "a ULID: {third}");
+    daemon.until(&third, "dead").await;
+    let shown = daemon.json(&["show", "first"]);
+    let chain: Vec<&str> = shown["chain"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|link| link["client_message_id"].as_str().unwrap())
+        .collect();
+    assert_eq!(chain, ["first", "second", &third]);
+    let text = String::from_utf8(daemon.command(&["show", "--id", "first"]).stdout).unwrap();
+    assert!(text.contains("second aborted") && text.contains(&third), "{text}");
+    let conflict = daemon.send(&json!({"client_message_id": "first", "request": {"method": "POST", "url": "/x/400", "headers": {"X-A": "b"}, "body": {"n": 1}}})).await;
+    assert_eq!(
+        (conflict.0, conflict.1["conflict"].as_str()),
+        (409, Some("outbox_aborted_fingerprint_match"))
+    );
+    let bodies: Vec<Vec<u8>> = seen
+        .requests
+        .lock()
+        .unwrap()
+        .iter()
+        .filter(|(path, _, _)| path == "/x/400")
+        .map(|(_, _, body)| body.clone())
+        .collect();
+    assert_eq!(bodies, [&br#"{"n": 1}"#[..], br#"{"n":2}"#, br#"{"n":2}"#]);
+    let again = daemon.command(&["requeue", "--id", "first", "--auto"]);
+    assert_eq!(again.status.code(), Some(5), "what is aborted is not requeued");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_may_have_been_delivered_is_requeued_by_force_only() {
+    let (address, _) = obedient().await;
+    let daemon = Daemon::start(&["--upstream", &format!("http://{address}")]);
+    daemon.json(&["send", "/x/500", "-d", "{}", "--id", "doubt", "--lane", "a"]);
+    for _ in 0..200 {
+        if daemon.receipt("doubt").await["attempts"] != 0
+            && daemon.receipt("doubt").await["status"] == "pending"
+        {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    daemon.json(&["pause", "a"]);
+    let refused = daemon.command(&["requeue", "--id", "doubt", "--auto"]);
+    let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(5) && why.contains("may have been delivered"), "{why}");
+    let forced = daemon.json(&["requeue", "--id", "doubt", "--auto", "--force"]);
+    assert_eq!(
+        (&forced["possibly_delivered"], &forced["new"]["supersedes"]),
+        (&json!(true), &json!("doubt"))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn behind_a_gate_the_old_key_is_sealed_first() {
+    // Every reply is lost: the first attempt took effect, and the outbox does not know.
+    let (address, seen) = gated(1).await;
+    let flags = ["--upstream", &format!("http://{address}"), "--credential", "command:echo x"];
+    let daemon = Daemon::start(&flags);
+    let user = ["-H", "X-User: tester"];
+    let id = "00000000-0000-4000-8000-000000000001";
+    daemon.json(&[&["send", "/notes", "-d", r#"{"lane":"a","n":1}"#, "--id", id][..], &user].concat());
+    for _ in 0..500 {
+        if !seen.effects.lock().unwrap().is_empty() && daemon.receipt(id).await["possibly_delivered"] == true
+        {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    daemon.json(&["pause", "default"]);
+    let receipt = daemon.until(id, "pending").await;
+    assert_eq!(receipt["possibly_delivered"], true);
+    let refused = daemon.command(&["requeue", "--id", id, "--auto"]);
+    assert_eq!(refused.status.code(), Some(5), "its seal was lost as well: {refused:?}");
+    assert_eq!(seen.effects.lock().unwrap().len(), 1);
+    assert!(seen.paths().iter().any(|path| path.ends_with("/seal")), "{:?}", seen.paths());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_never_arrived_is_sealed_and_its_successor_takes_effect_once() {
+    // A server that takes requests and dies of them.
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let dying = tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let _ = tokio::io::AsyncReadExt::read(&mut stream, &mut [0; 100]).await;
+        }
+    });
+    let secrets = tempfile::tempdir().unwrap();
+    let token = secrets.path().join("token");
+    std::fs::write(&token, "tester").unwrap();
+    let place = format!("file:{}", token.display());
+    let daemon = Daemon::start(&["--upstream", &format!("http://{address}"), "--credential", &place]);
+    let id = "00000000-0000-4000-8000-000000000002";
+    daemon.json(&["send", "/notes", "-d", r#"{"lane":"a","n":1}"#, "--id", id]);
+    for _ in 0..500 {
+        if daemon.receipt(id).await["possibly_delivered"] == true {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    daemon.json(&["pause", "default"]);
+    daemon.until(id, "pending").await;
+    dying.abort();
+    let _ = dying.await;
+    let (_, seen) = gated_at(&address, "authorization", 0).await;
+    let requeued = daemon.json(&["requeue", "--id", id, "--auto"]);
+    assert_eq!((&requeued["sealed"], &requeued["possibly_delivered"]), (&json!(true), &json!(false)));
+    daemon.json(&["resume", "default"]);
+    let new = requeued["new"]["client_message_id"].as_str().unwrap();
+    daemon.until(new, "done").await;
+    assert_eq!(seen.effects.lock().unwrap().len(), 1);
+    let requests = seen.requests.lock().unwrap();
+    assert_eq!(requests.last().unwrap().1["semel-supersedes"], id, "receivers can tell");
+    drop(requests);
+    // What took effect is not requeued; what the gate kept is said.
+    let done = daemon.command(&["requeue", "--id", new, "--auto"]);
+    assert_eq!(done.status.code(), Some(5));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_daemon_the_commands_open_the_file() {
+    let (address, seen) = obedient().await;
+    let mut daemon = Daemon::start(&["--upstream", &format!("http://{address}")]);
+    daemon.json(&["pause", "later"]);
+    assert_eq!(daemon.end(), 0);
+    assert!(!daemon.socket().exists(), "a socket that nobody serves is gone");
+    let url = format!("http://{address}/x");
+    let sent = daemon
+        .json(&["send", &url, "-X", "PUT", "-d", "a=1", "-d", "b=2", "--id", "offline", "--lane", "later"]);
+    assert_eq!(sent["status"], "queued");
+    let bad = daemon.command(&["send", &url, "-H", "Authorization: Bearer x"]);
+    assert!(
+        bad.status.code() == Some(5)
+            && String::from_utf8_lossy(&bad.stderr).contains("credential-in-request")
+    );
+    let list = daemon.json(&["list", "--status", "pending", "--lane", "later"]);
+    assert_eq!(list["messages"][0]["client_message_id"], "offline");
+    assert!(seen.paths().is_empty());
+    assert_eq!(daemon.command(&["show", "nobody"]).status.code(), Some(5));
+    daemon.json(&["resume", "later"]);
+    daemon.start_again();
+    daemon.until("offline", "done").await;
+    let (_, headers, body) = seen.requests.lock().unwrap()[0].clone();
+    assert_eq!(
+        (body.as_slice(), headers["content-type"].to_str().unwrap()),
+        (&b"a=1&b=2"[..], "application/x-www-form-urlencoded")
+    );
+    daemon.json(&["pause", "later"]);
+    daemon.json(&["send", "/x", "--id", "gone", "--lane", "later"]);
+    assert_eq!(daemon.json(&["abort", "gone"])["status"], "aborted");
+}

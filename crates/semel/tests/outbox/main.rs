@@ -1,0 +1,8 @@
+//! The outbox from outside: its daemon, its door, its table, its commands, and what `kill -9` does to it.
+
+mod commands;
+mod daemon;
+mod door;
+mod kills;
+mod server;
+mod table;
