@@ -10,6 +10,7 @@
 
 pub mod debounce;
 pub mod engine;
+pub mod intake;
 pub mod ladder;
 pub mod meters;
 pub mod policy;
@@ -18,7 +19,9 @@ pub mod store;
 pub mod target;
 pub mod template;
 pub mod upstream;
+pub mod worker;
 
 pub use engine::{Engine, Synced};
 pub use store::RelayStore;
 pub use target::Target;
+pub use worker::Worker;

@@ -147,3 +147,18 @@ impl RelayStore {
         Ok(!tx.run(sql, vec![lane.into(), now.into()]).await?.is_empty())
     }
 }
+
+impl RelayStore {
+    /// Whether none of these lanes is worked on, or will be by then.
+    pub async fn none_due(&self, lanes: &[i64], by: i64) -> Result<bool, StoreError> {
+        let mut tx = self.db.begin().await?;
+        for lane in lanes {
+            let sql = "SELECT l.id FROM relay_lane l LEFT JOIN relay_ready r ON r.lane = l.id
+                WHERE l.id = $1 AND (l.owner <> '' OR r.due_ms <= $2)";
+            if !tx.run(sql, vec![(*lane).into(), by.into()]).await?.is_empty() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
