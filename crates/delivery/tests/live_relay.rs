@@ -29,9 +29,14 @@ impl Base {
     async fn create() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let name = format!("semel_relay_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::SeqCst));
-        client(&server()).await.batch_execute(&format!("CREATE DATABASE {name} TEMPLATE template0")).await.unwrap();
+        client(&server())
+            .await
+            .batch_execute(&format!("CREATE DATABASE {name} TEMPLATE template0"))
+            .await
+            .unwrap();
         let server = server();
-        let (rest, query) = server.split_once('?').map_or((server.as_str(), String::new()), |(a, b)| (a, format!("?{b}")));
+        let (rest, query) =
+            server.split_once('?').map_or((server.as_str(), String::new()), |(a, b)| (a, format!("?{b}")));
         let at = rest.rfind('/').filter(|at| *at > "postgres://x".len()).unwrap_or(rest.len());
         Self { url: format!("{}/{name}{query}", &rest[..at]), name }
     }

@@ -149,7 +149,10 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
 }
 
 async fn list(args: &ListArgs) -> Result<Exit, Stop> {
-    let state = args.state.as_ref().map_or_else(String::new, |state| format!("&state={}", semel_delivery::url::encoded(state)));
+    let state = args
+        .state
+        .as_ref()
+        .map_or_else(String::new, |state| format!("&state={}", semel_delivery::url::encoded(state)));
     let path = format!("/v1/relay/lanes?after={}&limit={}{state}", args.after, args.limit);
     let found = Way::find(&args.at).await?.get(&path).await?;
     show::print(&if args.at.json { show::pretty(&found) } else { show::table(&found) })

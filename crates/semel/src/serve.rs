@@ -25,7 +25,7 @@ enum Part {
     /// Run the outbox: a durable local queue that delivers in order, once.
     Outbox(Box<outbox::Args>),
     /// Run the relay: safe, merged, audited writes to a slow third-party API.
-    Relay(Box<relay::Args>),
+    Relay(relay::Args),
 }
 
 /// Runs the command.

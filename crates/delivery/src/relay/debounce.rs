@@ -101,7 +101,10 @@ mod tests {
     #[test]
     fn an_interactive_entry_takes_along_what_waits() {
         let waiting = due(None, Mode::Background, Debounce::default(), 0);
-        assert_eq!(due(Some(waiting), Mode::Interactive, Debounce::default(), 2 * S), Due { since: 0, at: 2 * S });
+        assert_eq!(
+            due(Some(waiting), Mode::Interactive, Debounce::default(), 2 * S),
+            Due { since: 0, at: 2 * S }
+        );
         assert_eq!(due(None, Mode::Interactive, Debounce::default(), 3 * S).at, 3 * S);
         let overdue = Due { since: 0, at: S };
         assert_eq!(due(Some(overdue), Mode::Interactive, Debounce::default(), 9 * S).at, S);

@@ -26,7 +26,11 @@ pub fn items(body: &[u8], most: usize) -> Result<Vec<NewItem>, String> {
     if items.len() > most {
         return Err(format!("`items` has {} entries, at most {most} are taken", items.len()));
     }
-    items.iter().enumerate().map(|(at, item)| one(item).map_err(|why| format!("items[{at}]: {why}"))).collect()
+    items
+        .iter()
+        .enumerate()
+        .map(|(at, item)| one(item).map_err(|why| format!("items[{at}]: {why}")))
+        .collect()
 }
 
 fn one(item: &Value) -> Result<NewItem, String> {
@@ -119,11 +123,19 @@ mod tests {
     fn items_are_read() {
         let body = r#"{"items":[{"lane":7,"value":-3,"label":"Eagles","group":"g","session":"s"},{"lane":"b","value":0}]}"#;
         let read = items(body.as_bytes(), 2).unwrap();
-        assert_eq!((read[0].lane.as_str(), read[0].value, read[0].label.as_deref()), ("7", -3, Some("Eagles")));
+        assert_eq!(
+            (read[0].lane.as_str(), read[0].value, read[0].label.as_deref()),
+            ("7", -3, Some("Eagles"))
+        );
         assert_eq!((read[1].group.as_str(), read[1].session.as_deref()), ("", None));
         assert_ne!(fingerprint("t", &read), fingerprint("u", &read));
         assert_ne!(fingerprint("t", &read), fingerprint("t", &read[..1]));
-        let relabelled: Vec<NewItem> = read.iter().map(|item| NewItem { label: None, ..item.clone() }).collect();
-        assert_eq!(fingerprint("t", &read), fingerprint("t", &relabelled), "a label is no part of what is asked");
+        let relabelled: Vec<NewItem> =
+            read.iter().map(|item| NewItem { label: None, ..item.clone() }).collect();
+        assert_eq!(
+            fingerprint("t", &read),
+            fingerprint("t", &relabelled),
+            "a label is no part of what is asked"
+        );
     }
 }

@@ -122,7 +122,9 @@ pub fn recover(tier: Tier, seen: Seen, ages: Ages, late_window: Duration) -> Run
         (Tier::Key { .. }, _) => Rung::InDoubt(Doubt::KeyForgotten),
         (Tier::Marker, Seen::Marker) => Rung::Applied,
         // A marker that is not there yet may still come; once it cannot, the write never was.
-        (Tier::Marker, Seen::NotAsked | Seen::Before | Seen::After | Seen::Other) => unless_late(Rung::NotApplied),
+        (Tier::Marker, Seen::NotAsked | Seen::Before | Seen::After | Seen::Other) => {
+            unless_late(Rung::NotApplied)
+        }
         (Tier::CompareAndSet | Tier::ReadBack, Seen::After) => Rung::Applied,
         // The version guards the write: sent twice, it is applied once.
         (Tier::CompareAndSet, Seen::Before) => Rung::Resend,
@@ -160,8 +162,16 @@ mod tests {
                 [Wait(s(20)), Applied, Wait(s(20)), Wait(s(20)), Wait(s(20))],
                 [NotApplied, Applied, NotApplied, NotApplied, NotApplied],
             ),
-            (Tier::CompareAndSet, [other, other, Resend, Applied, other], [other, other, Resend, Applied, other]),
-            (Tier::ReadBack, [other, other, Wait(s(20)), Applied, other], [other, other, Resend, Applied, other]),
+            (
+                Tier::CompareAndSet,
+                [other, other, Resend, Applied, other],
+                [other, other, Resend, Applied, other],
+            ),
+            (
+                Tier::ReadBack,
+                [other, other, Wait(s(20)), Applied, other],
+                [other, other, Resend, Applied, other],
+            ),
             (Tier::Blind(Blind::AtLeastOnce), [Resend; 5], [Resend; 5]),
             (Tier::Blind(Blind::AtMostOnce), [InDoubt(Doubt::Blind); 5], [InDoubt(Doubt::Blind); 5]),
         ];

@@ -70,7 +70,9 @@ pub fn judge(reading: &Reading<'_>, sent: &Sent, retry_after: Option<Duration>) 
         300..=399 => Verdict::Refused(said),
         400..=499 => match reading.classify.classify(Some(answer.status), code.as_deref()) {
             Class::Retry | Class::RetryAfter | Class::RetryAtMost(..) => Verdict::Failed(said),
-            Class::Auth | Class::Success | Class::Rebuild | Class::Drop(_) | Class::Dead(_) => Verdict::Refused(said),
+            Class::Auth | Class::Success | Class::Rebuild | Class::Drop(_) | Class::Dead(_) => {
+                Verdict::Refused(said)
+            }
         },
         // It may have done its work before it failed, and other answers are none.
         _ => Verdict::Ambiguous(said),

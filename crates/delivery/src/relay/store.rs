@@ -77,7 +77,9 @@ impl LaneState {
 
     /// The state of this name.
     pub fn parse(name: &str) -> Option<Self> {
-        [LaneState::Open, LaneState::Blocked, LaneState::InDoubt].into_iter().find(|state| state.name() == name)
+        [LaneState::Open, LaneState::Blocked, LaneState::InDoubt]
+            .into_iter()
+            .find(|state| state.name() == name)
     }
 }
 
@@ -120,7 +122,8 @@ impl Lane {
             watermark: row.int(5)?,
             applied: row.maybe_int(6)?,
             attempts: row.int(7)?,
-            state: LaneState::parse(&state).ok_or_else(|| StoreError::Failed(format!("no state of a lane: {state}")))?,
+            state: LaneState::parse(&state)
+                .ok_or_else(|| StoreError::Failed(format!("no state of a lane: {state}")))?,
             last_error: row.maybe_text(9)?,
         })
     }
@@ -194,7 +197,8 @@ impl RelayStore {
         }
         let now = self.now().await?;
         let mut tx = self.db.begin().await?;
-        let sql = "UPDATE relay_ready SET due_ms = $1 WHERE lane IN (SELECT id FROM relay_lane WHERE owner <> '')";
+        let sql =
+            "UPDATE relay_ready SET due_ms = $1 WHERE lane IN (SELECT id FROM relay_lane WHERE owner <> '')";
         tx.run(sql, vec![now.into()]).await?;
         tx.run("UPDATE relay_lane SET owner = '', lease_until = 0 WHERE owner <> ''", vec![]).await?;
         tx.commit().await
@@ -211,7 +215,13 @@ pub(crate) async fn holds(tx: &mut Tx, hold: &Hold) -> Result<bool, StoreError> 
 }
 
 /// Gives the lane back, and says when it is due.
-pub(crate) async fn give_back(tx: &mut Tx, lane: i64, error: Option<&str>, due: Option<i64>, now: i64) -> Result<(), StoreError> {
+pub(crate) async fn give_back(
+    tx: &mut Tx,
+    lane: i64,
+    error: Option<&str>,
+    due: Option<i64>,
+    now: i64,
+) -> Result<(), StoreError> {
     let sql = "UPDATE relay_lane SET owner = '', lease_until = 0, last_error = $2 WHERE id = $1";
     tx.run(sql, vec![lane.into(), error.into()]).await?;
     match due {
@@ -251,7 +261,8 @@ pub(crate) async fn waiting(tx: &mut Tx, lane: i64, most: i64) -> Result<Vec<Ent
 
 /// The frozen batch of a lane.
 pub(crate) async fn intent(tx: &mut Tx, lane: i64) -> Result<Option<Intent>, StoreError> {
-    let sql = "SELECT principal, lo, hi, before, after, version, key, request, tries, first_ms, last_ms, evidence
+    let sql =
+        "SELECT principal, lo, hi, before, after, version, key, request, tries, first_ms, last_ms, evidence
         FROM relay_intent WHERE lane = $1";
     let rows = tx.run(sql, vec![lane.into()]).await?;
     let Some(row) = rows.first() else { return Ok(None) };

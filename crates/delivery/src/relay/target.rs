@@ -100,7 +100,10 @@ impl Target {
         if self.tier.looks() && !self.upstream.reads() {
             return Err(format!("tier {} needs `read`: where the current value is found", self.tier.name()));
         }
-        if self.batch_max == 0 || self.batch_max as i64 > super::store::settle::MEMBERS_MAX || self.items_max == 0 {
+        if self.batch_max == 0
+            || self.batch_max as i64 > super::store::settle::MEMBERS_MAX
+            || self.items_max == 0
+        {
             return Err("batch_max is from 1 to 10000, items_max at least 1".to_owned());
         }
         if self.debounce.max_wait < self.debounce.quiet {

@@ -121,7 +121,8 @@ impl Template {
             match part {
                 Part::Text(text) => out.push_str(text),
                 Part::Name(name) => {
-                    let value = values.get(name.as_str()).ok_or_else(|| BadTemplate::Missing(name.clone()))?;
+                    let value =
+                        values.get(name.as_str()).ok_or_else(|| BadTemplate::Missing(name.clone()))?;
                     if value.contains(['\r', '\n', '\0'])
                         || self.place == Place::Header && value.chars().any(char::is_control)
                     {
@@ -150,14 +151,21 @@ mod tests {
     use super::*;
 
     fn filled(place: Place, text: &str, value: &str) -> Result<String, BadTemplate> {
-        Template::parse(place, text)?.fill(&Values::from([("lane", value.to_owned()), ("after", "12".to_owned())]))
+        Template::parse(place, text)?
+            .fill(&Values::from([("lane", value.to_owned()), ("after", "12".to_owned())]))
     }
 
     #[test]
     fn values_are_encoded_for_their_place() {
         let nasty = r#"a/b?c="d"&é"#;
-        assert_eq!(filled(Place::Url, "https://x/{lane}/s", nasty).unwrap(), "https://x/a%2Fb%3Fc%3D%22d%22%26%C3%A9/s");
-        assert_eq!(filled(Place::Form, "l={lane}&v={after}", nasty).unwrap(), "l=a%2Fb%3Fc%3D%22d%22%26%C3%A9&v=12");
+        assert_eq!(
+            filled(Place::Url, "https://x/{lane}/s", nasty).unwrap(),
+            "https://x/a%2Fb%3Fc%3D%22d%22%26%C3%A9/s"
+        );
+        assert_eq!(
+            filled(Place::Form, "l={lane}&v={after}", nasty).unwrap(),
+            "l=a%2Fb%3Fc%3D%22d%22%26%C3%A9&v=12"
+        );
         assert_eq!(filled(Place::Header, "<{lane}>", nasty).unwrap(), format!("<{nasty}>"));
         let body = filled(Place::Json, r#"{{"lane":"{lane}","value":{after}}}"#, nasty).unwrap();
         let read: serde_json::Value = serde_json::from_str(&body).unwrap();

@@ -117,7 +117,12 @@ impl Worker {
     ///
     /// # Errors
     /// The store failed.
-    pub async fn wait(&self, submission: &Submission, request: i64, lanes: &[i64]) -> Result<bool, StoreError> {
+    pub async fn wait(
+        &self,
+        submission: &Submission,
+        request: i64,
+        lanes: &[i64],
+    ) -> Result<bool, StoreError> {
         let Some(target) = self.engine.targets.get(&submission.target) else { return Ok(false) };
         let ends = Instant::now() + target.sync_deadline;
         self.wake();

@@ -22,8 +22,14 @@ async fn judge(world: &World, accepted: &BTreeMap<String, (i64, usize)>, about: 
         assert_eq!(world.service.value(lane), *sum, "{about}: the total of lane {lane}");
         let of_lane: Vec<_> = rows.iter().filter(|row| row.lane == *lane).collect();
         assert_eq!(of_lane.len(), *entries, "{about}: one row for each original of lane {lane}");
-        assert!(of_lane.windows(2).all(|two| two[0].after == two[1].before), "{about}: the chain of lane {lane}");
-        assert!(of_lane.iter().all(|row| row.before.unwrap() + row.value.unwrap() == row.after.unwrap()), "{about}");
+        assert!(
+            of_lane.windows(2).all(|two| two[0].after == two[1].before),
+            "{about}: the chain of lane {lane}"
+        );
+        assert!(
+            of_lane.iter().all(|row| row.before.unwrap() + row.value.unwrap() == row.after.unwrap()),
+            "{about}"
+        );
     }
 }
 
@@ -121,7 +127,8 @@ async fn a_crash_at_every_step_loses_nothing_and_doubles_nothing() {
                     world.settle().await;
                     world.clock.pass(10 * LATE_WINDOW.as_millis() as i64);
                     let accepted = [("a".to_owned(), (10, 3))].into();
-                    let about = format!("{tier:?} {habit:?} crash at {calls}, commits first: {commits_first}");
+                    let about =
+                        format!("{tier:?} {habit:?} crash at {calls}, commits first: {commits_first}");
                     judge(&world, &accepted, &about).await;
                 }
             }

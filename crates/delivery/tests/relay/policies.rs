@@ -113,7 +113,10 @@ async fn a_refused_credential_parks_its_principal_alone() {
     let writes = world.service.writes().len();
     world.accept("alice", "2", Mode::Interactive, &[("a", 1)]).await;
     world.turn().await;
-    assert_eq!((world.service.writes().len(), world.engine.store.counts().await.unwrap().parked), (writes, 2));
+    assert_eq!(
+        (world.service.writes().len(), world.engine.store.counts().await.unwrap().parked),
+        (writes, 2)
+    );
     assert_eq!(world.engine.release_renewed().await.unwrap(), 0, "it is the same credential");
     let views = world.engine.store.lanes(TARGET, Some("g"), Reducer::Sum).await.unwrap();
     assert_eq!((views[0].pending, views[0].delta), (2, 6), "what is parked will be applied");
@@ -137,7 +140,11 @@ async fn an_ambiguous_batch_stays_frozen_when_its_credential_is_refused() {
     assert!(detail.intent.is_some() && detail.held.is_empty());
     world.tokens.set("alice", "new");
     world.settle().await;
-    assert_eq!((world.service.value("a"), world.service.writes().len()), (5, 1), "found by looking, not sent again");
+    assert_eq!(
+        (world.service.value("a"), world.service.writes().len()),
+        (5, 1),
+        "found by looking, not sent again"
+    );
 }
 
 #[tokio::test]
@@ -158,7 +165,10 @@ async fn an_entry_that_comes_while_its_lane_is_written_is_neither_lost_nor_merge
 async fn what_the_upstream_refuses_for_good_is_a_dead_letter_that_can_come_back() {
     let world = World::new(Tier::ReadBack, 1);
     world.service.next(&[Habit::Answers(422)]);
-    let Accepted::New { request, .. } = world.accept("alice", "1", Mode::Interactive, &[("a", 5)]).await else { panic!() };
+    let Accepted::New { request, .. } = world.accept("alice", "1", Mode::Interactive, &[("a", 5)]).await
+    else {
+        panic!()
+    };
     world.settle().await;
     assert_eq!(world.engine.store.counts().await.unwrap().dead, 1);
     assert_eq!(world.engine.store.request(request).await.unwrap().unwrap().dead, 1);
@@ -253,7 +263,9 @@ async fn a_frozen_replica_does_nothing_when_it_wakes() {
     world.accept("alice", "1", Mode::Interactive, &[("a", 5)]).await;
     let id = lane(&world, "a").await;
     let store = &world.engine.store;
-    let semel_delivery::relay::store::claim::Claimed::Held(work) = store.claim(id, "other", 30_000, 10).await.unwrap() else {
+    let semel_delivery::relay::store::claim::Claimed::Held(work) =
+        store.claim(id, "other", 30_000, 10).await.unwrap()
+    else {
         panic!()
     };
     assert_eq!(world.engine.sync(id).await.unwrap(), Synced::Busy);

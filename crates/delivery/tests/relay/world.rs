@@ -9,8 +9,8 @@ use semel_contract::time::Timestamp;
 use semel_delivery::Entropy;
 use semel_delivery::credentials::{Credential, Credentials};
 use semel_delivery::message::Answer;
-use semel_delivery::relay::ladder::Tier;
 use semel_delivery::relay::debounce::Mode;
+use semel_delivery::relay::ladder::Tier;
 use semel_delivery::relay::meters::Meters;
 use semel_delivery::relay::store::accept::{Accepted, NewItem, Submission};
 use semel_delivery::relay::store::sql::{Asked, Database, Row, StoreError, Transaction, Value};
@@ -161,7 +161,8 @@ impl Service {
     fn catch_up(&self) {
         let now = self.clock.now();
         let mut books = self.books.lock().unwrap();
-        let (ripe, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut books.late).into_iter().partition(|(at, _)| *at <= now);
+        let (ripe, rest): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut books.late).into_iter().partition(|(at, _)| *at <= now);
         books.late = rest;
         for (_, write) in ripe {
             apply(self.tier, &mut books, &write);
@@ -170,7 +171,9 @@ impl Service {
 
     fn is_refused(&self, credential: Option<&Credential>) -> bool {
         let books = self.books.lock().unwrap();
-        credential.is_some_and(|credential| credential.headers.iter().any(|(_, value)| books.refused.contains(value)))
+        credential.is_some_and(|credential| {
+            credential.headers.iter().any(|(_, value)| books.refused.contains(value))
+        })
     }
 }
 
@@ -233,7 +236,8 @@ impl Upstream for Service {
 
     fn freeze(&self, batch: &Batch) -> Result<String, String> {
         let Batch { lane, delta, after, key, version, .. } = batch;
-        Ok(serde_json::json!({"lane": lane, "delta": delta, "after": after, "key": key, "version": version}).to_string())
+        Ok(serde_json::json!({"lane": lane, "delta": delta, "after": after, "key": key, "version": version})
+            .to_string())
     }
 
     fn write<'a>(
@@ -290,7 +294,8 @@ impl Tokens {
 
 impl Credentials for Tokens {
     fn credential<'a>(&'a self, principal: &'a str, _: &'a str) -> semel_delivery::credentials::Asked<'a> {
-        let token = self.0.lock().unwrap().get(principal).cloned().unwrap_or_else(|| format!("token of {principal}"));
+        let token =
+            self.0.lock().unwrap().get(principal).cloned().unwrap_or_else(|| format!("token of {principal}"));
         Box::pin(async move { Ok(Some(Credential { headers: vec![("authorization".to_owned(), token)] })) })
     }
 }
@@ -422,7 +427,13 @@ impl World {
         self.engine = engine(&self.clock, &self.db, &self.tokens, &self.target, seed);
     }
 
-    pub(crate) fn submission(&self, principal: &str, key: &str, mode: Mode, items: &[(&str, i64)]) -> Submission {
+    pub(crate) fn submission(
+        &self,
+        principal: &str,
+        key: &str,
+        mode: Mode,
+        items: &[(&str, i64)],
+    ) -> Submission {
         let item = |(lane, value): &(&str, i64)| NewItem {
             lane: (*lane).to_owned(),
             group: "g".to_owned(),
@@ -441,7 +452,13 @@ impl World {
         }
     }
 
-    pub(crate) async fn accept(&self, principal: &str, key: &str, mode: Mode, items: &[(&str, i64)]) -> Accepted {
+    pub(crate) async fn accept(
+        &self,
+        principal: &str,
+        key: &str,
+        mode: Mode,
+        items: &[(&str, i64)],
+    ) -> Accepted {
         self.engine.store.accept(&self.submission(principal, key, mode, items)).await.unwrap()
     }
 

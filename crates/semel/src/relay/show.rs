@@ -47,7 +47,8 @@ pub(crate) fn table(found: &Value) -> String {
     let widths: Vec<usize> = (0..COLUMNS.len()).map(width).collect();
     let mut text = String::new();
     for row in &rows {
-        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        let cells: Vec<String> =
+            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
         let _ = writeln!(text, "{}", cells.join("  ").trim_end());
     }
     text
@@ -56,16 +57,38 @@ pub(crate) fn table(found: &Value) -> String {
 /// One lane with all that is known.
 pub(crate) fn lane(found: &Value) -> String {
     let mut text = String::new();
-    for field in ["id", "target", "group", "lane", "label", "state", "applied", "attempts", "last_error", "due_ms"] {
+    for field in
+        ["id", "target", "group", "lane", "label", "state", "applied", "attempts", "last_error", "due_ms"]
+    {
         let _ = writeln!(text, "{field:<11} {}", plain(&found[field]));
     }
     if !found["intent"].is_null() {
-        let _ = writeln!(text, "\nfrozen batch, which may have been applied (in-doubt is the relay's word for unknown):");
-        for field in ["sender", "after_seq", "up_to_seq", "before", "after", "version", "key", "tries", "first_ms", "last_ms"] {
+        let _ = writeln!(
+            text,
+            "\nfrozen batch, which may have been applied (in-doubt is the relay's word for unknown):"
+        );
+        for field in [
+            "sender",
+            "after_seq",
+            "up_to_seq",
+            "before",
+            "after",
+            "version",
+            "key",
+            "tries",
+            "first_ms",
+            "last_ms",
+        ] {
             let _ = writeln!(text, "  {field:<10} {}", plain(&found["intent"][field]));
         }
         for seen in found["intent"]["evidence"].as_array().into_iter().flatten() {
-            let _ = writeln!(text, "  seen at {}: {}, value {}", seen["at_ms"], plain(&seen["what"]), plain(&seen["value"]));
+            let _ = writeln!(
+                text,
+                "  seen at {}: {}, value {}",
+                seen["at_ms"],
+                plain(&seen["what"]),
+                plain(&seen["value"])
+            );
         }
     }
     for (title, field) in [("waiting", "entries"), ("held", "held")] {
@@ -74,7 +97,9 @@ pub(crate) fn lane(found: &Value) -> String {
             let _ = writeln!(text, "\n{title}:");
         }
         for row in rows {
-            let state = row.get("state").map_or_else(String::new, |state| format!(" {} ({})", plain(state), plain(&row["why"])));
+            let state = row
+                .get("state")
+                .map_or_else(String::new, |state| format!(" {} ({})", plain(state), plain(&row["why"])));
             let _ = writeln!(text, "  {} {} {}{state}", row["seq"], plain(&row["principal"]), row["value"]);
         }
     }

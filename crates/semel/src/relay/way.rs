@@ -32,14 +32,14 @@ enum To {
 impl Way {
     /// Finds the way.
     pub(crate) async fn find(at: &At) -> Result<Self, Stop> {
-        let actor = at.by.clone().or_else(|| std::env::var("USER").ok()).unwrap_or_else(|| "operator".to_owned());
+        let actor =
+            at.by.clone().or_else(|| std::env::var("USER").ok()).unwrap_or_else(|| "operator".to_owned());
         let token = at.token_file.as_deref().map(token).transpose()?;
         if let Some(url) = &at.admin {
             let url = if url.contains("://") { url.clone() } else { format!("http://{url}") };
             return Ok(Self { to: To::Remote { url, token }, actor });
         }
-        let flags =
-            Flags { config: at.config.as_deref(), store: at.store.as_deref(), ..Flags::default() };
+        let flags = Flags { config: at.config.as_deref(), store: at.store.as_deref(), ..Flags::default() };
         let config = Config::load(&flags)?;
         if let Store::Sqlite(path) = &config.store
             && !Path::new(path).exists()
@@ -53,7 +53,10 @@ impl Way {
             Err(OpenStop::Owned(path)) => {
                 let owner = semel_store::sqlite::owner(&path).ok().and_then(|owner| owner.admin);
                 let address = owner.ok_or_else(|| {
-                    let what = format!("another process owns {} and does not say where it can be asked", path.display());
+                    let what = format!(
+                        "another process owns {} and does not say where it can be asked",
+                        path.display()
+                    );
                     Stop::new(Exit::Unreachable, what)
                 })?;
                 let token = match (token, &config.admin_token_file) {
@@ -84,7 +87,8 @@ impl Way {
         }
         let (status, bytes) = match &self.to {
             To::Local(router) => {
-                let mut request = http::Request::builder().method(method).uri(path).header("host", "localhost");
+                let mut request =
+                    http::Request::builder().method(method).uri(path).header("host", "localhost");
                 for (name, value) in &headers {
                     request = request.header(name, value);
                 }
@@ -95,7 +99,9 @@ impl Way {
                 (status, bytes.to_bytes().to_vec())
             }
             To::Remote { url, token } => {
-                headers.extend(token.iter().map(|token| ("authorization".to_owned(), format!("Bearer {token}"))));
+                headers.extend(
+                    token.iter().map(|token| ("authorization".to_owned(), format!("Bearer {token}"))),
+                );
                 let target = Target::absolute(&format!("{}{path}", url.trim_end_matches('/')))
                     .map_err(|error| Stop::new(Exit::Usage, format!("--admin: {error}")))?;
                 let timeout = Duration::from_secs(30);
@@ -107,8 +113,9 @@ impl Way {
                 }
             }
         };
-        let value: Value = serde_json::from_slice(&bytes)
-            .map_err(|_| away(format!("the answer ({status}) is not that of a relay; is this its admin address?")))?;
+        let value: Value = serde_json::from_slice(&bytes).map_err(|_| {
+            away(format!("the answer ({status}) is not that of a relay; is this its admin address?"))
+        })?;
         match status {
             200..=299 => Ok(value),
             503 => Err(away(value["message"].as_str().unwrap_or("it is not ready").to_owned())),

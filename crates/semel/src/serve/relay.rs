@@ -18,10 +18,10 @@ use std::time::Duration;
 
 use axum::Router;
 use semel_delivery::Entropy;
+use semel_delivery::relay::meters::Meters;
 use semel_delivery::relay::store::Database;
 use semel_delivery::relay::store::postgres::Postgres;
 use semel_delivery::relay::store::sqlite::{OpenError, Sqlite};
-use semel_delivery::relay::meters::Meters;
 use semel_delivery::relay::{Engine, RelayStore, Worker};
 use semel_gateway::Callers;
 use semel_store::clock::SystemClock;
@@ -41,7 +41,8 @@ use crate::{logging, output_failed};
 #[derive(Debug, Clone, clap::Args)]
 #[command(
     after_help = "A change is durable before its answer; everything that waits for one lane becomes one write.\nSignals: \
-TERM and INT end it once what is being written has ended; what is left is found by the next start or by another replica."
+TERM and INT end it once what is being written has ended; what is left is found by the next start or by another replica. HUP \
+checks the configuration and changes nothing."
 )]
 pub(crate) struct Args {
     /// Where senders connect; port 0 takes a free one. [default: 127.0.0.1:7420]
@@ -107,7 +108,9 @@ pub(crate) async fn open(config: &Config) -> Result<Opened, OpenStop> {
             Err(error) => Err(failed(error.to_string())),
         },
         Store::Postgres(url) => {
-            let db = Postgres::connect(url, config.connections).await.map_err(|error| failed(error.to_string()))?;
+            let db = Postgres::connect(url, config.connections)
+                .await
+                .map_err(|error| failed(error.to_string()))?;
             Ok(Opened { store: RelayStore::new(Arc::new(db)), file: None })
         }
     }
@@ -133,8 +136,11 @@ pub(crate) fn engine(config: &Config, store: &RelayStore) -> Arc<Engine> {
 
 /// The admin API within this process, for commands.
 pub(crate) fn local_admin(config: &Config, store: &RelayStore) -> Router {
-    let admin =
-        Admin { engine: engine(config, store), wallet: Arc::clone(&config.wallet), is_stopping: Arc::default() };
+    let admin = Admin {
+        engine: engine(config, store),
+        wallet: Arc::clone(&config.wallet),
+        is_stopping: Arc::default(),
+    };
     admin::router(admin, Operators::within_process())
 }
 
@@ -146,7 +152,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
         .enable_all()
         .build()
         .map_err(|error| Stop::new(Exit::Io, format!("failed to start: {error}")))?;
-    let ended = runtime.block_on(serve(&config));
+    let ended = runtime.block_on(serve(&config, &args.flags()));
     runtime.shutdown_timeout(Duration::from_secs(1));
     ended
 }
@@ -160,7 +166,7 @@ async fn bind(address: SocketAddr, flag: &str) -> Result<(TcpListener, SocketAdd
     Ok((listener, bound))
 }
 
-async fn serve(config: &Config) -> Result<Exit, Stop> {
+async fn serve(config: &Config, flags: &Flags<'_>) -> Result<Exit, Stop> {
     let io = |error: std::io::Error| Stop::new(Exit::Io, format!("failed to start: {error}"));
     let callers = Callers::new(&config.identity, config.peers.clone())
         .map_err(|error| Stop::new(Exit::Config, format!("identity: {error}")))?;
@@ -171,7 +177,10 @@ async fn serve(config: &Config) -> Result<Exit, Stop> {
         Ok(opened) => opened,
         Err(OpenStop::Stop(stop)) => return Err(stop),
         Err(OpenStop::Owned(path)) => {
-            let why = format!("another process owns {}; stop it, or name another file with --store", path.display());
+            let why = format!(
+                "another process owns {}; stop it, or name another file with --store",
+                path.display()
+            );
             return Err(Stop::new(Exit::Io, why));
         }
     };
@@ -190,8 +199,7 @@ async fn serve(config: &Config) -> Result<Exit, Stop> {
         is_stopping: Arc::clone(&is_stopping),
     };
     let seen = tokio::spawn(axum::serve(admin_listener, admin::router(admin, operators)).into_future());
-    let identities =
-        Identities { identity: config.identity.clone(), callers, peers: config.peers.clone() };
+    let identities = Identities { identity: config.identity.clone(), callers, peers: config.peers.clone() };
     let routes = intake::router(Intake { engine, worker: Arc::clone(&worker), identities });
     let (told, end) = tokio::sync::oneshot::channel::<()>();
     let service = routes.into_make_service_with_connect_info::<SocketAddr>();
@@ -204,9 +212,16 @@ async fn serve(config: &Config) -> Result<Exit, Stop> {
     notify::tell(notify::READY);
     let mut terminate = signal(SignalKind::terminate()).map_err(io)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(io)?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+    let mut hang_up = signal(SignalKind::hangup()).map_err(io)?;
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            _ = hang_up.recv() => match Config::load(flags) {
+                Ok(_) => tracing::info!("the configuration is sound; start the relay anew to put it in force"),
+                Err(Stop { message, .. }) => tracing::error!("the configuration would be refused: {message}"),
+            },
+        }
     }
     notify::tell(notify::STOPPING);
     tracing::info!("shutting down: no new lanes; a second signal ends it at once");

@@ -28,14 +28,19 @@ fn of_three_the_one_that_fails_is_tried_again() {
     service.next(&[Habit::Answers(503), Habit::Answers(503), Habit::Answers(503)]);
     let items = r#"[{"lane":"a","value":1},{"lane":"b","value":2},{"lane":"c","value":3}]"#;
     relay.submit("alice", "1", "interactive", items);
-    eventually("all are applied", || (service.score("a"), service.score("b"), service.score("c")) == (1, 2, 3));
+    eventually("all are applied", || {
+        (service.score("a"), service.score("b"), service.score("c")) == (1, 2, 3)
+    });
     eventually("its key says so", || relay.submit("alice", "1", "interactive", items).status == 200);
 }
 
 #[test]
 fn a_refused_credential_waits_for_a_new_one() {
     let service = Service::start();
-    let folder = Folder::for_service(&service, "[[relay.credential]]\ntarget = \"scores\"\nprincipal = \"alice\"\nfile = \"alice.token\"");
+    let folder = Folder::for_service(
+        &service,
+        "[[relay.credential]]\ntarget = \"scores\"\nprincipal = \"alice\"\nfile = \"alice.token\"",
+    );
     folder.write("alice.token", "old");
     service.books.lock().unwrap().refused.insert("Bearer old".into());
     let relay = folder.start();

@@ -81,9 +81,11 @@ fn settings_that_are_unsafe_are_refused_with_what_to_change() {
     let refused = |more: &str, target: &str| {
         let folder = Folder::for_service(&service, target);
         let path = folder.path().join("semel.toml");
-        let text = std::fs::read_to_string(&path).unwrap().replace("[relay]\n", &format!("[relay]\n{more}\n"));
+        let text =
+            std::fs::read_to_string(&path).unwrap().replace("[relay]\n", &format!("[relay]\n{more}\n"));
         std::fs::write(path, text).unwrap();
-        let (code, _, errors) = folder.run(&["serve", "relay", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+        let (code, _, errors) =
+            folder.run(&["serve", "relay", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
         assert_eq!(code, Some(3), "{errors}");
         errors
     };

@@ -102,7 +102,10 @@ impl Service {
             return None;
         }
         let retry = retry_after.map_or_else(String::new, |after| format!("retry-after: {after}\r\n"));
-        let head = format!("HTTP/1.1 {status} X\r\ncontent-type: application/json\r\n{retry}content-length: {}\r\n\r\n", body.len());
+        let head = format!(
+            "HTTP/1.1 {status} X\r\ncontent-type: application/json\r\n{retry}content-length: {}\r\n\r\n",
+            body.len()
+        );
         stream.write_all(format!("{head}{body}").as_bytes()).ok()
     }
 }
@@ -143,15 +146,31 @@ impl Answer {
     }
 }
 
-pub(crate) fn call(address: SocketAddr, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
-    try_call(address, method, path, headers, body).unwrap_or_else(|| panic!("{method} {path} was not answered"))
+pub(crate) fn call(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> Answer {
+    try_call(address, method, path, headers, body)
+        .unwrap_or_else(|| panic!("{method} {path} was not answered"))
 }
 
-pub(crate) fn try_call(address: SocketAddr, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Option<Answer> {
+pub(crate) fn try_call(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> Option<Answer> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     let lines: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-    let head = format!("{method} {path} HTTP/1.1\r\nhost: {address}\r\n{lines}content-length: {}\r\n\r\n", body.len());
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nhost: {address}\r\n{lines}content-length: {}\r\n\r\n",
+        body.len()
+    );
     stream.write_all(format!("{head}{body}").as_bytes()).ok()?;
     let (head, body) = read_message(&stream)?;
     let status = head.split_whitespace().nth(1)?.parse().ok()?;
@@ -245,7 +264,12 @@ pub(crate) struct Relay {
 
 impl Relay {
     pub(crate) fn submit(&self, user: &str, key: &str, mode: &str, items: &str) -> Answer {
-        let headers = [("x-user", user), ("x-idempotency-key", key), ("x-sync-mode", mode), ("content-type", "application/json")];
+        let headers = [
+            ("x-user", user),
+            ("x-idempotency-key", key),
+            ("x-sync-mode", mode),
+            ("content-type", "application/json"),
+        ];
         call(self.listen, "POST", "/v1/relay/scores", &headers, &format!(r#"{{"items":{items}}}"#))
     }
 

@@ -45,7 +45,8 @@ impl Turn<'_> {
                 let (ours, theirs) = (self.work.lane.applied, current.value);
                 tracing::warn!(lane = self.work.lane.name, ?ours, ?theirs, "somebody else changed the value");
                 if self.target.interference == Interference::Hold {
-                    let why = format!("somebody else changed the value: we left {ours:?} and found {theirs:?}");
+                    let why =
+                        format!("somebody else changed the value: we left {ours:?} and found {theirs:?}");
                     let written = self.engine.store.block(&self.work.hold, &why).await?;
                     return Ok(self.done(written, Synced::Waits(why)));
                 }
@@ -89,13 +90,19 @@ impl Turn<'_> {
         policy::judge(&reading, sent, told)
     }
 
-    async fn write_first(&self, sender: &Sender, current: Current, entries: &[Entry]) -> Result<Synced, StoreError> {
+    async fn write_first(
+        &self,
+        sender: &Sender,
+        current: Current,
+        entries: &[Entry],
+    ) -> Result<Synced, StoreError> {
         let (store, hold, lane) = (&self.engine.store, &self.work.hold, &self.work.lane);
         let reducer = self.target.reducer;
         let values: Vec<i64> = entries.iter().map(|entry| entry.value).collect();
         let before = current.value;
         let fits = fitting_prefix(reducer, before.unwrap_or(0), &values);
-        let (Some(last), Ok(Some(delta))) = (fits.checked_sub(1).map(|at| &entries[at]), reduced(reducer, &values[..fits]))
+        let (Some(last), Ok(Some(delta))) =
+            (fits.checked_sub(1).map(|at| &entries[at]), reduced(reducer, &values[..fits]))
         else {
             let hi = entries.first().map_or(lane.watermark, |entry| entry.seq);
             return self.buried(hi, 1, "the value would leave the range that can be written").await;
@@ -129,7 +136,8 @@ impl Turn<'_> {
             evidence: "[]".to_owned(),
         };
         let quiet = millis_of(self.target.debounce.quiet);
-        let changes_nothing = (before.is_some() && after == before) || (reducer == Reducer::Sum && delta == 0);
+        let changes_nothing =
+            (before.is_some() && after == before) || (reducer == Reducer::Sum && delta == 0);
         if changes_nothing {
             let written = store.settled_without_call(hold, &intent, reducer, quiet).await?;
             self.engine.meters.completed.add(fits as u64);
@@ -153,7 +161,13 @@ impl Turn<'_> {
         match self.judge(&sent) {
             Verdict::Applied => {
                 // Said before the commit, so that whoever reads the log after a crash finds it.
-                tracing::info!(lane = lane.name, ?before, ?after, batch = intent.key, "the upstream has applied a batch");
+                tracing::info!(
+                    lane = lane.name,
+                    ?before,
+                    ?after,
+                    batch = intent.key,
+                    "the upstream has applied a batch"
+                );
                 let written = store.applied(hold, reducer, quiet, "answered").await?;
                 self.engine.meters.completed.add(fits as u64);
                 self.engine.meters.calls_saved.add(fits as u64 - 1);
@@ -165,7 +179,12 @@ impl Turn<'_> {
     }
 
     /// Does what a verdict means by which nothing was applied, and nothing of the batch can be.
-    async fn not_applied(&self, sender: &Sender, verdict: Verdict, entries: &[Entry]) -> Result<Synced, StoreError> {
+    async fn not_applied(
+        &self,
+        sender: &Sender,
+        verdict: Verdict,
+        entries: &[Entry],
+    ) -> Result<Synced, StoreError> {
         let (store, hold) = (&self.engine.store, &self.work.hold);
         let (first, last) = match entries {
             [] => (self.now, self.work.lane.watermark),
@@ -175,7 +194,8 @@ impl Turn<'_> {
         let (why, is_counted, due) = match verdict {
             Verdict::Unauthorized => {
                 self.engine.meters.unauthorized.add(1);
-                let written = store.park(hold, &sender.principal, &sender.digest(), self.target.reducer).await?;
+                let written =
+                    store.park(hold, &sender.principal, &sender.digest(), self.target.reducer).await?;
                 return Ok(self.done(written, Synced::Again));
             }
             Verdict::Refused(why) => return self.buried(last, entries.len(), &why).await,
@@ -189,7 +209,9 @@ impl Turn<'_> {
                 ("the version had changed".to_owned(), true, self.next(Cause::Failed, first))
             }
             // Neither leads here.
-            Verdict::Applied | Verdict::Ambiguous(_) => ("an answer nobody expected".to_owned(), true, Some(self.now)),
+            Verdict::Applied | Verdict::Ambiguous(_) => {
+                ("an answer nobody expected".to_owned(), true, Some(self.now))
+            }
         };
         let Some(due) = due else { return self.buried(last, entries.len(), &why).await };
         self.engine.meters.retries.add(1);
@@ -198,16 +220,23 @@ impl Turn<'_> {
     }
 
     /// Pauses what the answer is about. Returns why, and until when.
-    pub(super) async fn pause(&self, sender: &Sender, verdict: &Verdict) -> Result<(String, i64), StoreError> {
+    pub(super) async fn pause(
+        &self,
+        sender: &Sender,
+        verdict: &Verdict,
+    ) -> Result<(String, i64), StoreError> {
         let schedule = &self.target.profile.schedule;
         let (scope, why, wait) = match verdict {
             Verdict::Limited { after } => {
                 self.engine.meters.limited.add(1);
                 let least = schedule.delay(u32::try_from(self.work.lane.attempts + 1).unwrap_or(1), 0.5);
-                let wait = after.unwrap_or(least).clamp(schedule.base, semel_contract::limits::RETRY_AFTER_MAX);
+                let wait =
+                    after.unwrap_or(least).clamp(schedule.base, semel_contract::limits::RETRY_AFTER_MAX);
                 (self.target.limit_scope, "the upstream asks for a pause".to_owned(), wait)
             }
-            Verdict::Blocked(why) => (Scope::Target, format!("the upstream blocks us: {why}"), schedule.blocked),
+            Verdict::Blocked(why) => {
+                (Scope::Target, format!("the upstream blocks us: {why}"), schedule.blocked)
+            }
             Verdict::Applied
             | Verdict::Failed(_)
             | Verdict::Unauthorized

@@ -57,7 +57,8 @@ impl Turn<'_> {
             Rung::Applied => {
                 let members = self.members(batch);
                 let quiet = millis_of(self.target.debounce.quiet);
-                let written = store.applied(&self.work.hold, self.target.reducer, quiet, "found by looking").await?;
+                let written =
+                    store.applied(&self.work.hold, self.target.reducer, quiet, "found by looking").await?;
                 self.engine.meters.completed.add(members);
                 self.engine.meters.calls_saved.add(members.saturating_sub(1));
                 Ok(self.done(written, Synced::Applied))
@@ -67,7 +68,15 @@ impl Turn<'_> {
                 Ok(self.done(written, Synced::Again))
             }
             Rung::Wait(wait) => {
-                self.noted(batch, "it may still be applied late", found.as_ref(), None, false, self.now + millis_of(wait)).await
+                self.noted(
+                    batch,
+                    "it may still be applied late",
+                    found.as_ref(),
+                    None,
+                    false,
+                    self.now + millis_of(wait),
+                )
+                .await
             }
             Rung::InDoubt(doubt) => self.doubted(batch, doubt, found.as_ref()).await,
         }
@@ -105,7 +114,12 @@ impl Turn<'_> {
     }
 
     /// What an answer means that says nothing about the attempts before it: the batch stays frozen.
-    async fn still_open(&self, batch: &Intent, sender: &Sender, verdict: Verdict) -> Result<Synced, StoreError> {
+    async fn still_open(
+        &self,
+        batch: &Intent,
+        sender: &Sender,
+        verdict: Verdict,
+    ) -> Result<Synced, StoreError> {
         match verdict {
             Verdict::Limited { .. } | Verdict::Blocked(_) => {
                 let (why, until) = self.pause(sender, &verdict).await?;
@@ -114,24 +128,37 @@ impl Turn<'_> {
             Verdict::Unauthorized => {
                 self.engine.meters.unauthorized.add(1);
                 let due = self.now + millis_of(PATIENCE);
-                let written =
-                    self.engine.store.refuse(&self.work.hold, &sender.principal, &sender.digest(), due).await?;
+                let written = self
+                    .engine
+                    .store
+                    .refuse(&self.work.hold, &sender.principal, &sender.digest(), due)
+                    .await?;
                 Ok(self.done(written, Synced::Waits("the credential was refused".to_owned())))
             }
             // Ours may have been the write that changed the version: look again.
-            Verdict::Conflict => self.noted(batch, "the version had changed", None, Some(self.now), false, self.now).await,
-            Verdict::Failed(why) | Verdict::Refused(why) | Verdict::Ambiguous(why) => self.kept(batch, &why, true).await,
+            Verdict::Conflict => {
+                self.noted(batch, "the version had changed", None, Some(self.now), false, self.now).await
+            }
+            Verdict::Failed(why) | Verdict::Refused(why) | Verdict::Ambiguous(why) => {
+                self.kept(batch, &why, true).await
+            }
             Verdict::Applied => self.kept(batch, "an answer nobody expected", true).await,
         }
     }
 
     /// Keeps a batch frozen, to be looked at again by the schedule; when that gives up, a person decides.
-    pub(super) async fn kept(&self, batch: &Intent, why: &str, is_counted: bool) -> Result<Synced, StoreError> {
+    pub(super) async fn kept(
+        &self,
+        batch: &Intent,
+        why: &str,
+        is_counted: bool,
+    ) -> Result<Synced, StoreError> {
         match self.next(Cause::Failed, batch.first) {
             Some(due) => self.noted(batch, why, None, Some(self.sent_by()), is_counted, due).await,
             None => {
                 let evidence = self.evidence(batch, why, None);
-                let seen = Evidence { error: why, evidence: &evidence, last: Some(self.sent_by()), is_counted };
+                let seen =
+                    Evidence { error: why, evidence: &evidence, last: Some(self.sent_by()), is_counted };
                 let written = self.engine.store.in_doubt(&self.work.hold, &seen).await?;
                 self.engine.meters.in_doubt.add(1);
                 Ok(self.done(written, Synced::InDoubt))
@@ -160,12 +187,21 @@ impl Turn<'_> {
         Ok(self.done(written, Synced::Waits(why.to_owned())))
     }
 
-    async fn doubted(&self, batch: &Intent, doubt: Doubt, found: Option<&Current>) -> Result<Synced, StoreError> {
+    async fn doubted(
+        &self,
+        batch: &Intent,
+        doubt: Doubt,
+        found: Option<&Current>,
+    ) -> Result<Synced, StoreError> {
         if doubt == Doubt::Interference {
             self.engine.meters.interference.add(1);
         }
         let why = format!("in doubt: {}", doubt.name());
-        tracing::error!(lane = self.work.lane.name, doubt = doubt.name(), "a person must decide: semel relay show");
+        tracing::error!(
+            lane = self.work.lane.name,
+            doubt = doubt.name(),
+            "a person must decide: semel relay show"
+        );
         let evidence = self.evidence(batch, &why, found);
         let seen = Evidence { error: &why, evidence: &evidence, last: None, is_counted: false };
         let written = self.engine.store.in_doubt(&self.work.hold, &seen).await?;
@@ -199,15 +235,18 @@ fn seen(tier: Tier, batch: &Intent, current: &Current) -> Seen {
     if tier == Tier::Marker && current.markers.contains(&batch.key) {
         return Seen::Marker;
     }
-    let is_same_version = tier == Tier::CompareAndSet && current.version.is_some() && current.version == batch.version;
+    let is_same_version =
+        tier == Tier::CompareAndSet && current.version.is_some() && current.version == batch.version;
     match tier {
         Tier::CompareAndSet if is_same_version => Seen::Before,
         Tier::CompareAndSet if is(batch.after) => Seen::After,
         Tier::CompareAndSet => Seen::Other,
-        Tier::Key { .. } | Tier::Marker | Tier::ReadBack | Tier::Blind(_) => match (is(batch.after), is(batch.before)) {
-            (true, _) => Seen::After,
-            (false, true) => Seen::Before,
-            (false, false) => Seen::Other,
-        },
+        Tier::Key { .. } | Tier::Marker | Tier::ReadBack | Tier::Blind(_) => {
+            match (is(batch.after), is(batch.before)) {
+                (true, _) => Seen::After,
+                (false, true) => Seen::Before,
+                (false, false) => Seen::Other,
+            }
+        }
     }
 }

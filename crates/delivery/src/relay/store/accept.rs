@@ -71,7 +71,8 @@ impl RelayStore {
         if let Some(known) = known(&mut tx, submission).await? {
             return Ok(known);
         }
-        let sql = "INSERT INTO relay_request (target, principal, key, fingerprint, mode, items, open, created_ms)
+        let sql =
+            "INSERT INTO relay_request (target, principal, key, fingerprint, mode, items, open, created_ms)
             VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (principal, key) DO NOTHING RETURNING id";
         let count = submission.items.len() as i64;
         let args = vec![
@@ -123,7 +124,8 @@ async fn into_lane(
     let at = || vec![(&submission.target).into(), group.into(), name.into()];
     let sql = "INSERT INTO relay_lane (target, grp, name) VALUES ($1, $2, $3) ON CONFLICT (target, grp, name) DO NOTHING";
     tx.run(sql, at()).await?;
-    let sql = "SELECT id, next_seq, state FROM relay_lane WHERE target = $1 AND grp = $2 AND name = $3 /*LOCK*/";
+    let sql =
+        "SELECT id, next_seq, state FROM relay_lane WHERE target = $1 AND grp = $2 AND name = $3 /*LOCK*/";
     let rows = tx.run(sql, at()).await?;
     let row = rows.first().ok_or_else(|| StoreError::Failed("the lane is gone".to_owned()))?;
     let (lane, first, is_open) = (row.int(0)?, row.int(1)?, row.text(2)? == "open");
@@ -147,7 +149,8 @@ async fn into_lane(
     tx.run(sql, vec![lane.into(), (first + items.len() as i64).into(), label.into()]).await?;
     // A lane that waits for a person or a credential is not among the waiting work.
     if is_open {
-        let rows = tx.run("SELECT since_ms, due_ms FROM relay_ready WHERE lane = $1", vec![lane.into()]).await?;
+        let rows =
+            tx.run("SELECT since_ms, due_ms FROM relay_ready WHERE lane = $1", vec![lane.into()]).await?;
         let known = match rows.first() {
             Some(row) => Some(Due { since: row.int(0)?, at: row.int(1)? }),
             None => None,

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::sql::StoreError;
-use super::{Entry, Hold, Intent, Lane, RelayStore, Written, give_back, holds, intent, lane_locked, make_due, waiting};
+use super::{
+    Entry, Hold, Intent, Lane, RelayStore, Written, give_back, holds, intent, lane_locked, make_due, waiting,
+};
 
 /// What a claim found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +53,13 @@ impl RelayStore {
     ///
     /// Before: nothing is assumed. After `Held`: until the lease ends nobody else claims it, and its fence is higher than
     /// any before. Crash: the lease ends by itself, and the lane is due then.
-    pub async fn claim(&self, lane: i64, owner: &str, lease_ms: i64, most: i64) -> Result<Claimed, StoreError> {
+    pub async fn claim(
+        &self,
+        lane: i64,
+        owner: &str,
+        lease_ms: i64,
+        most: i64,
+    ) -> Result<Claimed, StoreError> {
         let now = self.now().await?;
         let mut tx = self.db.begin().await?;
         let Some(found) = lane_locked(&mut tx, lane).await? else { return Ok(Claimed::Idle) };
@@ -117,7 +125,11 @@ impl RelayStore {
     }
 
     /// The digests of refused credentials, by principal.
-    pub async fn refused(&self, target: &str, principals: &[String]) -> Result<BTreeMap<String, String>, StoreError> {
+    pub async fn refused(
+        &self,
+        target: &str,
+        principals: &[String],
+    ) -> Result<BTreeMap<String, String>, StoreError> {
         let mut tx = self.db.begin().await?;
         let mut found = BTreeMap::new();
         for principal in principals {

@@ -82,7 +82,10 @@ async fn keys(store: &RelayStore) {
     let (request, _) = lanes_of(store, &one).await;
     assert_eq!(store.accept(&one).await.unwrap(), Accepted::Known { request });
     assert_eq!(store.accept(&submission("alice", "1", &[("a", 6)])).await.unwrap(), Accepted::Mismatch);
-    assert!(matches!(store.accept(&submission("bob", "1", &[("a", 5)])).await.unwrap(), Accepted::New { .. }));
+    assert!(matches!(
+        store.accept(&submission("bob", "1", &[("a", 5)])).await.unwrap(),
+        Accepted::New { .. }
+    ));
     assert_eq!(store.counts().await.unwrap().pending, 2, "a known or refused request adds nothing");
     let of_alice = store.pending("alice", Some("g"), Some("s1")).await.unwrap();
     assert_eq!((of_alice.len(), of_alice[0].1), (1, 1));
@@ -94,12 +97,16 @@ async fn items(store: &RelayStore) {
     let (request, lanes) = lanes_of(store, &submission("alice", "1", &[("b", 1), ("a", 2), ("b", 3)])).await;
     assert_eq!(lanes.len(), 2);
     let found = store.request(request).await.unwrap().unwrap();
-    let told: Vec<_> = found.items.iter().map(|item| (item.lane.as_str(), item.value, item.state.name())).collect();
+    let told: Vec<_> =
+        found.items.iter().map(|item| (item.lane.as_str(), item.value, item.state.name())).collect();
     assert_eq!(told, [("b", 1, "pending"), ("a", 2, "pending"), ("b", 3, "pending")]);
     let b = store.find_lane("t", "g", "b").await.unwrap().unwrap();
     assert_eq!(b.label.as_deref(), Some("the b"));
     let work = claim(store, b.id).await;
-    assert_eq!(work.entries.iter().map(|entry| (entry.seq, entry.value)).collect::<Vec<_>>(), [(1, 1), (2, 3)]);
+    assert_eq!(
+        work.entries.iter().map(|entry| (entry.seq, entry.value)).collect::<Vec<_>>(),
+        [(1, 1), (2, 3)]
+    );
 }
 
 async fn batches(store: &RelayStore) {
@@ -115,7 +122,10 @@ async fn batches(store: &RelayStore) {
     let lane = store.find_lane("t", "g", "a").await.unwrap().unwrap();
     assert_eq!((lane.watermark, lane.applied), (1, Some(105)));
     let found = store.request(request).await.unwrap().unwrap();
-    assert_eq!((found.open, found.items[0].state.name(), found.items[0].applied), (0, "completed", Some(105)));
+    assert_eq!(
+        (found.open, found.items[0].state.name(), found.items[0].applied),
+        (0, "completed", Some(105))
+    );
     let work = claim(store, lanes[0]).await;
     assert_eq!((work.intent, work.entries.len(), work.entries[0].seq), (None, 1, 2));
 }
@@ -131,7 +141,10 @@ async fn fences(store: &RelayStore) {
         assert_eq!(store.freeze(&fence, &intent).await.unwrap(), Written::Stale);
         assert_eq!(store.resending(&fence, 9).await.unwrap(), Written::Stale);
         assert_eq!(store.applied(&fence, Reducer::Sum, 0, "").await.unwrap(), Written::Stale);
-        assert_eq!(store.settled_without_call(&fence, &intent, Reducer::Sum, 0).await.unwrap(), Written::Stale);
+        assert_eq!(
+            store.settled_without_call(&fence, &intent, Reducer::Sum, 0).await.unwrap(),
+            Written::Stale
+        );
         assert_eq!(store.dissolve(&fence, "", true, 0).await.unwrap(), Written::Stale);
         assert_eq!(store.keep(&fence, &seen, 0).await.unwrap(), Written::Stale);
         assert_eq!(store.in_doubt(&fence, &seen).await.unwrap(), Written::Stale);
@@ -142,7 +155,10 @@ async fn fences(store: &RelayStore) {
         assert_eq!(store.let_go(&fence, None, 0).await.unwrap(), Written::Stale);
     }
     let counts = store.counts().await.unwrap();
-    assert_eq!((counts.pending, counts.parked, counts.dead, counts.in_doubt, counts.blocked), (1, 0, 0, 0, 0));
+    assert_eq!(
+        (counts.pending, counts.parked, counts.dead, counts.in_doubt, counts.blocked),
+        (1, 0, 0, 0, 0)
+    );
     assert!(store.all_refused().await.unwrap().is_empty());
     assert_eq!(store.let_go(&work.hold, None, 0).await.unwrap(), Written::Done);
     assert_eq!(store.let_go(&work.hold, None, 0).await.unwrap(), Written::Stale, "it was given back");
@@ -159,7 +175,10 @@ async fn holding(store: &RelayStore) {
     assert_eq!(store.park(&work.hold, "alice", "digest", Reducer::Sum).await.unwrap(), Written::Done);
     assert_eq!(store.refused("t", &["alice".to_owned()]).await.unwrap()["alice"], "digest");
     let work = claim(store, lanes[0]).await;
-    assert_eq!((work.intent.is_none(), work.entries.len(), work.entries[0].principal.as_str()), (true, 1, "bob"));
+    assert_eq!(
+        (work.intent.is_none(), work.entries.len(), work.entries[0].principal.as_str()),
+        (true, 1, "bob")
+    );
     assert_eq!(store.request(request).await.unwrap().unwrap().items[0].state.name(), "auth_revoked");
     store.freeze(&work.hold, &batch(&work, 2)).await.unwrap();
     store.applied(&work.hold, Reducer::Sum, 0, "answered").await.unwrap();
@@ -174,7 +193,10 @@ async fn holding(store: &RelayStore) {
     assert_eq!((found.open, found.dead, found.items[0].state.name()), (0, 1, "failed"));
     assert_eq!(store.requeue(lanes[0], "x").await.unwrap(), 1);
     let found = store.request(request).await.unwrap().unwrap();
-    assert_eq!((found.open, found.dead, found.items.len(), found.items[0].state.name()), (1, 0, 1, "pending"));
+    assert_eq!(
+        (found.open, found.dead, found.items.len(), found.items[0].state.name()),
+        (1, 0, 1, "pending")
+    );
 }
 
 async fn audit(store: &RelayStore) {
@@ -240,5 +262,8 @@ async fn races(store: &RelayStore) {
         }
     }
     assert_eq!(held.len(), 1);
-    assert_eq!(held[0].entries.iter().map(|entry| entry.seq).collect::<Vec<_>>(), (1..=21).collect::<Vec<i64>>());
+    assert_eq!(
+        held[0].entries.iter().map(|entry| entry.seq).collect::<Vec<_>>(),
+        (1..=21).collect::<Vec<i64>>()
+    );
 }

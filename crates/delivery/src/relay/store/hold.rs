@@ -3,7 +3,9 @@
 
 use super::settle::{finished, of_lane, rest};
 use super::sql::StoreError;
-use super::{Entry, Hold, Lane, RelayStore, Tx, Written, about, audit, give_back, holds, lane_locked, waiting};
+use super::{
+    Entry, Hold, Lane, RelayStore, Tx, Written, about, audit, give_back, holds, lane_locked, waiting,
+};
 use crate::relay::reduce::{Reducer, commutes};
 use crate::relay::store::settle::MEMBERS_MAX;
 
@@ -13,7 +15,13 @@ impl RelayStore {
     ///
     /// After: the entries are held, or the lane waits for the principal where entries do not commute. Crash: both or
     /// neither.
-    pub async fn park(&self, hold: &Hold, principal: &str, digest: &str, reducer: Reducer) -> Result<Written, StoreError> {
+    pub async fn park(
+        &self,
+        hold: &Hold,
+        principal: &str,
+        digest: &str,
+        reducer: Reducer,
+    ) -> Result<Written, StoreError> {
         let now = self.now().await?;
         let mut tx = self.db.begin().await?;
         if !holds(&mut tx, hold).await? {
@@ -27,7 +35,8 @@ impl RelayStore {
         let why = "the credential was refused";
         if commutes(reducer) {
             let entries = waiting(&mut tx, lane.id, MEMBERS_MAX).await?;
-            let theirs: Vec<Entry> = entries.into_iter().filter(|entry| entry.principal == principal).collect();
+            let theirs: Vec<Entry> =
+                entries.into_iter().filter(|entry| entry.principal == principal).collect();
             take_out(&mut tx, &lane, &theirs, "parked", why, now).await?;
             rest(&mut tx, lane.id, Some(why), now, 0).await?;
         } else {
@@ -41,7 +50,13 @@ impl RelayStore {
     }
 
     /// Notes that a credential was refused, and keeps the lane as it is, to be tried then: its batch may have been applied.
-    pub async fn refuse(&self, hold: &Hold, principal: &str, digest: &str, due: i64) -> Result<Written, StoreError> {
+    pub async fn refuse(
+        &self,
+        hold: &Hold,
+        principal: &str,
+        digest: &str,
+        due: i64,
+    ) -> Result<Written, StoreError> {
         let now = self.now().await?;
         let mut tx = self.db.begin().await?;
         if !holds(&mut tx, hold).await? {
@@ -76,7 +91,13 @@ impl RelayStore {
     ///
     /// After: they are dead letters, which an operator may requeue; or the lane waits for an operator where entries do not
     /// commute.
-    pub async fn bury(&self, hold: &Hold, hi: i64, why: &str, reducer: Reducer) -> Result<Written, StoreError> {
+    pub async fn bury(
+        &self,
+        hold: &Hold,
+        hi: i64,
+        why: &str,
+        reducer: Reducer,
+    ) -> Result<Written, StoreError> {
         let now = self.now().await?;
         let mut tx = self.db.begin().await?;
         if !holds(&mut tx, hold).await? {
@@ -102,7 +123,14 @@ impl RelayStore {
     }
 }
 
-async fn take_out(tx: &mut Tx, lane: &Lane, entries: &[Entry], state: &str, why: &str, now: i64) -> Result<(), StoreError> {
+async fn take_out(
+    tx: &mut Tx,
+    lane: &Lane,
+    entries: &[Entry],
+    state: &str,
+    why: &str,
+    now: i64,
+) -> Result<(), StoreError> {
     for entry in entries {
         let sql = "INSERT INTO relay_held (lane, seq, request, pos, target, principal, value, session, state, error, since_ms)
             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";

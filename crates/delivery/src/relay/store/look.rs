@@ -110,7 +110,8 @@ impl RelayStore {
     /// A request with its items.
     pub async fn request(&self, id: i64) -> Result<Option<Request>, StoreError> {
         let mut tx = self.db.begin().await?;
-        let rows = tx.run("SELECT open, dead, items FROM relay_request WHERE id = $1", vec![id.into()]).await?;
+        let rows =
+            tx.run("SELECT open, dead, items FROM relay_request WHERE id = $1", vec![id.into()]).await?;
         let Some(row) = rows.first() else { return Ok(None) };
         let (open, dead, count) = (row.int(0)?, row.int(1)?, row.int(2)?);
         let sql = "SELECT i.pos, l.name, l.grp, l.label, i.value, l.applied, i.seq, l.watermark, l.state, h.state, n.hi
@@ -143,7 +144,12 @@ impl RelayStore {
     }
 
     /// The lanes of a target, of one group or of all, with what waits.
-    pub async fn lanes(&self, target: &str, group: Option<&str>, reducer: Reducer) -> Result<Vec<LaneView>, StoreError> {
+    pub async fn lanes(
+        &self,
+        target: &str,
+        group: Option<&str>,
+        reducer: Reducer,
+    ) -> Result<Vec<LaneView>, StoreError> {
         let mut tx = self.db.begin().await?;
         let sql = format!(
             "SELECT {LANE} FROM relay_lane WHERE target = $1 AND (CAST($2 AS text) IS NULL OR grp = $2)
@@ -161,7 +167,11 @@ impl RelayStore {
                 ORDER BY seq";
             let rows = tx.run(sql, vec![lane.id.into()]).await?;
             let values = rows.iter().map(|row| row.int(0)).collect::<Result<Vec<_>, _>>()?;
-            views.push(LaneView { pending: values.len() as i64, delta: delta(reducer, lane.applied, &values), lane });
+            views.push(LaneView {
+                pending: values.len() as i64,
+                delta: delta(reducer, lane.applied, &values),
+                lane,
+            });
         }
         Ok(views)
     }
@@ -215,8 +225,12 @@ impl RelayStore {
         let condition = match what {
             None => "TRUE",
             Some("pending") => "next_seq > watermark + 1",
-            Some("dead") => "EXISTS (SELECT 1 FROM relay_held h WHERE h.lane = relay_lane.id AND h.state = 'dead')",
-            Some("parked") => "EXISTS (SELECT 1 FROM relay_held h WHERE h.lane = relay_lane.id AND h.state = 'parked')",
+            Some("dead") => {
+                "EXISTS (SELECT 1 FROM relay_held h WHERE h.lane = relay_lane.id AND h.state = 'dead')"
+            }
+            Some("parked") => {
+                "EXISTS (SELECT 1 FROM relay_held h WHERE h.lane = relay_lane.id AND h.state = 'parked')"
+            }
             Some("in-doubt") => "state = 'in-doubt'",
             Some("blocked") => "state = 'blocked'",
             Some(_) => "state = 'open'",
@@ -232,7 +246,8 @@ impl RelayStore {
         let sql = format!("SELECT {LANE} FROM relay_lane WHERE id = $1");
         let rows = tx.run(&sql, vec![lane.into()]).await?;
         let Some(found) = rows.first().map(Lane::of).transpose()? else { return Ok(None) };
-        let sql = "SELECT state, error, seq, request, pos, principal, value, session, since_ms FROM relay_held
+        let sql =
+            "SELECT state, error, seq, request, pos, principal, value, session, since_ms FROM relay_held
             WHERE lane = $1 AND state IN ('parked', 'dead') ORDER BY seq LIMIT 1000";
         let held = tx.run(sql, vec![lane.into()]).await?;
         let held = held.iter().map(|row| {
@@ -273,7 +288,8 @@ impl RelayStore {
     }
 }
 
-const AUDIT: &str = "id, at_ms, event, target, grp, lane, seq, request, pos, principal, sender, value, before, after, batch,
+const AUDIT: &str =
+    "id, at_ms, event, target, grp, lane, seq, request, pos, principal, sender, value, before, after, batch,
     detail";
 
 fn audit_of(row: &Row) -> Result<AuditRow, StoreError> {

@@ -197,7 +197,9 @@ impl RelayStore {
         let row = of_lane(&found, "resolved", who, &format!("said to be {said}: {}", batch.evidence), now);
         audit(&mut tx, &AuditRow { batch: Some(batch.key.clone()), ..row }).await?;
         match resolution {
-            Resolution::Applied => settle(&mut tx, lane, &batch, reducer, &format!("resolved by {who}"), now).await?,
+            Resolution::Applied => {
+                settle(&mut tx, lane, &batch, reducer, &format!("resolved by {who}"), now).await?
+            }
             Resolution::NotApplied => {
                 tx.run("DELETE FROM relay_intent WHERE lane = $1", vec![lane.into()]).await?;
             }

@@ -51,7 +51,8 @@ impl Postgres {
         }
         config.keepalives_idle(Duration::from_secs(15));
         config.tcp_user_timeout(Duration::from_secs(15));
-        let manager = Manager::from_config(config, NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
+        let manager =
+            Manager::from_config(config, NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
         let pool = Pool::builder(manager)
             .max_size(connections.max(1))
             .runtime(Runtime::Tokio1)
@@ -103,13 +104,17 @@ impl Postgres {
             .map_err(failed)?;
         let newest = applied.last().map_or(0, |row| row.get::<_, i32>(0));
         if newest > MIGRATIONS.len() as i32 {
-            return Err(StoreError::Failed(format!("the schema semel_relay is at migration {newest}, of a later release")));
+            return Err(StoreError::Failed(format!(
+                "the schema semel_relay is at migration {newest}, of a later release"
+            )));
         }
         for (number, sql) in MIGRATIONS {
             let checksum = Sha256::digest(sql).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
             match applied.iter().find(|row| row.get::<_, i32>(0) == *number) {
                 Some(row) if row.get::<_, &str>(1) != checksum => {
-                    return Err(StoreError::Failed(format!("migration {number} of semel_relay was applied in another form")));
+                    return Err(StoreError::Failed(format!(
+                        "migration {number} of semel_relay was applied in another form"
+                    )));
                 }
                 Some(_) => {}
                 None => {
@@ -172,9 +177,10 @@ impl Begun {
             .map(|row| {
                 let value = |at: usize| match row.columns()[at].type_() {
                     &Type::INT8 => row.try_get::<_, Option<i64>>(at).map(Value::from).map_err(failed),
-                    &Type::INT4 => {
-                        row.try_get::<_, Option<i32>>(at).map(|value| Value::from(value.map(i64::from))).map_err(failed)
-                    }
+                    &Type::INT4 => row
+                        .try_get::<_, Option<i32>>(at)
+                        .map(|value| Value::from(value.map(i64::from)))
+                        .map_err(failed),
                     &Type::TEXT => row.try_get::<_, Option<String>>(at).map(Value::from).map_err(failed),
                     other => Err(StoreError::Failed(format!("a value of no known kind, {other}"))),
                 };

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::sql::StoreError;
 use super::{
-    AuditRow, Entry, Hold, Intent, Lane, RelayStore, Tx, Written, about, audit, give_back, holds, intent, lane_locked,
-    waiting,
+    AuditRow, Entry, Hold, Intent, Lane, RelayStore, Tx, Written, about, audit, give_back, holds, intent,
+    lane_locked, waiting,
 };
 use crate::relay::reduce::{Reducer, chain};
 
@@ -22,11 +22,14 @@ impl RelayStore {
         if !holds(&mut tx, hold).await? {
             return Ok(Written::Stale);
         }
-        let rows =
-            tx.run("SELECT watermark, next_seq FROM relay_lane WHERE id = $1", vec![hold.lane.into()]).await?;
+        let rows = tx
+            .run("SELECT watermark, next_seq FROM relay_lane WHERE id = $1", vec![hold.lane.into()])
+            .await?;
         let row = rows.first().ok_or_else(|| StoreError::Failed("the lane is gone".to_owned()))?;
         if batch.lo != row.int(0)? || batch.hi >= row.int(1)? {
-            return Err(StoreError::Failed("a batch begins at the watermark and ends among known entries".to_owned()));
+            return Err(StoreError::Failed(
+                "a batch begins at the watermark and ends among known entries".to_owned(),
+            ));
         }
         let sql = "INSERT INTO relay_intent (lane, fence, principal, lo, hi, before, after, version, key, request, tries,
                 first_ms, last_ms, evidence)
@@ -68,7 +71,13 @@ impl RelayStore {
     ///
     /// After: the watermark is past it, every original has its row in the audit trail with chained values, and requests
     /// know. All in one transaction. Crash: all of it or nothing.
-    pub async fn applied(&self, hold: &Hold, reducer: Reducer, quiet_ms: i64, how: &str) -> Result<Written, StoreError> {
+    pub async fn applied(
+        &self,
+        hold: &Hold,
+        reducer: Reducer,
+        quiet_ms: i64,
+        how: &str,
+    ) -> Result<Written, StoreError> {
         let now = self.now().await?;
         let mut tx = self.db.begin().await?;
         if !holds(&mut tx, hold).await? {
@@ -94,14 +103,21 @@ impl RelayStore {
         if !holds(&mut tx, hold).await? || intent(&mut tx, hold.lane).await?.is_some() {
             return Ok(Written::Stale);
         }
-        settle(&mut tx, hold.lane, batch, reducer, "the entries cancel out: nothing was written", now).await?;
+        settle(&mut tx, hold.lane, batch, reducer, "the entries cancel out: nothing was written", now)
+            .await?;
         rest(&mut tx, hold.lane, None, now, quiet_ms).await?;
         tx.commit().await?;
         Ok(Written::Done)
     }
 
     /// Dissolves a batch that was not applied: its entries wait again, to be written then.
-    pub async fn dissolve(&self, hold: &Hold, error: &str, is_counted: bool, due: i64) -> Result<Written, StoreError> {
+    pub async fn dissolve(
+        &self,
+        hold: &Hold,
+        error: &str,
+        is_counted: bool,
+        due: i64,
+    ) -> Result<Written, StoreError> {
         let now = self.now().await?;
         let mut tx = self.db.begin().await?;
         if !holds(&mut tx, hold).await? {
@@ -197,14 +213,14 @@ pub(crate) async fn settle(
     how: &str,
     now: i64,
 ) -> Result<(), StoreError> {
-    let found = lane_locked(tx, lane).await?.ok_or_else(|| StoreError::Failed("the lane is gone".to_owned()))?;
+    let found =
+        lane_locked(tx, lane).await?.ok_or_else(|| StoreError::Failed("the lane is gone".to_owned()))?;
     let mut members = waiting(tx, lane, MEMBERS_MAX).await?;
     members.retain(|entry| entry.seq <= batch.hi);
     let values: Vec<i64> = members.iter().map(|entry| entry.value).collect();
     // In between, the running value may leave the range that a receiver reads; then only the ends are told.
-    let links = chain(reducer, batch.before, &values).unwrap_or_else(|_| {
-        vec![crate::relay::reduce::Link { before: None, after: None }; values.len()]
-    });
+    let links = chain(reducer, batch.before, &values)
+        .unwrap_or_else(|_| vec![crate::relay::reduce::Link { before: None, after: None }; values.len()]);
     for (entry, link) in members.iter().zip(&links) {
         let row = AuditRow {
             sender: Some(batch.principal.clone()),
@@ -218,13 +234,19 @@ pub(crate) async fn settle(
     }
     finished(tx, &members, "open = open - $2", now).await?;
     // Without a reading, the sum of what was written since the last known value is the best that is known.
-    let sql = "UPDATE relay_lane SET watermark = $2, applied = $3, applied_ms = $4, attempts = 0 WHERE id = $1";
+    let sql =
+        "UPDATE relay_lane SET watermark = $2, applied = $3, applied_ms = $4, attempts = 0 WHERE id = $1";
     tx.run(sql, vec![lane.into(), batch.hi.into(), batch.after.into(), now.into()]).await?;
     tx.run("DELETE FROM relay_intent WHERE lane = $1", vec![lane.into()]).await.map(drop)
 }
 
 /// Tells requests that entries of theirs are done with.
-pub(crate) async fn finished(tx: &mut Tx, entries: &[Entry], change: &str, now: i64) -> Result<(), StoreError> {
+pub(crate) async fn finished(
+    tx: &mut Tx,
+    entries: &[Entry],
+    change: &str,
+    now: i64,
+) -> Result<(), StoreError> {
     let mut by_request: BTreeMap<i64, i64> = BTreeMap::new();
     for entry in entries {
         *by_request.entry(entry.request).or_default() += 1;
@@ -232,7 +254,8 @@ pub(crate) async fn finished(tx: &mut Tx, entries: &[Entry], change: &str, now: 
     for (request, count) in by_request {
         let sql = format!("UPDATE relay_request SET {change} WHERE id = $1");
         tx.run(&sql, vec![request.into(), count.into()]).await?;
-        let sql = "UPDATE relay_request SET done_ms = CASE WHEN open = 0 AND dead = 0 THEN CAST($2 AS bigint) END
+        let sql =
+            "UPDATE relay_request SET done_ms = CASE WHEN open = 0 AND dead = 0 THEN CAST($2 AS bigint) END
             WHERE id = $1";
         tx.run(sql, vec![request.into(), now.into()]).await?;
     }
@@ -240,7 +263,13 @@ pub(crate) async fn finished(tx: &mut Tx, entries: &[Entry], change: &str, now: 
 }
 
 /// Gives a lane back after a batch: due when what came meanwhile wants, or not among the waiting work.
-pub(crate) async fn rest(tx: &mut Tx, lane: i64, error: Option<&str>, now: i64, quiet_ms: i64) -> Result<(), StoreError> {
+pub(crate) async fn rest(
+    tx: &mut Tx,
+    lane: i64,
+    error: Option<&str>,
+    now: i64,
+    quiet_ms: i64,
+) -> Result<(), StoreError> {
     let due = match waiting(tx, lane, 1).await?.is_empty() {
         true => None,
         false => {

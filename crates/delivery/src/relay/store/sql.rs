@@ -126,4 +126,9 @@ pub trait Database: Send + Sync + 'static {
 
     /// Whether one process owns it, so that at its start nobody else holds anything.
     fn is_owned(&self) -> bool;
+
+    /// Whether the clock is believed. While it is not, nothing expires.
+    fn is_clock_believed(&self) -> bool {
+        true
+    }
 }

@@ -26,7 +26,7 @@ pub struct Sqlite {
     is_broken: Arc<AtomicBool>,
     clock: Arc<dyn Clock>,
     time: StoreClock,
-    marked: AtomicI64,
+    marked: Arc<AtomicI64>,
     lock: Option<(PathBuf, File)>,
 }
 
@@ -90,7 +90,7 @@ impl Sqlite {
         let name = path.file_name().ok_or(std::io::ErrorKind::InvalidInput).map_err(std::io::Error::from)?;
         let path = folder.canonicalize()?.join(name);
         let lock = locked(&path)?;
-        let is_new = !path.try_exists()?;
+        let is_new = create(&path)?;
         let connection = Connection::open(&path)?;
         connection.pragma_update(None, "journal_mode", "WAL")?;
         connection.pragma_update(None, "synchronous", "FULL")?;
@@ -100,11 +100,11 @@ impl Sqlite {
         let full: i64 = connection.pragma_query_value(None, "synchronous", |row| row.get(0))?;
         let mode: String = connection.pragma_query_value(None, "journal_mode", |row| row.get(0))?;
         if full != 2 || mode != "wal" {
-            return Err(OpenError::Io(std::io::Error::other("the file cannot be written durably (WAL, FULL)")));
+            return Err(OpenError::Io(std::io::Error::other(
+                "the file cannot be written durably (WAL, FULL)",
+            )));
         }
         if is_new {
-            #[cfg(unix)]
-            std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
             File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()?;
         }
         Self::with(connection, clock, Some(lock))
@@ -125,15 +125,16 @@ impl Sqlite {
     ) -> Result<Self, OpenError> {
         connection.set_prepared_statement_cache_capacity(128);
         migrate(&mut connection)?;
-        let mark: Option<i64> =
-            connection.query_row("SELECT value FROM relay_meta WHERE name = 'high_water'", [], |row| row.get(0)).ok();
+        let mark: Option<i64> = connection
+            .query_row("SELECT value FROM relay_meta WHERE name = 'high_water'", [], |row| row.get(0))
+            .ok();
         let time = StoreClock::new(clock.read(), mark.map(Timestamp::from_millis));
         Ok(Self {
             connection: Arc::new(Mutex::new(connection)),
             is_broken: Arc::new(AtomicBool::new(false)),
             clock,
             time,
-            marked: AtomicI64::new(0),
+            marked: Arc::default(),
             lock,
         })
     }
@@ -151,26 +152,34 @@ impl Sqlite {
         file.set_len(content.len() as u64)
     }
 
-    /// By how many milliseconds the wall clock jumped ahead, unbelieved.
-    pub fn frozen(&self) -> Option<i64> {
-        self.time.frozen()
-    }
-
     async fn started(&self) -> Result<Box<dyn Transaction>, StoreError> {
         if self.is_broken.load(Ordering::SeqCst) {
-            return Err(StoreError::Failed("a commit failed before: what is in memory is no evidence".to_owned()));
+            return Err(StoreError::Failed(
+                "a commit failed before: what is in memory is no evidence".to_owned(),
+            ));
         }
         let connection = Arc::clone(&self.connection).lock_owned().await;
         connection.execute_batch("BEGIN IMMEDIATE").map_err(failed)?;
-        let mut begun = Begun { connection: Some(connection), is_broken: Arc::clone(&self.is_broken) };
         let now = self.time.now(self.clock.read()).millis();
-        if now - self.marked.load(Ordering::SeqCst) > MARK_EVERY_MILLIS {
-            let sql = "INSERT INTO relay_meta (name, value) VALUES ('high_water', $1)
-                ON CONFLICT (name) DO UPDATE SET value = excluded.value";
-            begun.rows(sql, &[Value::Int(now)])?;
-            self.marked.store(now, Ordering::SeqCst);
-        }
-        Ok(Box::new(begun))
+        let is_due = now - self.marked.load(Ordering::SeqCst) > MARK_EVERY_MILLIS;
+        Ok(Box::new(Begun {
+            connection: Some(connection),
+            is_broken: Arc::clone(&self.is_broken),
+            mark: is_due.then(|| (now, Arc::clone(&self.marked))),
+        }))
+    }
+}
+
+/// Creates the file where there is none, readable by its owner only. Says whether it did.
+fn create(path: &Path) -> std::io::Result<bool> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    match options.open(path) {
+        Ok(file) => file.sync_all().map(|()| true),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -216,11 +225,14 @@ struct Begun {
     // Taken at the commit.
     connection: Option<OwnedMutexGuard<Connection>>,
     is_broken: Arc<AtomicBool>,
+    /// The time to be written down with the commit, so that a later start never begins before it.
+    mark: Option<(i64, Arc<AtomicI64>)>,
 }
 
 impl Begun {
     fn rows(&mut self, sql: &str, args: &[Value]) -> Result<Vec<Row>, StoreError> {
-        let connection = self.connection.as_ref().ok_or_else(|| StoreError::Failed("it has ended".to_owned()))?;
+        let connection =
+            self.connection.as_ref().ok_or_else(|| StoreError::Failed("it has ended".to_owned()))?;
         let sql = sql.replace('$', "?").replace("/*LOCK*/", "");
         let mut statement = connection.prepare_cached(&sql).map_err(failed)?;
         let columns = statement.column_count();
@@ -231,7 +243,9 @@ impl Begun {
                 ValueRef::Null => Ok(Value::Null),
                 ValueRef::Integer(value) => Ok(Value::Int(value)),
                 ValueRef::Text(text) => Ok(Value::Text(String::from_utf8_lossy(text).into_owned())),
-                ValueRef::Real(_) | ValueRef::Blob(_) => Err(StoreError::Failed("a value of no known kind".to_owned())),
+                ValueRef::Real(_) | ValueRef::Blob(_) => {
+                    Err(StoreError::Failed("a value of no known kind".to_owned()))
+                }
             };
             rows.push(Row((0..columns).map(value).collect::<Result<_, _>>()?));
         }
@@ -256,6 +270,12 @@ impl Transaction for Begun {
 
     fn commit(mut self: Box<Self>) -> Asked<'static, ()> {
         Box::pin(async move {
+            let mark = self.mark.take();
+            if let Some((now, _)) = &mark {
+                let sql = "INSERT INTO relay_meta (name, value) VALUES ('high_water', $1)
+                    ON CONFLICT (name) DO UPDATE SET value = excluded.value";
+                self.rows(sql, &[Value::Int(*now)])?;
+            }
             let Some(connection) = self.connection.take() else {
                 return Err(StoreError::Failed("it has ended".to_owned()));
             };
@@ -269,7 +289,12 @@ impl Transaction for Begun {
                 outcome
             });
             match committed.await {
-                Ok(Ok(())) => Ok(()),
+                Ok(Ok(())) => {
+                    if let Some((now, marked)) = mark {
+                        marked.store(now, Ordering::SeqCst);
+                    }
+                    Ok(())
+                }
                 Ok(Err(error)) => Err(StoreError::Unknown(error.to_string())),
                 Err(error) => Err(StoreError::Unknown(error.to_string())),
             }
@@ -302,5 +327,9 @@ impl Database for Sqlite {
 
     fn is_owned(&self) -> bool {
         true
+    }
+
+    fn is_clock_believed(&self) -> bool {
+        self.time.frozen().is_none()
     }
 }

@@ -78,7 +78,9 @@ impl HttpUpstream {
         let target = match Address::absolute(&frozen.url) {
             // A value in a template never leads to another host.
             Ok(target) if target.origin == self.origin => target,
-            Ok(target) => return Sent::NotSent(format!("{} is not the target's own {}", target.origin, self.origin)),
+            Ok(target) => {
+                return Sent::NotSent(format!("{} is not the target's own {}", target.origin, self.origin));
+            }
             Err(error) => return Sent::NotSent(error.to_string()),
         };
         let mut headers = frozen.headers;
@@ -168,7 +170,8 @@ impl Upstream for HttpUpstream {
             ("key", batch.key.clone()),
             ("marker", batch.key.clone()),
         ]);
-        let known = [("before", batch.before), ("after", batch.after), ("value", batch.after.or(Some(batch.delta)))];
+        let known =
+            [("before", batch.before), ("after", batch.after), ("value", batch.after.or(Some(batch.delta)))];
         values.extend(known.into_iter().filter_map(|(name, value)| Some((name, value?.to_string()))));
         values.extend(batch.version.clone().map(|version| ("version", version)));
         let fill = |template: &Template| template.fill(&values).map_err(|error| error.to_string());

@@ -52,7 +52,10 @@ pub(crate) fn router(admin: Admin, operators: Operators) -> Router {
 }
 
 fn away(error: &StoreError) -> Response<Body> {
-    plain(StatusCode::SERVICE_UNAVAILABLE, &json!({"error": "store-unavailable", "message": error.to_string()}))
+    plain(
+        StatusCode::SERVICE_UNAVAILABLE,
+        &json!({"error": "store-unavailable", "message": error.to_string()}),
+    )
 }
 
 fn refused(status: StatusCode, code: &str, why: &str) -> Response<Body> {
@@ -216,7 +219,11 @@ struct Released {
     principal: String,
 }
 
-async fn release(State(admin): State<Admin>, headers: HeaderMap, Json(whose): Json<Released>) -> Response<Body> {
+async fn release(
+    State(admin): State<Admin>,
+    headers: HeaderMap,
+    Json(whose): Json<Released>,
+) -> Response<Body> {
     match admin.engine.release(&whose.target, &whose.principal, &actor(&headers)).await {
         Ok(count) => plain(StatusCode::OK, &json!({"released": count})),
         Err(error) => away(&error),
@@ -238,7 +245,11 @@ async fn credentials(State(admin): State<Admin>, Json(given): Json<Given>) -> Re
     };
     let header = given.header.unwrap_or_else(|| "Authorization".to_owned());
     if given.value.is_empty() || given.value.chars().any(char::is_control) {
-        return refused(StatusCode::BAD_REQUEST, "bad-credential", "the value is empty or contains control characters");
+        return refused(
+            StatusCode::BAD_REQUEST,
+            "bad-credential",
+            "the value is empty or contains control characters",
+        );
     }
     let credential = Credential { headers: vec![(header, given.value)] };
     admin.wallet.give(&given.principal, target.upstream.origin(), credential);

@@ -95,9 +95,7 @@ pub(crate) fn lanes(profile: &Profile, views: &[LaneView]) -> Response<Body> {
 /// What waits of one principal.
 pub(crate) fn pending(lanes: &[(Lane, i64)]) -> Response<Body> {
     let count: i64 = lanes.iter().map(|(_, count)| count).sum();
-    let of_lane = |(lane, count): &(Lane, i64)| {
-        json!({"target": lane.target, "group": lane.group, "lane": lane.name, "label": lane.label, "count": count})
-    };
+    let of_lane = |(lane, count): &(Lane, i64)| json!({"target": lane.target, "group": lane.group, "lane": lane.name, "label": lane.label, "count": count});
     let lanes: Vec<Value> = lanes.iter().map(of_lane).collect();
     plain(StatusCode::OK, &json!({"pending": count, "pendingWrites": count, "lanes": lanes}))
 }

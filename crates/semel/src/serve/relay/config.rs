@@ -142,8 +142,13 @@ impl Config {
         let transport: Arc<dyn Transport> = Arc::new(Http1::new());
         let mut targets = BTreeMap::new();
         for (name, file) in &relay.target {
-            if name == "pending" || name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b)) {
-                return Err(format!("relay.target.{name}: a name has letters, digits, - and _, and is not `pending`"));
+            if name == "pending"
+                || name.is_empty()
+                || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b))
+            {
+                return Err(format!(
+                    "relay.target.{name}: a name has letters, digits, - and _, and is not `pending`"
+                ));
             }
             let made = target::target(name, file, (quiet, max_wait), &transport)
                 .map_err(|error| format!("relay.target.{name}: {error}"))?;
@@ -151,7 +156,9 @@ impl Config {
         }
         let mut rules = Vec::new();
         for (at, credential) in relay.credential.iter().enumerate() {
-            rules.push(rule(credential, &targets).map_err(|error| format!("relay.credential[{at}]: {error}"))?);
+            rules.push(
+                rule(credential, &targets).map_err(|error| format!("relay.credential[{at}]: {error}"))?,
+            );
         }
         let any = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
         Ok(Self {

@@ -27,7 +27,11 @@ pub(crate) struct Identities {
 
 impl Identities {
     /// The principal of a request, its tenant in front.
-    pub(crate) async fn principal(&self, peer: SocketAddr, request: &http::request::Parts) -> Result<String, Problem> {
+    pub(crate) async fn principal(
+        &self,
+        peer: SocketAddr,
+        request: &http::request::Parts,
+    ) -> Result<String, Problem> {
         if let Identity::Trusted(name) = &self.identity
             && !self.peers.contain(peer.ip())
         {
@@ -55,7 +59,9 @@ impl Operators {
     pub(crate) fn on(address: SocketAddr, token_file: Option<&Path>) -> Result<Self, Stop> {
         let token = match token_file {
             Some(path) => {
-                let failed = |why: String| Stop::new(Exit::Config, format!("the token file {}: {why}", path.display()));
+                let failed = |why: String| {
+                    Stop::new(Exit::Config, format!("the token file {}: {why}", path.display()))
+                };
                 let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
                 if text.trim().len() < 16 {
                     return Err(failed("a token has at least 16 characters".to_owned()));
@@ -64,7 +70,9 @@ impl Operators {
             }
             None if address.ip().to_canonical().is_loopback() => None,
             None => {
-                let why = format!("the admin address {address} can be reached by others: give --admin-token-file FILE");
+                let why = format!(
+                    "the admin address {address} can be reached by others: give --admin-token-file FILE"
+                );
                 return Err(Stop::new(Exit::Config, why));
             }
         };
@@ -81,12 +89,15 @@ impl Operators {
             return Err((StatusCode::FORBIDDEN, "requests from web pages are refused"));
         }
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-        let name = host.rsplit_once(':').filter(|(_, port)| !port.contains(']')).map_or(host, |(name, _)| name);
+        let name =
+            host.rsplit_once(':').filter(|(_, port)| !port.contains(']')).map_or(host, |(name, _)| name);
         let is_loopback = name.eq_ignore_ascii_case("localhost")
             || name.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
         match &self.token {
             None if is_loopback => Ok(()),
-            None => Err((StatusCode::MISDIRECTED_REQUEST, "the Host of the admin API on loopback is localhost")),
+            None => {
+                Err((StatusCode::MISDIRECTED_REQUEST, "the Host of the admin API on loopback is localhost"))
+            }
             Some(known) => {
                 let line = headers.get(header::AUTHORIZATION).and_then(|line| line.to_str().ok());
                 let given = line.and_then(|line| line.strip_prefix("Bearer "));
@@ -105,7 +116,11 @@ fn digest(token: &str) -> [u8; 32] {
 }
 
 /// Lets an operator in, or answers.
-pub(crate) async fn guard(State(operators): State<Arc<Operators>>, request: Request, next: Next) -> Response<Body> {
+pub(crate) async fn guard(
+    State(operators): State<Arc<Operators>>,
+    request: Request,
+    next: Next,
+) -> Response<Body> {
     let is_open = matches!(request.uri().path(), "/healthz" | "/readyz");
     match operators.admits(request.headers()) {
         Err((status, why)) if !(is_open && status == StatusCode::UNAUTHORIZED) => {

@@ -55,7 +55,8 @@ impl Headers for Lines<'_> {
 pub(crate) fn problem(profile: &Profile, problem: &Problem) -> Response<Body> {
     let rendered = profile.wire.render(problem, Some(profile.status_of(problem.kind)), "");
     let mut response = Response::new(Body::from(rendered.body));
-    *response.status_mut() = StatusCode::from_u16(rendered.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    *response.status_mut() =
+        StatusCode::from_u16(rendered.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     for (name, value) in rendered.headers {
         if let Ok(value) = HeaderValue::try_from(value) {
             response.headers_mut().insert(HeaderName::from_static(name), value);
@@ -71,7 +72,10 @@ fn away(profile: &Profile, error: &StoreError) -> Response<Body> {
 }
 
 fn unknown_target() -> Response<Body> {
-    answer::plain(StatusCode::NOT_FOUND, &json!({"message": "there is no such target", "error": "unknown-target"}))
+    answer::plain(
+        StatusCode::NOT_FOUND,
+        &json!({"message": "there is no such target", "error": "unknown-target"}),
+    )
 }
 
 async fn submit(
@@ -166,9 +170,9 @@ fn key(intake: &Intake, profile: &Profile, headers: &HeaderMap, body: &[u8]) -> 
     let content_type = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
     let found = profile.key.read(&Lines(headers), &RequestBody::new(content_type, body))?;
     match found {
-        Some(found) if intake.identities.identity.is_shared() && !found.key.is_random_uuid() => {
-            Err(Problem::new(Kind::KeyTooWeak, "all callers are one principal here: a key must be a random UUID"))
-        }
+        Some(found) if intake.identities.identity.is_shared() && !found.key.is_random_uuid() => Err(
+            Problem::new(Kind::KeyTooWeak, "all callers are one principal here: a key must be a random UUID"),
+        ),
         Some(found) => Ok(found.key.as_str().to_owned()),
         None => match profile.key.presence {
             Presence::Required | Presence::Optional | Presence::Mint => {

@@ -21,8 +21,10 @@ mod tests {
         let document: serde_json::Value = serde_json::from_str(DOCUMENT).unwrap();
         let paths = document["paths"].as_object().unwrap();
         let sources = [include_str!("admin.rs"), include_str!("intake.rs")].concat();
-        let routed: Vec<&str> =
-            sources.lines().filter_map(|line| line.trim().strip_prefix(".route(\"")?.split('"').next()).collect();
+        let routed: Vec<&str> = sources
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix(".route(\"")?.split('"').next())
+            .collect();
         assert!(routed.len() > 10, "{routed:?}");
         for path in routed {
             assert!(paths.contains_key(path), "{path} is not in the document");

@@ -75,7 +75,10 @@ pub(crate) fn target(
     made.timeout = timeout;
     made.late_window = match (&file.late_window, made.tier) {
         (None, Tier::Marker | Tier::ReadBack) => {
-            return Err(format!("tier {} needs late_window: how late a write may still be applied", made.tier.name()));
+            return Err(format!(
+                "tier {} needs late_window: how late a write may still be applied",
+                made.tier.name()
+            ));
         }
         (text, _) => duration("late_window", text.as_deref(), made.late_window)?,
     };
@@ -94,8 +97,8 @@ pub(crate) fn target(
     made.items_max = file.items_max.unwrap_or(made.items_max);
     made.blocked.clone_from(&file.blocked);
     if let Some(scope) = &file.limit_scope {
-        made.limit_scope =
-            Scope::parse(scope).ok_or(format!("limit_scope {scope:?}: expected credential, target or host"))?;
+        made.limit_scope = Scope::parse(scope)
+            .ok_or(format!("limit_scope {scope:?}: expected credential, target or host"))?;
     }
     made.interference = match file.interference.as_deref() {
         None | Some("accept") => Interference::Accept,
@@ -132,8 +135,14 @@ fn tier(file: &TargetFile) -> Result<Tier, String> {
     })
 }
 
-fn upstream(file: &TargetFile, timeout: Duration, transport: &Arc<dyn Transport>) -> Result<HttpUpstream, String> {
-    let template = |name: &str, place, text: &str| Template::parse(place, text).map_err(|error| format!("{name}: {error}"));
+fn upstream(
+    file: &TargetFile,
+    timeout: Duration,
+    transport: &Arc<dyn Transport>,
+) -> Result<HttpUpstream, String> {
+    let template = |name: &str, place, text: &str| {
+        Template::parse(place, text).map_err(|error| format!("{name}: {error}"))
+    };
     let lines = |headers: &BTreeMap<String, String>| {
         let line = |(name, value): (&String, &String)| {
             if !semel_contract::key::is_header_name(name) {
@@ -151,9 +160,12 @@ fn upstream(file: &TargetFile, timeout: Duration, transport: &Arc<dyn Transport>
     };
     let body = file.body.as_deref().map(|body| template("body", body_place, body)).transpose()?;
     let mut headers = lines(&file.headers)?;
-    let has = |headers: &[(String, Template)], name: &str| headers.iter().any(|(known, _)| known.eq_ignore_ascii_case(name));
+    let has = |headers: &[(String, Template)], name: &str| {
+        headers.iter().any(|(known, _)| known.eq_ignore_ascii_case(name))
+    };
     if body.is_some() && !has(&headers, "content-type") {
-        let kind = if body_place == Place::Json { "application/json" } else { "application/x-www-form-urlencoded" };
+        let kind =
+            if body_place == Place::Json { "application/json" } else { "application/x-www-form-urlencoded" };
         headers.push(("content-type".to_owned(), template("content-type", Place::Header, kind)?));
     }
     let all = || std::iter::once(&url).chain(&body).chain(headers.iter().map(|(_, value)| value));
@@ -175,7 +187,9 @@ fn upstream(file: &TargetFile, timeout: Duration, transport: &Arc<dyn Transport>
         return Err("tier compare-and-set needs read.version: header:NAME or a JSON pointer".to_owned());
     }
     if file.tier == "marker" && read.as_ref().is_none_or(|read| read.marker.is_none()) {
-        return Err("tier marker needs read.marker: the JSON pointer to the marker or the list of markers".to_owned());
+        return Err(
+            "tier marker needs read.marker: the JSON pointer to the marker or the list of markers".to_owned()
+        );
     }
     Ok(HttpUpstream {
         origin: origin(&url)?,
@@ -193,7 +207,8 @@ type Parse<'a> = dyn Fn(&str, Place, &str) -> Result<Template, String> + 'a;
 type Lines<'a> = dyn Fn(&BTreeMap<String, String>) -> Result<Vec<(String, Template)>, String> + 'a;
 
 fn reading(file: &ReadFile, template: &Parse<'_>, lines: &Lines<'_>) -> Result<Reading, String> {
-    let pointer = |name: &str, text: &str| Pointer::parse(text).map_err(|error| format!("read.{name}: {error}"));
+    let pointer =
+        |name: &str, text: &str| Pointer::parse(text).map_err(|error| format!("read.{name}: {error}"));
     Ok(Reading {
         url: template("read.url", Place::Url, &file.url)?,
         headers: lines(&file.headers)?,
