@@ -32,10 +32,12 @@ struct Base {
 impl Base {
     fn create() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let name = format!("semel_serve_relay_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::SeqCst));
+        let name =
+            format!("semel_serve_relay_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::SeqCst));
         on_server(&format!("CREATE DATABASE {name} TEMPLATE template0"));
         let server = server();
-        let (place, settings) = server.split_once('?').map_or((server.as_str(), ""), |(place, rest)| (place, rest));
+        let (place, settings) =
+            server.split_once('?').map_or((server.as_str(), ""), |(place, rest)| (place, rest));
         let (scheme, rest) = place.split_once("://").unwrap();
         let authority = rest.split('/').next().unwrap();
         let settings = if settings.is_empty() { String::new() } else { format!("?{settings}") };
@@ -90,7 +92,7 @@ fn replicas_that_are_killed_lose_nothing_and_double_nothing() {
                 }
             });
         }
-        let (relays, sent) = (&relays, &sent);
+        let (relays, sent, service, start) = (&relays, &sent, &service, &start);
         scope.spawn(move || {
             for round in 0..4 {
                 until("they go on", 60, || sent.load(Ordering::SeqCst) >= round * 10 + 3);
@@ -106,7 +108,8 @@ fn replicas_that_are_killed_lose_nothing_and_double_nothing() {
         });
     });
     let relays = relays.into_inner().unwrap();
-    let is_settled = || relays[0].operator("GET", "/metrics", "").text.contains("score_outbox_pending_total 0\n");
+    let is_settled =
+        || relays[0].operator("GET", "/metrics", "").text.contains("score_outbox_pending_total 0\n");
     until("everything is settled", 120, is_settled);
     assert_eq!((service.score("a"), service.score("b")), (30, 30));
     let rows = applied(&relays[0]);

@@ -299,3 +299,21 @@ async fn what_is_finished_goes_and_what_is_given_up_leaves_a_row() {
         world.engine.store.audit_after(0, 100).await.unwrap().into_iter().map(|row| row.event).collect();
     assert_eq!(events, ["applied", "parked", "dead", "purged"]);
 }
+
+#[tokio::test]
+async fn only_what_is_itself_too_old_is_given_up() {
+    let world = World::new(Tier::ReadBack, 1);
+    world.service.next(&[Habit::Away; 400]);
+    world.accept("alice", "old", Mode::Interactive, &[("a", 5)]).await;
+    world.clock.pass(23 * 3600 * S - 10 * S);
+    world.accept("alice", "new", Mode::Interactive, &[("a", 3)]).await;
+    for _ in 0..20 {
+        world.turn().await;
+        world.clock.pass(S);
+    }
+    let counts = world.engine.store.counts().await.unwrap();
+    assert_eq!((counts.dead, counts.pending), (1, 1), "the new one still has its time");
+    world.service.forget_habits();
+    world.settle().await;
+    assert_eq!(world.service.value("a"), 3);
+}

@@ -40,3 +40,23 @@ async fn a_file_has_one_owner_and_keeps_what_was_accepted() {
     let store = RelayStore::new(Arc::new(open().unwrap()));
     assert_eq!(store.counts().await.unwrap().pending, 1);
 }
+
+#[tokio::test]
+async fn a_file_of_a_later_release_is_opened_if_this_one_can_work_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("relay.db");
+    let open = || Sqlite::open(&path, Arc::new(Manual::default())).map(drop);
+    open().unwrap();
+    let later = |works_for: i64| {
+        let file = semel_store::sqlite::rusqlite::Connection::open(&path).unwrap();
+        let set = |name: &str, value: i64| {
+            file.execute("UPDATE relay_meta SET value = ?2 WHERE name = ?1", (name, value)).unwrap();
+        };
+        set("schema", 9);
+        set("schema_works_for", works_for);
+    };
+    later(1);
+    open().unwrap();
+    later(9);
+    assert!(open().unwrap_err().to_string().contains("later release"));
+}

@@ -213,7 +213,13 @@ impl Turn<'_> {
                 ("an answer nobody expected".to_owned(), true, Some(self.now))
             }
         };
-        let Some(due) = due else { return self.buried(last, entries.len(), &why).await };
+        let Some(due) = due else {
+            // Only what is itself too old is given up; what came later has its own time.
+            let is_old = |entry: &&Entry| self.next(Cause::Failed, entry.created).is_none();
+            let old: Vec<&Entry> = entries.iter().take_while(is_old).collect();
+            let hi = old.last().map_or(last, |entry| entry.seq);
+            return self.buried(hi, old.len(), &format!("{why}; it waited for too long")).await;
+        };
         self.engine.meters.retries.add(1);
         let written = store.dissolve(hold, &why, is_counted, due).await?;
         Ok(self.done(written, Synced::Waits(why)))

@@ -11,8 +11,8 @@ use tokio_postgres::{Config, NoTls};
 
 use super::sql::{Asked, Database, Row, StoreError, Transaction, Value};
 
-/// Every migration, by number.
-const MIGRATIONS: &[(i32, &str)] = &[(1, include_str!("../migrations/postgres_0001_relay.sql"))];
+/// Every migration: its number, the newest that the oldest release knew which still works once it is applied, its text.
+const MIGRATIONS: &[(i32, i32, &str)] = &[(1, 1, include_str!("../migrations/postgres_0001_relay.sql"))];
 /// The lock under which migrations are applied: "relay" in ASCII.
 const LOCK: i64 = 0x72_65_6c_61_79;
 /// How long it may take to get a connection.
@@ -93,34 +93,35 @@ impl Postgres {
             .batch_execute(
                 "CREATE SCHEMA IF NOT EXISTS semel_relay;
                  CREATE TABLE IF NOT EXISTS semel_relay.migration (
-                    number integer PRIMARY KEY, checksum text NOT NULL,
+                    number integer PRIMARY KEY, checksum text NOT NULL, works_for integer NOT NULL,
                     applied_at timestamptz NOT NULL DEFAULT clock_timestamp())",
             )
             .await
             .map_err(failed)?;
         let applied = transaction
-            .query("SELECT number, checksum FROM semel_relay.migration ORDER BY number", &[])
+            .query("SELECT number, checksum, works_for FROM semel_relay.migration ORDER BY number", &[])
             .await
             .map_err(failed)?;
-        let newest = applied.last().map_or(0, |row| row.get::<_, i32>(0));
-        if newest > MIGRATIONS.len() as i32 {
-            return Err(StoreError::Failed(format!(
-                "the schema semel_relay is at migration {newest}, of a later release"
-            )));
+        let known = MIGRATIONS.len() as i32;
+        // A later release may have changed it in a way that this one can still work with.
+        if let Some(row) = applied.last().filter(|row| row.get::<_, i32>(2) > known) {
+            let newest: i32 = row.get(0);
+            let why = format!("the schema semel_relay is at migration {newest}, of a later release");
+            return Err(StoreError::Failed(why));
         }
-        for (number, sql) in MIGRATIONS {
+        for (number, works_for, sql) in MIGRATIONS {
             let checksum = Sha256::digest(sql).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
             match applied.iter().find(|row| row.get::<_, i32>(0) == *number) {
                 Some(row) if row.get::<_, &str>(1) != checksum => {
-                    return Err(StoreError::Failed(format!(
-                        "migration {number} of semel_relay was applied in another form"
-                    )));
+                    let why = format!("migration {number} of semel_relay was applied in another form");
+                    return Err(StoreError::Failed(why));
                 }
                 Some(_) => {}
                 None => {
                     transaction.batch_execute(sql).await.map_err(failed)?;
-                    let sql = "INSERT INTO semel_relay.migration (number, checksum) VALUES ($1, $2)";
-                    transaction.execute(sql, &[number, &checksum]).await.map_err(failed)?;
+                    let sql =
+                        "INSERT INTO semel_relay.migration (number, checksum, works_for) VALUES ($1, $2, $3)";
+                    transaction.execute(sql, &[number, &checksum, works_for]).await.map_err(failed)?;
                 }
             }
         }

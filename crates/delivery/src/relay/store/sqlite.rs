@@ -15,8 +15,8 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::sql::{Asked, Database, Row, StoreError, Transaction, Value};
 
-/// Every migration, by number.
-const MIGRATIONS: &[(i64, &str)] = &[(1, include_str!("../migrations/sqlite_0001_relay.sql"))];
+/// Every migration: its number, the newest that the oldest release knew which still works once it is applied, its text.
+const MIGRATIONS: &[(i64, i64, &str)] = &[(1, 1, include_str!("../migrations/sqlite_0001_relay.sql"))];
 /// How far the clock may run before its mark is written down again.
 const MARK_EVERY_MILLIS: i64 = 10_000;
 
@@ -203,19 +203,23 @@ fn migrate(connection: &mut Connection) -> Result<(), OpenError> {
     transaction.execute_batch(
         "CREATE TABLE IF NOT EXISTS relay_meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT",
     )?;
-    let sql = "SELECT coalesce(max(value), 0) FROM relay_meta WHERE name = 'schema'";
-    let found: i64 = transaction.query_row(sql, [], |row| row.get(0))?;
+    let number = |name: &str| {
+        let sql = "SELECT coalesce(max(value), 0) FROM relay_meta WHERE name = ?1";
+        transaction.query_row(sql, [name], |row| row.get::<_, i64>(0))
+    };
+    let (found, works_for) = (number("schema")?, number("schema_works_for")?);
     let known = MIGRATIONS.len() as i64;
-    if found > known {
+    // A later release may have written it in a way that this one can still work with.
+    if found > known && works_for > known {
         return Err(OpenError::TooNew { found });
     }
-    for (number, sql) in MIGRATIONS.iter().filter(|(number, _)| *number > found) {
+    for (number, works_for, sql) in MIGRATIONS.iter().filter(|(number, ..)| *number > found) {
         transaction.execute_batch(sql)?;
-        transaction.execute(
-            "INSERT INTO relay_meta (name, value) VALUES ('schema', ?1)
-             ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-            [number],
-        )?;
+        for (name, value) in [("schema", number), ("schema_works_for", works_for)] {
+            let sql = "INSERT INTO relay_meta (name, value) VALUES (?1, ?2)
+                ON CONFLICT (name) DO UPDATE SET value = excluded.value";
+            transaction.execute(sql, (name, value))?;
+        }
     }
     transaction.commit()?;
     Ok(())
