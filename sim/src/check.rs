@@ -166,7 +166,10 @@ impl World {
     /// The planted mistake: a crash takes settled records with it.
     fn lose_something(&self) {
         if let Some(entry) = self.peek_all().first() {
-            let lost = self.base.forget(&entry.about.principal, "a crash").now_or_never();
+            let lost = self
+                .base
+                .forget(entry.about.tenant.as_deref(), &entry.about.principal, "a crash")
+                .now_or_never();
             self.note(None, format!("the crash loses records: {lost:?}"));
         }
     }

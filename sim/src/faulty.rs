@@ -209,8 +209,8 @@ impl ClaimStore for FaultyStore {
         )
     }
 
-    fn forget<'a>(&'a self, principal: &'a str, by: &'a str) -> Reply<'a, u64> {
-        self.world.base.forget(principal, by)
+    fn forget<'a>(&'a self, tenant: Option<&'a str>, principal: &'a str, by: &'a str) -> Reply<'a, u64> {
+        self.world.base.forget(tenant, principal, by)
     }
 
     fn list<'a>(&'a self, filter: &'a Filter) -> Reply<'a, Vec<Entry>> {

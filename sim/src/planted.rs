@@ -183,8 +183,8 @@ impl ClaimStore for Broken {
         self.base.sweep(batch, grace)
     }
 
-    fn forget<'a>(&'a self, principal: &'a str, by: &'a str) -> Reply<'a, u64> {
-        self.base.forget(principal, by)
+    fn forget<'a>(&'a self, tenant: Option<&'a str>, principal: &'a str, by: &'a str) -> Reply<'a, u64> {
+        self.base.forget(tenant, principal, by)
     }
 
     fn list<'a>(&'a self, filter: &'a Filter) -> Reply<'a, Vec<Entry>> {

@@ -424,7 +424,9 @@ def decide(
     else:
         raise ValueError(standing)
     if too_old and decision.startswith("execute:"):
-        decision = "refuse:too-old"
+        # What was run once already may have had its effect: too late to run it again, and nobody knows.
+        ran = decision in ("execute:forward", "execute:rerun")
+        decision = "refuse:outcome-unknown" if ran else "refuse:too-old"
     return decision
 
 
@@ -461,7 +463,8 @@ def disposition(profile: str, guarantee: str, on_error: str, on_unknown: str, ev
         return "release" if atomic else "unknown"
     status, outcome = event["status"], event["outcome"]
     if outcome == "applied":
-        return "settle"
+        # An effect that was not committed with its record is not atomic, whatever the handler says.
+        return "not-settled" if atomic else "settle"
     if outcome == "not-applied":
         return "release"
     ruled = rule(profile, status)

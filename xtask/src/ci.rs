@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use crate::failure::Failure;
 use crate::flags::{self, Asked};
 use crate::services::seconds;
-use crate::{mutate, planted, process, test, tidy};
+use crate::{chaos, mutate, planted, process, test, tidy};
 
 const USAGE: &str = "\
 Usage: cargo xtask ci
 
 Runs every check in order and stops at the first that fails, with the command to repeat it:
-format, clippy, tidy, test, mutate-decide, planted, doc.";
+format, clippy, tidy, test, mutate-decide, planted, chaos (a short one), doc.";
 
 /// One check.
 struct Step {
@@ -40,6 +40,11 @@ const STEPS: &[Step] = &[
     Step { name: "test", repeat: "cargo xtask test", run: || test::run(&[]) },
     Step { name: "mutate-decide", repeat: "cargo xtask mutate-decide", run: || mutate::run(&[]) },
     Step { name: "planted", repeat: "cargo xtask planted", run: || planted::run(&[]) },
+    Step {
+        name: "chaos",
+        repeat: "cargo xtask chaos --seconds 20",
+        run: || chaos::run(&["--seconds".to_owned(), "20".to_owned()]),
+    },
     Step {
         name: "doc",
         repeat: "RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --all-features",

@@ -2,6 +2,7 @@
 //! refuses any command or flag that it does not know.
 
 mod binaries;
+mod chaos;
 mod ci;
 mod dist;
 mod failure;
@@ -38,6 +39,11 @@ const COMMANDS: &[Entry] = &[
         run: mutate::run,
     },
     Entry { name: "planted", about: "plant known bugs one by one and see each caught", run: planted::run },
+    Entry {
+        name: "chaos",
+        about: "real gateways and servers under faults; every effect counted",
+        run: chaos::run,
+    },
     Entry {
         name: "reference",
         about: "write the reference of the settings from the code",

@@ -88,6 +88,31 @@ impl Services {
         variables
     }
 
+    /// Where throw-away files may lie.
+    pub(crate) fn folder(&self) -> &std::path::Path {
+        self.scratch.path()
+    }
+
+    /// The port of the PostgreSQL that was started here.
+    pub(crate) fn postgres_port(&self) -> Result<u16, Failure> {
+        self.postgres.port(POSTGRES_VARIABLE)
+    }
+
+    /// The port of the Redis that was started here.
+    pub(crate) fn redis_port(&self) -> Result<u16, Failure> {
+        self.redis.port(REDIS_VARIABLE)
+    }
+
+    /// Shuts PostgreSQL down at once and starts it again.
+    pub(crate) fn restart_postgres(&mut self) -> Result<(), Failure> {
+        self.postgres.restart()
+    }
+
+    /// Kills Redis and starts it again.
+    pub(crate) fn restart_redis(&mut self) -> Result<(), Failure> {
+        self.redis.restart()
+    }
+
     /// Stops what was started, removes its data, and returns one line about each server.
     pub(crate) fn stop(self) -> Vec<String> {
         let Services { postgres, redis, scratch, .. } = self;
@@ -102,6 +127,22 @@ impl Service {
         match self {
             Service::Given(_) => Ok(()),
             Service::Started(server) => server.settle(),
+        }
+    }
+
+    fn port(&self, variable: &str) -> Result<u16, Failure> {
+        match self {
+            Service::Given(_) => {
+                Err(Failure::Usage(format!("this needs a server of its own: unset {variable}")))
+            }
+            Service::Started(server) => Ok(server.port()),
+        }
+    }
+
+    fn restart(&mut self) -> Result<(), Failure> {
+        match self {
+            Service::Given(_) => Ok(()),
+            Service::Started(server) => server.restart(),
         }
     }
 

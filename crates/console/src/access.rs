@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use axum::extract::{Request, State};
 use axum::middleware::Next;
@@ -94,11 +95,17 @@ pub(crate) struct Caller {
     pub(crate) actor: String,
 }
 
-/// Whom an admin API lets in.
-#[derive(Clone, Debug)]
-pub struct Access {
+/// The tokens that are in force.
+#[derive(Clone, Debug, Default)]
+struct Tokens {
     full: Option<Token>,
     read: Option<Token>,
+}
+
+/// Whom an admin API lets in. Clones share their tokens.
+#[derive(Clone, Debug)]
+pub struct Access {
+    tokens: Arc<RwLock<Tokens>>,
     /// Whether the `Host` must be loopback.
     is_loopback: bool,
     /// What the audit trail calls the door that is open without a token.
@@ -113,26 +120,48 @@ impl Access {
     /// The address is not loopback and there is no token.
     pub fn on(address: SocketAddr, full: Option<Token>, read: Option<Token>) -> Result<Self, AccessError> {
         let is_loopback = address.ip().to_canonical().is_loopback();
-        if !is_loopback && full.is_none() && read.is_none() {
-            return Err(AccessError(format!(
-                "the admin address {address} can be reached by others: set a token, or listen on loopback"
-            )));
-        }
-        Ok(Self { full, read, is_loopback, open_door: "loopback" })
+        let tokens = Arc::new(RwLock::new(Tokens { full, read }));
+        let access = Self { tokens, is_loopback, open_door: "loopback" };
+        access.may_follow(&access).map(|()| access)
     }
 
     /// The rules for calls from within this process, such as those of a command that opened the store itself:
     /// everything is allowed. Never to be served on a socket.
     pub fn within_process() -> Self {
-        Self { full: None, read: None, is_loopback: true, open_door: "command line" }
+        Self { tokens: Arc::default(), is_loopback: true, open_door: "command line" }
+    }
+
+    /// Whether the tokens of `other` would do here.
+    ///
+    /// # Errors
+    /// There are none, and others reach the address.
+    pub fn may_follow(&self, other: &Access) -> Result<(), AccessError> {
+        let tokens = other.tokens();
+        if self.is_loopback || tokens.full.is_some() || tokens.read.is_some() {
+            return Ok(());
+        }
+        let why = "the admin address can be reached by others: set a token, or listen on loopback";
+        Err(AccessError(why.to_owned()))
+    }
+
+    /// Puts the tokens of `other` in force, here and in every clone. The old ones open nothing any more.
+    pub fn follow(&self, other: &Access) {
+        let tokens = other.tokens().clone();
+        *self.tokens.write().unwrap_or_else(PoisonError::into_inner) = tokens;
+    }
+
+    fn tokens(&self) -> RwLockReadGuard<'_, Tokens> {
+        // Tokens are put in whole; whoever panicked meanwhile changed nothing.
+        self.tokens.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lets a request in, or says why not.
     pub(crate) fn admit(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<Caller, Refusal> {
-        self.refuse_foreign(headers)?;
+        // Probes come with any Host, and there is nothing to be learnt here.
         if OPEN.contains(&path) {
             return Ok(Caller { right: Right::Read, actor: String::new() });
         }
+        self.refuse_foreign(headers)?;
         let (right, door) = self.right(headers)?;
         let needed =
             if method == Method::GET || method == Method::HEAD { Right::Read } else { Right::Change };
@@ -144,7 +173,8 @@ impl Access {
     }
 
     fn right(&self, headers: &HeaderMap) -> Result<(Right, &'static str), Refusal> {
-        if self.full.is_none() && self.read.is_none() {
+        let tokens = self.tokens();
+        if tokens.full.is_none() && tokens.read.is_none() {
             return Ok((Right::Change, self.open_door));
         }
         let mut given = headers.get_all(header::AUTHORIZATION).iter();
@@ -154,10 +184,10 @@ impl Access {
         };
         let is =
             |known: &Option<Token>| token.zip(known.as_ref()).is_some_and(|(token, known)| known.is(token));
-        if is(&self.full) {
+        if is(&tokens.full) {
             return Ok((Right::Change, "full token"));
         }
-        if is(&self.read) {
+        if is(&tokens.read) {
             return Ok((Right::Read, "read-only token"));
         }
         let why = match token {
@@ -230,11 +260,7 @@ fn actor(headers: &HeaderMap, door: &str) -> Result<String, Refusal> {
 }
 
 /// Lets a request in or answers it.
-pub(crate) async fn guard(
-    State(access): State<std::sync::Arc<Access>>,
-    mut request: Request,
-    next: Next,
-) -> Response {
+pub(crate) async fn guard(State(access): State<Arc<Access>>, mut request: Request, next: Next) -> Response {
     match access.admit(request.method(), request.uri().path(), request.headers()) {
         Ok(caller) => {
             request.extensions_mut().insert(caller);

@@ -62,12 +62,6 @@ impl Console {
     async fn measure_store(&self, text: &mut String) {
         let frozen = self.is_ready().await;
         gauge(text, "semel_store_ready", "gauge", &[("", f64::from(u8::from(frozen.is_ok())))]);
-        if let Some(pool) = self.store.pool() {
-            let (idle, used) = (pool.idle as f64, pool.used as f64);
-            let connections = [("state=\"idle\"", idle), ("state=\"used\"", used)];
-            gauge(text, "semel_store_pool_connections", "gauge", &connections);
-            gauge(text, "semel_store_pool_waiting", "gauge", &[("", pool.waiting as f64)]);
-        }
         let Ok(frozen) = frozen else { return };
         gauge(text, "semel_store_clock_frozen", "gauge", &[("", f64::from(u8::from(frozen)))]);
         let unknown = Filter { state: Some(record::State::Unknown), limit: UNKNOWN_MAX, ..Filter::default() };

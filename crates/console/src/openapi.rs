@@ -120,7 +120,7 @@ const OPERATIONS: &[Operation] = &[
             ("headers", "array", "Pairs of name and value.", false),
             ("body", "string", "The body of that answer, as text.", false),
             ("body_base64", "string", "The same in base64.", false),
-            ("keep", "string", "How long the record is kept, such as 30d.", false),
+            ("keep", "string", "How long the record is kept; 30d unless said, and never less.", false),
         ],
         also: &[
             NO_RECORD,

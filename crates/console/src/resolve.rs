@@ -7,7 +7,8 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::StatusCode;
 use semel_contract::decide::Standing;
-use semel_contract::time::parse_duration;
+use semel_contract::outcome::NEVER_KEPT;
+use semel_contract::time::{format_duration, parse_duration};
 use semel_store::{Answer, Entry, Resolution, Resolved};
 use serde::Deserialize;
 use serde_json::Value;
@@ -49,6 +50,11 @@ pub(crate) async fn resolve(
 ) -> Result<Json<Value>, Refusal> {
     let keep = told.keep.as_deref().map(parse_duration).transpose();
     let keep = keep.map_err(|error| Refusal::bad(format!("keep: {error}")))?;
+    if let Some(keep) = keep.filter(|keep| *keep < console.resolved_kept) {
+        // A shorter life would let a late retry run again.
+        let (given, least) = (format_duration(keep), format_duration(console.resolved_kept));
+        return Err(Refusal::bad(format!("keep={given}: at least {least}, so that no late retry is run")));
+    }
     let reason = match (told.r#as, &told.reason) {
         // What took effect explains itself; that nothing happened must be explained.
         (Outcome::Applied, None) => String::new(),
@@ -120,6 +126,9 @@ fn resolution(told: Resolving) -> Result<Resolution, Refusal> {
     for (name, value) in told.headers {
         let name =
             http::HeaderName::try_from(&name).map_err(|_| Refusal::bad(format!("headers: {name:?}")))?;
+        if NEVER_KEPT.contains(&name.as_str()) || name.as_str().starts_with("semel-") {
+            return Err(Refusal::bad(format!("headers: {name} is never kept of an answer; leave it out")));
+        }
         let value = http::HeaderValue::try_from(&value)
             .map_err(|_| Refusal::bad(format!("headers: the value of {name}")))?;
         headers.push((name.as_str().to_owned(), value.as_bytes().to_vec()));

@@ -51,6 +51,7 @@ pub(crate) async fn sweep(
 #[serde(deny_unknown_fields)]
 pub(crate) struct Forgetting {
     principal: String,
+    tenant: Option<String>,
 }
 
 /// Erases the finished records of a principal.
@@ -62,9 +63,10 @@ pub(crate) async fn forget(
     if told.principal.is_empty() {
         return Err(Refusal::bad("principal: say whose records are to be erased"));
     }
-    let forgotten = console.store.forget(&told.principal, &caller.actor).await?;
+    let forgotten = console.store.forget(told.tenant.as_deref(), &told.principal, &caller.actor).await?;
     let filter = semel_store::Filter { principal: Some(told.principal), limit: 1000, ..Default::default() };
-    let left = console.store.list(&filter).await?.len();
+    let is_theirs = |entry: &&semel_store::Entry| entry.about.tenant == told.tenant;
+    let left = console.store.list(&filter).await?.iter().filter(is_theirs).count();
     Ok(Json(json!({"forgotten": forgotten, "left": left})))
 }
 

@@ -96,8 +96,9 @@ impl Standing {
         match record.state {
             State::Claimed if !lapsed => Standing::Claimed,
             State::Claimed => match record.guarantee {
-                Guarantee::Atomic => Standing::Abandoned,
-                Guarantee::Fenced | Guarantee::None => Standing::Unknown,
+                // What was only observed promised nothing, and holds nothing up.
+                Guarantee::Atomic | Guarantee::None => Standing::Abandoned,
+                Guarantee::Fenced => Standing::Unknown,
             },
             State::Unknown => Standing::Unknown,
             State::Settled | State::Unkept | State::Released | State::Sealed if expired => Standing::Expired,
@@ -205,6 +206,12 @@ impl Cell {
     /// The decision of this cell.
     pub fn decide(self) -> Decision {
         let decision = match (self.table(), self.age) {
+            // It was run once already: it is too late to run it again, and nobody knows what came of it.
+            (Decision::Execute(Claim::Forward | Claim::Rerun), Age::TooOld)
+                if !planted::is(Bug::TooOldExecuted) =>
+            {
+                Decision::Refuse(Kind::OutcomeUnknown)
+            }
             (Decision::Execute(_), Age::TooOld) if !planted::is(Bug::TooOldExecuted) => {
                 Decision::Refuse(Kind::TooOld)
             }

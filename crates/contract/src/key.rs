@@ -34,6 +34,11 @@ impl Key {
         &self.0
     }
 
+    /// Whether the key is a UUID of any version.
+    pub fn is_uuid(&self) -> bool {
+        is_uuid(&self.0)
+    }
+
     /// Whether the key carries the 122 random bits of a version 4 UUID.
     pub fn is_random_uuid(&self) -> bool {
         is_uuid(&self.0)

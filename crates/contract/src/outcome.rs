@@ -4,6 +4,29 @@ use crate::planted::{self, Bug};
 use crate::profile::{OnError, OnUnknown, Profile};
 use crate::record::Guarantee;
 
+/// Headers of an answer that are never kept: what belongs to one connection, one moment or one person. Those that begin
+/// with `semel-` are semel's own, and are not kept either.
+pub const NEVER_KEPT: [&str; 18] = [
+    "authorization",
+    "connection",
+    "content-length",
+    "date",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "set-cookie",
+    "set-cookie2",
+    "te",
+    "traceparent",
+    "tracestate",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "www-authenticate",
+    "authentication-info",
+];
+
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
@@ -99,6 +122,8 @@ pub fn dispose(profile: &Profile, guarantee: Guarantee, ending: Ending) -> Dispo
         Ending::Answered { status, told } => (status, told),
     };
     match told {
+        // Its record would not have been committed with it.
+        Some(Told::Applied) if atomic => return Disposition::NotSettled,
         Some(Told::Applied) => return Disposition::Settle,
         Some(Told::NotApplied) => return Disposition::Release,
         None => {}

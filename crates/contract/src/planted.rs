@@ -47,6 +47,7 @@ bugs! {
     CookieKept              "cookie-kept"               "a replay repeats Set-Cookie"
     UnknownFreed            "unknown-freed"             "an attempt that broke off frees its key"
     IdentityLast            "identity-last"             "a key is answered before its caller is known"
+    LostKeyRun              "lost-key-run"              "a key whose record a restore may have lost is run"
 }
 
 /// Whether this bug is planted.

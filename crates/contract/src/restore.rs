@@ -11,6 +11,7 @@
 //! 5. It is atomic: its effect lay in the same database, and was lost together with its record.
 
 use crate::decide::Claim;
+use crate::planted::{self, Bug};
 use crate::profile::Lifetime;
 use crate::record::Guarantee;
 use crate::time::Timestamp;
@@ -45,6 +46,13 @@ pub struct Restore {
     pub undated: Undated,
 }
 
+impl Restore {
+    /// Whether something that was lost could still count on a route with this lifetime.
+    pub fn matters(&self, lifetime: &Lifetime, now: Timestamp) -> bool {
+        now <= self.restored_at.plus(lifetime.record()).plus(lifetime.skew)
+    }
+}
+
 /// Whether a key without a valid record may have had one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recall {
@@ -77,15 +85,17 @@ pub fn recall(restores: &[Restore], candidate: Candidate, lifetime: &Lifetime, n
     }
     let first_sent = candidate.first_sent.filter(|sent| *sent <= now.plus(lifetime.skew));
     let may_be_lost = |restore: &Restore| {
-        let counts_until = restore.restored_at.plus(lifetime.record()).plus(lifetime.skew);
         let is_known = candidate.known_since.is_some_and(|since| since >= restore.restored_at);
         match first_sent {
-            _ if is_known || counts_until < now => false,
+            _ if is_known || !restore.matters(lifetime, now) => false,
             Some(sent) => sent <= restore.restored_at.plus(lifetime.skew),
             None => restore.undated == Undated::Unknown,
         }
     };
-    if restores.iter().any(may_be_lost) { Recall::Lost } else { Recall::Sure }
+    match restores.iter().any(may_be_lost) && !planted::is(Bug::LostKeyRun) {
+        true => Recall::Lost,
+        false => Recall::Sure,
+    }
 }
 
 #[cfg(test)]

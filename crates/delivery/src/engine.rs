@@ -12,7 +12,10 @@ use semel_contract::time::{Timestamp, millis_of};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
+use crate::limits::LIST_ROWS_MAX;
+use crate::message::Status;
 use crate::outbox::Outbox;
+use crate::store::{Filter, StoreError, Written};
 use walk::{Walk, Walked};
 
 /// How often credentials of refused principals are looked at again.
@@ -217,6 +220,9 @@ async fn maintain(outbox: Outbox, mut stopped: watch::Receiver<bool>) {
 
 async fn tidy_up(outbox: &Outbox) {
     let now = outbox.now();
+    if let Err(error) = expire_held(outbox).await {
+        tracing::warn!(%error, "failed to look at what is held");
+    }
     match outbox.inner.store.end_leases(now).await {
         Ok(lanes) if !lanes.is_empty() => outbox.inner.wakes.wake(lanes),
         Ok(_) => {}
@@ -228,10 +234,29 @@ async fn tidy_up(outbox: &Outbox) {
     }
 }
 
+/// Gives up what was held until it was too old.
+async fn expire_held(outbox: &Outbox) -> Result<(), StoreError> {
+    let filter = Filter { status: Some(Status::Held), limit: LIST_ROWS_MAX, ..Filter::default() };
+    let mut expired = Vec::new();
+    for row in outbox.inner.store.list(filter).await? {
+        let Some(verdict) = attempt::expired(outbox, &row) else { continue };
+        if let Written::Done(row) = outbox.inner.store.give_up(row.id, verdict).await? {
+            outbox.inner.meters.outcome(&row.lane, "expired");
+            outbox.finished(row.id);
+            outbox.inner.wakes.wake([row.lane.clone()]);
+            expired.push(*row);
+        }
+    }
+    if !expired.is_empty() {
+        outbox.inner.settings.hooks.expired(&expired);
+    }
+    Ok(())
+}
+
 /// Releases principals whose credential is another one now. Returns whether some are still refused.
 async fn look_for_credentials(outbox: &Outbox) -> bool {
     let refused = outbox.inner.refused.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-    for (principal, (origin, digest)) in refused {
+    for ((principal, origin), digest) in refused {
         let found = outbox.inner.settings.credentials.credential(&principal, &origin).await;
         let is_fresh = matches!(&found, Ok(Some(credential)) if credential.digest() != digest);
         if is_fresh && let Err(error) = outbox.refreshed(&principal).await {

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::error::Error;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,7 +12,8 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -69,6 +71,24 @@ impl Http1 {
             .with_no_client_auth();
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Self { tls: TlsConnector::from(Arc::new(config)), idle: Mutex::default() }
+    }
+
+    /// A transport that trusts the authorities in this PEM file, and no others.
+    ///
+    /// # Errors
+    /// The file cannot be read, or holds no certificate.
+    pub fn trusting_file(path: &Path) -> Result<Self, String> {
+        let unreadable =
+            |error: &dyn std::fmt::Display| format!("failed to read {}: {error}", path.display());
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_file_iter(path).map_err(|error| unreadable(&error))? {
+            let certificate = certificate.map_err(|error| unreadable(&error))?;
+            roots.add(certificate).map_err(|error| unreadable(&error))?;
+        }
+        match roots.is_empty() {
+            true => Err(unreadable(&"it holds no certificate")),
+            false => Ok(Self::trusting(roots)),
+        }
     }
 
     /// A connection that was used a moment ago, if there is one.

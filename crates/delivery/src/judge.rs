@@ -314,10 +314,11 @@ fn may_have_applied(answer: &Answer, code: Option<&str>) -> bool {
     }
 }
 
+/// Ids as JSON, so that a number stays one.
 fn read_ids(body: &[u8], ids: &[(String, Pointer)]) -> Vec<(String, String)> {
     let Ok(document) = Document::parse(body) else { return Vec::new() };
     let read = |(name, pointer): &(String, Pointer)| match document.root.get(pointer)? {
-        Json::Text(text) => Some((name.clone(), text.to_string())),
+        Json::Text(text) => Some((name.clone(), serde_json::Value::from(text.as_ref()).to_string())),
         Json::Number(number) => Some((name.clone(), number.to_string())),
         Json::Null | Json::Bool(_) | Json::Array(_) | Json::Object(_) => None,
     };

@@ -211,7 +211,7 @@ pub struct Row {
     pub broker_message_id: Option<String>,
     /// Its place in the receiver's history.
     pub history_id: Option<String>,
-    /// Other ids that were read from the answer.
+    /// All ids that were read from the answer, as JSON.
     pub ids: Vec<(String, String)>,
     /// When it was taken back.
     pub aborted_at: Option<Timestamp>,

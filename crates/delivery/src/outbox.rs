@@ -38,13 +38,21 @@ pub(crate) struct Inner {
     pub(crate) time: Time,
     pub(crate) wakes: Wakes,
     pub(crate) retentions: Mutex<HashMap<String, u64>>,
-    /// Principals whose credential was refused: at which origin, and which credential.
-    pub(crate) refused: Mutex<HashMap<String, (String, [u8; 32])>>,
+    /// Credentials that were refused: whose and at which origin, and a digest of each.
+    pub(crate) refused: Mutex<HashMap<(String, String), [u8; 32]>>,
     /// Told when there is a new one.
     pub(crate) refusals: Notify,
     pub(crate) meters: Meters,
     waiting: Mutex<HashMap<i64, Arc<Notify>>>,
     lock_file: Option<PathBuf>,
+}
+
+impl Inner {
+    /// The credentials of this principal are others now.
+    fn forget_refusals(&self, principal: &str) {
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        refused.retain(|(whose, _), _| whose != principal);
+    }
 }
 
 /// Lanes that the engine should look at.
@@ -151,7 +159,10 @@ impl Outbox {
         let retentions: HashMap<String, u64> = recovered.retentions.iter().cloned().collect();
         for (origin, seconds) in &retentions {
             let safe = settings.check_against(origin, Duration::from_secs(*seconds));
-            safe.map_err(OutboxError::Unsafe)?;
+            // An age that nobody chose is shortened instead.
+            if settings.max_age_is_chosen {
+                safe.map_err(OutboxError::Unsafe)?;
+            }
         }
         let time = Time::new(clock, local, &recovered);
         let inner = Inner {
@@ -353,7 +364,7 @@ impl Outbox {
     /// # Errors
     /// The store refuses.
     pub async fn refreshed(&self, principal: &str) -> Result<(), OutboxError> {
-        self.inner.refused.lock().unwrap_or_else(PoisonError::into_inner).remove(principal);
+        self.inner.forget_refusals(principal);
         let lanes = self.inner.store.release(principal, self.now()).await?;
         self.inner.wakes.wake(lanes);
         Ok(())

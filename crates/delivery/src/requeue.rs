@@ -80,6 +80,12 @@ impl Outbox {
                 return Err(OutboxError::State(why));
             }
         }
+        if let Some(id) = &how.new_client_id
+            && self.receipt(id).await?.is_some()
+        {
+            // Asked before anything is sealed, and once more in the transaction.
+            return Err(OutboxError::State("the new id is taken: choose another".to_owned()));
+        }
         let request = self.inner.store.request(row.id).await?;
         let request = request.ok_or_else(|| OutboxError::State("its body was purged".to_owned()))?;
         let fence = self.set_aside(row).await?;

@@ -47,6 +47,9 @@ pub struct Settings {
     pub payload_bytes_max: usize,
     /// How long bodies of finished messages are kept.
     pub keep: Duration,
+    /// Whether somebody chose the profile's `max_age`. One that nobody chose follows what servers announce; one that
+    /// somebody chose is refused where they do not cover it.
+    pub max_age_is_chosen: bool,
     /// An operator takes the risk of an age beyond the server's retention.
     pub unsafe_max_age: bool,
     /// Ids to read from answers: name and pointer.
@@ -76,6 +79,7 @@ impl Default for Settings {
             bytes_max: 1 << 30,
             payload_bytes_max: PAYLOAD_BYTES_MAX,
             keep: Duration::from_secs(7 * 86_400),
+            max_age_is_chosen: false,
             unsafe_max_age: false,
             ids: vec![
                 ("broker_message_id".to_owned(), pointer("/broker_message_id")),

@@ -205,6 +205,9 @@ pub trait OutboxStore: Send + Sync + 'static {
     /// Writes what became of an attempt, if the fence is still the row's.
     fn settle(&self, row: i64, fence: Fence, verdict: Verdict) -> Reply<'_, Written>;
 
+    /// Gives up a row that is held, where it still is.
+    fn give_up(&self, row: i64, verdict: Verdict) -> Reply<'_, Written>;
+
     /// Ends claims whose lease is over: their rows wait again, and may have been delivered. Returns their lanes.
     fn end_leases(&self, now: Timestamp) -> Reply<'_, Vec<String>>;
 

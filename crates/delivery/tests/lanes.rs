@@ -101,6 +101,22 @@ async fn a_refused_credential_holds_its_principal_until_a_fresh_one_comes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_held_is_given_up_when_it_is_too_old() {
+    let world = World::quick("ietf", |request, _| match header(request, "x-lane").as_str() {
+        "a" => answer(401, &[], ""),
+        _ => answer(200, &[], ""),
+    });
+    let outbox = world.open().await;
+    outbox.enqueue(message(1, "a")).await.unwrap();
+    let _sending = outbox.start();
+    pass(Duration::from_secs(22 * 3600)).await;
+    assert_eq!(status(&outbox, 1).await, Status::Held);
+    pass(Duration::from_secs(2 * 3600)).await;
+    assert_eq!(status(&outbox, 1).await, Status::Dead);
+    assert_eq!(kinds(&outbox).await, ["held", "expired"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_dead_head_is_skipped_or_blocks_its_lane() {
     for head in [HeadPolicy::Skip, HeadPolicy::Block] {
         let mut world = World::quick("ietf", |_, count| answer(if count == 1 { 400 } else { 200 }, &[], ""));
@@ -173,7 +189,7 @@ async fn what_is_older_than_a_week_is_dropped_without_a_request_and_with_one_not
     assert_eq!(*notices.expired.lock().unwrap(), [3]);
     assert_eq!(kinds(&outbox).await, ["expired", "expired", "expired", "done"]);
     let row = outbox.receipt(&uuid(1)).await.unwrap().unwrap();
-    assert_eq!((row.status, row.attempts, row.first_attempt_at), (Status::Aborted, 0, None));
+    assert_eq!((row.status, row.attempts, row.first_attempt_at), (Status::Dead, 0, None));
     assert!(!row.is_possibly_delivered());
 }
 
@@ -193,7 +209,7 @@ async fn an_expired_message_with_an_ambiguous_attempt_is_possibly_delivered() {
 
 #[tokio::test(start_paused = true)]
 async fn a_server_that_forgets_sooner_shortens_the_age() {
-    let world = World::quick("ietf", |_, _| answer(503, &[("semel-retention", "3600")], ""));
+    let mut world = World::quick("ietf", |_, _| answer(503, &[("semel-retention", "3600")], ""));
     let outbox = world.open().await;
     outbox.enqueue(message(1, "a")).await.unwrap();
     let _sending = outbox.start();
@@ -201,7 +217,9 @@ async fn a_server_that_forgets_sooner_shortens_the_age() {
     assert_eq!(status(&outbox, 1).await, Status::Dead);
     assert!(*world.times().last().unwrap() < 3_600_000);
     assert!(kinds(&outbox).await.contains(&"retention".to_owned()));
-    // The next start knows it, and refuses the age that was set.
+    // The next start knows it: an age that nobody chose is shortened again, one that somebody chose is refused.
+    world.open().await;
+    world.settings.max_age_is_chosen = true;
     let refused =
         Outbox::with_store(Arc::clone(&world.store) as _, world.settings.clone()).await.unwrap_err();
     assert!(refused.to_string().contains("max_age"), "{refused}");
@@ -258,4 +276,41 @@ async fn a_clock_that_was_wrong_at_enqueue_does_not_make_a_message_old() {
     let row = outbox.receipt(&uuid(1)).await.unwrap().unwrap();
     assert!(row.last_error.unwrap().starts_with("stale-action"));
     assert_eq!(kinds(&outbox).await, ["dropped"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_with_the_clock_thirty_days_back_loses_nothing_and_waits_for_nothing() {
+    let world = World::quick("ietf", |_, _| answer(200, &[], ""));
+    let before = world.open().await;
+    before.enqueue(message(1, "a")).await.unwrap();
+    drop(before);
+    *world.clock.wall_off_by.lock().unwrap() = -30 * 86_400_000;
+    let outbox = world.open().await;
+    outbox.enqueue(message(2, "a")).await.unwrap();
+    let _sending = outbox.start();
+    pass(Duration::from_secs(1)).await;
+    assert_eq!(world.keys("idempotency-key"), [uuid(1), uuid(2)]);
+    let (first, second) = (outbox.receipt(&uuid(1)).await.unwrap(), outbox.receipt(&uuid(2)).await.unwrap());
+    assert!(second.unwrap().enqueued_at >= first.unwrap().enqueued_at, "time does not go back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_servers_date_corrects_what_it_is_told_and_what_is_too_old() {
+    // The local clock is two days ahead, and the server says so.
+    let date = "Fri, 15 Jan 2027 08:00:00 GMT";
+    let world = World::quick("walker", move |_, count| match count {
+        1 => answer(500, &[("date", date)], ""),
+        _ => answer(200, &[("date", date)], ""),
+    });
+    *world.clock.wall_off_by.lock().unwrap() = 2 * 86_400_000;
+    let outbox = world.open().await;
+    outbox.enqueue(message(1, "a")).await.unwrap();
+    let _sending = outbox.start();
+    pass(Duration::from_secs(10)).await;
+    let first_sent = world.keys("idempotency-first-sent");
+    assert_eq!(first_sent.len(), 2);
+    assert!(
+        first_sent[0].starts_with("2027-01-17T") && first_sent[1].starts_with("2027-01-15T08:00"),
+        "{first_sent:?}"
+    );
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use axum_core::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, response};
+use semel_contract::outcome::NEVER_KEPT;
 use semel_contract::planted::{self, Bug};
 use semel_contract::problem::render::Rendered;
 use semel_contract::problem::{Kind, Problem};
@@ -13,28 +14,6 @@ use semel_contract::record::Guarantee;
 use semel_store::{Answer, Entry};
 
 use crate::route::Route;
-
-/// Never kept: what belongs to one connection, one moment or one person.
-const NEVER_KEPT: [&str; 18] = [
-    "authorization",
-    "connection",
-    "content-length",
-    "date",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "proxy-connection",
-    "set-cookie",
-    "set-cookie2",
-    "te",
-    "traceparent",
-    "tracestate",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-    "www-authenticate",
-    "authentication-info",
-];
 
 /// When a client that was told "unknown" may ask again.
 const UNKNOWN_RETRY: Duration = Duration::from_secs(30);
@@ -67,7 +46,7 @@ fn with_type(status: StatusCode, content_type: &str, body: Bytes) -> Answer {
 
 /// An answer without what is never kept, whoever made it.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
-pub(crate) fn cleaned(mut answer: Answer) -> Answer {
+pub fn cleaned(mut answer: Answer) -> Answer {
     answer.headers.iter_mut().for_each(|(name, _)| name.make_ascii_lowercase());
     answer.headers.retain(|(name, _)| !NEVER_KEPT.contains(&name.as_str()) && !name.starts_with("semel-"));
     answer

@@ -9,6 +9,7 @@ use semel_contract::identity::Caller;
 use semel_contract::key::{Found, Key};
 use semel_contract::problem::{Kind, Problem};
 use semel_contract::profile::Profile;
+use semel_contract::record::Record;
 use semel_contract::request::{Body, Headers};
 use semel_contract::time::Timestamp;
 use semel_store::{About, ClaimStore, Id, StoreError};
@@ -42,6 +43,8 @@ pub(crate) struct Arrival {
     pub(crate) params: Vec<(String, String)>,
     /// What it would have been under the endpoint's former names.
     pub(crate) formers: Vec<Former>,
+    /// Whether it goes by one of them.
+    pub(crate) is_by_former_name: bool,
 }
 
 /// A request under a former name of its endpoint.
@@ -117,8 +120,11 @@ impl Arrival {
         };
         let current = fingerprints(&endpoint);
         let payload_hash = form.as_ref().filter(|_| profile.shows_payload()).map(Form::payload_hash);
-        let rotation = (credential == Credential::Hashed && key.is_random_uuid())
-            .then(|| current.first().map(|print| rotation(&endpoint, &key, print)))
+        let rotation = (credential == Credential::Hashed && key.is_uuid())
+            // By the oldest secret, so that a new one does not hide what was claimed before it came.
+            .then(|| {
+                current.get(secrets.len().saturating_sub(1)).map(|print| rotation(&endpoint, &key, print))
+            })
             .flatten();
         let formers = route.was.iter().map(|name| Former {
             id: Id { scope: profile.scope.scope(caller, name), key: key.clone() },
@@ -147,24 +153,46 @@ impl Arrival {
             about,
             params,
             formers,
+            is_by_former_name: false,
         })
     }
 }
 
 impl Arrival {
+    /// Whether a record's fingerprint is of a kind that this gate cannot make.
+    pub(crate) fn cannot_compare(&self, record: &Record) -> bool {
+        let is_of_kind =
+            |known: &Fingerprint| self.fingerprints.iter().any(|own| own.version == known.version);
+        record.fingerprint.as_ref().is_some_and(|known| !self.fingerprints.is_empty() && !is_of_kind(known))
+    }
+
     /// A key that is known under a former name of its endpoint is still that key.
     pub(crate) async fn recognise(&mut self, store: &dyn ClaimStore) -> Result<(), StoreError> {
         if self.formers.is_empty() || store.look_up(&self.id).await?.0.is_some() {
             return Ok(());
         }
-        for former in std::mem::take(&mut self.formers) {
-            let (entry, now) = store.look_up(&former.id).await?;
-            if entry.is_some_and(|entry| Standing::of(Some(&entry.record), now) != Standing::Expired) {
-                (self.id, self.fingerprints) = (former.id, former.fingerprints);
-                break;
-            }
+        if let Some(place) = self.known_former(store).await? {
+            let former = self.formers.swap_remove(place);
+            (self.id, self.fingerprints) = (former.id, former.fingerprints);
+            self.is_by_former_name = true;
+            self.formers.clear();
         }
         Ok(())
+    }
+
+    /// Whether the key is known under a former name after all.
+    pub(crate) async fn is_known_by_a_former_name(&self, store: &dyn ClaimStore) -> Result<bool, StoreError> {
+        Ok(!self.is_by_former_name && self.known_former(store).await?.is_some())
+    }
+
+    async fn known_former(&self, store: &dyn ClaimStore) -> Result<Option<usize>, StoreError> {
+        for (place, former) in self.formers.iter().enumerate() {
+            let (entry, now) = store.look_up(&former.id).await?;
+            if entry.is_some_and(|entry| Standing::of(Some(&entry.record), now) != Standing::Expired) {
+                return Ok(Some(place));
+            }
+        }
+        Ok(None)
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use semel_contract::planted::{self, Bug};
 use semel_contract::record::Fence;
-use semel_store::{ClaimStore, Id};
+use semel_store::{ClaimStore, Id, Written};
 use tokio::time::Instant;
 
 use crate::route::Route;
@@ -94,6 +94,22 @@ fn round(held: &Mutex<Held>, lease: Duration) -> Option<Vec<(Id, Fence)>> {
     Some(claims.values().map(|claimed| (claimed.id.clone(), claimed.fence)).collect())
 }
 
+/// A claim that is somebody else's by now is not asked about again; its attempt learns of it when it settles.
+fn drop_lost(held: &Mutex<Held>, lease: Duration, claims: &[(Id, Fence)], written: &[Written]) {
+    let lost: Vec<Fence> = claims
+        .iter()
+        .zip(written)
+        .filter(|(_, written)| **written == Written::Superseded)
+        .map(|((_, fence), _)| *fence)
+        .collect();
+    if lost.is_empty() {
+        return;
+    }
+    if let Some(claims) = lock(held).claims.get_mut(&lease) {
+        claims.retain(|_, claimed| !lost.contains(&claimed.fence));
+    }
+}
+
 /// Runs while anything is held. Keeps neither the gate nor its store alive: a store that is given up must close.
 async fn renew(store: Weak<dyn ClaimStore>, held: Weak<Mutex<Held>>, lease: Duration) {
     let period = lease / RENEWALS_PER_LEASE;
@@ -109,7 +125,7 @@ async fn renew(store: Weak<dyn ClaimStore>, held: Weak<Mutex<Held>>, lease: Dura
         // A renewal that fails or hangs is tried again in the next round, which comes before the lease lapses; a lost
         // lease is noticed at the settlement.
         match tokio::time::timeout(period / 2, store.renew(&claims, lease)).await {
-            Ok(Ok(_)) => {}
+            Ok(Ok(written)) => drop_lost(&held, lease, &claims, &written),
             Ok(Err(error)) => tracing::warn!(%error, claims = claims.len(), "failed to renew leases"),
             Err(_) => tracing::warn!(claims = claims.len(), "the store took too long to renew leases"),
         }

@@ -18,8 +18,10 @@ use semel_store::{About, Answer, Entry, Id, Sealed};
 use serde_json::{Value, json};
 
 use crate::answer;
+use crate::arrival::Lines;
 use crate::layer::Shared;
 use crate::limit;
+use crate::recall;
 use crate::route::Route;
 use crate::walk::store_away;
 
@@ -82,7 +84,21 @@ async fn asked(shared: &Shared, parts: &Parts, request_id: &str) -> Result<Value
     let profile = &route.profile;
     let text = decoded(key, false).ok_or_else(|| refuse(Kind::KeyInvalid.into()))?;
     let key = Key::parse(&profile.key.format, &text).map_err(refuse)?;
-    let id = Id { scope: profile.scope.scope(&verified.caller, &endpoint), key };
+    let caller = &verified.caller;
+    let mut id = Id { scope: profile.scope.scope(caller, &endpoint), key };
+    // What is known under a former name of the endpoint is known.
+    for name in &route.was {
+        let former = Id { scope: profile.scope.scope(caller, name), key: id.key.clone() };
+        let (entry, now) = shared.store.look_up(&former).await.map_err(|error| refuse(store_away(&error)))?;
+        if entry.is_some_and(|entry| Standing::of(Some(&entry.record), now) != Standing::Expired) {
+            id = former;
+            break;
+        }
+    }
+    // Where a scope is shared, a key is still its own principal's.
+    let is_own =
+        |entry: &Entry| entry.about.principal == caller.principal && entry.about.tenant == caller.tenant;
+    let unknown = || refuse(Problem::new(Kind::KeyUnknown, format!("no record of this key at {endpoint}")));
     if seals {
         let about = About {
             endpoint: endpoint.clone(),
@@ -91,11 +107,16 @@ async fn asked(shared: &Shared, parts: &Parts, request_id: &str) -> Result<Value
             request_id: request_id.to_owned(),
             ..About::default()
         };
+        let first_sent = recall::earliest(&Lines(&parts.headers), &id.key, None);
+        recall::before_seal(shared, &route, &id, &about, first_sent)
+            .await
+            .map_err(|error| refuse(store_away(&error)))?;
         let sealed = shared.store.seal(&id, &about, &profile.lifetime).await;
         return match sealed.map_err(|error| refuse(store_away(&error)))? {
             Sealed::Done => Ok(
                 json!({"key": text, "endpoint": endpoint, "sealed": true, "state": Standing::Sealed.name()}),
             ),
+            Sealed::Known(entry) if !is_own(&entry) => Err(unknown()),
             Sealed::Known(entry) => {
                 let (_, now) = shared.store.look_up(&id).await.map_err(|error| refuse(store_away(&error)))?;
                 Ok(told(&entry, now, true))
@@ -103,10 +124,9 @@ async fn asked(shared: &Shared, parts: &Parts, request_id: &str) -> Result<Value
         };
     }
     let (entry, now) = shared.store.look_up(&id).await.map_err(|error| refuse(store_away(&error)))?;
-    let known = entry.filter(|entry| Standing::of(Some(&entry.record), now) != Standing::Expired);
-    let entry = known.ok_or_else(|| {
-        refuse(Problem::new(Kind::KeyUnknown, format!("no record of this key at {endpoint}")))
-    })?;
+    let is_known =
+        |entry: &Entry| Standing::of(Some(&entry.record), now) != Standing::Expired && is_own(entry);
+    let entry = entry.filter(is_known).ok_or_else(unknown)?;
     Ok(told(&entry, now, false))
 }
 

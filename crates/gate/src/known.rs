@@ -61,6 +61,8 @@ impl Context {
         response
             .headers_mut()
             .insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+        // It is not an acknowledgement: the first attempt may still end without an effect.
+        response.headers_mut().insert(http::header::RETRY_AFTER, http::HeaderValue::from_static("1"));
         response
     }
 

@@ -39,6 +39,7 @@ mod dispatch;
 mod drain;
 mod grant;
 mod guard;
+mod held;
 mod identity;
 mod keeper;
 mod keys;

@@ -112,7 +112,7 @@ async fn note(
         over_limit: None,
     });
     let wish = semel_store::Wish { guarantee: Guarantee::None, ..wish(&context, Claim::New, None) };
-    let (entry, now) = match tokio::time::timeout(NOTING, claim(&context, wish)).await {
+    let (entry, now) = match tokio::time::timeout(NOTING, claim(&context, wish, Settlement::Release)).await {
         Ok(Ok(Claimed::Won { fence, .. })) => return Some(Noted { context, fence }),
         Ok(Ok(Claimed::Known { entry, now })) => (entry, now),
         Ok(Ok(Claimed::CredentialChanged)) => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use semel_contract::hex::hex;
 use semel_contract::profile::safety::Unsafe;
-use semel_contract::profile::{Profile, presets};
+use semel_contract::profile::{OnUnknown, Profile, presets};
 use semel_contract::record::Guarantee;
 use semel_contract::route::Pattern;
 use sha2::{Digest, Sha256};
@@ -17,6 +17,8 @@ use crate::identity::{Callers, Identify};
 const LEASE: Duration = Duration::from_secs(30);
 /// How long after its dispatch deadline a request may still take effect, where nothing else is declared.
 const LATE: Duration = Duration::from_secs(60);
+/// How long a handler is believed to run at most where its route does not say; only resolutions wait for it.
+const RUNS_AT_MOST: Duration = Duration::from_secs(3600);
 /// Endpoints that are made of a path are no longer than this; the rest of a longer path is hashed.
 const ENDPOINT_BYTES_MAX: usize = 255;
 
@@ -140,12 +142,17 @@ impl Route {
         self
     }
 
-    /// How long the handler may run. Past it an atomic attempt is rolled back and released, a fenced one is unknown, and
+    /// How long the handler may run, its answer included. Past it an atomic attempt is rolled back and released, a fenced one is unknown, and
     /// the client gets 504.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);
         self
+    }
+
+    /// How long an attempt may take from its dispatch to the end of its answer.
+    pub(crate) fn runs_at_most(&self) -> Duration {
+        self.deadline.unwrap_or(RUNS_AT_MOST)
     }
 
     pub(crate) fn unsafeties(&self) -> Vec<Unsafe> {
@@ -154,6 +161,14 @@ impl Route {
             found.push(Unsafe {
                 setting: "lease",
                 reason: "must be at least 1s, so that it can be renewed in time".to_owned(),
+            });
+        }
+        if self.profile.on_unknown == OnUnknown::Probe && self.deadline.is_none() {
+            found.push(Unsafe {
+                setting: "deadline",
+                reason: "must be set where a probe is asked: until then a handler that still runs could be told apart \
+                         from one that failed by nobody"
+                    .to_owned(),
             });
         }
         found

@@ -247,7 +247,8 @@ where
         let between = profile.limits.admission.is_some() || context.over_limit.is_some();
         // A gate that has no room for new work still answers from its records.
         let has_room = context.shared.detached.available_permits() > 0 && !context.shared.is_draining();
-        let direct = profile.guard.is_none() && profile.age.is_none() && !between && has_room;
+        let is_plain = profile.guard.is_none() && profile.age.is_none() && !context.arrival.is_by_former_name;
+        let direct = is_plain && !between && has_room;
         let mut known: Option<Known> = direct.then_some((None, Timestamp::from_millis(0)));
         for _ in 0..DECISIONS_MAX {
             let (entry, now) = match known.take() {
@@ -260,6 +261,10 @@ where
                 fingerprints: &context.arrival.fingerprints,
                 first_sent: context.arrival.first_sent,
             };
+            // A fingerprint that was keyed with a secret which this replica does not have proves nothing either way.
+            if entry.as_deref().is_some_and(|entry| context.arrival.cannot_compare(&entry.record)) {
+                return Err(context.refusal(Kind::OutcomeUnknown, entry.as_deref()));
+            }
             match decide(profile, &arrival, entry.as_ref().map(|entry| &entry.record), now) {
                 Decision::Execute(how) => {
                     if how == Claim::TakeOver {
@@ -289,17 +294,25 @@ where
         now: Timestamp,
     ) -> Result<Executed, Problem> {
         let replaces = known.as_ref().map(|record| record.fence);
-        if self.context.shared.is_draining() {
-            let problem = Problem::new(Kind::Overloaded, "this replica is shutting down");
+        let is_retry = matches!(how, Claim::Forward | Claim::Rerun);
+        if self.context.arrival.is_by_former_name && matches!(how, Claim::New | Claim::TakeOver) {
+            // What it was known by is gone. The next try begins under the endpoint's present name.
+            let problem =
+                Problem::new(Kind::InFlight, "the endpoint was renamed; send it again with the same key");
             return Err(problem.retry_after(Duration::from_secs(STORE_RETRY_SECONDS)));
+        }
+        if self.context.shared.is_draining() {
+            return Err(draining());
         }
         limit::admit(&self.context, how).await?;
         Step::Admitted.taken();
-        // In a store that was restored, a key without a record may have had one. Then the guard has no say: what was
-        // accepted once is not refused now.
+        // What was accepted once is not refused now: the guard has no say about a retry of what is unknown, nor, in a store
+        // that was restored, about a key that may have had a record.
         let is_lost = self.context.recalls(how, known.map(|record| record.created_at)).await? == Recall::Lost;
         let job = self.job.take().expect("a request is executed once");
-        if let (Some(guard), false) = (&self.context.route.profile.guard, self.guard_passed || is_lost) {
+        if let (Some(guard), false) =
+            (&self.context.route.profile.guard, self.guard_passed || is_lost || is_retry)
+        {
             let body = request::Body::new(arrival::content_type(&job.whole.parts.headers), &job.whole.body);
             let checked = crate::guard::check(guard, &body, now);
             drop(body);
@@ -313,6 +326,10 @@ where
         let permit = permit.map_err(|_| {
             Problem::from(Kind::Overloaded).retry_after(Duration::from_secs(STORE_RETRY_SECONDS))
         })?;
+        // With its permit it is seen by whoever drains; before, it may have been missed.
+        if self.context.shared.is_draining() {
+            return Err(draining());
+        }
         if planted::is(Bug::CancelledByClient) {
             let outcome = claim_and_run(job, how, replaces).await;
             return self.carry_on(outcome);
@@ -388,6 +405,11 @@ enum Executed {
     Answered(Response<Body>),
     /// Somebody else was faster: decide by what is known now, or look again.
     Known(Option<Known>),
+}
+
+fn draining() -> Problem {
+    let problem = Problem::new(Kind::Overloaded, "this replica is shutting down");
+    problem.retry_after(Duration::from_secs(STORE_RETRY_SECONDS))
 }
 
 /// The store did not answer: nothing was executed.

@@ -17,16 +17,27 @@ use http_body::{Frame, SizeHint};
 use semel_contract::time::Timestamp;
 use semel_gate::KeyHash;
 use serde_json::json;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 /// Lines that wait to be written; more are dropped rather than hold requests up.
 const WAITING_MAX: usize = 10_000;
+/// How long the last lines may take.
+const FLUSH_TIME_MAX: Duration = Duration::from_secs(1);
 /// The longest path that is shown.
 const PATH_BYTES_MAX: usize = 2048;
 
 /// Where requests are written down.
 #[derive(Clone, Debug, Default)]
-pub struct AccessLog(Option<SyncSender<String>>);
+pub struct AccessLog(Option<SyncSender<Entry>>);
+
+/// What the writing thread is told.
+#[derive(Debug)]
+enum Entry {
+    Line(String),
+    /// Everything before this is written: say so.
+    Flush(oneshot::Sender<()>),
+}
 
 impl AccessLog {
     /// Nowhere.
@@ -50,16 +61,28 @@ impl AccessLog {
 
     /// To this writer, from a thread of its own, which ends with the last clone of the log.
     pub fn to(mut writer: impl Write + Send + 'static) -> Self {
-        let (lines, waiting) = sync_channel::<String>(WAITING_MAX);
+        let (lines, waiting) = sync_channel::<Entry>(WAITING_MAX);
         let writing = move || {
-            while let Ok(line) = waiting.recv() {
-                // A log that cannot be written is no reason to refuse requests.
-                let _ = writer.write_all(line.as_bytes());
+            while let Ok(entry) = waiting.recv() {
+                // A log that cannot be written is no reason to refuse requests, and nobody may wait any more.
+                let _ = match entry {
+                    Entry::Line(line) => writer.write_all(line.as_bytes()).is_ok(),
+                    Entry::Flush(done) => done.send(()).is_ok(),
+                };
             }
         };
         match std::thread::Builder::new().name("access-log".to_owned()).spawn(writing) {
             Ok(_) => Self(Some(lines)),
             Err(_) => Self(None),
+        }
+    }
+
+    /// Waits until what was noted is written, but not for long.
+    pub(crate) async fn flush(&self) {
+        let Some(lines) = &self.0 else { return };
+        let (done, written) = oneshot::channel();
+        if lines.try_send(Entry::Flush(done)).is_ok() {
+            let _ = tokio::time::timeout(FLUSH_TIME_MAX, written).await;
         }
     }
 
@@ -114,7 +137,7 @@ struct Ending {
     outcome: Option<String>,
     replayed: bool,
     key: Option<String>,
-    lines: SyncSender<String>,
+    lines: SyncSender<Entry>,
 }
 
 impl Drop for Ending {
@@ -142,7 +165,7 @@ impl Drop for Ending {
             line["outcome"] = json!(outcome);
         }
         // Full: dropped. Requests are not held up for their log.
-        if self.lines.try_send(format!("{line}\n")).is_err() {
+        if self.lines.try_send(Entry::Line(format!("{line}\n"))).is_err() {
             metrics::counter!("semel_gateway_access_lines_dropped_total").increment(1);
         }
     }

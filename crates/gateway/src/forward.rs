@@ -66,8 +66,11 @@ async fn keyed(pool: &Arc<Pool>, mut parts: Parts, body: Body, grant: &Grant) ->
     }
     let headers = parts.headers.clone();
     // A gate that sets no limit to dispatching has none.
-    let in_time = move || dispatch.is_none_or(|dispatch| dispatch.in_time());
+    let in_time = move || dispatch.as_ref().is_none_or(Dispatch::in_time);
     match pool.send_keyed(fresh(parts, body), in_time).await {
+        Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
+            unanswered(unasked(), &headers)
+        }
         Ok(response) => back(response, pool.patience(), Some(&OUTCOME)),
         Err(no_answer) => unanswered(no_answer, &headers),
     }
@@ -83,24 +86,37 @@ async fn unkeyed(pool: &Arc<Pool>, mut parts: Parts, body: Body) -> Response<Bod
         parts.headers.insert(header::UPGRADE, protocol.clone());
     }
     let headers = parts.headers.clone();
+    let room = match wanted.is_some().then(|| pool.tunnel()) {
+        Some(None) => return refusal(&Problem::from(Kind::Overloaded), None, &headers),
+        Some(Some(room)) => Some(room),
+        None => None,
+    };
     let activity = Activity::default();
     let body = Body::new(Paced::noting(body, pool.stream_idle(), activity.clone()));
-    match (pool.send(fresh(parts, body), &activity).await, wanted, client) {
-        (Ok(response), Some(_), Some(client)) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-            tunnel::open(client, response)
+    match (pool.send(fresh(parts, body), &activity).await, room, client) {
+        (Ok(response), Some(room), Some(client)) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
+            tunnel::open(client, response, room)
         }
         (Ok(response), _, _) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-            let why = "the service changed the protocol unasked".to_owned();
-            unanswered(NoAnswer::Reset(why), &headers)
+            unanswered(unasked(), &headers)
         }
         (Ok(response), _, _) => back(response, pool.stream_idle(), None),
         (Err(no_answer), _, _) => unanswered(no_answer, &headers),
     }
 }
 
+fn unasked() -> NoAnswer {
+    NoAnswer::Reset("the service changed the protocol unasked".to_owned())
+}
+
 /// The head of a request, as it goes on.
 fn onward(parts: &mut Parts) {
+    let reads_trailers = parts.version == Version::HTTP_2 && headers::reads_trailers(&parts.headers);
     headers::strip_hop_by_hop(&mut parts.headers);
+    if reads_trailers {
+        parts.headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    }
+    headers::join_cookies(&mut parts.headers);
     // The gateway answers it itself, by reading the body.
     parts.headers.remove(header::EXPECT);
     let host = parts.headers.get(header::HOST).cloned();

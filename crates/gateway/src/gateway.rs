@@ -150,7 +150,9 @@ impl Gateway {
             .chain([self.current().gate.clone()])
             .collect();
         let draining = gates.iter().map(|gate| gate.drain(left));
-        futures_util::future::join_all(draining).await.into_iter().sum()
+        let unknown = futures_util::future::join_all(draining).await.into_iter().sum();
+        self.current().log.flush().await;
+        unknown
     }
 
     pub(crate) fn current(&self) -> Arc<Current> {

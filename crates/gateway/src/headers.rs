@@ -104,6 +104,23 @@ pub(crate) fn set_forwarding(headers: &mut HeaderMap, origin: &Origin, host: &He
     headers.insert(HeaderName::from_static("x-forwarded-proto"), HeaderValue::from_static(scheme));
 }
 
+/// Whether a client reads trailers, which some services (gRPC) want to know. Told to an HTTP/2 service only: HTTP/1.1 has
+/// other words for it.
+pub(crate) fn reads_trailers(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(header::TE).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).any(|coding| coding.trim().eq_ignore_ascii_case("trailers"))
+}
+
+/// One line of cookies: HTTP/2 may bring them on several, which HTTP/1.1 does not know.
+pub(crate) fn join_cookies(headers: &mut HeaderMap) {
+    let lines: Vec<&[u8]> = headers.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if lines.len() > 1
+        && let Ok(joined) = HeaderValue::from_bytes(&lines.join(&b"; "[..]))
+    {
+        headers.insert(header::COOKIE, joined);
+    }
+}
+
 /// The protocol that a request wants to change to, where it asks in due form.
 pub(crate) fn upgrade_wanted(headers: &HeaderMap) -> Option<HeaderValue> {
     let asked = headers
@@ -207,6 +224,13 @@ mod tests {
         assert_eq!(upgrade_wanted(&headers(&asked)).unwrap(), "websocket");
         assert!(upgrade_wanted(&headers(&asked[1..])).is_none());
         assert!(upgrade_wanted(&headers(&[("connection", "upgrade"), ("upgrade", "h2c")])).is_none());
+    }
+
+    #[test]
+    fn cookies_are_one_line() {
+        let mut found = headers(&[("cookie", "a=1"), ("cookie", "b=2; c=3")]);
+        join_cookies(&mut found);
+        assert_eq!(found, headers(&[("cookie", "a=1; b=2; c=3")]));
     }
 
     #[test]

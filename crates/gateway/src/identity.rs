@@ -6,6 +6,7 @@ mod der;
 mod jwt;
 mod keys;
 mod peers;
+mod remote;
 mod spec;
 mod token;
 

@@ -6,11 +6,17 @@ use http::header::{self, HeaderValue};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::headers;
 
-/// Answers the client as the service did, and joins the two connections once both have changed.
-pub(crate) fn open(client: OnUpgrade, mut response: Response<Incoming>) -> Response<Body> {
+/// Answers the client as the service did, and joins the two connections once both have changed. Keeps its room until
+/// either ends.
+pub(crate) fn open(
+    client: OnUpgrade,
+    mut response: Response<Incoming>,
+    room: OwnedSemaphorePermit,
+) -> Response<Body> {
     let service = hyper::upgrade::on(&mut response);
     let (mut parts, _) = response.into_parts();
     let protocol = parts.headers.get(header::UPGRADE).cloned();
@@ -21,6 +27,7 @@ pub(crate) fn open(client: OnUpgrade, mut response: Response<Incoming>) -> Respo
     }
     parts.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
     tokio::spawn(async move {
+        let _room = room;
         // Either may still be refused or break off; then the other is closed as well.
         let (Ok(client), Ok(service)) = (client.await, service.await) else { return };
         let (mut client, mut service) = (TokioIo::new(client), TokioIo::new(service));

@@ -3,6 +3,7 @@
 
 mod connect;
 mod fetch;
+mod in_time;
 mod pace;
 mod pool;
 mod send;
@@ -34,7 +35,7 @@ pub struct Upstream {
     pub protocol: Protocol,
     /// Which `Host` it is told.
     pub host: HostSent,
-    /// Requests that are with it at a time.
+    /// Keyed requests that are with it at a time; as many others, and as many connections that changed their protocol.
     pub connections_max: usize,
 }
 
@@ -49,7 +50,7 @@ impl Upstream {
             ca: None,
             protocol: Protocol::Http1,
             host: HostSent::Clients,
-            connections_max: 1024,
+            connections_max: 4096,
         }
     }
 }

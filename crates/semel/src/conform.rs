@@ -30,7 +30,7 @@ const NOT_CREDENTIALS: [&str; 6] =
     ["accept", "accept-encoding", "accept-language", "content-type", "host", "user-agent"];
 
 const DETAILS: &str = "\
-About forty requests are sent, each with a key of its own unless a clause says otherwise. Unless a header line says \
+About thirty requests are sent, each with a key of its own unless a clause says otherwise. Unless a header line says \
 otherwise, they carry `Content-Type: application/json` and `Authorization: Bearer semel-conform`.
 
 With --effects-url effects are counted before and after: a JSON number, a list, or an object with a count in it. Without \

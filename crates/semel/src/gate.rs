@@ -21,8 +21,8 @@ use door::Door;
 /// Look into a gate's records and resolve what is unknown.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Where the records are: with a store in a file, the process that owns the file is asked, and its admin address is found
-in FILE.lock; where no process owns it, the file is opened. With PostgreSQL the database is asked. --admin asks the
+Where the records are: with a store in a file, the process that owns the file is asked, and its admin address is found \
+in FILE.lock; where no process owns it, the file is opened. With PostgreSQL the database is asked. --admin asks the \
 process at that address instead.
 
 A key is unknown, what now?  semel gate list --state unknown

@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 
 use crate::config::{Config, Setting, Store, Variables};
 use crate::exit::{Exit, Stop};
-use crate::output_failed;
+use crate::{output_failed, store};
 
 /// Bring the schema of a store to the version of this release.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Records are kept, and the release before keeps working on the new schema: gates may run meanwhile. `semel serve` does the
-same when it starts, unless gate.postgres says migrate = false; then a role with more rights runs this. A store in a file
+Records are kept, and the release before keeps working on the new schema: gates may run meanwhile. `semel serve` does the \
+same when it starts, unless gate.postgres says migrate = false; then a role with more rights runs this. A store in a file \
 is migrated by the process that owns it.")]
 pub(crate) struct Args {
     /// The store: sqlite:PATH or postgres://… [default: the configuration's, else sqlite:semel.db]
@@ -46,15 +46,15 @@ struct Report {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
-    let store = store(args)?;
-    let report = match &store {
+    let named = named(args)?;
+    let report = match &named {
         Store::Sqlite(path) => in_file(path, args.dry_run)?,
         Store::Postgres(url) => {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()
                 .map_err(|error| Stop::new(Exit::Io, format!("failed to start: {error}")))?;
-            runtime.block_on(in_database(url, &store, args.dry_run))?
+            runtime.block_on(in_database(url, &named, args.dry_run))?
         }
     };
     let text = if args.json { format!("{:#}\n", report.json()) } else { report.text() };
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
     Ok(Exit::Success)
 }
 
-fn store(args: &Args) -> Result<Store, Stop> {
+fn named(args: &Args) -> Result<Store, Stop> {
     if let Some(store) = &args.store {
         return Store::read(store).map_err(|error| Stop::new(Exit::Usage, format!("--store: {error}")));
     }
@@ -81,6 +81,9 @@ fn in_file(path: &str, dry_run: bool) -> Result<Report, Stop> {
         };
         Stop::new(Exit::Io, format!("failed to open the store sqlite:{path}: {error}{more}"))
     };
+    if let Some(stop) = store::of_somebody_else(Path::new(path)) {
+        return Err(stop);
+    }
     let version = sqlite::version(Path::new(path)).map_err(failed)?;
     if !dry_run {
         drop(SqliteStore::open(Path::new(path), Arc::new(SystemClock)).map_err(failed)?);

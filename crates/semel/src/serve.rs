@@ -7,7 +7,9 @@ mod notify;
 pub(crate) mod outbox;
 pub(crate) mod plan;
 pub(crate) mod relay;
-mod sockets;
+pub(crate) mod running;
+mod signals;
+pub(crate) mod sockets;
 
 use crate::exit::{Exit, Stop};
 
@@ -21,11 +23,11 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Part {
     /// Run the gate as a reverse proxy in front of a service.
-    Gate(gate::Args),
+    Gate(Box<gate::Args>),
     /// Run the outbox: a durable local queue that delivers in order, once.
     Outbox(Box<outbox::Args>),
     /// Run the relay: safe, merged, audited writes to a slow third-party API.
-    Relay(relay::Args),
+    Relay(Box<relay::Args>),
 }
 
 /// Runs the command.

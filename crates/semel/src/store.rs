@@ -105,6 +105,28 @@ fn sqlite(path: &str) -> Result<SqliteStore, OpenError> {
     SqliteStore::open(Path::new(path), Arc::new(SystemClock))
 }
 
+/// Why a file of another user is not opened: what SQLite makes beside it would be ours, and its user could not open the
+/// store any more.
+#[cfg(unix)]
+pub(crate) fn of_somebody_else(path: &Path) -> Option<Stop> {
+    use std::os::unix::fs::MetadataExt;
+    let theirs = std::fs::metadata(path).ok()?.uid();
+    // SAFETY: it takes nothing and cannot fail.
+    let ours = unsafe { libc::geteuid() };
+    (theirs != ours).then(|| {
+        let what = format!(
+            "{} belongs to user {theirs} and no process owns it; run this as that user: sudo -u '#{theirs}' semel …",
+            path.display()
+        );
+        Stop::new(Exit::Io, what)
+    })
+}
+
+#[cfg(not(unix))]
+pub(crate) fn of_somebody_else(_: &Path) -> Option<Stop> {
+    None
+}
+
 fn not_opened(path: &str, error: &OpenError) -> Stop {
     let what_to_do = match error {
         OpenError::Locked { .. } => "; stop that process, or name another file with --store",

@@ -19,6 +19,7 @@ use crate::client::effects::Counter;
 use crate::client::{self, Connection, Target, header_line};
 use crate::exit::{Exit, Stop};
 use crate::output_failed;
+use crate::serve::sockets;
 use flight::Settings;
 use progress::{Progress, Style};
 use verdict::Row;
@@ -124,6 +125,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
             getrandom::u32().map_err(|error| Stop::new(Exit::Io, format!("no random numbers: {error}")))?,
         ),
     };
+    sockets::raise_limit();
     let rows = client::block_on(async {
         tokio::select! {
             biased;

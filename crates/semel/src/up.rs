@@ -22,6 +22,8 @@ use crate::demo::Shop;
 use crate::exit::{Exit, Stop};
 use crate::serve::admin::{self, Admin, admin_router};
 use crate::serve::gate::note_admin_address;
+use crate::serve::outbox::Running as Outbox;
+use crate::serve::sockets;
 use crate::{logging, output_failed};
 use page::{Command, Facts, Page};
 use stack::{Running, Served};
@@ -73,6 +75,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
         }
     }
     logging::start();
+    sockets::raise_limit();
     client::block_on(up(args))
 }
 
@@ -96,11 +99,15 @@ async fn up(args: &Args) -> Result<Exit, Stop> {
     };
     let gate = prepared.before(&upstream, listener)?;
     let is_stopping = Arc::new(AtomicBool::new(false));
+    let outbox = outbox(args, addresses.gate).await;
     let admin = stack::serve(operators, for_operators(&gate, &is_stopping, addresses.admin, metrics)?);
     say(&welcome)?;
     signals.next().await;
     is_stopping.store(true, Ordering::Relaxed);
     say("ending; what is under way is finished first\n")?;
+    if let Some(outbox) = outbox {
+        outbox.stop().await;
+    }
     tokio::select! {
         biased;
         left = gate.stop(DRAIN) => match left {
@@ -112,6 +119,12 @@ async fn up(args: &Args) -> Result<Exit, Stop> {
     beside.stop();
     admin.stop();
     Ok(Exit::Success)
+}
+
+/// The outbox beside the gate. The gate serves without it too.
+async fn outbox(args: &Args, gate: SocketAddr) -> Option<Outbox> {
+    let started = Outbox::beside(&args.data, gate).await;
+    started.inspect_err(|Stop { message, .. }| tracing::warn!("there is no outbox: {message}")).ok()
 }
 
 /// Where clients and operators connect.
@@ -156,13 +169,23 @@ async fn service(
     Ok((url.to_owned(), stack::serve(listener, page(facts, None).router()), welcome))
 }
 
-fn facts(args: &Args, addresses: Addresses, upstream: &str, commands: Vec<Command>) -> Facts {
+fn facts(args: &Args, addresses: Addresses, upstream: &str, mut commands: Vec<Command>) -> Facts {
     let data = std::path::absolute(&args.data).unwrap_or_else(|_| args.data.clone());
+    let (path, body) =
+        if args.upstream.is_none() { ("/orders", r#"{"item":"tea","amount":1}"#) } else { ("/", "{}") };
+    commands.push(Command {
+        words: "Queue a request, with or without a network: it is sent in order, once.",
+        line: format!(
+            "semel outbox send {path} -d '{body}' --store 'sqlite:{}'",
+            data.join("outbox.db").display()
+        ),
+    });
     Facts {
         gate: format!("http://{}", addresses.gate),
         upstream: upstream.to_owned(),
         admin: format!("http://{}/", addresses.admin),
         data: data.display().to_string(),
+        records: format!("semel gate list --store 'sqlite:{}'", data.join("semel.db").display()),
         demo: args.upstream.is_none(),
         commands,
     }
@@ -219,8 +242,9 @@ fn welcome(facts: &Facts, page: &str) -> String {
          \x20 gate       {}\n\
          \x20 service    {}   (bare; clients use the gate)\n\
          \x20 admin      {}\n\
-         \x20 data       {}\n",
-        facts.gate, facts.upstream, facts.admin, facts.data
+         \x20 data       {}\n\
+         \x20 records    {}\n",
+        facts.gate, facts.upstream, facts.admin, facts.data, facts.records
     );
     for Command { words, line } in &facts.commands {
         text.push_str(&format!("\n{words}\n  {line}\n"));

@@ -319,6 +319,7 @@ fn every_knob_of_the_gate_is_read_and_shown() {
         ("drain", r#""5s""#, "5s"),
         ("redis", r#""redis://u:secret@cache""#, "redis://u@cache"),
         ("at_rest", r#"{ keys = "/keys", compress = true }"#, "compressed, encrypted by /keys"),
+        ("fingerprint_keys", r#""/keys""#, "/keys"),
         ("sweep", r#""daily 03:00""#, "daily 03:00"),
         (
             "postgres",
@@ -375,4 +376,34 @@ fn settings_of_the_gate_that_cannot_be_are_refused_by_name() {
     assert!(code == Some(3) && error.as_str().unwrap().contains("{other}"), "{error}");
     let (code, report) = report("[route.a]\nmatch = \"POST /a\"\nguarantee = \"atomic\"\n", &[]);
     assert!(code == Some(0) && report["warnings"].to_string().contains("will not start"), "{report}");
+}
+
+#[test]
+fn what_is_kept_and_replayed_can_be_said_in_the_file() {
+    let file = "[defaults]\nage = \"header\"\nguard = { generated_at = \"/at\", cap = \"1h\", grace = \"1m\" }\n\
+         [route.a]\nmatch = \"POST /a\"\nage = \"none\"\nguard = \"none\"\nreplay = \"duplicate 200\"\n\
+         record = { \"400-499\" = \"release\", \"404\" = \"settle\" }\nrecord_lifetime = \"forever\"\n";
+    let (code, report) = report(file, &[]);
+    assert_eq!(code, Some(0), "{report}");
+    let shown = report.to_string();
+    for part in ["404 settle, 400-499 release", "duplicate 200", "forever"] {
+        assert!(shown.contains(part), "{part} is not in {shown}");
+    }
+    let of = |name: &str| report["profiles"][name].to_string();
+    assert!(
+        of("defaults").contains("generated_at /at") && !of("route.a").contains("generated_at /at"),
+        "{shown}"
+    );
+    for (bad, said) in [
+        ("record = { \"4xx\" = \"settle\" }", "4xx"),
+        ("record = { \"499-400\" = \"settle\" }", "499-400"),
+        ("replay = \"duplicate 404\"", "duplicate 200"),
+    ] {
+        let output = check_with(&format!("[route.a]\nmatch = \"POST /a\"\n{bad}\n"), &[], &[]);
+        assert!(
+            output.status.code() == Some(3) && stderr(&output).contains(said),
+            "{bad}: {}",
+            stderr(&output)
+        );
+    }
 }

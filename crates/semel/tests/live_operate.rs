@@ -27,10 +27,10 @@ async fn client(url: &str) -> tokio_postgres::Client {
 }
 
 impl Database {
-    async fn create() -> Self {
+    async fn create(purpose: &str) -> Self {
         let server = std::env::var("SEMEL_TEST_POSTGRES")
             .expect("SEMEL_TEST_POSTGRES is not set: run `cargo xtask test`");
-        let name = format!("semel_operate_{}", std::process::id());
+        let name = format!("semel_{purpose}_{}", std::process::id());
         let admin = client(&server).await;
         admin.batch_execute(&format!("DROP DATABASE IF EXISTS {name}")).await.expect("an old one goes");
         admin.batch_execute(&format!("CREATE DATABASE {name}")).await.expect("a database");
@@ -92,7 +92,7 @@ async fn unknown(store: &PostgresStore, key: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_database_is_migrated_looked_into_and_resolved_while_a_gate_uses_it() {
-    let database = Database::create().await;
+    let database = Database::create("operate").await;
     let plan = database.json(&["migrate", "--dry-run"]);
     assert_eq!((&plan["found"], plan["missing"].as_array().map(Vec::len)), (&json!(0), Some(5)));
     let output = database.run(&["gate", "list"]);
@@ -118,5 +118,40 @@ async fn a_database_is_migrated_looked_into_and_resolved_while_a_gate_uses_it() 
     let known = gate.restores().await.expect("the store answers");
     assert_eq!(known.len(), 1, "once the command has ended, every process knows");
     drop(gate);
+    database.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gate_is_not_ready_while_its_database_is_away() {
+    use tower::ServiceExt;
+    let database = Database::create("away").await;
+    let store = PostgresStore::connect(&database.url, Options::default()).await.expect("the store opens");
+    let access = semel_console::Access::within_process();
+    let router = semel_console::Console::on(std::sync::Arc::new(store), access).router();
+    let ready = async || {
+        let request = http::Request::get("/readyz").body(axum::body::Body::empty()).expect("a request");
+        router.clone().oneshot(request).await.expect("the router answers").status().as_u16()
+    };
+    assert_eq!(ready().await, 200);
+    let server = client(&std::env::var("SEMEL_TEST_POSTGRES").expect("it was set")).await;
+    let allow = async |allowed: bool| {
+        let sql = format!("ALTER DATABASE {} ALLOW_CONNECTIONS {allowed}", database.name);
+        server.batch_execute(&sql).await.expect("the server may be told so");
+    };
+    allow(false).await;
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1";
+    server.execute(end, &[&database.name]).await.expect("sessions can be ended");
+    assert_eq!(ready().await, 503);
+    allow(true).await;
+    let mut status = 0;
+    for _ in 0..50 {
+        status = ready().await;
+        if status == 200 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(status, 200, "it is back by itself");
+    drop(router);
     database.drop().await;
 }

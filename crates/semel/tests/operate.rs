@@ -4,6 +4,8 @@
 mod alone;
 #[path = "operate/owned.rs"]
 mod owned;
+#[path = "operate/runbook.rs"]
+mod runbook;
 #[path = "operate/seed.rs"]
 mod seed;
 

@@ -117,6 +117,12 @@ fn one_command_shows_what_a_retry_does() {
     let seen = ["requests", "replays", "conflicts", "unknown"].map(|name| gate[name].as_u64().unwrap());
     assert_eq!(seen, [3, 1, 1, 0], "{gate}");
 
+    let store = format!("sqlite:{}", folder.path().join("semel.db").display());
+    assert!(up.said.contains(&format!("semel gate list --store '{store}'")), "{}", up.said);
+    let mut list = Command::new(env!("CARGO_BIN_EXE_semel"));
+    let records = list.args(["gate", "list", "--store", &store, "--json"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&records.stdout).contains("tea-1"), "{records:?}");
+
     assert_eq!(up.order(None, 5).0, 201, "without a key it passes");
     assert_eq!(up.json("gate", "/effects")["orders"], 2);
     assert_eq!(up.read("admin", "/healthz").0, 200);

@@ -130,17 +130,6 @@ pub struct ClockState {
     pub jump_millis: Option<i64>,
 }
 
-/// How busy the connections to a database are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PoolUse {
-    /// Connections that wait for work.
-    pub idle: usize,
-    /// Connections at work.
-    pub used: usize,
-    /// Calls that wait for a connection.
-    pub waiting: usize,
-}
-
 /// A store that operators can look into.
 pub trait AdminStore: ClaimStore {
     /// Finds records, the oldest first, at most `limit`. By number this is quick; by request id or key it may read
@@ -180,11 +169,6 @@ pub trait AdminStore: ClaimStore {
         reason: &'a str,
     ) -> Reply<'a, Restore>;
 
-    /// How busy the connections are, of a store that has some.
-    fn pool(&self) -> Option<PoolUse> {
-        None
-    }
-
     /// The store's clock.
     fn clock(&self) -> Reply<'_, ClockState>;
 
@@ -210,7 +194,9 @@ pub async fn sweep_all(
         total.removed += swept.removed;
         total.unknown += swept.unknown;
         total.released += swept.released;
-        if swept.removed < u64::from(batch.max(1)) {
+        // A kind of which a whole batch was found may have more.
+        if [swept.removed, swept.unknown, swept.released].iter().all(|count| *count < u64::from(batch.max(1)))
+        {
             break;
         }
         tokio::time::sleep(BATCH_PAUSE).await;

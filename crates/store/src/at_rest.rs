@@ -203,8 +203,8 @@ impl<S: ClaimStore + ?Sized> ClaimStore for AtRest<S> {
         self.inner.sweep(batch, grace)
     }
 
-    fn forget<'a>(&'a self, principal: &'a str, by: &'a str) -> Reply<'a, u64> {
-        self.inner.forget(principal, by)
+    fn forget<'a>(&'a self, tenant: Option<&'a str>, principal: &'a str, by: &'a str) -> Reply<'a, u64> {
+        self.inner.forget(tenant, principal, by)
     }
 
     fn list<'a>(&'a self, filter: &'a Filter) -> Reply<'a, Vec<Entry>> {

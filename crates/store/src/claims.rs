@@ -268,11 +268,13 @@ pub struct Swept {
     pub released: u64,
 }
 
-/// When a record that is written now will expire.
-pub fn expiry(state: State, lifetime: &Lifetime, created_at: Timestamp, now: Timestamp) -> Option<Timestamp> {
+/// When a record that is written now over this one will expire. A lifetime may count from the claim only where it was
+/// settled by its holder in time: an outcome that was unknown is found out about for those who ask from now on.
+pub fn expiry(before: &Record, state: State, lifetime: &Lifetime, now: Timestamp) -> Option<Timestamp> {
+    let of_claim = before.created_at.plus(lifetime.record()) > now && before.state == State::Claimed;
     let anchor = match lifetime.anchor {
-        Anchor::Created => created_at,
-        Anchor::Settled => now,
+        Anchor::Created if of_claim => before.created_at,
+        Anchor::Created | Anchor::Settled => now,
     };
     match state {
         State::Settled | State::Unkept | State::Sealed => Some(anchor.plus(lifetime.record())),
@@ -342,9 +344,9 @@ pub trait ClaimStore: std::any::Any + Send + Sync {
     /// outcome, and removes nothing while the clock is frozen.
     fn sweep(&self, batch: u32, grace: Duration) -> Reply<'_, Swept>;
 
-    /// Erases the records of a principal that are settled, unkept, released or sealed, and says how many; an audit row
+    /// Erases the records of a principal of a tenant (`None`: of those without one) that are settled, unkept, released or sealed, and says how many; an audit row
     /// names `by`. Claims and unknown outcomes stay.
-    fn forget<'a>(&'a self, principal: &'a str, by: &'a str) -> Reply<'a, u64>;
+    fn forget<'a>(&'a self, tenant: Option<&'a str>, principal: &'a str, by: &'a str) -> Reply<'a, u64>;
 
     /// Lists entries by fence number, oldest first.
     fn list<'a>(&'a self, filter: &'a Filter) -> Reply<'a, Vec<Entry>>;

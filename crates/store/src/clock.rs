@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use semel_contract::planted::{self, Bug};
 use semel_contract::time::{Timestamp, millis_of};
+use sha2::{Digest, Sha256};
 
 /// How far the wall clock may stray from the ticking one before it counts as a jump.
 const JUMP_NANOS: i128 = 60_000_000_000;
@@ -27,6 +28,11 @@ pub struct Reading {
 pub trait Clock: Send + Sync + 'static {
     /// Reads both clocks.
     fn read(&self) -> Reading;
+
+    /// A number of this run of the machine: ticks of the same run can be compared across processes. Zero: not known.
+    fn boot(&self) -> u64 {
+        0
+    }
 }
 
 /// The machine's own clocks.
@@ -39,6 +45,18 @@ impl Clock for SystemClock {
         let wall = since.map_or_else(|before| -millis_of(before.duration()), millis_of);
         Reading { wall: Timestamp::from_millis(wall), ticks: boot_time() }
     }
+
+    fn boot(&self) -> u64 {
+        static BOOT: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
+        *BOOT.get_or_init(|| {
+            let id = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+            if id.is_empty() { 0 } else { first_eight(&Sha256::digest(id)) }
+        })
+    }
+}
+
+fn first_eight(digest: &[u8]) -> u64 {
+    digest.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
 }
 
 /// Time since the machine started. Unlike [`std::time::Instant`] it goes on while the machine sleeps, so that opening a
@@ -82,6 +100,11 @@ fn millis(nanos: i128) -> i64 {
 }
 
 impl StoreClock {
+    /// A clock that shows this time now, whatever the wall clock says.
+    pub fn starting_at(start: Timestamp, first: Reading) -> Self {
+        Self(Mutex::new(Inner { now: nanos(start), ticks: first.ticks, jump: None }))
+    }
+
     /// A clock that starts no earlier than `high_water`, the latest time it ever gave.
     pub fn new(first: Reading, high_water: Option<Timestamp>) -> Self {
         let start = high_water.map_or(first.wall, |known| known.max(first.wall));

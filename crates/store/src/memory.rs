@@ -177,8 +177,8 @@ fn standing_of(how: Claim) -> Option<Standing> {
 
 fn write(entry: &mut Entry, settlement: Settlement, lifetime: &Lifetime, now: Timestamp) {
     let state = settlement.state();
+    entry.record.expires_at = expiry(&entry.record, state, lifetime, now);
     entry.record.state = state;
-    entry.record.expires_at = expiry(state, lifetime, entry.record.created_at, now);
     entry.settled_at = (state != State::Unknown).then_some(now);
     entry.answer = match settlement {
         Settlement::Settle(answer) => Some(answer),
@@ -305,7 +305,7 @@ impl ClaimStore for MemoryStore {
                     payload_hash: None,
                     lease_until: now,
                     created_at: now,
-                    expires_at: expiry(State::Sealed, lifetime, now, now),
+                    expires_at: Some(now.plus(lifetime.record())),
                 };
                 let entry = Entry {
                     id: id.clone(),
@@ -356,14 +356,16 @@ impl ClaimStore for MemoryStore {
         Box::pin(ready(Ok(swept)))
     }
 
-    fn forget<'a>(&'a self, principal: &'a str, by: &'a str) -> Reply<'a, u64> {
+    fn forget<'a>(&'a self, tenant: Option<&'a str>, principal: &'a str, by: &'a str) -> Reply<'a, u64> {
         let now = self.now();
         let mut rows = self.rows();
         let is_finished = |state| !matches!(state, State::Claimed | State::Unknown);
-        let theirs = |entry: &&Entry| entry.about.principal == principal && is_finished(entry.record.state);
+        let is_theirs =
+            |entry: &Entry| entry.about.principal == principal && entry.about.tenant.as_deref() == tenant;
+        let theirs = |entry: &&Entry| is_theirs(entry) && is_finished(entry.record.state);
         let ids: Vec<Id> = rows.entries.values().filter(theirs).map(|entry| entry.id.clone()).collect();
         ids.iter().for_each(|id| rows.remove(id));
-        rows.stale.retain(|(known, _), _| known != principal);
+        rows.stale.retain(|(known, of), _| known != principal || of.as_deref() != tenant);
         rows.note(now, by, action::FORGET, "", ids.len() as u64);
         Box::pin(ready(Ok(ids.len() as u64)))
     }

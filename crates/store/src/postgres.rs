@@ -287,8 +287,8 @@ impl ClaimStore for PostgresStore {
         Box::pin(upkeep::sweep(&self.core, batch, grace))
     }
 
-    fn forget<'a>(&'a self, principal: &'a str, by: &'a str) -> Reply<'a, u64> {
-        Box::pin(upkeep::forget(&self.core, principal, by))
+    fn forget<'a>(&'a self, tenant: Option<&'a str>, principal: &'a str, by: &'a str) -> Reply<'a, u64> {
+        Box::pin(upkeep::forget(&self.core, tenant, principal, by))
     }
 
     fn list<'a>(&'a self, filter: &'a Filter) -> Reply<'a, Vec<Entry>> {

@@ -28,6 +28,7 @@ mod recover;
 mod row;
 mod store;
 mod table;
+mod timekeeping;
 mod transact;
 mod turn;
 mod work;
@@ -46,7 +47,7 @@ use self::fences::Fences;
 use self::hub::{Health, Hub};
 use self::lock::FileLock;
 use self::readers::Lister;
-use self::writer::{HIGH_WATER, Writer};
+use self::writer::Writer;
 use crate::claims::{Id, Reply, Settlement, StoreError};
 use crate::clock::{Clock, StoreClock};
 use crate::hints::Hints;
@@ -203,11 +204,11 @@ fn start_up(
     clock: &dyn Clock,
 ) -> Result<(StoreClock, Timestamp), rusqlite::Error> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let high_water = Timestamp::from_millis(table::meta(&transaction, HIGH_WATER)?);
-    let time = StoreClock::new(clock.read(), Some(high_water));
-    let now = time.now(clock.read());
+    let time = timekeeping::resume(&transaction, clock)?;
+    let reading = clock.read();
+    let now = time.now(reading);
     table::orphan(&transaction, now)?;
-    table::set_meta(&transaction, HIGH_WATER, now.millis())?;
+    timekeeping::write(&transaction, clock, reading, now, time.frozen())?;
     transaction.commit()?;
     Ok((time, now))
 }

@@ -61,6 +61,12 @@ impl Protected {
     }
 }
 
+impl semel_store::conformance::AdminFixture for Protected {
+    fn admin(&self) -> Arc<dyn semel_store::AdminStore> {
+        Arc::clone(&self.store) as _
+    }
+}
+
 impl Fixture for Protected {
     fn store(&self) -> Arc<dyn ClaimStore> {
         Arc::clone(&self.store) as _
@@ -80,6 +86,9 @@ impl Fixture for Protected {
 mod compressed_and_encrypted {
     use super::*;
     semel_store::conformance_tests!(ready(Protected::by(Protection::CompressAndEncrypt(ring(&[("a", 1)])))));
+    semel_store::admin_conformance_tests!(ready(Protected::by(Protection::CompressAndEncrypt(ring(&[(
+        "a", 1
+    )])))));
 }
 
 mod encrypted {

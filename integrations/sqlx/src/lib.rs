@@ -63,6 +63,7 @@ impl SqlxGrant for Grant {
         if depth(&tx) != 1 {
             return Err(failed("a savepoint cannot be settled in; give the outermost transaction"));
         }
+        let answer = semel_gate::answer::cleaned(answer);
         match settle::settle(&mut tx, self, &answer).await {
             Ok(Written::Done) => {}
             Ok(Written::Superseded) => return Err(rolled_back(tx, NotDone::Superseded).await),

@@ -7,12 +7,15 @@ use semel_contract::profile::Anchor;
 use semel_gate::Grant;
 use semel_store::postgres::sql::SETTLE_IN;
 use semel_store::{Answer, Written};
-use sqlx::{Postgres, Transaction};
+use sqlx::{Postgres, Row, Transaction};
 
 /// The number by which `semel.record` knows a settled record.
 const SETTLED: i16 = 2;
 /// The longest lifetime that is written, so that adding it to a time cannot overflow.
 const KEEP_MILLIS_MAX: i64 = 1 << 50;
+
+/// What a savepoint writes, the transaction around it could still take back.
+const IN_SAVEPOINT: &str = "a settlement inside a savepoint is refused";
 
 /// Makes the settlement a part of the transaction, if the grant still holds its key.
 pub(crate) async fn settle(
@@ -35,9 +38,11 @@ pub(crate) async fn settle(
         .bind(answer.outcome_unknown)
         .bind(millis(lifetime.record()))
         .bind(lifetime.anchor == Anchor::Created);
-    match statement.execute(&mut **tx).await?.rows_affected() {
-        0 => Ok(Written::Superseded),
-        _ => Ok(Written::Done),
+    let row = statement.fetch_optional(&mut **tx).await?;
+    match row.map(|row| row.try_get::<bool, _>("top_level")).transpose()? {
+        None => Ok(Written::Superseded),
+        Some(true) => Ok(Written::Done),
+        Some(false) => Err(sqlx::Error::Protocol(IN_SAVEPOINT.to_owned())),
     }
 }
 

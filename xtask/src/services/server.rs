@@ -86,6 +86,15 @@ impl Server {
         }
     }
 
+    /// Ends the process at once and starts it again at the same port, with the same data.
+    pub(crate) fn restart(&mut self) -> Result<(), Failure> {
+        self.stop();
+        // The log speaks of readiness again, once it is there again.
+        fs::write(&self.recipe.log, "").map_err(|error| format!("failed to clear a log: {error}"))?;
+        self.child = spawn(&self.recipe, self.port)?;
+        self.settle()
+    }
+
     fn wait_until_ready(&mut self) -> Result<(), NotReady> {
         let deadline = Instant::now() + Duration::from_secs(READY_SECONDS_MAX);
         while Instant::now() < deadline {

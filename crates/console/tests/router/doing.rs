@@ -68,7 +68,10 @@ async fn a_resolution_that_makes_no_sense_is_refused() {
         json!({"as": "applied", "status": 201, "body": "x", "body_base64": "eA=="}),
         json!({"as": "applied", "status": 201, "body_base64": "?"}),
         json!({"as": "applied", "status": 201, "headers": [["bad name", "x"]]}),
+        json!({"as": "applied", "status": 201, "headers": [["Transfer-Encoding", "chunked"]]}),
+        json!({"as": "applied", "status": 201, "headers": [["Semel-Outcome", "applied"]]}),
         json!({"as": "applied", "keep": "for ever"}),
+        json!({"as": "applied", "keep": "1h"}),
         json!({"as": "applied", "stats": 201}),
     ] {
         let seen = post(&router, &path, bad.clone()).await;

@@ -47,6 +47,27 @@ async fn reading_takes_a_token_and_changing_the_full_one() {
 }
 
 #[tokio::test]
+async fn tokens_are_changed_while_it_runs() {
+    let address = "127.0.0.1:7401".parse().unwrap();
+    let token = |text| Some(Token::new(text).unwrap());
+    let access = Access::on(address, token(FULL), None).unwrap();
+    let router = World::new().on(access.clone());
+    let ask = async |token: &str| {
+        let authorization = format!("Bearer {token}");
+        let headers = [("host", "localhost"), ("authorization", authorization.as_str())];
+        send(&router, with("GET", "/v1/records", &headers)).await.status
+    };
+    assert_eq!((ask(FULL).await, ask("another-full-token").await), (200, 401));
+    access.follow(&Access::on(address, token("another-full-token"), None).unwrap());
+    assert_eq!((ask(FULL).await, ask("another-full-token").await), (401, 200));
+    let (bare, public) = (
+        Access::on(address, None, None).unwrap(),
+        Access::on("0.0.0.0:1".parse().unwrap(), token(FULL), None).unwrap(),
+    );
+    assert!(access.may_follow(&bare).is_ok() && public.may_follow(&bare).is_err());
+}
+
+#[tokio::test]
 async fn bodies_take_the_full_token() {
     let world = World::new();
     let (_, fence) = world.settled("alice", "k").await;
@@ -67,7 +88,7 @@ async fn a_page_of_somebody_else_reaches_nothing() {
     let router = World::new().open();
     let refused = async |headers: &[(&str, &str)]| {
         let mut codes = Vec::new();
-        for (method, path) in [("GET", "/v1/records"), ("POST", "/v1/sweep"), ("GET", "/readyz")] {
+        for (method, path) in [("GET", "/v1/records"), ("POST", "/v1/sweep"), ("GET", "/metrics")] {
             codes.push(send(&router, with(method, path, headers)).await.refusal());
         }
         codes.dedup();
@@ -84,6 +105,7 @@ async fn a_page_of_somebody_else_reaches_nothing() {
     assert_eq!(refused(&[("host", "localhost:7401"), ("origin", "null")]).await, origin);
     let own = [("host", "localhost:7401"), ("origin", "http://localhost:7401")];
     assert_eq!(send(&router, with("GET", "/v1/records", &own)).await.status, 200);
+    assert_eq!(send(&router, with("GET", "/readyz", &[("host", "probe.example")])).await.status, 200);
     // A form of a page sends its own types without asking first.
     let form = request("POST", "/v1/sweep").header("content-type", "text/plain").body(Body::from("{}"));
     assert_eq!(send(&router, form.unwrap()).await.refusal(), (415, "not-json".to_owned()));

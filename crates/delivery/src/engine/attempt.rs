@@ -57,6 +57,15 @@ pub(super) async fn attempt(outbox: &Outbox, row: &Row, request: Request) -> Att
     Attempted { verdict, refused: is_refused.then_some((origin, digest)) }
 }
 
+/// What becomes of a message that is held, if it is too old by now.
+pub(super) fn expired(outbox: &Outbox, row: &Row) -> Option<Verdict> {
+    let inner = &outbox.inner;
+    let profile = inner.settings.profile_of(&row.profile);
+    let target = Target::resolve(&row.url, inner.settings.upstream.as_ref());
+    let origin = target.map(|target| target.origin).unwrap_or_default();
+    judge::expired(&facts(inner, row, &profile, &origin))
+}
+
 fn judged(inner: &Inner, row: &Row, profile: &Profile, origin: &str, sent: &Sent) -> Verdict {
     let random = inner.settings.entropy.unit();
     judge::judge(&facts(inner, row, profile, origin), sent, &inner.settings.ids, random)

@@ -76,7 +76,7 @@ impl Walk {
             };
             if let Some((origin, digest)) = attempted.refused {
                 let mut refused = inner.refused.lock().unwrap_or_else(PoisonError::into_inner);
-                refused.insert(row.principal.clone(), (origin, digest));
+                refused.insert((row.principal.clone(), origin), digest);
                 inner.refusals.notify_one();
             }
             self.tell(&settled, &attempted.verdict, expired).await;

@@ -76,7 +76,10 @@ pub(super) fn replace(
     }
     set_aborted(connection, turn, &old, successor.by, Some("requeued"), now)?;
     let number = accept::insert(connection, turn, &successor.draft, now, epoch, Some(id))?;
-    let sql = "UPDATE outbox SET superseded_by = ?2, ambiguous = ?3 WHERE id = ?1";
+    let sql = "UPDATE outbox SET superseded_by = ?2 WHERE id = ?1";
+    connection.prepare_cached(sql)?.execute((id, number))?;
+    // Both say it: the old one may have arrived, and with it what the new one sends.
+    let sql = "UPDATE outbox SET ambiguous = ?3 WHERE id IN (?1, ?2)";
     connection.prepare_cached(sql)?.execute((id, number, successor.possibly_delivered))?;
     events::about(connection, turn, "requeued", events::of(&old), Some(new_id), now)?;
     let read = |id| -> Result<Box<Row>, Fault> {

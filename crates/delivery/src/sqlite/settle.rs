@@ -17,19 +17,19 @@ struct Change {
     status: Status,
     kind: &'static str,
     held_for: Option<HeldFor>,
-    aborted_by: Option<&'static str>,
+    /// Whether the body is kept, so that an operator may requeue it.
+    keeps_body: bool,
 }
 
 fn change(to: &To) -> Change {
-    let plain = |status, kind| Change { status, kind, held_for: None, aborted_by: None };
-    let dropped = |kind| Change { aborted_by: Some("auto"), ..plain(Status::Aborted, kind) };
+    let plain = |status, kind| Change { status, kind, held_for: None, keeps_body: true };
+    let held = |reason, kind| Change { held_for: Some(reason), ..plain(Status::Held, kind) };
+    let dropped = |kind| Change { keeps_body: false, ..plain(Status::Dead, kind) };
     match to {
         To::Done(_) => plain(Status::Done, "done"),
         To::Retry(_) => plain(Status::Pending, "retry"),
-        To::Held(HeldFor::Auth) => Change { held_for: Some(HeldFor::Auth), ..plain(Status::Held, "held") },
-        To::Held(HeldFor::Rebuild) => {
-            Change { held_for: Some(HeldFor::Rebuild), ..plain(Status::Held, "rebuild") }
-        }
+        To::Held(HeldFor::Auth) => held(HeldFor::Auth, "held"),
+        To::Held(HeldFor::Rebuild) => held(HeldFor::Rebuild, "rebuild"),
         To::Dead => plain(Status::Dead, "dead"),
         To::Dropped => dropped("dropped"),
         To::Expired(GiveUp::Dead) => plain(Status::Dead, "expired"),
@@ -49,9 +49,31 @@ pub(super) fn settle(
     let Some(before) = before.filter(|row| row.status == Status::Inflight && row.fence == Some(fence)) else {
         return Ok(Written::Stale);
     };
-    let change = change(&verdict.to);
-    write(connection, &before, &change, verdict)?;
     log(connection, &before, verdict)?;
+    apply(connection, turn, &before, verdict)
+}
+
+/// Gives up a row that is held.
+pub(super) fn give_up(
+    connection: &Connection,
+    turn: &mut Turn,
+    id: i64,
+    verdict: &Verdict,
+) -> Result<Written, Fault> {
+    match row::by_number(connection, id)?.filter(|row| row.status == Status::Held) {
+        Some(before) => apply(connection, turn, &before, verdict),
+        None => Ok(Written::Stale),
+    }
+}
+
+fn apply(
+    connection: &Connection,
+    turn: &mut Turn,
+    before: &Row,
+    verdict: &Verdict,
+) -> Result<Written, Fault> {
+    let change = change(&verdict.to);
+    write(connection, before, &change, verdict)?;
     if !change.status.is_live() {
         turn.leave(before.payload_bytes);
     }
@@ -60,13 +82,15 @@ pub(super) fn settle(
             "INSERT INTO outbox_holds (principal, since) VALUES (?1, ?2) ON CONFLICT (principal) DO NOTHING";
         connection.prepare_cached(sql)?.execute((&before.principal, verdict.at.millis()))?;
     }
-    if change.status == Status::Dead && verdict.head == HeadPolicy::Block {
+    // What was dropped is nobody's to repair: it never stops its lane.
+    if change.status == Status::Dead && change.keeps_body && verdict.head == HeadPolicy::Block {
         let sql = "INSERT INTO outbox_lanes (lane, blocked_by) VALUES (?1, ?2)
             ON CONFLICT (lane) DO UPDATE SET blocked_by = excluded.blocked_by";
-        connection.prepare_cached(sql)?.execute((&before.lane, id))?;
+        connection.prepare_cached(sql)?.execute((&before.lane, before.id))?;
     }
-    events::about(connection, turn, change.kind, events::of(&before), verdict.error.as_deref(), verdict.at)?;
-    let after = row::by_number(connection, id)?.ok_or_else(|| Fault::Sqlite(format!("row {id} is gone")))?;
+    events::about(connection, turn, change.kind, events::of(before), verdict.error.as_deref(), verdict.at)?;
+    let after = row::by_number(connection, before.id)?;
+    let after = after.ok_or_else(|| Fault::Sqlite(format!("row {} is gone", before.id)))?;
     Ok(Written::Done(Box::new(after)))
 }
 
@@ -76,7 +100,7 @@ fn write(connection: &Connection, before: &Row, change: &Change, verdict: &Verdi
         To::Done(ids) => ids,
         To::Retry(_) | To::Held(_) | To::Dead | To::Dropped | To::Expired(_) => &[],
     };
-    let named = |name: &str| ids.iter().find(|(given, _)| given == name).map(|(_, value)| value.as_str());
+    let named = |name: &str| ids.iter().find(|(given, _)| given == name).map(|(_, value)| plain(value));
     let next_attempt_at = match verdict.to {
         To::Retry(at) => at.millis(),
         To::Done(_) | To::Held(_) | To::Dead | To::Dropped | To::Expired(_) => at,
@@ -89,7 +113,7 @@ fn write(connection: &Connection, before: &Row, change: &Change, verdict: &Verdi
             delivered_at = ?13, response_status = coalesce(?14, response_status),
             response_headers = coalesce(?15, response_headers), response_body = coalesce(?16, response_body),
             broker_message_id = coalesce(?17, broker_message_id), history_id = coalesce(?18, history_id), ids = ?19,
-            aborted_at = ?20, aborted_by = ?21 WHERE id = ?1";
+            payload = CASE WHEN ?20 THEN payload END WHERE id = ?1";
     connection.prepare_cached(sql)?.execute(rusqlite::params![
         before.id,
         change.status.name(),
@@ -110,10 +134,14 @@ fn write(connection: &Connection, before: &Row, change: &Change, verdict: &Verdi
         named("broker_message_id"),
         named("history_id"),
         (!ids.is_empty()).then(|| row::text(ids)),
-        change.aborted_by.map(|_| at),
-        change.aborted_by,
+        change.keeps_body,
     ])?;
     Ok(())
+}
+
+/// An id without the quotes that it has as JSON.
+fn plain(value: &str) -> String {
+    serde_json::from_str::<String>(value).unwrap_or_else(|_| value.to_owned())
 }
 
 fn log(connection: &Connection, before: &Row, verdict: &Verdict) -> rusqlite::Result<()> {

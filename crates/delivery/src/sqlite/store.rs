@@ -41,6 +41,10 @@ impl OutboxStore for SqliteStore {
         write(&*self.run, move |connection, turn| settle::settle(connection, turn, row, fence, &verdict))
     }
 
+    fn give_up(&self, row: i64, verdict: Verdict) -> Reply<'_, Written> {
+        write(&*self.run, move |connection, turn| settle::give_up(connection, turn, row, &verdict))
+    }
+
     fn end_leases(&self, now: Timestamp) -> Reply<'_, Vec<String>> {
         write(&*self.run, move |connection, _| claim::end_leases(connection, now))
     }

@@ -70,3 +70,38 @@ async fn the_endpoint_must_be_said_where_there_are_several() {
     let wrong = send(&app, ask("alice", "DELETE", "/k")).await;
     assert_eq!((wrong.status, wrong.header("allow")), (405, "GET"));
 }
+
+#[tokio::test]
+async fn a_key_known_by_a_former_name_is_neither_sealed_nor_unknown() {
+    let world = World::new();
+    let old = world.app(world.gate().route(Route::new("old", "POST /orders").unwrap()));
+    post_to(&old, "/orders", "k", "{}").await;
+    let renamed = Route::new("new", "POST /orders").unwrap().was(["old".to_owned()]);
+    let app = world.app(world.gate().route(renamed));
+    let told = read(&send(&app, ask("alice", "POST", "/k/seal?endpoint=new")).await);
+    assert_eq!((&told["sealed"], &told["state"]), (&json!(false), &json!("settled")));
+    assert_eq!(send(&app, ask("alice", "GET", "/k?endpoint=new")).await.status, 200);
+    assert!(post_to(&app, "/orders", "k", "{}").await.is_replay());
+}
+
+#[tokio::test]
+async fn a_key_in_a_shared_scope_is_still_its_own_principals() {
+    let world = World::new();
+    let mut profile = presets::ietf();
+    profile.scope.principal = false;
+    let recipe = profile.fingerprint.as_mut().unwrap();
+    recipe.inputs.push(semel_contract::fingerprint::Input::Principal);
+    let gate = world.gate().identity(semel_gate::CallerExtension);
+    let app = world.app(gate.route(Route::new("r", "POST /orders").unwrap().profile(profile)));
+    let by = |mut request: Request<Body>, principal: &str| {
+        let caller = Caller { tenant: Some("acme".to_owned()), principal: principal.to_owned() };
+        request.extensions_mut().insert(caller);
+        request
+    };
+    assert_eq!(send(&app, by(request("/orders", Some("k"), "{}"), "alice")).await.status, 201);
+    for (method, path) in [("GET", "/k?endpoint=r"), ("POST", "/k/seal?endpoint=r")] {
+        let other = send(&app, by(ask("", method, path), "bob")).await;
+        assert_eq!((other.status, other.problem().as_str()), (404, "key-unknown"), "{method}");
+        assert_eq!(send(&app, by(ask("", method, path), "alice")).await.status, 200);
+    }
+}

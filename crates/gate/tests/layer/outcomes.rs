@@ -111,7 +111,12 @@ async fn a_probe_resolves_what_is_unknown() {
         let world = World::new();
         let profile = Profile { on_unknown: OnUnknown::Probe, ..presets::ietf() };
         let app = world.app(
-            world.gate().route(Route::new("r", "POST /panic").unwrap().profile(profile)).probe(Says(finding)),
+            world
+                .gate()
+                .route(
+                    Route::new("r", "POST /panic").unwrap().profile(profile).deadline(Duration::from_secs(5)),
+                )
+                .probe(Says(finding)),
         );
         post_to(&app, "/panic", "k", "").await;
         let second = post_to(&app, "/panic", "k", "").await;
@@ -126,11 +131,61 @@ async fn a_probe_resolves_what_is_unknown() {
     let app = world.app(
         world
             .gate()
-            .route(Route::new("r", "POST /panic").unwrap().profile(profile))
+            .route(Route::new("r", "POST /panic").unwrap().profile(profile).deadline(Duration::from_secs(5)))
             .probe(Says(Finding::NotApplied)),
     );
     post_to(&app, "/panic", "k", "").await;
-    world.clock.advance(Duration::from_secs(91));
+    world.clock.advance(Duration::from_secs(98));
     post_to(&app, "/panic", "k", "").await;
     assert_eq!(world.runs(), 2, "but once it no longer can, the request runs");
+}
+
+/// Answers as it is told, one after another.
+#[derive(Clone)]
+struct Played(Arc<std::sync::Mutex<Vec<Option<Broken>>>>, Arc<AtomicU32>);
+
+impl tower::Service<Request<Body>> for Played {
+    type Response = Response<Body>;
+    type Error = std::convert::Infallible;
+    type Future = std::future::Ready<Result<Response<Body>, Self::Error>>;
+
+    fn poll_ready(&mut self, _: &mut std::task::Context<'_>) -> std::task::Poll<Result<(), Self::Error>> {
+        std::task::Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<Body>) -> Self::Future {
+        self.1.fetch_add(1, Ordering::SeqCst);
+        let mut response = Response::new(Body::empty());
+        if let Some(broken) = self.0.lock().unwrap().pop().flatten() {
+            response.extensions_mut().insert(broken);
+        }
+        std::future::ready(Ok(response))
+    }
+}
+
+#[tokio::test]
+async fn an_attempt_that_was_not_sent_does_not_erase_an_earlier_unknown_one() {
+    for (policy, sends) in [(OnUnknown::Forward, 3), (OnUnknown::Rerun, 3)] {
+        let world = World::new();
+        let (reset, not_sent) = (Broken::Reset("gone".to_owned()), Broken::NotSent("refused".to_owned()));
+        let plays = Arc::new(std::sync::Mutex::new(vec![None, Some(not_sent), Some(reset)]));
+        let profile = Profile { on_unknown: policy, ..presets::ietf() };
+        let gate = world.gate().route(Route::new("r", "POST /x").unwrap().profile(profile)).build().unwrap();
+        let calls = Arc::new(AtomicU32::new(0));
+        let app =
+            Router::new().fallback_service(tower::Layer::layer(&gate, Played(plays, Arc::clone(&calls))));
+        let first = post_to(&app, "/x", "k", "{}").await;
+        assert_eq!((first.status, first.header("semel-outcome")), (502, "unknown"));
+        let second = post_to(&app, "/x", "k", "{}").await;
+        assert_eq!(
+            (second.status, second.header("semel-outcome")),
+            (502, "unknown"),
+            "the first may have arrived"
+        );
+        assert_eq!(world.entries().await[0].record.state.name(), "unknown");
+        let other = post_to(&app, "/x", "k", r#"{"another":1}"#).await;
+        assert_eq!(other.problem(), "fingerprint-mismatch", "the key is not free for something else");
+        assert_eq!(post_to(&app, "/x", "k", "{}").await.status, 200);
+        assert_eq!(calls.load(Ordering::SeqCst), sends);
+    }
 }

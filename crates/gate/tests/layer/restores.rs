@@ -57,7 +57,7 @@ async fn a_lost_key_that_is_resolved_runs_and_is_not_lost_again() {
     assert_eq!(post_to(&app, "/orders", "k", "{}").await.status, 409);
     let entry = world.entries().await.remove(0);
     assert_eq!(entry.record.state.name(), "unknown", "an operator finds it");
-    world.clock.advance(HOUR);
+    world.clock.advance(2 * HOUR);
     let lifetime = Lifetime { released: Some(24 * HOUR), ..presets::ietf().lifetime };
     let resolved = world.store.resolve(
         &entry.id,
@@ -85,8 +85,10 @@ impl Probe for NotApplied {
 async fn a_probe_frees_a_lost_key_for_good() {
     let world = World::new();
     let profile = Profile { on_unknown: OnUnknown::Probe, ..presets::ietf() };
-    let gate =
-        world.gate().probe(NotApplied).route(Route::new("r", "POST /orders").unwrap().profile(profile));
+    let gate = world
+        .gate()
+        .probe(NotApplied)
+        .route(Route::new("r", "POST /orders").unwrap().profile(profile).deadline(HOUR / 4));
     let app = world.app(gate);
     restored(&world, Undated::Unknown).await;
     assert_eq!(post_to(&app, "/orders", "k", "{}").await.status, 409, "it could still take effect");
@@ -127,4 +129,31 @@ async fn stale_actions_are_counted_for_operators() {
     }
     let rows = world.store.stale(None, 10).await.unwrap();
     assert_eq!((rows.len(), rows[0].principal.as_str(), rows[0].count), (1, "alice", 3));
+}
+
+#[tokio::test]
+async fn a_key_whose_record_may_be_lost_is_not_sealed() {
+    let world = World::new();
+    let app = world.with("POST /orders", presets::ietf());
+    let seal = async |key: &str, first_sent: Option<Timestamp>| {
+        let path = format!("/.well-known/semel/keys/{key}/seal?endpoint=r");
+        let mut asked = request(&path, None, "");
+        if let Some(sent) = first_sent {
+            asked.headers_mut().insert("idempotency-first-sent", sent.to_string().parse().unwrap());
+        }
+        let seen = send(&app, asked).await;
+        let told: Value = serde_json::from_str(&seen.body).unwrap();
+        (told["sealed"].clone(), told["state"].clone())
+    };
+    restored(&world, Undated::Unknown).await;
+    let start = now(&world).await;
+    world.clock.advance(HOUR);
+    let unknown = (json!(false), json!("unknown"));
+    assert_eq!(seal("k", None).await, unknown, "a requeue under another key could do it twice");
+    assert_eq!(post_to(&app, "/orders", "k", "{}").await.problem(), "outcome-unknown");
+    let sealed = (json!(true), json!("sealed"));
+    assert_eq!(seal("fresh", Some(start.plus(HOUR / 2))).await, sealed, "surely after the restore");
+    world.clock.advance(27 * HOUR);
+    assert_eq!(seal("later", None).await, sealed, "what was lost would have expired");
+    assert_eq!(world.runs(), 0);
 }

@@ -6,20 +6,12 @@ use std::time::{Duration, SystemTime};
 use http::header::{self, HeaderMap};
 use semel_contract::identity::Caller;
 use semel_contract::problem::{Kind, Problem};
-use tokio::sync::Mutex;
-use tokio::time::Instant;
 
 use super::keys::{self, Key};
+use super::remote::{FETCH_TIME_MAX, Remote};
 use super::spec::{Place, Spec};
 use super::token::{Rejected, Token};
 use crate::upstream::Fetcher;
-
-/// How long fetching keys may take.
-const FETCH_TIME_MAX: Duration = Duration::from_secs(5);
-/// After how long keys are fetched again.
-const FRESH_FOR: Duration = Duration::from_secs(600);
-/// How often keys are fetched at most, whatever tokens say.
-const FETCH_PAUSE: Duration = Duration::from_secs(10);
 
 /// Verifies tokens.
 #[derive(Debug)]
@@ -31,15 +23,7 @@ pub(crate) struct Verifier {
 #[derive(Debug)]
 enum Keys {
     Known(Vec<Key>),
-    Remote { fetcher: Fetcher, path: String, seen: Mutex<Seen> },
-}
-
-/// The keys that were fetched last.
-#[derive(Debug, Default)]
-struct Seen {
-    keys: Option<Arc<Vec<Key>>>,
-    fetched: Option<Instant>,
-    tried: Option<Instant>,
+    Remote(Arc<Remote>),
 }
 
 impl Verifier {
@@ -53,12 +37,12 @@ impl Verifier {
                 let content = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
                 Keys::Known(keys::of_file(&content).map_err(failed)?)
             }
-            Place::Url(url) => Keys::Remote {
-                fetcher: Fetcher::of(url, spec.ca.clone(), FETCH_TIME_MAX)
-                    .map_err(|why| format!("identity jwt: {why}"))?,
-                path: url.path_and_query().map_or_else(|| "/".to_owned(), ToString::to_string),
-                seen: Mutex::default(),
-            },
+            Place::Url(url) => {
+                let fetcher = Fetcher::of(url, spec.ca.clone(), FETCH_TIME_MAX)
+                    .map_err(|why| format!("identity jwt: {why}"))?;
+                let path = url.path_and_query().map_or_else(|| "/".to_owned(), ToString::to_string);
+                Keys::Remote(Remote::new(fetcher, path))
+            }
         };
         Ok(Self { spec, keys })
     }
@@ -81,56 +65,20 @@ impl Verifier {
         let verify = |keys: &[Key]| token.verify(keys, &self.spec, now);
         match &self.keys {
             Keys::Known(keys) => verify(keys).map_err(refused),
-            Keys::Remote { .. } => match verify(&self.fetched(Wanted::Fresh).await?) {
+            Keys::Remote(remote) => match verify(&remote.keys().await.ok_or_else(unavailable)?) {
                 // A key that is not known yet may have been added since.
-                Err(Rejected::NoKey) => verify(&self.fetched(Wanted::New).await?).map_err(refused),
+                Err(Rejected::NoKey) => {
+                    verify(&remote.newer().await.ok_or_else(unavailable)?).map_err(refused)
+                }
                 other => other.map_err(refused),
             },
         }
     }
-
-    /// The keys behind a URL, fetched again where they are old or another one is wanted, but never often.
-    async fn fetched(&self, wanted: Wanted) -> Result<Arc<Vec<Key>>, Problem> {
-        let Keys::Remote { fetcher, path, seen } = &self.keys else { return Ok(Arc::default()) };
-        let mut seen = seen.lock().await;
-        let within = |since: Option<Instant>, time| since.is_some_and(|since| since.elapsed() < time);
-        let is_fresh = within(seen.fetched, FRESH_FOR) && wanted == Wanted::Fresh;
-        if !is_fresh && !within(seen.tried, FETCH_PAUSE) {
-            seen.tried = Some(Instant::now());
-            match fetch(fetcher, path).await {
-                Ok(keys) => {
-                    seen.keys = Some(Arc::new(keys));
-                    seen.fetched = Some(Instant::now());
-                }
-                Err(why) => tracing::warn!(why, "failed to fetch the keys of tokens"),
-            }
-        }
-        let unavailable = || {
-            Problem::new(
-                Kind::IdentityUnavailable,
-                "the keys that tokens are verified with could not be fetched",
-            )
-            .retry_after(Duration::from_secs(1))
-        };
-        seen.keys.clone().ok_or_else(unavailable)
-    }
 }
 
-/// Which keys are wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wanted {
-    /// Those that are known, unless they are old.
-    Fresh,
-    /// One that is not among them.
-    New,
-}
-
-async fn fetch(fetcher: &Fetcher, path: &str) -> Result<Vec<Key>, String> {
-    let answer = fetcher.ask(path, HeaderMap::new()).await?;
-    if !answer.status.is_success() {
-        return Err(format!("the answer was {}", answer.status));
-    }
-    keys::of_set(&answer.body)
+fn unavailable() -> Problem {
+    Problem::new(Kind::IdentityUnavailable, "the keys that tokens are verified with could not be fetched")
+        .retry_after(Duration::from_secs(1))
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {

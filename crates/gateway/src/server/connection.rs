@@ -23,6 +23,7 @@ use super::Limits;
 use super::pulse::{Felt, Patience, Pulse, while_alive};
 use super::request::{Desk, Facts};
 use super::sniff::{Rewound, Spoken, sniff};
+use crate::socket;
 
 /// How often a silent HTTP/2 client is asked whether it is still there.
 const PING_EVERY: Duration = Duration::from_secs(20);
@@ -46,8 +47,7 @@ pub(crate) struct Connection<D> {
 impl<D: Desk> Connection<D> {
     /// Serves it to its end.
     pub(crate) async fn run(self) {
-        // Small answers go out at once. A socket that refuses the option still works.
-        let _ = self.socket.set_nodelay(true);
+        socket::prepare(&self.socket);
         let limits = &self.limits;
         let pulse = Pulse::new(Patience {
             head: limits.header_timeout,

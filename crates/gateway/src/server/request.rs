@@ -22,6 +22,11 @@ const UNREAD_BYTES_MAX: usize = 256 << 10;
 /// How long that may take.
 const UNREAD_TIME_MAX: Duration = Duration::from_secs(2);
 
+/// Bodies that are one side of a talk, and may be silent while the other side speaks.
+const TALK: &[u8] = b"application/grpc";
+/// How long such a body may be silent.
+const TALK_IDLE_MAX: Duration = Duration::from_secs(3600);
+
 /// Who answers requests.
 pub(crate) trait Desk: Clone + Send + Sync + 'static {
     /// The answer to a request.
@@ -45,7 +50,9 @@ pub(super) fn received(request: Request<Incoming>, patience: Duration) -> Reques
     if http_body::Body::is_end_stream(&body) {
         return Request::from_parts(parts, Body::empty());
     }
-    let body = Paced::new(body, patience);
+    let is_talk =
+        parts.headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(TALK));
+    let body = Paced::new(body, if is_talk { patience.max(TALK_IDLE_MAX) } else { patience });
     Request::from_parts(parts, Body::new(Read { body: Some(body), is_announced }))
 }
 

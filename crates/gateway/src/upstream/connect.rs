@@ -1,6 +1,5 @@
 //! Opens connections to a service. Every error here means that not a byte of a request was sent.
 
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,14 +7,14 @@ use std::time::Duration;
 use axum_core::body::Body;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::{Protocol, Target, Upstream};
+use crate::socket;
+use crate::trust::client_tls;
 
 /// How often a silent HTTP/2 connection is asked whether it is still there.
 const PING_EVERY: Duration = Duration::from_secs(20);
@@ -70,8 +69,7 @@ impl Connector {
         let socket = TcpStream::connect((self.target.host(), self.target.port()))
             .await
             .map_err(|error| failed("", &error))?;
-        // Small requests go out at once. A socket that refuses the option still works.
-        let _ = socket.set_nodelay(true);
+        socket::prepare(&socket);
         let (stream, agreed): (Box<dyn Stream>, _) = match &self.tls {
             None => (Box::new(socket), self.protocol),
             Some((connector, name)) => {
@@ -114,16 +112,7 @@ fn tls(
     ca: Option<&Path>,
     protocol: Protocol,
 ) -> Result<(TlsConnector, ServerName<'static>), String> {
-    let roots = match ca {
-        Some(path) => authorities(path)?,
-        None => RootCertStore::from_iter(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
-    };
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+    let mut config = client_tls(ca)?;
     config.alpn_protocols = match protocol {
         Protocol::Http1 => vec![b"http/1.1".to_vec()],
         Protocol::Http2 => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
@@ -131,19 +120,4 @@ fn tls(
     let name = ServerName::try_from(target.host().to_owned())
         .map_err(|_| format!("{:?} is not a name that a certificate could have", target.host()))?;
     Ok((TlsConnector::from(Arc::new(config)), name))
-}
-
-/// The authorities of a PEM file.
-fn authorities(path: &Path) -> Result<RootCertStore, String> {
-    let unreadable = |error: &dyn std::fmt::Display| format!("failed to read {}: {error}", path.display());
-    let mut roots = RootCertStore::empty();
-    let file = CertificateDer::pem_file_iter(path).map_err(|error| unreadable(&error))?;
-    for certificate in file {
-        let certificate = certificate.map_err(|error| unreadable(&error))?;
-        roots.add(certificate).map_err(|error| unreadable(&error))?;
-    }
-    match roots.is_empty() {
-        true => Err(unreadable(&io::Error::other("it holds no certificate"))),
-        false => Ok(roots),
-    }
 }

@@ -27,7 +27,18 @@ pub(crate) struct Pool {
     idle: Mutex<Vec<(Sender, Instant)>>,
     /// The connection that takes many requests, and when it was last lent.
     shared: tokio::sync::Mutex<Option<(http2::SendRequest<Body>, Instant)>>,
-    busy: Arc<Semaphore>,
+    /// Room for keyed requests, and for others: streams that last do not take it from what must be answered once.
+    keyed: Arc<Semaphore>,
+    others: Arc<Semaphore>,
+    /// Room for connections that changed their protocol.
+    tunnels: Arc<Semaphore>,
+}
+
+/// Whose room a request takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    Keyed,
+    Others,
 }
 
 /// A connection on loan.
@@ -44,7 +55,9 @@ impl Pool {
     pub(crate) fn new(upstream: Upstream) -> Result<Arc<Self>, String> {
         Ok(Arc::new(Self {
             connector: Connector::new(&upstream)?,
-            busy: Arc::new(Semaphore::new(upstream.connections_max)),
+            keyed: Arc::new(Semaphore::new(upstream.connections_max)),
+            others: Arc::new(Semaphore::new(upstream.connections_max)),
+            tunnels: Arc::new(Semaphore::new(upstream.connections_max)),
             upstream,
             idle: Mutex::default(),
             shared: tokio::sync::Mutex::default(),
@@ -61,16 +74,29 @@ impl Pool {
         self.upstream.stream_idle
     }
 
+    /// Room for a connection that changes its protocol, if there is any.
+    pub(crate) fn tunnel(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.tunnels).try_acquire_owned().ok()
+    }
+
     /// A connection that is ready for a request: one that was idle for at most `idle_max`, or a new one. An error means
     /// that there is none, and that nothing was sent.
-    pub(crate) async fn lend(&self, idle_max: Duration) -> Result<Loan, String> {
-        let waiting = Arc::clone(&self.busy).acquire_owned();
+    pub(crate) async fn lend(&self, room: Room, idle_max: Duration) -> Result<Loan, String> {
+        let room = match room {
+            Room::Keyed => &self.keyed,
+            Room::Others => &self.others,
+        };
+        let waiting = Arc::clone(room).acquire_owned();
         let permit = tokio::time::timeout(self.upstream.connect_timeout, waiting).await;
         let Ok(Ok(permit)) = permit else {
             return Err(format!("all {} connections are busy", self.upstream.connections_max));
         };
         if self.upstream.protocol == Protocol::Http2 {
-            return Ok(Loan { sender: self.shared(idle_max).await?, permit });
+            // Whoever opens the connection is waited for, within bounds: what waited in vain was not sent.
+            let patience = self.upstream.connect_timeout * 2;
+            let shared = tokio::time::timeout(patience, self.shared(idle_max)).await;
+            let sender = shared.map_err(|_| format!("no connection within {patience:?}"))??;
+            return Ok(Loan { sender, permit });
         }
         while let Some(mut sender) = self.take_idle(idle_max) {
             if is_ready(&mut sender).await {

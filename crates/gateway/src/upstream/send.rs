@@ -13,8 +13,9 @@ use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
 
 use super::connect::Sender;
+use super::in_time::InTime;
 use super::pace::Activity;
-use super::pool::{IDLE_KEYED_MAX, IDLE_MAX, Loan, Pool};
+use super::pool::{IDLE_KEYED_MAX, IDLE_MAX, Loan, Pool, Room};
 
 /// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,12 +42,17 @@ impl Pool {
     pub(crate) async fn send_keyed(
         self: &Arc<Self>,
         request: Request<Body>,
-        in_time: impl FnOnce() -> bool,
+        in_time: impl Fn() -> bool + Send + Unpin + 'static,
     ) -> Result<Response<Incoming>, NoAnswer> {
-        let loan = self.lend(IDLE_KEYED_MAX).await.map_err(NoAnswer::NotSent)?;
+        let loan = self.lend(Room::Keyed, IDLE_KEYED_MAX).await.map_err(NoAnswer::NotSent)?;
         if !in_time() {
             return Err(NoAnswer::NotSent("no connection was ready before the claim's lease ended".into()));
         }
+        // An HTTP/2 connection may let a request wait for its turn: then it is asked again before the body goes.
+        let request = match &loan.sender {
+            Sender::One(_) => request,
+            Sender::Many(_) => request.map(|body| Body::new(InTime { body, in_time })),
+        };
         match self.attempt(loan, request, &Activity::default()).await {
             Tried::Answered(response) => Ok(response),
             Tried::HandedBack(_, why) => Err(NoAnswer::NotSent(why)),
@@ -61,13 +67,13 @@ impl Pool {
         request: Request<Body>,
         activity: &Activity,
     ) -> Result<Response<Incoming>, NoAnswer> {
-        let loan = self.lend(IDLE_MAX).await.map_err(NoAnswer::NotSent)?;
+        let loan = self.lend(Room::Others, IDLE_MAX).await.map_err(NoAnswer::NotSent)?;
         let request = match self.attempt(loan, request, activity).await {
             Tried::Answered(response) => return Ok(response),
             Tried::Broken(why) => return Err(why),
             Tried::HandedBack(request, _) => *request,
         };
-        let loan = self.lend(Duration::ZERO).await.map_err(NoAnswer::NotSent)?;
+        let loan = self.lend(Room::Others, Duration::ZERO).await.map_err(NoAnswer::NotSent)?;
         match self.attempt(loan, request, activity).await {
             Tried::Answered(response) => Ok(response),
             Tried::HandedBack(_, why) => Err(NoAnswer::NotSent(why)),
@@ -116,6 +122,7 @@ impl Pool {
         }
         match sender {
             Sender::One(_) => {
+                headers.remove(header::TE);
                 *request.uri_mut() = Uri::from(path);
                 *request.version_mut() = Version::HTTP_11;
             }

@@ -1,6 +1,7 @@
 //! The URL of a service, taken apart once. Pure.
 
 use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 use http::uri::{Authority, PathAndQuery, Scheme};
@@ -31,6 +32,17 @@ impl Target {
     /// Whether it is reached over TLS.
     pub fn is_tls(&self) -> bool {
         self.scheme == Scheme::HTTPS
+    }
+
+    /// Whether it is this very address.
+    pub fn is_at(&self, address: SocketAddr) -> bool {
+        let is_host = match self.host().parse::<IpAddr>() {
+            Ok(ip) => ip == address.ip() || (address.ip().is_unspecified() && ip.is_loopback()),
+            Err(_) => {
+                self.host() == "localhost" && (address.ip().is_loopback() || address.ip().is_unspecified())
+            }
+        };
+        is_host && self.port() == address.port()
     }
 
     /// The host, without brackets.
@@ -111,6 +123,15 @@ mod tests {
         let target: Target = "http://[::1]:3000".parse().unwrap();
         assert_eq!((target.host(), target.port()), ("::1", 3000));
         assert_eq!(target.path(&"/orders".parse().unwrap()).unwrap(), "/orders");
+    }
+
+    #[test]
+    fn an_address_recognises_itself() {
+        let at = |url: &str, address: &str| url.parse::<Target>().unwrap().is_at(address.parse().unwrap());
+        assert!(at("http://127.0.0.1:7400", "127.0.0.1:7400") && at("http://localhost:7400", "0.0.0.0:7400"));
+        assert!(
+            !at("http://127.0.0.1:7401", "127.0.0.1:7400") && !at("http://10.0.0.1:7400", "127.0.0.1:7400")
+        );
     }
 
     #[test]

@@ -123,3 +123,17 @@ async fn a_body_that_is_too_large_gets_its_refusal() {
     assert_eq!(answer.status, 413);
     assert_eq!(upstream.count(), 0);
 }
+
+#[tokio::test]
+async fn a_refused_body_is_read_to_its_end_so_that_its_client_gets_the_refusal() {
+    let (upstream, world) = shop().await;
+    let body = "x".repeat(200_000);
+    let refused = post("/", "Idempotency-Key: k1\r\n", &body);
+    let (first, rest) = refused.split_at(50_000);
+    let mut client = world.client().await;
+    client.send(first).await;
+    assert_eq!(client.answer().await.expect("a refusal").status, 401);
+    client.send(rest).await;
+    assert_eq!(client.ask(keyed("/", "k1", "{}")).await.status, 200, "the connection can still be used");
+    assert_eq!(upstream.count(), 1);
+}

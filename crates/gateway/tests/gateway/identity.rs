@@ -154,6 +154,7 @@ async fn every_algorithm_is_verified_by_its_own_kind_of_key() {
         token(&json!({"alg": "HS256", "kid": "ed"}), &claims, confused),
         token(&json!({"alg": "EdDSA", "kid": "ec"}), &claims, sign_ed),
         token(&json!({"alg": "ES256", "kid": "ec"}), &claims, sign_ed),
+        token(&json!({"alg": "ES256", "kid": "ed"}), &claims, sign_ed),
     ] {
         assert_eq!(with_token(&world, &bad, "k1").await.status, 401, "{bad}");
     }
@@ -183,8 +184,11 @@ async fn every_algorithm_is_verified_by_its_own_kind_of_key() {
 async fn keys_behind_a_url_are_fetched_once_and_again_when_one_is_missing() {
     let service = shop().await;
     let key = |id: &str| json!({"kty": "oct", "kid": id, "k": BASE64.encode(SECRET)});
-    let keys =
-        Upstream::start(move |_, _| Reply::status(200, "", &json!({"keys": [key("one")]}).to_string())).await;
+    let keys = Upstream::start(move |_, before| {
+        let all = if before == 0 { vec![key("one")] } else { vec![key("one"), key("two")] };
+        Reply::status(200, "", &json!({"keys": all}).to_string())
+    })
+    .await;
     let world = gate(&service, &format!("jwt:{}/jwks", keys.url())).await;
     let with_key = |id: &str| {
         let key = hmac::Key::new(hmac::HMAC_SHA256, SECRET);
@@ -197,11 +201,14 @@ async fn keys_behind_a_url_are_fetched_once_and_again_when_one_is_missing() {
     }
     assert_eq!(keys.count(), 1);
     assert_eq!(keys.seen()[0].line(), "GET /jwks HTTP/1.1");
+    // A key that was added since is found at once.
+    assert_eq!(with_token(&world, &with_key("two"), "k4").await.status, 201);
+    assert_eq!(keys.count(), 2);
     // Tokens with made-up keys do not make it ask again and again.
     for _ in 0..5 {
-        assert_eq!(with_token(&world, &with_key("two"), "k4").await.status, 401);
+        assert_eq!(with_token(&world, &with_key("three"), "k5").await.status, 401);
     }
-    assert_eq!(keys.count(), 1, "fetched just now: not again so soon");
+    assert_eq!(keys.count(), 2, "looked for another just now: not again so soon");
     let away = gate(&service, "jwt:http://127.0.0.1:1/jwks").await;
     let answer = with_token(&away, &with_key("one"), "k5").await;
     assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")));

@@ -95,6 +95,19 @@ async fn a_service_that_does_not_answer_in_time_is_unknown() {
 }
 
 #[tokio::test]
+async fn a_protocol_that_changes_unasked_is_no_answer() {
+    let upstream = Upstream::start(|_, _| {
+        Reply::Bytes(Duration::ZERO, b"HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n".to_vec())
+    })
+    .await;
+    let world = before(&upstream).await;
+    let first = world.ask(keyed("/orders", "k1", "{}")).await;
+    assert_eq!((first.status, first.header("semel-outcome")), (502, Some("unknown")), "{first:?}");
+    let unkeyed = world.ask("GET / HTTP/1.1\r\nHost: x\r\n\r\n").await;
+    assert_eq!(unkeyed.status, 502);
+}
+
+#[tokio::test]
 async fn an_answer_that_breaks_off_is_unknown() {
     let upstream =
         Upstream::start(|_, _| Reply::Last(b"HTTP/1.1 201 X\r\ncontent-length: 100\r\n\r\nhalf".to_vec()))

@@ -164,3 +164,25 @@ async fn connections_are_bounded_and_the_next_waits_its_turn() {
     drop(first);
     assert_eq!(third.answer().await.unwrap().status, 200);
 }
+
+#[tokio::test]
+async fn a_long_upload_may_take_its_time_and_a_silent_service_may_not() {
+    let upstream = Upstream::start(|seen, _| match seen.line().contains("silent") {
+        true => Reply::Silence,
+        false => Reply::status(200, "", &seen.body.len().to_string()),
+    })
+    .await;
+    let mut wish = Wish::behind(&upstream.url());
+    wish.behind.timeout = PATIENCE;
+    let world = wish.start().await;
+    let mut client = world.client().await;
+    client.send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 8\r\n\r\n").await;
+    for _ in 0..8 {
+        tokio::time::sleep(PATIENCE / 3).await;
+        client.send("x").await;
+    }
+    assert_eq!(client.answer().await.unwrap().body, "8");
+    let started = Instant::now();
+    assert_eq!(world.ask(post("/silent", "", "{}")).await.status, 504);
+    on_time(started.elapsed(), PATIENCE);
+}

@@ -100,13 +100,16 @@ async fn an_upgrade_joins_the_two_connections() {
         socket.write_all(b"pong").await.unwrap();
         head
     });
-    let world = Wish::behind(&format!("http://{address}")).start().await;
+    let mut wish = Wish::behind(&format!("http://{address}"));
+    wish.behind.connections_max = 1;
+    let world = wish.start().await;
     let mut client = world.client().await;
     let asked = "GET /chat HTTP/1.1\r\nHost: x\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n\
         Sec-WebSocket-Key: z\r\n\r\n";
     let answer = client.ask(asked).await;
     assert_eq!((answer.status, answer.header("upgrade")), (101, Some("websocket")));
     assert_eq!(answer.header("sec-websocket-accept"), Some("y"));
+    assert_eq!(world.ask(asked).await.status, 503, "there is room for one");
     client.send("ping").await;
     let mut word = [0; 4];
     client.socket.read_exact(&mut word).await.unwrap();

@@ -19,6 +19,18 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use crate::upstream::{Reply, Upstream};
 use crate::world::{Wish, World};
 
+/// A certificate that was made as an authority, as simple tools make them.
+fn of_a_simple_tool(name: &str) -> Certificates {
+    let mut made = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
+    made.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let signing_key = rcgen::KeyPair::generate().unwrap();
+    let folder = tempfile::tempdir().unwrap().keep();
+    let (cert, key) = (folder.join("cert.pem"), folder.join("key.pem"));
+    std::fs::write(&cert, made.self_signed(&signing_key).unwrap().pem()).unwrap();
+    std::fs::write(&key, signing_key.serialize_pem()).unwrap();
+    Certificates { cert, key }
+}
+
 /// A certificate of its own authority, as files, and the same as text.
 pub(crate) fn certificates(name: &str) -> (Certificates, String) {
     let made = rcgen::generate_simple_self_signed([name.to_owned(), "127.0.0.1".to_owned()]).unwrap();
@@ -198,6 +210,21 @@ async fn a_service_over_tls_is_reached_with_its_own_authority_and_not_without() 
 }
 
 #[tokio::test]
+async fn the_very_certificate_of_a_service_is_believed_for_its_own_name_only() {
+    for (name, status) in [("127.0.0.1", 200), ("other.example", 502)] {
+        let files = of_a_simple_tool(name);
+        let mut wish = Wish::behind(&secure_service(&files, Protocol::Http1).await);
+        wish.behind.ca = Some(files.cert.clone());
+        let world = wish.start().await;
+        assert_eq!(world.ask(crate::world::keyed("/orders", "k1", "{}")).await.status, status, "{name}");
+    }
+    let (files, stranger) = (of_a_simple_tool("127.0.0.1"), of_a_simple_tool("127.0.0.1"));
+    let mut wish = Wish::behind(&secure_service(&files, Protocol::Http1).await);
+    wish.behind.ca = Some(stranger.cert);
+    assert_eq!(wish.start().await.ask(crate::world::keyed("/orders", "k1", "{}")).await.status, 502);
+}
+
+#[tokio::test]
 async fn a_service_that_speaks_http2_without_tls_is_reached() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -289,4 +316,125 @@ async fn an_http2_service_that_says_it_did_nothing_frees_the_key_and_any_other_r
         assert_eq!(again.status, if is_free { 502 } else { 409 }, "{again:?}");
         assert_eq!(asked.load(std::sync::atomic::Ordering::SeqCst), if is_free { 2 } else { 1 });
     }
+}
+
+/// An HTTP/2 service that answers with what it was told about trailers, and with trailers, after a pause.
+async fn with_trailers(pause: Duration) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        loop {
+            let (socket, _) = listener.accept().await.unwrap();
+            let service =
+                hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| async move {
+                    tokio::time::sleep(pause).await;
+                    let te = request.headers().get("te").map(|te| te.to_str().unwrap().to_owned());
+                    let frames = [
+                        http_body::Frame::data(bytes::Bytes::from(format!("{te:?}"))),
+                        http_body::Frame::trailers(http::HeaderMap::from_iter([(
+                            http::HeaderName::from_static("grpc-status"),
+                            http::HeaderValue::from_static("0"),
+                        )])),
+                    ];
+                    let frames = futures_util::stream::iter(frames.map(Ok::<_, std::convert::Infallible>));
+                    let body = Body::new(http_body_util::StreamBody::new(frames));
+                    Ok::<_, std::convert::Infallible>(http::Response::new(body))
+                });
+            tokio::spawn(
+                hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+                    .serve_connection(TokioIo::new(socket), service),
+            );
+        }
+    });
+    format!("http://{address}")
+}
+
+async fn http2_client(world: &World) -> http2::SendRequest<Body> {
+    let socket = TcpStream::connect(world.address).await.unwrap();
+    let (sender, connection) =
+        http2::handshake::<_, _, Body>(TokioExecutor::new(), TokioIo::new(socket)).await.unwrap();
+    tokio::spawn(connection);
+    sender
+}
+
+#[tokio::test]
+async fn trailers_pass_from_end_to_end() {
+    let mut wish = Wish::behind(&with_trailers(Duration::ZERO).await);
+    wish.behind.protocol = Protocol::Http2;
+    let world = wish.start().await;
+    let request = Request::post("http://gate.example/shop.Orders/Place")
+        .header("te", "trailers")
+        .header("content-type", "application/grpc")
+        .body(Body::from("message"))
+        .unwrap();
+    let response = http2_client(&world).await.send_request(request).await.unwrap();
+    let body = response.into_body().collect().await.unwrap();
+    assert_eq!(body.trailers().unwrap()["grpc-status"], "0");
+    assert_eq!(body.to_bytes(), "Some(\"trailers\")");
+}
+
+#[tokio::test]
+async fn what_was_asked_over_http2_before_the_end_is_answered() {
+    let mut wish = Wish::behind(&with_trailers(Duration::from_millis(300)).await);
+    wish.behind.protocol = Protocol::Http2;
+    let world = wish.start().await;
+    let sender = http2_client(&world).await;
+    let asked: Vec<_> = (0..20)
+        .map(|number| {
+            let mut sender = sender.clone();
+            tokio::spawn(async move {
+                let request = Request::post("http://gate.example/orders")
+                    .header("authorization", "a")
+                    .header("idempotency-key", format!("k{number}"))
+                    .body(Body::from("{}"))
+                    .unwrap();
+                sender.send_request(request).await.unwrap().status().as_u16()
+            })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(world.gateway.shut_down(Duration::from_secs(5)).await, 0);
+    for status in asked {
+        assert_eq!(status.await.unwrap(), 200);
+    }
+}
+
+#[tokio::test]
+async fn what_waits_too_long_for_its_turn_on_http2_is_not_sent() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let whole = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counting = Arc::clone(&whole);
+    tokio::spawn(async move {
+        loop {
+            let (socket, _) = listener.accept().await.unwrap();
+            let counting = Arc::clone(&counting);
+            let service = hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
+                let counting = Arc::clone(&counting);
+                async move {
+                    request.into_body().collect().await?;
+                    counting.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                    tokio::time::sleep(Duration::from_millis(1500)).await;
+                    Ok::<_, hyper::Error>(http::Response::new(Body::empty()))
+                }
+            });
+            tokio::spawn(
+                hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+                    .max_concurrent_streams(1)
+                    .serve_connection(TokioIo::new(socket), service),
+            );
+        }
+    });
+    let mut wish = Wish::behind(&format!("http://{address}"));
+    wish.behind.protocol = Protocol::Http2;
+    wish.lease = Duration::from_secs(1);
+    let world = wish.start().await;
+    let first = world.ask(crate::world::keyed("/orders", "k1", "{}"));
+    let second = async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        world.ask(crate::world::keyed("/orders", "k2", "{}")).await
+    };
+    let (first, second) = tokio::join!(first, second);
+    assert_eq!((first.status, second.status), (200, 502), "{second:?}");
+    assert_eq!(whole.load(std::sync::atomic::Ordering::SeqCst), 1);
 }

@@ -2,9 +2,14 @@
 
 use semel_contract::json::Pointer;
 use semel_contract::key::{Presence, Syntax};
-use semel_contract::profile::{Anchor, FailedKey, InFlight, Mismatch, OnError, Profile, Rate, Reveal};
+use semel_contract::outcome::{Keep, KeepRule};
+use semel_contract::profile::{
+    Anchor, FailedKey, InFlight, Mismatch, OnError, Profile, Rate, Replay, Reveal,
+};
 use semel_contract::staleness::Submitted;
 use semel_contract::time::format_duration as show;
+
+use super::values::Kept;
 
 /// Every setting of a profile and its value.
 pub(crate) fn describe(profile: &Profile) -> Vec<(&'static str, String)> {
@@ -83,6 +88,11 @@ fn decisions(profile: &Profile) -> Vec<(&'static str, String)> {
         OnError::Replay => "replay",
         OnError::Release => "release",
     };
+    let replay = match profile.replay {
+        Replay::Verbatim => "verbatim".to_owned(),
+        Replay::Live => "live".to_owned(),
+        Replay::Duplicate { status } => format!("duplicate {status}"),
+    };
     let failed_key = match profile.failed_key {
         FailedKey::Reclaim => "reclaim",
         FailedKey::Sealed => "sealed",
@@ -93,8 +103,25 @@ fn decisions(profile: &Profile) -> Vec<(&'static str, String)> {
         ("on_unknown", profile.on_unknown.name().to_owned()),
         ("on_error", on_error.to_owned()),
         ("failed_key", failed_key.to_owned()),
+        ("record", recorded(profile)),
+        ("replay", replay),
         ("errors", profile.wire.form.name().to_owned()),
     ]
+}
+
+/// Which answers are kept, the rule that counts first.
+fn recorded(profile: &Profile) -> String {
+    let rule = |rule: &KeepRule| {
+        let keep = match rule.keep {
+            Keep::Settle => "settle",
+            Keep::Release => "release",
+        };
+        match rule.from == rule.to {
+            true => format!("{} {keep}", rule.from),
+            false => format!("{}-{} {keep}", rule.from, rule.to),
+        }
+    };
+    profile.record.iter().map(rule).collect::<Vec<_>>().join(", ")
 }
 
 fn lifetimes(profile: &Profile) -> Vec<(&'static str, String)> {
@@ -131,7 +158,10 @@ fn lifetimes(profile: &Profile) -> Vec<(&'static str, String)> {
         ("retry_window", show(life.retry_window)),
         ("skew", show(life.skew)),
         ("margin", show(life.margin)),
-        ("record_lifetime", show(life.record())),
+        (
+            "record_lifetime",
+            if life.record() >= Kept::FOREVER { "forever".to_owned() } else { show(life.record()) },
+        ),
         ("released_lifetime", or_none(life.released)),
         ("lifetime_from", anchor.to_owned()),
         ("sweep_grace", show(life.sweep_grace)),

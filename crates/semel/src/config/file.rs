@@ -9,14 +9,17 @@ use semel_contract::fingerprint::Input;
 use semel_contract::identity::Identity;
 use semel_contract::json::Pointer;
 use semel_contract::key::{Format, Presence, Source, Syntax};
+use semel_contract::outcome::Keep;
 use semel_contract::problem::render::Form;
 use semel_contract::profile::presets::{PRESETS, Preset};
-use semel_contract::profile::{Anchor, FailedKey, InFlight, OnError, OnUnknown, Rate, Reveal, SweepWhen};
+use semel_contract::profile::{
+    Anchor, FailedKey, InFlight, OnError, OnUnknown, Rate, Replay, Reveal, SweepWhen,
+};
 use semel_contract::record::Guarantee;
 use semel_contract::staleness::Submitted;
 use serde::Deserialize;
 
-use super::values::{Bytes, LogTo, Match, OneOf, RedisUrl, Setting, Store, Text, Url, Word};
+use super::values::{Bytes, Kept, LogTo, Match, OneOf, RedisUrl, Setting, Store, Text, Url, Word};
 use crate::exit::{Exit, Stop};
 
 /// The whole file
@@ -102,6 +105,10 @@ layered! {
         redis: Text<RedisUrl>,
         /// How answers are protected where they are kept. Not together with `atomic` routes.
         at_rest: AtRest,
+        /// A file of secrets, one on each line, with the first of which fingerprints are keyed, so that a guessable body
+        /// cannot be recognised by its hash. The others, and none, are still recognised: leave an old one there for one
+        /// retention.
+        fingerprint_keys: PathBuf,
         /// When expired records are removed: `every 1h` or `daily 03:00`. Default: as the profile says.
         sweep: Text<SweepWhen>,
         /// The connection to PostgreSQL: see below.
@@ -127,7 +134,7 @@ pub(crate) struct Upstream {
     pub(crate) http2: Option<bool>,
     /// Which `Host` it is told: `client` (what the client sent) or `upstream`. Default `client`.
     pub(crate) host: Option<Text<HostWord>>,
-    /// Connections at most. Default `1024`.
+    /// Connections at most. Default `4096`.
     pub(crate) connections: Option<usize>,
 }
 
@@ -194,6 +201,8 @@ pub(crate) struct Postgres {
     pub(crate) connections: Option<usize>,
     /// Whether the schema is brought up to date at the start. Default `true`; otherwise `semel migrate` does it.
     pub(crate) migrate: Option<bool>,
+    /// Whose certificates are believed where the store's URL says `sslmode=require`, as a PEM file. Default: those that
+    /// browsers believe.
     pub(crate) ca: Option<PathBuf>,
 }
 
@@ -245,8 +254,8 @@ layered! {
         skew: Text<Duration>,
         /// What is added to a record's lifetime for safety.
         margin: Text<Duration>,
-        /// A lifetime set by hand instead of `retry_window` + 2 × `skew` + `margin`.
-        record_lifetime: Text<Duration>,
+        /// A lifetime set by hand, or `forever`, instead of `retry_window` + 2 × `skew` + `margin`.
+        record_lifetime: Text<Kept>,
         /// How long a released row stays for inspection. Without it, not at all.
         released_lifetime: Text<Duration>,
         /// From when a lifetime counts: `created` or `settled`.
@@ -267,10 +276,16 @@ layered! {
         lease: Text<Duration>,
         /// How long after its time-out a request that was sent may still take effect. Default `1m`.
         late_window: Text<Duration>,
-        /// Refuses actions that are too old or in the future: see below.
-        guard: Guard,
-        /// Where the time of the first attempt comes from: `header` (`Idempotency-First-Sent`) or `uuid7`.
+        /// Refuses actions that are too old or in the future: a table (see below), or `none`.
+        guard: OneOf<NoneWord, Guard>,
+        /// Where the time of the first attempt comes from: `header` (`Idempotency-First-Sent`), `uuid7` or
+        /// `none`.
         age: Text<AgeFrom>,
+        /// Which answers are kept (`settle`) and which free the key (`release`), by status or range of statuses:
+        /// `{ "404" = "release", "400-499" = "settle" }`. The narrower one counts; others stay as the profile has them.
+        record: BTreeMap<String, Text<Keep>>,
+        /// What a retry gets: `verbatim`, or `duplicate 200`: the first body under another status.
+        replay: Text<Replay>,
     }
 }
 
@@ -382,6 +397,7 @@ pub(crate) struct Guard {
 /// Where the time of the first attempt comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AgeFrom {
+    None,
     Header,
     Uuid7,
 }
@@ -406,12 +422,13 @@ words! {
     Reveal { "none" Reveal::None, "prefix8" Reveal::Prefix8, "payload-hashes" Reveal::PayloadHashes }
     OnUnknown { "hold" OnUnknown::Hold, "forward" OnUnknown::Forward, "rerun" OnUnknown::Rerun }
     OnError { "replay" OnError::Replay, "release" OnError::Release }
+    Keep { "settle" Keep::Settle, "release" Keep::Release }
     FailedKey { "reclaim" FailedKey::Reclaim, "sealed" FailedKey::Sealed }
     Anchor { "created" Anchor::Created, "settled" Anchor::Settled }
     HostWord { "client" HostWord::Client, "upstream" HostWord::Upstream }
     Refuses { "unknown" Refuses::Unknown, "all" Refuses::All }
     Submitted { "ignore" Submitted::Ignore, "refuse" Submitted::Refuse, "correct" Submitted::Correct }
-    AgeFrom { "header" AgeFrom::Header, "uuid7" AgeFrom::Uuid7 }
+    AgeFrom { "none" AgeFrom::None, "header" AgeFrom::Header, "uuid7" AgeFrom::Uuid7 }
 }
 
 impl Word for Form {

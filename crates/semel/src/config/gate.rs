@@ -1,15 +1,16 @@
 //! What `[gate]` means: everything about the gateway beside its routes.
 
+mod shown;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use semel_contract::profile::SweepWhen;
-use semel_contract::time::format_duration as show;
 use semel_gateway::{Certificates, HostSent, Limits, Peers, Protocol, Target, Upstream};
 
 use super::file::{self, HostWord, Mode};
-use super::values::{LogTo, OneOf, RedisUrl, Text, redacted};
+use super::values::{LogTo, OneOf, RedisUrl, Text};
 
 /// The settings of `[gate]` in force.
 #[derive(Debug)]
@@ -42,6 +43,8 @@ pub(crate) struct Gate {
     pub(crate) redis: Option<String>,
     /// How answers are protected where they are kept.
     pub(crate) at_rest: Option<AtRest>,
+    /// The file of secrets that fingerprints are keyed with.
+    pub(crate) fingerprint_keys: Option<PathBuf>,
     /// When expired records are removed, if not as the profile says.
     pub(crate) sweep: Option<SweepWhen>,
     /// Connections to PostgreSQL, and whether its schema is brought up to date at the start.
@@ -60,7 +63,7 @@ pub(crate) struct Bounds {
 }
 
 /// How answers are protected where they are kept.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AtRest {
     /// The file of keys; without one nothing is encrypted.
     pub(crate) keys: Option<PathBuf>,
@@ -69,7 +72,7 @@ pub(crate) struct AtRest {
 }
 
 /// The store in PostgreSQL.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Postgres {
     pub(crate) connections: usize,
     pub(crate) migrate: bool,
@@ -123,6 +126,7 @@ impl Gate {
             drain: gate.drain.map_or(Duration::from_secs(30), |drain| drain.0),
             redis: gate.redis.map(|Text(RedisUrl(url))| url),
             at_rest,
+            fingerprint_keys: gate.fingerprint_keys,
             sweep: gate.sweep.map(|sweep| sweep.0),
             postgres: Postgres {
                 connections: at_least_one("gate.postgres.connections", connections)?.unwrap_or(8),
@@ -137,109 +141,6 @@ impl Gate {
         match &mut self.upstream {
             Some(upstream) => upstream.target = target,
             None => self.upstream = Some(Upstream::at(target)),
-        }
-    }
-
-    /// Every setting and its value, as the file would write it.
-    pub(crate) fn describe(&self) -> Vec<(&'static str, String)> {
-        let mut lines = vec![
-            ("listen", self.listen.to_string()),
-            ("admin", self.admin.to_string()),
-            ("admin_token_file", path_or_none(self.admin_token_file.as_deref())),
-            ("admin_read_token_file", path_or_none(self.admin_read_token_file.as_deref())),
-            ("mode", mode_name(self.mode).to_owned()),
-            (
-                "tls",
-                self.tls.as_ref().map_or_else(|| "none".to_owned(), |tls| tls.cert.display().to_string()),
-            ),
-            ("trusted_peers", self.trusted_peers.to_string()),
-            ("access_log", self.access_log.to_string()),
-            ("drain", show(self.drain)),
-            ("redis", self.redis.as_deref().map_or_else(|| "none".to_owned(), redacted)),
-            ("at_rest", self.at_rest.as_ref().map_or_else(|| "none".to_owned(), AtRest::describe)),
-            ("postgres", self.postgres.describe()),
-            ("sweep", self.sweep.map_or_else(|| "as the profile says".to_owned(), describe_sweep)),
-        ];
-        let limits = &self.limits;
-        lines.push((
-            "limits",
-            format!(
-                "header_timeout {}, body_timeout {}, idle_timeout {}, write_timeout {}, connections {}, headers {}, \
-                 header_bytes {}, streams {}{}",
-                show(limits.header_timeout),
-                show(limits.body_timeout),
-                show(limits.idle_timeout),
-                show(limits.write_timeout),
-                limits.connections_max,
-                limits.headers_max,
-                limits.header_bytes_max,
-                limits.streams_max,
-                self.bounds.describe()
-            ),
-        ));
-        if let Some(upstream) = &self.upstream {
-            let ca = upstream.ca.as_ref().map_or_else(String::new, |ca| format!(", ca {}", ca.display()));
-            let host = match upstream.host {
-                HostSent::Clients => "client",
-                HostSent::Own => "upstream",
-            };
-            lines.push((
-                "upstream_settings",
-                format!(
-                    "{}, timeout {}, connect_timeout {}, stream_idle {}, http2 {}, host {host}, connections {}{ca}",
-                    upstream.target,
-                    show(upstream.timeout),
-                    show(upstream.connect_timeout),
-                    show(upstream.stream_idle),
-                    upstream.protocol == Protocol::Http2,
-                    upstream.connections_max
-                ),
-            ));
-        }
-        lines
-    }
-}
-
-fn path_or_none(path: Option<&std::path::Path>) -> String {
-    path.map_or_else(|| "none".to_owned(), |path| path.display().to_string())
-}
-
-impl Bounds {
-    fn describe(self) -> String {
-        let shown =
-            [("running", self.running), ("waiting", self.waiting), ("waiting_per_key", self.waiting_per_key)];
-        shown.iter().filter_map(|(name, given)| given.map(|given| format!(", {name} {given}"))).collect()
-    }
-}
-
-impl Postgres {
-    fn describe(&self) -> String {
-        let ca = self.ca.as_ref().map_or_else(String::new, |ca| format!(", ca {}", ca.display()));
-        format!("connections {}, migrate {}{ca}", self.connections, self.migrate)
-    }
-}
-
-impl AtRest {
-    fn describe(&self) -> String {
-        let keys = self.keys.as_ref().map(|keys| format!("encrypted by {}", keys.display()));
-        let compressed = self.compress.then(|| "compressed".to_owned());
-        [compressed, keys].into_iter().flatten().collect::<Vec<_>>().join(", ")
-    }
-}
-
-/// The word for a mode.
-fn mode_name(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Enforce => "enforce",
-        Mode::Observe => "observe",
-    }
-}
-
-fn describe_sweep(when: SweepWhen) -> String {
-    match when {
-        SweepWhen::Every(period) => format!("every {}", show(period)),
-        SweepWhen::DailyAt(time) => {
-            format!("daily {:02}:{:02}", time.as_secs() / 3600, time.as_secs() / 60 % 60)
         }
     }
 }

@@ -10,7 +10,7 @@ use super::file::File;
 pub(crate) struct Variables(BTreeMap<String, String>);
 
 /// Variables of the program itself, which are no settings.
-const OWN: [&str; 3] = ["SEMEL_CONFIG", "SEMEL_LOG", "SEMEL_MUTATE_CELL"];
+const OWN: [&str; 4] = ["SEMEL_CONFIG", "SEMEL_LOG", "SEMEL_MUTATE_CELL", "SEMEL_PLANTED"];
 /// Variables of the tests.
 const OF_TESTS: &str = "SEMEL_TEST_";
 

@@ -1,10 +1,12 @@
 //! What a route's settings mean: a preset, then `[defaults]`, then the route's own.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use semel_contract::fingerprint::Recipe;
 use semel_contract::identity::Identity;
 use semel_contract::key::{RequiredHeader, is_header_name};
+use semel_contract::outcome::{Keep, KeepRule};
 use semel_contract::profile::{self, FirstSent, OnUnknown, Profile, presets};
 use semel_contract::route::{Params, Pattern, SAFE_METHODS};
 use semel_contract::scope::ScopePolicy;
@@ -12,7 +14,7 @@ use semel_contract::staleness::{Staleness, Submitted};
 use semel_gateway::Probes;
 
 use super::file::{self, AgeFrom, LimitWord, Refuses, ScopePart, Settings};
-use super::values::OneOf;
+use super::values::{OneOf, Text};
 
 /// One `[route.NAME]`.
 #[derive(Debug)]
@@ -133,9 +135,10 @@ fn apply(profile: &mut Profile, settings: &Settings) -> Result<(), String> {
         margin => profile.lifetime.margin,
         lifetime_from => profile.lifetime.anchor,
         sweep_grace => profile.lifetime.sweep_grace,
+        replay => profile.replay,
     );
     if let Some(lifetime) = &settings.record_lifetime {
-        profile.lifetime.record = Some(lifetime.0);
+        profile.lifetime.record = Some(lifetime.0.0);
     }
     if let Some(lifetime) = &settings.released_lifetime {
         profile.lifetime.released = Some(lifetime.0);
@@ -165,6 +168,9 @@ fn apply(profile: &mut Profile, settings: &Settings) -> Result<(), String> {
     }
     if let Some(rate) = &settings.admission_limit {
         profile.limits.admission = Some(rate.0);
+    }
+    if let Some(given) = &settings.record {
+        profile.record.splice(0..0, rules(given)?);
     }
     apply_tables(profile, settings);
     Ok(())
@@ -207,21 +213,51 @@ fn apply_tables(profile: &mut Profile, settings: &Settings) {
         }
         None => {}
     }
-    if let Some(guard) = &settings.guard {
-        profile.guard = Some(profile::Guard {
-            generated_at: guard.generated_at.0.clone(),
-            submitted_at: guard.submitted_at.as_ref().map(|pointer| pointer.0.clone()),
-            bounds: Staleness {
-                cap: guard.cap.0,
-                grace: guard.grace.0,
-                submitted: guard.submitted.as_ref().map_or(Submitted::Ignore, |submitted| submitted.0),
-                submitted_gap: guard.submitted_gap.as_ref().map(|gap| gap.0),
-            },
-        });
+    match &settings.guard {
+        Some(OneOf::Word(_)) => profile.guard = None,
+        Some(OneOf::Table(guard)) => profile.guard = Some(of_guard(guard)),
+        None => {}
     }
-    if let Some(age) = &settings.age {
-        profile.age = Some(FirstSent { from_uuid7: age.0 == AgeFrom::Uuid7 });
+    match settings.age.as_ref().map(|age| age.0) {
+        Some(AgeFrom::None) => profile.age = None,
+        Some(from) => profile.age = Some(FirstSent { from_uuid7: from == AgeFrom::Uuid7 }),
+        None => {}
     }
+}
+
+fn of_guard(guard: &file::Guard) -> profile::Guard {
+    profile::Guard {
+        generated_at: guard.generated_at.0.clone(),
+        submitted_at: guard.submitted_at.as_ref().map(|pointer| pointer.0.clone()),
+        bounds: Staleness {
+            cap: guard.cap.0,
+            grace: guard.grace.0,
+            submitted: guard.submitted.as_ref().map_or(Submitted::Ignore, |submitted| submitted.0),
+            submitted_gap: guard.submitted_gap.as_ref().map(|gap| gap.0),
+        },
+    }
+}
+
+/// Rules by status, the narrower ones first: the first that speaks of a status counts.
+fn rules(given: &BTreeMap<String, Text<Keep>>) -> Result<Vec<KeepRule>, String> {
+    let mut rules = Vec::new();
+    for (statuses, keep) in given {
+        let bad = || {
+            format!(
+                "record: bad status {statuses:?}: expected one such as \"404\", or a range such as \"400-499\""
+            )
+        };
+        let number =
+            |text: &str| text.parse().ok().filter(|status| (200..600).contains(status)).ok_or_else(bad);
+        let (from, to) = statuses.split_once('-').unwrap_or((statuses, statuses));
+        let (from, to) = (number(from)?, number(to)?);
+        if from > to {
+            return Err(bad());
+        }
+        rules.push(KeepRule::range(from, to, keep.0));
+    }
+    rules.sort_by_key(|rule| (rule.to - rule.from, rule.from));
+    Ok(rules)
 }
 
 fn recipe(before: Option<Recipe>, changes: &file::Recipe) -> Recipe {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use semel_contract::identity::Identity;
 use semel_contract::json::Pointer;
 use semel_contract::key::{Format, Source};
-use semel_contract::profile::{InFlight, Rate, SweepWhen};
+use semel_contract::profile::{InFlight, Rate, Replay, SweepWhen};
 use semel_contract::route::Pattern;
 use semel_contract::time::parse_duration;
 use serde::de::value::MapAccessDeserializer;
@@ -278,6 +278,35 @@ impl Setting for InFlight {
             }
             ("accepted", None) => Ok(InFlight::Accepted),
             _ => Err(bad()),
+        }
+    }
+}
+
+/// How long a record lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kept(pub(crate) Duration);
+
+impl Kept {
+    /// A hundred years: longer than any key is remembered elsewhere.
+    pub(crate) const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
+}
+
+impl Setting for Kept {
+    fn read(text: &str) -> Result<Self, String> {
+        if text == "forever" { Ok(Kept(Kept::FOREVER)) } else { Duration::read(text).map(Kept) }
+    }
+}
+
+impl Setting for Replay {
+    fn read(text: &str) -> Result<Self, String> {
+        let bad = || format!("bad replay {text:?}: expected \"verbatim\" or \"duplicate 200\"");
+        match text.split_once(' ') {
+            None if text == "verbatim" => Ok(Replay::Verbatim),
+            Some(("duplicate", status)) => {
+                let status = status.parse().ok().filter(|status| (200..300).contains(status));
+                status.map(|status| Replay::Duplicate { status }).ok_or_else(bad)
+            }
+            Some(_) | None => Err(bad()),
         }
     }
 }

@@ -71,6 +71,23 @@ pub(crate) fn replay(first: &Answer, again: &Reply, evidence: Evidence) -> Outco
     }
 }
 
+/// Whether a retry was processed rather than answered.
+pub(crate) fn was_run(first: &Answer, again: &Reply, evidence: Evidence) -> bool {
+    let Ok(again) = again else { return false };
+    let is_another = evidence.effects.map_or(first.body != again.body, |effects| effects > 0);
+    again.is_processed() && is_another
+}
+
+/// A used key with another payload must be refused. Where no key is ever known as used, that is told by another clause.
+pub(crate) fn mismatch(reply: &Reply, evidence: Evidence) -> Outcome {
+    match (refusal(reply, 422, evidence), reply) {
+        (Outcome::Fail(_), Ok(answer)) if evidence.retries_run && answer.is_processed() => {
+            Outcome::Skipped("retries are processed, whatever their payload: see replay".to_owned())
+        }
+        (outcome, _) => outcome,
+    }
+}
+
 /// Of requests at once, one is processed; the others are told to wait or get its answer.
 pub(crate) fn concurrency(replies: &[Reply], evidence: Evidence) -> Outcome {
     let mut done: Vec<&Answer> = Vec::new();
@@ -235,6 +252,20 @@ mod tests {
         assert_eq!(replay(&first, &Ok(plain(200, "1")), DIFFER).name(), "fail");
         let moved = answer(201, &[("location", "/2")], "1");
         assert_eq!(replay(&first, &Ok(moved), DIFFER).name(), "fail");
+    }
+
+    #[test]
+    fn a_server_that_knows_no_used_key_is_not_blamed_twice() {
+        let anyway = Evidence { retries_run: true, ..DIFFER };
+        assert_eq!(mismatch(&Ok(plain(201, "2")), DIFFER).name(), "fail");
+        assert_eq!(mismatch(&Ok(plain(201, "2")), anyway).name(), "skipped");
+        assert_eq!(mismatch(&Ok(plain(409, "")), anyway).name(), "fail");
+        assert_eq!(mismatch(&Ok(plain(422, "")), anyway).name(), "pass");
+        let first = plain(201, "1");
+        assert!(was_run(&first, &Ok(plain(201, "2")), DIFFER));
+        assert!(was_run(&first, &Ok(plain(201, "1")), COUNTED(1)));
+        assert!(!was_run(&first, &Ok(plain(200, "2")), COUNTED(0)), "another answer, but no effect");
+        assert!(!was_run(&first, &Ok(plain(409, "")), DIFFER));
     }
 
     #[test]

@@ -14,6 +14,9 @@ use crate::client::{Answer, Connection, Failure, Target};
 const QUIET: Duration = Duration::from_millis(50);
 const QUIET_WITHIN: Duration = Duration::from_secs(2);
 
+/// How long a connection may take where several are opened.
+const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
+
 /// Who sends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Who {
@@ -55,12 +58,14 @@ impl Subject {
         connection.send(&self.target, &self.method, &headers, body, self.timeout).await
     }
 
-    /// Sends one request so many times at once, on connections that are open before the first goes out.
+    /// Sends one request so many times at once, on connections that are open before the first goes out; fewer times where
+    /// the server does not take so many connections.
     pub(crate) async fn send_at_once(&self, key: &HeaderValue, times: usize) -> Vec<Result<Answer, Failure>> {
         let mut connections = Vec::new();
         for _ in 0..times {
-            match Connection::open(&self.target, self.timeout).await {
+            match Connection::open(&self.target, self.timeout.min(CONNECT_TIME_MAX)).await {
                 Ok(connection) => connections.push(connection),
+                Err(_) if connections.len() > 1 => break,
                 Err(failure) => return vec![Err(failure)],
             }
         }

@@ -33,12 +33,15 @@ impl Door {
     /// Finds the way.
     pub(crate) async fn find(at: &At) -> Result<Self, Stop> {
         let actor = at.by.clone().unwrap_or_else(user);
-        let config = settings(at)?;
-        let token_file = at.token_file.as_deref().or(config.gate.admin_token_file.as_deref());
+        let config = settings(at);
         if let Some(url) = &at.admin {
-            let remote = Remote::to(url, token_file)?;
+            // A configuration is not needed here, and one that is broken does not matter.
+            let set = config.ok().and_then(|config| config.gate.admin_token_file);
+            let remote = Remote::to(url, at.token_file.as_deref().or(set.as_deref()))?;
             return Ok(Self { way: Way::Remote(remote), actor });
         }
+        let config = config?;
+        let token_file = at.token_file.as_deref().or(config.gate.admin_token_file.as_deref());
         if let Store::Sqlite(path) = &config.store
             && !Path::new(path).exists()
         {
@@ -46,6 +49,15 @@ impl Door {
                 "there is no store at sqlite:{path}; say --store sqlite:PATH, or --admin URL of the process that owns it"
             );
             return Err(Stop::new(Exit::Io, what));
+        }
+        if let Store::Sqlite(path) = &config.store
+            && let Some(stop) = store::of_somebody_else(Path::new(path))
+        {
+            // Its owner may be asked all the same.
+            return match owner(Path::new(path), token_file) {
+                Ok(remote) if remote.answers().await => Ok(Self { way: Way::Remote(remote), actor }),
+                Ok(_) | Err(_) => Err(stop),
+            };
         }
         let way = match store::open_to_look(&config).await {
             Ok(opened) => {

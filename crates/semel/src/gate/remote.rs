@@ -40,6 +40,13 @@ impl Remote {
         Ok(Self { host: reachable(host), port: given.port_u16().unwrap_or(7401), token })
     }
 
+    /// Whether somebody listens there.
+    pub(crate) async fn answers(&self) -> bool {
+        let host = self.host.trim_start_matches('[').trim_end_matches(']');
+        let connected = tokio::time::timeout(Duration::from_secs(2), TcpStream::connect((host, self.port)));
+        matches!(connected.await, Ok(Ok(_)))
+    }
+
     /// Makes a call.
     pub(crate) async fn call(
         &self,

@@ -31,7 +31,7 @@ enum Outcome {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  semel gate resolve 42 --as applied --status 201 --body-file answer.json --header content-type:application/json
+  semel gate resolve 42 --as applied --status 201 --body-file answer.json
   semel gate resolve 42 --as not-applied --reason 'not in the bank statement' --wait
 
 Exits 5 when the outcome is not unknown, or when `not-applied` comes too early and --wait is not given.")]
@@ -54,7 +54,7 @@ pub(crate) struct Args {
     /// Why; stands in the audit trail.
     #[arg(long, value_name = "TEXT", required_if_eq("outcome", "not-applied"))]
     reason: Option<String>,
-    /// How long the record is kept, such as 30d.
+    /// How long the record is kept; never less than 30d. [default: 30d]
     #[arg(long, value_name = "DURATION")]
     keep: Option<String>,
     /// Where `not-applied` comes too early, wait until it is accepted.

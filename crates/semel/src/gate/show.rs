@@ -1,7 +1,7 @@
 //! Looking at records: lists, and one in full with the commands that fit it.
 
 use semel_contract::time::{Timestamp, format_duration};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::door::Door;
 use super::table::{plain, table};
@@ -21,7 +21,7 @@ pub(crate) struct ListArgs {
     #[arg(long, value_name = "NAME")]
     route: Option<String>,
     /// Only created longer ago, such as 15m, 24h or 7d.
-    #[arg(long, value_name = "AGE", alias = "age")]
+    #[arg(long, value_name = "AGE", visible_alias = "age")]
     older_than: Option<String>,
     /// Go on after this record.
     #[arg(long, value_name = "ID")]
@@ -105,7 +105,12 @@ fn age(then: &str, now: &str) -> String {
 
 /// Shows whatever has this text as its id, its request's id or its key.
 pub(crate) async fn show(door: &Door, args: &ShowArgs, at: &At) -> Result<Said, Stop> {
-    let value = door.get(&query("/v1/search", &[("q", Some(&args.id))])).await?;
+    let mut value = door.get(&query("/v1/search", &[("q", Some(&args.id))])).await?;
+    for record in value["records"].as_array_mut().into_iter().flatten() {
+        if text(record, "standing") == "unknown" {
+            record["commands"] = Commands::of(record, at).json();
+        }
+    }
     let records = value["records"].as_array().cloned().unwrap_or_default();
     if records.is_empty() {
         let what = format!("no record has {:?} as its id, its request's id or its key", args.id);
@@ -145,26 +150,50 @@ pub(super) fn in_full(record: &Value, at: &At) -> String {
 }
 
 /// The commands that fit an unknown outcome.
+struct Commands {
+    applied_with_answer: String,
+    applied: String,
+    not_applied: String,
+    /// Until when the last is refused.
+    late_until: Option<String>,
+}
+
+impl Commands {
+    fn of(record: &Value, at: &At) -> Self {
+        let (id, options) = (quoted(text(record, "id")), at.repeated());
+        let late_until = text(record, "late_until");
+        let is_to_come = |event: &Value| text(event, "at") == late_until && event["past"] == false;
+        let is_early = record["timeline"].as_array().into_iter().flatten().any(is_to_come);
+        let resolve = format!("semel gate resolve {id}");
+        let wait = if is_early { " --wait" } else { "" };
+        Self {
+            applied_with_answer: format!("{resolve} --as applied --status 201 --body-file FILE{options}"),
+            applied: format!("{resolve} --as applied{options}"),
+            not_applied: format!("{resolve} --as not-applied --reason TEXT{wait}{options}"),
+            late_until: is_early.then(|| late_until.to_owned()),
+        }
+    }
+
+    fn json(&self) -> Value {
+        json!([self.applied_with_answer, self.applied, self.not_applied])
+    }
+}
+
 fn what_now(record: &Value, at: &At) -> String {
-    let (id, options) = (quoted(text(record, "id")), at.repeated());
-    let late_until = text(record, "late_until");
-    let is_late = record["timeline"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .any(|event| text(event, "at") == late_until && event["past"].as_bool() == Some(false));
-    let (hint, wait) =
-        if is_late { (format!(", accepted after {late_until}"), " --wait") } else { (String::new(), "") };
-    let resolve = format!("semel gate resolve {id}");
+    let commands = Commands::of(record, at);
+    let hint = commands.late_until.map(|until| format!(", accepted after {until}")).unwrap_or_default();
     format!(
         "\nFind out at the service whether request {} took effect; then say so:\n\
          \x20 it did, and this is its answer\n\
-         \x20   {resolve} --as applied --status 201 --body-file FILE{options}\n\
+         \x20   {}\n\
          \x20 it did, and nobody knows its answer\n\
-         \x20   {resolve} --as applied{options}\n\
+         \x20   {}\n\
          \x20 it did not, and may run when it is sent again{hint}\n\
-         \x20   {resolve} --as not-applied --reason TEXT{wait}{options}\n",
+         \x20   {}\n",
         plain(text(record, "request_id")),
+        commands.applied_with_answer,
+        commands.applied,
+        commands.not_applied,
     )
 }
 

@@ -38,21 +38,27 @@ pub(crate) struct SweepArgs {
 /// Whom to forget.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Erases what is settled, unkept, released or sealed, and the principal's counts. Claims and unknown outcomes stay: erase
+Erases what is settled, unkept, released or sealed, and the principal's counts. Claims and unknown outcomes stay: erase \
 again once they are settled. The audit trail says how many records were erased, and not whose.")]
 pub(crate) struct ForgetArgs {
     /// The principal, as `semel gate list` shows it.
-    #[arg(value_name = "PRINCIPAL")]
-    principal: String,
+    #[arg(value_name = "PRINCIPAL", required_unless_present = "named")]
+    principal: Option<String>,
+    /// The same, as an option.
+    #[arg(long = "principal", value_name = "PRINCIPAL", conflicts_with = "principal")]
+    named: Option<String>,
+    /// The principal's tenant, where identities have one; without it, the principal of that name without a tenant.
+    #[arg(long, value_name = "TENANT")]
+    tenant: Option<String>,
 }
 
 /// What was restored.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Call it after the restore and before the gates are started. From then on a key without a record runs only where it
-surely is new: its client says (Idempotency-First-Sent, or the time in a UUIDv7) that it was first sent after the restore.
-All others are unknown, until the lost records would have expired. Keys whose client gives no time are unknown as well;
---trust-undated runs them, at the risk of a second effect. Calling it again for the same backup changes that.
+Call it after the restore and before the gates are started. From then on a key without a record runs only where it \
+surely is new: its client says (Idempotency-First-Sent, or the time in a UUIDv7) that it was first sent after the restore. \
+All others are unknown, until the lost records would have expired. Keys whose client gives no time are unknown as well; \
+--trust-undated runs them, at the risk of a second effect. Calling it again for the same backup changes that. \
 Atomic routes are not affected: effect and record were restored together.")]
 pub(crate) struct RestoredArgs {
     /// When the backup was made, such as 2026-01-31T08:30:00Z.
@@ -69,7 +75,7 @@ pub(crate) struct RestoredArgs {
 /// What to do with the clock.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-While a jump ahead is not confirmed, the store goes on by the time as it ticks, and nothing expires or is swept. Confirm
+While a jump ahead is not confirmed, the store goes on by the time as it ticks, and nothing expires or is swept. Confirm \
 it only when the clock of the machine (or of PostgreSQL's) is right now.")]
 pub(crate) struct ClockArgs {
     /// Confirm that the clock is right after its jump.
@@ -111,7 +117,8 @@ pub(crate) async fn sweep(door: &Door, args: &SweepArgs) -> Result<Said, Stop> {
 
 /// Forgets.
 pub(crate) async fn forget(door: &Door, args: &ForgetArgs) -> Result<Said, Stop> {
-    let value = door.post("/v1/forget", json!({"principal": args.principal})).await?;
+    let principal = args.principal.as_ref().or(args.named.as_ref());
+    let value = door.post("/v1/forget", json!({"principal": principal, "tenant": args.tenant})).await?;
     let count = |name: &str| value[name].as_u64().unwrap_or(0);
     let mut shown = format!("erased {} records\n", count("forgotten"));
     if count("left") > 0 {

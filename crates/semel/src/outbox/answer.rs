@@ -20,6 +20,21 @@ pub(crate) fn json_answer(status: StatusCode, body: &Value) -> Response<Body> {
     response
 }
 
+/// An answer that ends a handler early.
+pub(crate) struct Refusal(Box<Response<Body>>);
+
+impl From<Response<Body>> for Refusal {
+    fn from(response: Response<Body>) -> Self {
+        Self(Box::new(response))
+    }
+}
+
+impl axum::response::IntoResponse for Refusal {
+    fn into_response(self) -> Response<Body> {
+        *self.0
+    }
+}
+
 /// A refusal.
 pub(crate) fn refusal(status: StatusCode, error: &str, message: &str) -> Response<Body> {
     json_answer(status, &json!({"error": error, "message": message, "status": status.as_u16()}))
@@ -49,8 +64,7 @@ pub(crate) fn failed(error: &OutboxError) -> Response<Body> {
             for name in shown {
                 body[*name] = match *name {
                     "reason" => json!(row.last_error),
-                    "broker_message_id" => json!(row.broker_message_id),
-                    _ => json!(row.history_id),
+                    id => receipt(row)[id].clone(),
                 };
             }
             json_answer(StatusCode::CONFLICT, &body)
@@ -136,8 +150,10 @@ pub(crate) fn receipt(row: &Row) -> Value {
         "possibly_repeated": row.is_possibly_repeated(),
     });
     for (name, value) in &row.ids {
-        if body.get(name).is_none() {
-            body[name] = json!(value);
+        let is_free =
+            body.get(name).is_none() || ["broker_message_id", "history_id"].contains(&name.as_str());
+        if is_free {
+            body[name] = serde_json::from_str(value).unwrap_or_else(|_| json!(value));
         }
     }
     body

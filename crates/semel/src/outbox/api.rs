@@ -21,7 +21,7 @@ use semel_delivery::{NewBody, Outbox, OutboxError, Requeue, Row, Status};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::answer::{self, failed, json_answer, refusal};
+use super::answer::{self, Refusal, failed, json_answer, refusal};
 use super::{envelope, openapi};
 
 /// Successors and predecessors that a receipt names.
@@ -39,7 +39,7 @@ pub(crate) struct Api {
     pub(crate) wallet: Arc<Wallet>,
 }
 
-type Answered = Result<Response<Body>, Response<Body>>;
+type Answered = Result<Response<Body>, Refusal>;
 
 /// The routes.
 pub(crate) fn router(api: Api) -> Router {
@@ -102,20 +102,22 @@ async fn json_only(request: Request, next: Next) -> Response<Body> {
 
 type BodyRead = Result<Bytes, axum::extract::rejection::BytesRejection>;
 
-fn whole(body: BodyRead) -> Result<Bytes, Response<Body>> {
-    body.map_err(|error| match error.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => too_large(),
-        _ => refusal(StatusCode::BAD_REQUEST, "malformed", &error.body_text()),
+fn whole(body: BodyRead) -> Result<Bytes, Refusal> {
+    body.map_err(|error| {
+        Refusal::from(match error.status() {
+            StatusCode::PAYLOAD_TOO_LARGE => too_large(),
+            _ => refusal(StatusCode::BAD_REQUEST, "malformed", &error.body_text()),
+        })
     })
 }
 
-fn parsed<T: for<'a> Deserialize<'a> + Default>(body: &Bytes) -> Result<T, Response<Body>> {
+fn parsed<T: for<'a> Deserialize<'a> + Default>(body: &Bytes) -> Result<T, Refusal> {
     if body.is_empty() {
         return Ok(T::default());
     }
     let malformed =
         |error: serde_json::Error| refusal(StatusCode::BAD_REQUEST, "malformed", &error.to_string());
-    serde_json::from_slice(body).map_err(malformed)
+    serde_json::from_slice(body).map_err(|error| malformed(error).into())
 }
 
 async fn send(State(api): State<Api>, headers: HeaderMap, body: BodyRead) -> Answered {
@@ -225,14 +227,14 @@ async fn requeue(State(api): State<Api>, Path(id): Path<String>, body: BodyRead)
     let asked: RequeueAsked = parsed(&whole(body)?)?;
     let malformed = |why: &str| refusal(StatusCode::BAD_REQUEST, "malformed", why);
     if asked.auto && asked.new_client_id.is_some() {
-        return Err(malformed("give new_client_id or auto, not both"));
+        return Err(malformed("give new_client_id or auto, not both").into());
     }
     if asked
         .new_client_id
         .as_deref()
         .is_some_and(|id| id.is_empty() || id.len() > 255 || !id.bytes().all(|b| b.is_ascii_graphic()))
     {
-        return Err(malformed("new_client_id must have 1 to 255 printable characters"));
+        return Err(malformed("new_client_id must have 1 to 255 printable characters").into());
     }
     let body = match asked.patch_body_base64 {
         None => NewBody::Same,
@@ -299,14 +301,16 @@ async fn credentials(State(api): State<Api>, body: BodyRead) -> Answered {
         }
         None => match &api.outbox.settings().upstream {
             Some(upstream) => upstream.origin.clone(),
-            None => return Err(malformed("say for which origin: a credential is sent nowhere else")),
+            None => {
+                return Err(malformed("say for which origin: a credential is sent nowhere else").into());
+            }
         },
     };
     for (name, value) in &given.headers {
         let is_good = axum::http::HeaderName::from_bytes(name.as_bytes()).is_ok()
             && axum::http::HeaderValue::from_str(value).is_ok();
         if !is_good {
-            return Err(malformed("headers: a name or value cannot be sent"));
+            return Err(malformed("headers: a name or value cannot be sent").into());
         }
     }
     let principal = given.principal.unwrap_or_else(|| "default".to_owned());

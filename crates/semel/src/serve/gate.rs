@@ -1,24 +1,24 @@
-//! `semel serve gate`: the gate as a reverse proxy. Starts it, swaps its settings on SIGHUP, ends it in good order.
+//! `semel serve gate`: the gate as a reverse proxy. Starts it and ends it in good order.
 
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use semel_contract::identity::Identity;
-use semel_gateway::Gateway;
-use semel_store::clock::SystemClock;
+use semel_gateway::{Gateway, Limits};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::admin::{self, Admin, admin_router};
+use super::running::{Running, Swappable, sweeper};
+use super::signals::Signals;
 use super::sockets::Sockets;
 use super::{announce, notify, plan, sockets};
 use crate::config::{self, Config, LogTo, Setting, Store, Variables};
 use crate::exit::{Exit, Stop};
 use crate::logging;
-use crate::store::{self, Backend, Opened};
+use crate::store::{self, Backend};
 
 /// Run the gate as a reverse proxy in front of a service.
 #[derive(Debug, Clone, clap::Args)]
@@ -115,40 +115,43 @@ async fn serve(args: &Args, config: Config) -> Result<Exit, Stop> {
         |what: &str, error: std::io::Error| Stop::new(Exit::Io, format!("failed to {what}: {error}"));
     let metrics = admin::count();
     let sockets = Sockets::open(config.gate.listen, config.gate.admin)?;
-    // By where it listens, which for a socket that was handed over is not what the settings say.
+    // By where they listen, which for sockets that were handed over is not what the settings say.
+    let listen = sockets.gate.local_addr().map_err(|error| failed("listen", error))?;
     let reached_at = sockets.admin.local_addr().map_err(|error| failed("listen", error))?;
     let access = admin::access(&config, reached_at)?;
+    if let Some(upstream) = config.gate.upstream.as_ref().filter(|upstream| upstream.target.is_at(listen)) {
+        return Err(Stop::new(Exit::Usage, format!("the upstream {} is this gate itself", upstream.target)));
+    }
     let store = store::open(&config).await?;
     let plan = plan::plan(&config, args.require_key, &store)?;
     let gateway = Gateway::new(plan).map_err(|error| Stop::new(Exit::Config, error))?;
     let gate_listener = TcpListener::from_std(sockets.gate).map_err(|error| failed("listen", error))?;
     let admin_listener = TcpListener::from_std(sockets.admin).map_err(|error| failed("listen", error))?;
-    let listen = gate_listener.local_addr().map_err(|error| failed("listen", error))?;
-    let admin_address = admin_listener.local_addr().map_err(|error| failed("listen", error))?;
     let mut signals = Signals::listen().map_err(|error| failed("listen to signals", error))?;
-    note_admin_address(&store.backend, admin_address);
+    note_admin_address(&store.backend, reached_at);
     for warning in config.warnings() {
         tracing::warn!("{warning}");
     }
-    let is_stopping = Arc::new(AtomicBool::new(false));
-    let admin = Admin { store: store.clone(), is_stopping, metrics, access };
-    let operators = tokio::spawn(axum::serve(admin_listener, admin_router(&admin, &config)).into_future());
+    let admin = Admin { store: store.clone(), is_stopping: Arc::default(), metrics, access };
+    let operators = Swappable::new(admin_router(&admin, &config));
+    let asked = tokio::spawn(semel_gateway::serve(admin_listener, Limits::default(), operators.router()));
     let sweeper = sweeper(&config, &store);
     let accepting = gateway.clone();
     let clients = tokio::spawn(async move { accepting.serve(gate_listener).await });
-
-    let text = announce::text(&config, args.require_key, listen, admin_address);
+    let text = announce::text(&config, args.require_key, listen, reached_at);
     if let Err(error) = std::io::stdout().write_all(text.as_bytes()) {
         tracing::warn!(%error, "failed to write to standard output");
     }
     notify::tell(notify::READY);
 
-    let drain = signals.until_end(args, config, &store, &gateway).await;
+    let mut running =
+        Running { args: args.clone(), config, store, gateway, admin, reached_at, operators, sweeper };
+    signals.until_end(&mut running).await;
     notify::tell(notify::STOPPING);
+    running.admin.is_stopping.store(true, Ordering::Relaxed);
     tracing::info!("shutting down: no new connections; a second signal ends it at once");
-    admin.is_stopping.store(true, Ordering::Relaxed);
     let left = tokio::select! {
-        left = gateway.shut_down(drain) => left,
+        left = running.gateway.shut_down(running.config.gate.drain) => left,
         () = signals.end() => {
             tracing::warn!("ended at once by a second signal");
             return Ok(Exit::Success);
@@ -157,20 +160,10 @@ async fn serve(args: &Args, config: Config) -> Result<Exit, Stop> {
     if left > 0 {
         tracing::warn!(left, "requests did not end in time: their outcome is unknown");
     }
-    operators.abort();
-    sweeper.abort();
+    running.sweeper.abort();
+    asked.abort();
     clients.abort();
     Ok(Exit::Success)
-}
-
-pub(crate) fn sweeper(config: &Config, store: &Opened) -> tokio::task::JoinHandle<()> {
-    let profiles =
-        || std::iter::once(&config.defaults).chain(config.routes.iter().map(|route| &route.profile));
-    let mut sweep = config.defaults.sweep;
-    sweep.when = config.gate.sweep.unwrap_or(sweep.when);
-    // One sweeper serves all routes: none of their records goes before its grace.
-    let grace = profiles().map(|profile| profile.lifetime.sweep_grace).max().unwrap_or_default();
-    semel_gate::sweep_for_ever(Arc::clone(&store.records), Arc::new(SystemClock), sweep, grace)
 }
 
 /// Where the command line finds the process that owns a file: the second line of its lock file.
@@ -179,78 +172,4 @@ pub(crate) fn note_admin_address(backend: &Backend, address: SocketAddr) {
     if let Err(error) = store.publish_admin(&address.to_string()) {
         tracing::warn!(%error, "failed to write down the admin address");
     }
-}
-
-/// The signals that matter.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    hang_up: Signal,
-}
-
-impl Signals {
-    fn listen() -> std::io::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            hang_up: signal(SignalKind::hangup())?,
-        })
-    }
-
-    /// Ends when the process is told to end.
-    async fn end(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
-
-    /// Swaps settings until the process is told to end; then says how long work may still take.
-    async fn until_end(
-        &mut self,
-        args: &Args,
-        mut config: Config,
-        store: &Opened,
-        gateway: &Gateway,
-    ) -> std::time::Duration {
-        loop {
-            tokio::select! {
-                _ = self.terminate.recv() => return config.gate.drain,
-                _ = self.interrupt.recv() => return config.gate.drain,
-                _ = self.hang_up.recv() => {
-                    notify::tell(&notify::reloading());
-                    match reload(args, &config, store, gateway) {
-                        Ok(next) => {
-                            config = next;
-                            tracing::info!("the configuration was read anew and is in force");
-                        }
-                        Err(Stop { message, .. }) => {
-                            tracing::error!("the configuration was refused, the old one stays: {message}");
-                        }
-                    }
-                    notify::tell(notify::READY);
-                }
-            }
-        }
-    }
-}
-
-/// Reads everything anew and puts it in force at once, or changes nothing.
-fn reload(args: &Args, before: &Config, store: &Opened, gateway: &Gateway) -> Result<Config, Stop> {
-    let bad = |message: String| Stop::new(Exit::Config, message);
-    let next = args.settings()?;
-    let fixed = [
-        ("store", next.store != before.store),
-        ("gate.listen", next.gate.listen != before.gate.listen),
-        ("gate.admin", next.gate.admin != before.gate.admin),
-    ];
-    if let Some((name, _)) = fixed.iter().find(|(_, has_changed)| *has_changed) {
-        return Err(bad(format!("{name} cannot change while the gate runs: start it anew")));
-    }
-    let plan = plan::plan(&next, args.require_key, store)?;
-    gateway.swap(plan).map_err(bad)?;
-    for warning in next.warnings() {
-        tracing::warn!("{warning}");
-    }
-    Ok(next)
 }

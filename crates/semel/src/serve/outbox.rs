@@ -4,12 +4,14 @@ pub(crate) mod config;
 mod door;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use semel_contract::time::format_duration;
-use semel_delivery::Outbox;
+use semel_delivery::credentials::Credential;
 use semel_delivery::store::Find;
+use semel_delivery::{Outbox, OutboxError, Sending};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -26,7 +28,7 @@ const DRAIN: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// Run the outbox: a durable local queue that delivers in order, once.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, Default, clap::Args)]
 #[command(
     after_help = "A message is on disk before its 202. Each attempt carries the message's id as its idempotency \
 key.\nSignals: TERM and INT end it once what runs has ended, at most 10 s later; what is left is sent again by the next \
@@ -78,6 +80,9 @@ pub(crate) struct Args {
     /// A credential for an origin, by default the upstream's: [ORIGIN=]file:PATH or [ORIGIN=]command:COMMAND.
     #[arg(long, value_name = "PLACE")]
     pub(crate) credential: Vec<String>,
+    /// The authorities that servers' certificates are checked against, instead of the web's: a PEM file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ca: Option<PathBuf>,
     /// Another name by which callers on TCP may call the outbox.
     #[arg(long, value_name = "HOST")]
     pub(crate) allow_host: Vec<String>,
@@ -127,25 +132,67 @@ async fn open_door(config: &Config) -> Result<(Door, String), Stop> {
     }
 }
 
+/// An outbox that takes messages and sends them.
+pub(crate) struct Running {
+    outbox: Outbox,
+    sending: Sending,
+    callers: tokio::task::JoinHandle<()>,
+    address: String,
+}
+
+impl Running {
+    /// Opens the file and the door, and begins to send.
+    async fn start(config: &Config) -> Result<Self, Stop> {
+        let opened = Outbox::open(&config.store, config.settings.clone()).await;
+        let outbox = opened.map_err(|error| {
+            let exit = if matches!(error, OutboxError::Unsafe(_)) { Exit::Config } else { Exit::Io };
+            Stop::new(exit, format!("{error} ({})", config.store.display()))
+        })?;
+        let (door, address) = open_door(config).await?;
+        note_address(&outbox, &address, config);
+        let sending = outbox.start();
+        let routes = router(Api { outbox: outbox.clone(), wallet: config.wallet.clone() });
+        let callers = tokio::spawn(async move {
+            let served = match door {
+                Door::Unix(socket) => axum::serve(socket, guarded(routes, None)).await,
+                Door::Tcp(listener, ticket) => axum::serve(listener, guarded(routes, Some(ticket))).await,
+            };
+            if let Err(error) = served {
+                tracing::error!(%error, "the outbox takes no more messages");
+            }
+        });
+        Ok(Self { outbox, sending, callers, address })
+    }
+
+    /// An outbox in this folder that sends through a gate, for `semel up`.
+    pub(crate) async fn beside(folder: &Path, gate: SocketAddr) -> Result<Self, Stop> {
+        let args = Args {
+            store: Some(format!("sqlite:{}", folder.join("outbox.db").display())),
+            upstream: Some(format!("http://{gate}")),
+            ..Args::default()
+        };
+        let config = Config::of(&args, config::File::default())?;
+        let headers = vec![("Authorization".to_owned(), "Bearer demo".to_owned())];
+        if let Some(upstream) = &config.settings.upstream {
+            config.wallet.give("default", &upstream.origin, Credential { headers });
+        }
+        Self::start(&config).await
+    }
+
+    /// Takes no more messages, and waits for attempts that run.
+    pub(crate) async fn stop(self) {
+        self.callers.abort();
+        self.sending.stop(DRAIN).await;
+    }
+}
+
 async fn serve(config: Config) -> Result<Exit, Stop> {
-    let outbox = Outbox::open(&config.store, config.settings.clone())
-        .await
-        .map_err(|error| Stop::new(Exit::Io, format!("{error} ({})", config.store.display())))?;
-    let (door, address) = open_door(&config).await?;
-    note_address(&outbox, &address, &config);
     let failed = |error: std::io::Error| Stop::new(Exit::Io, format!("failed to listen to signals: {error}"));
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
     let mut hang_up = signal(SignalKind::hangup()).map_err(failed)?;
-    let sending = outbox.start();
-    let routes = router(Api { outbox: outbox.clone(), wallet: config.wallet.clone() });
-    let callers = match door {
-        Door::Unix(socket) => tokio::spawn(async move { axum::serve(socket, guarded(routes, None)).await }),
-        Door::Tcp(listener, ticket) => {
-            tokio::spawn(async move { axum::serve(listener, guarded(routes, Some(ticket))).await })
-        }
-    };
-    let text = announcement(&config, &address);
+    let running = Running::start(&config).await?;
+    let text = announcement(&config, &running.address);
     std::io::stdout().write_all(text.as_bytes()).map_err(|error| output_failed(&error))?;
     let _ = std::io::stdout().flush();
     notify::tell(notify::READY);
@@ -156,7 +203,7 @@ async fn serve(config: Config) -> Result<Exit, Stop> {
             _ = interrupt.recv() => break Ok(Exit::Success),
             _ = hang_up.recv() => tracing::info!("credentials are read for each attempt; start anew for other settings"),
             () = tokio::time::sleep(LOOK_EVERY) => {
-                if let Err(error) = outbox.found(Find::Row(0)).await {
+                if let Err(error) = running.outbox.found(Find::Row(0)).await {
                     // A store that cannot be relied on is read anew by the next start.
                     break Err(Stop::new(Exit::Io, error.to_string()));
                 }
@@ -164,9 +211,8 @@ async fn serve(config: Config) -> Result<Exit, Stop> {
         }
     };
     notify::tell(notify::STOPPING);
-    callers.abort();
     tokio::select! {
-        () = sending.stop(DRAIN) => {}
+        () = running.stop() => {}
         _ = terminate.recv() => tracing::warn!("ended at once by a second signal"),
         _ = interrupt.recv() => tracing::warn!("ended at once by a second signal"),
     }

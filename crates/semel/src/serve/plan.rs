@@ -1,8 +1,10 @@
 //! From settings to what the gateway is told: routes, identity, limits, upstream. Pure but for the files that they name.
 
+use std::path::Path;
 use std::time::Duration;
 
 use http::HeaderName;
+use semel_contract::fingerprint::Secret;
 use semel_contract::identity::Identity;
 use semel_contract::key::Presence;
 use semel_contract::profile::Profile;
@@ -15,6 +17,9 @@ use crate::store::{self, Opened};
 
 /// Methods that always need a key when keys are required without a configuration.
 const REQUIRED: &str = "POST|PATCH /{path*}";
+
+/// The shortest secret of fingerprints.
+const SECRET_BYTES_MIN: usize = 32;
 
 /// Waiters in all and for one key, where the settings name only one of the two.
 const WAITERS_MAX: usize = 100_000;
@@ -72,6 +77,9 @@ fn gate(
     let bad = |message: String| Stop::new(Exit::Config, message);
     let mut gate =
         Gate::on(store.records.clone()).identity(callers).limiter(store::limiter(config, &store.backend)?);
+    if let Some(path) = &config.gate.fingerprint_keys {
+        gate = gate.fingerprint_secrets(secrets(path).map_err(bad)?);
+    }
     let bounds = config.gate.bounds;
     if let Some(max) = bounds.running {
         gate = gate.detached_max(max);
@@ -107,7 +115,10 @@ fn gate(
     for route in &config.routes {
         if let Some(template) = &route.probe {
             let named = |error: String| bad(format!("route.{}: {error}", route.name));
-            probes.add(&route.name, template, &route.pattern.params()).map_err(named)?;
+            // What became unknown under a former name is asked about in the same way.
+            for name in std::iter::once(&route.name).chain(&route.was) {
+                probes.add(name, template, &route.pattern.params()).map_err(named)?;
+            }
         }
         let profile = if require_key { required(&route.profile) } else { route.profile.clone() };
         let mut named = Route::new(&route.name, &route.pattern.to_string()).map_err(bad)?;
@@ -119,6 +130,20 @@ fn gate(
         gate = gate.route(timed(named.profile(profile), route.timing));
     }
     gate.probe(probes).build().map_err(|error| bad(error.to_string()))
+}
+
+/// The secrets of a file, one on each line.
+fn secrets(path: &Path) -> Result<Vec<Secret>, String> {
+    let failed = |why: &str| format!("gate.fingerprint_keys {}: {why}", path.display());
+    let text = std::fs::read_to_string(path).map_err(|error| failed(&error.to_string()))?;
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    if lines.is_empty() {
+        return Err(failed("it holds no secret"));
+    }
+    if lines.iter().any(|line| line.len() < SECRET_BYTES_MIN) {
+        return Err(failed("a secret has at least 32 characters"));
+    }
+    Ok(lines.iter().map(|line| Secret::new(line.as_bytes())).collect())
 }
 
 fn required(profile: &Profile) -> Profile {

@@ -1,12 +1,15 @@
 //! The addresses that are listened on: handed over by the service manager (socket activation), or bound here.
 
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::FromRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
 
 use crate::exit::{Exit, Stop};
 
 /// The first descriptor that a service manager hands over.
 const FIRST: i32 = 3;
+
+/// Clients that wait to be accepted; the system may allow fewer.
+const ACCEPT_QUEUE: i32 = 4096;
 
 /// The listeners of the gate.
 pub(crate) struct Sockets {
@@ -56,8 +59,15 @@ pub(crate) fn raise_limit() {
     }
 }
 
+/// Lets more clients wait to be accepted than is usual, so that a storm of them is not turned away.
+fn lengthen_queue(listener: &TcpListener) {
+    // SAFETY: the descriptor is a live listener's; listening again only changes the length of its queue.
+    unsafe { libc::listen(listener.as_raw_fd(), ACCEPT_QUEUE) };
+}
+
 fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener, Stop> {
-    TcpListener::bind(address).map_err(|error| {
+    let bound = TcpListener::bind(address).inspect(lengthen_queue);
+    bound.map_err(|error| {
         let what_to_do = match error.kind() {
             std::io::ErrorKind::AddrInUse => {
                 format!("; another process has it: stop it, or choose another with {flag}")

@@ -8,9 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::Socket;
 use tokio_postgres::config::SslMode;
@@ -34,27 +32,7 @@ pub(super) struct Secure(TlsConnector);
 impl Secure {
     /// Believes the authorities of a file, or those that browsers believe.
     pub(super) fn new(ca: Option<&Path>) -> Result<Self, String> {
-        let mut roots = RootCertStore::empty();
-        match ca {
-            None => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
-            Some(path) => {
-                let failed = |error: String| format!("failed to read {}: {error}", path.display());
-                let certificates: Vec<CertificateDer<'static>> = CertificateDer::pem_file_iter(path)
-                    .and_then(Iterator::collect)
-                    .map_err(|error| failed(error.to_string()))?;
-                let (added, _) = roots.add_parsable_certificates(certificates);
-                if added == 0 {
-                    return Err(failed("it holds no certificate".to_owned()));
-                }
-            }
-        }
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| error.to_string())?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        Ok(Self(TlsConnector::from(Arc::new(config))))
+        Ok(Self(TlsConnector::from(Arc::new(semel_gateway::client_tls(ca)?))))
     }
 }
 

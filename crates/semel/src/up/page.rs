@@ -30,6 +30,8 @@ pub(crate) struct Facts {
     pub(crate) upstream: String,
     pub(crate) admin: String,
     pub(crate) data: String,
+    /// How to look at the records.
+    pub(crate) records: String,
     /// Whether the service behind the gate is the demo.
     pub(crate) demo: bool,
     pub(crate) commands: Vec<Command>,

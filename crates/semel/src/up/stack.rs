@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use crate::client;
 use crate::config::{self, Config, LogTo, Store, Variables};
 use crate::exit::{Exit, Stop};
-use crate::serve::{gate, plan};
+use crate::serve::{plan, running};
 use crate::store::{self, Opened};
 
 /// A folder that is removed with everything in it.
@@ -97,7 +97,7 @@ impl Prepared {
         self.config.gate.set_upstream(target);
         let plan = plan::plan(&self.config, false, &self.store)?;
         let gateway = Gateway::new(plan).map_err(|error| Stop::new(Exit::Config, error))?;
-        let sweeper = gate::sweeper(&self.config, &self.store);
+        let sweeper = running::sweeper(&self.config, &self.store);
         let accepts = gateway.clone();
         let accepting = tokio::spawn(async move {
             if let Err(error) = accepts.serve(listener).await {

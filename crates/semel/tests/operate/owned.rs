@@ -49,7 +49,7 @@ fn the_owner_of_the_file_is_asked() {
     let lock = std::fs::read_to_string(here.join("semel.db.lock")).unwrap();
     let address = gate.admin.strip_prefix("http://").unwrap();
     assert_eq!(lock.lines().collect::<Vec<_>>(), [gate.process.id().to_string().as_str(), address]);
-    assert_eq!(ids(&json(here, &["gate", "list", "--state", "unknown"])), [id.clone()]);
+    assert_eq!(ids(&json(here, &["gate", "list", "--state", "unknown"])), std::slice::from_ref(&id));
     let resolved = json(here, &["gate", "resolve", &id, "--as", "applied", "--by", "dora"]);
     assert_eq!(resolved["state"], "unkept");
     let audit = json(here, &["gate", "audit", "--admin", &gate.admin]);
@@ -88,5 +88,18 @@ fn an_admin_address_with_a_token_asks_for_it() {
     let (code, why) = refused(here, &["gate", "sweep", "--token-file", "read"]);
     assert!(code == 5 && why.contains("read-only"), "{why}");
     assert_eq!(json(here, &["gate", "sweep", "--token-file", "full"])["removed"], json!(0));
+    std::fs::copy(here.join("full"), here.join("old")).unwrap();
+    std::fs::write(here.join("full"), "another-full-token-of-this-test\n").unwrap();
+    let hang_up = Command::new("kill").args(["-HUP", &gate.process.id().to_string()]).status();
+    assert!(hang_up.is_ok_and(|status| status.success()));
+    let is_in_force = || run(here, &["gate", "list", "--token-file", "full"]).status.code() == Some(0);
+    let in_time = (0..50).any(|_| {
+        is_in_force() || {
+            std::thread::sleep(Duration::from_millis(100));
+            false
+        }
+    });
+    assert!(in_time, "a new token is in force once it is read anew");
+    assert_eq!(refused(here, &["gate", "list", "--token-file", "old"]).0, 5, "and the old one no longer");
     drop(gate);
 }

@@ -205,3 +205,30 @@ async fn without_a_daemon_the_commands_open_the_file() {
     daemon.json(&["send", "/x", "--id", "gone", "--lane", "later"]);
     assert_eq!(daemon.json(&["abort", "gone"])["status"], "aborted");
 }
+
+#[test]
+fn the_outbox_of_semel_up_sends_through_its_gate() {
+    use std::io::BufRead;
+    let folder = tempfile::tempdir().unwrap();
+    let mut up = std::process::Command::new(env!("CARGO_BIN_EXE_semel"))
+        .args(["up", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--delay", "1ms", "--data"])
+        .arg(folder.path())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let said: Vec<String> = std::io::BufReader::new(up.stdout.take().unwrap())
+        .lines()
+        .map(Result::unwrap)
+        .take_while(|line| !line.contains("Ctrl-C"))
+        .collect();
+    let line = said.iter().find(|line| line.contains("semel outbox send")).unwrap();
+    let line = line.replace("semel outbox", &format!("{} outbox", env!("CARGO_BIN_EXE_semel")));
+    let sent =
+        std::process::Command::new("sh").args(["-c", &format!("{line} --wait 10 --json")]).output().unwrap();
+    up.kill().unwrap();
+    up.wait().unwrap();
+    let receipt: serde_json::Value = serde_json::from_slice(&sent.stdout).unwrap();
+    assert_eq!(receipt["status"], "done", "{receipt}");
+    assert_eq!(receipt["response"]["headers"]["semel-guarantee"], "fenced", "{receipt}");
+}

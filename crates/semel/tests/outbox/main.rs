@@ -3,6 +3,9 @@
 mod commands;
 mod daemon;
 mod door;
+mod events;
+mod guide;
 mod kills;
+mod secure;
 mod server;
 mod table;

@@ -58,7 +58,7 @@ pub(crate) async fn obedient() -> (SocketAddr, Arc<Seen>) {
             } else {
                 status
             };
-            let answer = json!({"broker_message_id": "b-1", "history_id": "h-1", "error": "because"});
+            let answer = json!({"broker_message_id": "b-1", "history_id": 7, "error": "because"});
             let status = axum::http::StatusCode::from_u16(status).unwrap();
             (status, [("content-type", "application/json"), ("set-cookie", "s=1")], answer.to_string())
                 .into_response()
@@ -136,6 +136,6 @@ async fn answer(
         app.oneshot(Request::from_parts(parts, Body::from(body))).await.expect("a router does not fail");
     let count = seen.arrivals.fetch_add(1, Ordering::Relaxed);
     // Spread, not every tenth: a lane would otherwise never or always be hit.
-    let is_lost = loses > 0 && (count.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) % loses == 0;
+    let is_lost = loses > 0 && (count.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32).is_multiple_of(loses);
     if is_lost { Err(std::io::Error::other("the reply is lost")) } else { Ok(response) }
 }

@@ -56,7 +56,7 @@ async fn every_cell_of_the_accept_table() {
     let (status, body) = daemon.send(&envelope("none", "/x", 1)).await;
     assert_eq!(
         (status, &body["duplicate"], &body["broker_message_id"], &body["history_id"]),
-        (200, &json!(true), &json!("b-1"), &json!("h-1"))
+        (200, &json!(true), &json!("b-1"), &json!(7))
     );
     let other = daemon.send(&envelope("none", "/x", 2)).await;
     assert_conflict(&other, "outbox_done_fingerprint_mismatch");

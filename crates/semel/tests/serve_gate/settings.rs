@@ -48,6 +48,9 @@ async fn a_new_file_is_in_force_at_once_and_a_bad_one_changes_nothing() {
             "record_lifetime",
         ),
         (format!("store = \"sqlite:else.db\"\n{}", routes(&two, route)), "store"),
+        (routes(&two, &format!("at_rest = {{ compress = true }}\n{route}")), "gate.at_rest"),
+        (routes(&two, &format!("limits = {{ connections = 7 }}\n{route}")), "gate.limits.connections"),
+        (routes(&two, &format!("admin_token_file = \"/nowhere/token\"\n{route}")), "/nowhere/token"),
     ] {
         folder.write("semel.toml", &bad);
         let before = gate.errors().len();
@@ -173,4 +176,25 @@ async fn answers_are_encrypted_and_compressed_where_they_lie() {
         let content = std::fs::read(folder.path().join(name)).unwrap_or_default();
         assert!(!content.windows(12).any(|window| window == b"recognisable"), "{name}");
     }
+}
+
+#[tokio::test]
+async fn fingerprints_are_keyed_and_those_made_before_are_still_known() {
+    let upstream = Upstream::start(|_, before| Reply::status(201, "", &before.to_string())).await;
+    let folder = Folder::new();
+    let route = "[route.o]\nmatch = \"POST /orders\"\n";
+    folder.write("semel.toml", &routes(&upstream, route));
+    let gate = folder.start(&[]);
+    assert_eq!(gate.ask(by("a", "/orders", "k1")).await.body, "0");
+    let secrets = folder.write("secrets", "short\n");
+    let keyed = format!("fingerprint_keys = \"{}\"\n{route}", secrets.display());
+    folder.write("semel.toml", &routes(&upstream, &keyed));
+    gate.signal("HUP");
+    gate.until_said("at least 32 characters").await;
+    folder.write("secrets", "0123456789abcdef0123456789abcdef\n");
+    gate.signal("HUP");
+    gate.until_said("is in force").await;
+    assert_eq!(gate.ask(by("a", "/orders", "k1")).await.body, "0", "made without a secret");
+    assert_eq!(gate.ask(by("a", "/orders", "k2")).await.body, "1");
+    assert_eq!(gate.ask(by("a", "/orders", "k2")).await.body, "1");
 }

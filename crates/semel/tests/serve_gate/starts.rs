@@ -181,3 +181,14 @@ async fn a_service_manager_hands_over_sockets_and_is_told() {
     assert_eq!(told(), "STOPPING=1");
     assert_eq!(gate.ended().await.code(), Some(0));
 }
+
+#[tokio::test]
+async fn operators_are_not_waited_for_for_ever_either() {
+    let (folder, upstream) = (Folder::new(), shop().await);
+    let gate = folder.start(&["--upstream", &upstream.url()]);
+    let mut silent = crate::client::Client::connect(gate.admin).await;
+    silent.send("GET /healthz HT").await;
+    let started = std::time::Instant::now();
+    assert!(silent.answer().await.is_none());
+    assert!((9..15).contains(&started.elapsed().as_secs()), "{:?}", started.elapsed());
+}

@@ -5,7 +5,7 @@ use semel_contract::restore::{Restore, Undated};
 use semel_contract::time::Timestamp;
 
 use super::AtRest;
-use crate::admin::{AdminStore, Audited, Cleanup, ClockState, Note, PoolUse, Sought, StaleCount, Trail};
+use crate::admin::{AdminStore, Audited, Cleanup, ClockState, Note, Sought, StaleCount, Trail};
 use crate::claims::{About, Entry, Id, Reply, Sealed};
 
 impl<S: AdminStore + ?Sized> AdminStore for AtRest<S> {
@@ -56,10 +56,6 @@ impl<S: AdminStore + ?Sized> AdminStore for AtRest<S> {
         reason: &'a str,
     ) -> Reply<'a, Restore> {
         self.inner.restored(backup_at, undated, by, reason)
-    }
-
-    fn pool(&self) -> Option<PoolUse> {
-        self.inner.pool()
     }
 
     fn clock(&self) -> Reply<'_, ClockState> {

@@ -177,7 +177,7 @@ pub async fn stale_actions_are_counted_per_principal(fixture: &impl AdminFixture
     assert_eq!(told(Some(&alice)).await, [hers]);
     let rows = store.stale(Some(&alice), 10).await.expect("the store answers");
     assert!(rows[0].last_at.millis_since(rows[0].first_at) >= 5000, "{rows:?}");
-    store.forget(&alice, "carol").await.expect("the store answers");
+    store.forget(None, &alice, "carol").await.expect("the store answers");
     assert_eq!(told(None).await, [his]);
 }
 

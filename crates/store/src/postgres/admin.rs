@@ -11,43 +11,20 @@ use tokio_postgres::Row;
 
 use super::claim::span;
 use super::link::{Trouble, Value};
-use super::sql::{self, entry, timed};
+use super::sql::{self, found, timed};
 use super::{Core, PostgresStore, replace, rows};
 use crate::admin::{
-    AdminStore, Audited, CLEANUPS_KEPT_MAX, Cleanup, ClockState, Note, PoolUse, STALE_KEPT, Sought,
-    StaleCount, Trail, action,
+    AdminStore, Audited, CLEANUPS_KEPT_MAX, Cleanup, ClockState, Note, STALE_KEPT, Sought, StaleCount, Trail,
+    action,
 };
 use crate::claims::{About, Entry, Id, Reply, Sealed, StoreError, Swept};
 use crate::clock::boot_time;
 
 /// How long a look at the restores holds.
 const RESTORES_FRESH: Duration = Duration::from_secs(1);
+/// How long a request waits for whoever looks, and how long a look may take.
+const RESTORES_WAIT_MAX: Duration = Duration::from_secs(3);
 
-/// Records where a condition holds, the oldest first; at most $4.
-macro_rules! found {
-    ($condition:literal) => {
-        timed!(
-            "\nSELECT t.now, t.wall, t.revision, found.* FROM t LEFT JOIN (
-    SELECT ",
-            entry!(),
-            "
-    FROM semel.record r LEFT JOIN semel.lease l ON l.fence = r.fence
-    WHERE ",
-            $condition,
-            "
-    ORDER BY r.fence LIMIT $4::bigint
-) found ON true"
-        )
-    };
-}
-
-/// The record with this number ($5), also where a resolution gave it another.
-pub(super) const BY_NUMBER: &str = found!(
-    "r.fence = $5::bigint OR r.hash = (
-        SELECT a.hash FROM semel.audit a
-        WHERE a.fence IS NOT NULL AND split_part(a.fence, '-', 1) = ($5::bigint)::text AND a.hash IS NOT NULL
-        ORDER BY a.number DESC LIMIT 1)"
-);
 const BY_REQUEST_ID: &str = found!("r.request_id = $5::text");
 const BY_KEY: &str = found!("r.key = $5::text");
 
@@ -119,31 +96,53 @@ SELECT t.now, t.wall, t.revision FROM t, confirmed"
 
 /// The restores as they were last seen, and when.
 #[derive(Debug, Default)]
-pub(super) struct Restores(Mutex<Option<(Duration, Vec<Restore>)>>);
+pub(super) struct Restores {
+    seen: Mutex<Option<(Duration, Result<Vec<Restore>, StoreError>)>>,
+    /// Held by whoever looks, so that the others wait for one look instead of each making its own.
+    looking: tokio::sync::Mutex<()>,
+}
 
 impl Restores {
+    /// What was found out at most a second ago.
     fn fresh(&self) -> Option<Vec<Restore>> {
-        let seen = self.0.lock().expect("a list is only copied");
-        let (at, restores) = seen.as_ref()?;
-        (boot_time().saturating_sub(*at) < RESTORES_FRESH).then(|| restores.clone())
+        let seen = self.seen.lock().expect("a list is only copied");
+        let (at, found) = seen.as_ref()?;
+        let is_fresh = boot_time().saturating_sub(*at) < RESTORES_FRESH;
+        found.as_ref().ok().filter(|_| is_fresh).cloned()
     }
 
-    fn set(&self, asked: Duration, restores: Vec<Restore>) {
-        *self.0.lock().expect("a list is only copied") = Some((asked, restores));
+    /// What somebody found out who began to look after this moment, be it an error.
+    fn since(&self, arrived: Duration) -> Option<Result<Vec<Restore>, StoreError>> {
+        let seen = self.seen.lock().expect("a list is only copied");
+        seen.as_ref().filter(|(at, _)| *at >= arrived).map(|(_, found)| found.clone())
+    }
+
+    fn set(&self, asked: Duration, found: Result<Vec<Restore>, StoreError>) {
+        *self.seen.lock().expect("a list is only copied") = Some((asked, found));
     }
 }
 
-/// The restores, at most a second old.
+/// The restores, at most a second old. One looks for all who wait.
 pub(super) async fn restores(core: &Core) -> Result<Vec<Restore>, StoreError> {
     if let Some(restores) = core.restores.fresh() {
         return Ok(restores);
     }
+    let arrived = boot_time();
+    let Ok(_looking) = tokio::time::timeout(RESTORES_WAIT_MAX, core.restores.looking.lock()).await else {
+        return Err(StoreError::Unavailable("the restores could not be read in time".to_owned()));
+    };
+    if let Some(found) = core.restores.since(arrived) {
+        return found;
+    }
     // Read before asking: what is answered was true then, at the latest.
     let asked = boot_time();
-    let rows = core.link.run_untimed(RESTORES, &[]).await.map_err(Trouble::of_read)?;
-    let restores: Vec<Restore> = rows.iter().map(restore).collect();
-    core.restores.set(asked, restores.clone());
-    Ok(restores)
+    let rows = tokio::time::timeout(RESTORES_WAIT_MAX, core.link.query(RESTORES, &[])).await;
+    let found = match rows {
+        Ok(rows) => rows.map_err(Trouble::of_read).map(|rows| rows.iter().map(restore).collect::<Vec<_>>()),
+        Err(_) => Err(StoreError::Unavailable("the restores could not be read in time".to_owned())),
+    };
+    core.restores.set(asked, found.clone());
+    found
 }
 
 fn restore(row: &Row) -> Restore {
@@ -198,7 +197,7 @@ async fn find(core: &Core, sought: &Sought, limit: u32) -> Result<Vec<Entry>, St
     let limit = i64::from(limit);
     let answer = match sought {
         Sought::Record(number) => match i64::try_from(*number) {
-            Ok(number) => core.link.read(BY_NUMBER, &[&limit, &number]).await?,
+            Ok(number) => core.link.read(sql::FIND, &[&limit, &number]).await?,
             Err(_) => return Ok(Vec::new()),
         },
         Sought::RequestId(id) => core.link.read(BY_REQUEST_ID, &[&limit, id]).await?,
@@ -299,14 +298,10 @@ impl AdminStore for PostgresStore {
             let trusted = undated == Undated::Trusted;
             let values: [Value<'_>; 4] = [&backup_at.millis(), &trusted, &by, &reason];
             let answer = self.core.link.run(RESTORED, &values).await.map_err(Trouble::of_write)?;
-            *self.core.restores.0.lock().expect("a list is only copied") = None;
+            *self.core.restores.seen.lock().expect("a list is only copied") = None;
             let written = answer.rows.first().map(restore);
             written.ok_or_else(|| StoreError::Unavailable("the restore was not kept".to_owned()))
         })
-    }
-
-    fn pool(&self) -> Option<PoolUse> {
-        Some(self.core.link.pool_use())
     }
 
     fn clock(&self) -> Reply<'_, ClockState> {

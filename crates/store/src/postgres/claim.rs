@@ -89,7 +89,8 @@ async fn attempt(core: &Core, wishes: &[&Wish]) -> Result<Vec<Option<Claimed>>, 
     for (hash, place) in &first {
         if let Some(&(number, late)) = won.get(hash) {
             let nonce = stored_nonce(wishes[*place].nonce);
-            let number = if late { renumber(core, number, nonce).await? } else { number };
+            // The claims are committed: an error from here on leaves them unsure, never untouched.
+            let number = if late { renumber(core, number, nonce).await.map_err(unsure)? } else { number };
             answers[*place] = Some(Claimed::Won { fence: fence_of(number, nonce), now });
         }
     }
@@ -103,6 +104,13 @@ async fn attempt(core: &Core, wishes: &[&Wish]) -> Result<Vec<Option<Claimed>>, 
         }
     }
     Ok(answers)
+}
+
+fn unsure(trouble: Trouble) -> Trouble {
+    match trouble {
+        Trouble::NotSent(error) | Trouble::Refused(error) => Trouble::Unsure(error.to_string()),
+        Trouble::Unsure(why) => Trouble::Unsure(why),
+    }
 }
 
 /// The numbers that were given, by hash, and whether each came late.

@@ -11,7 +11,6 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, Transaction};
 
 use super::clock::{Jump, Seen, ServerClock};
-use crate::admin::PoolUse;
 use crate::claims::StoreError;
 use crate::clock::boot_time;
 
@@ -78,13 +77,6 @@ impl Link {
     /// Transactions begun so far; a statement by itself is one.
     pub(super) fn transactions(&self) -> u64 {
         self.transactions.load(Ordering::Relaxed)
-    }
-
-    /// How busy the connections for requests are.
-    pub(super) fn pool_use(&self) -> PoolUse {
-        let status = self.pool.status();
-        let idle = status.available;
-        PoolUse { idle, used: status.size.saturating_sub(idle), waiting: status.waiting }
     }
 
     /// The latest time seen.

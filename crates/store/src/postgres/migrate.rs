@@ -28,6 +28,12 @@ const MIGRATIONS: &[Migration] = &[
         sql: include_str!("migrations/0005_operating.sql"),
         works_for: 3,
     },
+    Migration {
+        number: 6,
+        name: "settle_in_time",
+        sql: include_str!("migrations/0006_settle.sql"),
+        works_for: 5,
+    },
 ];
 
 /// The lock under which migrations are applied: "semel" in ASCII.

@@ -77,17 +77,17 @@ const ROTATED: &str = "SELECT FROM semel.record WHERE rotation = $1::bytea AND h
 
 const RESOLVE: &str = "
 WITH gone AS (
-    DELETE FROM semel.record WHERE fence = $1::bigint AND $10::boolean
+    DELETE FROM semel.record WHERE fence = $1::bigint AND $9::boolean
 ), moved AS (
     UPDATE semel.record SET fence = nextval('semel.fence'), state = $2::smallint, status = $3::integer,
         headers = $4::bytea, body = $5::bytea, outcome_unknown = $6::boolean, settled_at = $7::bigint,
-        expires_at = CASE WHEN $9::boolean THEN created_at ELSE $7::bigint END + $8::bigint
-    WHERE fence = $1::bigint AND NOT $10::boolean
+        expires_at = $7::bigint + $8::bigint
+    WHERE fence = $1::bigint AND NOT $9::boolean
 ), unleased AS (
     DELETE FROM semel.lease WHERE fence = $1::bigint
 )
 INSERT INTO semel.audit (at, action, actor, fence, reason, count, hash)
-VALUES ($7::bigint, $14::text, $11::text, $12::text, $13::text, 1, $15::bytea)";
+VALUES ($7::bigint, $13::text, $10::text, $11::text, $12::text, 1, $14::bytea)";
 
 const REMOVE: &str = "DELETE FROM semel.record WHERE fence = $1::bigint";
 
@@ -264,7 +264,6 @@ pub(super) async fn resolve(
             &write.outcome_unknown(),
             &now.millis(),
             &write.keep_ms,
-            &write.from_created,
             &write.removes,
             &by,
             &fence.to_string(),

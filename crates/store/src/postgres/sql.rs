@@ -52,7 +52,25 @@ macro_rules! timed {
     ($($text:expr),+ $(,)?) => { concat!("WITH ", $crate::postgres::sql::clock!(), $($text),+) };
 }
 
-pub(super) use {clock, entry, server_ms, timed};
+/// Records where a condition holds, the oldest first; at most $4.
+macro_rules! found {
+    ($condition:literal) => {
+        $crate::postgres::sql::timed!(
+            "\nSELECT t.now, t.wall, t.revision, found.* FROM t LEFT JOIN (
+    SELECT ",
+            $crate::postgres::sql::entry!(),
+            "
+    FROM semel.record r LEFT JOIN semel.lease l ON l.fence = r.fence
+    WHERE ",
+            $condition,
+            "
+    ORDER BY r.fence LIMIT $4::bigint
+) found ON true"
+        )
+    };
+}
+
+pub(super) use {clock, entry, found, server_ms, timed};
 
 /// The store's time, nothing else.
 pub const TIME: &str = timed!("\nSELECT now, wall, revision FROM t");
@@ -140,7 +158,8 @@ macro_rules! settle {
     UPDATE semel.record r SET state = m.state, status = m.status, headers = m.headers, body = m.body,
         outcome_unknown = m.outcome_unknown,
         settled_at = CASE m.state WHEN 5 THEN NULL ELSE t.now END,
-        expires_at = CASE WHEN m.from_created THEN r.created_at ELSE t.now END + m.keep_ms
+        expires_at = CASE WHEN m.from_created AND r.state = 1 AND r.created_at + m.keep_ms > t.now
+            THEN r.created_at ELSE t.now END + m.keep_ms
     FROM mine m, t WHERE r.fence = m.fence AND r.state IN (1, 5) AND NOT m.remove
     RETURNING r.fence
 ), removed AS (
@@ -173,7 +192,8 @@ WITH t AS MATERIALIZED (
 UPDATE semel.record r SET state = $4::smallint, status = $5::integer, headers = $6::bytea, body = $7::bytea,
     outcome_unknown = $8::boolean,
     settled_at = CASE $4::smallint WHEN 5 THEN NULL ELSE t.now END,
-    expires_at = CASE WHEN $10::boolean THEN r.created_at ELSE t.now END + $9::bigint
+    expires_at = CASE WHEN $10::boolean AND r.state = 1 AND r.created_at + $9::bigint > t.now
+        THEN r.created_at ELSE t.now END + $9::bigint
 FROM t
 WHERE r.fence = $1::bigint AND r.nonce = $2::bigint AND r.hash = $3::bytea AND r.state IN (1, 5)
     AND t.synchronous IS NOT NULL
@@ -234,10 +254,10 @@ pub const SWEEP_LAPSED: &str = timed!(
     LIMIT $4::bigint FOR UPDATE OF r, l SKIP LOCKED
 ), marked AS (
     UPDATE semel.record r SET state = 5 FROM lapsed
-    WHERE r.fence = lapsed.fence AND r.state = 1 AND lapsed.guarantee <> 1 RETURNING r.hash
+    WHERE r.fence = lapsed.fence AND r.state = 1 AND lapsed.guarantee = 2 RETURNING r.hash
 ), freed AS (
     DELETE FROM semel.record r USING lapsed
-    WHERE r.fence = lapsed.fence AND r.state = 1 AND lapsed.guarantee = 1 RETURNING r.hash
+    WHERE r.fence = lapsed.fence AND r.state = 1 AND lapsed.guarantee <> 2 RETURNING r.hash
 ), unleased AS (
     DELETE FROM semel.lease l USING lapsed WHERE l.fence = lapsed.fence
 ), touched AS (
@@ -254,9 +274,9 @@ pub const SWEEP_LEASES: &str = timed!(
         WHERE l.lease_until <= (SELECT now FROM t)
             AND NOT EXISTS (SELECT FROM semel.record r WHERE r.fence = l.fence AND r.state = 1)
         LIMIT $4::bigint FOR UPDATE OF l SKIP LOCKED
-    )
+    ) RETURNING fence
 )
-SELECT now, wall, revision FROM t"
+SELECT t.now, t.wall, t.revision, (SELECT count(*) FROM gone) AS gone FROM t"
 );
 
 /// Entries by fence number.
@@ -288,18 +308,27 @@ pub const LIST_OPEN: &str = list!("AND r.state IN (1, 5)");
 /// Those of one principal ($9).
 pub const LIST_OF_PRINCIPAL: &str = list!("AND r.principal = $9::text");
 
-/// Erases finished records of a principal ($4), at most $5, and says so in the audit trail, in the name of $6.
+/// Erases finished records of a principal ($4) of a tenant ($7, or of none), at most $5, and says so in the audit trail, in the name of $6.
 pub const FORGET: &str = timed!(
     ", gone AS (
     DELETE FROM semel.record WHERE fence IN (
-        SELECT r.fence FROM semel.record r WHERE r.principal = $4::text AND r.state IN (2, 3, 4, 6)
+        SELECT r.fence FROM semel.record r
+        WHERE r.principal = $4::text AND r.tenant IS NOT DISTINCT FROM $7::text AND r.state IN (2, 3, 4, 6)
         ORDER BY r.fence LIMIT $5::bigint FOR UPDATE OF r
     ) RETURNING hash
 ), counts AS (
-    DELETE FROM semel.stale WHERE principal = $4::text
+    DELETE FROM semel.stale WHERE principal = $4::text AND tenant = coalesce($7::text, '')
 ), audited AS (
     INSERT INTO semel.audit (at, action, actor, reason, count)
     SELECT t.now, 'forget', $6::text, 'erasure of a principal', (SELECT count(*) FROM gone) FROM t
 )
 SELECT t.now, t.wall, t.revision, gone.hash FROM t LEFT JOIN gone ON true"
+);
+
+/// The record with this number ($5), also where a resolution gave it another.
+pub const FIND: &str = found!(
+    "r.fence = $5::bigint OR r.hash = (
+        SELECT a.hash FROM semel.audit a
+        WHERE a.fence IS NOT NULL AND split_part(a.fence, '-', 1) = ($5::bigint)::text AND a.hash IS NOT NULL
+        ORDER BY a.number DESC LIMIT 1)"
 );

@@ -209,8 +209,13 @@ pub(super) fn stale(
 }
 
 /// Forgets the counts of a principal.
-pub(super) fn forget_stale(connection: &Connection, principal: &str) -> rusqlite::Result<()> {
-    connection.execute("DELETE FROM semel_stale WHERE principal = ?1", [principal]).map(drop)
+pub(super) fn forget_stale(
+    connection: &Connection,
+    tenant: Option<&str>,
+    principal: &str,
+) -> rusqlite::Result<()> {
+    let sql = "DELETE FROM semel_stale WHERE principal = ?1 AND tenant = ?2";
+    connection.execute(sql, (principal, tenant.unwrap_or(""))).map(drop)
 }
 
 /// Every restore.

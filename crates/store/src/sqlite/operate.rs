@@ -130,8 +130,8 @@ pub(super) fn write(
     let now = turn.now();
     let state = settlement.state();
     let record = &mut kept.entry.record;
+    record.expires_at = expiry(record, state, lifetime, now);
     record.state = state;
-    record.expires_at = expiry(state, lifetime, record.created_at, now);
     kept.entry.settled_at = (state != State::Unknown).then_some(now);
     kept.entry.answer = answer_of(settlement);
     turn.put(kept)
@@ -224,7 +224,7 @@ pub(super) fn seal(
         payload_hash: None,
         lease_until: now,
         created_at: now,
-        expires_at: expiry(State::Sealed, lifetime, now, now),
+        expires_at: Some(now.plus(lifetime.record())),
     };
     let (settled_at, late_until) = (Some(now), now);
     let entry = Entry { id: id.clone(), record, about: about.clone(), answer: None, settled_at, late_until };
@@ -243,11 +243,11 @@ pub(super) fn sweep(
     let mut swept = Swept::default();
     for mut kept in turn.lapsed(now, lapsed_max) {
         match kept.entry.record.guarantee {
-            Guarantee::Atomic => {
+            Guarantee::Atomic | Guarantee::None => {
                 turn.let_go(kept.hash);
                 swept.released += 1;
             }
-            Guarantee::Fenced | Guarantee::None => {
+            Guarantee::Fenced => {
                 kept.entry.record.state = State::Unknown;
                 turn.put(kept)?;
                 swept.unknown += 1;
@@ -263,9 +263,15 @@ pub(super) fn sweep(
 }
 
 /// Erases at most `limit` finished records of a principal, and leaves an audit row that does not name it.
-pub(super) fn forget(turn: &mut Turn<'_>, principal: &str, by: &str, limit: u32) -> Result<u64, Fault> {
-    let gone = table::forget(turn.connection(), principal, limit)?;
-    ledger::forget_stale(turn.connection(), principal)?;
+pub(super) fn forget(
+    turn: &mut Turn<'_>,
+    tenant: Option<&str>,
+    principal: &str,
+    by: &str,
+    limit: u32,
+) -> Result<u64, Fault> {
+    let gone = table::forget(turn.connection(), tenant, principal, limit)?;
+    ledger::forget_stale(turn.connection(), tenant, principal)?;
     let count = gone.len() as u64;
     let row = Audited {
         number: 0,

@@ -81,7 +81,9 @@ fn reconcile(connection: &Connection, before: &Live) -> rusqlite::Result<Live> {
     for kept in before.all() {
         match kept.entry.record.guarantee {
             // A reservation stands unless its settlement was committed.
-            Guarantee::Atomic if !table::is_written(connection, kept.entry.record.fence)? => {
+            Guarantee::Atomic | Guarantee::None
+                if !table::is_written(connection, kept.entry.record.fence)? =>
+            {
                 after.apply((kept.hash, Some(kept.clone())));
             }
             Guarantee::Atomic | Guarantee::Fenced | Guarantee::None => {}

@@ -142,13 +142,15 @@ impl ClaimStore for SqliteStore {
         })
     }
 
-    fn forget<'a>(&'a self, principal: &'a str, by: &'a str) -> Reply<'a, u64> {
+    fn forget<'a>(&'a self, tenant: Option<&'a str>, principal: &'a str, by: &'a str) -> Reply<'a, u64> {
         Box::pin(async move {
             let mut total = 0;
             loop {
-                let (principal, by) = (principal.to_owned(), by.to_owned());
-                let forget =
-                    move |turn: &mut Turn<'_>| operate::forget(turn, &principal, &by, REMOVED_AT_ONCE_MAX);
+                let (tenant, principal) = (tenant.map(str::to_owned), principal.to_owned());
+                let by = by.to_owned();
+                let forget = move |turn: &mut Turn<'_>| {
+                    operate::forget(turn, tenant.as_deref(), &principal, &by, REMOVED_AT_ONCE_MAX)
+                };
                 let forgotten = self.submit(0, forget).await?;
                 total += forgotten;
                 if forgotten < u64::from(REMOVED_AT_ONCE_MAX) {

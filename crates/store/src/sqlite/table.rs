@@ -54,7 +54,7 @@ const SWEEP: &str = "DELETE FROM semel_record WHERE fence IN (SELECT fence FROM 
      WHERE expires_at <= ?1 ORDER BY expires_at LIMIT ?2) RETURNING hash";
 
 const FORGET: &str = "DELETE FROM semel_record WHERE fence IN (SELECT fence FROM semel_record \
-     WHERE principal = ?1 ORDER BY fence LIMIT ?2) RETURNING hash";
+     WHERE principal = ?1 AND tenant IS ?3 ORDER BY fence LIMIT ?2) RETURNING hash";
 
 macro_rules! list {
     ($by_principal:literal) => {
@@ -174,8 +174,16 @@ pub(super) fn sweep(connection: &Connection, by: Timestamp, limit: u32) -> rusql
 }
 
 /// Removes records of a principal, and says which.
-pub(super) fn forget(connection: &Connection, principal: &str, limit: u32) -> rusqlite::Result<Vec<Hash>> {
-    connection.prepare_cached(FORGET)?.query_map(params![principal, limit], |row| row.get(0))?.collect()
+pub(super) fn forget(
+    connection: &Connection,
+    tenant: Option<&str>,
+    principal: &str,
+    limit: u32,
+) -> rusqlite::Result<Vec<Hash>> {
+    connection
+        .prepare_cached(FORGET)?
+        .query_map(params![principal, limit, tenant], |row| row.get(0))?
+        .collect()
 }
 
 /// Lists unknown outcomes and records by fence number.
@@ -227,17 +235,20 @@ pub(super) fn audited(connection: &Connection, limit: u32) -> rusqlite::Result<V
 
 /// A number that outlives the process.
 pub(super) fn meta(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
-    let found = connection
-        .query_row("SELECT value FROM semel_meta WHERE name = ?1", [name], |row| row.get(0))
-        .optional()?;
-    found.ok_or(rusqlite::Error::QueryReturnedNoRows)
+    meta_if_any(connection, name)?.ok_or(rusqlite::Error::QueryReturnedNoRows)
+}
+
+/// The same, where it may not have been written yet.
+pub(super) fn meta_if_any(connection: &Connection, name: &str) -> rusqlite::Result<Option<i64>> {
+    let sql = "SELECT value FROM semel_meta WHERE name = ?1";
+    connection.query_row(sql, [name], |row| row.get(0)).optional()
 }
 
 /// Writes a number that outlives the process.
 pub(super) fn set_meta(connection: &Connection, name: &str, value: i64) -> rusqlite::Result<()> {
-    let changed =
-        connection.execute("UPDATE semel_meta SET value = ?2 WHERE name = ?1", params![name, value])?;
-    if changed == 1 { Ok(()) } else { Err(rusqlite::Error::StatementChangedRows(changed)) }
+    let sql = "INSERT INTO semel_meta (name, value) VALUES (?1, ?2)
+        ON CONFLICT (name) DO UPDATE SET value = excluded.value";
+    connection.prepare_cached(sql)?.execute(params![name, value]).map(drop)
 }
 
 #[cfg(test)]

@@ -52,8 +52,8 @@ enum Home {
 fn home(record: &Record) -> Home {
     match record.state {
         State::Claimed => match record.guarantee {
-            Guarantee::Atomic => Home::Memory,
-            Guarantee::Fenced | Guarantee::None => Home::Claims,
+            Guarantee::Atomic | Guarantee::None => Home::Memory,
+            Guarantee::Fenced => Home::Claims,
         },
         State::Unknown => Home::Claims,
         State::Released if record.expires_at.is_none() => Home::Nowhere,

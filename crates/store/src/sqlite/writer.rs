@@ -22,7 +22,7 @@ use super::live::Staged;
 use super::member::Member;
 use super::queue::{BATCH_MEMBERS_MAX, Next};
 use super::recover;
-use super::table;
+use super::timekeeping;
 use super::turn::{Left, Turn};
 use crate::claims::StoreError;
 
@@ -30,8 +30,6 @@ use crate::claims::StoreError;
 const TIME_UNWRITTEN_MILLIS: i64 = 1000;
 /// How far it may run ahead before it is written down for its own sake.
 const TIME_UNWRITTEN_MAX: Duration = Duration::from_secs(60);
-/// The name under which the time is written down.
-pub(super) const HIGH_WATER: &str = "time_high_water";
 
 /// The writer's own state.
 pub(super) struct Writer {
@@ -238,7 +236,14 @@ impl Writer {
         if !is_due {
             return Ok(self.time_written);
         }
-        table::set_meta(connection, HIGH_WATER, now.millis())?;
+        let reading = self.hub.clock.read();
+        timekeeping::write(
+            connection,
+            &*self.hub.clock,
+            reading,
+            self.hub.time.now(reading),
+            self.hub.time.frozen(),
+        )?;
         Ok(now)
     }
 

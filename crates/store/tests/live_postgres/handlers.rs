@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use semel_contract::decide::Claim;
 use semel_contract::record::{Fence, State};
 use semel_store::postgres::{Fate, PostgresStore};
-use semel_store::{ClaimStore, Claimed, Id, Settlement, StoreError, Wish, Written};
+use semel_store::{AdminStore, ClaimStore, Claimed, Id, Settlement, StoreError, Wish, Written};
 use tokio_postgres::{Client, IsolationLevel};
 
 use crate::fixture::{LEASE, Postgres, answer, atomic, entry, id, lifetime, postgres, settled, wish, won};
@@ -240,7 +240,19 @@ async fn the_services_role_is_enough_and_cannot_change_the_audit_trail() {
     store.settle(&id, fence, settled("x"), &lifetime()).await.expect("it settles");
     store.sweep(10, Duration::ZERO).await.expect("it sweeps");
     store.seal(&crate::fixture::id("service"), &Default::default(), &lifetime()).await.expect("it seals");
-    store.forget("alice", "carol").await.expect("it forgets");
+    store.forget(None, "alice", "carol").await.expect("it forgets");
+    store.count_stale(None, "alice").await.expect("it counts");
+    store.log_sweep(Default::default(), Duration::ZERO).await.expect("it logs");
+    let undated = semel_contract::restore::Undated::Unknown;
+    let restored = store.restored(store.last_seen(), undated, "carol", "a test").await;
+    restored.expect("it keeps restores");
+    let found = store.find(&semel_store::admin::Sought::Key("none".to_owned()), 1).await;
+    assert_eq!(found.expect("it finds").len(), 0);
+    store.confirm_jump("carol", "a test").await.expect("it confirms the clock");
+    store
+        .trail(&semel_store::admin::Trail { limit: 1, ..Default::default() })
+        .await
+        .expect("it reads the trail");
     let client = crate::fixture::client(&url).await;
     for forbidden in ["UPDATE semel.audit SET actor = 'x'", "DELETE FROM semel.audit", "TRUNCATE semel.audit"]
     {

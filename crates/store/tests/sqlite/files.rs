@@ -187,7 +187,7 @@ async fn an_applications_own_file_may_carry_the_records() {
 #[tokio::test]
 async fn the_audit_trail_can_only_grow() {
     let sqlite = Sqlite::new();
-    assert_eq!(sqlite.store.forget("alice", "carol").await, Ok(0));
+    assert_eq!(sqlite.store.forget(None, "alice", "carol").await, Ok(0));
     let rows = sqlite.store.audit(10).expect("the store answers");
     assert_eq!((rows.len(), rows[0].actor.as_str()), (1, "carol"));
     let path = sqlite.path();
@@ -223,4 +223,26 @@ async fn a_restore_outlives_its_process() {
     let restores = vec![told.expect("the store answers")];
     let sqlite = sqlite.reopened();
     assert_eq!(sqlite.store.restores().await, Ok(restores));
+}
+
+#[tokio::test]
+async fn a_restart_does_not_confirm_a_jump_of_the_clock() {
+    let sqlite = Sqlite::new();
+    let path = sqlite.path();
+    let Sqlite { clock, store, directory } = sqlite;
+    let id = id("order");
+    let fence = won(&store, &id, Guarantee::Fenced).await;
+    assert_eq!(settle(&store, &id, fence, settled("x")).await, Written::Done);
+    clock.set_wall_off(30 * 86_400_000);
+    assert_eq!(standing(&store, &id).await, Standing::Settled);
+    drop(store);
+    clock.advance(Duration::from_secs(3600));
+    let store = Arc::new(SqliteStore::open(&path, Arc::clone(&clock) as _).expect("the file again"));
+    assert_eq!(standing(&store, &id).await, Standing::Settled, "a restart is nobody's word");
+    assert!(store.clock_frozen().is_some());
+    let (_, now) = store.look_up(&id).await.expect("the store answers");
+    assert_eq!(now.millis(), 1_800_000_000_000 + 3_600_000, "an hour has passed, as the ticks say");
+    store.confirm_clock();
+    assert_eq!(standing(&store, &id).await, Standing::Expired);
+    drop(directory);
 }

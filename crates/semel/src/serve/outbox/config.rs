@@ -9,6 +9,7 @@ use semel_contract::json::Pointer;
 use semel_contract::profile::presets;
 use semel_contract::time::parse_duration;
 use semel_delivery::credentials::{Place, Rule, Wallet};
+use semel_delivery::http1::Http1;
 use semel_delivery::url::Target;
 use semel_delivery::{HeadPolicy, Settings};
 use serde::Deserialize;
@@ -34,6 +35,7 @@ pub(crate) struct File {
     max_bytes: Option<u64>,
     max_body: Option<usize>,
     keep: Option<String>,
+    ca: Option<PathBuf>,
     allow_hosts: Vec<String>,
     ids: BTreeMap<String, String>,
     credential: Vec<CredentialRule>,
@@ -92,10 +94,14 @@ pub(crate) fn store_path(store: &str) -> Result<PathBuf, String> {
 impl Config {
     /// The file's settings under the flags'.
     pub(crate) fn load(args: &Args) -> Result<Self, Stop> {
+        Self::of(args, read(args.config.as_deref())?)
+    }
+
+    /// These settings under the flags'.
+    pub(crate) fn of(args: &Args, file: File) -> Result<Self, Stop> {
         let usage =
             |flag: &'static str| move |error: String| Stop::new(Exit::Usage, format!("{flag}: {error}"));
         let bad = |error: String| Stop::new(Exit::Config, error);
-        let file = read(args.config.as_deref())?;
         let store =
             args.store.clone().or(file.store.clone()).unwrap_or_else(|| "sqlite:outbox.db".to_owned());
         let store = store_path(&store).map_err(usage("--store"))?;
@@ -137,9 +143,9 @@ fn listen(text: &str) -> Result<Listen, String> {
         Some(path) => Ok(Listen::Unix(PathBuf::from(path))),
         None => {
             let text = text.strip_prefix("tcp:").or_else(|| text.strip_prefix("http://")).unwrap_or(text);
-            text.parse()
-                .map(Listen::Tcp)
-                .map_err(|_| format!("{text:?} is neither unix:PATH nor ADDRESS:PORT"))
+            let found =
+                std::net::ToSocketAddrs::to_socket_addrs(text).ok().and_then(|mut found| found.next());
+            found.map(Listen::Tcp).ok_or_else(|| format!("{text:?} is neither unix:PATH nor ADDRESS:PORT"))
         }
     }
 }
@@ -165,6 +171,7 @@ fn settings(args: &Args, file: &File) -> Result<Settings, String> {
     }
     if let Some(age) = args.max_age.as_deref().or(file.max_age.as_deref()) {
         settings.profile.schedule.max_age = Some(duration("max_age", age)?);
+        settings.max_age_is_chosen = true;
     }
     settings.unsafe_max_age = args.unsafe_max_age || file.unsafe_max_age.unwrap_or(false);
     if let Some(url) = args.upstream.as_deref().or(file.upstream.as_deref()) {
@@ -185,6 +192,9 @@ fn settings(args: &Args, file: &File) -> Result<Settings, String> {
         args.max_body.or(file.max_body).unwrap_or(settings.payload_bytes_max).min(64 << 20);
     if let Some(keep) = args.keep.as_deref().or(file.keep.as_deref()) {
         settings.keep = duration("keep", keep)?;
+    }
+    if let Some(path) = args.ca.as_ref().or(file.ca.as_ref()) {
+        settings.transport = Arc::new(Http1::trusting_file(path).map_err(|error| format!("ca: {error}"))?);
     }
     for (name, pointer) in &file.ids {
         let pointer = Pointer::parse(pointer).map_err(|error| format!("ids.{name}: {error}"))?;

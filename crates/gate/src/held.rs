@@ -1,0 +1,285 @@
+//! A claim that is held: what the end of its attempt writes, and what is answered then. An answer goes out once what it
+//! rests on is durable.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum_core::body::Body;
+use bytes::Bytes;
+use http::{HeaderValue, Response};
+use semel_contract::decide::Claim;
+use semel_contract::outcome::{Disposition, Ending, Told, dispose};
+use semel_contract::planted::{self, Bug};
+use semel_contract::problem::{Kind, Problem};
+use semel_contract::record::{Fence, Guarantee, State};
+use semel_store::{Settlement, Written};
+use tokio::time::Instant;
+
+use crate::answer::{self, OUTCOME};
+use crate::attempt::{
+    BACKGROUND_SETTLEMENT_TRIES, Broken, Context, WRITE_PAUSE, WRITE_TRIES, without_effect,
+};
+use crate::capture::{Captured, capture};
+use crate::grant::Grant;
+use crate::keeper::Hold;
+use crate::measure;
+use crate::step::Step;
+
+/// A claim that is held, to be settled.
+pub(crate) struct Held<'a> {
+    fence: Fence,
+    job: &'a Arc<Context>,
+    how: Claim,
+    /// When the attempt must be over, its answer included.
+    pub(crate) until: Instant,
+}
+
+impl<'a> Held<'a> {
+    /// From now on the attempt has as long as its route says.
+    pub(crate) fn new(fence: Fence, job: &'a Arc<Context>, how: Claim) -> Self {
+        Self { fence, job, how, until: Instant::now() + job.route.runs_at_most() }
+    }
+
+    fn guarantee(&self) -> Guarantee {
+        self.job.route.profile.guarantee
+    }
+
+    fn refused(&self, problem: &Problem) -> Response<Body> {
+        measure::refused(&self.job.route.name, problem.kind);
+        answer::refused(&self.job.route, problem, &self.job.request_id)
+    }
+
+    /// Nothing was sent.
+    pub(crate) async fn not_sent(&self, kind: Kind, why: &str) -> Response<Body> {
+        let response = self.refused(&Problem::new(kind, why).retry_after(Duration::from_secs(1)));
+        self.give_up(response).await
+    }
+
+    /// The key is somebody else's by now: nothing is left to settle.
+    fn superseded(&self) -> Response<Body> {
+        let problem = Problem::new(Kind::Superseded, "this attempt lost its claim while it ran");
+        self.refused(&problem.retry_after(Duration::from_secs(1)))
+    }
+
+    fn pending(&self) -> Response<Body> {
+        self.refused(&Problem::from(Kind::SettlementPending).retry_after(Duration::from_secs(1)))
+    }
+
+    /// The attempt broke off. Whether it took effect is known only where it was atomic.
+    pub(crate) async fn cut_off(&self, grant: &Grant, kind: Kind, why: &str) -> Response<Body> {
+        if let Some(kept) = self.settled_by_handler(grant).await {
+            return kept;
+        }
+        let response = self.refused(&Problem::new(kind, why));
+        match dispose(&self.job.route.profile, self.guarantee(), Ending::CutOff) {
+            Disposition::Unknown => self.unknown(response).await,
+            Disposition::Settle
+            | Disposition::SettleUnknown
+            | Disposition::Release
+            | Disposition::NotSettled => self.give_up(response).await,
+        }
+    }
+
+    /// Nobody knows whether it took effect; the answer says so.
+    async fn unknown(&self, mut response: Response<Body>) -> Response<Body> {
+        measure::unknown(&self.job.route.name);
+        self.settle(Settlement::Unknown).await;
+        response.headers_mut().insert(OUTCOME, HeaderValue::from_static("unknown"));
+        response
+    }
+
+    /// Where the handler settled by itself, its record's answer: by its grant, or by SQL in a process of its own.
+    async fn settled_by_handler(&self, grant: &Grant) -> Option<Response<Body>> {
+        if let Some(kept) = grant.settled() {
+            return Some(answer::restored(&kept));
+        }
+        match self.guarantee() {
+            // What is not seen here was not committed yet, or could not be asked for: the write that follows waits for
+            // it, and tells.
+            Guarantee::Atomic => self.recorded().await.ok()?,
+            Guarantee::Fenced | Guarantee::None => None,
+        }
+    }
+
+    /// The answer that stands in the record of this attempt, if there is one.
+    async fn recorded(&self) -> Result<Option<Response<Body>>, Problem> {
+        let (entry, _) = self.job.look_up().await?;
+        let Some(entry) = entry.filter(|entry| entry.record.fence == self.fence) else { return Ok(None) };
+        Ok(match (entry.record.state, &entry.answer) {
+            (State::Settled, Some(answer)) => Some(answer::restored(answer)),
+            (State::Unkept, _) => Some(self.refused(&self.job.refusal(Kind::AnswerNotKept, Some(&entry)))),
+            (State::Settled, None)
+            | (State::Claimed | State::Released | State::Unknown | State::Sealed, _) => None,
+        })
+    }
+
+    /// This attempt had no effect: the key is free again, unless an earlier attempt is unknown, which it then stays; or the
+    /// handler settled at the last moment, which counts.
+    async fn give_up(&self, response: Response<Body>) -> Response<Body> {
+        match without_effect(self.how) {
+            Settlement::Unknown => self.unknown(response).await,
+            settlement => self.settle_against_handler(settlement, response).await,
+        }
+    }
+
+    /// Writes; where the handler of an atomic route was faster, its record is the answer.
+    async fn settle_against_handler(
+        &self,
+        settlement: Settlement,
+        response: Response<Body>,
+    ) -> Response<Body> {
+        match self.settle(settlement).await {
+            Settled::Superseded if self.guarantee() == Guarantee::Atomic => match self.recorded().await {
+                Ok(recorded) => recorded.unwrap_or(response),
+                // It may have been carried out, and its record cannot be read now.
+                Err(_) => self.pending(),
+            },
+            Settled::Durable | Settled::Superseded | Settled::Pending => response,
+        }
+    }
+
+    pub(crate) fn keep_alive(&self) -> Hold {
+        self.job.shared.keeper.hold(&self.job.arrival.id, self.fence, &self.job.route)
+    }
+
+    /// The handler answered.
+    pub(crate) async fn answered(&self, response: Response<Body>, grant: &Grant) -> Response<Body> {
+        if let Some(kept) = self.settled_by_handler(grant).await {
+            return kept;
+        }
+        match response.extensions().get::<Broken>() {
+            Some(Broken::NotSent(why)) => return self.not_sent(Kind::UpstreamUnreachable, why).await,
+            Some(Broken::Reset(why)) => return self.cut_off(grant, Kind::UpstreamReset, why).await,
+            Some(Broken::TimedOut(why)) => return self.cut_off(grant, Kind::UpstreamTimeout, why).await,
+            Some(Broken::Superseded) => return self.superseded(),
+            None => {}
+        }
+        let told = response.headers().get(OUTCOME).and_then(|value| Told::parse(value.as_bytes()));
+        let ending = Ending::Answered { status: response.status().as_u16(), told };
+        match dispose(&self.job.route.profile, self.guarantee(), ending) {
+            Disposition::Settle => self.keep(response, false, grant).await,
+            Disposition::SettleUnknown => self.keep(response, true, grant).await,
+            // An upstream that knows the key says so of all its attempts.
+            Disposition::Release if told == Some(Told::NotApplied) => {
+                self.settle_against_handler(Settlement::Release, response).await
+            }
+            Disposition::Release => self.give_up(response).await,
+            Disposition::Unknown => self.unknown(response).await,
+            Disposition::NotSettled => self.not_settled().await,
+        }
+    }
+
+    async fn not_settled(&self) -> Response<Body> {
+        tracing::error!(route = self.job.route.name, "an atomic handler answered without settling its grant");
+        if cfg!(feature = "testing") {
+            panic!("an atomic handler must settle with its grant");
+        }
+        let why = "the handler answered but did not settle with its grant";
+        let refused = self.refused(&Problem::new(Kind::NotSettled, why));
+        self.settle_against_handler(Settlement::Unknown, refused).await
+    }
+
+    /// Keeps an answer, or a tombstone where it is too large or a stream. Either is durable before its first byte passes.
+    async fn keep(&self, response: Response<Body>, outcome_unknown: bool, grant: &Grant) -> Response<Body> {
+        let (mut parts, body) = response.into_parts();
+        if outcome_unknown {
+            parts.headers.insert(OUTCOME, HeaderValue::from_static("unknown"));
+        }
+        let capturing = capture(&parts.headers, body, self.job.route.profile.stored.max_response_bytes);
+        let captured = match self.job.route.deadline {
+            Some(_) => tokio::time::timeout_at(self.until, capturing).await,
+            None => Ok(capturing.await),
+        };
+        match captured {
+            Ok(Captured::Whole(bytes)) => {
+                Step::Captured.taken();
+                let kept = answer::kept(&parts, bytes.clone(), outcome_unknown);
+                self.answer_once(Settlement::Settle(kept), Response::from_parts(parts, Body::from(bytes)))
+                    .await
+            }
+            Ok(Captured::Passing(body)) if planted::is(Bug::LargeAnswerForgotten) => {
+                self.settle(Settlement::Release).await;
+                Response::from_parts(parts, body)
+            }
+            Ok(Captured::Passing(body)) => {
+                let tombstone = answer::kept(&parts, Bytes::new(), outcome_unknown);
+                self.answer_once(Settlement::Unkept(tombstone), Response::from_parts(parts, body)).await
+            }
+            Ok(Captured::Broken(error)) => {
+                tracing::warn!(%error, "an answer broke off");
+                self.cut_off(grant, Kind::UpstreamReset, "the answer broke off").await
+            }
+            Err(_) => self.cut_off(grant, Kind::HandlerTimeout, "the answer did not end in time").await,
+        }
+    }
+
+    /// Answers, once the settlement is durable.
+    pub(crate) async fn answer_once(
+        &self,
+        settlement: Settlement,
+        response: Response<Body>,
+    ) -> Response<Body> {
+        if planted::is(Bug::AnswerBeforeSettle) {
+            self.settle_in_background(settlement, WRITE_PAUSE);
+            return response;
+        }
+        match self.settle(settlement).await {
+            Settled::Durable => response,
+            Settled::Superseded => self.superseded(),
+            Settled::Pending => self.pending(),
+        }
+    }
+
+    /// Settles. A store that does not answer is asked again in the background: what happened is not forgotten.
+    pub(crate) async fn settle(&self, settlement: Settlement) -> Settled {
+        let mut pause = WRITE_PAUSE;
+        for _ in 0..WRITE_TRIES {
+            let (store, lifetime) = (&self.job.shared.store, &self.job.route.profile.lifetime);
+            let settling = store.settle(&self.job.arrival.id, self.fence, settlement.clone(), lifetime);
+            match measure::store("settle", settling).await {
+                Ok(Written::Done) => {
+                    Step::Settled.taken();
+                    return Settled::Durable;
+                }
+                Ok(Written::Superseded) => return Settled::Superseded,
+                Err(error) => tracing::warn!(%error, "failed to settle"),
+            }
+            tokio::time::sleep(pause).await;
+            pause *= 2;
+        }
+        self.settle_in_background(settlement, pause);
+        Settled::Pending
+    }
+
+    fn settle_in_background(&self, settlement: Settlement, mut pause: Duration) {
+        let (context, fence, kept_alive) = (Arc::clone(self.job), self.fence, self.keep_alive());
+        tokio::spawn(async move {
+            let _kept_alive = kept_alive;
+            let Context { shared, route, arrival, .. } = &*context;
+            for _ in 0..BACKGROUND_SETTLEMENT_TRIES {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(Duration::from_secs(30));
+                if shared
+                    .store
+                    .settle(&arrival.id, fence, settlement.clone(), &route.profile.lifetime)
+                    .await
+                    .is_ok()
+                {
+                    return;
+                }
+            }
+            tracing::error!(
+                route = route.name,
+                "gave up settling; the outcome stays unknown until somebody resolves it"
+            );
+        });
+    }
+}
+
+/// What became of a settlement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Settled {
+    Durable,
+    Superseded,
+    Pending,
+}

@@ -1,0 +1,108 @@
+//! A gate that runs, and everything about it that is swapped together when its settings are read anew.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use axum::Router;
+use axum::extract::Request;
+use axum::response::Response;
+use semel_gateway::Gateway;
+use semel_store::clock::SystemClock;
+use tokio::task::JoinHandle;
+use tower::Service;
+
+use super::admin::{self, Admin, admin_router};
+use super::gate::Args;
+use super::plan;
+use crate::config::Config;
+use crate::exit::{Exit, Stop};
+use crate::store::Opened;
+
+/// A gate that runs.
+pub(crate) struct Running {
+    pub(crate) args: Args,
+    /// The settings in force.
+    pub(crate) config: Config,
+    pub(crate) store: Opened,
+    pub(crate) gateway: Gateway,
+    pub(crate) admin: Admin,
+    /// Where operators reach it.
+    pub(crate) reached_at: SocketAddr,
+    pub(crate) operators: Swappable,
+    pub(crate) sweeper: JoinHandle<()>,
+}
+
+impl Running {
+    /// Reads everything anew and puts it in force at once, or changes nothing.
+    pub(crate) fn reload(&mut self) -> Result<(), Stop> {
+        let bad = |message: String| Stop::new(Exit::Config, message);
+        let next = self.args.settings()?;
+        if let Some(name) = fixed(&self.config, &next) {
+            return Err(bad(format!("{name} cannot change while the gate runs: start it anew")));
+        }
+        let access = admin::access(&next, self.reached_at)?;
+        let plan = plan::plan(&next, self.args.require_key, &self.store)?;
+        self.gateway.swap(plan).map_err(bad)?;
+        // Nothing below can fail.
+        self.admin.access = access;
+        self.operators.swap(admin_router(&self.admin, &next));
+        std::mem::replace(&mut self.sweeper, sweeper(&next, &self.store)).abort();
+        for warning in next.warnings() {
+            tracing::warn!("{warning}");
+        }
+        self.config = next;
+        Ok(())
+    }
+}
+
+/// A setting that differs and cannot change while the gate runs.
+fn fixed(before: &Config, next: &Config) -> Option<&'static str> {
+    let (one, two) = (&before.gate, &next.gate);
+    let settings = [
+        ("store", before.store != next.store),
+        ("gate.listen", one.listen != two.listen),
+        ("gate.admin", one.admin != two.admin),
+        ("gate.at_rest", one.at_rest != two.at_rest),
+        ("gate.postgres", one.postgres != two.postgres),
+        ("gate.limits.connections", one.limits.connections_max != two.limits.connections_max),
+    ];
+    settings.iter().find(|(_, has_changed)| *has_changed).map(|(name, _)| *name)
+}
+
+/// Removes what has expired, as the settings say.
+pub(crate) fn sweeper(config: &Config, store: &Opened) -> JoinHandle<()> {
+    let profiles = std::iter::once(&config.defaults).chain(config.routes.iter().map(|route| &route.profile));
+    let mut sweep = config.defaults.sweep;
+    sweep.when = config.gate.sweep.unwrap_or(sweep.when);
+    // One sweeper serves all routes: none of their records goes before its grace.
+    let grace = profiles.map(|profile| profile.lifetime.sweep_grace).max().unwrap_or_default();
+    semel_gate::sweep_for_ever(Arc::clone(&store.records), Arc::new(SystemClock), sweep, grace)
+}
+
+/// A router in whose place another can be put while it serves.
+#[derive(Clone)]
+pub(crate) struct Swappable(Arc<RwLock<Router>>);
+
+impl Swappable {
+    pub(crate) fn new(router: Router) -> Self {
+        Self(Arc::new(RwLock::new(router)))
+    }
+
+    /// Serves every request by the router that is in place when it comes.
+    pub(crate) fn router(&self) -> Router {
+        let current = Arc::clone(&self.0);
+        Router::new().fallback(move |request: Request| answer(Arc::clone(&current), request))
+    }
+
+    fn swap(&self, router: Router) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = router;
+    }
+}
+
+async fn answer(current: Arc<RwLock<Router>>, request: Request) -> Response {
+    let mut router = current.read().unwrap_or_else(PoisonError::into_inner).clone();
+    match router.call(request).await {
+        Ok(response) => response,
+        Err(never) => match never {},
+    }
+}

@@ -1,0 +1,155 @@
+//! Sweeping, forgetting, listing, and clocks that are wrong.
+
+use super::*;
+
+/// Live claims and unknown outcomes stay, whatever their age.
+pub async fn a_sweep_removes_only_what_is_finished_and_expired(fixture: &impl Fixture) {
+    let store = fixture.store();
+    let (done, unknown, fresh) = (id("alice"), id("alice"), id("alice"));
+    let fence = won(&*store, wish(&done)).await;
+    settle(&*store, &done, fence, settled("old")).await;
+    let fence = won(&*store, wish(&unknown)).await;
+    settle(&*store, &unknown, fence, Settlement::Unknown).await;
+    fixture.advance(past(lifetime().record())).await;
+    let fence = won(&*store, wish(&fresh)).await;
+    let sweep = async |grace| store.sweep(100_000, grace).await.expect("the store answers");
+    sweep(Duration::from_secs(60)).await;
+    assert_eq!(standing(&*store, &done).await, Standing::Expired, "it stays during the grace");
+    assert!(sweep(Duration::ZERO).await.removed >= 1);
+    assert_eq!(standing(&*store, &done).await, Standing::Absent);
+    assert_eq!(standing(&*store, &unknown).await, Standing::Unknown);
+    assert_eq!(standing(&*store, &fresh).await, Standing::Claimed);
+    assert_eq!(settle(&*store, &fresh, fence, settled("new")).await, Written::Done);
+}
+
+/// Never one huge delete.
+pub async fn a_sweep_is_bounded(fixture: &impl Fixture) {
+    let store = fixture.store();
+    for _ in 0..7 {
+        let id = id("alice");
+        let fence = won(&*store, wish(&id)).await;
+        settle(&*store, &id, fence, settled("old")).await;
+    }
+    fixture.advance(past(lifetime().record())).await;
+    assert_eq!(store.sweep(5, Duration::ZERO).await.expect("the store answers").removed, 5);
+}
+
+/// So that lists and metrics tell the truth, and nothing stands in the way for ever.
+pub async fn a_sweep_marks_lapsed_claims_and_frees_abandoned_ones(fixture: &impl Fixture) {
+    let store = fixture.store();
+    let (fenced, atomic) = (id("alice"), id("alice"));
+    let fence = won(&*store, wish(&fenced)).await;
+    let abandoned = won(&*store, Wish { guarantee: Guarantee::Atomic, ..wish(&atomic) }).await;
+    fixture.advance(past(LEASE)).await;
+    let swept = store.sweep(1000, Duration::ZERO).await.expect("the store answers");
+    assert!(swept.unknown >= 1 && swept.released >= 1, "{swept:?}");
+    let found = entry(&*store, &fenced).await;
+    assert_eq!((found.record.state, found.record.fence), (State::Unknown, fence));
+    assert_eq!(standing(&*store, &atomic).await, Standing::Absent);
+    assert_eq!(settle(&*store, &atomic, abandoned, settled("late")).await, Written::Superseded);
+}
+
+/// Erasure reaches what is finished; the rest once it is.
+pub async fn forgetting_a_principal_leaves_claims_and_others(fixture: &impl Fixture) {
+    let store = fixture.store();
+    let (hers, open, his) = (id("alice"), id("alice"), id("bob"));
+    let by = |id: &Id, principal: &str| Wish {
+        about: About { principal: principal.to_owned(), ..About::default() },
+        ..wish(id)
+    };
+    let alice = format!("alice-{}", nonce());
+    let fence = won(&*store, by(&hers, &alice)).await;
+    settle(&*store, &hers, fence, settled("x")).await;
+    won(&*store, by(&open, &alice)).await;
+    let fence = won(&*store, by(&his, "bob")).await;
+    settle(&*store, &his, fence, settled("x")).await;
+    let namesake = id("alice");
+    let acme = About { principal: alice.clone(), tenant: Some("acme".to_owned()), ..About::default() };
+    let fence = won(&*store, Wish { about: acme, ..wish(&namesake) }).await;
+    settle(&*store, &namesake, fence, settled("x")).await;
+    assert_eq!(store.forget(None, &alice, "carol").await.expect("the store answers"), 1);
+    assert_eq!(standing(&*store, &hers).await, Standing::Absent);
+    assert_eq!(standing(&*store, &open).await, Standing::Claimed);
+    assert_eq!(standing(&*store, &his).await, Standing::Settled);
+    assert_eq!(standing(&*store, &namesake).await, Standing::Settled, "another tenant's is another person");
+    assert_eq!(store.forget(Some("acme"), &alice, "carol").await, Ok(1));
+}
+
+/// By state, principal and endpoint; page by page.
+pub async fn lists_are_filtered_and_paged(fixture: &impl Fixture) {
+    let store = fixture.store();
+    let principal = format!("lister-{}", nonce());
+    let mut fences = Vec::new();
+    for at in 0..5 {
+        let id = id("alice");
+        let about = About {
+            endpoint: format!("endpoint-{}", at % 2),
+            principal: principal.clone(),
+            ..About::default()
+        };
+        let fence = won(&*store, Wish { about, ..wish(&id) }).await;
+        if at % 2 == 0 {
+            settle(&*store, &id, fence, settled("x")).await;
+        }
+        fences.push(fence);
+    }
+    let filter = Filter { principal: Some(principal), limit: 10, ..Filter::default() };
+    let list = async |filter: Filter| {
+        let found = store.list(&filter).await.expect("the store answers");
+        found.into_iter().map(|entry| entry.record.fence).collect::<Vec<_>>()
+    };
+    assert_eq!(list(filter.clone()).await, fences);
+    assert_eq!(
+        list(Filter { state: Some(State::Settled), ..filter.clone() }).await,
+        [fences[0], fences[2], fences[4]]
+    );
+    assert_eq!(list(Filter { state: Some(State::Claimed), ..filter.clone() }).await, [fences[1], fences[3]]);
+    assert_eq!(
+        list(Filter { endpoint: Some("endpoint-1".to_owned()), ..filter.clone() }).await,
+        [fences[1], fences[3]]
+    );
+    assert_eq!(list(Filter { limit: 2, ..filter.clone() }).await, fences[..2]);
+    assert_eq!(list(Filter { after: Some(fences[1].number), ..filter }).await, fences[2..]);
+}
+
+/// A claim stays held and a settled record stays settled.
+pub async fn a_clock_set_back_never_revives_or_repeats(fixture: &impl Fixture) {
+    let store = fixture.store();
+    let (held, done) = (id("alice"), id("alice"));
+    let fence = won(&*store, wish(&done)).await;
+    settle(&*store, &done, fence, settled("x")).await;
+    won(&*store, wish(&held)).await;
+    if !fixture.set_wall_off(-86_400_000 * 30).await {
+        return;
+    }
+    let (_, before) = store.look_up(&held).await.expect("the store answers");
+    assert_eq!(standing(&*store, &held).await, Standing::Claimed);
+    fixture.advance(past(LEASE)).await;
+    let (_, after) = store.look_up(&held).await.expect("the store answers");
+    assert!(after.millis_since(before) >= 30_000, "time goes on as it ticks");
+    assert_eq!(standing(&*store, &held).await, Standing::Unknown);
+    assert_eq!(standing(&*store, &done).await, Standing::Settled);
+}
+
+/// A wrong clock must not make a request run again.
+pub async fn a_clock_set_forward_never_expires_anything(fixture: &impl Fixture) {
+    let store = fixture.store();
+    let (held, done, expired) = (id("alice"), id("alice"), id("alice"));
+    let fence = won(&*store, wish(&expired)).await;
+    settle(&*store, &expired, fence, settled("x")).await;
+    fixture.advance(past(lifetime().record())).await;
+    let fence = won(&*store, wish(&done)).await;
+    settle(&*store, &done, fence, settled("x")).await;
+    won(&*store, wish(&held)).await;
+    if !fixture.set_wall_off(86_400_000 * 30).await {
+        return;
+    }
+    assert_eq!(standing(&*store, &done).await, Standing::Settled);
+    assert_eq!(standing(&*store, &held).await, Standing::Claimed);
+    assert_eq!(standing(&*store, &expired).await, Standing::Expired);
+    let swept = store.sweep(1000, Duration::ZERO).await.expect("the store answers");
+    assert_eq!(
+        swept.removed, 0,
+        "nothing is swept while nobody has confirmed the clock, not even what is expired"
+    );
+}

@@ -1,0 +1,143 @@
+//! What came of it: every promise counted, against the effects that the service itself has counted.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::clients::{End, Sent};
+use super::faults::Fault;
+use super::gates::Gates;
+use super::http;
+use super::upstream::Upstream;
+
+/// Effects of a run that proves something.
+const EFFECTS_MIN: u64 = 100;
+
+/// The counts.
+#[derive(Debug, Default)]
+pub(crate) struct Judged {
+    requests: u64,
+    sends: u64,
+    acknowledged: u64,
+    unknown: u64,
+    gave_up: u64,
+    effects: u64,
+    broken_off: u64,
+    /// Requests with more than one effect.
+    twice: Vec<String>,
+    /// Acknowledged requests without an effect.
+    lost: Vec<String>,
+    /// Acknowledged requests whose answer is another one when asked again.
+    changed: Vec<String>,
+}
+
+pub(crate) fn judge(sent: &[Sent], upstream: &Upstream, gates: &Gates) -> Judged {
+    let effects = upstream.effects();
+    let count = |sent: &Sent| effects.get(&sent.intent).copied().unwrap_or(0);
+    let mut judged = Judged {
+        requests: sent.len() as u64,
+        effects: effects.values().map(|count| u64::from(*count)).sum(),
+        broken_off: upstream.broken_off(),
+        ..Judged::default()
+    };
+    for one in sent {
+        judged.sends += u64::from(one.sends);
+        if count(one) > 1 {
+            judged.twice.push(format!("{} ({} times)", one.intent, count(one)));
+        }
+        match &one.end {
+            End::Acknowledged(answer) => {
+                judged.acknowledged += 1;
+                if count(one) == 0 {
+                    judged.lost.push(one.intent.clone());
+                }
+                let head = format!(
+                    "POST /chaos HTTP/1.1\r\nAuthorization: Bearer chaos\r\nIdempotency-Key: {}",
+                    one.key
+                );
+                let port = gates.ports()[judged.acknowledged as usize % gates.ports().len()];
+                let again = http::send(port, &head, &one.intent, Duration::from_secs(10));
+                let is_same = again
+                    .as_ref()
+                    .is_ok_and(|again| (again.status, &again.body) == (answer.status, &answer.body));
+                if !is_same {
+                    judged.changed.push(format!("{}: {again:?}", one.intent));
+                }
+            }
+            End::Unknown => judged.unknown += 1,
+            End::GaveUp => judged.gave_up += 1,
+        }
+    }
+    judged
+}
+
+impl Judged {
+    /// The promise that does not hold, if there is one.
+    pub(crate) fn broken(&self) -> Option<String> {
+        let some = |what: &str, list: &[String]| {
+            list.first().map(|first| format!("{} requests {what}, the first {first}", list.len()))
+        };
+        some("took effect twice", &self.twice)
+            .or_else(|| some("were acknowledged and did not take effect", &self.lost))
+            .or_else(|| some("were answered otherwise when asked again", &self.changed))
+            .or_else(|| {
+                (self.gave_up > 0)
+                    .then(|| format!("{} requests were neither answered nor unknown", self.gave_up))
+            })
+            .or_else(|| {
+                (self.effects < EFFECTS_MIN)
+                    .then(|| format!("only {} effects: this proves nothing", self.effects))
+            })
+    }
+}
+
+/// The table that a run ends with.
+pub(crate) fn table(seed: u64, done: &[Fault], judged: &Judged) -> String {
+    let mut counts: BTreeMap<Fault, u32> = BTreeMap::new();
+    for fault in done {
+        *counts.entry(*fault).or_default() += 1;
+    }
+    let mut text = format!("chaos, seed {seed}\n\n  {:<52} {:>8}\n", "fault", "times");
+    for fault in Fault::ALL {
+        text.push_str(&format!("  {:<52} {:>8}\n", fault.name(), counts.get(&fault).copied().unwrap_or(0)));
+    }
+    text.push_str(&format!(
+        "  {:<52} {:>8}\n",
+        "an answer of the service broken off after the effect", judged.broken_off
+    ));
+    let rows = [
+        ("logical requests", judged.requests),
+        ("sends", judged.sends),
+        ("effects", judged.effects),
+        ("acknowledged", judged.acknowledged),
+        ("told that nobody knows", judged.unknown),
+        ("neither", judged.gave_up),
+        ("took effect twice", judged.twice.len() as u64),
+        ("acknowledged without an effect", judged.lost.len() as u64),
+        ("answered otherwise when asked again", judged.changed.len() as u64),
+    ];
+    text.push_str(&format!("\n  {:<52} {:>8}\n", "promise", "count"));
+    for (name, count) in rows {
+        text.push_str(&format!("  {name:<52} {count:>8}\n"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_broken_promise_is_named() {
+        let good = Judged { effects: 1000, ..Judged::default() };
+        assert_eq!(good.broken(), None);
+        for (judged, word) in [
+            (Judged { twice: vec!["a".to_owned()], ..Judged::default() }, "twice"),
+            (Judged { lost: vec!["a".to_owned()], ..Judged::default() }, "did not take effect"),
+            (Judged { changed: vec!["a".to_owned()], ..Judged::default() }, "otherwise"),
+            (Judged { gave_up: 1, ..Judged::default() }, "neither"),
+            (Judged::default(), "proves nothing"),
+        ] {
+            assert!(judged.broken().unwrap().contains(word), "{word}");
+        }
+    }
+}
