@@ -50,16 +50,25 @@ impl Api {
     }
 }
 
-fn refused(status: StatusCode, why: &str) -> Response {
-    (status, Json(json!({"message": why}))).into_response()
+/// Why a request is not answered as it wished.
+struct Refusal(StatusCode, String);
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        (self.0, Json(json!({"message": self.1}))).into_response()
+    }
 }
 
-fn away(error: &StoreError) -> Response {
-    refused(StatusCode::SERVICE_UNAVAILABLE, &error.to_string())
+fn refused(status: StatusCode, why: &str) -> Refusal {
+    Refusal(status, why.to_owned())
+}
+
+fn away(error: &StoreError) -> Refusal {
+    Refusal(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
 }
 
 /// Whoever stands before this program has verified the leader.
-fn leader(headers: &HeaderMap) -> Result<String, Response> {
+fn leader(headers: &HeaderMap) -> Result<String, Refusal> {
     let name = headers.get("x-leader").and_then(|name| name.to_str().ok()).filter(|name| !name.is_empty());
     name.map(str::to_owned).ok_or_else(|| refused(StatusCode::UNAUTHORIZED, "who are you?"))
 }
@@ -70,7 +79,7 @@ async fn submit(
     headers: HeaderMap,
     Json(scores): Json<Scores>,
 ) -> Response {
-    submitted(&api, section, &headers, scores).await.unwrap_or_else(|refusal| refusal)
+    submitted(&api, section, &headers, scores).await.into_response()
 }
 
 async fn submitted(
@@ -78,7 +87,7 @@ async fn submitted(
     section: String,
     headers: &HeaderMap,
     scores: Scores,
-) -> Result<Response, Response> {
+) -> Result<Response, Refusal> {
     let principal = leader(headers)?;
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let key = text("x-idempotency-key").filter(|key| !key.is_empty() && key.chars().count() <= 255);
@@ -137,14 +146,14 @@ async fn submitted(
 
 async fn patrols(State(api): State<Api>, Path(section): Path<String>, headers: HeaderMap) -> Response {
     if let Err(refusal) = leader(&headers) {
-        return refusal;
+        return refusal.into_response();
     }
     let Some(target) = api.engine.targets.get(TARGET) else {
-        return refused(StatusCode::NOT_FOUND, "no target");
+        return refused(StatusCode::NOT_FOUND, "no target").into_response();
     };
     let views = match api.engine.store.lanes(TARGET, Some(&section), target.reducer).await {
         Ok(views) => views,
-        Err(error) => return away(&error),
+        Err(error) => return away(&error).into_response(),
     };
     let patrol = |view: &semel_delivery::relay::store::look::LaneView| {
         json!({
@@ -161,13 +170,13 @@ async fn patrols(State(api): State<Api>, Path(section): Path<String>, headers: H
 async fn session(State(api): State<Api>, headers: HeaderMap) -> Response {
     let principal = match leader(&headers) {
         Ok(principal) => principal,
-        Err(refusal) => return refusal,
+        Err(refusal) => return refusal.into_response(),
     };
     match api.engine.store.pending(&principal, None, None).await {
         Ok(lanes) => {
             let pending: i64 = lanes.iter().map(|(_, count)| count).sum();
             Json(json!({"leader": principal, "pendingWrites": pending})).into_response()
         }
-        Err(error) => away(&error),
+        Err(error) => away(&error).into_response(),
     }
 }

@@ -188,6 +188,11 @@ impl RelayStore {
         self.db.now().await
     }
 
+    /// Whether the database must be opened anew. Until then every call fails.
+    pub fn is_broken(&self) -> bool {
+        self.db.is_broken()
+    }
+
     /// Takes back what a process held that is no more, where one process owns the database. Call it once, at start.
     ///
     /// After: every lane may be claimed at once, and what was under way is found by its intent.

@@ -37,6 +37,9 @@ use crate::config::Store;
 use crate::exit::{Exit, Stop};
 use crate::{logging, output_failed};
 
+/// How often the store is asked whether it can still be believed.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
 /// Run the relay: safe, merged, audited writes to a slow third-party API.
 #[derive(Debug, Clone, clap::Args)]
 #[command(
@@ -217,6 +220,11 @@ async fn serve(config: &Config, flags: &Flags<'_>) -> Result<Exit, Stop> {
         tokio::select! {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
+            () = tokio::time::sleep(LOOK_EVERY) => if opened.store.is_broken() {
+                // What is in memory is no evidence: the next start reads what is on disk.
+                let why = "a commit failed: the file must be opened anew, start the relay again";
+                return Err(Stop::new(Exit::Io, why));
+            },
             _ = hang_up.recv() => match Config::load(flags) {
                 Ok(_) => tracing::info!("the configuration is sound; start the relay anew to put it in force"),
                 Err(Stop { message, .. }) => tracing::error!("the configuration would be refused: {message}"),

@@ -127,6 +127,12 @@ pub trait Database: Send + Sync + 'static {
     /// Whether one process owns it, so that at its start nobody else holds anything.
     fn is_owned(&self) -> bool;
 
+    /// Whether it must be opened anew before anything of it can be believed: a commit failed in a way that may have left
+    /// memory and disk apart.
+    fn is_broken(&self) -> bool {
+        false
+    }
+
     /// Whether the clock is believed. While it is not, nothing expires.
     fn is_clock_believed(&self) -> bool {
         true

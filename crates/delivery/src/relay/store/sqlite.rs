@@ -333,6 +333,10 @@ impl Database for Sqlite {
         true
     }
 
+    fn is_broken(&self) -> bool {
+        self.is_broken.load(Ordering::SeqCst)
+    }
+
     fn is_clock_believed(&self) -> bool {
         self.time.frozen().is_none()
     }
