@@ -124,3 +124,63 @@ async fn the_audit_trail_cannot_be_emptied() {
     assert!(error.as_db_error().unwrap().message().contains("append-only"), "{error}");
     base.drop().await;
 }
+
+/// A transaction that stays open keeps old row versions alive. What is worked on must not get slower by that.
+#[tokio::test(flavor = "multi_thread")]
+async fn rates_do_not_degrade_while_another_transaction_stays_open() {
+    use semel_delivery::relay::reduce::Reducer;
+    use semel_delivery::relay::store::Intent;
+    let base = Base::create().await;
+    let store = base.store().await;
+    let other = client(&base.url).await;
+    other
+        .batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM semel_relay.relay_lane")
+        .await
+        .unwrap();
+    let round = async |at: usize| {
+        for lane in ["a", "b", "c", "d"] {
+            store.accept(&submission("alice", &format!("{at} {lane}"), &[(lane, 1)])).await.unwrap();
+            let id = store.find_lane("t", "g", lane).await.unwrap().unwrap().id;
+            let Claimed::Held(work) = store.claim(id, "me", 30_000, 100).await.unwrap() else {
+                panic!("it is free")
+            };
+            let intent = Intent {
+                principal: "alice".to_owned(),
+                lo: work.lane.watermark,
+                hi: work.entries.last().unwrap().seq,
+                before: Some(0),
+                after: Some(1),
+                version: None,
+                key: "k".to_owned(),
+                request: "{}".to_owned(),
+                tries: 1,
+                first: 0,
+                last: 0,
+                evidence: "[]".to_owned(),
+            };
+            store.freeze(&work.hold, &intent).await.unwrap();
+            store.applied(&work.hold, Reducer::Sum, 0, "answered").await.unwrap();
+        }
+    };
+    let mut took = Vec::new();
+    let start = std::time::Instant::now();
+    for at in 0.. {
+        let began = std::time::Instant::now();
+        round(at).await;
+        took.push(began.elapsed());
+        if start.elapsed() > std::time::Duration::from_secs(15) {
+            break;
+        }
+    }
+    let median = |part: &[std::time::Duration]| {
+        let mut part = part.to_vec();
+        part.sort();
+        part[part.len() / 2]
+    };
+    let quarter = took.len() / 4;
+    let (early, late) = (median(&took[..quarter]), median(&took[took.len() - quarter..]));
+    println!("{} rounds of 4 entries; early {early:?}, late {late:?}", took.len());
+    assert!(late < early * 2, "early {early:?}, late {late:?}");
+    drop(other);
+    base.drop().await;
+}

@@ -34,6 +34,18 @@ pub struct Worker {
     stopping: AtomicBool,
 }
 
+/// A lane that this process works on, until this is dropped.
+struct Taken {
+    worker: Arc<Worker>,
+    lane: i64,
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.worker.busy.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.lane);
+    }
+}
+
 impl Worker {
     /// A worker with so many lanes at a time.
     pub fn new(engine: Arc<Engine>, retention: Retention, parallel: usize) -> Arc<Self> {
@@ -94,15 +106,18 @@ impl Worker {
             if !self.busy.lock().unwrap_or_else(PoisonError::into_inner).insert(lane) {
                 continue;
             }
-            let worker = Arc::clone(self);
+            let taken = Taken { worker: Arc::clone(self), lane };
             tokio::spawn(async move {
-                if let Err(error) = worker.engine.sync_all(lane).await {
-                    tracing::error!(%error, lane, "a lane is left until its lease ends");
+                let synced = taken.worker.engine.sync_all(lane).await;
+                let worker = Arc::clone(&taken.worker);
+                drop((taken, permit));
+                match synced {
+                    // It stays due while another works on it: the next poll looks again.
+                    Ok(Synced::Busy) => {}
+                    // What came while the last turn ended must not wait for the poll.
+                    Ok(_) => worker.wake.notify_one(),
+                    Err(error) => tracing::error!(%error, lane, "a lane is left until its lease ends"),
                 }
-                worker.busy.lock().unwrap_or_else(PoisonError::into_inner).remove(&lane);
-                drop(permit);
-                // What came while the last turn ended must not wait for the poll.
-                worker.wake.notify_one();
             });
         }
         Ok(())

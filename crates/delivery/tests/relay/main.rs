@@ -3,4 +3,5 @@
 mod crashes;
 mod policies;
 mod stores;
+mod working;
 mod world;

@@ -307,6 +307,8 @@ pub(crate) struct Failing {
     pub(crate) countdown: Arc<AtomicI64>,
     pub(crate) is_owned: bool,
     commits_first: Arc<std::sync::atomic::AtomicBool>,
+    /// Transactions so far.
+    pub(crate) begun: AtomicI64,
 }
 
 impl Failing {
@@ -316,6 +318,7 @@ impl Failing {
             countdown: Arc::new(AtomicI64::new(-1)),
             is_owned: false,
             commits_first: Arc::default(),
+            begun: AtomicI64::new(0),
         }
     }
 
@@ -373,6 +376,7 @@ impl Transaction for FailingTransaction {
 
 impl Database for Failing {
     fn begin(&self) -> Asked<'_, Box<dyn Transaction>> {
+        self.begun.fetch_add(1, Ordering::SeqCst);
         Box::pin(async move {
             let inner = self.inner.begin().await?;
             let (countdown, commits_first) = (Arc::clone(&self.countdown), Arc::clone(&self.commits_first));
@@ -419,6 +423,11 @@ impl World {
         let tokens = Tokens::default();
         let engine = engine(&clock, &db, &tokens, &target, seed);
         Self { clock, service, tokens, db, engine, target }
+    }
+
+    /// Another process on the same store.
+    pub(crate) fn another(&self, seed: u64) -> Engine {
+        engine(&self.clock, &self.db, &self.tokens, &self.target, seed)
     }
 
     /// The process is gone, another one begins on the same store.

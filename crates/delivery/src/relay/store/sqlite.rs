@@ -86,6 +86,7 @@ impl Sqlite {
     /// # Errors
     /// Another process has it, a later release wrote it, or it cannot be read.
     pub fn open(path: &Path, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
+        semel_store::sqlite::file::check_version().map_err(std::io::Error::other)?;
         let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let name = path.file_name().ok_or(std::io::ErrorKind::InvalidInput).map_err(std::io::Error::from)?;
         let path = folder.canonicalize()?.join(name);
@@ -104,6 +105,8 @@ impl Sqlite {
                 "the file cannot be written durably (WAL, FULL)",
             )));
         }
+        // After a sync that failed, what is in memory is not evidence: the log is written and synced anew first.
+        connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
         if is_new {
             File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()?;
         }
