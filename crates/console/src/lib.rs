@@ -62,6 +62,9 @@ pub struct Console {
     resolved_kept: Duration,
 }
 
+/// On every answer of an admin API, so that whoever asks knows whom it is talking to. A gateway never passes it on.
+pub const MARK: &str = "semel-admin";
+
 impl std::fmt::Debug for Console {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Console").field("access", &self.access).finish_non_exhaustive()

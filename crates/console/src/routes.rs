@@ -47,6 +47,7 @@ async fn unshared(mut response: axum::response::Response) -> axum::response::Res
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(crate::MARK, HeaderValue::from_static("1"));
     response
 }
 

@@ -87,7 +87,7 @@ kinds! {
     KeyUnknown          "key-unknown"          404 SameKey "Nothing is known of the key"
     KeySealed           "key-sealed"           409 NewKey  "The key was cancelled"
     CredentialChanged   "credential-changed"   409 Never   "The key was used with another credential"
-    AnswerNotKept       "answer-not-kept"      409 Never   "The request took effect but its answer was not kept"
+    AnswerNotKept       "answer-not-kept"      409 Never   "The answer to this request was not kept"
     RequestLimited      "request-limited"      429 SameKey "Too many requests"
     AdmissionLimited    "admission-limited"    429 SameKey "Too many new keys"
     Overloaded          "overloaded"           503 SameKey "Too much work is in progress"
@@ -116,6 +116,8 @@ pub struct Problem {
     pub kind: Kind,
     /// What is wrong in this request, as a fragment; empty when the title says it all.
     pub detail: String,
+    /// What the client may do, where that is another thing than usual for this kind.
+    pub verdict: Option<Retry>,
     /// When to come back, where that is known.
     pub retry_after: Option<Duration>,
     /// Fields of this kind, shown as they are.
@@ -125,7 +127,19 @@ pub struct Problem {
 impl Problem {
     /// A problem with words for this case.
     pub fn new(kind: Kind, detail: impl Into<String>) -> Self {
-        Self { kind, detail: detail.into(), retry_after: None, fields: Vec::new() }
+        Self { kind, detail: detail.into(), verdict: None, retry_after: None, fields: Vec::new() }
+    }
+
+    /// Says what the client may do, where that differs from the kind's own verdict.
+    #[must_use]
+    pub fn verdict(mut self, verdict: Retry) -> Self {
+        self.verdict = Some(verdict);
+        self
+    }
+
+    /// What the client may do.
+    pub fn retry(&self) -> Retry {
+        self.verdict.unwrap_or(self.kind.retry())
     }
 
     /// Says when to come back.

@@ -123,6 +123,9 @@ pub(crate) fn refused(route: &Route, problem: &Problem, request_id: &str) -> Res
     let mut response =
         from_rendered(profile.wire.render(problem, Some(profile.status_of(problem.kind)), request_id));
     crate::limit::headers(route, problem, response.headers_mut());
+    if problem.fields.iter().any(|(name, _)| *name == "outcome") {
+        response.headers_mut().insert(OUTCOME, HeaderValue::from_static("unknown"));
+    }
     response
 }
 
@@ -170,8 +173,21 @@ pub(crate) fn refusal(profile: &Profile, kind: Kind, entry: Option<&Entry>, rece
 }
 
 fn not_kept(entry: &Entry) -> Problem {
-    let problem = Problem::new(Kind::AnswerNotKept, "it took effect; do not send it again under another key");
-    let Some(answer) = &entry.answer else { return problem };
+    let answer = entry.answer.as_ref();
+    let words = match answer {
+        Some(answer) if answer.outcome_unknown || answer.status >= 500 => {
+            "it ended in a server error; whether it took effect is not known"
+        }
+        Some(answer) if answer.status >= 400 => {
+            "it was refused by the service, with an answer too large to keep"
+        }
+        Some(_) | None => "it took effect; do not send it again under another key",
+    };
+    let mut problem = Problem::new(Kind::AnswerNotKept, words);
+    let Some(answer) = answer else { return problem };
+    if answer.outcome_unknown {
+        problem = problem.with("outcome", "unknown");
+    }
     // Somebody found out that it took effect, but not with which answer.
     let problem = if answer.status == 0 { problem } else { problem.with("originalStatus", answer.status) };
     match answer.headers.iter().find(|(name, _)| name == "location") {

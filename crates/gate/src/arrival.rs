@@ -199,7 +199,9 @@ impl Arrival {
 /// What recognises the same request under another credential.
 fn rotation(endpoint: &str, key: &Key, fingerprint: &Fingerprint) -> [u8; 16] {
     let mut hash = Sha256::new();
-    for part in [endpoint.as_bytes(), key.as_str().as_bytes(), &fingerprint.bytes] {
+    // One UUID, however it is spelled.
+    let key = key.as_str().to_ascii_lowercase();
+    for part in [endpoint.as_bytes(), key.as_bytes(), &fingerprint.bytes] {
         hash.update((part.len() as u64).to_be_bytes());
         hash.update(part);
     }

@@ -11,6 +11,7 @@ use semel_contract::decide::Claim;
 use semel_contract::outcome::{Disposition, Ending, Told, dispose};
 use semel_contract::planted::{self, Bug};
 use semel_contract::problem::{Kind, Problem};
+use semel_contract::profile::OnUnknown;
 use semel_contract::record::{Fence, Guarantee, State};
 use semel_store::{Settlement, Written};
 use tokio::time::Instant;
@@ -154,7 +155,16 @@ impl<'a> Held<'a> {
             Some(Broken::Superseded) => return self.superseded(),
             None => {}
         }
-        let told = response.headers().get(OUTCOME).and_then(|value| Told::parse(value.as_bytes()));
+        let mut response = response;
+        // What an upstream says of its effect is for the gate; what the gate makes of it is for the client.
+        let said = response.headers_mut().remove(OUTCOME);
+        let told = said.as_ref().and_then(|value| Told::parse(value.as_bytes()));
+        if said.is_some_and(|value| value == "unknown") && self.guarantee() != Guarantee::Atomic {
+            return match self.job.route.profile.on_unknown {
+                OnUnknown::Hold => self.keep(response, true, grant).await,
+                OnUnknown::Probe | OnUnknown::Forward | OnUnknown::Rerun => self.unknown(response).await,
+            };
+        }
         let ending = Ending::Answered { status: response.status().as_u16(), told };
         match dispose(&self.job.route.profile, self.guarantee(), ending) {
             Disposition::Settle => self.keep(response, false, grant).await,

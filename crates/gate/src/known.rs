@@ -1,5 +1,6 @@
 //! What is said of a key that is already known: wait for it, replay it, ask about it, refuse it.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum_core::body::Body;
@@ -47,6 +48,14 @@ impl Context {
         let empty =
             Answer { status: 200, headers: Vec::new(), body: bytes::Bytes::new(), outcome_unknown: false };
         let kept = entry.and_then(|entry| entry.answer.as_ref()).unwrap_or(&empty);
+        if kept.outcome_unknown && !self.route.has_replayed_error.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                route = self.route.name,
+                status = kept.status,
+                "a server error is replayed, since whether it took effect is not known; if the service rolls back on errors, \
+                 say on_error = \"release\"; if it knows better, let it answer with Semel-Outcome: applied or not-applied"
+            );
+        }
         let mut response = answer::replayed(&self.route.profile, kept);
         // The level of the claim, which may be another than the route has today.
         let guarantee = entry.map_or(self.route.profile.guarantee, |entry| entry.record.guarantee);

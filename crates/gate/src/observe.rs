@@ -17,7 +17,7 @@ use tower_service::Service;
 
 use crate::answer::{self, OUTCOME};
 use crate::arrival::{self, Arrival, KeyRead};
-use crate::attempt::{Context, claim, wish};
+use crate::attempt::{Broken, Context, claim, wish};
 use crate::capture::{Captured, capture};
 use crate::layer::Shared;
 use crate::measure;
@@ -151,15 +151,20 @@ impl Noted {
     /// Writes down that the key was used, or frees it, without holding up the answer.
     fn settle(self, response: &Response<Body>) {
         let told = response.headers().get(OUTCOME).and_then(|value| Told::parse(value.as_bytes()));
-        let ending = Ending::Answered { status: response.status().as_u16(), told };
+        let ending = match response.extensions().get::<Broken>() {
+            Some(Broken::NotSent(_) | Broken::Superseded) => Ending::NotSent,
+            Some(Broken::Reset(_) | Broken::TimedOut(_)) => Ending::CutOff,
+            None => Ending::Answered { status: response.status().as_u16(), told },
+        };
         let kept = answer::empty(response.status());
         let profile = &self.context.route.profile;
         let settlement = match dispose(profile, Guarantee::Fenced, ending) {
-            Disposition::Release => Settlement::Release,
-            Disposition::Settle
+            Disposition::Settle => Settlement::Unkept(kept),
+            // Nothing is claimed of what nobody knows: a retry passes, as it does without a gate.
+            Disposition::Release
             | Disposition::SettleUnknown
             | Disposition::Unknown
-            | Disposition::NotSettled => Settlement::Unkept(kept),
+            | Disposition::NotSettled => Settlement::Release,
         };
         tokio::spawn(async move {
             let Context { shared, route, arrival, .. } = &*self.context;

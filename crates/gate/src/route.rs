@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use semel_contract::hex::hex;
@@ -33,6 +34,8 @@ pub struct Route {
     pub(crate) deadline: Option<Duration>,
     pub(crate) was: Vec<String>,
     pub(crate) callers: Option<Callers>,
+    /// Whether the log has said what to do about replayed errors.
+    pub(crate) has_replayed_error: Arc<AtomicBool>,
     by_path: bool,
 }
 
@@ -58,6 +61,7 @@ impl Route {
             deadline: None,
             was: Vec::new(),
             callers: None,
+            has_replayed_error: Arc::default(),
             by_path: false,
         })
     }

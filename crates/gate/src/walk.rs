@@ -14,7 +14,7 @@ use semel_contract::hex::hex;
 use semel_contract::identity::Caller;
 use semel_contract::key::{Presence, Source};
 use semel_contract::planted::{self, Bug};
-use semel_contract::problem::{Kind, Problem};
+use semel_contract::problem::{Kind, Problem, Retry};
 use semel_contract::record::{Fence, Guarantee, Record};
 use semel_contract::request;
 use semel_contract::restore::Recall;
@@ -98,13 +98,26 @@ where
     }
     Step::Limited.taken();
     let limit = usize::try_from(profile.stored.max_body_bytes).unwrap_or(usize::MAX);
+    // What the headers alone condemn is not read first.
+    let declared = parts.headers.get(http::header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    if declared.and_then(|length| length.parse::<usize>().ok()).is_some_and(|length| length > limit) {
+        return refuse(too_large(limit));
+    }
+    let by_header = profile.key.sources.iter().all(|source| matches!(source, Source::Header(_)));
+    if let (true, Err(problem)) =
+        (by_header, arrival::read_key(profile, &parts.headers, &request::Body::new(None, b"")))
+    {
+        return refuse(problem);
+    }
     let bytes = match Limited::new(body, limit).collect().await {
         Ok(collected) => collected.to_bytes(),
         Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => {
-            return refuse(Problem::new(Kind::BodyTooLarge, format!("at most {limit} bytes are read here")));
+            return refuse(too_large(limit));
         }
         Err(error) => {
-            return refuse(Problem::new(Kind::RequestMalformed, format!("the body broke off: {error}")));
+            // Nothing was executed: a client whose connection was bad may send it again.
+            let problem = Problem::new(Kind::RequestMalformed, format!("the body broke off: {error}"));
+            return refuse(problem.verdict(Retry::SameKey));
         }
     };
     let body = request::Body::new(arrival::content_type(&parts.headers), &bytes);
@@ -405,6 +418,10 @@ enum Executed {
     Answered(Response<Body>),
     /// Somebody else was faster: decide by what is known now, or look again.
     Known(Option<Known>),
+}
+
+fn too_large(limit: usize) -> Problem {
+    Problem::new(Kind::BodyTooLarge, format!("at most {limit} bytes are read here"))
 }
 
 fn draining() -> Problem {

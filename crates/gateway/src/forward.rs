@@ -14,7 +14,7 @@ use http::request::Parts;
 use http::{Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
-use semel_contract::problem::{Kind, Problem};
+use semel_contract::problem::{Kind, Problem, Retry};
 use semel_gate::{Broken, Dispatch, Grant};
 use tower_service::Service;
 
@@ -69,10 +69,10 @@ async fn keyed(pool: &Arc<Pool>, mut parts: Parts, body: Body, grant: &Grant) ->
     let in_time = move || dispatch.as_ref().is_none_or(Dispatch::in_time);
     match pool.send_keyed(fresh(parts, body), in_time).await {
         Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-            unanswered(unasked(), &headers)
+            unanswered(unasked(), &headers, false)
         }
         Ok(response) => back(response, pool.patience(), Some(&OUTCOME)),
-        Err(no_answer) => unanswered(no_answer, &headers),
+        Err(no_answer) => unanswered(no_answer, &headers, false),
     }
 }
 
@@ -86,6 +86,7 @@ async fn unkeyed(pool: &Arc<Pool>, mut parts: Parts, body: Body) -> Response<Bod
         parts.headers.insert(header::UPGRADE, protocol.clone());
     }
     let headers = parts.headers.clone();
+    let is_unsafe = !parts.method.is_safe();
     let room = match wanted.is_some().then(|| pool.tunnel()) {
         Some(None) => return refusal(&Problem::from(Kind::Overloaded), None, &headers),
         Some(Some(room)) => Some(room),
@@ -98,10 +99,10 @@ async fn unkeyed(pool: &Arc<Pool>, mut parts: Parts, body: Body) -> Response<Bod
             tunnel::open(client, response, room)
         }
         (Ok(response), _, _) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-            unanswered(unasked(), &headers)
+            unanswered(unasked(), &headers, is_unsafe)
         }
         (Ok(response), _, _) => back(response, pool.stream_idle(), None),
-        (Err(no_answer), _, _) => unanswered(no_answer, &headers),
+        (Err(no_answer), _, _) => unanswered(no_answer, &headers, is_unsafe),
     }
 }
 
@@ -150,7 +151,7 @@ fn back(
 }
 
 /// What stands in for an answer that did not come. The gate reads the extension; a client without a key sees the rest.
-fn unanswered(no_answer: NoAnswer, headers: &HeaderMap) -> Response<Body> {
+fn unanswered(no_answer: NoAnswer, headers: &HeaderMap, unsafe_without_key: bool) -> Response<Body> {
     let (kind, broken) = match no_answer {
         NoAnswer::NotSent(why) => (Kind::UpstreamUnreachable, Broken::NotSent(why)),
         NoAnswer::Reset(why) => (Kind::UpstreamReset, Broken::Reset(why)),
@@ -162,7 +163,15 @@ fn unanswered(no_answer: NoAnswer, headers: &HeaderMap) -> Response<Body> {
     if kind == Kind::UpstreamUnreachable {
         problem = problem.retry_after(Duration::from_secs(1));
     }
+    // Without a key nothing protects a second try of what may have had its effect.
+    let may_have_happened = unsafe_without_key && kind != Kind::UpstreamUnreachable;
+    if may_have_happened {
+        problem = problem.verdict(Retry::Never);
+    }
     let mut response = refusal(&problem, None, headers);
+    if may_have_happened {
+        response.headers_mut().insert(OUTCOME, HeaderValue::from_static("unknown"));
+    }
     response.extensions_mut().insert(broken);
     response
 }

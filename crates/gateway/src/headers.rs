@@ -29,6 +29,12 @@ const HOP_BY_HOP: [&str; 9] = [
     "upgrade",
 ];
 
+/// Headers that `Connection` cannot name.
+const UNNAMEABLE: [&str; 6] =
+    ["authorization", "content-length", "cookie", "host", "idempotency-key", "x-idempotency-key"];
+/// What only a gate says of an answer.
+const REPLAYED: [&str; 2] = ["idempotency-replayed", "idempotent-replayed"];
+
 /// Headers that say where a request came from. A client's own words about that are not passed on.
 const FORWARDING: [&str; 8] = [
     "forwarded",
@@ -58,8 +64,8 @@ pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
         .filter_map(|name| HeaderName::try_from(name.trim()).ok())
-        // What frames or addresses a message is not a client's to remove.
-        .filter(|name| *name != header::HOST && *name != header::CONTENT_LENGTH)
+        // What frames or addresses a message, says who sent it or under which key, is not a client's to remove.
+        .filter(|name| !UNNAMEABLE.contains(&name.as_str()))
         .collect();
     for name in named {
         headers.remove(name);
@@ -71,19 +77,27 @@ pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
 
 /// Removes what only semel may say: its own headers. `except` is left.
 pub(crate) fn strip_own(headers: &mut HeaderMap, except: Option<&HeaderName>) {
-    let own: Vec<HeaderName> = headers
-        .keys()
-        .filter(|name| name.as_str().starts_with(OWN) && Some(*name) != except)
-        .cloned()
-        .collect();
+    let own: Vec<HeaderName> =
+        headers.keys().filter(|name| is_own(name) && Some(*name) != except).cloned().collect();
     for name in own {
         headers.remove(name);
     }
 }
 
+/// Whether only semel may say this. Some services read `_` in a name as `-`.
+fn is_own(name: &HeaderName) -> bool {
+    let name = name.as_str().replace('_', "-");
+    name.starts_with(OWN) || REPLAYED.contains(&name.as_str())
+}
+
 /// Says where a request came from, in place of whatever the client said.
 pub(crate) fn set_forwarding(headers: &mut HeaderMap, origin: &Origin, host: &HeaderValue) {
-    for name in FORWARDING {
+    let said: Vec<HeaderName> = headers
+        .keys()
+        .filter(|name| FORWARDING.contains(&name.as_str().replace('_', "-").as_str()))
+        .cloned()
+        .collect();
+    for name in said {
         headers.remove(name);
     }
     let Origin { peer, scheme } = origin;

@@ -144,8 +144,9 @@ async fn postgres(url: &str, config: &Config) -> Result<PostgresStore, Stop> {
     let settings = &config.gate.postgres;
     let migrations = if settings.migrate { Migrations::Apply } else { Migrations::Refuse };
     let options = Options { connections: settings.connections, migrations, ..Options::default() };
-    let failed =
-        |error: String| Stop::new(Exit::Io, format!("failed to open the store {}: {error}", config.store));
+    let failed = |error: String| {
+        Stop::new(Exit::Unreachable, format!("failed to open the store {}: {error}", config.store))
+    };
     let url = tls::plain(url);
     let connected = if tls::is_required(&url) {
         let secure = tls::Secure::new(config.gate.postgres.ca.as_deref()).map_err(failed)?;

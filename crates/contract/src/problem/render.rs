@@ -98,7 +98,7 @@ impl Wire {
     }
 
     fn headers(&self, problem: &Problem, content_type: &str) -> Vec<(&'static str, String)> {
-        let should_retry = match problem.kind.retry() {
+        let should_retry = match problem.retry() {
             Retry::SameKey => "true",
             Retry::NewKey | Retry::Never => "false",
         };
@@ -166,7 +166,7 @@ fn problem_json(problem: &Problem, status: u16, request_id: &str) -> Value {
     body.insert("type".to_owned(), json!(problem.kind.type_uri()));
     body.insert("title".to_owned(), json!(problem.kind.title()));
     body.insert("status".to_owned(), json!(status));
-    body.insert("retry".to_owned(), json!(problem.kind.retry().name()));
+    body.insert("retry".to_owned(), json!(problem.retry().name()));
     body.insert("request_id".to_owned(), json!(request_id));
     if !problem.detail.is_empty() {
         body.insert("detail".to_owned(), json!(problem.detail));

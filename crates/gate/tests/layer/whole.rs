@@ -81,3 +81,69 @@ async fn what_does_not_end_in_time_is_unknown() {
     assert_eq!(world.entries().await[0].record.state, semel_contract::record::State::Unknown);
     running.abort();
 }
+
+/// A service that cannot be reached.
+#[derive(Clone)]
+struct Away;
+
+impl tower::Service<Request<Body>> for Away {
+    type Response = Response<Body>;
+    type Error = std::convert::Infallible;
+    type Future = std::future::Ready<Result<Response<Body>, Self::Error>>;
+
+    fn poll_ready(&mut self, _: &mut std::task::Context<'_>) -> std::task::Poll<Result<(), Self::Error>> {
+        std::task::Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<Body>) -> Self::Future {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::BAD_GATEWAY;
+        response.extensions_mut().insert(Broken::NotSent("refused".to_owned()));
+        std::future::ready(Ok(response))
+    }
+}
+
+#[tokio::test]
+async fn what_was_observed_and_not_sent_is_not_said_to_have_happened() {
+    let world = World::new();
+    let observing = world.gate().route(Route::any()).observe().build().unwrap();
+    let away = Router::new().fallback_service(tower::Layer::layer(&observing, Away));
+    assert_eq!(post_to(&away, "/orders", "k", "{}").await.status, 502);
+    while !world.entries().await.is_empty() {
+        tokio::task::yield_now().await;
+    }
+    let enforcing = world.app(world.gate().route(Route::any()));
+    assert_eq!(post_to(&enforcing, "/orders", "k", "{}").await.status, 201);
+    assert_eq!(world.runs(), 1);
+}
+
+#[tokio::test]
+async fn what_the_headers_condemn_is_refused_before_the_body_is_read() {
+    let world = World::new();
+    let app = world.app(world.gate().route(Route::any()));
+    let silent =
+        || Body::from_stream(futures_util::stream::pending::<Result<bytes::Bytes, std::io::Error>>());
+    let mut large = request("/orders", Some("k"), "");
+    large.headers_mut().insert("content-length", "3000000".parse().unwrap());
+    *large.body_mut() = silent();
+    assert_eq!(send(&app, large).await.status, 413);
+    let mut bad = request("/orders", Some(&"k".repeat(300)), "");
+    *bad.body_mut() = silent();
+    assert_eq!(send(&app, bad).await.problem(), "key-invalid");
+}
+
+#[tokio::test]
+async fn what_an_upstream_says_of_its_effect_is_told_alike_every_time() {
+    for (said, status, told) in [("unknown", 201, "unknown"), ("bogus", 201, ""), ("applied", 503, "")] {
+        let world = World::new();
+        let app = world.with("POST /status/{s}", presets::ietf());
+        let ask = || {
+            let mut request = request(&format!("/status/{status}"), Some("k"), "{}");
+            request.headers_mut().insert("x-tell", said.parse().unwrap());
+            request
+        };
+        let (first, second) = (send(&app, ask()).await, send(&app, ask()).await);
+        assert_eq!((first.status, second.status, world.runs()), (status, status, 1), "{said}");
+        assert_eq!((first.header("semel-outcome"), second.header("semel-outcome")), (told, told), "{said}");
+    }
+}

@@ -194,7 +194,7 @@ impl Reading {
                 "type": problem.kind.type_uri(),
                 "title": problem.kind.title(),
                 "detail": problem.detail,
-                "retry": problem.kind.retry().name(),
+                "retry": problem.retry().name(),
             })),
         })
     }
@@ -250,7 +250,7 @@ impl Reading {
                     problem.kind.type_uri(),
                     "",
                     "",
-                    problem.kind.retry().name()
+                    problem.retry().name()
                 )
             }),
         );

@@ -62,6 +62,12 @@ impl Remote {
             request = request.header(header::AUTHORIZATION, token);
         }
         let request = request.body(Full::from(body)).map_err(|error| away(error.to_string()))?;
+        if request.method() != http::Method::GET {
+            // Nothing is sent to somebody who may be something else altogether.
+            let asked = Request::get("/healthz").header(header::HOST, format!("{}:{}", self.host, self.port));
+            let asked = asked.body(Full::default()).map_err(|error| away(error.to_string()))?;
+            self.exchange(asked).await.map_err(away)?;
+        }
         match tokio::time::timeout(PATIENCE, self.exchange(request)).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(why)) => Err(away(why)),
@@ -78,6 +84,9 @@ impl Remote {
         let driver = tokio::spawn(connection);
         let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
         let (parts, body) = response.into_parts();
+        if !parts.headers.contains_key(semel_console::MARK) {
+            return Err("what answers there is not an admin address of semel".to_owned());
+        }
         let bytes =
             Limited::new(body, ANSWER_BYTES_MAX).collect().await.map_err(|error| error.to_string())?;
         driver.abort();

@@ -94,10 +94,13 @@ const CONFIRM: &str = timed!(
 SELECT t.now, t.wall, t.revision FROM t, confirmed"
 );
 
+/// What a look at the restores came to.
+type Found = Result<Vec<Restore>, StoreError>;
+
 /// The restores as they were last seen, and when.
 #[derive(Debug, Default)]
 pub(super) struct Restores {
-    seen: Mutex<Option<(Duration, Result<Vec<Restore>, StoreError>)>>,
+    seen: Mutex<Option<(Duration, Found)>>,
     /// Held by whoever looks, so that the others wait for one look instead of each making its own.
     looking: tokio::sync::Mutex<()>,
 }
@@ -112,12 +115,12 @@ impl Restores {
     }
 
     /// What somebody found out who began to look after this moment, be it an error.
-    fn since(&self, arrived: Duration) -> Option<Result<Vec<Restore>, StoreError>> {
+    fn since(&self, arrived: Duration) -> Option<Found> {
         let seen = self.seen.lock().expect("a list is only copied");
         seen.as_ref().filter(|(at, _)| *at >= arrived).map(|(_, found)| found.clone())
     }
 
-    fn set(&self, asked: Duration, found: Result<Vec<Restore>, StoreError>) {
+    fn set(&self, asked: Duration, found: Found) {
         *self.seen.lock().expect("a list is only copied") = Some((asked, found));
     }
 }

@@ -206,9 +206,12 @@ where
         .post_create(Hook::async_fn(move |client, _| {
             let session = session.clone();
             Box::pin(async move {
-                client.batch_execute(&session).await.map_err(HookError::Backend)?;
-                // A fail-over may have led to a server with other settings.
-                check_durable(client).await.map_err(|error| HookError::message(error.to_string()))
+                let prepared = async {
+                    client.batch_execute(&session).await.map_err(HookError::Backend)?;
+                    // A fail-over may have led to a server with other settings.
+                    check_durable(client).await.map_err(|error| HookError::message(error.to_string()))
+                };
+                in_time(prepared).await
             })
         }))
         .pre_recycle(Hook::async_fn(|client, metrics| {
@@ -216,11 +219,17 @@ where
                 if metrics.last_used() <= IDLE_UNTRIED_MAX {
                     return Ok(());
                 }
-                client.batch_execute("").await.map_err(HookError::Backend)
+                in_time(async { client.batch_execute("").await.map_err(HookError::Backend) }).await
             })
         }))
         .build()
         .map_err(|error| ConnectError::Unreachable(in_full(&error)))
+}
+
+/// The pool's own time-outs do not cover its hooks: a server that hangs would hold up whoever asks for a connection.
+async fn in_time(hook: impl Future<Output = Result<(), HookError>>) -> Result<(), HookError> {
+    let late = |_| HookError::message("the server did not answer in time");
+    tokio::time::timeout(CONNECT_TIMEOUT, hook).await.map_err(late)?
 }
 
 #[cfg(test)]
