@@ -234,7 +234,9 @@ fn is_durable(endpoint: Endpoint, seen: &Seen) -> bool {
     match (seen.status, seen.outcome()) {
         (_, Some(b"not-applied")) => false,
         (_, Some(b"applied")) => true,
-        (500.., Some(b"unknown")) => endpoint != Endpoint::Probe,
+        (500.., Some(b"unknown")) => {
+            !matches!(endpoint, Endpoint::Probe | Endpoint::Forward | Endpoint::Rerun)
+        }
         (_, Some(_)) | (401 | 403 | 408 | 409 | 425 | 429 | 500.., None) => false,
         (_, None) => true,
     }

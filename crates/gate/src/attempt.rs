@@ -244,7 +244,7 @@ where
     S::Future: Send,
 {
     let Job { context, mut inner, mut whole } = job;
-    let held = Held::new(fence, &context, how);
+    let mut held = Held::new(fence, &context, how);
     measure::executed(&context.route.name);
     let _kept_alive = held.keep_alive();
     let grant = Grant::new(
@@ -264,6 +264,7 @@ where
         return held.not_sent(Kind::Overloaded, "the claim took longer than its lease").await;
     }
     Step::Dispatched.taken();
+    held.begin();
     let call = AssertUnwindSafe(async move { inner.call(request).await }).catch_unwind();
     let deadline = context.route.deadline;
     let ended = match deadline {

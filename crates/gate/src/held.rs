@@ -36,7 +36,12 @@ pub(crate) struct Held<'a> {
 }
 
 impl<'a> Held<'a> {
-    /// From now on the attempt has as long as its route says.
+    /// The handler is called now: from here on the attempt has as long as its route says.
+    pub(crate) fn begin(&mut self) {
+        self.until = Instant::now() + self.job.route.runs_at_most();
+    }
+
+    /// A claim that was won.
     pub(crate) fn new(fence: Fence, job: &'a Arc<Context>, how: Claim) -> Self {
         Self { fence, job, how, until: Instant::now() + job.route.runs_at_most() }
     }
