@@ -25,6 +25,11 @@ impl Verified {
     pub fn new(caller: Caller) -> Self {
         Self { caller, credential: Credential::Verified }
     }
+
+    /// Who it is.
+    pub fn caller(&self) -> &Caller {
+        &self.caller
+    }
 }
 
 /// Who identifies the callers of a gate or a route.

@@ -12,6 +12,7 @@ mod gate;
 mod logging;
 mod migrate;
 mod outbox;
+mod relay;
 mod serve;
 mod store;
 mod storm;
@@ -40,6 +41,8 @@ enum Command {
     Gate(gate::Args),
     /// Send by the outbox, look into it and operate it.
     Outbox(outbox::Args),
+    /// Look into a relay, resolve what is in doubt, release and requeue what is held.
+    Relay(relay::Args),
     /// Bring the schema of a store to the version of this release.
     Migrate(migrate::Args),
     /// Run a part of semel until it is told to stop.
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         Command::Check(args) => check::run(&args),
         Command::Gate(args) => gate::run(&args),
         Command::Outbox(args) => outbox::run(&args),
+        Command::Relay(args) => relay::run(&args),
         Command::Migrate(args) => migrate::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Conform(args) => conform::run(&args),

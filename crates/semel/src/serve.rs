@@ -6,6 +6,7 @@ pub(crate) mod gate;
 mod notify;
 pub(crate) mod outbox;
 pub(crate) mod plan;
+pub(crate) mod relay;
 pub(crate) mod running;
 mod signals;
 pub(crate) mod sockets;
@@ -25,6 +26,8 @@ enum Part {
     Gate(Box<gate::Args>),
     /// Run the outbox: a durable local queue that delivers in order, once.
     Outbox(Box<outbox::Args>),
+    /// Run the relay: safe, merged, audited writes to a slow third-party API.
+    Relay(Box<relay::Args>),
 }
 
 /// Runs the command.
@@ -32,5 +35,6 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
     match &args.part {
         Part::Gate(args) => gate::run(args),
         Part::Outbox(args) => outbox::run(args),
+        Part::Relay(args) => relay::run(args),
     }
 }

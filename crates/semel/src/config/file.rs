@@ -35,6 +35,8 @@ pub(crate) struct File {
     pub(crate) gate: Gate,
     /// The outbox: see its guide.
     pub(crate) outbox: Option<toml::Table>,
+    /// The relay: see its guide.
+    pub(crate) relay: Option<toml::Table>,
     /// What every route takes over: see the settings of a route.
     pub(crate) defaults: Settings,
     /// The routes, each under its stable name.
@@ -453,6 +455,7 @@ impl File {
             identity: self.identity.or(below.identity),
             gate: self.gate.over(below.gate),
             outbox: self.outbox.or(below.outbox),
+            relay: self.relay.or(below.relay),
             defaults: self.defaults.over(below.defaults),
             route: if self.route.is_empty() { below.route } else { self.route },
         }

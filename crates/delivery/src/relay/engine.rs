@@ -1,0 +1,205 @@
+//! Works on lanes: claims one, freezes a batch, writes it, settles it; or decides by the ladder what became of one that was
+//! frozen before. Makes no decision of its own ([`super::ladder`], [`super::policy`], [`super::reduce`]) and keeps nothing
+//! in memory that must not be lost.
+
+mod fresh;
+mod recover;
+mod sender;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_contract::schedule::{Cause, Next, Progress};
+use semel_contract::time::millis_of;
+use semel_store::clock::Clock;
+use tokio::sync::Notify;
+
+use super::meters::Meters;
+use super::store::claim::{Claimed, Work};
+use super::store::{RelayStore, StoreError, Written};
+use super::target::{LEASE, Target};
+use crate::Entropy;
+use crate::credentials::Credentials;
+
+/// How long a lane waits whose target is not configured, or whose principal has no credential now.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What became of one turn on a lane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Synced {
+    /// There was nothing to do.
+    Idle,
+    /// Somebody else works on it.
+    Busy,
+    /// A batch was settled; there may be more.
+    Applied,
+    /// Something else changed, and the lane can be worked on again at once.
+    Again,
+    /// It waits, because of this.
+    Waits(String),
+    /// A person decides.
+    InDoubt,
+    /// Somebody else took the lane over: nothing more was done.
+    Superseded,
+}
+
+/// The engine.
+pub struct Engine {
+    /// Where everything is kept.
+    pub store: RelayStore,
+    /// The targets, by name.
+    pub targets: BTreeMap<String, Arc<Target>>,
+    /// Where credentials come from.
+    pub credentials: Arc<dyn Credentials>,
+    /// Randomness.
+    pub entropy: Entropy,
+    /// The clock by which a hold is checked before the first byte.
+    pub clock: Arc<dyn Clock>,
+    /// Who works, with a nonce of this start.
+    pub owner: String,
+    /// What is counted.
+    pub meters: Meters,
+    /// Told when something was settled.
+    pub settled: Notify,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("owner", &self.owner).finish_non_exhaustive()
+    }
+}
+
+/// One turn: the lane that is held, its target, and until when a byte may go out.
+struct Turn<'a> {
+    engine: &'a Engine,
+    target: &'a Target,
+    work: &'a Work,
+    /// The ticking clock at which the hold ends.
+    ends: Duration,
+    now: i64,
+}
+
+impl Engine {
+    /// Works on a lane once.
+    ///
+    /// # Errors
+    /// The store failed. The lane is then worked on again when its lease ends.
+    pub async fn sync(&self, lane: i64) -> Result<Synced, StoreError> {
+        let ticks = self.clock.read().ticks;
+        let most = super::store::settle::MEMBERS_MAX;
+        let work = match self.store.claim(lane, &self.owner, millis_of(LEASE), most).await? {
+            Claimed::Held(work) => work,
+            Claimed::Busy { .. } => return Ok(Synced::Busy),
+            Claimed::Idle => return Ok(Synced::Idle),
+        };
+        let now = work.hold.until - millis_of(LEASE);
+        let Some(target) = self.targets.get(&work.lane.target) else {
+            let why = "its target is not in the configuration";
+            self.store.let_go(&work.hold, Some(why), now + millis_of(PATIENCE)).await?;
+            return Ok(Synced::Waits(why.to_owned()));
+        };
+        let turn = Turn { engine: self, target, work: &work, ends: ticks + LEASE, now };
+        let synced = match &work.intent {
+            Some(batch) => turn.recover(batch).await?,
+            None => turn.fresh().await?,
+        };
+        self.settled.notify_waiters();
+        Ok(synced)
+    }
+
+    /// Works on a lane until it has nothing more to do now.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn sync_all(&self, lane: i64) -> Result<Synced, StoreError> {
+        loop {
+            match self.sync(lane).await? {
+                Synced::Applied | Synced::Again => {
+                    let now = self.store.now().await?;
+                    let detail = self.store.is_due(lane, now).await?;
+                    if !detail {
+                        return Ok(Synced::Applied);
+                    }
+                }
+                other => return Ok(other),
+            }
+        }
+    }
+
+    /// Works on every lane that is due, one after the other. Returns how many turns there were.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn run_due(&self) -> Result<usize, StoreError> {
+        let now = self.store.now().await?;
+        let lanes = self.store.due(now, 1000).await?;
+        for lane in &lanes {
+            self.sync(*lane).await?;
+        }
+        Ok(lanes.len())
+    }
+
+    /// Releases what was parked by a credential that is no longer the same. Returns how many entries came back.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn release_renewed(&self) -> Result<i64, StoreError> {
+        let mut count = 0;
+        for (target, principal, digest) in self.store.all_refused().await? {
+            let Some(known) = self.targets.get(&target) else { continue };
+            let Ok(credential) = self.credentials.credential(&principal, known.upstream.origin()).await
+            else {
+                continue;
+            };
+            if sender::digest(credential.as_ref()) != digest {
+                count += self.release(&target, &principal, "a new credential").await?;
+            }
+        }
+        Ok(count)
+    }
+
+    /// Releases what a principal has parked, spread over a few seconds.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn release(&self, target: &str, principal: &str, who: &str) -> Result<i64, StoreError> {
+        let spread = || (self.entropy.unit() * 5000.0) as i64;
+        let count = self.store.release(target, principal, who, &spread).await?;
+        self.settled.notify_waiters();
+        Ok(count)
+    }
+}
+
+impl Turn<'_> {
+    /// Whether a call may still begin and end while the lane is ours.
+    fn in_time(&self) -> bool {
+        self.engine.clock.read().ticks + self.target.timeout < self.ends
+    }
+
+    /// When to try again after a failure; `None` when it is time to give up.
+    fn next(&self, cause: Cause, oldest: i64) -> Option<i64> {
+        let attempts = u32::try_from(self.work.lane.attempts + 1).unwrap_or(u32::MAX);
+        let age = Duration::from_millis(u64::try_from(self.now - oldest).unwrap_or(0));
+        let schedule = &self.target.profile.schedule;
+        let burst = schedule.burst_attempts.map_or(attempts, |burst| (attempts - 1) % burst.max(1) + 1);
+        let progress = Progress { attempts, attempts_in_burst: burst, burst_elapsed: Duration::ZERO, age };
+        match schedule.next(&progress, cause, self.engine.entropy.unit()) {
+            Next::After(wait) | Next::NextPeriod(wait) => Some(self.now + millis_of(wait)),
+            Next::GiveUp(_) => None,
+        }
+    }
+
+    fn done(&self, written: Written, synced: Synced) -> Synced {
+        match written {
+            Written::Done => synced,
+            Written::Stale => Synced::Superseded,
+        }
+    }
+
+    /// Gives the lane back unchanged.
+    async fn waits(&self, why: &str, due: i64) -> Result<Synced, StoreError> {
+        let written = self.engine.store.let_go(&self.work.hold, Some(why), due.max(self.now + 1)).await?;
+        Ok(self.done(written, Synced::Waits(why.to_owned())))
+    }
+}

@@ -1,0 +1,252 @@
+//! A lane with a batch that may or may not have been applied: looks where the target allows it, and climbs the ladder.
+
+use std::time::Duration;
+
+use semel_contract::schedule::Cause;
+use semel_contract::time::millis_of;
+use serde_json::{Value, json};
+
+use super::fresh::Looked;
+use super::sender::Sender;
+use super::{PATIENCE, Synced, Turn, Written};
+use crate::relay::ladder::{Ages, Doubt, Rung, Seen, Tier, recover};
+use crate::relay::policy::{Scope, Verdict};
+use crate::relay::store::settle::Seen as Evidence;
+use crate::relay::store::{Intent, StoreError};
+use crate::relay::upstream::Current;
+
+/// Rows of evidence that are kept for a person.
+const EVIDENCE_MAX: usize = 50;
+
+impl Turn<'_> {
+    pub(super) async fn recover(&self, batch: &Intent) -> Result<Synced, StoreError> {
+        let store = &self.engine.store;
+        if let Some(until) = self.held_up().await? {
+            return self.waits("the target is paused", until).await;
+        }
+        let (name, origin) = (&self.target.name, self.target.upstream.origin());
+        let scope = Scope::Credential.key(name, &batch.principal, origin);
+        if let Some(until) = store.paused(&[scope], self.now).await?.values().next() {
+            return self.waits("the credential is paused", *until).await;
+        }
+        let credential = match self.engine.credentials.credential(&batch.principal, origin).await {
+            Ok(credential) => credential,
+            Err(why) => return self.waits(&why, self.now + millis_of(PATIENCE)).await,
+        };
+        let sender = Sender { principal: batch.principal.clone(), credential };
+        let refused = store.refused(name, std::slice::from_ref(&batch.principal)).await?;
+        if refused.get(&batch.principal) == Some(&sender.digest()) {
+            // It may have been applied, so it stays frozen until its sender has a new credential.
+            return self.waits("the credential was refused", self.now + millis_of(PATIENCE)).await;
+        }
+        let (seen, found) = match self.target.tier.looks() {
+            false => (Seen::NotAsked, None),
+            true => match self.look(&sender).await {
+                Looked::Current(current) => (seen(self.target.tier, batch, &current), Some(current)),
+                Looked::Not(verdict) => return self.still_open(batch, &sender, verdict).await,
+            },
+        };
+        let age = |since: i64| Duration::from_millis(u64::try_from(self.now - since).unwrap_or(0));
+        let ages = Ages { first: age(batch.first), last: age(batch.last) };
+        // Until the last attempt can no longer go out, its age is negative: the rest of that time counts as well.
+        let not_yet = Duration::from_millis(u64::try_from(batch.last - self.now).unwrap_or(0));
+        let late = self.target.late_window + not_yet;
+        let rung = recover(self.target.tier, seen, ages, late);
+        match rung {
+            Rung::Resend => self.resend(batch, &sender).await,
+            Rung::Applied => {
+                let members = self.members(batch);
+                let quiet = millis_of(self.target.debounce.quiet);
+                let written =
+                    store.applied(&self.work.hold, self.target.reducer, quiet, "found by looking").await?;
+                self.engine.meters.completed.add(members);
+                self.engine.meters.calls_saved.add(members.saturating_sub(1));
+                Ok(self.done(written, Synced::Applied))
+            }
+            Rung::NotApplied => {
+                let written = store.dissolve(&self.work.hold, "it was not applied", false, self.now).await?;
+                Ok(self.done(written, Synced::Again))
+            }
+            Rung::Wait(wait) => {
+                self.noted(
+                    batch,
+                    "it may still be applied late",
+                    found.as_ref(),
+                    None,
+                    false,
+                    self.now + millis_of(wait),
+                )
+                .await
+            }
+            Rung::InDoubt(doubt) => self.doubted(batch, doubt, found.as_ref()).await,
+        }
+    }
+
+    async fn resend(&self, batch: &Intent, sender: &Sender) -> Result<Synced, StoreError> {
+        let (store, hold) = (&self.engine.store, &self.work.hold);
+        if store.resending(hold, hold.until).await? == Written::Stale {
+            return Ok(Synced::Superseded);
+        }
+        if !self.in_time() {
+            return self.waits("the lane's lease was about to end", self.now).await;
+        }
+        self.engine.meters.calls.add(1);
+        self.engine.meters.retries.add(1);
+        let sent = self.target.upstream.write(&batch.request, sender.credential.as_ref()).await;
+        match self.judge(&sent) {
+            Verdict::Applied => {
+                let members = self.members(batch);
+                let quiet = millis_of(self.target.debounce.quiet);
+                let written = store.applied(hold, self.target.reducer, quiet, "answered again").await?;
+                self.engine.meters.completed.add(members);
+                self.engine.meters.calls_saved.add(members.saturating_sub(1));
+                Ok(self.done(written, Synced::Applied))
+            }
+            // One that knows keys again repeats its first answer: nothing was applied.
+            Verdict::Refused(why) if matches!(self.target.tier, Tier::Key { .. }) => {
+                let written = store.bury(hold, batch.hi, &why, self.target.reducer).await?;
+                self.engine.meters.failed.add(self.members(batch));
+                Ok(self.done(written, Synced::Again))
+            }
+            Verdict::Ambiguous(why) => self.kept(batch, &why, true).await,
+            verdict => self.still_open(batch, sender, verdict).await,
+        }
+    }
+
+    /// What an answer means that says nothing about the attempts before it: the batch stays frozen.
+    async fn still_open(
+        &self,
+        batch: &Intent,
+        sender: &Sender,
+        verdict: Verdict,
+    ) -> Result<Synced, StoreError> {
+        match verdict {
+            Verdict::Limited { .. } | Verdict::Blocked(_) => {
+                let (why, until) = self.pause(sender, &verdict).await?;
+                self.noted(batch, &why, None, Some(self.now), false, until).await
+            }
+            Verdict::Unauthorized => {
+                self.engine.meters.unauthorized.add(1);
+                let due = self.now + millis_of(PATIENCE);
+                let written = self
+                    .engine
+                    .store
+                    .refuse(&self.work.hold, &sender.principal, &sender.digest(), due)
+                    .await?;
+                Ok(self.done(written, Synced::Waits("the credential was refused".to_owned())))
+            }
+            // Ours may have been the write that changed the version: look again.
+            Verdict::Conflict => {
+                self.noted(batch, "the version had changed", None, Some(self.now), false, self.now).await
+            }
+            Verdict::Failed(why) | Verdict::Refused(why) | Verdict::Ambiguous(why) => {
+                self.kept(batch, &why, true).await
+            }
+            Verdict::Applied => self.kept(batch, "an answer nobody expected", true).await,
+        }
+    }
+
+    /// Keeps a batch frozen, to be looked at again by the schedule; when that gives up, a person decides.
+    pub(super) async fn kept(
+        &self,
+        batch: &Intent,
+        why: &str,
+        is_counted: bool,
+    ) -> Result<Synced, StoreError> {
+        match self.next(Cause::Failed, batch.first) {
+            Some(due) => self.noted(batch, why, None, Some(self.sent_by()), is_counted, due).await,
+            None => {
+                let evidence = self.evidence(batch, why, None);
+                let seen =
+                    Evidence { error: why, evidence: &evidence, last: Some(self.sent_by()), is_counted };
+                let written = self.engine.store.in_doubt(&self.work.hold, &seen).await?;
+                self.engine.meters.in_doubt.add(1);
+                Ok(self.done(written, Synced::InDoubt))
+            }
+        }
+    }
+
+    /// The latest time at which the call of this turn can have gone out.
+    fn sent_by(&self) -> i64 {
+        let left = self.ends.saturating_sub(self.engine.clock.read().ticks);
+        self.work.hold.until - millis_of(left)
+    }
+
+    async fn noted(
+        &self,
+        batch: &Intent,
+        why: &str,
+        found: Option<&Current>,
+        last: Option<i64>,
+        is_counted: bool,
+        due: i64,
+    ) -> Result<Synced, StoreError> {
+        let evidence = self.evidence(batch, why, found);
+        let seen = Evidence { error: why, evidence: &evidence, last, is_counted };
+        let written = self.engine.store.keep(&self.work.hold, &seen, due.max(self.now + 1)).await?;
+        Ok(self.done(written, Synced::Waits(why.to_owned())))
+    }
+
+    async fn doubted(
+        &self,
+        batch: &Intent,
+        doubt: Doubt,
+        found: Option<&Current>,
+    ) -> Result<Synced, StoreError> {
+        if doubt == Doubt::Interference {
+            self.engine.meters.interference.add(1);
+        }
+        let why = format!("in doubt: {}", doubt.name());
+        tracing::error!(
+            lane = self.work.lane.name,
+            doubt = doubt.name(),
+            "a person must decide: semel relay show"
+        );
+        let evidence = self.evidence(batch, &why, found);
+        let seen = Evidence { error: &why, evidence: &evidence, last: None, is_counted: false };
+        let written = self.engine.store.in_doubt(&self.work.hold, &seen).await?;
+        self.engine.meters.in_doubt.add(1);
+        Ok(self.done(written, Synced::InDoubt))
+    }
+
+    fn members(&self, batch: &Intent) -> u64 {
+        self.work.entries.iter().filter(|entry| entry.seq <= batch.hi).count() as u64
+    }
+
+    fn evidence(&self, batch: &Intent, why: &str, found: Option<&Current>) -> String {
+        let mut rows: Vec<Value> = serde_json::from_str(&batch.evidence).unwrap_or_default();
+        rows.push(json!({
+            "at_ms": self.now,
+            "what": why,
+            "tries": batch.tries,
+            "value": found.and_then(|current| current.value),
+            "version": found.and_then(|current| current.version.clone()),
+        }));
+        // The first ones and the last ones tell the most.
+        if rows.len() > EVIDENCE_MAX {
+            rows.remove(EVIDENCE_MAX / 2);
+        }
+        Value::Array(rows).to_string()
+    }
+}
+
+fn seen(tier: Tier, batch: &Intent, current: &Current) -> Seen {
+    let is = |value: Option<i64>| value.is_some() && value == current.value;
+    if tier == Tier::Marker && current.markers.contains(&batch.key) {
+        return Seen::Marker;
+    }
+    let is_same_version =
+        tier == Tier::CompareAndSet && current.version.is_some() && current.version == batch.version;
+    match tier {
+        Tier::CompareAndSet if is_same_version => Seen::Before,
+        Tier::CompareAndSet if is(batch.after) => Seen::After,
+        Tier::CompareAndSet => Seen::Other,
+        Tier::Key { .. } | Tier::Marker | Tier::ReadBack | Tier::Blind(_) => {
+            match (is(batch.after), is(batch.before)) {
+                (true, _) => Seen::After,
+                (false, true) => Seen::Before,
+                (false, false) => Seen::Other,
+            }
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! By whose credential a lane is written, and what holds that principal up.
+
+use std::collections::BTreeMap;
+
+use semel_contract::hex::hex;
+use semel_contract::time::millis_of;
+
+use super::{PATIENCE, Synced, Turn};
+use crate::credentials::Credential;
+use crate::relay::policy::Scope;
+use crate::relay::store::StoreError;
+
+/// Who sends.
+pub(super) struct Sender {
+    pub(super) principal: String,
+    pub(super) credential: Option<Credential>,
+}
+
+/// Tells credentials apart; none at all is one of them.
+pub(super) fn digest(credential: Option<&Credential>) -> String {
+    credential.map_or_else(|| "none".to_owned(), |credential| hex(&credential.digest()))
+}
+
+impl Sender {
+    pub(super) fn digest(&self) -> String {
+        digest(self.credential.as_ref())
+    }
+}
+
+/// Who may send now.
+pub(super) enum Choice {
+    Sender(Sender),
+    /// Nobody; the turn has ended like this.
+    Ended(Synced),
+}
+
+impl Turn<'_> {
+    /// What holds up all calls of the target, if anything does.
+    pub(super) async fn held_up(&self) -> Result<Option<i64>, StoreError> {
+        let (name, origin) = (&self.target.name, self.target.upstream.origin());
+        let scopes = [Scope::Target.key(name, "", origin), Scope::Host.key(name, "", origin)];
+        Ok(self.engine.store.paused(&scopes, self.now).await?.values().copied().max())
+    }
+
+    /// Chooses among these principals, the first that may send. What a principal has waiting whose credential is known to
+    /// be refused is parked on the way.
+    pub(super) async fn choose(&self, principals: &[String]) -> Result<Choice, StoreError> {
+        let store = &self.engine.store;
+        if let Some(until) = self.held_up().await? {
+            return Ok(Choice::Ended(self.waits("the target is paused", until).await?));
+        }
+        let (name, origin) = (&self.target.name, self.target.upstream.origin());
+        let key = |principal: &String| Scope::Credential.key(name, principal, origin);
+        let scopes: Vec<String> = principals.iter().map(key).collect();
+        let paused = store.paused(&scopes, self.now).await?;
+        let refused: BTreeMap<String, String> = store.refused(name, principals).await?;
+        let mut due = self.now + millis_of(PATIENCE);
+        let mut why = "no principal has a credential".to_owned();
+        for principal in principals {
+            if let Some(until) = paused.get(&key(principal)) {
+                due = due.min(*until);
+                why = "the credential is paused".to_owned();
+                continue;
+            }
+            let credential = match self.engine.credentials.credential(principal, origin).await {
+                Ok(credential) => credential,
+                Err(error) => {
+                    why = error;
+                    continue;
+                }
+            };
+            let sender = Sender { principal: principal.clone(), credential };
+            match refused.get(principal) {
+                Some(known) if *known == sender.digest() => {
+                    let written = store.park(&self.work.hold, principal, known, self.target.reducer).await?;
+                    return Ok(Choice::Ended(self.done(written, Synced::Again)));
+                }
+                Some(_) => {
+                    self.engine.release(name, principal, "a new credential").await?;
+                    return Ok(Choice::Sender(sender));
+                }
+                None => return Ok(Choice::Sender(sender)),
+            }
+        }
+        Ok(Choice::Ended(self.waits(&why, due).await?))
+    }
+}

@@ -1,0 +1,195 @@
+//! The recovery ladder: what to do about a batch that may or may not have been applied. One table, matched exhaustively;
+//! it reads no clock and asks nobody.
+
+use std::time::Duration;
+
+/// What the upstream offers by which a write is known again, strongest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tier {
+    /// It knows an idempotency key again for so long.
+    Key {
+        /// How long it knows a key.
+        retention: Duration,
+    },
+    /// It keeps a marker of ours beside the value, and shows it.
+    Marker,
+    /// It refuses a write whose version is not the one that was read.
+    CompareAndSet,
+    /// A whole value is written, and can be read back.
+    ReadBack,
+    /// Nothing. The operator chose what to do then.
+    Blind(Blind),
+}
+
+/// What an operator chose for a target that offers nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blind {
+    /// Never send twice: what is not known goes to a person.
+    AtMostOnce,
+    /// Send again: it may be applied twice.
+    AtLeastOnce,
+}
+
+impl Tier {
+    /// The tier's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Tier::Key { .. } => "key",
+            Tier::Marker => "marker",
+            Tier::CompareAndSet => "compare-and-set",
+            Tier::ReadBack => "read-back",
+            Tier::Blind(_) => "blind",
+        }
+    }
+
+    /// Whether a write that may have been applied is looked at before anything else is done.
+    pub fn looks(self) -> bool {
+        match self {
+            Tier::Marker | Tier::CompareAndSet | Tier::ReadBack => true,
+            Tier::Key { .. } | Tier::Blind(_) => false,
+        }
+    }
+}
+
+/// What reading back showed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// Nothing was read: the tier does not look.
+    NotAsked,
+    /// Our marker is there.
+    Marker,
+    /// The value from before the write, and the version that was read then where versions count.
+    Before,
+    /// The value that the write leads to.
+    After,
+    /// Any other value or version: somebody else writes too.
+    Other,
+}
+
+/// How long ago the write may have gone out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ages {
+    /// Since the first byte of the first attempt, at the earliest.
+    pub first: Duration,
+    /// Since the last attempt may have gone out.
+    pub last: Duration,
+}
+
+/// What to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rung {
+    /// Send the same bytes again.
+    Resend,
+    /// It was applied.
+    Applied,
+    /// It was not applied and never will be: the batch dissolves and forms anew.
+    NotApplied,
+    /// It may still be applied late: look again after so long.
+    Wait(Duration),
+    /// Nobody can know; a person decides.
+    InDoubt(Doubt),
+}
+
+/// Why a person must decide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doubt {
+    /// The upstream may have forgotten the key.
+    KeyForgotten,
+    /// Somebody else changed the value meanwhile.
+    Interference,
+    /// The target offers nothing.
+    Blind,
+}
+
+impl Doubt {
+    /// The reason's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Doubt::KeyForgotten => "key-forgotten",
+            Doubt::Interference => "interference",
+            Doubt::Blind => "blind",
+        }
+    }
+}
+
+/// What to do about a batch that may have been applied. `late_window` is how late after its sending a write may still be
+/// applied.
+pub fn recover(tier: Tier, seen: Seen, ages: Ages, late_window: Duration) -> Rung {
+    let remaining = late_window.saturating_sub(ages.last);
+    let unless_late = |then: Rung| if remaining.is_zero() { then } else { Rung::Wait(remaining) };
+    match (tier, seen) {
+        (Tier::Key { retention }, _) if ages.first < retention => Rung::Resend,
+        (Tier::Key { .. }, _) => Rung::InDoubt(Doubt::KeyForgotten),
+        (Tier::Marker, Seen::Marker) => Rung::Applied,
+        // A marker that is not there yet may still come; once it cannot, the write never was.
+        (Tier::Marker, Seen::NotAsked | Seen::Before | Seen::After | Seen::Other) => {
+            unless_late(Rung::NotApplied)
+        }
+        (Tier::CompareAndSet | Tier::ReadBack, Seen::After) => Rung::Applied,
+        // The version guards the write: sent twice, it is applied once.
+        (Tier::CompareAndSet, Seen::Before) => Rung::Resend,
+        // Sent at once, the late first one could fall on top of a later batch.
+        (Tier::ReadBack, Seen::Before) => unless_late(Rung::Resend),
+        (Tier::CompareAndSet | Tier::ReadBack, Seen::Other | Seen::Marker | Seen::NotAsked) => {
+            Rung::InDoubt(Doubt::Interference)
+        }
+        (Tier::Blind(Blind::AtLeastOnce), _) => Rung::Resend,
+        (Tier::Blind(Blind::AtMostOnce), _) => Rung::InDoubt(Doubt::Blind),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn s(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    const KEY: Tier = Tier::Key { retention: s(100) };
+    const ALL: [Seen; 5] = [Seen::NotAsked, Seen::Marker, Seen::Before, Seen::After, Seen::Other];
+    const LATE: Duration = s(30);
+
+    #[test]
+    fn every_cell() {
+        use Rung::{Applied, InDoubt, NotApplied, Resend, Wait};
+        let other = InDoubt(Doubt::Interference);
+        // Seen: not asked, marker, before, after, other; within the late window and past it.
+        let table: [(Tier, [Rung; 5], [Rung; 5]); 6] = [
+            (KEY, [Resend; 5], [Resend; 5]),
+            (
+                Tier::Marker,
+                [Wait(s(20)), Applied, Wait(s(20)), Wait(s(20)), Wait(s(20))],
+                [NotApplied, Applied, NotApplied, NotApplied, NotApplied],
+            ),
+            (
+                Tier::CompareAndSet,
+                [other, other, Resend, Applied, other],
+                [other, other, Resend, Applied, other],
+            ),
+            (
+                Tier::ReadBack,
+                [other, other, Wait(s(20)), Applied, other],
+                [other, other, Resend, Applied, other],
+            ),
+            (Tier::Blind(Blind::AtLeastOnce), [Resend; 5], [Resend; 5]),
+            (Tier::Blind(Blind::AtMostOnce), [InDoubt(Doubt::Blind); 5], [InDoubt(Doubt::Blind); 5]),
+        ];
+        for (tier, early, late) in table {
+            for (at, seen) in ALL.into_iter().enumerate() {
+                let ages = Ages { first: s(60), last: s(10) };
+                assert_eq!(recover(tier, seen, ages, LATE), early[at], "{tier:?} {seen:?} early");
+                let ages = Ages { first: s(60), last: s(30) };
+                assert_eq!(recover(tier, seen, ages, LATE), late[at], "{tier:?} {seen:?} late");
+            }
+        }
+    }
+
+    #[test]
+    fn a_key_that_may_be_forgotten_is_not_used_again() {
+        let ages = Ages { first: s(100), last: s(1) };
+        for seen in ALL {
+            assert_eq!(recover(KEY, seen, ages, LATE), Rung::InDoubt(Doubt::KeyForgotten));
+        }
+    }
+}

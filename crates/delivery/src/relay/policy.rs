@@ -1,0 +1,182 @@
+//! What the upstream's answer to a write means. One table; it reads no clock and changes nothing.
+
+use std::time::Duration;
+
+use semel_contract::classify::{Class, Classify, code_of};
+
+use crate::relay::ladder::Tier;
+use crate::transport::Sent;
+
+/// Whether a write was applied, as far as its answer tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It was.
+    Applied,
+    /// It was not, and may be tried again by the schedule.
+    Failed(String),
+    /// It was not: the upstream asks for a pause. Costs no attempt.
+    Limited {
+        /// For how long, where it says so.
+        after: Option<Duration>,
+    },
+    /// It was not: the upstream blocks us. Costs no attempt.
+    Blocked(String),
+    /// It was not: the credential is refused.
+    Unauthorized,
+    /// It was not: the version is another than the one that was read.
+    Conflict,
+    /// It was not and never will be.
+    Refused(String),
+    /// Nobody knows.
+    Ambiguous(String),
+}
+
+/// By what the answers of a target are read.
+#[derive(Clone, Debug)]
+pub struct Reading<'a> {
+    /// What the target offers.
+    pub tier: Tier,
+    /// Answers that mean "blocked": a status, or the code in the body.
+    pub blocked: &'a [String],
+    /// The profile's table, for what is left.
+    pub classify: &'a Classify,
+}
+
+/// What became of a write.
+pub fn judge(reading: &Reading<'_>, sent: &Sent, retry_after: Option<Duration>) -> Verdict {
+    let answer = match sent {
+        Sent::Answered(answer) => answer,
+        Sent::NotSent(why) => return Verdict::Failed(why.clone()),
+        Sent::Broken(why) | Sent::TimedOut(why) => return Verdict::Ambiguous(why.clone()),
+    };
+    let code = code_of(&answer.body);
+    let said = match &code {
+        Some(code) => format!("{} {code}", answer.status),
+        None => answer.status.to_string(),
+    };
+    let is_blocked = |word: &String| *word == answer.status.to_string() || code.as_deref() == Some(word);
+    match answer.status {
+        _ if reading.blocked.iter().any(is_blocked) => Verdict::Blocked(said),
+        200..=299 => Verdict::Applied,
+        401 => Verdict::Unauthorized,
+        429 => Verdict::Limited { after: retry_after },
+        // These say that nothing was done.
+        408 | 425 | 503 => match retry_after {
+            Some(after) => Verdict::Limited { after: Some(after) },
+            None => Verdict::Failed(said),
+        },
+        409 | 412 if reading.tier == Tier::CompareAndSet => Verdict::Conflict,
+        // A redirect is not followed: the write went nowhere.
+        300..=399 => Verdict::Refused(said),
+        400..=499 => match reading.classify.classify(Some(answer.status), code.as_deref()) {
+            Class::Retry | Class::RetryAfter | Class::RetryAtMost(..) => Verdict::Failed(said),
+            Class::Auth | Class::Success | Class::Rebuild | Class::Drop(_) | Class::Dead(_) => {
+                Verdict::Refused(said)
+            }
+        },
+        // It may have done its work before it failed, and other answers are none.
+        _ => Verdict::Ambiguous(said),
+    }
+}
+
+/// What a pause holds up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scope {
+    /// One principal's calls.
+    #[default]
+    Credential,
+    /// All calls to the target.
+    Target,
+    /// All calls to its host, by whatever target.
+    Host,
+}
+
+impl Scope {
+    /// The scope's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Scope::Credential => "credential",
+            Scope::Target => "target",
+            Scope::Host => "host",
+        }
+    }
+
+    /// The scope of this name.
+    pub fn parse(name: &str) -> Option<Self> {
+        [Scope::Credential, Scope::Target, Scope::Host].into_iter().find(|scope| scope.name() == name)
+    }
+
+    /// The name under which the pause is kept.
+    pub fn key(self, target: &str, principal: &str, origin: &str) -> String {
+        match self {
+            // Lengths first, so that no two pairs are one name.
+            Scope::Credential => format!("credential:{}:{target}:{principal}", target.len()),
+            Scope::Target => format!("target:{target}"),
+            Scope::Host => format!("host:{origin}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use semel_contract::profile::presets;
+
+    use super::*;
+    use crate::message::Answer;
+
+    fn of(tier: Tier, status: u16, body: &str, after: Option<u64>) -> Verdict {
+        let classify = presets::scores().classify;
+        let blocked = ["418".to_owned(), "api-blocked".to_owned()];
+        let reading = Reading { tier, blocked: &blocked, classify: &classify };
+        let answer = Answer { status, headers: Vec::new(), body: body.as_bytes().to_vec() };
+        judge(&reading, &Sent::Answered(answer), after.map(Duration::from_secs))
+    }
+
+    #[test]
+    fn every_kind_of_answer() {
+        let back = Tier::ReadBack;
+        let cases = [
+            (200, "", None, Verdict::Applied),
+            (204, "", None, Verdict::Applied),
+            (302, "", None, Verdict::Refused("302".into())),
+            (400, "", None, Verdict::Refused("400".into())),
+            (401, "", None, Verdict::Unauthorized),
+            (404, "", None, Verdict::Refused("404".into())),
+            (408, "", None, Verdict::Failed("408".into())),
+            (409, "", None, Verdict::Failed("409".into())),
+            (418, "", None, Verdict::Blocked("418".into())),
+            (403, r#"{"code":"api-blocked"}"#, None, Verdict::Blocked("403 api-blocked".into())),
+            (200, r#"{"error":"api-blocked"}"#, None, Verdict::Blocked("200 api-blocked".into())),
+            (429, "", Some(120), Verdict::Limited { after: Some(Duration::from_secs(120)) }),
+            (429, "", None, Verdict::Limited { after: None }),
+            (503, "", Some(5), Verdict::Limited { after: Some(Duration::from_secs(5)) }),
+            (503, "", None, Verdict::Failed("503".into())),
+            (500, "", None, Verdict::Ambiguous("500".into())),
+            (502, "", None, Verdict::Ambiguous("502".into())),
+            (504, "", None, Verdict::Ambiguous("504".into())),
+        ];
+        for (status, body, after, wanted) in cases {
+            assert_eq!(of(back, status, body, after), wanted, "{status} {body}");
+        }
+        assert_eq!(of(Tier::CompareAndSet, 412, "", None), Verdict::Conflict);
+        assert_eq!(of(Tier::CompareAndSet, 409, "", None), Verdict::Conflict);
+    }
+
+    #[test]
+    fn what_was_not_sent_failed_and_what_broke_off_is_not_known() {
+        let classify = presets::scores().classify;
+        let reading = Reading { tier: Tier::ReadBack, blocked: &[], classify: &classify };
+        let why = || "why".to_owned();
+        assert_eq!(judge(&reading, &Sent::NotSent(why()), None), Verdict::Failed(why()));
+        assert_eq!(judge(&reading, &Sent::Broken(why()), None), Verdict::Ambiguous(why()));
+        assert_eq!(judge(&reading, &Sent::TimedOut(why()), None), Verdict::Ambiguous(why()));
+    }
+
+    #[test]
+    fn pauses_do_not_meet() {
+        assert_ne!(Scope::Credential.key("a:1", "b", ""), Scope::Credential.key("a", "1:b", ""));
+        for scope in [Scope::Credential, Scope::Target, Scope::Host] {
+            assert_eq!(Scope::parse(scope.name()), Some(scope));
+        }
+    }
+}

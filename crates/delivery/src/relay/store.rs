@@ -1,0 +1,378 @@
+//! What the relay keeps, and what holds of each call before it, after it, and after a crash. The statements are the same
+//! for every database ([`sql`]); the suite in `conformance` is passed by each.
+//!
+//! Every call is one short transaction, or several that may each be the last. What changes a lane under way presents the
+//! fence of its claim: with a stale one it changes nothing and says so.
+
+pub mod accept;
+pub mod claim;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+pub mod hold;
+pub mod look;
+pub mod operate;
+pub mod postgres;
+pub mod settle;
+pub mod sql;
+pub mod sqlite;
+pub mod sweep;
+
+use std::sync::Arc;
+
+pub use self::sql::{Database, StoreError};
+use self::sql::{Row, Transaction, Value};
+
+/// The store of a relay.
+#[derive(Clone)]
+pub struct RelayStore {
+    pub(crate) db: Arc<dyn Database>,
+}
+
+impl std::fmt::Debug for RelayStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("RelayStore")
+    }
+}
+
+/// Whether a call with a fence did anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// It did.
+    Done,
+    /// Somebody else holds the lane: nothing was changed.
+    Stale,
+}
+
+/// The right to work on a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// The lane.
+    pub lane: i64,
+    /// The fence. It only grows.
+    pub fence: i64,
+    /// When somebody else may take over.
+    pub until: i64,
+}
+
+/// Where a lane stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LaneState {
+    /// It is worked on.
+    Open,
+    /// It waits for a credential or an operator.
+    Blocked,
+    /// Nobody knows whether its last write was applied.
+    InDoubt,
+}
+
+impl LaneState {
+    /// The state's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            LaneState::Open => "open",
+            LaneState::Blocked => "blocked",
+            LaneState::InDoubt => "in-doubt",
+        }
+    }
+
+    /// The state of this name.
+    pub fn parse(name: &str) -> Option<Self> {
+        [LaneState::Open, LaneState::Blocked, LaneState::InDoubt]
+            .into_iter()
+            .find(|state| state.name() == name)
+    }
+}
+
+/// A lane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lane {
+    /// Its number.
+    pub id: i64,
+    /// Its target's name.
+    pub target: String,
+    /// Its group; empty where it has none.
+    pub group: String,
+    /// Its name.
+    pub name: String,
+    /// What people call it.
+    pub label: Option<String>,
+    /// Entries up to this number are settled or held.
+    pub watermark: i64,
+    /// The upstream's value after the last write.
+    pub applied: Option<i64>,
+    /// Attempts in a row that failed.
+    pub attempts: i64,
+    /// Where it stands.
+    pub state: LaneState,
+    /// The last error.
+    pub last_error: Option<String>,
+}
+
+pub(crate) const LANE: &str = "id, target, grp, name, label, watermark, applied, attempts, state, last_error";
+
+impl Lane {
+    pub(crate) fn of(row: &Row) -> Result<Self, StoreError> {
+        let state = row.text(8)?;
+        Ok(Self {
+            id: row.int(0)?,
+            target: row.text(1)?,
+            group: row.text(2)?,
+            name: row.text(3)?,
+            label: row.maybe_text(4)?,
+            watermark: row.int(5)?,
+            applied: row.maybe_int(6)?,
+            attempts: row.int(7)?,
+            state: LaneState::parse(&state)
+                .ok_or_else(|| StoreError::Failed(format!("no state of a lane: {state}")))?,
+            last_error: row.maybe_text(9)?,
+        })
+    }
+}
+
+/// An entry that waits in its lane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its number in its lane.
+    pub seq: i64,
+    /// The request that brought it.
+    pub request: i64,
+    /// Its place in that request.
+    pub pos: i64,
+    /// Whose it is.
+    pub principal: String,
+    /// Its value.
+    pub value: i64,
+    /// The session that sent it.
+    pub session: Option<String>,
+    /// When it came.
+    pub created: i64,
+}
+
+/// A frozen batch: what is being written, or may have been.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Intent {
+    /// By whose credential.
+    pub principal: String,
+    /// Entries after this number…
+    pub lo: i64,
+    /// …up to this one are its members.
+    pub hi: i64,
+    /// The upstream's value before, where it is known.
+    pub before: Option<i64>,
+    /// The value that the write leads to, where it is known.
+    pub after: Option<i64>,
+    /// The version that was read, where versions count.
+    pub version: Option<String>,
+    /// Its own key, the same in every attempt; also its marker.
+    pub key: String,
+    /// The request as it is sent, without credentials.
+    pub request: String,
+    /// Attempts so far.
+    pub tries: i64,
+    /// When the first attempt may have gone out, at the earliest.
+    pub first: i64,
+    /// When the last attempt may have gone out, at the latest.
+    pub last: i64,
+    /// What was seen so far, as a JSON array.
+    pub evidence: String,
+}
+
+impl RelayStore {
+    /// A store on this database.
+    pub fn new(db: Arc<dyn Database>) -> Self {
+        Self { db }
+    }
+
+    /// The store's time in milliseconds.
+    pub async fn now(&self) -> Result<i64, StoreError> {
+        self.db.now().await
+    }
+
+    /// Whether the database must be opened anew. Until then every call fails.
+    pub fn is_broken(&self) -> bool {
+        self.db.is_broken()
+    }
+
+    /// Takes back what a process held that is no more, where one process owns the database. Call it once, at start.
+    ///
+    /// After: every lane may be claimed at once, and what was under way is found by its intent.
+    pub async fn start(&self) -> Result<(), StoreError> {
+        if !self.db.is_owned() {
+            return Ok(());
+        }
+        let now = self.now().await?;
+        let mut tx = self.db.begin().await?;
+        let sql =
+            "UPDATE relay_ready SET due_ms = $1 WHERE lane IN (SELECT id FROM relay_lane WHERE owner <> '')";
+        tx.run(sql, vec![now.into()]).await?;
+        tx.run("UPDATE relay_lane SET owner = '', lease_until = 0 WHERE owner <> ''", vec![]).await?;
+        tx.commit().await
+    }
+}
+
+pub(crate) type Tx = Box<dyn Transaction>;
+
+/// Whether this hold is still the lane's. Locks the lane until the transaction ends.
+pub(crate) async fn holds(tx: &mut Tx, hold: &Hold) -> Result<bool, StoreError> {
+    let sql = "SELECT fence FROM relay_lane WHERE id = $1 AND owner <> '' /*LOCK*/";
+    let rows = tx.run(sql, vec![hold.lane.into()]).await?;
+    rows.first().map_or(Ok(false), |row| Ok(row.int(0)? == hold.fence))
+}
+
+/// Gives the lane back, and says when it is due.
+pub(crate) async fn give_back(
+    tx: &mut Tx,
+    lane: i64,
+    error: Option<&str>,
+    due: Option<i64>,
+    now: i64,
+) -> Result<(), StoreError> {
+    let sql = "UPDATE relay_lane SET owner = '', lease_until = 0, last_error = $2 WHERE id = $1";
+    tx.run(sql, vec![lane.into(), error.into()]).await?;
+    match due {
+        None => tx.run("DELETE FROM relay_ready WHERE lane = $1", vec![lane.into()]).await?,
+        Some(due) => make_due(tx, lane, now, due).await?,
+    };
+    Ok(())
+}
+
+/// Sets when a lane is due.
+pub(crate) async fn make_due(tx: &mut Tx, lane: i64, since: i64, due: i64) -> Result<Vec<Row>, StoreError> {
+    let sql = "INSERT INTO relay_ready (lane, since_ms, due_ms) VALUES ($1, $2, $3)
+        ON CONFLICT (lane) DO UPDATE SET since_ms = excluded.since_ms, due_ms = excluded.due_ms";
+    tx.run(sql, vec![lane.into(), since.into(), due.into()]).await
+}
+
+/// The entries of a lane that wait, in order.
+pub(crate) async fn waiting(tx: &mut Tx, lane: i64, most: i64) -> Result<Vec<Entry>, StoreError> {
+    let sql = "SELECT seq, request, pos, principal, value, session, created_ms FROM relay_item i
+        WHERE lane = $1 AND seq > (SELECT watermark FROM relay_lane WHERE id = $1)
+          AND NOT EXISTS (SELECT 1 FROM relay_held h WHERE h.lane = i.lane AND h.seq = i.seq)
+        ORDER BY seq LIMIT $2";
+    let rows = tx.run(sql, vec![lane.into(), most.into()]).await?;
+    let entry = |row: &Row| {
+        Ok(Entry {
+            seq: row.int(0)?,
+            request: row.int(1)?,
+            pos: row.int(2)?,
+            principal: row.text(3)?,
+            value: row.int(4)?,
+            session: row.maybe_text(5)?,
+            created: row.int(6)?,
+        })
+    };
+    rows.iter().map(entry).collect()
+}
+
+/// The frozen batch of a lane.
+pub(crate) async fn intent(tx: &mut Tx, lane: i64) -> Result<Option<Intent>, StoreError> {
+    let sql =
+        "SELECT principal, lo, hi, before, after, version, key, request, tries, first_ms, last_ms, evidence
+        FROM relay_intent WHERE lane = $1";
+    let rows = tx.run(sql, vec![lane.into()]).await?;
+    let Some(row) = rows.first() else { return Ok(None) };
+    Ok(Some(Intent {
+        principal: row.text(0)?,
+        lo: row.int(1)?,
+        hi: row.int(2)?,
+        before: row.maybe_int(3)?,
+        after: row.maybe_int(4)?,
+        version: row.maybe_text(5)?,
+        key: row.text(6)?,
+        request: row.text(7)?,
+        tries: row.int(8)?,
+        first: row.int(9)?,
+        last: row.int(10)?,
+        evidence: row.text(11)?,
+    }))
+}
+
+/// One row of the audit trail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditRow {
+    /// Its number; 0 before it is written.
+    pub id: i64,
+    /// When.
+    pub at: i64,
+    /// What happened: `applied`, `parked`, `dead`, `released`, `requeued`, `purged`, `in-doubt`, `resolved`.
+    pub event: String,
+    /// The target.
+    pub target: String,
+    /// The lane's group.
+    pub group: String,
+    /// The lane.
+    pub lane: String,
+    /// The entry's number.
+    pub seq: Option<i64>,
+    /// The request.
+    pub request: Option<i64>,
+    /// The place in it.
+    pub pos: Option<i64>,
+    /// Whose entry it is, or who did it.
+    pub principal: String,
+    /// By whose credential it was written.
+    pub sender: Option<String>,
+    /// The entry's value.
+    pub value: Option<i64>,
+    /// The upstream's value before this entry.
+    pub before: Option<i64>,
+    /// The upstream's value after it.
+    pub after: Option<i64>,
+    /// The batch it was written with, by its key.
+    pub batch: Option<String>,
+    /// More, in words or JSON.
+    pub detail: String,
+}
+
+pub(crate) async fn audit(tx: &mut Tx, row: &AuditRow) -> Result<(), StoreError> {
+    let sql = "INSERT INTO relay_audit (at_ms, event, target, grp, lane, seq, request, pos, principal, sender, value, before,
+            after, batch, detail)
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
+    let args: Vec<Value> = vec![
+        row.at.into(),
+        row.event.as_str().into(),
+        row.target.as_str().into(),
+        row.group.as_str().into(),
+        row.lane.as_str().into(),
+        row.seq.into(),
+        row.request.into(),
+        row.pos.into(),
+        row.principal.as_str().into(),
+        row.sender.as_deref().into(),
+        row.value.into(),
+        row.before.into(),
+        row.after.into(),
+        row.batch.as_deref().into(),
+        row.detail.as_str().into(),
+    ];
+    tx.run(sql, args).await.map(drop)
+}
+
+/// A row about an entry of a lane, to be completed.
+pub(crate) fn about(lane: &Lane, entry: &Entry, event: &str, at: i64) -> AuditRow {
+    AuditRow {
+        id: 0,
+        at,
+        event: event.to_owned(),
+        target: lane.target.clone(),
+        group: lane.group.clone(),
+        lane: lane.name.clone(),
+        seq: Some(entry.seq),
+        request: Some(entry.request),
+        pos: Some(entry.pos),
+        principal: entry.principal.clone(),
+        sender: None,
+        value: Some(entry.value),
+        before: None,
+        after: None,
+        batch: None,
+        detail: String::new(),
+    }
+}
+
+/// The lane of this number, locked.
+pub(crate) async fn lane_locked(tx: &mut Tx, id: i64) -> Result<Option<Lane>, StoreError> {
+    let sql = format!("SELECT {LANE} FROM relay_lane WHERE id = $1 /*LOCK*/");
+    let rows = tx.run(&sql, vec![id.into()]).await?;
+    rows.first().map(Lane::of).transpose()
+}

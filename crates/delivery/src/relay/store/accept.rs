@@ -1,0 +1,164 @@
+//! Takes entries in: a request row, and for each item a row in its lane, numbered under the lane's lock.
+
+use std::collections::BTreeMap;
+
+use super::sql::StoreError;
+use super::{RelayStore, Tx, make_due};
+use crate::relay::debounce::{Debounce, Due, Mode, due};
+
+/// One item of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewItem {
+    /// Its lane.
+    pub lane: String,
+    /// The lane's group; empty where it has none.
+    pub group: String,
+    /// What people call the lane.
+    pub label: Option<String>,
+    /// The session that sends it.
+    pub session: Option<String>,
+    /// The value.
+    pub value: i64,
+}
+
+/// A request.
+#[derive(Clone, Debug)]
+pub struct Submission {
+    /// The target's name.
+    pub target: String,
+    /// Whose it is.
+    pub principal: String,
+    /// Its key, of this principal alone.
+    pub key: String,
+    /// What it asks for, hashed.
+    pub fingerprint: String,
+    /// How it is treated.
+    pub mode: Mode,
+    /// How long background entries wait.
+    pub debounce: Debounce,
+    /// What it brings.
+    pub items: Vec<NewItem>,
+}
+
+/// What became of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Accepted {
+    /// It is in.
+    New {
+        /// The request's number.
+        request: i64,
+        /// Its lanes.
+        lanes: Vec<i64>,
+    },
+    /// The same request is known.
+    Known {
+        /// Its number.
+        request: i64,
+    },
+    /// The key is known with another request.
+    Mismatch,
+}
+
+impl RelayStore {
+    /// Takes a request in, or finds it.
+    ///
+    /// Before: nothing is assumed. After: all items are in their lanes, or none. Two transactions on one lane commit in the
+    /// order of their numbers. Crash: before the commit nothing is known of the request; the same request sent again is
+    /// then new. `Unknown`: sent again, it is found or new, never both.
+    pub async fn accept(&self, submission: &Submission) -> Result<Accepted, StoreError> {
+        let now = self.now().await?;
+        let mut tx = self.db.begin().await?;
+        if let Some(known) = known(&mut tx, submission).await? {
+            return Ok(known);
+        }
+        let sql =
+            "INSERT INTO relay_request (target, principal, key, fingerprint, mode, items, open, created_ms)
+            VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (principal, key) DO NOTHING RETURNING id";
+        let count = submission.items.len() as i64;
+        let args = vec![
+            (&submission.target).into(),
+            (&submission.principal).into(),
+            (&submission.key).into(),
+            (&submission.fingerprint).into(),
+            submission.mode.name().into(),
+            count.into(),
+            count.into(),
+            now.into(),
+        ];
+        let Some(row) = tx.run(sql, args).await?.into_iter().next() else {
+            // A racer was first, and has committed: a second read sees it.
+            let racer = known(&mut tx, submission).await?;
+            return racer.ok_or_else(|| StoreError::Failed("a racer's request is gone again".to_owned()));
+        };
+        let request = row.int(0)?;
+        let mut by_lane: BTreeMap<(&str, &str), Vec<(i64, &NewItem)>> = BTreeMap::new();
+        for (pos, item) in (0..).zip(&submission.items) {
+            by_lane.entry((&item.group, &item.lane)).or_default().push((pos, item));
+        }
+        let mut lanes = Vec::new();
+        // In one order for everybody, so that no two wait for each other.
+        for ((group, name), items) in by_lane {
+            lanes.push(into_lane(&mut tx, submission, request, (group, name), &items, now).await?);
+        }
+        tx.commit().await?;
+        Ok(Accepted::New { request, lanes })
+    }
+}
+
+async fn known(tx: &mut Tx, submission: &Submission) -> Result<Option<Accepted>, StoreError> {
+    let sql = "SELECT id, fingerprint FROM relay_request WHERE principal = $1 AND key = $2";
+    let rows = tx.run(sql, vec![(&submission.principal).into(), (&submission.key).into()]).await?;
+    let Some(row) = rows.first() else { return Ok(None) };
+    let is_same = row.text(1)? == submission.fingerprint;
+    Ok(Some(if is_same { Accepted::Known { request: row.int(0)? } } else { Accepted::Mismatch }))
+}
+
+async fn into_lane(
+    tx: &mut Tx,
+    submission: &Submission,
+    request: i64,
+    (group, name): (&str, &str),
+    items: &[(i64, &NewItem)],
+    now: i64,
+) -> Result<i64, StoreError> {
+    let at = || vec![(&submission.target).into(), group.into(), name.into()];
+    let sql = "INSERT INTO relay_lane (target, grp, name) VALUES ($1, $2, $3) ON CONFLICT (target, grp, name) DO NOTHING";
+    tx.run(sql, at()).await?;
+    let sql =
+        "SELECT id, next_seq, state FROM relay_lane WHERE target = $1 AND grp = $2 AND name = $3 /*LOCK*/";
+    let rows = tx.run(sql, at()).await?;
+    let row = rows.first().ok_or_else(|| StoreError::Failed("the lane is gone".to_owned()))?;
+    let (lane, first, is_open) = (row.int(0)?, row.int(1)?, row.text(2)? == "open");
+    let label = items.iter().rev().find_map(|(_, item)| item.label.as_deref());
+    for (seq, (pos, item)) in (first..).zip(items) {
+        let sql = "INSERT INTO relay_item (lane, seq, request, pos, principal, value, session, created_ms)
+            VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
+        let args = vec![
+            lane.into(),
+            seq.into(),
+            request.into(),
+            (*pos).into(),
+            (&submission.principal).into(),
+            item.value.into(),
+            item.session.as_deref().into(),
+            now.into(),
+        ];
+        tx.run(sql, args).await?;
+    }
+    let sql = "UPDATE relay_lane SET next_seq = $2, label = coalesce($3, label) WHERE id = $1";
+    tx.run(sql, vec![lane.into(), (first + items.len() as i64).into(), label.into()]).await?;
+    // A lane that waits for a person or a credential is not among the waiting work.
+    if is_open {
+        let rows =
+            tx.run("SELECT since_ms, due_ms FROM relay_ready WHERE lane = $1", vec![lane.into()]).await?;
+        let known = match rows.first() {
+            Some(row) => Some(Due { since: row.int(0)?, at: row.int(1)? }),
+            None => None,
+        };
+        let next = due(known, submission.mode, submission.debounce, now);
+        if known != Some(next) {
+            make_due(tx, lane, next.since, next.at).await?;
+        }
+    }
+    Ok(lane)
+}

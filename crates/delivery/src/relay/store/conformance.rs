@@ -1,0 +1,269 @@
+//! The suite that every database of a relay passes.
+
+use std::future::Future;
+
+use super::accept::{Accepted, NewItem, Submission};
+use super::claim::{Claimed, Work};
+use super::settle::Seen;
+use super::{Hold, Intent, RelayStore, Written};
+use crate::relay::debounce::{Debounce, Mode};
+use crate::relay::reduce::Reducer;
+
+const LEASE: i64 = 30_000;
+
+/// A request for the target `t`, interactive.
+pub fn submission(principal: &str, key: &str, items: &[(&str, i64)]) -> Submission {
+    let item = |(lane, value): &(&str, i64)| NewItem {
+        lane: (*lane).to_owned(),
+        group: "g".to_owned(),
+        label: Some(format!("the {lane}")),
+        session: Some("s1".to_owned()),
+        value: *value,
+    };
+    Submission {
+        target: "t".to_owned(),
+        principal: principal.to_owned(),
+        key: key.to_owned(),
+        fingerprint: format!("{items:?}"),
+        mode: Mode::Interactive,
+        debounce: Debounce::default(),
+        items: items.iter().map(item).collect(),
+    }
+}
+
+/// Runs the suite, each part on a store of its own.
+///
+/// # Panics
+/// The store does not keep a promise.
+pub async fn run<F: Future<Output = RelayStore>>(fresh: impl Fn() -> F) {
+    keys(&fresh().await).await;
+    items(&fresh().await).await;
+    batches(&fresh().await).await;
+    fences(&fresh().await).await;
+    holding(&fresh().await).await;
+    audit(&fresh().await).await;
+    races(&fresh().await).await;
+}
+
+async fn lanes_of(store: &RelayStore, submission: &Submission) -> (i64, Vec<i64>) {
+    match store.accept(submission).await.unwrap() {
+        Accepted::New { request, lanes } => (request, lanes),
+        other => panic!("{other:?} is not new"),
+    }
+}
+
+async fn claim(store: &RelayStore, lane: i64) -> Work {
+    match store.claim(lane, "me", LEASE, 100).await.unwrap() {
+        Claimed::Held(work) => *work,
+        other => panic!("{other:?} is no hold"),
+    }
+}
+
+fn batch(work: &Work, hi: i64) -> Intent {
+    let members = work.entries.iter().filter(|entry| entry.seq <= hi);
+    Intent {
+        principal: work.entries[0].principal.clone(),
+        lo: work.lane.watermark,
+        hi,
+        before: Some(100),
+        after: Some(100 + members.map(|entry| entry.value).sum::<i64>()),
+        version: Some("v1".to_owned()),
+        key: "k".to_owned(),
+        request: "{}".to_owned(),
+        tries: 1,
+        first: 1,
+        last: 2,
+        evidence: "[]".to_owned(),
+    }
+}
+
+async fn keys(store: &RelayStore) {
+    let one = submission("alice", "1", &[("a", 5)]);
+    let (request, _) = lanes_of(store, &one).await;
+    assert_eq!(store.accept(&one).await.unwrap(), Accepted::Known { request });
+    assert_eq!(store.accept(&submission("alice", "1", &[("a", 6)])).await.unwrap(), Accepted::Mismatch);
+    assert!(matches!(
+        store.accept(&submission("bob", "1", &[("a", 5)])).await.unwrap(),
+        Accepted::New { .. }
+    ));
+    assert_eq!(store.counts().await.unwrap().pending, 2, "a known or refused request adds nothing");
+    let of_alice = store.pending("alice", Some("g"), Some("s1")).await.unwrap();
+    assert_eq!((of_alice.len(), of_alice[0].1), (1, 1));
+    assert!(store.pending("alice", Some("g"), Some("s2")).await.unwrap().is_empty());
+    assert!(store.pending("alice", Some("h"), None).await.unwrap().is_empty());
+}
+
+async fn items(store: &RelayStore) {
+    let (request, lanes) = lanes_of(store, &submission("alice", "1", &[("b", 1), ("a", 2), ("b", 3)])).await;
+    assert_eq!(lanes.len(), 2);
+    let found = store.request(request).await.unwrap().unwrap();
+    let told: Vec<_> =
+        found.items.iter().map(|item| (item.lane.as_str(), item.value, item.state.name())).collect();
+    assert_eq!(told, [("b", 1, "pending"), ("a", 2, "pending"), ("b", 3, "pending")]);
+    let b = store.find_lane("t", "g", "b").await.unwrap().unwrap();
+    assert_eq!(b.label.as_deref(), Some("the b"));
+    let work = claim(store, b.id).await;
+    assert_eq!(
+        work.entries.iter().map(|entry| (entry.seq, entry.value)).collect::<Vec<_>>(),
+        [(1, 1), (2, 3)]
+    );
+}
+
+async fn batches(store: &RelayStore) {
+    let (request, lanes) = lanes_of(store, &submission("alice", "1", &[("a", 5)])).await;
+    let work = claim(store, lanes[0]).await;
+    assert!(store.freeze(&work.hold, &batch(&work, 2)).await.is_err(), "it ends among known entries");
+    assert_eq!(store.freeze(&work.hold, &batch(&work, 1)).await.unwrap(), Written::Done);
+    assert!(store.freeze(&work.hold, &batch(&work, 1)).await.is_err(), "one at a time");
+    // What comes now is not part of it.
+    lanes_of(store, &submission("bob", "1", &[("a", 3)])).await;
+    assert_eq!(store.request(request).await.unwrap().unwrap().items[0].state.name(), "processing");
+    assert_eq!(store.applied(&work.hold, Reducer::Sum, 0, "answered").await.unwrap(), Written::Done);
+    let lane = store.find_lane("t", "g", "a").await.unwrap().unwrap();
+    assert_eq!((lane.watermark, lane.applied), (1, Some(105)));
+    let found = store.request(request).await.unwrap().unwrap();
+    assert_eq!(
+        (found.open, found.items[0].state.name(), found.items[0].applied),
+        (0, "completed", Some(105))
+    );
+    let work = claim(store, lanes[0]).await;
+    assert_eq!((work.intent, work.entries.len(), work.entries[0].seq), (None, 1, 2));
+}
+
+async fn fences(store: &RelayStore) {
+    let (_, lanes) = lanes_of(store, &submission("alice", "1", &[("a", 5)])).await;
+    let work = claim(store, lanes[0]).await;
+    assert!(matches!(store.claim(lanes[0], "you", LEASE, 9).await.unwrap(), Claimed::Busy { .. }));
+    let stale = Hold { fence: work.hold.fence - 1, ..work.hold };
+    let seen = Seen { error: "", evidence: "[]", last: None, is_counted: true };
+    let intent = batch(&work, 1);
+    for fence in [stale, Hold { fence: work.hold.fence + 1, ..work.hold }] {
+        assert_eq!(store.freeze(&fence, &intent).await.unwrap(), Written::Stale);
+        assert_eq!(store.resending(&fence, 9).await.unwrap(), Written::Stale);
+        assert_eq!(store.applied(&fence, Reducer::Sum, 0, "").await.unwrap(), Written::Stale);
+        assert_eq!(
+            store.settled_without_call(&fence, &intent, Reducer::Sum, 0).await.unwrap(),
+            Written::Stale
+        );
+        assert_eq!(store.dissolve(&fence, "", true, 0).await.unwrap(), Written::Stale);
+        assert_eq!(store.keep(&fence, &seen, 0).await.unwrap(), Written::Stale);
+        assert_eq!(store.in_doubt(&fence, &seen).await.unwrap(), Written::Stale);
+        assert_eq!(store.park(&fence, "alice", "d", Reducer::Sum).await.unwrap(), Written::Stale);
+        assert_eq!(store.refuse(&fence, "alice", "d", 0).await.unwrap(), Written::Stale);
+        assert_eq!(store.block(&fence, "").await.unwrap(), Written::Stale);
+        assert_eq!(store.bury(&fence, 1, "", Reducer::Sum).await.unwrap(), Written::Stale);
+        assert_eq!(store.let_go(&fence, None, 0).await.unwrap(), Written::Stale);
+    }
+    let counts = store.counts().await.unwrap();
+    assert_eq!(
+        (counts.pending, counts.parked, counts.dead, counts.in_doubt, counts.blocked),
+        (1, 0, 0, 0, 0)
+    );
+    assert!(store.all_refused().await.unwrap().is_empty());
+    assert_eq!(store.let_go(&work.hold, None, 0).await.unwrap(), Written::Done);
+    assert_eq!(store.let_go(&work.hold, None, 0).await.unwrap(), Written::Stale, "it was given back");
+    let again = claim(store, lanes[0]).await;
+    assert!(again.hold.fence > work.hold.fence, "fences only grow");
+    assert_eq!(store.freeze(&work.hold, &intent).await.unwrap(), Written::Stale);
+}
+
+async fn holding(store: &RelayStore) {
+    let (request, lanes) = lanes_of(store, &submission("alice", "1", &[("a", 5)])).await;
+    lanes_of(store, &submission("bob", "1", &[("a", 3)])).await;
+    let work = claim(store, lanes[0]).await;
+    store.freeze(&work.hold, &batch(&work, 2)).await.unwrap();
+    assert_eq!(store.park(&work.hold, "alice", "digest", Reducer::Sum).await.unwrap(), Written::Done);
+    assert_eq!(store.refused("t", &["alice".to_owned()]).await.unwrap()["alice"], "digest");
+    let work = claim(store, lanes[0]).await;
+    assert_eq!(
+        (work.intent.is_none(), work.entries.len(), work.entries[0].principal.as_str()),
+        (true, 1, "bob")
+    );
+    assert_eq!(store.request(request).await.unwrap().unwrap().items[0].state.name(), "auth_revoked");
+    store.freeze(&work.hold, &batch(&work, 2)).await.unwrap();
+    store.applied(&work.hold, Reducer::Sum, 0, "answered").await.unwrap();
+    assert!(matches!(store.claim(lanes[0], "me", LEASE, 9).await.unwrap(), Claimed::Idle));
+    assert_eq!(store.release("t", "alice", "x", &|| 0).await.unwrap(), 1);
+    assert_eq!(store.release("t", "alice", "x", &|| 0).await.unwrap(), 0);
+    assert!(store.all_refused().await.unwrap().is_empty());
+    let work = claim(store, lanes[0]).await;
+    assert_eq!(work.entries.iter().map(|entry| (entry.seq, entry.value)).collect::<Vec<_>>(), [(3, 5)]);
+    assert_eq!(store.bury(&work.hold, 3, "no", Reducer::Sum).await.unwrap(), Written::Done);
+    let found = store.request(request).await.unwrap().unwrap();
+    assert_eq!((found.open, found.dead, found.items[0].state.name()), (0, 1, "failed"));
+    assert_eq!(store.requeue(lanes[0], "x").await.unwrap(), 1);
+    let found = store.request(request).await.unwrap().unwrap();
+    assert_eq!(
+        (found.open, found.dead, found.items.len(), found.items[0].state.name()),
+        (1, 0, 1, "pending")
+    );
+}
+
+async fn audit(store: &RelayStore) {
+    let (_, lanes) = lanes_of(store, &submission("alice", "1", &[("a", 5), ("a", 2)])).await;
+    let work = claim(store, lanes[0]).await;
+    store.freeze(&work.hold, &batch(&work, 2)).await.unwrap();
+    store.applied(&work.hold, Reducer::Sum, 0, "answered").await.unwrap();
+    let rows = store.audit_after(0, 10).await.unwrap();
+    let told: Vec<_> = rows.iter().map(|row| (row.value, row.before, row.after)).collect();
+    assert_eq!(told, [(Some(5), Some(100), Some(105)), (Some(2), Some(105), Some(107))]);
+    for sql in [
+        "UPDATE relay_audit SET after = 1",
+        "DELETE FROM relay_audit",
+        "UPDATE relay_item SET value = 1",
+        "INSERT INTO relay_item (lane, seq, request, pos, principal, value, created_ms) SELECT id, 1, 1, 9, 'x', 1, 1 FROM relay_lane",
+    ] {
+        let mut tx = store.db.begin().await.unwrap();
+        let changed = match tx.run(sql, vec![]).await {
+            Ok(_) => tx.commit().await,
+            Err(error) => Err(error),
+        };
+        assert!(changed.is_err(), "{sql}");
+    }
+    assert_eq!(store.audit_after(0, 10).await.unwrap(), rows);
+}
+
+async fn races(store: &RelayStore) {
+    // One request sent many times at once is one request.
+    let same = submission("alice", "same", &[("a", 1), ("b", 1)]);
+    let all = (0..8).map(|_| {
+        let (store, same) = (store.clone(), same.clone());
+        tokio::spawn(async move { store.accept(&same).await })
+    });
+    let mut new = 0;
+    for racer in all.collect::<Vec<_>>() {
+        match racer.await.unwrap() {
+            Ok(Accepted::New { .. }) => new += 1,
+            Ok(Accepted::Known { .. }) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(new, 1);
+    // Many requests on the same lanes, in whatever order, all get a number of their own.
+    let many = (0..20).map(|at| {
+        let store = store.clone();
+        let lanes: &[(&str, i64)] = if at % 2 == 0 { &[("a", 1), ("b", 1)] } else { &[("b", 1), ("a", 1)] };
+        let one = submission("bob", &at.to_string(), lanes);
+        tokio::spawn(async move { store.accept(&one).await })
+    });
+    for racer in many.collect::<Vec<_>>() {
+        assert!(matches!(racer.await.unwrap(), Ok(Accepted::New { .. })));
+    }
+    let lane = store.find_lane("t", "g", "a").await.unwrap().unwrap();
+    // Only one of many gets the lane.
+    let claims = (0..8).map(|at| {
+        let store = store.clone();
+        tokio::spawn(async move { store.claim(lane.id, &format!("r{at}"), LEASE, 100).await })
+    });
+    let mut held = Vec::new();
+    for racer in claims.collect::<Vec<_>>() {
+        if let Claimed::Held(work) = racer.await.unwrap().unwrap() {
+            held.push(work);
+        }
+    }
+    assert_eq!(held.len(), 1);
+    assert_eq!(
+        held[0].entries.iter().map(|entry| entry.seq).collect::<Vec<_>>(),
+        (1..=21).collect::<Vec<i64>>()
+    );
+}

@@ -1,0 +1,340 @@
+//! What can be seen: requests, lanes, what waits, the audit trail. Changes nothing.
+
+use super::sql::{Row, StoreError};
+use super::{AuditRow, Entry, Intent, LANE, Lane, LaneState, RelayStore, intent, waiting};
+use crate::relay::reduce::Reducer;
+
+/// Where one item of a request stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ItemState {
+    /// It waits.
+    Pending,
+    /// It is being written, or may have been.
+    Processing,
+    /// It was applied.
+    Completed,
+    /// It was given up.
+    Failed,
+    /// It waits for a credential.
+    AuthRevoked,
+    /// Nobody knows whether it was applied.
+    InDoubt,
+}
+
+impl ItemState {
+    /// The state's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            ItemState::Pending => "pending",
+            ItemState::Processing => "processing",
+            ItemState::Completed => "completed",
+            ItemState::Failed => "failed",
+            ItemState::AuthRevoked => "auth_revoked",
+            ItemState::InDoubt => "in_doubt",
+        }
+    }
+}
+
+/// One item of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// Its lane.
+    pub lane: String,
+    /// The lane's group.
+    pub group: String,
+    /// What people call the lane.
+    pub label: Option<String>,
+    /// The item's value.
+    pub value: i64,
+    /// The upstream's value after the lane's last write.
+    pub applied: Option<i64>,
+    /// Where it stands.
+    pub state: ItemState,
+}
+
+/// A request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Items that are neither applied nor given up.
+    pub open: i64,
+    /// Items that were given up.
+    pub dead: i64,
+    /// Its items, in order.
+    pub items: Vec<Item>,
+}
+
+/// A lane with what waits in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaneView {
+    /// The lane.
+    pub lane: Lane,
+    /// How many entries wait, parked ones included.
+    pub pending: i64,
+    /// By how much they will change the value.
+    pub delta: i64,
+}
+
+/// Everything about one lane.
+#[derive(Clone, Debug)]
+pub struct LaneDetail {
+    /// The lane.
+    pub lane: Lane,
+    /// The frozen batch.
+    pub intent: Option<Intent>,
+    /// What waits.
+    pub entries: Vec<Entry>,
+    /// What is held: state, reason and entry.
+    pub held: Vec<(String, String, Entry)>,
+    /// When it is due.
+    pub due: Option<i64>,
+    /// The last rows of its audit trail, newest first.
+    pub audit: Vec<AuditRow>,
+}
+
+/// How much of everything there is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Entries that wait in their lanes.
+    pub pending: i64,
+    /// Parked entries.
+    pub parked: i64,
+    /// Dead letters.
+    pub dead: i64,
+    /// Lanes in doubt.
+    pub in_doubt: i64,
+    /// Lanes that wait for a credential or an operator.
+    pub blocked: i64,
+}
+
+impl RelayStore {
+    /// A request with its items.
+    pub async fn request(&self, id: i64) -> Result<Option<Request>, StoreError> {
+        let mut tx = self.db.begin().await?;
+        let rows =
+            tx.run("SELECT open, dead, items FROM relay_request WHERE id = $1", vec![id.into()]).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let (open, dead, count) = (row.int(0)?, row.int(1)?, row.int(2)?);
+        let sql = "SELECT i.pos, l.name, l.grp, l.label, i.value, l.applied, i.seq, l.watermark, l.state, h.state, n.hi
+            FROM relay_item i JOIN relay_lane l ON l.id = i.lane
+            LEFT JOIN relay_held h ON h.lane = i.lane AND h.seq = i.seq
+            LEFT JOIN relay_intent n ON n.lane = i.lane
+            WHERE i.request = $1 ORDER BY i.pos, i.seq";
+        let mut items: Vec<(i64, Item)> = Vec::with_capacity(usize::try_from(count).unwrap_or(0));
+        for row in tx.run(sql, vec![id.into()]).await? {
+            let item = Item {
+                lane: row.text(1)?,
+                group: row.text(2)?,
+                label: row.maybe_text(3)?,
+                value: row.int(4)?,
+                applied: row.maybe_int(5)?,
+                state: state(&row)?,
+            };
+            // Released entries come again under a later number, which counts.
+            items.retain(|(pos, _)| Some(*pos) != row.int(0).ok());
+            items.push((row.int(0)?, item));
+        }
+        Ok(Some(Request { open, dead, items: items.into_iter().map(|(_, item)| item).collect() }))
+    }
+
+    /// Whether every item of a request is applied or given up.
+    pub async fn is_done(&self, id: i64) -> Result<bool, StoreError> {
+        let mut tx = self.db.begin().await?;
+        let rows = tx.run("SELECT open FROM relay_request WHERE id = $1", vec![id.into()]).await?;
+        rows.first().map_or(Ok(true), |row| Ok(row.int(0)? == 0))
+    }
+
+    /// The lanes of a target, of one group or of all, with what waits.
+    pub async fn lanes(
+        &self,
+        target: &str,
+        group: Option<&str>,
+        reducer: Reducer,
+    ) -> Result<Vec<LaneView>, StoreError> {
+        let mut tx = self.db.begin().await?;
+        let sql = format!(
+            "SELECT {LANE} FROM relay_lane WHERE target = $1 AND (CAST($2 AS text) IS NULL OR grp = $2)
+             ORDER BY grp, name LIMIT 1000"
+        );
+        let mut views = Vec::new();
+        for row in tx.run(&sql, vec![target.into(), group.into()]).await? {
+            let lane = Lane::of(&row)?;
+            let sql = "SELECT value FROM (
+                    SELECT i.seq AS seq, i.value AS value FROM relay_item i JOIN relay_lane l ON l.id = i.lane
+                    WHERE i.lane = $1 AND i.seq > l.watermark
+                      AND NOT EXISTS (SELECT 1 FROM relay_held h WHERE h.lane = i.lane AND h.seq = i.seq)
+                    UNION ALL
+                    SELECT seq, value FROM relay_held WHERE lane = $1 AND state = 'parked') AS waiting
+                ORDER BY seq";
+            let rows = tx.run(sql, vec![lane.id.into()]).await?;
+            let values = rows.iter().map(|row| row.int(0)).collect::<Result<Vec<_>, _>>()?;
+            views.push(LaneView {
+                pending: values.len() as i64,
+                delta: delta(reducer, lane.applied, &values),
+                lane,
+            });
+        }
+        Ok(views)
+    }
+
+    /// How many entries of a principal wait, by target, group and lane.
+    pub async fn pending(
+        &self,
+        principal: &str,
+        group: Option<&str>,
+        session: Option<&str>,
+    ) -> Result<Vec<(Lane, i64)>, StoreError> {
+        let mut tx = self.db.begin().await?;
+        let sql = format!(
+            "SELECT {LANE}, waiting.many FROM relay_lane JOIN (
+                SELECT lane AS of_lane, count(*) AS many FROM (
+                    SELECT i.lane AS lane, i.session AS session FROM relay_item i JOIN relay_lane l ON l.id = i.lane
+                    WHERE i.principal = $1 AND i.seq > l.watermark
+                      AND NOT EXISTS (SELECT 1 FROM relay_held h WHERE h.lane = i.lane AND h.seq = i.seq)
+                    UNION ALL
+                    SELECT lane, session FROM relay_held WHERE principal = $1 AND state = 'parked') AS entries
+                WHERE CAST($3 AS text) IS NULL OR session = $3
+                GROUP BY lane) AS waiting ON waiting.of_lane = relay_lane.id
+             WHERE CAST($2 AS text) IS NULL OR grp = $2
+             ORDER BY target, grp, name LIMIT 1000"
+        );
+        let rows = tx.run(&sql, vec![principal.into(), group.into(), session.into()]).await?;
+        rows.iter().map(|row| Ok((Lane::of(row)?, row.int(10)?))).collect()
+    }
+
+    /// How much of everything there is.
+    pub async fn counts(&self) -> Result<Counts, StoreError> {
+        let mut tx = self.db.begin().await?;
+        let mut one = Vec::new();
+        for sql in [
+            "SELECT count(*) FROM relay_item i JOIN relay_lane l ON l.id = i.lane WHERE i.seq > l.watermark
+                AND NOT EXISTS (SELECT 1 FROM relay_held h WHERE h.lane = i.lane AND h.seq = i.seq)",
+            "SELECT count(*) FROM relay_held WHERE state = 'parked'",
+            "SELECT count(*) FROM relay_held WHERE state = 'dead'",
+            "SELECT count(*) FROM relay_lane WHERE state = 'in-doubt'",
+            "SELECT count(*) FROM relay_lane WHERE state = 'blocked'",
+        ] {
+            let rows = tx.run(sql, vec![]).await?;
+            one.push(rows.first().map_or(Ok(0), |row| row.int(0))?);
+        }
+        Ok(Counts { pending: one[0], parked: one[1], dead: one[2], in_doubt: one[3], blocked: one[4] })
+    }
+
+    /// Lanes for an operator: in this state, or with dead letters (`dead`), parked entries (`parked`) or anything that
+    /// waits (`pending`); after this number.
+    pub async fn list(&self, what: Option<&str>, after: i64, most: i64) -> Result<Vec<Lane>, StoreError> {
+        let condition = match what {
+            None => "TRUE",
+            Some("pending") => "next_seq > watermark + 1",
+            Some("dead") => {
+                "EXISTS (SELECT 1 FROM relay_held h WHERE h.lane = relay_lane.id AND h.state = 'dead')"
+            }
+            Some("parked") => {
+                "EXISTS (SELECT 1 FROM relay_held h WHERE h.lane = relay_lane.id AND h.state = 'parked')"
+            }
+            Some("in-doubt") => "state = 'in-doubt'",
+            Some("blocked") => "state = 'blocked'",
+            Some(_) => "state = 'open'",
+        };
+        let mut tx = self.db.begin().await?;
+        let sql = format!("SELECT {LANE} FROM relay_lane WHERE id > $1 AND {condition} ORDER BY id LIMIT $2");
+        tx.run(&sql, vec![after.into(), most.into()]).await?.iter().map(Lane::of).collect()
+    }
+
+    /// Everything about one lane.
+    pub async fn detail(&self, lane: i64) -> Result<Option<LaneDetail>, StoreError> {
+        let mut tx = self.db.begin().await?;
+        let sql = format!("SELECT {LANE} FROM relay_lane WHERE id = $1");
+        let rows = tx.run(&sql, vec![lane.into()]).await?;
+        let Some(found) = rows.first().map(Lane::of).transpose()? else { return Ok(None) };
+        let sql =
+            "SELECT state, error, seq, request, pos, principal, value, session, since_ms FROM relay_held
+            WHERE lane = $1 AND state IN ('parked', 'dead') ORDER BY seq LIMIT 1000";
+        let held = tx.run(sql, vec![lane.into()]).await?;
+        let held = held.iter().map(|row| {
+            let entry = Entry {
+                seq: row.int(2)?,
+                request: row.int(3)?,
+                pos: row.int(4)?,
+                principal: row.text(5)?,
+                value: row.int(6)?,
+                session: row.maybe_text(7)?,
+                created: row.int(8)?,
+            };
+            Ok((row.text(0)?, row.text(1)?, entry))
+        });
+        let held = held.collect::<Result<_, StoreError>>()?;
+        let rows = tx.run("SELECT due_ms FROM relay_ready WHERE lane = $1", vec![lane.into()]).await?;
+        let due = rows.first().map(|row| row.int(0)).transpose()?;
+        let sql = format!(
+            "SELECT {AUDIT} FROM relay_audit WHERE target = $1 AND grp = $2 AND lane = $3 ORDER BY id DESC LIMIT 50"
+        );
+        let args = vec![(&found.target).into(), (&found.group).into(), (&found.name).into()];
+        let audit = tx.run(&sql, args).await?.iter().map(audit_of).collect::<Result<_, _>>()?;
+        Ok(Some(LaneDetail {
+            intent: intent(&mut tx, lane).await?,
+            entries: waiting(&mut tx, lane, 1000).await?,
+            lane: found,
+            held,
+            due,
+            audit,
+        }))
+    }
+
+    /// The audit trail after this row, oldest first.
+    pub async fn audit_after(&self, id: i64, most: i64) -> Result<Vec<AuditRow>, StoreError> {
+        let mut tx = self.db.begin().await?;
+        let sql = format!("SELECT {AUDIT} FROM relay_audit WHERE id > $1 ORDER BY id LIMIT $2");
+        tx.run(&sql, vec![id.into(), most.into()]).await?.iter().map(audit_of).collect()
+    }
+}
+
+const AUDIT: &str =
+    "id, at_ms, event, target, grp, lane, seq, request, pos, principal, sender, value, before, after, batch,
+    detail";
+
+fn audit_of(row: &Row) -> Result<AuditRow, StoreError> {
+    Ok(AuditRow {
+        id: row.int(0)?,
+        at: row.int(1)?,
+        event: row.text(2)?,
+        target: row.text(3)?,
+        group: row.text(4)?,
+        lane: row.text(5)?,
+        seq: row.maybe_int(6)?,
+        request: row.maybe_int(7)?,
+        pos: row.maybe_int(8)?,
+        principal: row.text(9)?,
+        sender: row.maybe_text(10)?,
+        value: row.maybe_int(11)?,
+        before: row.maybe_int(12)?,
+        after: row.maybe_int(13)?,
+        batch: row.maybe_text(14)?,
+        detail: row.text(15)?,
+    })
+}
+
+fn state(row: &Row) -> Result<ItemState, StoreError> {
+    let (seq, watermark) = (row.int(6)?, row.int(7)?);
+    let lane = row.text(8)?;
+    let is_frozen = row.maybe_int(10)?.is_some_and(|hi| seq <= hi);
+    Ok(match row.maybe_text(9)?.as_deref() {
+        Some("parked") => ItemState::AuthRevoked,
+        Some("dead" | "purged") => ItemState::Failed,
+        Some(_) => ItemState::Pending,
+        None if seq <= watermark => ItemState::Completed,
+        None if is_frozen && lane == LaneState::InDoubt.name() => ItemState::InDoubt,
+        None if is_frozen => ItemState::Processing,
+        None => ItemState::Pending,
+    })
+}
+
+/// By how much waiting values will change the value.
+fn delta(reducer: Reducer, applied: Option<i64>, values: &[i64]) -> i64 {
+    let change = |wanted: i64| wanted.saturating_sub(applied.unwrap_or(0));
+    match (reducer, values) {
+        (_, []) => 0,
+        (Reducer::Sum, values) => values.iter().fold(0, |sum: i64, value| sum.saturating_add(*value)),
+        (Reducer::Last, [.., last]) => change(*last),
+        (Reducer::Max, values) => change(values.iter().copied().max().unwrap_or(0)).max(0),
+    }
+}

@@ -1,0 +1,256 @@
+//! The relay's database on PostgreSQL: several replicas on one schema, `semel_relay`. Connections are pinned to what the
+//! promise needs, whatever the server or the role prefer.
+
+use std::error::Error;
+use std::time::Duration;
+
+use deadpool_postgres::{Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime};
+use sha2::{Digest, Sha256};
+use tokio_postgres::types::{IsNull, ToSql, Type, private::BytesMut, to_sql_checked};
+use tokio_postgres::{Config, NoTls};
+
+use super::sql::{Asked, Database, Row, StoreError, Transaction, Value};
+
+/// Every migration: its number, the newest that the oldest release knew which still works once it is applied, its text.
+const MIGRATIONS: &[(i32, i32, &str)] = &[(1, 1, include_str!("../migrations/postgres_0001_relay.sql"))];
+/// The lock under which migrations are applied: "relay" in ASCII.
+const LOCK: i64 = 0x72_65_6c_61_79;
+/// How long it may take to get a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+const SESSION: &str = "
+    SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
+    SET synchronous_commit = on;
+    SET statement_timeout = '10s';
+    SET lock_timeout = '5s';
+    SET idle_in_transaction_session_timeout = '10s';
+    SET search_path = semel_relay, pg_catalog;
+    SET client_min_messages = warning;
+    SET jit = off;
+    SET plan_cache_mode = force_generic_plan;
+    SET enable_seqscan = off;
+    SET enable_hashjoin = off;
+    SET enable_mergejoin = off";
+
+/// A database of a server.
+#[derive(Debug)]
+pub struct Postgres {
+    pool: Pool,
+}
+
+impl Postgres {
+    /// Connects, and brings the schema up to date where it may.
+    ///
+    /// # Errors
+    /// The server cannot be reached, may forget what it confirmed, or has a schema that this release does not know.
+    pub async fn connect(url: &str, connections: usize) -> Result<Self, StoreError> {
+        let mut config: Config = url.parse().map_err(failed)?;
+        config.application_name("semel relay");
+        if config.get_connect_timeout().is_none() {
+            config.connect_timeout(CONNECT_TIMEOUT);
+        }
+        config.keepalives_idle(Duration::from_secs(15));
+        config.tcp_user_timeout(Duration::from_secs(15));
+        let manager =
+            Manager::from_config(config, NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
+        let pool = Pool::builder(manager)
+            .max_size(connections.max(1))
+            .runtime(Runtime::Tokio1)
+            .wait_timeout(Some(CONNECT_TIMEOUT))
+            .create_timeout(Some(CONNECT_TIMEOUT))
+            .recycle_timeout(Some(CONNECT_TIMEOUT))
+            .post_create(Hook::async_fn(|client, _| {
+                Box::pin(async move {
+                    client.batch_execute(SESSION).await.map_err(HookError::Backend)?;
+                    let row = client
+                        .query_one("SELECT pg_catalog.current_setting('fsync')", &[])
+                        .await
+                        .map_err(HookError::Backend)?;
+                    match row.get::<_, &str>(0) {
+                        "on" => Ok(()),
+                        other => Err(HookError::message(format!(
+                            "PostgreSQL runs with fsync={other} and may forget what it confirmed; set fsync=on"
+                        ))),
+                    }
+                })
+            }))
+            .build()
+            .map_err(failed)?;
+        let store = Self { pool };
+        store.migrate().await?;
+        Ok(store)
+    }
+
+    async fn client(&self) -> Result<Object, StoreError> {
+        self.pool.get().await.map_err(failed)
+    }
+
+    async fn migrate(&self) -> Result<(), StoreError> {
+        let mut client = self.client().await?;
+        let transaction = client.transaction().await.map_err(failed)?;
+        transaction.execute("SELECT pg_catalog.pg_advisory_xact_lock($1)", &[&LOCK]).await.map_err(failed)?;
+        transaction
+            .batch_execute(
+                "CREATE SCHEMA IF NOT EXISTS semel_relay;
+                 CREATE TABLE IF NOT EXISTS semel_relay.migration (
+                    number integer PRIMARY KEY, checksum text NOT NULL, works_for integer NOT NULL,
+                    applied_at timestamptz NOT NULL DEFAULT clock_timestamp())",
+            )
+            .await
+            .map_err(failed)?;
+        let applied = transaction
+            .query("SELECT number, checksum, works_for FROM semel_relay.migration ORDER BY number", &[])
+            .await
+            .map_err(failed)?;
+        let known = MIGRATIONS.len() as i32;
+        // A later release may have changed it in a way that this one can still work with.
+        if let Some(row) = applied.last().filter(|row| row.get::<_, i32>(2) > known) {
+            let newest: i32 = row.get(0);
+            let why = format!("the schema semel_relay is at migration {newest}, of a later release");
+            return Err(StoreError::Failed(why));
+        }
+        for (number, works_for, sql) in MIGRATIONS {
+            let checksum = Sha256::digest(sql).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+            match applied.iter().find(|row| row.get::<_, i32>(0) == *number) {
+                Some(row) if row.get::<_, &str>(1) != checksum => {
+                    let why = format!("migration {number} of semel_relay was applied in another form");
+                    return Err(StoreError::Failed(why));
+                }
+                Some(_) => {}
+                None => {
+                    transaction.batch_execute(sql).await.map_err(failed)?;
+                    let sql =
+                        "INSERT INTO semel_relay.migration (number, checksum, works_for) VALUES ($1, $2, $3)";
+                    transaction.execute(sql, &[number, &checksum, works_for]).await.map_err(failed)?;
+                }
+            }
+        }
+        transaction.commit().await.map_err(failed)
+    }
+}
+
+fn failed(error: impl Error) -> StoreError {
+    StoreError::Failed(in_full(&error))
+}
+
+/// An error with its causes.
+fn in_full(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+struct Begun {
+    // Given back to the pool only when nothing is open on it.
+    client: Option<Object>,
+}
+
+impl ToSql for Value {
+    fn to_sql(&self, kind: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
+        match self {
+            Value::Null => Ok(IsNull::Yes),
+            Value::Int(value) if *kind == Type::INT4 => i32::try_from(*value)?.to_sql(kind, out),
+            Value::Int(value) => value.to_sql(kind, out),
+            Value::Text(text) => text.to_sql(kind, out),
+        }
+    }
+
+    fn accepts(kind: &Type) -> bool {
+        [Type::INT4, Type::INT8, Type::TEXT, Type::VARCHAR].contains(kind)
+    }
+
+    to_sql_checked!();
+}
+
+impl Begun {
+    async fn rows(&mut self, sql: &str, args: &[Value]) -> Result<Vec<Row>, StoreError> {
+        let client = self.client.as_ref().ok_or_else(|| StoreError::Failed("it has ended".to_owned()))?;
+        let sql = sql.replace("/*LOCK*/", "FOR UPDATE");
+        let statement = client.prepare_cached(&sql).await.map_err(failed)?;
+        let args: Vec<&(dyn ToSql + Sync)> = args.iter().map(|arg| arg as &(dyn ToSql + Sync)).collect();
+        let found = client.query(&statement, &args).await.map_err(failed)?;
+        found
+            .iter()
+            .map(|row| {
+                let value = |at: usize| match row.columns()[at].type_() {
+                    &Type::INT8 => row.try_get::<_, Option<i64>>(at).map(Value::from).map_err(failed),
+                    &Type::INT4 => row
+                        .try_get::<_, Option<i32>>(at)
+                        .map(|value| Value::from(value.map(i64::from)))
+                        .map_err(failed),
+                    &Type::TEXT => row.try_get::<_, Option<String>>(at).map(Value::from).map_err(failed),
+                    other => Err(StoreError::Failed(format!("a value of no known kind, {other}"))),
+                };
+                (0..row.len()).map(value).collect::<Result<_, _>>().map(Row)
+            })
+            .collect()
+    }
+}
+
+impl Transaction for Begun {
+    fn run<'a>(&'a mut self, sql: &'a str, args: Vec<Value>) -> Asked<'a, Vec<Row>> {
+        Box::pin(async move { self.rows(sql, &args).await })
+    }
+
+    fn commit(mut self: Box<Self>) -> Asked<'static, ()> {
+        Box::pin(async move {
+            let Some(client) = self.client.take() else {
+                return Err(StoreError::Failed("it has ended".to_owned()));
+            };
+            match client.batch_execute("COMMIT").await {
+                Ok(()) => Ok(()),
+                Err(error) if error.as_db_error().is_some() => {
+                    drop(Object::take(client));
+                    Err(failed(error))
+                }
+                Err(error) => {
+                    // The connection broke off: the server may have committed.
+                    drop(Object::take(client));
+                    Err(StoreError::Unknown(in_full(&error)))
+                }
+            }
+        })
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        let Some(client) = self.client.take() else { return };
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn(async move {
+                if client.batch_execute("ROLLBACK").await.is_err() {
+                    drop(Object::take(client));
+                }
+            })),
+            // Without a runtime the connection is closed, which rolls back too.
+            Err(_) => drop(Object::take(client)),
+        }
+    }
+}
+
+impl Database for Postgres {
+    fn begin(&self) -> Asked<'_, Box<dyn Transaction>> {
+        Box::pin(async move {
+            let client = self.client().await?;
+            client.batch_execute("BEGIN").await.map_err(failed)?;
+            Ok(Box::new(Begun { client: Some(client) }) as Box<dyn Transaction>)
+        })
+    }
+
+    fn now(&self) -> Asked<'_, i64> {
+        Box::pin(async move {
+            let client = self.client().await?;
+            let sql = "SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000)::bigint";
+            let row = client.query_one(sql, &[]).await.map_err(failed)?;
+            Ok(row.get(0))
+        })
+    }
+
+    fn is_owned(&self) -> bool {
+        false
+    }
+}

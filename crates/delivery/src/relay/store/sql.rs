@@ -1,0 +1,140 @@
+//! What the relay asks of a database: transactions of plain statements. The statements are the same for every database;
+//! `$1` is an argument, and `/*LOCK*/` after a SELECT locks its rows where a database locks rows.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+
+/// A value of a row, or an argument.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// Nothing.
+    Null,
+    /// A number.
+    Int(i64),
+    /// Text.
+    Text(String),
+}
+
+impl From<i64> for Value {
+    fn from(value: i64) -> Self {
+        Value::Int(value)
+    }
+}
+
+impl From<&str> for Value {
+    fn from(value: &str) -> Self {
+        Value::Text(value.to_owned())
+    }
+}
+
+impl From<&String> for Value {
+    fn from(value: &String) -> Self {
+        Value::Text(value.clone())
+    }
+}
+
+impl From<String> for Value {
+    fn from(value: String) -> Self {
+        Value::Text(value)
+    }
+}
+
+impl<T: Into<Value>> From<Option<T>> for Value {
+    fn from(value: Option<T>) -> Self {
+        value.map_or(Value::Null, Into::into)
+    }
+}
+
+/// One row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row(pub Vec<Value>);
+
+impl Row {
+    /// A number of this row.
+    pub fn int(&self, at: usize) -> Result<i64, StoreError> {
+        self.maybe_int(at)?.ok_or_else(|| self.unexpected(at))
+    }
+
+    /// A number, where there is one.
+    pub fn maybe_int(&self, at: usize) -> Result<Option<i64>, StoreError> {
+        match self.0.get(at) {
+            Some(Value::Int(value)) => Ok(Some(*value)),
+            Some(Value::Null) => Ok(None),
+            Some(Value::Text(_)) | None => Err(self.unexpected(at)),
+        }
+    }
+
+    /// Text of this row.
+    pub fn text(&self, at: usize) -> Result<String, StoreError> {
+        self.maybe_text(at)?.ok_or_else(|| self.unexpected(at))
+    }
+
+    /// Text, where there is some.
+    pub fn maybe_text(&self, at: usize) -> Result<Option<String>, StoreError> {
+        match self.0.get(at) {
+            Some(Value::Text(value)) => Ok(Some(value.clone())),
+            Some(Value::Null) => Ok(None),
+            Some(Value::Int(_)) | None => Err(self.unexpected(at)),
+        }
+    }
+
+    fn unexpected(&self, at: usize) -> StoreError {
+        StoreError::Failed(format!("column {at} of a row is not what was expected"))
+    }
+}
+
+/// Why the store did not do it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreError {
+    /// Nothing was changed.
+    Failed(String),
+    /// Whether it was committed is not known.
+    Unknown(String),
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoreError::Failed(why) => write!(f, "the store could not do it: {why}"),
+            StoreError::Unknown(why) => write!(f, "the store may or may not have done it: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for StoreError {}
+
+/// What a database promises.
+pub type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
+/// A transaction. Dropped without [`Transaction::commit`] it changes nothing.
+pub trait Transaction: Send {
+    /// Runs one statement.
+    fn run<'a>(&'a mut self, sql: &'a str, args: Vec<Value>) -> Asked<'a, Vec<Row>>;
+
+    /// Commits. `Failed`: nothing was changed; `Unknown`: nobody can say.
+    fn commit(self: Box<Self>) -> Asked<'static, ()>;
+}
+
+/// A database.
+pub trait Database: Send + Sync + 'static {
+    /// Begins a transaction that may write.
+    fn begin(&self) -> Asked<'_, Box<dyn Transaction>>;
+
+    /// The store's time in milliseconds, which never goes back.
+    fn now(&self) -> Asked<'_, i64>;
+
+    /// Whether one process owns it, so that at its start nobody else holds anything.
+    fn is_owned(&self) -> bool;
+
+    /// Whether it must be opened anew before anything of it can be believed: a commit failed in a way that may have left
+    /// memory and disk apart.
+    fn is_broken(&self) -> bool {
+        false
+    }
+
+    /// Whether the clock is believed. While it is not, nothing expires.
+    fn is_clock_believed(&self) -> bool {
+        true
+    }
+}

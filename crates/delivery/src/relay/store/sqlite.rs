@@ -1,0 +1,346 @@
+//! The relay's database on SQLite: one process, one file; or the same in memory. Every transaction is IMMEDIATE, and one
+//! runs at a time.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+
+use rusqlite::Connection;
+use rusqlite::types::{ToSqlOutput, Value as SqlValue, ValueRef};
+use semel_contract::time::Timestamp;
+use semel_store::clock::{Clock, StoreClock};
+use tokio::sync::{Mutex, OwnedMutexGuard};
+
+use super::sql::{Asked, Database, Row, StoreError, Transaction, Value};
+
+/// Every migration: its number, the newest that the oldest release knew which still works once it is applied, its text.
+const MIGRATIONS: &[(i64, i64, &str)] = &[(1, 1, include_str!("../migrations/sqlite_0001_relay.sql"))];
+/// How far the clock may run before its mark is written down again.
+const MARK_EVERY_MILLIS: i64 = 10_000;
+
+/// A database in one file, or in memory.
+pub struct Sqlite {
+    connection: Arc<Mutex<Connection>>,
+    is_broken: Arc<AtomicBool>,
+    clock: Arc<dyn Clock>,
+    time: StoreClock,
+    marked: Arc<AtomicI64>,
+    lock: Option<(PathBuf, File)>,
+}
+
+impl std::fmt::Debug for Sqlite {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sqlite").field("lock", &self.lock).finish_non_exhaustive()
+    }
+}
+
+/// Why a file could not be opened.
+#[derive(Debug)]
+pub enum OpenError {
+    /// Another process has it.
+    Locked(PathBuf),
+    /// A later release wrote it.
+    TooNew {
+        /// Its version.
+        found: i64,
+    },
+    /// The file or its folder.
+    Io(std::io::Error),
+    /// SQLite.
+    Sqlite(rusqlite::Error),
+}
+
+impl std::fmt::Display for OpenError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            OpenError::Locked(path) => write!(f, "another process has it (see {})", path.display()),
+            OpenError::TooNew { found } => write!(f, "its schema {found} is of a later release"),
+            OpenError::Io(error) => write!(f, "{error}"),
+            OpenError::Sqlite(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+impl From<std::io::Error> for OpenError {
+    fn from(error: std::io::Error) -> Self {
+        OpenError::Io(error)
+    }
+}
+
+impl From<rusqlite::Error> for OpenError {
+    fn from(error: rusqlite::Error) -> Self {
+        OpenError::Sqlite(error)
+    }
+}
+
+impl Sqlite {
+    /// Opens a file, or creates it.
+    ///
+    /// Before: nobody else has it open. After: the schema is this release's. Crash: opening again repeats what was not
+    /// done.
+    ///
+    /// # Errors
+    /// Another process has it, a later release wrote it, or it cannot be read.
+    pub fn open(path: &Path, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
+        semel_store::sqlite::file::check_version().map_err(std::io::Error::other)?;
+        let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let name = path.file_name().ok_or(std::io::ErrorKind::InvalidInput).map_err(std::io::Error::from)?;
+        let path = folder.canonicalize()?.join(name);
+        let lock = locked(&path)?;
+        let is_new = create(&path)?;
+        let connection = Connection::open(&path)?;
+        connection.pragma_update(None, "journal_mode", "WAL")?;
+        connection.pragma_update(None, "synchronous", "FULL")?;
+        connection.pragma_update(None, "fullfsync", true)?;
+        connection.pragma_update(None, "checkpoint_fullfsync", true)?;
+        connection.pragma_update(None, "journal_size_limit", 16 << 20)?;
+        let full: i64 = connection.pragma_query_value(None, "synchronous", |row| row.get(0))?;
+        let mode: String = connection.pragma_query_value(None, "journal_mode", |row| row.get(0))?;
+        if full != 2 || mode != "wal" {
+            return Err(OpenError::Io(std::io::Error::other(
+                "the file cannot be written durably (WAL, FULL)",
+            )));
+        }
+        // After a sync that failed, what is in memory is not evidence: the log is written and synced anew first.
+        connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+        if is_new {
+            File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()?;
+        }
+        Self::with(connection, clock, Some(lock))
+    }
+
+    /// A database in memory. Nothing of it outlives it.
+    ///
+    /// # Errors
+    /// The SQLite library refuses.
+    pub fn memory(clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
+        Self::with(Connection::open_in_memory()?, clock, None)
+    }
+
+    fn with(
+        mut connection: Connection,
+        clock: Arc<dyn Clock>,
+        lock: Option<(PathBuf, File)>,
+    ) -> Result<Self, OpenError> {
+        connection.set_prepared_statement_cache_capacity(128);
+        migrate(&mut connection)?;
+        let mark: Option<i64> = connection
+            .query_row("SELECT value FROM relay_meta WHERE name = 'high_water'", [], |row| row.get(0))
+            .ok();
+        let time = StoreClock::new(clock.read(), mark.map(Timestamp::from_millis));
+        Ok(Self {
+            connection: Arc::new(Mutex::new(connection)),
+            is_broken: Arc::new(AtomicBool::new(false)),
+            clock,
+            time,
+            marked: Arc::default(),
+            lock,
+        })
+    }
+
+    /// Writes down where the owner of the file can be asked.
+    ///
+    /// # Errors
+    /// The lock file cannot be written.
+    pub fn publish_admin(&self, address: &str) -> std::io::Result<()> {
+        let Some((_, file)) = &self.lock else { return Ok(()) };
+        let content = format!("{}\n{}\n", std::process::id(), address.trim());
+        let mut file = file;
+        file.seek(SeekFrom::Start(0))?;
+        file.write_all(content.as_bytes())?;
+        file.set_len(content.len() as u64)
+    }
+
+    async fn started(&self) -> Result<Box<dyn Transaction>, StoreError> {
+        if self.is_broken.load(Ordering::SeqCst) {
+            return Err(StoreError::Failed(
+                "a commit failed before: what is in memory is no evidence".to_owned(),
+            ));
+        }
+        let connection = Arc::clone(&self.connection).lock_owned().await;
+        connection.execute_batch("BEGIN IMMEDIATE").map_err(failed)?;
+        let now = self.time.now(self.clock.read()).millis();
+        let is_due = now - self.marked.load(Ordering::SeqCst) > MARK_EVERY_MILLIS;
+        Ok(Box::new(Begun {
+            connection: Some(connection),
+            is_broken: Arc::clone(&self.is_broken),
+            mark: is_due.then(|| (now, Arc::clone(&self.marked))),
+        }))
+    }
+}
+
+/// Creates the file where there is none, readable by its owner only. Says whether it did.
+fn create(path: &Path) -> std::io::Result<bool> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    match options.open(path) {
+        Ok(file) => file.sync_all().map(|()| true),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn locked(path: &Path) -> Result<(PathBuf, File), OpenError> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let beside = PathBuf::from(name);
+    let mut file = OpenOptions::new().create(true).read(true).write(true).truncate(false).open(&beside)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Err(OpenError::Locked(beside)),
+        Err(TryLockError::Error(error)) => return Err(error.into()),
+    }
+    file.set_len(0)?;
+    writeln!(file, "{}", std::process::id())?;
+    Ok((beside, file))
+}
+
+fn migrate(connection: &mut Connection) -> Result<(), OpenError> {
+    let transaction = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+    transaction.execute_batch(
+        "CREATE TABLE IF NOT EXISTS relay_meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT",
+    )?;
+    let number = |name: &str| {
+        let sql = "SELECT coalesce(max(value), 0) FROM relay_meta WHERE name = ?1";
+        transaction.query_row(sql, [name], |row| row.get::<_, i64>(0))
+    };
+    let (found, works_for) = (number("schema")?, number("schema_works_for")?);
+    let known = MIGRATIONS.len() as i64;
+    // A later release may have written it in a way that this one can still work with.
+    if found > known && works_for > known {
+        return Err(OpenError::TooNew { found });
+    }
+    for (number, works_for, sql) in MIGRATIONS.iter().filter(|(number, ..)| *number > found) {
+        transaction.execute_batch(sql)?;
+        for (name, value) in [("schema", number), ("schema_works_for", works_for)] {
+            let sql = "INSERT INTO relay_meta (name, value) VALUES (?1, ?2)
+                ON CONFLICT (name) DO UPDATE SET value = excluded.value";
+            transaction.execute(sql, (name, value))?;
+        }
+    }
+    transaction.commit()?;
+    Ok(())
+}
+
+struct Begun {
+    // Taken at the commit.
+    connection: Option<OwnedMutexGuard<Connection>>,
+    is_broken: Arc<AtomicBool>,
+    /// The time to be written down with the commit, so that a later start never begins before it.
+    mark: Option<(i64, Arc<AtomicI64>)>,
+}
+
+impl Begun {
+    fn rows(&mut self, sql: &str, args: &[Value]) -> Result<Vec<Row>, StoreError> {
+        let connection =
+            self.connection.as_ref().ok_or_else(|| StoreError::Failed("it has ended".to_owned()))?;
+        let sql = sql.replace('$', "?").replace("/*LOCK*/", "");
+        let mut statement = connection.prepare_cached(&sql).map_err(failed)?;
+        let columns = statement.column_count();
+        let mut found = statement.query(rusqlite::params_from_iter(args)).map_err(failed)?;
+        let mut rows = Vec::new();
+        while let Some(row) = found.next().map_err(failed)? {
+            let value = |at| match row.get_ref(at).map_err(failed)? {
+                ValueRef::Null => Ok(Value::Null),
+                ValueRef::Integer(value) => Ok(Value::Int(value)),
+                ValueRef::Text(text) => Ok(Value::Text(String::from_utf8_lossy(text).into_owned())),
+                ValueRef::Real(_) | ValueRef::Blob(_) => {
+                    Err(StoreError::Failed("a value of no known kind".to_owned()))
+                }
+            };
+            rows.push(Row((0..columns).map(value).collect::<Result<_, _>>()?));
+        }
+        Ok(rows)
+    }
+}
+
+impl rusqlite::ToSql for Value {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(match self {
+            Value::Null => ToSqlOutput::Owned(SqlValue::Null),
+            Value::Int(value) => ToSqlOutput::Owned(SqlValue::Integer(*value)),
+            Value::Text(text) => ToSqlOutput::Borrowed(ValueRef::Text(text.as_bytes())),
+        })
+    }
+}
+
+impl Transaction for Begun {
+    fn run<'a>(&'a mut self, sql: &'a str, args: Vec<Value>) -> Asked<'a, Vec<Row>> {
+        Box::pin(async move { self.rows(sql, &args) })
+    }
+
+    fn commit(mut self: Box<Self>) -> Asked<'static, ()> {
+        Box::pin(async move {
+            let mark = self.mark.take();
+            if let Some((now, _)) = &mark {
+                let sql = "INSERT INTO relay_meta (name, value) VALUES ('high_water', $1)
+                    ON CONFLICT (name) DO UPDATE SET value = excluded.value";
+                self.rows(sql, &[Value::Int(*now)])?;
+            }
+            let Some(connection) = self.connection.take() else {
+                return Err(StoreError::Failed("it has ended".to_owned()));
+            };
+            let is_broken = Arc::clone(&self.is_broken);
+            // The sync may take a while.
+            let committed = tokio::task::spawn_blocking(move || {
+                let outcome = connection.execute_batch("COMMIT");
+                if outcome.is_err() {
+                    is_broken.store(true, Ordering::SeqCst);
+                }
+                outcome
+            });
+            match committed.await {
+                Ok(Ok(())) => {
+                    if let Some((now, marked)) = mark {
+                        marked.store(now, Ordering::SeqCst);
+                    }
+                    Ok(())
+                }
+                Ok(Err(error)) => Err(StoreError::Unknown(error.to_string())),
+                Err(error) => Err(StoreError::Unknown(error.to_string())),
+            }
+        })
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            // Where this fails nothing is open any more, or the next BEGIN says so.
+            let _ = connection.execute_batch("ROLLBACK");
+        }
+    }
+}
+
+fn failed(error: rusqlite::Error) -> StoreError {
+    StoreError::Failed(error.to_string())
+}
+
+impl Database for Sqlite {
+    fn begin(&self) -> Asked<'_, Box<dyn Transaction>> {
+        Box::pin(self.started())
+    }
+
+    fn now(&self) -> Asked<'_, i64> {
+        let now = self.time.now(self.clock.read()).millis();
+        Box::pin(async move { Ok(now) })
+    }
+
+    fn is_owned(&self) -> bool {
+        true
+    }
+
+    fn is_broken(&self) -> bool {
+        self.is_broken.load(Ordering::SeqCst)
+    }
+
+    fn is_clock_believed(&self) -> bool {
+        self.time.frozen().is_none()
+    }
+}

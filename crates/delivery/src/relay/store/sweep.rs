@@ -1,0 +1,194 @@
+//! Retention: what may go, and when. Nothing that was accepted goes without a row that says so.
+
+use std::time::Duration;
+
+use semel_contract::time::{format_duration, millis_of};
+
+use super::sql::StoreError;
+use super::{AuditRow, RelayStore, audit};
+
+/// Rows that go in one transaction.
+const AT_ONCE: i64 = 500;
+
+/// How long what is finished is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// How long clients go on sending one request.
+    pub client_max_age: Duration,
+    /// Requests that are applied.
+    pub completed: Duration,
+    /// Dead letters.
+    pub failed: Duration,
+    /// Parked entries, which are dead letters then.
+    pub auth_revoked: Duration,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        let hours = |hours: u64| Duration::from_secs(hours * 3600);
+        Self {
+            client_max_age: hours(23),
+            completed: hours(24),
+            failed: hours(7 * 24),
+            auth_revoked: hours(7 * 24),
+        }
+    }
+}
+
+impl Retention {
+    /// Refuses a retention under which a late retry would be taken for a new request.
+    ///
+    /// # Errors
+    /// Says which number to change.
+    pub fn check(&self) -> Result<(), String> {
+        for (name, kept) in
+            [("completed", self.completed), ("failed", self.failed), ("auth_revoked", self.auth_revoked)]
+        {
+            if kept <= self.client_max_age {
+                return Err(format!(
+                    "retention.{name} {} is not above client_max_age {}: a late retry would be applied again; raise \
+                     retention.{name}, or lower client_max_age",
+                    format_duration(kept),
+                    format_duration(self.client_max_age)
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a sweep did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Requests that were removed.
+    pub requests: i64,
+    /// Parked entries that became dead letters.
+    pub given_up: i64,
+    /// Dead letters that were removed, each with a row in the audit trail.
+    pub purged: i64,
+}
+
+impl RelayStore {
+    /// Removes what is past its retention, in small transactions. Nothing goes while the clock is not believed.
+    pub async fn sweep(&self, retention: &Retention) -> Result<Swept, StoreError> {
+        let mut swept = Swept::default();
+        if !self.db.is_clock_believed() {
+            return Ok(swept);
+        }
+        loop {
+            let now = self.now().await?;
+            let given_up = self.give_up(now - millis_of(retention.auth_revoked), now).await?;
+            let purged = self.purge(now - millis_of(retention.failed), now).await?;
+            let requests = self.forget(now - millis_of(retention.completed)).await?;
+            swept.given_up += given_up;
+            swept.purged += purged;
+            swept.requests += requests;
+            if [given_up, purged, requests].iter().all(|count| *count < AT_ONCE) {
+                break;
+            }
+        }
+        let now = self.now().await?;
+        let mut tx = self.db.begin().await?;
+        tx.run("DELETE FROM relay_pause WHERE until_ms < $1", vec![now.into()]).await?;
+        tx.commit().await?;
+        Ok(swept)
+    }
+
+    async fn give_up(&self, before: i64, now: i64) -> Result<i64, StoreError> {
+        self.held_before("parked", "dead", "dead", before, now, "parked for too long").await
+    }
+
+    async fn purge(&self, before: i64, now: i64) -> Result<i64, StoreError> {
+        self.held_before("dead", "purged", "purged", before, now, "a dead letter past its retention").await
+    }
+
+    async fn held_before(
+        &self,
+        from: &str,
+        to: &str,
+        event: &str,
+        before: i64,
+        now: i64,
+        why: &str,
+    ) -> Result<i64, StoreError> {
+        let mut tx = self.db.begin().await?;
+        let sql = "UPDATE relay_held SET state = $2, since_ms = $4, error = CASE WHEN CAST($2 AS text) = 'dead'
+                THEN CAST($5 AS text) ELSE error END
+            WHERE state = $1 AND (lane, seq) IN (
+                SELECT lane, seq FROM relay_held WHERE state = $1 AND since_ms < $3 ORDER BY lane, seq LIMIT $6)
+            RETURNING lane, seq, request, pos, principal, value";
+        let args = vec![from.into(), to.into(), before.into(), now.into(), why.into(), AT_ONCE.into()];
+        let rows = tx.run(sql, args).await?;
+        for row in &rows {
+            let names = tx
+                .run("SELECT target, grp, name FROM relay_lane WHERE id = $1", vec![row.int(0)?.into()])
+                .await?;
+            let name = |at: usize| names.first().map_or(Ok(String::new()), |row| row.text(at));
+            let entry = AuditRow {
+                id: 0,
+                at: now,
+                event: event.to_owned(),
+                target: name(0)?,
+                group: name(1)?,
+                lane: name(2)?,
+                seq: Some(row.int(1)?),
+                request: Some(row.int(2)?),
+                pos: Some(row.int(3)?),
+                principal: row.text(4)?,
+                sender: None,
+                value: Some(row.int(5)?),
+                before: None,
+                after: None,
+                batch: None,
+                detail: why.to_owned(),
+            };
+            audit(&mut tx, &entry).await?;
+            let request = row.int(2)?;
+            let change = match to {
+                "dead" => "open = open - 1, dead = dead + 1",
+                _ => "dead = dead - 1",
+            };
+            let sql = format!(
+                "UPDATE relay_request SET {change}, done_ms = CASE WHEN open = 0 AND dead = 1 THEN CAST($2 AS bigint) END
+                 WHERE id = $1"
+            );
+            let sql = if to == "dead" {
+                format!("UPDATE relay_request SET {change} WHERE id = $1 AND CAST($2 AS bigint) > 0")
+            } else {
+                sql
+            };
+            tx.run(&sql, vec![request.into(), now.into()]).await?;
+        }
+        tx.commit().await?;
+        Ok(rows.len() as i64)
+    }
+
+    async fn forget(&self, before: i64) -> Result<i64, StoreError> {
+        let mut tx = self.db.begin().await?;
+        let sql = "DELETE FROM relay_request WHERE id IN (
+                SELECT id FROM relay_request WHERE done_ms < $1 ORDER BY done_ms LIMIT $2) RETURNING id";
+        let rows = tx.run(sql, vec![before.into(), AT_ONCE.into()]).await?;
+        for row in &rows {
+            let request = row.int(0)?;
+            tx.run("DELETE FROM relay_held WHERE request = $1", vec![request.into()]).await?;
+            tx.run("DELETE FROM relay_item WHERE request = $1", vec![request.into()]).await?;
+        }
+        tx.commit().await?;
+        Ok(rows.len() as i64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_retention_below_the_clients_age_is_refused_with_the_number_to_change() {
+        assert_eq!(Retention::default().check(), Ok(()));
+        let bad = Retention { client_max_age: Duration::from_secs(86_400), ..Retention::default() };
+        let why = bad.check().unwrap_err();
+        assert!(why.contains("retention.completed") && why.contains("client_max_age"), "{why}");
+        let bad = Retention { failed: Duration::from_secs(3600), ..Retention::default() };
+        assert!(bad.check().unwrap_err().contains("retention.failed"));
+    }
+}

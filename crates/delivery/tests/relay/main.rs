@@ -1,0 +1,7 @@
+//! The relay with a virtual clock, a simulated upstream and a database that fails on demand.
+
+mod crashes;
+mod policies;
+mod stores;
+mod working;
+mod world;

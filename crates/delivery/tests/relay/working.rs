@@ -1,0 +1,53 @@
+//! What keeps lanes moving, and what it costs.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use semel_delivery::relay::Worker;
+use semel_delivery::relay::debounce::Mode;
+use semel_delivery::relay::ladder::Tier;
+use semel_delivery::relay::store::accept::Accepted;
+use semel_delivery::relay::store::claim::Claimed;
+use semel_delivery::relay::store::sweep::Retention;
+
+use crate::world::{Habit, World};
+
+#[tokio::test]
+async fn a_lane_that_another_holds_is_not_asked_for_without_end() {
+    let world = World::new(Tier::ReadBack, 1);
+    let Accepted::New { lanes, .. } = world.accept("alice", "1", Mode::Interactive, &[("a", 5)]).await else {
+        panic!()
+    };
+    let held = world.engine.store.claim(lanes[0], "other", 30_000, 10).await.unwrap();
+    assert!(matches!(held, Claimed::Held(_)));
+    // It is due at once for what comes now, and yet another's.
+    world.accept("alice", "2", Mode::Interactive, &[("a", 5)]).await;
+    let worker = Worker::new(Arc::new(world.another(2)), Retention::default(), 4);
+    let running = tokio::spawn(Arc::clone(&worker).run());
+    let before = world.db.begun.load(Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let asked = world.db.begun.load(Ordering::SeqCst) - before;
+    assert!((2..30).contains(&asked), "{asked} transactions in three seconds");
+    running.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_waits_for_its_request_and_not_for_a_pause() {
+    let world = World::new(Tier::ReadBack, 1);
+    let worker = Worker::new(Arc::new(world.another(2)), Retention::default(), 4);
+    tokio::spawn(Arc::clone(&worker).run());
+    let submit = async |key: &str| {
+        let submission = world.submission("alice", key, Mode::Interactive, &[("a", 5)]);
+        let Accepted::New { request, lanes } = world.engine.store.accept(&submission).await.unwrap() else {
+            panic!()
+        };
+        worker.wait(&submission, request, &lanes).await.unwrap()
+    };
+    assert!(submit("1").await, "it is applied");
+    world.service.next(&[Habit::Limits(120)]);
+    let start = tokio::time::Instant::now();
+    assert!(!submit("2").await);
+    assert!(start.elapsed() < Duration::from_secs(2), "a pause of two minutes is not waited for");
+    assert_eq!(worker.stop(Duration::from_secs(5)).await, 0);
+}

@@ -1,0 +1,101 @@
+//! The bodies of answers. Pure.
+
+use axum::body::Body;
+use axum::http::{HeaderValue, Response, StatusCode, header};
+use semel_contract::profile::Profile;
+use semel_delivery::relay::store::Lane;
+use semel_delivery::relay::store::look::{Item, ItemState, LaneView, Request};
+use serde_json::{Value, json};
+
+/// A JSON answer.
+pub(crate) fn plain(status: StatusCode, body: &Value) -> Response<Body> {
+    let mut response = Response::new(Body::from(body.to_string()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+fn speaks_of_patrols(profile: &Profile) -> bool {
+    profile.name == "scores"
+}
+
+/// The answer to a submission, as it stands now: 200 when everything is applied, else 202.
+pub(crate) fn request(profile: &Profile, request: &Request, is_known: bool) -> Response<Body> {
+    let is_done = request.open == 0 && request.dead == 0;
+    let mut lanes: Vec<(&Item, ItemState)> = Vec::new();
+    for item in &request.items {
+        match lanes.iter_mut().find(|(known, _)| known.lane == item.lane && known.group == item.group) {
+            // Of several items for one lane, one that is not applied counts.
+            Some((_, state)) if *state == ItemState::Completed => *state = item.state,
+            Some(_) => {}
+            None => lanes.push((item, item.state)),
+        }
+    }
+    let of_lane = |(item, state): &(&Item, ItemState)| match speaks_of_patrols(profile) {
+        true => json!({"id": item.lane, "name": item.label, "score": item.applied, "status": state.name()}),
+        false => json!({
+            "lane": item.lane, "group": item.group, "label": item.label, "value": item.applied, "status": state.name()
+        }),
+    };
+    let lanes: Vec<Value> = lanes.iter().map(of_lane).collect();
+    let name = if speaks_of_patrols(profile) { "patrols" } else { "lanes" };
+    let mut body = json!({"success": true, name: lanes});
+    if request.open > 0 {
+        body["pending"] = json!({
+            "count": request.open,
+            "message": "The changes are saved and will be applied automatically.",
+        });
+    }
+    if request.dead > 0 {
+        body["failed"] = json!({
+            "count": request.dead,
+            "message": "Some changes were refused by the service; they are kept for an operator.",
+        });
+        if request.open == 0 {
+            body["pending"] = json!({"count": 0, "message": "Nothing more will be applied automatically."});
+        }
+    }
+    let mut response = plain(if is_done { StatusCode::OK } else { StatusCode::ACCEPTED }, &body);
+    if is_known {
+        response.headers_mut().insert("idempotency-replayed", HeaderValue::from_static("true"));
+    }
+    response
+}
+
+/// The lanes of a target.
+pub(crate) fn lanes(profile: &Profile, views: &[LaneView]) -> Response<Body> {
+    let of_lane = |view: &LaneView| {
+        json!({
+            "lane": view.lane.name,
+            "group": view.lane.group,
+            "label": view.lane.label,
+            "applied": view.lane.applied,
+            "pending_delta": view.delta,
+            "pending_count": view.pending,
+            "has_pending": view.pending > 0,
+            "state": view.lane.state.name(),
+        })
+    };
+    let mut body = json!({"lanes": views.iter().map(of_lane).collect::<Vec<_>>()});
+    if speaks_of_patrols(profile) {
+        let of_patrol = |view: &LaneView| {
+            json!({
+                "id": view.lane.name,
+                "name": view.lane.label,
+                "score": view.lane.applied,
+                "pendingDelta": view.delta,
+                "hasPending": view.pending > 0,
+            })
+        };
+        body["patrols"] = views.iter().map(of_patrol).collect();
+    }
+    plain(StatusCode::OK, &body)
+}
+
+/// What waits of one principal.
+pub(crate) fn pending(lanes: &[(Lane, i64)]) -> Response<Body> {
+    let count: i64 = lanes.iter().map(|(_, count)| count).sum();
+    let of_lane = |(lane, count): &(Lane, i64)| json!({"target": lane.target, "group": lane.group, "lane": lane.name, "label": lane.label, "count": count});
+    let lanes: Vec<Value> = lanes.iter().map(of_lane).collect();
+    plain(StatusCode::OK, &json!({"pending": count, "pendingWrites": count, "lanes": lanes}))
+}

@@ -1,0 +1,207 @@
+//! What the relay is told: the table `[relay]` of the configuration, under the flags. Everything unsafe is refused here,
+//! before anything runs.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_contract::identity::Identity;
+use semel_contract::time::parse_duration;
+use semel_delivery::credentials::{Place, Rule, Wallet};
+use semel_delivery::http1::Http1;
+use semel_delivery::relay::Target;
+use semel_delivery::relay::store::sweep::Retention;
+use semel_delivery::transport::Transport;
+use semel_gateway::{Callers, Peers};
+use serde::Deserialize;
+
+use super::target::{self, TargetFile};
+use crate::config::{Setting, Store};
+use crate::exit::{Exit, Stop};
+
+/// `[relay]`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct File {
+    store: Option<String>,
+    listen: Option<SocketAddr>,
+    admin: Option<SocketAddr>,
+    admin_token_file: Option<PathBuf>,
+    trusted_peers: Option<Vec<String>>,
+    parallel: Option<usize>,
+    connections: Option<usize>,
+    drain: Option<String>,
+    client_max_age: Option<String>,
+    retention: RetentionFile,
+    debounce: Option<String>,
+    max_wait: Option<String>,
+    target: BTreeMap<String, TargetFile>,
+    credential: Vec<CredentialFile>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RetentionFile {
+    completed: Option<String>,
+    failed: Option<String>,
+    auth_revoked: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CredentialFile {
+    target: String,
+    principal: Option<String>,
+    header: Option<String>,
+    file: Option<PathBuf>,
+    command: Option<Vec<String>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Whole {
+    store: Option<String>,
+    identity: Option<String>,
+    #[serde(default)]
+    relay: File,
+}
+
+/// What the flags say.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Flags<'a> {
+    pub(crate) config: Option<&'a Path>,
+    pub(crate) store: Option<&'a str>,
+    pub(crate) identity: Option<&'a str>,
+    pub(crate) listen: Option<SocketAddr>,
+    pub(crate) admin: Option<SocketAddr>,
+    pub(crate) admin_token_file: Option<&'a Path>,
+}
+
+/// What is in force.
+pub(crate) struct Config {
+    pub(crate) store: Store,
+    pub(crate) identity: Identity,
+    pub(crate) peers: Peers,
+    pub(crate) listen: SocketAddr,
+    pub(crate) admin: SocketAddr,
+    pub(crate) admin_token_file: Option<PathBuf>,
+    pub(crate) parallel: usize,
+    pub(crate) connections: usize,
+    pub(crate) drain: Duration,
+    pub(crate) retention: Retention,
+    pub(crate) targets: BTreeMap<String, Arc<Target>>,
+    pub(crate) wallet: Arc<Wallet>,
+}
+
+/// A duration of the settings.
+pub(crate) fn duration(name: &str, text: Option<&str>, usual: Duration) -> Result<Duration, String> {
+    text.map_or(Ok(usual), |text| parse_duration(text).map_err(|error| format!("{name}: {error}")))
+}
+
+impl Config {
+    /// The file's settings under the variables' and the flags'.
+    pub(crate) fn load(flags: &Flags<'_>) -> Result<Self, Stop> {
+        let (whole, origin) = read(flags.config)?;
+        let mut config =
+            Self::of(whole).map_err(|error| Stop::new(Exit::Config, format!("{origin}: {error}")))?;
+        let usage =
+            |flag: &'static str| move |error: String| Stop::new(Exit::Usage, format!("{flag}: {error}"));
+        if let Some(store) = flags.store {
+            config.store = Store::read(store).map_err(usage("--store"))?;
+        }
+        if let Some(identity) = flags.identity {
+            config.identity = identity.parse::<Identity>().map_err(usage("--identity"))?;
+            Callers::check(&config.identity).map_err(usage("--identity"))?;
+        }
+        config.listen = flags.listen.unwrap_or(config.listen);
+        config.admin = flags.admin.unwrap_or(config.admin);
+        config.admin_token_file = flags.admin_token_file.map(Path::to_path_buf).or(config.admin_token_file);
+        Ok(config)
+    }
+
+    fn of(whole: Whole) -> Result<Self, String> {
+        let Whole { store, identity, relay } = whole;
+        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let store = variable("SEMEL_RELAY_STORE").or(relay.store).or(variable("SEMEL_STORE")).or(store);
+        let identity = variable("SEMEL_IDENTITY").or(identity);
+        let identity = identity.map_or(Ok(Identity::Authorization), |text| text.parse())?;
+        Callers::check(&identity)?;
+        let hours = |hours: u64| Duration::from_secs(hours * 3600);
+        let kept = |name: &str, text: &Option<String>, usual| duration(name, text.as_deref(), usual);
+        let retention = Retention {
+            client_max_age: kept("relay.client_max_age", &relay.client_max_age, hours(23))?,
+            completed: kept("relay.retention.completed", &relay.retention.completed, hours(24))?,
+            failed: kept("relay.retention.failed", &relay.retention.failed, hours(7 * 24))?,
+            auth_revoked: kept("relay.retention.auth_revoked", &relay.retention.auth_revoked, hours(7 * 24))?,
+        };
+        retention.check().map_err(|error| format!("relay: {error}"))?;
+        let quiet = variable("SEMEL_RELAY_DEBOUNCE").or(relay.debounce);
+        let quiet = duration("relay.debounce", quiet.as_deref(), Duration::from_secs(15))?;
+        let max_wait = duration("relay.max_wait", relay.max_wait.as_deref(), quiet)?;
+        let transport: Arc<dyn Transport> = Arc::new(Http1::new());
+        let mut targets = BTreeMap::new();
+        for (name, file) in &relay.target {
+            if name == "pending"
+                || name.is_empty()
+                || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b))
+            {
+                return Err(format!(
+                    "relay.target.{name}: a name has letters, digits, - and _, and is not `pending`"
+                ));
+            }
+            let made = target::target(name, file, (quiet, max_wait), &transport)
+                .map_err(|error| format!("relay.target.{name}: {error}"))?;
+            targets.insert(name.clone(), Arc::new(made));
+        }
+        let mut rules = Vec::new();
+        for (at, credential) in relay.credential.iter().enumerate() {
+            rules.push(
+                rule(credential, &targets).map_err(|error| format!("relay.credential[{at}]: {error}"))?,
+            );
+        }
+        let any = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+        Ok(Self {
+            store: store.map_or(Ok(Store::Sqlite("relay.db".to_owned())), |text| Store::read(&text))?,
+            identity,
+            peers: relay.trusted_peers.as_deref().map_or(Ok(Peers::default()), Peers::of)?,
+            listen: relay.listen.unwrap_or_else(|| any(7420)),
+            admin: relay.admin.unwrap_or_else(|| any(7421)),
+            admin_token_file: relay.admin_token_file,
+            parallel: relay.parallel.unwrap_or(32).max(1),
+            connections: relay.connections.unwrap_or(8).max(1),
+            drain: duration("relay.drain", relay.drain.as_deref(), Duration::from_secs(25))?,
+            retention,
+            targets,
+            wallet: Arc::new(Wallet::new(rules)),
+        })
+    }
+}
+
+fn rule(file: &CredentialFile, targets: &BTreeMap<String, Arc<Target>>) -> Result<Rule, String> {
+    let target = targets.get(&file.target).ok_or_else(|| format!("there is no target {:?}", file.target))?;
+    let place = match (&file.file, &file.command) {
+        (Some(path), None) => Place::File(path.clone()),
+        (None, Some(words)) if !words.is_empty() => Place::Command(words.clone()),
+        _ => return Err("say either `file` or `command`".to_owned()),
+    };
+    Ok(Rule {
+        principal: file.principal.clone(),
+        origin: target.upstream.origin().to_owned(),
+        header: file.header.clone().unwrap_or_else(|| "Authorization".to_owned()),
+        place,
+    })
+}
+
+fn read(path: Option<&Path>) -> Result<(Whole, String), Stop> {
+    let beside = Path::new("semel.toml");
+    let variable = std::env::var_os("SEMEL_CONFIG").map(PathBuf::from);
+    let named = path.or(variable.as_deref());
+    let Some(path) = named.or_else(|| beside.exists().then_some(beside)) else {
+        return Ok((Whole::default(), "the settings".to_owned()));
+    };
+    let bad = |error: String| Stop::new(Exit::Config, format!("{}: {}", path.display(), error.trim_end()));
+    let text = std::fs::read_to_string(path).map_err(|error| bad(error.to_string()))?;
+    let whole = toml::from_str(&text).map_err(|error| bad(error.to_string()))?;
+    Ok((whole, path.display().to_string()))
+}

@@ -1,0 +1,223 @@
+//! The relay's HTTP surface for senders.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{DefaultBodyLimit, Path, Query, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
+use axum::routing::{get, post};
+use semel_contract::key::Presence;
+use semel_contract::problem::{Kind, Problem};
+use semel_contract::profile::{Profile, presets};
+use semel_contract::request::{Body as RequestBody, Headers};
+use semel_delivery::relay::debounce::Mode;
+use semel_delivery::relay::store::StoreError;
+use semel_delivery::relay::store::accept::{Accepted, Submission};
+use semel_delivery::relay::{Engine, Target, Worker, intake};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::answer;
+use super::door::{Identities, Peer};
+
+/// Largest body that is read.
+const BODY_BYTES_MAX: usize = 1 << 20;
+
+/// What the handlers work on.
+#[derive(Clone)]
+pub(crate) struct Intake {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) worker: Arc<Worker>,
+    pub(crate) identities: Identities,
+}
+
+/// The routes.
+pub(crate) fn router(intake: Intake) -> Router {
+    Router::new()
+        .route("/v1/relay/{target}", post(submit))
+        .route("/v1/relay/{target}/lanes", get(lanes))
+        .route("/v1/relay/pending", get(pending))
+        .route("/openapi.json", get(super::openapi::document))
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .with_state(intake)
+}
+
+struct Lines<'a>(&'a HeaderMap);
+
+impl Headers for Lines<'_> {
+    fn values<'a>(&'a self, name: &'a str) -> Box<dyn Iterator<Item = &'a [u8]> + 'a> {
+        Box::new(self.0.get_all(name).iter().map(HeaderValue::as_bytes))
+    }
+}
+
+/// A problem as this profile writes it.
+pub(crate) fn problem(profile: &Profile, problem: &Problem) -> Response<Body> {
+    let rendered = profile.wire.render(problem, Some(profile.status_of(problem.kind)), "");
+    let mut response = Response::new(Body::from(rendered.body));
+    *response.status_mut() =
+        StatusCode::from_u16(rendered.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    for (name, value) in rendered.headers {
+        if let Ok(value) = HeaderValue::try_from(value) {
+            response.headers_mut().insert(HeaderName::from_static(name), value);
+        }
+    }
+    response
+}
+
+fn away(profile: &Profile, error: &StoreError) -> Response<Body> {
+    tracing::error!(%error, "a request could not be answered");
+    let why = Problem::new(Kind::StoreUnavailable, "send it again with the same key");
+    problem(profile, &why.retry_after(std::time::Duration::from_secs(1)))
+}
+
+fn unknown_target() -> Response<Body> {
+    answer::plain(
+        StatusCode::NOT_FOUND,
+        &json!({"message": "there is no such target", "error": "unknown-target"}),
+    )
+}
+
+async fn submit(
+    State(intake): State<Intake>,
+    peer: Peer,
+    Path(name): Path<String>,
+    parts: http::request::Parts,
+    body: Bytes,
+) -> Response<Body> {
+    let Some(target) = intake.engine.targets.get(&name) else { return unknown_target() };
+    match taken(&intake, target, peer.0, &parts, &body).await {
+        Ok(response) => response,
+        Err(Refused::Problem(why)) => problem(&target.profile, &why),
+        Err(Refused::Store(error)) => away(&target.profile, &error),
+    }
+}
+
+enum Refused {
+    Problem(Problem),
+    Store(StoreError),
+}
+
+impl From<Problem> for Refused {
+    fn from(problem: Problem) -> Self {
+        Refused::Problem(problem)
+    }
+}
+
+impl From<StoreError> for Refused {
+    fn from(error: StoreError) -> Self {
+        Refused::Store(error)
+    }
+}
+
+async fn taken(
+    intake: &Intake,
+    target: &Target,
+    peer: std::net::SocketAddr,
+    parts: &http::request::Parts,
+    body: &[u8],
+) -> Result<Response<Body>, Refused> {
+    let principal = intake.identities.principal(peer, parts).await?;
+    let malformed = |why: String| Problem::new(Kind::RequestMalformed, why);
+    let key = key(intake, &target.profile, &parts.headers, body)?;
+    let mut modes = parts.headers.get_all("x-sync-mode").iter();
+    let mode = match (modes.next(), modes.next()) {
+        (None, _) => Mode::Interactive,
+        (Some(mode), None) => mode
+            .to_str()
+            .ok()
+            .and_then(|mode| Mode::parse(mode.trim()))
+            .ok_or_else(|| malformed("X-Sync-Mode is interactive or background".to_owned()))?,
+        (Some(_), Some(_)) => return Err(malformed("X-Sync-Mode is there twice".to_owned()).into()),
+    };
+    let items = intake::items(body, target.items_max).map_err(malformed)?;
+    let submission = Submission {
+        target: target.name.clone(),
+        principal,
+        key,
+        fingerprint: intake::fingerprint(&target.name, &items),
+        mode,
+        debounce: target.debounce,
+        items,
+    };
+    let (engine, worker) = (&intake.engine, &intake.worker);
+    let (request, is_known) = match engine.store.accept(&submission).await? {
+        Accepted::Mismatch => {
+            let why = "this key was used for other items; use a new key for a new request";
+            return Err(Problem::new(Kind::FingerprintMismatch, why).into());
+        }
+        Accepted::Known { request } => {
+            engine.meters.replayed.add(1);
+            (request, true)
+        }
+        Accepted::New { request, lanes } => {
+            engine.meters.accepted.add(submission.items.len() as u64);
+            if mode == Mode::Interactive {
+                // It is accepted: whatever the store says now, the answer is not an error.
+                if let Err(error) = worker.wait(&submission, request, &lanes).await {
+                    tracing::warn!(%error, "the answer does not wait");
+                }
+            }
+            (request, false)
+        }
+    };
+    let found = engine.store.request(request).await?;
+    let found = found.ok_or_else(|| StoreError::Failed("the request is gone".to_owned()))?;
+    Ok(answer::request(&target.profile, &found, is_known))
+}
+
+fn key(intake: &Intake, profile: &Profile, headers: &HeaderMap, body: &[u8]) -> Result<String, Problem> {
+    let content_type = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let found = profile.key.read(&Lines(headers), &RequestBody::new(content_type, body))?;
+    match found {
+        Some(found) if intake.identities.identity.is_shared() && !found.key.is_random_uuid() => Err(
+            Problem::new(Kind::KeyTooWeak, "all callers are one principal here: a key must be a random UUID"),
+        ),
+        Some(found) => Ok(found.key.as_str().to_owned()),
+        None => match profile.key.presence {
+            Presence::Required | Presence::Optional | Presence::Mint => {
+                Ok(format!("semel:{:032x}", intake.engine.entropy.bits()))
+            }
+        },
+    }
+}
+
+#[derive(Deserialize)]
+struct Asked {
+    group: Option<String>,
+    session: Option<String>,
+}
+
+async fn lanes(
+    State(intake): State<Intake>,
+    peer: Peer,
+    Path(name): Path<String>,
+    Query(asked): Query<Asked>,
+    parts: http::request::Parts,
+) -> Response<Body> {
+    let Some(target) = intake.engine.targets.get(&name) else { return unknown_target() };
+    if let Err(why) = intake.identities.principal(peer.0, &parts).await {
+        return problem(&target.profile, &why);
+    }
+    match intake.engine.store.lanes(&name, asked.group.as_deref(), target.reducer).await {
+        Ok(views) => answer::lanes(&target.profile, &views),
+        Err(error) => away(&target.profile, &error),
+    }
+}
+
+async fn pending(
+    State(intake): State<Intake>,
+    peer: Peer,
+    Query(asked): Query<Asked>,
+    parts: http::request::Parts,
+) -> Response<Body> {
+    let profile = presets::scores();
+    let principal = match intake.identities.principal(peer.0, &parts).await {
+        Ok(principal) => principal,
+        Err(why) => return problem(&profile, &why),
+    };
+    match intake.engine.store.pending(&principal, asked.group.as_deref(), asked.session.as_deref()).await {
+        Ok(lanes) => answer::pending(&lanes),
+        Err(error) => away(&profile, &error),
+    }
+}

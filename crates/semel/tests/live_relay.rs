@@ -1,0 +1,146 @@
+//! Several relays on one PostgreSQL: killed, frozen past their lease, and raced.
+
+#[allow(dead_code)]
+#[path = "serve_relay/world.rs"]
+mod world;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use world::{Folder, Habit, Relay, Service, try_call};
+
+fn server() -> String {
+    std::env::var("SEMEL_TEST_POSTGRES").expect("SEMEL_TEST_POSTGRES is set: run `cargo xtask test`")
+}
+
+fn on_server(sql: &str) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (client, connection) = tokio_postgres::connect(&server(), tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        client.batch_execute(sql).await.unwrap();
+    });
+}
+
+/// A database that is dropped with this.
+struct Base {
+    name: String,
+    url: String,
+}
+
+impl Base {
+    fn create() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let name =
+            format!("semel_serve_relay_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::SeqCst));
+        on_server(&format!("CREATE DATABASE {name} TEMPLATE template0"));
+        let server = server();
+        let (place, settings) =
+            server.split_once('?').map_or((server.as_str(), ""), |(place, rest)| (place, rest));
+        let (scheme, rest) = place.split_once("://").unwrap();
+        let authority = rest.split('/').next().unwrap();
+        let settings = if settings.is_empty() { String::new() } else { format!("?{settings}") };
+        Self { url: format!("{scheme}://{authority}/{name}{settings}"), name }
+    }
+}
+
+impl Drop for Base {
+    fn drop(&mut self) {
+        on_server(&format!("DROP DATABASE {} WITH (FORCE)", self.name));
+    }
+}
+
+fn until(what: &str, within: u64, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(within), "{what}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn applied(relay: &Relay) -> Vec<serde_json::Value> {
+    let rows = relay.operator("GET", "/v1/relay/audit?limit=1000", "").json()["rows"].clone();
+    rows.as_array().unwrap().iter().filter(|row| row["event"] == "applied").cloned().collect()
+}
+
+#[test]
+fn replicas_that_are_killed_lose_nothing_and_double_nothing() {
+    let (base, service) = (Base::create(), Service::start());
+    let folder = Folder::for_service(&service, "");
+    let start = || folder.start_with(&["--store", &base.url]);
+    let relays = Mutex::new([start(), start()]);
+    let sent = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for user in 0..3 {
+            let (relays, sent) = (&relays, &sent);
+            scope.spawn(move || {
+                for at in 0..20 {
+                    let body = format!(r#"{{"items":[{{"lane":"{}","value":1}}]}}"#, ["a", "b"][at % 2]);
+                    let (name, key) = (format!("u{user}"), at.to_string());
+                    let headers = [("x-user", name.as_str()), ("x-idempotency-key", key.as_str())];
+                    // Whatever is lost is sent again with the same key, to whichever relay is there.
+                    for attempt in 0.. {
+                        assert!(attempt < 200, "nobody accepts it");
+                        let listen = relays.lock().unwrap()[attempt % 2].listen;
+                        match try_call(listen, "POST", "/v1/relay/scores", &headers, &body) {
+                            Some(answer) if [200, 202].contains(&answer.status) => break,
+                            Some(_) | None => std::thread::sleep(Duration::from_millis(50)),
+                        }
+                    }
+                    sent.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+        let (relays, sent, service, start) = (&relays, &sent, &service, &start);
+        scope.spawn(move || {
+            for round in 0..4 {
+                until("they go on", 60, || sent.load(Ordering::SeqCst) >= round * 10 + 3);
+                service.next(&[[Habit::AppliesAndHangs, Habit::Hangs][round as usize % 2]]);
+                let writes = service.writes().len();
+                until("a write is under way", 60, || {
+                    service.writes().len() > writes || sent.load(Ordering::SeqCst) == 60
+                });
+                let fresh = start();
+                let old = std::mem::replace(&mut relays.lock().unwrap()[round as usize % 2], fresh);
+                old.kill();
+            }
+        });
+    });
+    let relays = relays.into_inner().unwrap();
+    let is_settled =
+        || relays[0].operator("GET", "/metrics", "").text.contains("score_outbox_pending_total 0\n");
+    until("everything is settled", 120, is_settled);
+    assert_eq!((service.score("a"), service.score("b")), (30, 30));
+    let rows = applied(&relays[0]);
+    assert_eq!(rows.len(), 60, "one row for each original");
+    for lane in ["a", "b"] {
+        let of_lane: Vec<_> = rows.iter().filter(|row| row["lane"] == lane).collect();
+        assert!(of_lane.windows(2).all(|two| two[0]["after"] == two[1]["before"]), "the chain of {lane}");
+    }
+    let lanes = relays[0].operator("GET", "/v1/relay/lanes?state=in-doubt", "").json();
+    println!("in-doubt, read-back: {}", lanes["lanes"].as_array().unwrap().len());
+    assert_eq!(lanes["lanes"].as_array().unwrap().len(), 0);
+}
+
+#[test]
+fn a_replica_that_is_frozen_past_its_lease_changes_nothing_when_it_wakes() {
+    let (base, service) = (Base::create(), Service::start());
+    let folder = Folder::for_service(&service, "");
+    let frozen = folder.start_with(&["--store", &base.url]);
+    service.next(&[Habit::AppliesAndHangs]);
+    assert_eq!(frozen.submit("alice", "1", "background", r#"[{"lane":"a","value":5}]"#).status, 202);
+    until("the write is under way", 20, || service.writes().len() == 1);
+    let signal = |number| {
+        // SAFETY: the process is a child of ours that has not been waited for.
+        assert_eq!(unsafe { libc::kill(frozen.child.id() as i32, number) }, 0);
+    };
+    signal(libc::SIGSTOP);
+    let other = folder.start_with(&["--store", &base.url]);
+    assert_eq!(other.submit("bob", "1", "background", r#"[{"lane":"a","value":3}]"#).status, 202);
+    until("the other takes over", 90, || service.score("a") == 8);
+    signal(libc::SIGCONT);
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(frozen.submit("alice", "1", "background", r#"[{"lane":"a","value":5}]"#).status, 200);
+    assert_eq!((service.score("a"), applied(&other).len()), (8, 2));
+}

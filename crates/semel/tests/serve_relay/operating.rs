@@ -1,0 +1,96 @@
+//! What operators see and do.
+
+use crate::world::{Folder, Habit, Service, call, eventually};
+
+const ONE: &str = r#"[{"lane":"a","value":5}]"#;
+
+#[test]
+fn health_numbers_and_the_end() {
+    let service = Service::start();
+    let folder = Folder::for_service(&service, "");
+    let mut relay = folder.start();
+    assert_eq!(relay.operator("GET", "/healthz", "").status, 200);
+    assert_eq!(relay.operator("GET", "/readyz", "").status, 200);
+    relay.submit("alice", "1", "interactive", ONE);
+    relay.submit("alice", "2", "background", r#"[{"lane":"a","value":5},{"lane":"a","value":1}]"#);
+    let metrics = relay.operator("GET", "/metrics", "").text;
+    for line in [
+        "score_outbox_pending_total 2",
+        "score_outbox_processed_total{status=\"completed\"} 1",
+        "score_outbox_retry_total 0",
+        "semel_relay_lanes{state=\"in-doubt\"} 0",
+    ] {
+        assert!(metrics.lines().any(|known| known == line), "{line}\n{metrics}");
+    }
+    let foreign = call(relay.admin, "GET", "/metrics", &[("origin", "http://evil.example")], "");
+    assert_eq!(foreign.status, 403);
+    assert!(relay.operator("GET", "/openapi.json", "").json()["paths"].is_object());
+    // SAFETY: the process is a child of ours that has not been waited for.
+    assert_eq!(unsafe { libc::kill(relay.child.id() as i32, libc::SIGTERM) }, 0);
+    assert_eq!(relay.child.wait().unwrap().code(), Some(0));
+    // The next start applies what was accepted.
+    let _relay = folder.start();
+    eventually("it is applied", || service.score("a") == 11);
+}
+
+#[test]
+fn what_is_in_doubt_is_shown_and_resolved_by_command() {
+    let service = Service::start();
+    let folder = Folder::for_service(&service, "");
+    let relay = folder.start();
+    service.next(&[Habit::Answers(500)]);
+    let headers = [("x-user", "alice"), ("x-idempotency-key", "1"), ("x-sync-mode", "background")];
+    call(relay.listen, "POST", "/v1/relay/scores", &headers, &format!(r#"{{"items":{ONE}}}"#));
+    eventually("the write is answered", || service.writes().len() == 1);
+    service.books.lock().unwrap().scores.insert("a".into(), 77);
+    let listed = || folder.run(&["relay", "list", "--state", "in-doubt", "--json"]);
+    eventually("a person must decide", || listed().1.contains("\"in-doubt\""));
+    let (code, text, _) = folder.run(&["relay", "show", "1"]);
+    assert_eq!(code, Some(0));
+    assert!(text.contains("in-doubt") && text.contains("value 77"), "{text}");
+    let (code, text, errors) = folder.run(&["relay", "resolve", "1", "--applied", "--by", "carol"]);
+    assert_eq!((code, text.as_str()), (Some(0), "resolved: applied\n"), "{errors}");
+    let (code, _, errors) = folder.run(&["relay", "resolve", "1", "--applied"]);
+    assert_eq!((code, errors.as_str()), (Some(5), "semel: the lane is not in doubt\n"));
+    let (_, text, _) = folder.run(&["relay", "audit"]);
+    assert!(text.lines().count() == 3 && text.contains("carol"), "{text}");
+    assert_eq!(service.score("a"), 77, "nothing more is written");
+}
+
+#[test]
+fn dead_letters_come_back_by_command_also_while_nothing_runs() {
+    let service = Service::start();
+    let folder = Folder::for_service(&service, "");
+    let relay = folder.start();
+    service.next(&[Habit::Answers(422)]);
+    let answer = relay.submit("alice", "1", "interactive", ONE);
+    assert_eq!((answer.status, answer.json()["failed"]["count"].as_i64()), (202, Some(1)), "{answer:?}");
+    relay.kill();
+    let (code, text, errors) = folder.run(&["relay", "list", "--state", "dead"]);
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(text.contains("scores"), "{text}");
+    let (code, text, errors) = folder.run(&["relay", "requeue", "1"]);
+    assert_eq!((code, text.as_str()), (Some(0), "requeued: 1\n"), "{errors}");
+    let _relay = folder.start();
+    eventually("it is applied", || service.score("a") == 5);
+}
+
+#[test]
+fn settings_that_are_unsafe_are_refused_with_what_to_change() {
+    let service = Service::start();
+    let refused = |more: &str, target: &str| {
+        let folder = Folder::for_service(&service, target);
+        let path = folder.path().join("semel.toml");
+        let text =
+            std::fs::read_to_string(&path).unwrap().replace("[relay]\n", &format!("[relay]\n{more}\n"));
+        std::fs::write(path, text).unwrap();
+        let (code, _, errors) =
+            folder.run(&["serve", "relay", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+        assert_eq!(code, Some(3), "{errors}");
+        errors
+    };
+    assert!(refused("client_max_age = \"30d\"", "").contains("retention.completed"));
+    assert!(refused("surprise = 1", "").contains("surprise"));
+    assert!(refused("", "reducer = \"median\"").contains("median"));
+    assert!(refused("admin_token_file = \"nowhere\"", "").contains("nowhere"));
+}
