@@ -77,7 +77,9 @@ struct Turn<'a> {
     work: &'a Work,
     /// The ticking clock at which the hold ends.
     ends: Duration,
-    now: i64,
+    /// The store's time when the turn began, and the ticking clock then.
+    began: i64,
+    since: Duration,
 }
 
 impl Engine {
@@ -99,7 +101,14 @@ impl Engine {
             self.store.let_go(&work.hold, Some(why), now + millis_of(PATIENCE)).await?;
             return Ok(Synced::Waits(why.to_owned()));
         };
-        let turn = Turn { engine: self, target, work: &work, ends: ticks + LEASE, now };
+        let turn = Turn {
+            engine: self,
+            target,
+            work: &work,
+            ends: ticks + LEASE,
+            began: now,
+            since: self.clock.read().ticks,
+        };
         let synced = match &work.intent {
             Some(batch) => turn.recover(batch).await?,
             None => turn.fresh().await?,
@@ -172,6 +181,11 @@ impl Engine {
 }
 
 impl Turn<'_> {
+    /// The store's time now: pauses count from the answer, not from the question.
+    fn now(&self) -> i64 {
+        self.began + millis_of(self.engine.clock.read().ticks.saturating_sub(self.since))
+    }
+
     /// Whether a call may still begin and end while the lane is ours.
     fn in_time(&self) -> bool {
         self.engine.clock.read().ticks + self.target.timeout < self.ends
@@ -180,12 +194,12 @@ impl Turn<'_> {
     /// When to try again after a failure; `None` when it is time to give up.
     fn next(&self, cause: Cause, oldest: i64) -> Option<i64> {
         let attempts = u32::try_from(self.work.lane.attempts + 1).unwrap_or(u32::MAX);
-        let age = Duration::from_millis(u64::try_from(self.now - oldest).unwrap_or(0));
+        let age = Duration::from_millis(u64::try_from(self.now() - oldest).unwrap_or(0));
         let schedule = &self.target.profile.schedule;
         let burst = schedule.burst_attempts.map_or(attempts, |burst| (attempts - 1) % burst.max(1) + 1);
         let progress = Progress { attempts, attempts_in_burst: burst, burst_elapsed: Duration::ZERO, age };
         match schedule.next(&progress, cause, self.engine.entropy.unit()) {
-            Next::After(wait) | Next::NextPeriod(wait) => Some(self.now + millis_of(wait)),
+            Next::After(wait) | Next::NextPeriod(wait) => Some(self.now() + millis_of(wait)),
             Next::GiveUp(_) => None,
         }
     }
@@ -199,7 +213,7 @@ impl Turn<'_> {
 
     /// Gives the lane back unchanged.
     async fn waits(&self, why: &str, due: i64) -> Result<Synced, StoreError> {
-        let written = self.engine.store.let_go(&self.work.hold, Some(why), due.max(self.now + 1)).await?;
+        let written = self.engine.store.let_go(&self.work.hold, Some(why), due.max(self.now() + 1)).await?;
         Ok(self.done(written, Synced::Waits(why.to_owned())))
     }
 }

@@ -47,7 +47,7 @@ fn one(item: &Value) -> Result<NewItem, String> {
         Some(_) | None => return Err("`value` must be a number".to_owned()),
     };
     let value = value
-        .filter(|value| value.abs() <= VALUE_MAX)
+        .filter(|value| (-VALUE_MAX..=VALUE_MAX).contains(value))
         .ok_or_else(|| format!("`value` must be a whole number from -{VALUE_MAX} to {VALUE_MAX}"))?;
     Ok(NewItem {
         lane,

@@ -82,7 +82,7 @@ impl Turn<'_> {
             blocked: &self.target.blocked,
             classify: &self.target.profile.classify,
         };
-        let now = Timestamp::from_millis(self.now);
+        let now = Timestamp::from_millis(self.now());
         let told = match sent {
             Sent::Answered(Answer { .. }) => told(sent).and_then(|text| retry_after(text, now)),
             Sent::NotSent(_) | Sent::Broken(_) | Sent::TimedOut(_) => None,
@@ -130,7 +130,7 @@ impl Turn<'_> {
             key,
             request: String::new(),
             tries: 1,
-            first: self.now,
+            first: self.now(),
             // Until the hold ends a byte may go out; afterwards nobody sends it any more.
             last: hold.until,
             evidence: "[]".to_owned(),
@@ -153,7 +153,7 @@ impl Turn<'_> {
         }
         if !self.in_time() {
             let why = "the lane's lease was about to end";
-            let written = store.dissolve(hold, why, false, self.now).await?;
+            let written = store.dissolve(hold, why, false, self.now()).await?;
             return Ok(self.done(written, Synced::Waits(why.to_owned())));
         }
         self.engine.meters.calls.add(1);
@@ -187,7 +187,7 @@ impl Turn<'_> {
     ) -> Result<Synced, StoreError> {
         let (store, hold) = (&self.engine.store, &self.work.hold);
         let (first, last) = match entries {
-            [] => (self.now, self.work.lane.watermark),
+            [] => (self.now(), self.work.lane.watermark),
             [first, .., last] => (first.created, last.seq),
             [one] => (one.created, one.seq),
         };
@@ -210,7 +210,7 @@ impl Turn<'_> {
             }
             // Neither leads here.
             Verdict::Applied | Verdict::Ambiguous(_) => {
-                ("an answer nobody expected".to_owned(), true, Some(self.now))
+                ("an answer nobody expected".to_owned(), true, Some(self.now()))
             }
         };
         let Some(due) = due else {
@@ -250,7 +250,7 @@ impl Turn<'_> {
             | Verdict::Refused(_)
             | Verdict::Ambiguous(_) => (Scope::Credential, "no pause".to_owned(), schedule.base),
         };
-        let until = self.now + millis_of(wait);
+        let until = self.now() + millis_of(wait);
         let key = scope.key(&self.target.name, &sender.principal, self.target.upstream.origin());
         self.engine.store.pause(&key, until, &why).await?;
         Ok((why, until))

@@ -26,18 +26,18 @@ impl Turn<'_> {
         }
         let (name, origin) = (&self.target.name, self.target.upstream.origin());
         let scope = Scope::Credential.key(name, &batch.principal, origin);
-        if let Some(until) = store.paused(&[scope], self.now).await?.values().next() {
+        if let Some(until) = store.paused(&[scope], self.began).await?.values().next() {
             return self.waits("the credential is paused", *until).await;
         }
         let credential = match self.engine.credentials.credential(&batch.principal, origin).await {
             Ok(credential) => credential,
-            Err(why) => return self.waits(&why, self.now + millis_of(PATIENCE)).await,
+            Err(why) => return self.waits(&why, self.now() + millis_of(PATIENCE)).await,
         };
         let sender = Sender { principal: batch.principal.clone(), credential };
         let refused = store.refused(name, std::slice::from_ref(&batch.principal)).await?;
         if refused.get(&batch.principal) == Some(&sender.digest()) {
             // It may have been applied, so it stays frozen until its sender has a new credential.
-            return self.waits("the credential was refused", self.now + millis_of(PATIENCE)).await;
+            return self.waits("the credential was refused", self.now() + millis_of(PATIENCE)).await;
         }
         let (seen, found) = match self.target.tier.looks() {
             false => (Seen::NotAsked, None),
@@ -46,10 +46,10 @@ impl Turn<'_> {
                 Looked::Not(verdict) => return self.still_open(batch, &sender, verdict).await,
             },
         };
-        let age = |since: i64| Duration::from_millis(u64::try_from(self.now - since).unwrap_or(0));
+        let age = |since: i64| Duration::from_millis(u64::try_from(self.began - since).unwrap_or(0));
         let ages = Ages { first: age(batch.first), last: age(batch.last) };
         // Until the last attempt can no longer go out, its age is negative: the rest of that time counts as well.
-        let not_yet = Duration::from_millis(u64::try_from(batch.last - self.now).unwrap_or(0));
+        let not_yet = Duration::from_millis(u64::try_from(batch.last - self.began).unwrap_or(0));
         let late = self.target.late_window + not_yet;
         let rung = recover(self.target.tier, seen, ages, late);
         match rung {
@@ -64,7 +64,8 @@ impl Turn<'_> {
                 Ok(self.done(written, Synced::Applied))
             }
             Rung::NotApplied => {
-                let written = store.dissolve(&self.work.hold, "it was not applied", false, self.now).await?;
+                let written =
+                    store.dissolve(&self.work.hold, "it was not applied", false, self.began).await?;
                 Ok(self.done(written, Synced::Again))
             }
             Rung::Wait(wait) => {
@@ -74,7 +75,7 @@ impl Turn<'_> {
                     found.as_ref(),
                     None,
                     false,
-                    self.now + millis_of(wait),
+                    self.now() + millis_of(wait),
                 )
                 .await
             }
@@ -88,7 +89,7 @@ impl Turn<'_> {
             return Ok(Synced::Superseded);
         }
         if !self.in_time() {
-            return self.waits("the lane's lease was about to end", self.now).await;
+            return self.waits("the lane's lease was about to end", self.now()).await;
         }
         self.engine.meters.calls.add(1);
         self.engine.meters.retries.add(1);
@@ -123,11 +124,11 @@ impl Turn<'_> {
         match verdict {
             Verdict::Limited { .. } | Verdict::Blocked(_) => {
                 let (why, until) = self.pause(sender, &verdict).await?;
-                self.noted(batch, &why, None, Some(self.now), false, until).await
+                self.noted(batch, &why, None, Some(self.now()), false, until).await
             }
             Verdict::Unauthorized => {
                 self.engine.meters.unauthorized.add(1);
-                let due = self.now + millis_of(PATIENCE);
+                let due = self.now() + millis_of(PATIENCE);
                 let written = self
                     .engine
                     .store
@@ -137,7 +138,7 @@ impl Turn<'_> {
             }
             // Ours may have been the write that changed the version: look again.
             Verdict::Conflict => {
-                self.noted(batch, "the version had changed", None, Some(self.now), false, self.now).await
+                self.noted(batch, "the version had changed", None, Some(self.now()), false, self.now()).await
             }
             Verdict::Failed(why) | Verdict::Refused(why) | Verdict::Ambiguous(why) => {
                 self.kept(batch, &why, true).await
@@ -183,7 +184,7 @@ impl Turn<'_> {
     ) -> Result<Synced, StoreError> {
         let evidence = self.evidence(batch, why, found);
         let seen = Evidence { error: why, evidence: &evidence, last, is_counted };
-        let written = self.engine.store.keep(&self.work.hold, &seen, due.max(self.now + 1)).await?;
+        let written = self.engine.store.keep(&self.work.hold, &seen, due.max(self.now() + 1)).await?;
         Ok(self.done(written, Synced::Waits(why.to_owned())))
     }
 
@@ -216,7 +217,7 @@ impl Turn<'_> {
     fn evidence(&self, batch: &Intent, why: &str, found: Option<&Current>) -> String {
         let mut rows: Vec<Value> = serde_json::from_str(&batch.evidence).unwrap_or_default();
         rows.push(json!({
-            "at_ms": self.now,
+            "at_ms": self.began,
             "what": why,
             "tries": batch.tries,
             "value": found.and_then(|current| current.value),

@@ -39,7 +39,7 @@ impl Turn<'_> {
     pub(super) async fn held_up(&self) -> Result<Option<i64>, StoreError> {
         let (name, origin) = (&self.target.name, self.target.upstream.origin());
         let scopes = [Scope::Target.key(name, "", origin), Scope::Host.key(name, "", origin)];
-        Ok(self.engine.store.paused(&scopes, self.now).await?.values().copied().max())
+        Ok(self.engine.store.paused(&scopes, self.now()).await?.values().copied().max())
     }
 
     /// Chooses among these principals, the first that may send. What a principal has waiting whose credential is known to
@@ -52,9 +52,9 @@ impl Turn<'_> {
         let (name, origin) = (&self.target.name, self.target.upstream.origin());
         let key = |principal: &String| Scope::Credential.key(name, principal, origin);
         let scopes: Vec<String> = principals.iter().map(key).collect();
-        let paused = store.paused(&scopes, self.now).await?;
+        let paused = store.paused(&scopes, self.now()).await?;
         let refused: BTreeMap<String, String> = store.refused(name, principals).await?;
-        let mut due = self.now + millis_of(PATIENCE);
+        let mut due = self.now() + millis_of(PATIENCE);
         let mut why = "no principal has a credential".to_owned();
         for principal in principals {
             if let Some(until) = paused.get(&key(principal)) {

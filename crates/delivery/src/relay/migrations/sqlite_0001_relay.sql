@@ -138,3 +138,7 @@ CREATE TRIGGER relay_audit_no_update BEFORE UPDATE ON relay_audit
     BEGIN SELECT RAISE(ABORT, 'the audit trail is append-only'); END;
 CREATE TRIGGER relay_audit_no_delete BEFORE DELETE ON relay_audit
     BEGIN SELECT RAISE(ABORT, 'the audit trail is append-only'); END;
+-- REPLACE removes without a trigger for it.
+CREATE TRIGGER relay_audit_no_replace BEFORE INSERT ON relay_audit
+    WHEN EXISTS (SELECT 1 FROM relay_audit WHERE id = NEW.id)
+    BEGIN SELECT RAISE(ABORT, 'the audit trail is append-only'); END;

@@ -63,11 +63,9 @@ impl RelayStore {
     ) -> Result<i64, StoreError> {
         let mut count = 0;
         loop {
-            let came = self.come_back(Which::Parked { target, principal }, "released", who, spread).await?;
-            count += came;
-            if came == 0 {
-                break;
-            }
+            let back = self.come_back(Which::Parked { target, principal }, "released", who, spread).await?;
+            let Some(back) = back else { break };
+            count += back;
         }
         let now = self.now().await?;
         let mut tx = self.db.begin().await?;
@@ -90,11 +88,10 @@ impl RelayStore {
     pub async fn requeue(&self, lane: i64, who: &str) -> Result<i64, StoreError> {
         let mut count = 0;
         loop {
-            let came = self.come_back(Which::Dead { lane }, "requeued", who, &|| 0).await?;
-            count += came;
-            if came == 0 {
+            let Some(back) = self.come_back(Which::Dead { lane }, "requeued", who, &|| 0).await? else {
                 break;
-            }
+            };
+            count += back;
         }
         let now = self.now().await?;
         let mut tx = self.db.begin().await?;
@@ -110,13 +107,14 @@ impl RelayStore {
         Ok(count)
     }
 
+    /// Brings the entries of one lane back, and says how many; `None` when there is none left.
     async fn come_back(
         &self,
         which: Which<'_>,
         event: &str,
         who: &str,
         spread: &(dyn Fn() -> i64 + Send + Sync),
-    ) -> Result<i64, StoreError> {
+    ) -> Result<Option<i64>, StoreError> {
         let now = self.now().await?;
         let mut tx = self.db.begin().await?;
         let columns = "seq, request, pos, principal, value, session, since_ms, lane";
@@ -135,9 +133,9 @@ impl RelayStore {
                 tx.run(&sql, vec![lane.into(), AT_ONCE.into()]).await?
             }
         };
-        let Some(first) = rows.first() else { return Ok(0) };
+        let Some(first) = rows.first() else { return Ok(None) };
         let lane = first.int(7)?;
-        let Some(found) = lane_locked(&mut tx, lane).await? else { return Ok(0) };
+        let Some(found) = lane_locked(&mut tx, lane).await? else { return Ok(None) };
         let mut back = Vec::new();
         for row in &rows {
             if row.int(7)? != lane {
@@ -165,7 +163,7 @@ impl RelayStore {
             }
         }
         tx.commit().await?;
-        Ok(rows.len() as i64)
+        Ok(Some(back.len() as i64))
     }
 
     /// A person says what became of a batch in doubt.

@@ -244,11 +244,12 @@ async fn credentials(State(admin): State<Admin>, Json(given): Json<Given>) -> Re
         return refused(StatusCode::NOT_FOUND, "unknown-target", "there is no such target");
     };
     let header = given.header.unwrap_or_else(|| "Authorization".to_owned());
-    if given.value.is_empty() || given.value.chars().any(char::is_control) {
+    let is_name = http::HeaderName::try_from(header.as_str()).is_ok();
+    if !is_name || given.value.is_empty() || given.value.chars().any(char::is_control) {
         return refused(
             StatusCode::BAD_REQUEST,
             "bad-credential",
-            "the value is empty or contains control characters",
+            "the header's name is not one, or its value is empty or contains control characters",
         );
     }
     let credential = Credential { headers: vec![(header, given.value)] };

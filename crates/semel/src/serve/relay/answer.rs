@@ -31,6 +31,7 @@ pub(crate) fn request(profile: &Profile, request: &Request, is_known: bool) -> R
             None => lanes.push((item, item.state)),
         }
     }
+    let lanes_states: Vec<ItemState> = lanes.iter().map(|(_, state)| *state).collect();
     let of_lane = |(item, state): &(&Item, ItemState)| match speaks_of_patrols(profile) {
         true => json!({"id": item.lane, "name": item.label, "score": item.applied, "status": state.name()}),
         false => json!({
@@ -41,10 +42,7 @@ pub(crate) fn request(profile: &Profile, request: &Request, is_known: bool) -> R
     let name = if speaks_of_patrols(profile) { "patrols" } else { "lanes" };
     let mut body = json!({"success": true, name: lanes});
     if request.open > 0 {
-        body["pending"] = json!({
-            "count": request.open,
-            "message": "The changes are saved and will be applied automatically.",
-        });
+        body["pending"] = json!({"count": request.open, "message": waiting(&lanes_states)});
     }
     if request.dead > 0 {
         body["failed"] = json!({
@@ -98,4 +96,16 @@ pub(crate) fn pending(lanes: &[(Lane, i64)]) -> Response<Body> {
     let of_lane = |(lane, count): &(Lane, i64)| json!({"target": lane.target, "group": lane.group, "lane": lane.name, "label": lane.label, "count": count});
     let lanes: Vec<Value> = lanes.iter().map(of_lane).collect();
     plain(StatusCode::OK, &json!({"pending": count, "pendingWrites": count, "lanes": lanes}))
+}
+
+/// What becomes of what is not applied yet. Nobody is promised what a person has yet to decide.
+fn waiting(states: &[ItemState]) -> &'static str {
+    let has = |state: ItemState| states.contains(&state);
+    if has(ItemState::InDoubt) {
+        "The changes are saved; whether some of them were applied is not known yet, and an operator decides."
+    } else if has(ItemState::AuthRevoked) {
+        "The changes are saved and will be applied once a new credential is given."
+    } else {
+        "The changes are saved and will be applied automatically."
+    }
 }
