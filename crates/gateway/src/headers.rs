@@ -33,7 +33,7 @@ const HOP_BY_HOP: [&str; 9] = [
 const UNNAMEABLE: [&str; 6] =
     ["authorization", "content-length", "cookie", "host", "idempotency-key", "x-idempotency-key"];
 /// What only a gate says of an answer.
-const REPLAYED: [&str; 2] = ["idempotency-replayed", "idempotent-replayed"];
+pub(crate) const REPLAYED: [&str; 2] = ["idempotency-replayed", "idempotent-replayed"];
 
 /// Headers that say where a request came from. A client's own words about that are not passed on.
 const FORWARDING: [&str; 8] = [

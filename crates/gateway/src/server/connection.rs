@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum_core::body::Body;
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -23,6 +23,7 @@ use super::Limits;
 use super::pulse::{Felt, Patience, Pulse, while_alive};
 use super::request::{Desk, Facts};
 use super::sniff::{Rewound, Spoken, sniff};
+use crate::headers::REPLAYED;
 use crate::socket;
 
 /// How often a silent HTTP/2 client is asked whether it is still there.
@@ -118,7 +119,7 @@ impl<D: Desk> Talk<D> {
             .max_headers(headers_max)
             .max_header_size(header_bytes_max)
             .max_buf_size((header_bytes_max + 1024).max(BUFFER_BYTES_MIN))
-            .serve_connection(TokioIo::new(stream), service_fn(self.answering()))
+            .serve_connection(TokioIo::new(stream), service_fn(self.answering(Spoken::Http1)))
             .with_upgrades();
         let mut connection = pin!(connection);
         tokio::select! {
@@ -139,7 +140,7 @@ impl<D: Desk> Talk<D> {
             .keep_alive_interval(PING_EVERY)
             .max_concurrent_streams(streams_max)
             .max_header_list_size(u32::try_from(header_bytes_max).unwrap_or(u32::MAX))
-            .serve_connection(TokioIo::new(stream), service_fn(self.answering()));
+            .serve_connection(TokioIo::new(stream), service_fn(self.answering(Spoken::Http2)));
         let mut connection = pin!(connection);
         tokio::select! {
             ended = &mut connection => return ended.map_err(|error| error.to_string()),
@@ -148,18 +149,32 @@ impl<D: Desk> Talk<D> {
         connection.await.map_err(|error| error.to_string())
     }
 
-    fn answering(self) -> impl Fn(Request<Incoming>) -> Answering {
+    fn answering(self, spoken: Spoken) -> impl Fn(Request<Incoming>) -> Answering {
         let Self { limits, desk, facts, pulse, .. } = self;
         move |request| {
+            let came_along = spoken == Spoken::Http1 && pulse.came_along_with_a_replay();
             let busy = pulse.busy();
             let (desk, facts, patience) = (desk.clone(), facts.clone(), limits.body_timeout);
+            let pulse = pulse.clone();
             Box::pin(async move {
+                if came_along {
+                    return Ok(super::request::returned(not_a_request(), busy));
+                }
                 let request = super::request::received(request, patience);
                 let response = desk.answer(request, facts).await;
+                pulse.answers(REPLAYED.iter().any(|name| response.headers().contains_key(*name)));
                 Ok(super::request::returned(response, busy))
             })
         }
     }
+}
+
+/// What follows a replayed request without a pause may be its own body, or somebody's attempt at smuggling.
+fn not_a_request() -> Response<Body> {
+    let mut response = Response::new(Body::from("bytes after a request that was answered by a replay\n"));
+    *response.status_mut() = StatusCode::BAD_REQUEST;
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 async fn closed(mut closing: watch::Receiver<bool>) {

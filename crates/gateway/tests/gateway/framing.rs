@@ -107,13 +107,22 @@ async fn the_body_of_a_replayed_request_is_not_read_as_a_request() {
 }
 
 #[tokio::test]
-async fn what_follows_a_replayed_request_is_a_request_of_the_client_and_framed_by_us() {
+async fn bytes_after_a_replayed_request_are_no_request() {
     let (upstream, world) = shop().await;
     assert_eq!(world.ask(keyed("/", "k1", "{}")).await.status, 200);
-    // Bytes beyond the length are the client's next request on its own connection, never a part of somebody else's.
-    let bytes = format!("{}garbage\r\n\r\n", keyed("/", "k1", "{}"));
-    assert_eq!(statuses(&world, &bytes).await, [200, 400]);
+    for after in ["garbage\r\n\r\n", "POST /smuggled HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"] {
+        let bytes = format!("{}{after}", keyed("/", "k1", "{}"));
+        assert_eq!(statuses(&world, &bytes).await, [200, 400], "{after}");
+    }
     assert_eq!(upstream.count(), 1);
+    // What is sent once the answer is there is a request like any other.
+    let mut client = world.client().await;
+    for _ in 0..20 {
+        let answer = client.ask(keyed("/", "k1", "{}")).await;
+        assert_eq!((answer.status, answer.header("idempotency-replayed")), (200, Some("true")));
+    }
+    assert_eq!(client.ask(keyed("/", "k2", "{}")).await.status, 200);
+    assert_eq!(upstream.count(), 2);
 }
 
 #[tokio::test]

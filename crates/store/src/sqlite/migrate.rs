@@ -18,6 +18,7 @@ struct Migration {
 const MIGRATIONS: &[Migration] = &[
     Migration { name: "records", sql: include_str!("migrations/0001_records.sql"), works_for: 1 },
     Migration { name: "operating", sql: include_str!("migrations/0002_operating.sql"), works_for: 1 },
+    Migration { name: "audit", sql: include_str!("migrations/0003_audit.sql"), works_for: 2 },
 ];
 
 /// The newest schema version that this release knows.

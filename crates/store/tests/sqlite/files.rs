@@ -194,7 +194,11 @@ async fn the_audit_trail_can_only_grow() {
     let Sqlite { store, directory, .. } = sqlite;
     drop(store);
     let raw = Connection::open(&path).expect("a database");
-    for sql in ["DELETE FROM semel_audit", "UPDATE semel_audit SET actor = 'mallory'"] {
+    for sql in [
+        "DELETE FROM semel_audit",
+        "UPDATE semel_audit SET actor = 'mallory'",
+        "INSERT OR REPLACE INTO semel_audit SELECT * FROM semel_audit",
+    ] {
         let error = raw.execute(sql, []).expect_err("it is append-only");
         assert!(error.to_string().contains("append-only"), "{error}");
     }
