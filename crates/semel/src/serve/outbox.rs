@@ -86,7 +86,7 @@ pub(crate) struct Args {
     /// Another name by which callers on TCP may call the outbox.
     #[arg(long, value_name = "HOST")]
     pub(crate) allow_host: Vec<String>,
-    /// The configuration, whose table [outbox] counts; without one, what SEMEL_CONFIG names, or ./semel.toml.
+    /// The configuration, whose table `outbox` counts; without one, what SEMEL_CONFIG names, or ./semel.toml.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 }
