@@ -21,7 +21,7 @@ pub(crate) use file::Mode;
 pub(crate) use gate::{AtRest, Gate, target};
 pub(crate) use overrides::Variables;
 pub(crate) use route::{Endpoint, Route, Timing};
-pub(crate) use values::{LogTo, Setting, Store, redacted};
+pub(crate) use values::{LogTo, RedisUrl, Setting, Store, redacted};
 
 use crate::exit::{Exit, Stop};
 use file::File;

@@ -12,6 +12,7 @@ mod gate;
 mod logging;
 mod migrate;
 mod outbox;
+mod problems;
 mod relay;
 mod serve;
 mod store;
