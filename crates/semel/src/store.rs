@@ -161,6 +161,11 @@ pub(crate) fn secured(url: &str, ca: Option<&Path>) -> Result<(String, Option<tl
     Ok((url, tls))
 }
 
+/// Whether answers can be kept as the settings say.
+pub(crate) fn check_protection(config: &Config) -> Result<(), Stop> {
+    config.gate.at_rest.as_ref().map_or(Ok(()), |at_rest| protection(at_rest).map(drop))
+}
+
 fn protection(at_rest: &config::AtRest) -> Result<Protection, Stop> {
     let Some(path) = &at_rest.keys else { return Ok(Protection::Compress { reads: None }) };
     let keys = KeyRing::load(path)

@@ -98,6 +98,16 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
     ended
 }
 
+/// What a relay with these settings would refuse before it opens anything.
+pub(crate) fn check(config: &Config) -> Result<(), Stop> {
+    running::check(config)?;
+    if let crate::config::Store::Postgres(url) = &config.store {
+        let secured = crate::store::secured(url, config.postgres.ca.as_deref());
+        secured.map_err(|error| Stop::new(Exit::Config, format!("relay.postgres: {error}")))?;
+    }
+    Ok(())
+}
+
 async fn serve(config: Config, flags: &Flags<'_>) -> Result<Exit, Stop> {
     let io = |error: std::io::Error| Stop::new(Exit::Io, format!("failed to start: {error}"));
     let mut terminate = signal(SignalKind::terminate()).map_err(io)?;

@@ -78,9 +78,7 @@ async fn bind(address: SocketAddr, flag: &str) -> Result<(TcpListener, SocketAdd
 impl Running {
     /// Opens the store and the doors, and begins to work.
     pub(crate) async fn start(config: Config) -> Result<Self, Stop> {
-        // Refused before anything is opened.
-        Callers::new(&config.identity, config.peers.clone()).map_err(bad_identity)?;
-        Operators::on(config.admin, config.admin_token_file.as_deref())?;
+        check(&config)?;
         let (listener, listen) = bind(config.listen, "--listen").await?;
         let (admin_listener, admin) = bind(config.admin, "--admin").await?;
         let opened = open(&config, Purpose::Serve).await.map_err(|stop| match stop {
@@ -189,6 +187,12 @@ impl Running {
         self.serving.operators.abort();
         left
     }
+}
+
+/// What is refused before anything is opened.
+pub(super) fn check(config: &Config) -> Result<(), Stop> {
+    Callers::new(&config.identity, config.peers.clone()).map_err(bad_identity)?;
+    Operators::on(config.admin, config.admin_token_file.as_deref()).map(drop)
 }
 
 fn bad_identity(error: String) -> Stop {
