@@ -192,7 +192,10 @@ mod tests {
         wallet.give("alice", "https://a.example", given);
         assert_eq!(value("alice", "https://a.example").await.as_deref(), Some("given"));
         let renewed = wallet.with_rules_of(&Wallet::default());
-        assert!(renewed.credential("alice", "https://a.example").await.unwrap().is_some(), "what was given stays");
+        assert!(
+            renewed.credential("alice", "https://a.example").await.unwrap().is_some(),
+            "what was given stays"
+        );
         assert_eq!(renewed.credential("bob", "https://a.example").await, Ok(None), "its places are others");
         wallet.give("alice", "https://a.example", Credential::default());
         std::fs::remove_file(&path).unwrap();

@@ -60,8 +60,7 @@ impl Report {
     }
 
     fn is_safe(&self) -> bool {
-        self.parts.refused.is_empty()
-            && self.profiles().all(|(_, profile)| profile.unsafeties().is_empty())
+        self.parts.refused.is_empty() && self.profiles().all(|(_, profile)| profile.unsafeties().is_empty())
     }
 
     fn text(&self) -> String {
@@ -156,12 +155,8 @@ impl Report {
                 (name, json!({"settings": settings, "arithmetic": arithmetic, "unsafe": refused}))
             })
             .collect();
-        let refused: Vec<Value> = self
-            .parts
-            .refused
-            .iter()
-            .map(|(part, why)| json!({"part": part, "message": why}))
-            .collect();
+        let refused: Vec<Value> =
+            self.parts.refused.iter().map(|(part, why)| json!({"part": part, "message": why})).collect();
         let mut gate: serde_json::Map<String, Value> =
             config.gate.describe().into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect();
         let upstream = config.gate.upstream.as_ref().map(|upstream| upstream.target.to_string());
@@ -191,8 +186,9 @@ fn shown(name: &str, value: &Value) -> String {
             .iter()
             .map(|(row, fields)| {
                 let fields = fields.as_object().into_iter().flatten();
-                let fields: Vec<String> =
-                    fields.map(|(name, value)| format!("{name} {}", value.as_str().unwrap_or_default())).collect();
+                let fields: Vec<String> = fields
+                    .map(|(name, value)| format!("{name} {}", value.as_str().unwrap_or_default()))
+                    .collect();
                 format!("  {name:<18}{row}: {}\n", fields.join(", "))
             })
             .collect(),

@@ -44,7 +44,9 @@ pub(crate) fn refusal_with(
 pub(crate) async fn rendered(response: Response<Body>) -> Response<Body> {
     let status = response.status();
     let kind = response.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-    if !(status.is_client_error() || status.is_server_error()) || kind.is_some_and(|kind| kind.contains("json")) {
+    if !(status.is_client_error() || status.is_server_error())
+        || kind.is_some_and(|kind| kind.contains("json"))
+    {
         return response;
     }
     let (parts, body) = response.into_parts();

@@ -375,7 +375,8 @@ fn settings_of_the_gate_that_cannot_be_are_refused_by_name() {
     let (code, error) = report(probe, &[]);
     assert!(code == Some(3) && error.as_str().unwrap().contains("{other}"), "{error}");
     let (code, report) = report("[route.a]\nmatch = \"POST /a\"\nguarantee = \"atomic\"\n", &[]);
-    assert!(code == Some(0) && report["warnings"].to_string().contains("will not start"), "{report}");
+    assert!(code == Some(1) && report["safe"] == false, "{report}");
+    assert_eq!(report["refused"][0]["part"], "gate");
 }
 
 #[test]
@@ -406,4 +407,59 @@ fn what_is_kept_and_replayed_can_be_said_in_the_file() {
             stderr(&output)
         );
     }
+}
+
+const RELAY: &str = r#"
+identity = "trusted:X-User"
+[relay]
+debounce = "1s"
+[relay.target.scores]
+url = "http://127.0.0.1:9/scores/{lane}"
+body = '{{"score":{after}}}'
+tier = "read-back"
+late_window = "1s"
+read = { url = "http://127.0.0.1:9/scores/{lane}", value = "/score" }
+"#;
+
+#[test]
+fn what_a_relay_or_an_outbox_would_refuse_is_refused_here() {
+    let (code, found) = report(RELAY, &[]);
+    assert_eq!((code, found["safe"].as_bool()), (Some(0), Some(true)), "{found}");
+    assert_eq!(found["relay"]["targets"]["scores"]["tier"], "read-back");
+    assert_eq!(found["outbox"], Value::Null, "the file does not speak of one");
+    for (part, config, named) in [
+        ("relay", RELAY.replace("read-back", "hopeful"), "hopeful"),
+        ("relay", RELAY.replace("debounce", "client_max_age = \"30d\"\ndebounce"), "retention.completed"),
+        ("relay", RELAY.replace("debounce", "surprise = 1\ndebounce"), "surprise"),
+        ("relay", RELAY.replace("debounce", "admin = \"0.0.0.0:7421\"\ndebounce"), "admin-token-file"),
+        ("relay", RELAY.replace("debounce", "redis = \"http://cache\"\ndebounce"), "redis://"),
+        ("relay", RELAY.replace("debounce", "poll = \"1h\"\ndebounce"), "relay.poll"),
+        ("outbox", "[outbox]\nmax_age = \"soon\"\n".to_owned(), "max_age"),
+        ("outbox", "[outbox]\nlisten = \"127.0.0.1:7410\"\n".to_owned(), "token-file"),
+        ("outbox", "[outbox]\nsurprise = 1\n".to_owned(), "surprise"),
+        ("gate", "[gate]\nadmin = \"0.0.0.0:7401\"\n".to_owned(), "token"),
+    ] {
+        let (code, found) = report(&config, &[]);
+        assert_eq!((code, found["safe"].as_bool()), (Some(1), Some(false)), "{part}, {named}: {found}");
+        let refused = found["refused"].as_array().unwrap();
+        let is_named =
+            |refused: &Value| refused["part"] == part && refused["message"].as_str().unwrap().contains(named);
+        assert!(refused.iter().any(is_named), "{part}, {named}: {found}");
+        let text = stdout(&check_with(&config, &[], &[]));
+        assert!(text.contains(&format!("`semel serve {part}` will not start")), "{text}");
+    }
+    let missing = RELAY.replace("debounce", "admin_token_file = \"/nowhere/token\"\ndebounce");
+    let (code, found) = report(&missing, &[]);
+    assert_eq!(code, Some(0), "a file may be on another machine: {found}");
+    assert!(found["warnings"].to_string().contains("/nowhere/token"), "{found}");
+    let (_, found) = report(RELAY, &[("SEMEL_RELAY_DEBOUNCE", "9s")]);
+    assert_eq!(found["relay"]["targets"]["scores"]["debounce"], "9s");
+    assert!(!found["warnings"].to_string().contains("SEMEL_RELAY"), "{found}");
+}
+
+#[test]
+fn one_file_for_gate_and_relay_is_pointed_out() {
+    let both = format!("store = \"sqlite:one.db\"\n{RELAY}\n[gate]\nupstream = \"http://127.0.0.1:9\"\n");
+    let (_, found) = report(&both, &[]);
+    assert!(found["warnings"].to_string().contains("relay.store"), "{found}");
 }

@@ -19,7 +19,8 @@ const LISTEN_AGAIN: Duration = Duration::from_millis(500);
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// Takes a key back, if it is still ours.
-const UNLOCK: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
+const UNLOCK: &str =
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
 
 /// Signals by Redis.
 #[derive(Clone)]

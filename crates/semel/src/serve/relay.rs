@@ -32,8 +32,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Run the relay: safe, merged, audited writes to a slow third-party API.
 #[derive(Debug, Clone, clap::Args)]
-#[command(
-    after_help = "\
+#[command(after_help = "\
 A change is durable before its answer; everything that waits for one lane becomes one write to the target. Targets and \
 credentials are declared in semel.toml: [relay.target.NAME] and [[relay.credential]].
 
@@ -45,8 +44,7 @@ would be refused, `semel relay list` what waits.
 
 Signals: TERM and INT end it once what is being written has ended (a second one at once); what is left is found by the next \
 start or by another replica. HUP reads targets, credentials and all other settings anew; what is unsafe is refused and the \
-old settings stay."
-)]
+old settings stay.")]
 pub(crate) struct Args {
     /// Where senders connect; port 0 takes a free one. [default: 127.0.0.1:7420]
     #[arg(long, value_name = "ADDR")]
@@ -162,7 +160,8 @@ fn announcement(running: &Running) -> String {
         true => "none: declare [relay.target.NAME] in semel.toml".to_owned(),
         false => targets.join(", "),
     };
-    let hints = config.redis.as_ref().map_or_else(String::new, |url| format!("  redis      {}\n", redacted(url)));
+    let hints =
+        config.redis.as_ref().map_or_else(String::new, |url| format!("  redis      {}\n", redacted(url)));
     format!(
         "semel relay\n  listening  http://{listen}\n  admin      http://{admin}\n  store      {}\n  identity   {}\n  \
          targets    {targets}\n{hints}",

@@ -72,5 +72,8 @@ pub(super) fn command(relay: &Running) -> Option<Command> {
          -H \"X-Idempotency-Key: {key}-$i\" -d '{{\"items\":[{{\"lane\":\"tea\",\"value\":2}}]}}'; done",
         relay.listen
     );
-    Some(Command { words: "Hand in three changes by the relay: within two seconds they are one order.", line })
+    Some(Command {
+        words: "Hand in three changes by the relay: within two seconds they are one order.",
+        line,
+    })
 }

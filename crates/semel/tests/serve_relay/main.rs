@@ -3,4 +3,6 @@
 mod accepting;
 mod failing;
 mod operating;
+mod refusing;
+mod reloading;
 mod world;

@@ -106,7 +106,8 @@ impl Postgres {
             false => Vec::new(),
         };
         let applied = known_ones(&applied)?;
-        let missing = MIGRATIONS.iter().map(|(number, ..)| *number).filter(|number| !applied.contains(number));
+        let missing =
+            MIGRATIONS.iter().map(|(number, ..)| *number).filter(|number| !applied.contains(number));
         Ok((applied.last().copied().unwrap_or(0), missing.collect()))
     }
 
@@ -172,7 +173,8 @@ impl Postgres {
         let applied = known_ones(&transaction.query(APPLIED, &[]).await.map_err(failed)?)?;
         for (number, works_for, sql) in MIGRATIONS.iter().filter(|(number, ..)| !applied.contains(number)) {
             transaction.batch_execute(sql).await.map_err(failed)?;
-            let sql_text = "INSERT INTO semel_relay.migration (number, checksum, works_for) VALUES ($1, $2, $3)";
+            let sql_text =
+                "INSERT INTO semel_relay.migration (number, checksum, works_for) VALUES ($1, $2, $3)";
             transaction.execute(sql_text, &[number, &checksum(sql), works_for]).await.map_err(failed)?;
         }
         let rights = "SELECT pg_catalog.to_regprocedure('semel_relay.grant_rights()') IS NOT NULL";

@@ -101,7 +101,10 @@ impl Config {
         config.admin = flags.admin.unwrap_or(config.admin);
         config.admin_token_file = flags.admin_token_file.map(Path::to_path_buf).or(config.admin_token_file);
         if config.listen == config.admin && config.listen.port() != 0 {
-            let why = format!("listen and admin are both {}: operators need an address of their own", config.listen);
+            let why = format!(
+                "listen and admin are both {}: operators need an address of their own",
+                config.listen
+            );
             return Err(Stop::new(Exit::Config, format!("{origin}: relay: {why}")));
         }
         Ok(config)
@@ -171,7 +174,9 @@ impl Config {
                 migrate: relay.postgres.migrate.unwrap_or(true),
                 ca: relay.postgres.ca,
             },
-            redis: hints.map(|url| redis(&url).map_err(|error| format!("relay.redis: {error}"))).transpose()?,
+            redis: hints
+                .map(|url| redis(&url).map_err(|error| format!("relay.redis: {error}")))
+                .transpose()?,
             poll,
             drain: duration("relay.drain", relay.drain.as_deref(), Duration::from_secs(25))?,
             retention,

@@ -218,8 +218,7 @@ fn parts(
         }
         None => Arc::new(NoHints),
     };
-    let worker =
-        Worker::hinted(Arc::clone(&engine), config.retention, config.parallel, shared, config.poll);
+    let worker = Worker::hinted(Arc::clone(&engine), config.retention, config.parallel, shared, config.poll);
     let of_admin = Admin {
         engine: Arc::clone(&engine),
         wallet: Arc::clone(&config.wallet),
