@@ -52,6 +52,12 @@ async fn a_requeue_aborts_the_old_id_for_ever_and_the_chain_is_shown() {
         .unwrap()
         .to_owned();
     assert_eq!(third.len(), 26, "a ULID: {third}");
+    // Where keys must be random UUIDs, a ULID would be refused.
+    let uuid = "6f1c2b0e-7c1d-4f55-9c1a-0d8e6f1b2a33";
+    daemon.command(&["send", "/x/400", "--id", uuid, "--wait", "5"]);
+    let successor = daemon.json(&["requeue", "--id", uuid, "--auto"])["new"]["client_message_id"].clone();
+    let successor = successor.as_str().unwrap();
+    assert_eq!((successor.len(), successor.as_bytes()[14]), (36, b'4'), "a random UUID: {successor}");
     daemon.until(&third, "dead").await;
     let shown = daemon.json(&["show", "first"]);
     let chain: Vec<&str> = shown["chain"]
