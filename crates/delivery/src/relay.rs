@@ -10,6 +10,7 @@
 
 pub mod debounce;
 pub mod engine;
+pub mod hints;
 pub mod intake;
 pub mod ladder;
 pub mod meters;

@@ -9,12 +9,13 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
 use super::engine::{Engine, Synced};
+use super::hints::{Hints, NoHints, Taken as Hint};
 use super::store::StoreError;
 use super::store::accept::Submission;
 use super::store::sweep::Retention;
 
-/// How long a lane that is due waits at most until somebody looks.
-const POLL: Duration = Duration::from_secs(1);
+/// How long a lane that is due waits at most until somebody looks, unless the settings say otherwise.
+pub const POLL: Duration = Duration::from_secs(1);
 /// How often credentials are compared with those that were refused.
 const CREDENTIALS_EVERY: Duration = Duration::from_secs(15);
 /// How often the store is swept.
@@ -32,6 +33,8 @@ pub struct Worker {
     busy: Mutex<HashSet<i64>>,
     wake: Notify,
     stopping: AtomicBool,
+    hints: Arc<dyn Hints>,
+    poll: Duration,
 }
 
 /// A lane that this process works on, until this is dropped.
@@ -49,6 +52,17 @@ impl Drop for Taken {
 impl Worker {
     /// A worker with so many lanes at a time.
     pub fn new(engine: Arc<Engine>, retention: Retention, parallel: usize) -> Arc<Self> {
+        Self::hinted(engine, retention, parallel, Arc::new(NoHints), POLL)
+    }
+
+    /// The same with hints from and to other replicas, and another pause between two looks at the store.
+    pub fn hinted(
+        engine: Arc<Engine>,
+        retention: Retention,
+        parallel: usize,
+        hints: Arc<dyn Hints>,
+        poll: Duration,
+    ) -> Arc<Self> {
         Arc::new(Self {
             engine,
             retention,
@@ -57,6 +71,8 @@ impl Worker {
             busy: Mutex::default(),
             wake: Notify::new(),
             stopping: AtomicBool::new(false),
+            hints,
+            poll,
         })
     }
 
@@ -83,7 +99,7 @@ impl Worker {
                     Err(error) => tracing::error!(%error, "failed to sweep"),
                 }
             }
-            let _ = tokio::time::timeout(POLL, self.wake.notified()).await;
+            let _ = tokio::time::timeout(self.poll, self.wake.notified()).await;
         }
     }
 
@@ -108,14 +124,21 @@ impl Worker {
             }
             let taken = Taken { worker: Arc::clone(self), lane };
             tokio::spawn(async move {
-                let synced = taken.worker.engine.sync_all(lane).await;
                 let worker = Arc::clone(&taken.worker);
+                if worker.hints.take(lane).await == Hint::Elsewhere {
+                    return;
+                }
+                let synced = worker.engine.sync_all(lane).await;
+                worker.hints.give(lane).await;
                 drop((taken, permit));
                 match synced {
                     // It stays due while another works on it: the next poll looks again.
                     Ok(Synced::Busy) => {}
-                    // What came while the last turn ended must not wait for the poll.
-                    Ok(_) => worker.wake.notify_one(),
+                    // What came while the last turn ended must not wait for the poll, neither here nor elsewhere.
+                    Ok(_) => {
+                        worker.wake.notify_one();
+                        worker.hints.wake();
+                    }
                     Err(error) => tracing::error!(%error, lane, "a lane is left until its lease ends"),
                 }
             });
@@ -123,7 +146,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Something may be due now.
+    /// Something may be due now, as somebody else says.
     pub fn wake(&self) {
         self.wake.notify_one();
     }
@@ -141,6 +164,7 @@ impl Worker {
         let Some(target) = self.engine.targets.get(&submission.target) else { return Ok(false) };
         let ends = Instant::now() + target.sync_deadline;
         self.wake();
+        self.hints.wake();
         loop {
             let told = self.engine.settled.notified();
             if self.engine.store.is_done(request).await? {

@@ -201,6 +201,25 @@ fn locked(path: &Path) -> Result<(PathBuf, File), OpenError> {
     Ok((beside, file))
 }
 
+/// The newest migration of a file, 0 where there is none, and the newest that this release knows. Changes nothing, and does
+/// not ask who owns the file.
+///
+/// # Errors
+/// It cannot be read.
+pub fn version(path: &Path) -> Result<(i64, i64), OpenError> {
+    let known = MIGRATIONS.iter().map(|(number, ..)| *number).max().unwrap_or(0);
+    if !path.try_exists()? {
+        return Ok((0, known));
+    }
+    let connection = Connection::open_with_flags(path, rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+    let has_rows = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'relay_meta'";
+    if connection.query_row(has_rows, [], |row| row.get::<_, i64>(0))? == 0 {
+        return Ok((0, known));
+    }
+    let sql = "SELECT coalesce(max(value), 0) FROM relay_meta WHERE name = 'schema'";
+    Ok((connection.query_row(sql, [], |row| row.get(0))?, known))
+}
+
 fn migrate(connection: &mut Connection) -> Result<(), OpenError> {
     let transaction = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
     transaction.execute_batch(
