@@ -24,8 +24,8 @@ use std::sync::Arc;
 
 pub use self::audit::AuditRow;
 pub(crate) use self::audit::{about, audit, audit_all};
-use self::sql::{Row, Transaction};
 pub use self::sql::{Database, StoreError};
+use self::sql::{Row, Transaction};
 pub(crate) use self::state::{State, held, locked, locked_or_new};
 
 /// The store of a relay.

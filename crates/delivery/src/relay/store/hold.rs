@@ -4,7 +4,8 @@
 use super::settle::{finished, of_lane, rest};
 use super::sql::StoreError;
 use super::{
-    AuditRow, Entry, Hold, Lane, LaneState, RelayStore, Tx, Written, about, audit, audit_all, end_intent, held, waiting,
+    AuditRow, Entry, Hold, Lane, LaneState, RelayStore, Tx, Written, about, audit, audit_all, end_intent,
+    held, waiting,
 };
 use crate::relay::reduce::{Reducer, commutes};
 use crate::relay::store::settle::MEMBERS_MAX;

@@ -217,7 +217,8 @@ impl RelayStore {
             Resolution::Applied => "applied",
             Resolution::NotApplied => "not applied",
         };
-        let row = of_lane(&state.lane(), "resolved", who, &format!("said to be {said}: {}", batch.evidence), now);
+        let row =
+            of_lane(&state.lane(), "resolved", who, &format!("said to be {said}: {}", batch.evidence), now);
         audit(&mut tx, &AuditRow { batch: Some(batch.key.clone()), ..row }).await?;
         match resolution {
             Resolution::Applied => {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::sql::StoreError;
 use super::{
-    AuditRow, Entry, Hold, Intent, Lane, LaneState, RelayStore, State, Tx, Written, about, audit, audit_all, end_intent,
-    held, intent, waiting,
+    AuditRow, Entry, Hold, Intent, Lane, LaneState, RelayStore, State, Tx, Written, about, audit, audit_all,
+    end_intent, held, intent, waiting,
 };
 use crate::relay::reduce::{Reducer, chain};
 
@@ -243,9 +243,8 @@ async fn applied_of(tx: &mut Tx, lane: i64, lo: i64, hi: i64, now: i64) -> Resul
     const MEMBERS: &str = "FROM relay_item i WHERE i.lane = $1 AND i.seq > $2 AND i.seq <= $3
         AND NOT EXISTS (SELECT 1 FROM relay_held h WHERE h.lane = i.lane AND h.seq = i.seq)";
     // In one order for everybody, so that no two lanes of one request wait for each other.
-    let sql = format!(
-        "SELECT id FROM relay_request WHERE id IN (SELECT i.request {MEMBERS}) ORDER BY id /*LOCK*/"
-    );
+    let sql =
+        format!("SELECT id FROM relay_request WHERE id IN (SELECT i.request {MEMBERS}) ORDER BY id /*LOCK*/");
     tx.run(&sql, vec![lane.into(), lo.into(), hi.into()]).await?;
     let sql = format!(
         "UPDATE relay_request SET open = open - done.many,

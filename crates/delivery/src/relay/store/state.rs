@@ -33,7 +33,8 @@ pub(crate) struct State {
     pub(crate) due: Option<i64>,
 }
 
-const COLUMNS: &str = "version, label, watermark, applied, applied_ms, fence, ended, owner, lease_until, attempts, state,
+const COLUMNS: &str =
+    "version, label, watermark, applied, applied_ms, fence, ended, owner, lease_until, attempts, state,
     waits_for, last_error, since_ms, due_ms, last_seq,
     (SELECT max(i.seq) FROM relay_item i WHERE i.lane = s.lane AND i.seq > s.last_seq)";
 
@@ -95,7 +96,8 @@ impl State {
             self.due.into(),
         ];
         let rows = tx.run(sql, args).await?;
-        let row = rows.first().ok_or_else(|| StoreError::Failed("the lane changed under its lock".to_owned()))?;
+        let row =
+            rows.first().ok_or_else(|| StoreError::Failed("the lane changed under its lock".to_owned()))?;
         self.version = row.int(0)?;
         Ok(())
     }
