@@ -131,7 +131,7 @@ fn config(service: &Service, replica: usize) -> String {
             _ => ("add\":{delta}", "", String::new(), "on_blind = \"at-most-once\"".to_owned()),
         };
         text += &format!(
-            "[relay.target.{tier}]\nurl = \"{at}\"\nbody = '{{{{\"{body}}}'\nheaders = {{ x-replica = \"{replica}\"{headers} }}\n\
+            "[relay.target.{tier}]\nurl = \"{at}\"\nbody = '{{{{\"{body}}}}}'\nheaders = {{ x-replica = \"{replica}\"{headers} }}\n\
              tier = \"{tier}\"\nlate_window = \"{}s\"\ntimeout = \"1s\"\nsync_deadline = \"1s\"\nblocked = [\"418\"]\n\
              blocked_wait = \"1s\"\n{read}\n{more}\n",
             LATE_WINDOW.as_secs()
