@@ -114,7 +114,9 @@ fn config(service: &Service, replica: usize) -> String {
         let at = format!("http://{}/{tier}/{{lane}}", service.address);
         let read = format!("url = \"{at}\", headers = {{ x-replica = \"{replica}\" }}, value = \"/score\"");
         let (body, headers, read, more) = match tier {
-            "key" => ("add\":{delta}", ", x-key = \"{key}\"", String::new(), "key_retention = \"1h\"".to_owned()),
+            "key" => {
+                ("add\":{delta}", ", x-key = \"{key}\"", String::new(), "key_retention = \"1h\"".to_owned())
+            }
             "marker" => (
                 "marker\":\"{marker}\",\"score\":{after}",
                 "",

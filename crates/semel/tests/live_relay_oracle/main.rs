@@ -54,8 +54,7 @@ fn send(fleet: &Fleet, principal: &str, seed: u64, ends: Instant) -> Accepted {
         let body = format!(r#"{{"items":[{}]}}"#, listed.join(","));
         let (path, key) = (format!("/v1/relay/{}", TIERS[tier]), format!("key {key}"));
         let mode = if rng.below(4) == 0 { "interactive" } else { "background" };
-        let headers =
-            [("x-user", principal), ("x-idempotency-key", key.as_str()), ("x-sync-mode", mode)];
+        let headers = [("x-user", principal), ("x-idempotency-key", key.as_str()), ("x-sync-mode", mode)];
         for attempt in 0.. {
             assert!(attempt < 2000, "nobody accepts it");
             let answer = fleet.listen(attempt).and_then(|at| try_call(at, "POST", &path, &headers, &body));

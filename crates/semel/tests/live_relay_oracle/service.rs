@@ -15,7 +15,7 @@ use crate::world::read_message;
 /// The targets, each of the tier of its name.
 pub(crate) const TIERS: [&str; 5] = ["key", "marker", "compare-and-set", "read-back", "blind"];
 /// Lanes of each.
-pub(crate) const LANES: u64 = 4;
+pub(crate) const LANES: u64 = 10;
 /// How late a write is applied at most, as declared.
 pub(crate) const LATE_WINDOW: Duration = Duration::from_secs(2);
 /// Faults in a row on one lane: more would be an outage, whose pauses are minutes long.
