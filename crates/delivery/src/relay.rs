@@ -10,6 +10,7 @@
 
 pub mod debounce;
 pub mod engine;
+mod finder;
 pub mod hints;
 pub mod intake;
 pub mod ladder;

@@ -14,7 +14,10 @@ use tokio_postgres::{Config, NoTls, Socket};
 use super::sql::{Asked, Database, Row, StoreError, Transaction, Value};
 
 /// Every migration: its number, the newest that the oldest release knew which still works once it is applied, its text.
-const MIGRATIONS: &[(i32, i32, &str)] = &[(1, 1, include_str!("../migrations/postgres_0001_relay.sql"))];
+const MIGRATIONS: &[(i32, i32, &str)] = &[
+    (1, 1, include_str!("../migrations/postgres_0001_relay.sql")),
+    (2, 2, include_str!("../migrations/postgres_0002_state.sql")),
+];
 /// Who may do what. Applied with every migration, since it speaks of all tables.
 const ROLES: &str = include_str!("../migrations/postgres_roles.sql");
 /// The lock under which migrations are applied: "relay" in ASCII.
@@ -251,31 +254,83 @@ impl ToSql for Value {
 impl Begun {
     async fn rows(&mut self, sql: &str, args: &[Value]) -> Result<Vec<Row>, StoreError> {
         let client = self.client.as_ref().ok_or_else(|| StoreError::Failed("it has ended".to_owned()))?;
-        let sql = sql.replace("/*LOCK*/", "FOR UPDATE");
-        let statement = client.prepare_cached(&sql).await.map_err(failed)?;
-        let args: Vec<&(dyn ToSql + Sync)> = args.iter().map(|arg| arg as &(dyn ToSql + Sync)).collect();
-        let found = client.query(&statement, &args).await.map_err(failed)?;
-        found
-            .iter()
-            .map(|row| {
-                let value = |at: usize| match row.columns()[at].type_() {
-                    &Type::INT8 => row.try_get::<_, Option<i64>>(at).map(Value::from).map_err(failed),
-                    &Type::INT4 => row
-                        .try_get::<_, Option<i32>>(at)
-                        .map(|value| Value::from(value.map(i64::from)))
-                        .map_err(failed),
-                    &Type::TEXT => row.try_get::<_, Option<String>>(at).map(Value::from).map_err(failed),
-                    other => Err(StoreError::Failed(format!("a value of no known kind, {other}"))),
-                };
-                (0..row.len()).map(value).collect::<Result<_, _>>().map(Row)
-            })
-            .collect()
+        query(client, sql, args).await
+    }
+}
+
+async fn query(client: &Object, sql: &str, args: &[Value]) -> Result<Vec<Row>, StoreError> {
+    let sql = sql.replace("/*LOCK*/", "FOR UPDATE");
+    let statement = client.prepare_cached(&sql).await.map_err(failed)?;
+    let args: Vec<&(dyn ToSql + Sync)> = args.iter().map(|arg| arg as &(dyn ToSql + Sync)).collect();
+    let found = client.query(&statement, &args).await.map_err(failed)?;
+    found
+        .iter()
+        .map(|row| {
+            let value = |at: usize| match row.columns()[at].type_() {
+                &Type::INT8 => row.try_get::<_, Option<i64>>(at).map(Value::from).map_err(failed),
+                &Type::INT4 => row
+                    .try_get::<_, Option<i32>>(at)
+                    .map(|value| Value::from(value.map(i64::from)))
+                    .map_err(failed),
+                &Type::TEXT => row.try_get::<_, Option<String>>(at).map(Value::from).map_err(failed),
+                other => Err(StoreError::Failed(format!("a value of no known kind, {other}"))),
+            };
+            (0..row.len()).map(value).collect::<Result<_, _>>().map(Row)
+        })
+        .collect()
+}
+
+/// Rows as one statement: `VALUES ($1, …)` becomes a selection from one array for each column.
+async fn insert_all(client: &Object, sql: &str, rows: &[Vec<Value>]) -> Result<(), StoreError> {
+    let no_insert = || StoreError::Failed("not an INSERT … VALUES ($1, …)".to_owned());
+    let one = client.prepare_cached(sql).await.map_err(failed)?;
+    let (head, rest) = sql.split_once("VALUES (").ok_or_else(no_insert)?;
+    let (_, tail) = rest.split_once(')').ok_or_else(no_insert)?;
+    let mut columns: Vec<Box<dyn ToSql + Sync + Send>> = Vec::new();
+    let mut arrays = Vec::new();
+    for (at, kind) in one.params().iter().enumerate() {
+        let values = rows.iter().map(|row| row.get(at));
+        let (name, column): (&str, Box<dyn ToSql + Sync + Send>) = match kind {
+            &Type::INT8 => ("bigint", Box::new(values.map(int).collect::<Vec<_>>())),
+            _ => ("text", Box::new(values.map(text).collect::<Vec<_>>())),
+        };
+        arrays.push(format!("${}::{name}[]", at + 1));
+        columns.push(column);
+    }
+    let sql = format!("{head}SELECT * FROM unnest({}){tail}", arrays.join(", "));
+    let statement = client.prepare_cached(&sql).await.map_err(failed)?;
+    let args: Vec<&(dyn ToSql + Sync)> = columns.iter().map(|column| &**column as _).collect();
+    client.execute(&statement, &args).await.map_err(failed).map(drop)
+}
+
+fn int(value: Option<&Value>) -> Option<i64> {
+    match value {
+        Some(Value::Int(value)) => Some(*value),
+        Some(Value::Text(_) | Value::Null) | None => None,
+    }
+}
+
+fn text(value: Option<&Value>) -> Option<&str> {
+    match value {
+        Some(Value::Text(text)) => Some(text),
+        Some(Value::Int(_) | Value::Null) | None => None,
     }
 }
 
 impl Transaction for Begun {
     fn run<'a>(&'a mut self, sql: &'a str, args: Vec<Value>) -> Asked<'a, Vec<Row>> {
         Box::pin(async move { self.rows(sql, &args).await })
+    }
+
+    fn run_each<'a>(&'a mut self, sql: &'a str, rows: Vec<Vec<Value>>) -> Asked<'a, ()> {
+        Box::pin(async move {
+            let client = self.client.as_ref().ok_or_else(|| StoreError::Failed("it has ended".to_owned()))?;
+            match rows.as_slice() {
+                [] => Ok(()),
+                [one] => query(client, sql, one).await.map(drop),
+                many => insert_all(client, sql, many).await,
+            }
+        })
     }
 
     fn commit(mut self: Box<Self>) -> Asked<'static, ()> {
@@ -323,11 +378,16 @@ impl Database for Postgres {
         })
     }
 
+    fn read<'a>(&'a self, sql: &'a str, args: Vec<Value>) -> Asked<'a, Vec<Row>> {
+        Box::pin(async move { query(&self.client().await?, sql, &args).await })
+    }
+
     fn now(&self) -> Asked<'_, i64> {
         Box::pin(async move {
             let client = self.client().await?;
             let sql = "SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000)::bigint";
-            let row = client.query_one(sql, &[]).await.map_err(failed)?;
+            let statement = client.prepare_cached(sql).await.map_err(failed)?;
+            let row = client.query_one(&statement, &[]).await.map_err(failed)?;
             Ok(row.get(0))
         })
     }

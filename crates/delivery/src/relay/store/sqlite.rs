@@ -16,7 +16,10 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 use super::sql::{Asked, Database, Row, StoreError, Transaction, Value};
 
 /// Every migration: its number, the newest that the oldest release knew which still works once it is applied, its text.
-const MIGRATIONS: &[(i64, i64, &str)] = &[(1, 1, include_str!("../migrations/sqlite_0001_relay.sql"))];
+const MIGRATIONS: &[(i64, i64, &str)] = &[
+    (1, 1, include_str!("../migrations/sqlite_0001_relay.sql")),
+    (2, 2, include_str!("../migrations/sqlite_0002_state.sql")),
+];
 /// How far the clock may run before its mark is written down again.
 const MARK_EVERY_MILLIS: i64 = 10_000;
 

@@ -65,7 +65,7 @@ async fn readyz(State(admin): State<Admin>) -> Response<Body> {
     if admin.is_stopping.load(Ordering::Relaxed) {
         return refused(StatusCode::SERVICE_UNAVAILABLE, "stopping", "shutting down");
     }
-    match admin.engine.store.next_due().await {
+    match admin.engine.store.ping().await {
         Ok(_) => plain(StatusCode::OK, &json!({"status": "ready"})),
         Err(error) => away(&error),
     }
