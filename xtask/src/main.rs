@@ -7,6 +7,7 @@ mod ci;
 mod dist;
 mod failure;
 mod flags;
+mod fuzz;
 mod integrations;
 mod mutate;
 mod os;
@@ -43,6 +44,11 @@ const COMMANDS: &[Entry] = &[
         name: "chaos",
         about: "real gateways and servers under faults; every effect counted",
         run: chaos::run,
+    },
+    Entry {
+        name: "fuzz",
+        about: "feed changed inputs to everything that reads bytes of others",
+        run: fuzz::run,
     },
     Entry {
         name: "reference",

@@ -3,6 +3,8 @@
 
 mod describe;
 mod file;
+#[cfg(test)]
+mod fuzz;
 mod gate;
 mod overrides;
 mod route;

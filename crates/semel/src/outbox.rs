@@ -5,6 +5,8 @@ pub(crate) mod answer;
 pub(crate) mod api;
 mod call;
 mod envelope;
+#[cfg(test)]
+mod fuzz;
 mod openapi;
 mod send;
 mod show;
