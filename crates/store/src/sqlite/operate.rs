@@ -257,20 +257,20 @@ pub(super) fn sweep(
     if !turn.is_frozen() {
         let removed = table::sweep(turn.connection(), now.minus(grace), limit)?;
         swept.removed = removed.len() as u64;
-        removed.into_iter().for_each(|hash| turn.wake(hash));
+        turn.removed(removed);
     }
     Ok(swept)
 }
 
-/// Erases at most `limit` finished records of a principal, and leaves an audit row that does not name it.
+/// Erases those of these rows that are finished records of a principal, and leaves an audit row that does not name it.
 pub(super) fn forget(
     turn: &mut Turn<'_>,
     tenant: Option<&str>,
     principal: &str,
     by: &str,
-    limit: u32,
+    numbers: &[u64],
 ) -> Result<u64, Fault> {
-    let gone = table::forget(turn.connection(), tenant, principal, limit)?;
+    let gone = table::forget(turn.connection(), tenant, principal, numbers)?;
     ledger::forget_stale(turn.connection(), tenant, principal)?;
     let count = gone.len() as u64;
     let row = Audited {
@@ -284,6 +284,6 @@ pub(super) fn forget(
         count,
     };
     ledger::note(turn.connection(), &row)?;
-    gone.into_iter().for_each(|hash| turn.wake(hash));
+    turn.removed(gone);
     Ok(count)
 }

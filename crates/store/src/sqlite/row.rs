@@ -12,7 +12,8 @@ use semel_contract::record::{Fence, Guarantee, Record, State};
 use semel_contract::scope::Scope;
 use semel_contract::time::Timestamp;
 
-use crate::claims::{About, Answer, Entry, Id};
+use super::places::who;
+use crate::claims::{About, Answer, Entry, Filter, Id};
 
 /// The hash of an id.
 pub(super) type Hash = [u8; 16];
@@ -28,6 +29,18 @@ pub(super) struct Kept {
     pub(super) entry: Entry,
     /// What recognises the request under another credential.
     pub(super) rotation: Option<Rotation>,
+}
+
+impl Kept {
+    /// Whether a list shows it.
+    pub(super) fn is_shown(&self, filter: &Filter) -> bool {
+        let entry = &self.entry;
+        filter.state.is_none_or(|state| state == entry.record.state)
+            && filter.principal.as_ref().is_none_or(|principal| *principal == entry.about.principal)
+            && filter.endpoint.as_ref().is_none_or(|endpoint| *endpoint == entry.about.endpoint)
+            && filter.created_before.is_none_or(|before| entry.record.created_at < before)
+            && filter.after.is_none_or(|after| entry.record.fence.number > after)
+    }
 }
 
 /// The columns of a claim, which a record has too, in the order in which they are read and written.
@@ -76,6 +89,7 @@ pub(super) fn write_claim(statement: &mut CachedStatement<'_>, kept: &Kept) -> r
         about.client_generated_at.map(Timestamp::millis),
         pack(about.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()))),
         about.request_id,
+        who(&about.principal),
     ])
 }
 
@@ -110,6 +124,7 @@ pub(super) fn write_record(statement: &mut CachedStatement<'_>, kept: &Kept) -> 
         headers,
         answer.map(|it| it.outcome_unknown),
         answer.map(|it| &it.body[..]),
+        who(&about.principal),
     ])
 }
 
