@@ -151,7 +151,7 @@ impl AdminStore for SqliteStore {
         let (id, about, lifetime) = (id.clone(), about.clone(), lifetime.clone());
         let (by, reason) = (by.to_owned(), reason.to_owned());
         self.submit(0, move |turn| {
-            let before = turn.find(&id)?.map(|kept| kept.entry.record.fence);
+            let before = turn.find(&id, id.hash())?.map(|kept| kept.entry.record.fence);
             let sealed = operate::seal(turn, &id, &about, &lifetime)?;
             if matches!(sealed, Sealed::Done) {
                 let mut row = row(turn.now(), &by, action::SEAL, &reason, 1);

@@ -11,7 +11,7 @@ use semel_contract::time::Timestamp;
 
 use super::error::Fault;
 use super::ledger;
-use super::row::Kept;
+use super::row::{Hash, Kept};
 use super::table::{self, AuditRow};
 use super::turn::Turn;
 use crate::admin::{Audited, action};
@@ -20,12 +20,12 @@ use crate::claims::{
 };
 
 /// Claims a key.
-pub(super) fn claim(turn: &mut Turn<'_>, wish: &Wish) -> Result<Claimed, Fault> {
+pub(super) fn claim(turn: &mut Turn<'_>, wish: &Wish, hash: Hash) -> Result<Claimed, Fault> {
     let now = turn.now();
-    match turn.find(&wish.id)? {
+    match turn.find(&wish.id, hash)? {
         Some(Kept { entry, .. }) => {
             let record = &entry.record;
-            if record.state == State::Claimed && record.fence.nonce == wish.nonce {
+            if is_won(record, wish) {
                 return Ok(Claimed::Won { fence: record.fence, now });
             }
             let standing = Some(Standing::of(Some(record), now));
@@ -36,7 +36,6 @@ pub(super) fn claim(turn: &mut Turn<'_>, wish: &Wish) -> Result<Claimed, Fault> 
         None if wish.how == Claim::New => {}
         None => return Ok(Claimed::Changed),
     }
-    let hash = wish.id.hash();
     if let Some(rotation) = wish.rotation
         && turn.rotation_lives(rotation, hash, now)?
     {
@@ -45,6 +44,17 @@ pub(super) fn claim(turn: &mut Turn<'_>, wish: &Wish) -> Result<Claimed, Fault> 
     let fence = turn.next_fence(wish.nonce);
     turn.put(Kept { hash, entry: claimed(wish, fence, now), rotation: wish.rotation })?;
     Ok(Claimed::Won { fence, now })
+}
+
+/// Whether this very wish holds the claim already.
+fn is_won(record: &Record, wish: &Wish) -> bool {
+    record.state == State::Claimed && record.fence.nonce == wish.nonce
+}
+
+/// What becomes of a wish where this is known, as far as it can be said without writing.
+pub(super) fn claim_of_known(entry: Entry, wish: &Wish, now: Timestamp) -> Option<Claimed> {
+    let is_said = wish.how == Claim::New && wish.replaces.is_none() && !is_won(&entry.record, wish);
+    is_said.then(|| Claimed::Known { entry: Box::new(entry), now })
 }
 
 /// The standing that a way of claiming belongs to; a new claim belongs to none.
@@ -92,7 +102,7 @@ pub(super) enum Holds {
 
 /// Whether a fence holds a key.
 pub(super) fn holds(turn: &Turn<'_>, id: &Id, fence: Fence) -> Result<Holds, Fault> {
-    let Some(kept) = turn.find(id)?.filter(|kept| kept.entry.record.fence == fence) else {
+    let Some(kept) = turn.find(id, id.hash())?.filter(|kept| kept.entry.record.fence == fence) else {
         return Ok(Holds::No);
     };
     Ok(match kept.entry.record.state {
@@ -170,7 +180,9 @@ pub(super) fn resolve(
     let is_unknown = |kept: &Kept| {
         kept.entry.record.fence == fence && Standing::of(Some(&kept.entry.record), now) == Standing::Unknown
     };
-    let Some(mut kept) = turn.find(id)?.filter(is_unknown) else { return Ok(Resolved::NotUnknown) };
+    let Some(mut kept) = turn.find(id, id.hash())?.filter(is_unknown) else {
+        return Ok(Resolved::NotUnknown);
+    };
     let (settlement, action) = match &word.resolution {
         Resolution::Applied(Some(answer)) => (Settlement::Settle(answer.clone()), action::RESOLVE_APPLIED),
         Resolution::Applied(None) => (Settlement::Unkept(no_answer()), action::RESOLVE_APPLIED),
@@ -205,7 +217,7 @@ pub(super) fn seal(
     lifetime: &Lifetime,
 ) -> Result<Sealed, Fault> {
     let now = turn.now();
-    if let Some(kept) = turn.find(id)? {
+    if let Some(kept) = turn.find(id, id.hash())? {
         match Standing::of(Some(&kept.entry.record), now) {
             Standing::Absent | Standing::Expired | Standing::Released => {}
             Standing::Claimed

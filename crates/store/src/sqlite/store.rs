@@ -48,9 +48,8 @@ impl SqliteStore {
         }
     }
 
-    fn look(&self, id: &Id) -> Result<(Option<Entry>, Timestamp), StoreError> {
+    fn look(&self, id: &Id, hash: Hash) -> Result<(Option<Entry>, Timestamp), StoreError> {
         self.hub.health.check()?;
-        let hash = id.hash();
         let mut known = self.hub.places.of(hash);
         loop {
             // What is held counts before what is written, and is let go only after its end was committed: whatever was
@@ -95,11 +94,20 @@ async fn answered<T>(answer: oneshot::Receiver<Result<T, StoreError>>) -> Result
 
 impl ClaimStore for SqliteStore {
     fn claim(&self, wish: Wish) -> Reply<'_, Claimed> {
-        self.submit(0, move |turn| operate::claim(turn, &wish))
+        let hash = wish.id.hash();
+        // What is known is said without the writer: a repeated request costs a read, and a new one a look into memory.
+        match self.look(&wish.id, hash) {
+            Ok((Some(entry), now)) => match operate::claim_of_known(entry, &wish, now) {
+                Some(known) => Box::pin(ready(Ok(known))),
+                None => self.submit(0, move |turn| operate::claim(turn, &wish, hash)),
+            },
+            Ok((None, _)) => self.submit(0, move |turn| operate::claim(turn, &wish, hash)),
+            Err(error) => Box::pin(ready(Err(error))),
+        }
     }
 
     fn look_up<'a>(&'a self, id: &'a Id) -> Reply<'a, (Option<Entry>, Timestamp)> {
-        Box::pin(ready(self.look(id)))
+        Box::pin(ready(self.look(id, id.hash())))
     }
 
     fn settle<'a>(

@@ -109,8 +109,7 @@ impl<'a> Turn<'a> {
     }
 
     /// What is known of an id: what is held counts before what is written.
-    pub(super) fn find(&self, id: &Id) -> Result<Option<Kept>, Fault> {
-        let hash = id.hash();
+    pub(super) fn find(&self, id: &Id, hash: Hash) -> Result<Option<Kept>, Fault> {
         match self.staged.get(hash, &self.hub.live()) {
             Some(held) if held.entry.id == *id => Ok(Some(held)),
             Some(_) => Err(Fault::Failed("another key has the same hash".to_owned())),
