@@ -96,7 +96,7 @@ fn read(row: &Row) -> Result<Option<Entry>, String> {
     let text = |error: tokio_postgres::Error| error.to_string();
     let Some(number) = row.try_get::<_, Option<i64>>("fence").map_err(text)? else { return Ok(None) };
     let key: String = row.try_get("key").map_err(text)?;
-    // It was checked when it came in, by a format that the store does not know.
+    // It was checked when it came in, by a format that the store does not know; only the bounds hold for all.
     let key = Key::parse(&Format::Any255, &key).map_err(|_| "its key")?;
     let scope = array(row.try_get("scope").map_err(text)?).ok_or("its scope")?;
     let record = Record {

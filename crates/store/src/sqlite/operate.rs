@@ -25,7 +25,7 @@ pub(super) fn claim(turn: &mut Turn<'_>, wish: &Wish, hash: Hash) -> Result<Clai
     match turn.find(&wish.id, hash)? {
         Some(Kept { entry, .. }) => {
             let record = &entry.record;
-            if is_won(record, wish) {
+            if record.state == State::Claimed && record.fence.nonce == wish.nonce {
                 return Ok(Claimed::Won { fence: record.fence, now });
             }
             let standing = Some(Standing::of(Some(record), now));
@@ -44,17 +44,6 @@ pub(super) fn claim(turn: &mut Turn<'_>, wish: &Wish, hash: Hash) -> Result<Clai
     let fence = turn.next_fence(wish.nonce);
     turn.put(Kept { hash, entry: claimed(wish, fence, now), rotation: wish.rotation })?;
     Ok(Claimed::Won { fence, now })
-}
-
-/// Whether this very wish holds the claim already.
-fn is_won(record: &Record, wish: &Wish) -> bool {
-    record.state == State::Claimed && record.fence.nonce == wish.nonce
-}
-
-/// What becomes of a wish where this is known, as far as it can be said without writing.
-pub(super) fn claim_of_known(entry: Entry, wish: &Wish, now: Timestamp) -> Option<Claimed> {
-    let is_said = wish.how == Claim::New && wish.replaces.is_none() && !is_won(&entry.record, wish);
-    is_said.then(|| Claimed::Known { entry: Box::new(entry), now })
 }
 
 /// The standing that a way of claiming belongs to; a new claim belongs to none.

@@ -95,15 +95,7 @@ async fn answered<T>(answer: oneshot::Receiver<Result<T, StoreError>>) -> Result
 impl ClaimStore for SqliteStore {
     fn claim(&self, wish: Wish) -> Reply<'_, Claimed> {
         let hash = wish.id.hash();
-        // What is known is said without the writer: a repeated request costs a read, and a new one a look into memory.
-        match self.look(&wish.id, hash) {
-            Ok((Some(entry), now)) => match operate::claim_of_known(entry, &wish, now) {
-                Some(known) => Box::pin(ready(Ok(known))),
-                None => self.submit(0, move |turn| operate::claim(turn, &wish, hash)),
-            },
-            Ok((None, _)) => self.submit(0, move |turn| operate::claim(turn, &wish, hash)),
-            Err(error) => Box::pin(ready(Err(error))),
-        }
+        self.submit(0, move |turn| operate::claim(turn, &wish, hash))
     }
 
     fn look_up<'a>(&'a self, id: &'a Id) -> Reply<'a, (Option<Entry>, Timestamp)> {
@@ -200,6 +192,10 @@ impl ClaimStore for SqliteStore {
     fn list<'a>(&'a self, filter: &'a Filter) -> Reply<'a, Vec<Entry>> {
         let filter = filter.clone();
         self.ask(move |hub| listed(hub, &filter))
+    }
+
+    fn reads_in_place(&self) -> bool {
+        true
     }
 
     fn ready(&self) -> Reply<'_, ()> {
