@@ -97,8 +97,6 @@ struct Shared {
     measured_from: u64,
     /// When sending ends. Answers that are owed by then are awaited and not counted.
     ends: u64,
-    /// How many requests may be sent.
-    budget: AtomicU64,
     /// When the last answer came, for the longest stall.
     last_answer: AtomicU64,
 }
@@ -121,7 +119,6 @@ pub(crate) fn run(args: &Args) -> Result<(), String> {
         started: Instant::now(),
         measured_from,
         ends: measured_from + nanoseconds(Duration::from_secs_f64(seconds)),
-        budget: AtomicU64::new(args.count.unwrap_or(u64::MAX / 2)),
         last_answer: AtomicU64::new(measured_from),
     });
     let mut running = Vec::new();

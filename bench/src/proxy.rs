@@ -54,7 +54,11 @@ async fn serve(listen: SocketAddr, upstream: Authority) -> std::io::Result<()> {
     }
 }
 
-async fn forward(mut request: Request<Incoming>, pool: Pool, upstream: Authority) -> Result<Answer, http::Error> {
+async fn forward(
+    mut request: Request<Incoming>,
+    pool: Pool,
+    upstream: Authority,
+) -> Result<Answer, http::Error> {
     let mut parts = Parts::default();
     parts.scheme = Some(Scheme::HTTP);
     parts.authority = Some(upstream);

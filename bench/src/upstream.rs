@@ -72,9 +72,7 @@ async fn respond(
         count.fetch_add(1, Ordering::Relaxed);
     }
     let mut response = Response::new(Full::new(answer));
-    response
-        .headers_mut()
-        .insert(header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+    response.headers_mut().insert(header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
     Ok(response)
 }
 

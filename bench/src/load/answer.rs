@@ -19,10 +19,12 @@ pub(super) fn look(bytes: &[u8]) -> Seen {
     let Some(status) = status else { return Seen::Nonsense };
     let body = head_end + 4;
     let end = match value(head, b"content-length") {
-        Some(length) => match std::str::from_utf8(length).ok().and_then(|text| text.trim().parse::<usize>().ok()) {
-            Some(length) => body + length,
-            None => return Seen::Nonsense,
-        },
+        Some(length) => {
+            match std::str::from_utf8(length).ok().and_then(|text| text.trim().parse::<usize>().ok()) {
+                Some(length) => body + length,
+                None => return Seen::Nonsense,
+            }
+        }
         None if value(head, b"transfer-encoding").is_some() => match chunks_end(&bytes[body..]) {
             Some(length) => body + length,
             None => return Seen::Part,

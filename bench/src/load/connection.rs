@@ -28,13 +28,21 @@ pub(super) struct Connection {
 #[derive(Debug)]
 pub(super) enum Got {
     Nothing,
-    Answer { status: u16, is_replay: Option<bool> },
+    Answer {
+        status: u16,
+        is_replay: Option<bool>,
+    },
     /// It was closed, or spoke nonsense. A request in flight is lost.
     Lost,
 }
 
 impl Connection {
-    pub(super) fn open(target: SocketAddr, token: Token, template: &Template, registry: &Registry) -> io::Result<Self> {
+    pub(super) fn open(
+        target: SocketAddr,
+        token: Token,
+        template: &Template,
+        registry: &Registry,
+    ) -> io::Result<Self> {
         let stream = connect(target, token, registry)?;
         let (request, received) = (template.bytes.clone(), vec![0; 4096]);
         Ok(Self { stream, target, token, request, received, filled: 0, since: None })

@@ -82,7 +82,10 @@ mod tests {
     fn every_latency_is_kept_to_within_a_hundredth() {
         for nanoseconds in (0..5_000_000_000_u64).step_by(7_654_321).chain(0..1000) {
             let kept = upper(bucket(nanoseconds));
-            assert!(kept >= nanoseconds && kept - nanoseconds <= nanoseconds / 100, "{nanoseconds} as {kept}");
+            assert!(
+                kept >= nanoseconds && kept - nanoseconds <= nanoseconds / 100,
+                "{nanoseconds} as {kept}"
+            );
         }
     }
 
@@ -93,7 +96,10 @@ mod tests {
         let near = |got: u64, want: u64| got >= want && got <= want + want / 100;
         assert!(near(histogram.quantile(0.5), 500_000_000), "{}", histogram.quantile(0.5));
         assert!(near(histogram.quantile(0.99), 990_000_000), "{}", histogram.quantile(0.99));
-        assert_eq!((histogram.quantile(1.0), histogram.max(), histogram.count()), (1_000_000_000, 1_000_000_000, 1000));
+        assert_eq!(
+            (histogram.quantile(1.0), histogram.max(), histogram.count()),
+            (1_000_000_000, 1_000_000_000, 1000)
+        );
         assert_eq!(Histogram::default().quantile(0.5), 0);
     }
 

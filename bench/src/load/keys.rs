@@ -21,7 +21,8 @@ pub(super) fn key(ids: Ids, seed: u64, number: u64) -> [u8; KEY_BYTES] {
 
 /// Two rounds of splitmix64.
 pub(super) fn mix(seed: u64, number: u64) -> u64 {
-    let mut z = number.wrapping_add(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut z =
+        number.wrapping_add(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     for _ in 0..2 {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -119,8 +119,10 @@ mod tests {
 
     #[test]
     fn replays_go_through_every_key_that_a_fresh_run_sent() {
-        let mut fresh: Vec<u64> =
-            plans("--load fresh").iter_mut().flat_map(|plan| (0..500).map(|_| plan.next().number).collect::<Vec<_>>()).collect();
+        let mut fresh: Vec<u64> = plans("--load fresh")
+            .iter_mut()
+            .flat_map(|plan| (0..500).map(|_| plan.next().number).collect::<Vec<_>>())
+            .collect();
         let mut replayed: Vec<u64> = plans("--load replay --keys 1000")
             .iter_mut()
             .flat_map(|plan| (0..500).map(|_| plan.next().number).collect::<Vec<_>>())

@@ -45,7 +45,8 @@ impl Report {
 
     pub(super) fn json(&self, measured: Duration) -> serde_json::Value {
         let milliseconds = |nanoseconds: u64| nanoseconds as f64 / 1e6;
-        let good: u64 = self.statuses.iter().filter(|(status, _)| (200..300).contains(*status)).map(|(_, n)| n).sum();
+        let good: u64 =
+            self.statuses.iter().filter(|(status, _)| (200..300).contains(*status)).map(|(_, n)| n).sum();
         let all: u64 = self.statuses.values().sum();
         json!({
             "rate": self.latencies.count() as f64 / measured.as_secs_f64().max(1e-9),

@@ -20,7 +20,8 @@ pub(super) struct Template {
 impl Template {
     pub(super) fn new(path: &str, headers: &[String], body: Option<&str>) -> Result<Template, String> {
         let body = body.map_or_else(ordinary_body, str::to_owned);
-        let length = body.len() + body.matches(KEY).count() * KEY_BYTES - body.matches(KEY).count() * KEY.len()
+        let length = body.len() + body.matches(KEY).count() * KEY_BYTES
+            - body.matches(KEY).count() * KEY.len()
             + body.matches(LANE).count() * LANE_DIGITS
             - body.matches(LANE).count() * LANE.len();
         let mut text = format!("POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n");
@@ -83,7 +84,8 @@ fn filled(text: &str) -> Template {
 }
 
 fn ordinary_body() -> String {
-    let start = r#"{"customer":4711,"currency":"EUR","amount":1999,"lines":[{"article":"tea","count":2}],"note":""#;
+    let start =
+        r#"{"customer":4711,"currency":"EUR","amount":1999,"lines":[{"article":"tea","count":2}],"note":""#;
     format!("{start}{}\"}}", "n".repeat(BODY_BYTES - start.len() - 2))
 }
 

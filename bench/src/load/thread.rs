@@ -31,6 +31,8 @@ struct Sender<'a> {
     ids: Ids,
     seed: u64,
     lanes: u64,
+    /// How many requests it may still send.
+    budget: u64,
     report: Report,
 }
 
@@ -55,6 +57,7 @@ pub(super) fn run(
         ids: args.ids,
         seed: args.seed,
         lanes: args.lanes.max(1),
+        budget: args.count.map_or(u64::MAX, |count| share(count, number, threads)),
         report: Report::default(),
     };
     match args.rate {
@@ -62,6 +65,11 @@ pub(super) fn run(
         Some(rate) => open(&mut poll, &mut connections, &mut sender, rate / threads as f64)?,
     }
     Ok(sender.report)
+}
+
+/// Of the numbers below `count`, how many are this thread's: together they send exactly these, and a replay knows them.
+fn share(count: u64, thread: usize, threads: usize) -> u64 {
+    (count + threads as u64 - 1 - thread as u64) / threads as u64
 }
 
 /// Every connection sends again as soon as it has its answer.
@@ -86,7 +94,12 @@ fn closed(poll: &mut Poll, connections: &mut [Connection], sender: &mut Sender<'
 }
 
 /// Requests are due at a fixed rate. One that finds no free connection waits, and its wait counts.
-fn open(poll: &mut Poll, connections: &mut [Connection], sender: &mut Sender<'_>, rate: f64) -> io::Result<()> {
+fn open(
+    poll: &mut Poll,
+    connections: &mut [Connection],
+    sender: &mut Sender<'_>,
+    rate: f64,
+) -> io::Result<()> {
     let timer = Timer::new()?;
     poll.registry().register(&mut SourceFd(&timer.as_raw_fd()), TIMER, Interest::READABLE)?;
     let gap = (1e9 / rate.max(0.001)) as u64;
@@ -125,10 +138,8 @@ impl Sender<'_> {
         if due.is_none() && now >= self.shared.ends {
             return Ok(());
         }
-        let taken = self.shared.budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
-        if taken.is_err() {
-            return Ok(());
-        }
+        let Some(left) = self.budget.checked_sub(1) else { return Ok(()) };
+        self.budget = left;
         let next = self.plan.next();
         if self.template.has_key() {
             self.template.set_key(&mut connection.request, &keys::key(self.ids, self.seed, next.number));
@@ -185,5 +196,25 @@ impl Sender<'_> {
             self.report.lost += u64::from(connection.since.take().is_some());
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_share_a_count_exactly() {
+        for (count, threads) in [(10, 2), (11, 2), (1, 2), (0, 3), (100_001, 7)] {
+            let shares: Vec<u64> = (0..threads).map(|thread| share(count, thread, threads)).collect();
+            assert_eq!(shares.iter().sum::<u64>(), count);
+            // The numbers of a thread are its own, its own plus all threads, and so on: all below the count.
+            let highest = shares
+                .iter()
+                .enumerate()
+                .filter(|(_, n)| **n > 0)
+                .map(|(t, n)| t as u64 + (n - 1) * threads as u64);
+            assert!(highest.max().is_none_or(|highest| highest < count), "{count} {threads} {shares:?}");
+        }
     }
 }

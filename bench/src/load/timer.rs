@@ -10,7 +10,8 @@ pub(super) struct Timer(OwnedFd);
 impl Timer {
     pub(super) fn new() -> io::Result<Timer> {
         // SAFETY: no pointers are passed; the result is checked before it is used.
-        let fd = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_NONBLOCK | libc::TFD_CLOEXEC) };
+        let fd =
+            unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_NONBLOCK | libc::TFD_CLOEXEC) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
