@@ -23,6 +23,7 @@ use tower_service::Service;
 
 use crate::identity::Identify;
 use crate::keeper::Keeper;
+use crate::measure::StoreMeters;
 use crate::probe::Probe;
 use crate::route::Route;
 use crate::walk;
@@ -79,7 +80,7 @@ impl GateBuilder {
             clock: Arc::new(SystemClock),
             probe: None,
             limiter: Arc::new(MemoryLimiter::default()),
-            entropy: Arc::new(|| getrandom::u64().expect("the system gives random numbers")),
+            entropy: Arc::new(|| crate::entropy::number()),
             detached_max: DETACHED_MAX,
             waiters_max: WAITERS_MAX,
             waiters_per_key_max: WAITERS_PER_KEY_MAX,
@@ -192,6 +193,7 @@ impl GateBuilder {
         }
         Ok(GateLayer(Arc::new(Shared {
             keeper: Keeper::new(Arc::clone(&self.store)),
+            meters: StoreMeters::default(),
             store: self.store,
             identity: self.identity,
             routes: self.routes.into_iter().map(Arc::new).collect(),
@@ -222,6 +224,7 @@ pub(crate) struct Shared {
     pub(crate) limiter: Arc<dyn Limiter>,
     pub(crate) entropy: Entropy,
     pub(crate) keeper: Keeper,
+    pub(crate) meters: StoreMeters,
     pub(crate) detached: Arc<Semaphore>,
     pub(crate) waiters: Arc<Semaphore>,
     pub(crate) waiters_per_key_max: usize,

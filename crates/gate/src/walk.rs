@@ -66,7 +66,7 @@ where
         return crate::observe::observe(shared, route, inner, parts, body, request_id).await;
     }
     if profile.key.presence == Presence::Optional && !may_have_key(&route, &parts.headers) {
-        measure::passed(&route.name);
+        route.meters.passed(&route.name);
         let mut response = inner.call(Request::from_parts(parts, body)).await?;
         answer::mark(response.headers_mut(), profile, Guarantee::None);
         return Ok(response);
@@ -133,7 +133,7 @@ where
             if let Some(problem) = over_limit {
                 return refuse(problem);
             }
-            measure::passed(&route.name);
+            route.meters.passed(&route.name);
             let mut response = inner.call(Request::from_parts(parts, Body::from(bytes))).await?;
             answer::mark(response.headers_mut(), profile, Guarantee::None);
             return Ok(response);

@@ -12,7 +12,6 @@ use axum_core::body::Body;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::request::Parts;
 use http::{Request, Response, StatusCode, Version};
-use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use semel_contract::problem::{Kind, Problem, Retry};
 use semel_gate::{Broken, Dispatch, Grant};
@@ -21,7 +20,7 @@ use tower_service::Service;
 use crate::headers::{self, FENCE, OUTCOME, Origin};
 use crate::refusal::refusal;
 use crate::tunnel;
-use crate::upstream::{Activity, NoAnswer, Paced, Pool};
+use crate::upstream::{Activity, Lent, NoAnswer, Paced, Pool};
 
 /// Forwards requests to one service.
 #[derive(Clone)]
@@ -137,7 +136,7 @@ fn fresh(parts: Parts, body: Body) -> Request<Body> {
 
 /// An answer, as it goes back.
 fn back(
-    response: Response<Incoming>,
+    response: Response<Lent>,
     patience: Duration,
     believed: Option<&header::HeaderName>,
 ) -> Response<Body> {
