@@ -27,6 +27,7 @@ const ARROWS: &[(&str, Arrows)] = &[
     ("semel", To(&["contract", "store", "gate", "delivery", "broker", "gateway", "console"])),
     ("sim", Anywhere),
     ("bench", Anywhere),
+    ("bench-instructions", Anywhere),
     ("examples", Anywhere),
     ("xtask", Anywhere),
 ];
