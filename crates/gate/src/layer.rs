@@ -1,8 +1,6 @@
 //! The tower layer and its builder. Owns what the gate is told; the walk of a request is in `walk`.
 
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
@@ -300,7 +298,7 @@ where
 {
     type Response = Response<Body>;
     type Error = S::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, S::Error>> + Send>>;
+    type Future = walk::Walking<S::Error>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
@@ -310,6 +308,6 @@ where
         // The clone that was polled ready is the one that is called.
         let fresh = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, fresh);
-        Box::pin(walk::walk(Arc::clone(&self.shared), inner, request))
+        walk::walk(Arc::clone(&self.shared), inner, request)
     }
 }

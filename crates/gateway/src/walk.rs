@@ -35,7 +35,7 @@ pub(crate) async fn walk(current: &Current, request: Request<Body>, facts: Facts
         },
         Err(Refused(why)) => {
             let problem = Problem::new(Kind::RequestMalformed, why);
-            refusal::last(refusal::refusal(&problem, None, &parts.headers))
+            refusal::last(refusal::refusal(&problem, None, Some(&id)))
         }
     };
     response.headers_mut().insert(REQUEST_ID, id.clone());

@@ -179,6 +179,10 @@ impl ClaimStore for SqliteStore {
         }
     }
 
+    fn reads_in_place(&self) -> bool {
+        true
+    }
+
     fn ready(&self) -> Reply<'_, ()> {
         Box::pin(ready(self.hub.health.check()))
     }
