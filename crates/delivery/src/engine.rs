@@ -211,6 +211,7 @@ async fn maintain(outbox: Outbox, mut stopped: watch::Receiver<bool>) {
         }
         let pause = if is_anybody_refused { LOOK_AGAIN } else { MAINTAIN_EVERY };
         tokio::select! {
+            biased;
             _ = stopped.changed() => {}
             () = outbox.inner.refusals.notified() => {}
             () = tokio::time::sleep(pause) => {}
