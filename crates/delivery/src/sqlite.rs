@@ -78,7 +78,28 @@ impl SqliteStore {
     /// # Errors
     /// The SQLite library refuses.
     pub fn memory() -> Result<Self, OpenError> {
+        Self::inline(rusqlite::Connection::open_in_memory()?)
+    }
+
+    /// What a start finds after a crash that left this behind; see [`SqliteStore::image`].
+    ///
+    /// # Errors
+    /// It is no image of a store in memory.
+    #[cfg(feature = "conformance")]
+    pub fn of_image(image: &[u8]) -> Result<Self, OpenError> {
         let mut connection = rusqlite::Connection::open_in_memory()?;
+        connection.deserialize_read_exact("main", image, image.len(), false)?;
+        Self::inline(connection)
+    }
+
+    /// What a crash now would leave behind of a store in memory: all that is committed, and nothing else. A store on a
+    /// file has its file for that, and none here.
+    #[cfg(feature = "conformance")]
+    pub fn image(&self) -> Option<Vec<u8>> {
+        self.run.image()
+    }
+
+    fn inline(mut connection: rusqlite::Connection) -> Result<Self, OpenError> {
         schema::migrate(&mut connection)?;
         let turn = Turn::start(&connection)?;
         let (told, watch) = tokio::sync::watch::channel(turn.last_event);

@@ -124,6 +124,25 @@ impl Sqlite {
         Self::with(Connection::open_in_memory()?, clock, None)
     }
 
+    /// What a crash now would leave behind: all that is committed, and nothing else. `None` while a transaction is open.
+    #[cfg(feature = "conformance")]
+    pub fn image(&self) -> Option<Vec<u8>> {
+        let mut connection = self.connection.try_lock().ok()?;
+        let image = connection.serialize("main").ok()?;
+        Some(image.to_vec())
+    }
+
+    /// What a start finds after a crash that left this behind.
+    ///
+    /// # Errors
+    /// It is no image of a database.
+    #[cfg(feature = "conformance")]
+    pub fn of_image(image: &[u8], clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
+        let mut connection = Connection::open_in_memory()?;
+        connection.deserialize_read_exact("main", image, image.len(), false)?;
+        Self::with(connection, clock, None)
+    }
+
     fn with(
         mut connection: Connection,
         clock: Arc<dyn Clock>,
@@ -172,6 +191,7 @@ impl Sqlite {
             connection: Some(connection),
             is_broken: Arc::clone(&self.is_broken),
             mark: is_due.then(|| (now, Arc::clone(&self.marked))),
+            syncs: self.lock.is_some(),
         }))
     }
 }
@@ -256,6 +276,8 @@ struct Begun {
     is_broken: Arc<AtomicBool>,
     /// The time to be written down with the commit, so that a later start never begins before it.
     mark: Option<(i64, Arc<AtomicI64>)>,
+    /// Whether a commit waits for a disk. In memory it is done at once, by the caller's own thread.
+    syncs: bool,
 }
 
 impl Begun {
@@ -309,24 +331,23 @@ impl Transaction for Begun {
                 return Err(StoreError::Failed("it has ended".to_owned()));
             };
             let is_broken = Arc::clone(&self.is_broken);
-            // The sync may take a while.
-            let committed = tokio::task::spawn_blocking(move || {
+            let commit = move || {
                 let outcome = connection.execute_batch("COMMIT");
                 if outcome.is_err() {
                     is_broken.store(true, Ordering::SeqCst);
                 }
-                outcome
-            });
-            match committed.await {
-                Ok(Ok(())) => {
-                    if let Some((now, marked)) = mark {
-                        marked.store(now, Ordering::SeqCst);
-                    }
-                    Ok(())
-                }
-                Ok(Err(error)) => Err(StoreError::Unknown(error.to_string())),
-                Err(error) => Err(StoreError::Unknown(error.to_string())),
+                outcome.map_err(|error| error.to_string())
+            };
+            // The sync may take a while.
+            let committed = match self.syncs {
+                true => tokio::task::spawn_blocking(commit).await.unwrap_or_else(|error| Err(error.to_string())),
+                false => commit(),
+            };
+            committed.map_err(StoreError::Unknown)?;
+            if let Some((now, marked)) = mark {
+                marked.store(now, Ordering::SeqCst);
             }
+            Ok(())
         })
     }
 }
