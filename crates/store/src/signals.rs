@@ -98,7 +98,7 @@ impl RedisSignals {
         let mut messages = in_time(4 * PATIENCE, opened).await?.into_on_message();
         heard("");
         while let Ok(Some(message)) = tokio::time::timeout(SILENCE_MAX, messages.next()).await {
-            let text: String = message.get_payload().map_err(|error| unavailable(error.into()))?;
+            let text: String = message.get_payload().map_err(unavailable)?;
             heard(&text);
         }
         Ok(())

@@ -52,12 +52,6 @@ async fn a_requeue_aborts_the_old_id_for_ever_and_the_chain_is_shown() {
         .unwrap()
         .to_owned();
     assert_eq!(third.len(), 26, "a ULID: {third}");
-    // Where keys must be random UUIDs, a ULID would be refused.
-    let uuid = "6f1c2b0e-7c1d-4f55-9c1a-0d8e6f1b2a33";
-    daemon.command(&["send", "/x/400", "--id", uuid, "--wait", "5"]);
-    let successor = daemon.json(&["requeue", "--id", uuid, "--auto"])["new"]["client_message_id"].clone();
-    let successor = successor.as_str().unwrap();
-    assert_eq!((successor.len(), successor.as_bytes()[14]), (36, b'4'), "a random UUID: {successor}");
     daemon.until(&third, "dead").await;
     let shown = daemon.json(&["show", "first"]);
     let chain: Vec<&str> = shown["chain"]
@@ -237,4 +231,16 @@ fn the_outbox_of_semel_up_sends_through_its_gate() {
     let receipt: serde_json::Value = serde_json::from_slice(&sent.stdout).unwrap();
     assert_eq!(receipt["status"], "done", "{receipt}");
     assert_eq!(receipt["response"]["headers"]["semel-guarantee"], "fenced", "{receipt}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_the_place_of_a_uuid_a_random_uuid_is_minted() {
+    let (address, _) = obedient().await;
+    let daemon = Daemon::start(&["--upstream", &format!("http://{address}")]);
+    // Where keys must be random UUIDs, a ULID would be refused.
+    let uuid = "6f1c2b0e-7c1d-4f55-9c1a-0d8e6f1b2a33";
+    daemon.command(&["send", "/x/400", "--id", uuid, "--wait", "5"]);
+    let successor = daemon.json(&["requeue", "--id", uuid, "--auto"])["new"]["client_message_id"].clone();
+    let successor = successor.as_str().unwrap();
+    assert_eq!((successor.len(), successor.as_bytes()[14]), (36, b'4'), "a random UUID: {successor}");
 }
