@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::service::{LATE_WINDOW, Service, TIERS};
 use crate::world::{Folder, Relay};
 
-pub(crate) const REPLICAS: usize = 3;
+const REPLICAS: usize = 3;
 pub(crate) const PRINCIPALS: [&str; 4] = ["anna", "bert", "cleo", "dirk"];
 /// Longer than a lease.
 const FROZEN_FOR: Duration = Duration::from_secs(33);
