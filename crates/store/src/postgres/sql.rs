@@ -143,7 +143,8 @@ pub const RENUMBER: &str = timed!(
 SELECT t.now, t.wall, t.revision, moved.fence FROM t LEFT JOIN moved ON true"
 );
 
-/// Ends attempts, many at once.
+/// Ends attempts, many at once. The sum keeps the planner from the index of what is open: one row after the other is
+/// reached by its number, while that index, read as a whole, names everything that was open since the last vacuum.
 macro_rules! settle {
     ($lock:literal) => {
         timed!(
