@@ -33,7 +33,7 @@ impl People {
 
     /// One message at random with this status.
     fn some(&self, status: Status) -> Option<Row> {
-        let rows = self.yard.rows(Some(status), None);
+        let rows = self.yard.rows(Some(status));
         (!rows.is_empty()).then(|| self.yard.rng(|rng| rng.pick(&rows).clone()))
     }
 

@@ -6,6 +6,7 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use futures_util::FutureExt;
+use semel_contract::time::Timestamp;
 use semel_delivery::sqlite::SqliteStore;
 use semel_delivery::store::{Filter, Find, OutboxStore, Reply, StoreError};
 use semel_delivery::{Row, Status};
@@ -44,7 +45,7 @@ pub struct Yard {
     server: Mutex<Server>,
     told: Mutex<BTreeMap<String, Told>>,
     /// What was sent under a key: the first body and the first time.
-    pub(super) sent: Mutex<BTreeMap<String, (Vec<u8>, String)>>,
+    pub(super) sent: Mutex<BTreeMap<String, (Vec<u8>, Option<Timestamp>)>>,
     slots: Mutex<BTreeMap<String, SlotNumber>>,
     tokens: Mutex<BTreeMap<String, u64>>,
 }
@@ -155,9 +156,9 @@ impl Yard {
     }
 
     /// Messages, as they are on disk.
-    pub(super) fn rows(&self, status: Option<Status>, lane: Option<&str>) -> Vec<Row> {
+    pub(super) fn rows(&self, status: Option<Status>) -> Vec<Row> {
         let base = self.base();
-        let mut filter = Filter { status, lane: lane.map(str::to_owned), after: 0, limit: 1000 };
+        let mut filter = Filter { status, lane: None, after: 0, limit: 1000 };
         let mut all: Vec<Row> = Vec::new();
         loop {
             let some = at_once(base.list(filter.clone())).unwrap_or_default();
@@ -167,11 +168,15 @@ impl Yard {
         }
     }
 
+    /// The first message of a lane with this status.
+    pub(super) fn first(&self, status: Status, lane: &str) -> Option<Row> {
+        let filter = Filter { status: Some(status), lane: Some(lane.to_owned()), after: 0, limit: 1 };
+        at_once(self.base().list(filter)).ok()?.into_iter().next()
+    }
+
     /// How many messages may still be sent.
-    pub(super) fn live(&self) -> usize {
-        [Status::Pending, Status::Inflight, Status::Held]
-            .into_iter()
-            .map(|status| self.rows(Some(status), None).len())
-            .sum()
+    pub(super) fn live(&self) -> u64 {
+        let depth = at_once(self.base().depth()).unwrap_or_default();
+        depth.by_status.iter().filter(|(status, _)| status.is_live()).map(|(_, count)| count).sum()
     }
 }

@@ -76,9 +76,6 @@ impl Line {
         if works.strikes(Mishap::Unavailable) {
             return Some(said(503));
         }
-        if works.strikes(Mishap::Rejected) {
-            return Some(said(422));
-        }
         works.strikes(Mishap::Blocked).then(|| said(418))
     }
 
@@ -113,6 +110,10 @@ impl Line {
         }
         if let Some(refused) = self.turned_away() {
             return Sent::Answered(refused);
+        }
+        if works.strikes(Mishap::Rejected) && works.service().reject(write) {
+            works.note(works.slot(&write.lane), format!("the upstream refuses {}", short(&write.key)));
+            return Sent::Answered(said(422));
         }
         let status = self.apply(write);
         if works.strikes(Mishap::ErrorAfter) {

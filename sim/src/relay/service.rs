@@ -63,6 +63,7 @@ pub struct Service {
     applied: BTreeMap<String, u64>,
     revoked: BTreeSet<String>,
     foreign: BTreeSet<String>,
+    rejected: BTreeSet<String>,
 }
 
 impl Service {
@@ -76,6 +77,7 @@ impl Service {
             applied: BTreeMap::new(),
             revoked: BTreeSet::new(),
             foreign: BTreeSet::new(),
+            rejected: BTreeSet::new(),
         }
     }
 
@@ -122,6 +124,15 @@ impl Service {
         self.foreign.insert(lane.to_owned());
     }
 
+    /// Refuses a write for good, unless it was applied. One that knows keys again says the same ever after.
+    pub(super) fn reject(&mut self, write: &Write) -> bool {
+        let is_new = self.times(&write.key) == 0;
+        if is_new {
+            self.rejected.insert(write.key.clone());
+        }
+        is_new
+    }
+
     /// A write arrives, at this millisecond. Returns the status.
     pub(super) fn apply(&mut self, write: &Write, now: u64) -> u16 {
         let slot = self.slots.entry(write.lane.clone()).or_default();
@@ -131,6 +142,7 @@ impl Service {
             Reducer::Last => write.delta,
         };
         match self.tier {
+            Tier::Key { .. } if self.rejected.contains(&write.key) => return 422,
             Tier::Key { retention } => {
                 let known = self.keys.get(&write.key).copied();
                 if known.is_some_and(|at| Duration::from_millis(now - at) < retention) {
