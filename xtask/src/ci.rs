@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use crate::failure::Failure;
 use crate::flags::{self, Asked};
 use crate::services::seconds;
-use crate::{chaos, mutate, planted, process, test, tidy};
+use crate::{chaos, fuzz, mutate, planted, process, test, tidy};
 
 const USAGE: &str = "\
 Usage: cargo xtask ci
 
 Runs every check in order and stops at the first that fails, with the command to repeat it:
-format, clippy, tidy, test, mutate-decide, planted, chaos (a short one), doc.";
+format, clippy, tidy, test, mutate-decide, planted, fuzz and chaos (short ones), doc.";
 
 /// One check.
 struct Step {
@@ -40,6 +40,7 @@ const STEPS: &[Step] = &[
     Step { name: "test", repeat: "cargo xtask test", run: || test::run(&[]) },
     Step { name: "mutate-decide", repeat: "cargo xtask mutate-decide", run: || mutate::run(&[]) },
     Step { name: "planted", repeat: "cargo xtask planted", run: || planted::run(&[]) },
+    Step { name: "fuzz", repeat: "cargo xtask fuzz", run: || fuzz::run(&[]) },
     Step {
         name: "chaos",
         repeat: "cargo xtask chaos --seconds 20",

@@ -1,12 +1,14 @@
 //! The project's own commands, run as `cargo xtask NAME`. Owns the table of commands and the exit codes;
 //! refuses any command or flag that it does not know.
 
+mod bench;
 mod binaries;
 mod chaos;
 mod ci;
 mod dist;
 mod failure;
 mod flags;
+mod fuzz;
 mod integrations;
 mod mutate;
 mod os;
@@ -43,6 +45,12 @@ const COMMANDS: &[Entry] = &[
         name: "chaos",
         about: "real gateways and servers under faults; every effect counted",
         run: chaos::run,
+    },
+    Entry { name: "bench", about: "measure contestants side by side and keep the tables", run: bench::run },
+    Entry {
+        name: "fuzz",
+        about: "feed changed inputs to everything that reads bytes of others",
+        run: fuzz::run,
     },
     Entry {
         name: "reference",

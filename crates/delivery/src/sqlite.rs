@@ -64,6 +64,15 @@ impl SqliteStore {
         Ok(Self { run: Box::new(run), watch, lock: Some(lock) })
     }
 
+    /// The version of a file, 0 where there is none, and that of this release. Changes nothing, and does not ask who owns
+    /// the file.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn version(path: &Path) -> Result<(i64, i64), OpenError> {
+        schema::versions(path)
+    }
+
     /// A store in memory. Nothing of it outlives it.
     ///
     /// # Errors

@@ -16,6 +16,8 @@
 mod admin;
 mod content;
 mod envelope;
+#[cfg(test)]
+mod fuzz;
 mod keys;
 
 use std::fmt;
@@ -212,6 +214,10 @@ impl<S: ClaimStore + ?Sized> ClaimStore for AtRest<S> {
             let entries = self.inner.list(filter).await?;
             entries.into_iter().map(|entry| self.open(entry)).collect()
         })
+    }
+
+    fn reads_in_place(&self) -> bool {
+        self.inner.reads_in_place()
     }
 
     fn ready(&self) -> Reply<'_, ()> {

@@ -16,7 +16,10 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 use super::sql::{Asked, Database, Row, StoreError, Transaction, Value};
 
 /// Every migration: its number, the newest that the oldest release knew which still works once it is applied, its text.
-const MIGRATIONS: &[(i64, i64, &str)] = &[(1, 1, include_str!("../migrations/sqlite_0001_relay.sql"))];
+const MIGRATIONS: &[(i64, i64, &str)] = &[
+    (1, 1, include_str!("../migrations/sqlite_0001_relay.sql")),
+    (2, 2, include_str!("../migrations/sqlite_0002_state.sql")),
+];
 /// How far the clock may run before its mark is written down again.
 const MARK_EVERY_MILLIS: i64 = 10_000;
 
@@ -219,6 +222,25 @@ fn locked(path: &Path) -> Result<(PathBuf, File), OpenError> {
     file.set_len(0)?;
     writeln!(file, "{}", std::process::id())?;
     Ok((beside, file))
+}
+
+/// The newest migration of a file, 0 where there is none, and the newest that this release knows. Changes nothing, and does
+/// not ask who owns the file.
+///
+/// # Errors
+/// It cannot be read.
+pub fn version(path: &Path) -> Result<(i64, i64), OpenError> {
+    let known = MIGRATIONS.iter().map(|(number, ..)| *number).max().unwrap_or(0);
+    if !path.try_exists()? {
+        return Ok((0, known));
+    }
+    let connection = Connection::open_with_flags(path, rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+    let has_rows = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'relay_meta'";
+    if connection.query_row(has_rows, [], |row| row.get::<_, i64>(0))? == 0 {
+        return Ok((0, known));
+    }
+    let sql = "SELECT coalesce(max(value), 0) FROM relay_meta WHERE name = 'schema'";
+    Ok((connection.query_row(sql, [], |row| row.get(0))?, known))
 }
 
 fn migrate(connection: &mut Connection) -> Result<(), OpenError> {
