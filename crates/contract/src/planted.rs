@@ -62,6 +62,8 @@ bugs! {
     "outbox" OutboxAmbiguityForgotten        "outbox-ambiguity-forgotten"     "an attempt that broke off is said to have had no effect"
     "outbox" OutboxInterruptionForgotten     "outbox-interruption-forgotten"  "what a crash interrupted is said to have had no effect"
     "relay"  RelayMergedIntoFrozen           "relay-merged-into-frozen"       "entries join a batch that is frozen, and pass the watermark"
+    "relay"  RelayNoFence                    "relay-no-fence"                 "whoever held a lane once may settle it"
+    "relay"  RelayEntriesBelowWatermark      "relay-entries-below-watermark"  "the watermark passes an entry that is still to come"
     "relay"  RelayWatermarkFirst             "relay-watermark-first"          "a batch is settled before it is written"
     "relay"  RelaySentBeforeFrozen           "relay-sent-before-frozen"       "a batch is sent before it is on disk"
     "relay"  RelayAmbiguousSentAnew          "relay-ambiguous-sent-anew"      "a batch that may have been applied is formed anew"
