@@ -123,7 +123,9 @@ impl Rates {
                 Swarm::Mixed => half,
                 Swarm::Everything => true,
                 Swarm::Calm => CALM.contains(mishap),
-                Swarm::Only(family) => mishap.family() == family || (mishap.family() == Family::Client && half),
+                Swarm::Only(family) => {
+                    mishap.family() == family || (mishap.family() == Family::Client && half)
+                }
             };
             let rate = if with.contains(mishap) { high } else { rate };
             let happens = mishap.concerns(part) && (is_taken || with.contains(mishap));

@@ -47,7 +47,8 @@ impl Options {
 
     /// The command that runs the same again.
     pub fn command(&self) -> String {
-        let mut command = format!("cargo run -p semel-sim -- --part {} --seed {}", self.part.name(), self.seed);
+        let mut command =
+            format!("cargo run -p semel-sim -- --part {} --seed {}", self.part.name(), self.seed);
         if self.swarm != Swarm::Mixed {
             command += &format!(" --profile {}", self.swarm.name());
         }

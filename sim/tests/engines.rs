@@ -37,7 +37,8 @@ fn play(part: Part) -> Coverage {
 
 /// What should have been met on an engine and was not.
 fn missing(part: Part, coverage: &Coverage) -> Vec<&'static str> {
-    let faults = Mishap::ALL.iter().filter(|mishap| mishap.concerns(part)).map(|mishap| (Met::Fault, mishap.name()));
+    let faults =
+        Mishap::ALL.iter().filter(|mishap| mishap.concerns(part)).map(|mishap| (Met::Fault, mishap.name()));
     let outbox = [
         (Met::Standing, "pending"),
         (Met::Standing, "done"),

@@ -69,7 +69,9 @@ pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
     }
     for engine in ["gate", "outbox", "relay"] {
         if broken_seeds(&simulator, engine, None)? > 0 {
-            return Err(Failure::Failed(format!("a seed of the {engine} fails without any bug; mend it first")));
+            return Err(Failure::Failed(format!(
+                "a seed of the {engine} fails without any bug; mend it first"
+            )));
         }
     }
     let all = look_at_all(&tests, &simulator)?;

@@ -33,7 +33,11 @@ impl Yard {
         let is_given_back = row.status == Status::Pending && row.ambiguous;
         let is_claimed = is_begun && (row.status == Status::Inflight || is_given_back);
         if !is_claimed && !was_paused {
-            self.fail(Invariant::I5, slot, format!("{key} is sent though it is {} on disk", row.status.name()));
+            self.fail(
+                Invariant::I5,
+                slot,
+                format!("{key} is sent though it is {} on disk", row.status.name()),
+            );
         }
         let begun = row.first_attempt_at;
         let mut sent = lock(&self.sent);
@@ -109,7 +113,11 @@ impl Yard {
         }
         match row.status {
             Status::Done if effects == 0 => {
-                self.fail(Invariant::I6, slot, format!("{id} was said to be delivered and never took effect"));
+                self.fail(
+                    Invariant::I6,
+                    slot,
+                    format!("{id} was said to be delivered and never took effect"),
+                );
             }
             Status::Dead | Status::Aborted if effects > 0 && !is_said => {
                 let why = format!("{id} took effect, and its receipt says {}", row.status.name());
@@ -126,7 +134,9 @@ impl Yard {
     fn check_order(&self, rows: &[Row]) {
         let mut last: BTreeMap<&str, (u64, &str)> = BTreeMap::new();
         for row in rows.iter().filter(|row| row.status == Status::Done) {
-            let Some(first) = self.server().effects(&row.client_message_id).first().copied() else { continue };
+            let Some(first) = self.server().effects(&row.client_message_id).first().copied() else {
+                continue;
+            };
             let before = last.insert(&row.lane, (first, &row.client_message_id));
             if let Some((_, earlier)) = before.filter(|(before, _)| *before > first) {
                 let why = format!("{} took effect before {earlier} of its lane", row.client_message_id);
@@ -146,7 +156,8 @@ impl Yard {
                 at = row.supersedes.and_then(|id| by_id.get(&id)).copied();
             }
             if effects > 1 && !is_said {
-                let why = format!("{} and what it replaced took effect {effects} times", last.client_message_id);
+                let why =
+                    format!("{} and what it replaced took effect {effects} times", last.client_message_id);
                 self.fail(Invariant::I1, Some(self.slot(&last.client_message_id)), why);
             }
         }

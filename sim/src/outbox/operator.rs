@@ -62,7 +62,9 @@ impl People {
         let id = &row.client_message_id;
         let requeued = timeout(PATIENCE, outbox.requeue(&row, Requeue::default())).await;
         let (what, text) = match requeued {
-            Ok(Ok(done)) if done.is_sealed => ("requeue-sealed", format!("now {}", done.new.client_message_id)),
+            Ok(Ok(done)) if done.is_sealed => {
+                ("requeue-sealed", format!("now {}", done.new.client_message_id))
+            }
             Ok(Ok(done)) => ("requeue-unsealed", format!("now {}", done.new.client_message_id)),
             Ok(Err(OutboxError::State(why))) => ("requeue-refused", why),
             Ok(Err(error)) => ("requeue-failed", error.to_string()),

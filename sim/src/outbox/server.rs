@@ -128,7 +128,11 @@ impl Server {
             Mood::Willing => {
                 self.effects.entry(key.clone()).or_default().push(self.length);
                 self.length += 1;
-                Answer { status: 201, headers: Vec::new(), body: json!({"id": self.length}).to_string().into() }
+                Answer {
+                    status: 201,
+                    headers: Vec::new(),
+                    body: json!({"id": self.length}).to_string().into(),
+                }
             }
         };
         self.keys.insert(key, Known { body: request.body.clone(), answer: said.clone(), at: now });

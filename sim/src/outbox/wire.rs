@@ -127,7 +127,8 @@ impl Wire {
 
     async fn sent(&self, request: Outgoing) -> Sent {
         self.life.awake().await;
-        let pause = self.yard.strikes(Mishap::LongPause).then(|| self.yard.rng(|rng| rng.millis(1000, 150_000)));
+        let pause =
+            self.yard.strikes(Mishap::LongPause).then(|| self.yard.rng(|rng| rng.millis(1000, 150_000)));
         if let Some(pause) = pause {
             sleep(pause).await;
         }

@@ -135,7 +135,8 @@ impl Works {
             let known = last.insert(&row.lane, after);
             let is_broken = known.is_some_and(|known| known != before);
             if is_broken && !self.service().is_foreign(&row.lane) {
-                let why = format!("row {} begins at {before}, and the one before it ended at {known:?}", row.id);
+                let why =
+                    format!("row {} begins at {before}, and the one before it ended at {known:?}", row.id);
                 self.fail(Invariant::I11, slot, why);
             }
         }
@@ -178,11 +179,15 @@ impl Works {
                 self.fail(Invariant::I12, None, format!("{key} had {:?} and has {items:?}", told.items));
             }
             for (pos, item) in (0..).zip(&request.items) {
-                let (slot, times) = (self.slot(&item.lane), times.get(&(told.request, pos)).copied().unwrap_or(0));
+                let (slot, times) =
+                    (self.slot(&item.lane), times.get(&(told.request, pos)).copied().unwrap_or(0));
                 let wanted = match item.state {
                     ItemState::Completed => 1,
                     ItemState::Failed => 0,
-                    ItemState::Pending | ItemState::Processing | ItemState::AuthRevoked | ItemState::InDoubt => {
+                    ItemState::Pending
+                    | ItemState::Processing
+                    | ItemState::AuthRevoked
+                    | ItemState::InDoubt => {
                         let why = format!("item {pos} of {key} is still {}", item.state.name());
                         return self.fail(Invariant::I15, slot, why);
                     }

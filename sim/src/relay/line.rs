@@ -33,7 +33,8 @@ fn said(status: u16) -> Answer {
 impl Line {
     fn is_revoked(&self, credential: Option<&Credential>) -> bool {
         let service = self.works.service();
-        credential.is_some_and(|credential| credential.headers.iter().any(|(_, token)| service.is_revoked(token)))
+        credential
+            .is_some_and(|credential| credential.headers.iter().any(|(_, token)| service.is_revoked(token)))
     }
 
     async fn latency(&self) {
@@ -47,7 +48,10 @@ impl Line {
     fn apply(&self, write: &Write) -> u16 {
         let status = self.works.service().apply(write, self.works.now());
         let Write { lane, delta, after, key, .. } = write;
-        let text = format!("the upstream gets {delta} for {lane} (then {after:?}) as {} and says {status}", short(key));
+        let text = format!(
+            "the upstream gets {delta} for {lane} (then {after:?}) as {} and says {status}",
+            short(key)
+        );
         self.works.note(self.works.slot(lane), text);
         status
     }
@@ -71,7 +75,10 @@ impl Line {
         }
         if works.strikes(Mishap::Throttled) {
             let after = works.rng(|rng| rng.between(1, 90));
-            return Some(Answer { headers: vec![("retry-after".to_owned(), after.to_string())], ..said(429) });
+            return Some(Answer {
+                headers: vec![("retry-after".to_owned(), after.to_string())],
+                ..said(429)
+            });
         }
         if works.strikes(Mishap::Unavailable) {
             return Some(said(503));
@@ -168,7 +175,8 @@ impl Line {
             Read::Failed("the connection was reset".to_owned())
         } else {
             let current: Current = self.works.service().current(place.lane);
-            self.works.note(self.works.slot(place.lane), format!("{} reads {:?}", self.life.name, current.value));
+            self.works
+                .note(self.works.slot(place.lane), format!("{} reads {:?}", self.life.name, current.value));
             Read::Current(current)
         };
         self.latency().await;

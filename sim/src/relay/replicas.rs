@@ -44,13 +44,12 @@ impl Replicas {
             Home::File => 1,
             Home::Shared(count) => count,
         };
-        let replicas =
-            Self {
-                works: Arc::clone(works),
-                all: Mutex::default(),
-                lives: AtomicU32::new(1),
-                starting: tokio::sync::Mutex::default(),
-            };
+        let replicas = Self {
+            works: Arc::clone(works),
+            all: Mutex::default(),
+            lives: AtomicU32::new(1),
+            starting: tokio::sync::Mutex::default(),
+        };
         for _ in 0..count {
             let replica = replicas.begin().await;
             lock(&replicas.all).push(replica);

@@ -133,7 +133,8 @@ impl Senders {
         };
         let items = submission.items.iter().map(|item| (item.lane.clone(), item.value)).collect();
         let before = self.works.told().insert(submission.key.clone(), Told { request, items });
-        self.works.note(None, format!("{} is in, as request {request}: {:?}", submission.key, shown(submission)));
+        self.works
+            .note(None, format!("{} is in, as request {request}: {:?}", submission.key, shown(submission)));
         if let Some(before) = before.filter(|before| before.request != request) {
             let why = format!("{} was request {} and is {request} now", submission.key, before.request);
             self.works.fail(Invariant::I1, None, why);
@@ -220,7 +221,8 @@ impl Senders {
             for lane in self.lanes(what).await {
                 let store = self.replicas.any().engine.store.clone();
                 let requeued = timeout(PATIENCE, store.requeue(lane, "somebody")).await;
-                self.works.note(None, format!("somebody requeues lane {lane}: {}", matches!(requeued, Ok(Ok(_)))));
+                self.works
+                    .note(None, format!("somebody requeues lane {lane}: {}", matches!(requeued, Ok(Ok(_)))));
             }
         }
     }

@@ -112,12 +112,15 @@ impl Way {
                 self.works.break_file();
                 return self.uncertain(inner).await;
             }
-            Home::Shared(_) if self.works.strikes(Mishap::SyncFails) || self.works.strikes(Mishap::CommitUnknown) => {
+            Home::Shared(_)
+                if self.works.strikes(Mishap::SyncFails) || self.works.strikes(Mishap::CommitUnknown) =>
+            {
                 return self.uncertain(inner).await;
             }
             Home::Shared(_) if self.works.strikes(Mishap::CommitLate) => {
                 let after = self.works.rng(|rng| rng.millis(1, 8000));
-                self.works.note(None, format!("{} does not hear of its commit, which comes later", self.life.name));
+                self.works
+                    .note(None, format!("{} does not hear of its commit, which comes later", self.life.name));
                 tokio::spawn(async move {
                     sleep(after).await;
                     // Whether it succeeds is for whoever asks next to find.
