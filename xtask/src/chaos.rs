@@ -125,8 +125,8 @@ pub(crate) fn chaos(asked: &Asked) -> Result<(), Failure> {
     stop.store(true, Ordering::SeqCst);
     let sent = clients.finish(settled_by);
     result?;
-    let mut more = mail.judge(&upstream, settled_by);
-    more.extend(senders.judge(&scores, settled_by + CALM));
+    let mut more = mail.judge(&upstream, Instant::now() + CALM);
+    more.extend(senders.judge(&scores, Instant::now() + CALM));
     more.push(verdict::Row::count(
         "processes that ended by themselves",
         usize::try_from(revived).unwrap_or(0),

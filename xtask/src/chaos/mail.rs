@@ -2,8 +2,8 @@
 //! or be said to have been given up or to be in doubt.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,8 @@ use super::verdict::Row;
 const CALLERS: u64 = 6;
 /// Messages after which a caller takes another lane: a lane whose head waits, waits.
 const LANE_MESSAGES: u64 = 10;
+/// How many receipts are asked for at a time.
+const ASKING: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The callers, at work.
@@ -54,7 +56,7 @@ impl Mail {
                     if hand_in(ports[outbox], &one, &stop) {
                         accepted.push(one);
                     }
-                    thread::sleep(Duration::from_millis(5 + random.below(20)));
+                    thread::sleep(Duration::from_millis(20 + random.below(60)));
                 }
                 accepted
             })
@@ -66,21 +68,7 @@ impl Mail {
     pub(crate) fn judge(self, upstream: &Upstream, until: Instant) -> Vec<Row> {
         let accepted: Vec<Accepted> =
             self.threads.into_iter().flat_map(|thread| thread.join().unwrap_or_default()).collect();
-        let mut statuses: BTreeMap<&str, String> = BTreeMap::new();
-        let is_final = |status: Option<&String>| {
-            status.is_some_and(|status| matches!(status.as_str(), "done" | "dead" | "aborted" | "gone"))
-        };
-        loop {
-            for one in &accepted {
-                if !is_final(statuses.get(one.id.as_str())) {
-                    statuses.insert(&one.id, status(self.ports[one.outbox], &one.id));
-                }
-            }
-            if accepted.iter().all(|one| is_final(statuses.get(one.id.as_str()))) || Instant::now() > until {
-                break;
-            }
-            thread::sleep(Duration::from_millis(500));
-        }
+        let statuses = statuses(&self.ports, &accepted, until);
         let effects = upstream.effects();
         let count = |one: &Accepted| effects.get(&one.intent).copied().unwrap_or(0);
         let with = |wanted: &str| {
@@ -103,6 +91,27 @@ impl Mail {
             ),
         ]
     }
+}
+
+/// Where every message stands, once it stands for good or the time is up. Several are asked for at a time.
+fn statuses<'a>(ports: &[u16], accepted: &'a [Accepted], until: Instant) -> BTreeMap<&'a str, String> {
+    let (next, statuses) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    let ask = || {
+        while let Some(one) = accepted.get(next.fetch_add(1, Ordering::SeqCst)) {
+            let mut found = status(ports[one.outbox], &one.id);
+            while !matches!(found.as_str(), "done" | "dead" | "aborted" | "gone") && Instant::now() < until {
+                thread::sleep(Duration::from_millis(200));
+                found = status(ports[one.outbox], &one.id);
+            }
+            statuses.lock().unwrap_or_else(PoisonError::into_inner).insert(one.id.as_str(), found);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..ASKING {
+            scope.spawn(ask);
+        }
+    });
+    statuses.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Messages whose effect came after that of a later one of the same lane.

@@ -53,14 +53,7 @@ impl Outboxes {
                 command
                     .args(["serve", "outbox", "--store"])
                     .arg(format!("sqlite:{}/outbox.db", own.display()));
-                command.args([
-                    "--listen",
-                    &format!("127.0.0.1:{port}"),
-                    "--token-file",
-                    &token,
-                    "--allow-host",
-                    "chaos",
-                ]);
+                command.args(["--listen", &format!("127.0.0.1:{port}"), "--token-file", &token]);
                 command.args(["--upstream", &upstream, "--credential", &format!("file:{credential}")]);
                 command.args(["--attempt-timeout", "5s"]);
                 if let Some(library) = &library {

@@ -88,7 +88,7 @@ pub(crate) fn relays(
     let config = format!(
         "store = \"postgres://semel@127.0.0.1:{}/postgres\"\nidentity = \"trusted:X-User\"\n\
          [relay]\ndebounce = \"200ms\"\nmax_wait = \"1s\"\n[relay.target.scores]\nurl = \"http://127.0.0.1:{at}/scores/{{lane}}\"\n\
-         body = '{{\"score\":{{after}}}}'\ntier = \"read-back\"\nlate_window = \"1s\"\nsync_deadline = \"3s\"\ntimeout = \"2s\"\n\
+         body = '{{{{\"score\":{{after}}}}}}'\ntier = \"read-back\"\nlate_window = \"1s\"\nsync_deadline = \"3s\"\ntimeout = \"2s\"\n\
          read = {{ url = \"http://127.0.0.1:{at}/scores/{{lane}}\", value = \"/score\" }}\n",
         postgres.port()
     );
@@ -176,8 +176,11 @@ impl Senders {
 /// Sends a change with one key until a relay has accepted it; the run does not end before that.
 fn submit(ports: &[u16], sender: u64, lane: &str, value: i64, random: &mut Random) {
     let (key, body) = (random.uuid(), format!("{{\"items\":[{{\"lane\":\"{lane}\",\"value\":{value}}}]}}"));
+    // Some wait until it is written; most are content when it is kept.
+    let mode = if random.below(4) == 0 { "interactive" } else { "background" };
     let head = format!(
-        "POST /v1/relay/scores HTTP/1.1\r\nX-User: user-{sender}\r\nX-Idempotency-Key: {key}\r\nContent-Type: application/json"
+        "POST /v1/relay/scores HTTP/1.1\r\nX-User: user-{sender}\r\nX-Idempotency-Key: {key}\r\n\
+         X-Sync-Mode: {mode}\r\nContent-Type: application/json"
     );
     for _ in 0..1200 {
         let port = ports[random.below(ports.len() as u64) as usize];
