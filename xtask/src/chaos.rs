@@ -118,15 +118,27 @@ pub(crate) fn chaos(asked: &Asked) -> Result<(), Failure> {
         revived: 0,
     };
     let result = faults.play(asked.lasts, &mut Random::new(seed), || clients.progress());
-    let (done, revived) = (std::mem::take(&mut faults.done), faults.revived);
+    let (done, mut revived) = (std::mem::take(&mut faults.done), faults.revived);
+    result?;
     eprintln!("xtask: the faults have stopped");
     upstream.calm();
-    let settled_by = Instant::now() + CALM;
     stop.store(true, Ordering::SeqCst);
-    let sent = clients.finish(settled_by);
-    result?;
-    let mut more = mail.judge(&upstream, Instant::now() + CALM);
-    more.extend(senders.judge(&scores, Instant::now() + CALM));
+    let (sent, mut more) = std::thread::scope(|scope| {
+        let settling = scope.spawn(|| {
+            let sent = clients.finish(Instant::now() + CALM);
+            let mut more = mail.judge(&upstream, Instant::now() + CALM);
+            more.extend(senders.judge(&scores, Instant::now() + CALM));
+            (sent, more)
+        });
+        // A process that ends now, for a fault of a moment ago, is started again.
+        while !settling.is_finished() {
+            for processes in [&gates, &relays, &outboxes.processes] {
+                revived += processes.revive()?;
+            }
+            std::thread::sleep(process::POLL);
+        }
+        settling.join().map_err(|_| "a client panicked".to_owned())
+    })?;
     more.push(verdict::Row::count(
         "processes that ended by themselves",
         usize::try_from(revived).unwrap_or(0),

@@ -9,7 +9,7 @@ use super::http::{self, Answer};
 use super::random::Random;
 
 /// How many send at a time.
-const CLIENTS: u64 = 24;
+const CLIENTS: u64 = 32;
 /// How long one waits for an answer; shorter than some answers take.
 const PATIENCE: Duration = Duration::from_millis(1500);
 /// A request that is told "unknown" for so long is left to a person.
