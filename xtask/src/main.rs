@@ -1,6 +1,7 @@
 //! The project's own commands, run as `cargo xtask NAME`. Owns the table of commands and the exit codes;
 //! refuses any command or flag that it does not know.
 
+mod bench;
 mod binaries;
 mod chaos;
 mod ci;
@@ -45,6 +46,7 @@ const COMMANDS: &[Entry] = &[
         about: "real gateways and servers under faults; every effect counted",
         run: chaos::run,
     },
+    Entry { name: "bench", about: "measure contestants side by side and keep the tables", run: bench::run },
     Entry {
         name: "fuzz",
         about: "feed changed inputs to everything that reads bytes of others",

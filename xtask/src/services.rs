@@ -15,8 +15,9 @@ use std::time::Duration;
 
 use crate::failure::Failure;
 pub(crate) use install::Permission;
-use scratch::Scratch;
-use server::Server;
+pub(crate) use install::install_package;
+pub(crate) use scratch::Scratch;
+pub(crate) use server::{Recipe, Server};
 
 /// Where the tests find PostgreSQL: a URL.
 pub(crate) const POSTGRES_VARIABLE: &str = "SEMEL_TEST_POSTGRES";
@@ -175,6 +176,26 @@ impl Service {
             }
         }
     }
+}
+
+/// A PostgreSQL of its own, ready, without the rest.
+pub(crate) fn postgres_alone(permission: Permission, scratch: &Scratch) -> Result<Server, Failure> {
+    let wanted = find::Wanted { postgres: true, redis: false, python: false };
+    let found = find_or_install(wanted, permission, scratch)?;
+    let bin = found.postgres_bin.expect("find_or_install returns only when what is wanted is there");
+    let mut server = postgres::spawn(&bin, scratch)?;
+    server.settle()?;
+    Ok(server)
+}
+
+/// A Redis of its own, ready, without the rest.
+pub(crate) fn redis_alone(permission: Permission, scratch: &Scratch) -> Result<Server, Failure> {
+    let wanted = find::Wanted { postgres: false, redis: true, python: false };
+    let found = find_or_install(wanted, permission, scratch)?;
+    let binary = found.redis.expect("find_or_install returns only when what is wanted is there");
+    let mut server = redis::spawn(&binary, scratch)?;
+    server.settle()?;
+    Ok(server)
 }
 
 /// A duration as these commands print it.

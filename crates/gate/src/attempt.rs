@@ -25,7 +25,7 @@ use crate::dispatch::Dispatch;
 use crate::grant::Grant;
 use crate::held::Held;
 use crate::layer::Shared;
-use crate::measure;
+use crate::measure::{self, Call};
 use crate::route::Route;
 use crate::step::Step;
 use crate::walk::store_away;
@@ -110,9 +110,9 @@ pub(crate) fn wish(job: &Context, how: Claim, replaces: Option<Fence>) -> Wish {
 pub(crate) async fn claim(job: &Arc<Context>, wish: Wish, unused: Settlement) -> Result<Claimed, StoreError> {
     let mut pause = WRITE_PAUSE;
     let mut unsure = None;
-    measure::connections(&*job.shared.store);
+    job.shared.meters.connections(&*job.shared.store);
     for _ in 0..WRITE_TRIES {
-        match measure::store("claim", job.shared.store.claim(wish.clone())).await {
+        match job.shared.meters.time(Call::Claim, job.shared.store.claim(wish.clone())).await {
             Err(error @ StoreError::Unknown(_)) => unsure = Some(error),
             Err(error) if unsure.is_some() => tracing::debug!(%error, "a claim is still unsure"),
             other => return other,
@@ -182,7 +182,7 @@ where
                 }
             }
             if matches!(how, Claim::New | Claim::TakeOver) {
-                measure::new_key(&context.route.name);
+                context.route.meters.new_key(&context.route.name);
             }
             // Short of the lease by more than the store's clock may run fast.
             let dispatch_by = asked + context.route.lease - context.route.lease * 2 / SLEW_PARTS;
@@ -245,7 +245,7 @@ where
 {
     let Job { context, mut inner, mut whole } = job;
     let mut held = Held::new(fence, &context, how);
-    measure::executed(&context.route.name);
+    context.route.meters.executed(&context.route.name);
     let _kept_alive = held.keep_alive();
     let grant = Grant::new(
         context.arrival.id.clone(),

@@ -23,7 +23,7 @@ use crate::attempt::{
 use crate::capture::{Captured, capture};
 use crate::grant::Grant;
 use crate::keeper::Hold;
-use crate::measure;
+use crate::measure::{self, Call};
 use crate::step::Step;
 
 /// A claim that is held, to be settled.
@@ -251,7 +251,7 @@ impl<'a> Held<'a> {
         for _ in 0..WRITE_TRIES {
             let (store, lifetime) = (&self.job.shared.store, &self.job.route.profile.lifetime);
             let settling = store.settle(&self.job.arrival.id, self.fence, settlement.clone(), lifetime);
-            match measure::store("settle", settling).await {
+            match self.job.shared.meters.time(Call::Settle, settling).await {
                 Ok(Written::Done) => {
                     Step::Settled.taken();
                     return Settled::Durable;

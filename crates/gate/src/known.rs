@@ -13,7 +13,7 @@ use semel_store::{Answer, Entry, Resolution, Resolved};
 
 use crate::answer;
 use crate::attempt::Context;
-use crate::measure;
+use crate::measure::{self, Call};
 use crate::probe::Finding;
 use crate::walk::{Known, store_away};
 
@@ -38,13 +38,14 @@ impl Context {
     }
 
     pub(crate) async fn look_up(&self) -> Result<Known, Problem> {
-        let found = measure::store("look-up", self.shared.store.look_up(&self.arrival.id)).await;
+        let asked = self.shared.store.look_up(&self.arrival.id);
+        let found = self.shared.meters.time(Call::LookUp, asked).await;
         let (entry, now) = found.map_err(|error| store_away(&error))?;
         Ok((entry.map(Box::new), now))
     }
 
     pub(crate) fn replay(&self, entry: Option<&Entry>) -> Response<Body> {
-        measure::replayed(&self.route.name);
+        self.route.meters.replayed(&self.route.name);
         let empty =
             Answer { status: 200, headers: Vec::new(), body: bytes::Bytes::new(), outcome_unknown: false };
         let kept = entry.and_then(|entry| entry.answer.as_ref()).unwrap_or(&empty);

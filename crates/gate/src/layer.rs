@@ -1,8 +1,6 @@
 //! The tower layer and its builder. Owns what the gate is told; the walk of a request is in `walk`.
 
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
@@ -23,6 +21,7 @@ use tower_service::Service;
 
 use crate::identity::Identify;
 use crate::keeper::Keeper;
+use crate::measure::StoreMeters;
 use crate::probe::Probe;
 use crate::route::Route;
 use crate::walk;
@@ -79,7 +78,7 @@ impl GateBuilder {
             clock: Arc::new(SystemClock),
             probe: None,
             limiter: Arc::new(MemoryLimiter::default()),
-            entropy: Arc::new(|| getrandom::u64().expect("the system gives random numbers")),
+            entropy: Arc::new(|| crate::entropy::number()),
             detached_max: DETACHED_MAX,
             waiters_max: WAITERS_MAX,
             waiters_per_key_max: WAITERS_PER_KEY_MAX,
@@ -192,6 +191,7 @@ impl GateBuilder {
         }
         Ok(GateLayer(Arc::new(Shared {
             keeper: Keeper::new(Arc::clone(&self.store)),
+            meters: StoreMeters::default(),
             store: self.store,
             identity: self.identity,
             routes: self.routes.into_iter().map(Arc::new).collect(),
@@ -222,6 +222,7 @@ pub(crate) struct Shared {
     pub(crate) limiter: Arc<dyn Limiter>,
     pub(crate) entropy: Entropy,
     pub(crate) keeper: Keeper,
+    pub(crate) meters: StoreMeters,
     pub(crate) detached: Arc<Semaphore>,
     pub(crate) waiters: Arc<Semaphore>,
     pub(crate) waiters_per_key_max: usize,
@@ -297,7 +298,7 @@ where
 {
     type Response = Response<Body>;
     type Error = S::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, S::Error>> + Send>>;
+    type Future = walk::Walking<S::Error>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
@@ -307,6 +308,6 @@ where
         // The clone that was polled ready is the one that is called.
         let fresh = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, fresh);
-        Box::pin(walk::walk(Arc::clone(&self.shared), inner, request))
+        walk::walk(Arc::clone(&self.shared), inner, request)
     }
 }

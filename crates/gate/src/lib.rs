@@ -37,6 +37,7 @@ mod attempt;
 mod capture;
 mod dispatch;
 mod drain;
+pub mod entropy;
 mod grant;
 mod guard;
 mod held;

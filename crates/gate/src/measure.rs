@@ -1,29 +1,55 @@
-//! What is counted. Never labelled by key or principal: labels are routes and kinds, of which there are few.
+//! What is counted. Never labelled by key or principal: labels are routes and kinds, of which there are few. Handles of what
+//! every request counts are made once: asking the recorder by name takes longer than counting.
 
+use std::fmt;
 use std::future::Future;
+use std::sync::OnceLock;
 
-use metrics::{counter, gauge, histogram};
+use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use semel_contract::problem::Kind;
 use semel_store::StoreError;
 use tokio::time::Instant;
 
-fn answered(route: &str, how: &'static str) {
-    counter!("semel_gate_answers_total", "route" => route.to_owned(), "answer" => how).increment(1);
+/// What is counted on one route.
+#[derive(Default)]
+pub(crate) struct RouteMeters {
+    passed: OnceLock<Counter>,
+    executed: OnceLock<Counter>,
+    replayed: OnceLock<Counter>,
+    new_keys: OnceLock<Counter>,
 }
 
-/// A request without a key passed.
-pub(crate) fn passed(route: &str) {
-    answered(route, "passed");
+impl fmt::Debug for RouteMeters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RouteMeters").finish_non_exhaustive()
+    }
 }
 
-/// A handler was run.
-pub(crate) fn executed(route: &str) {
-    answered(route, "executed");
+fn answers(route: &str, how: &'static str) -> Counter {
+    counter!("semel_gate_answers_total", "route" => route.to_owned(), "answer" => how)
 }
 
-/// A record was answered again.
-pub(crate) fn replayed(route: &str) {
-    answered(route, "replayed");
+impl RouteMeters {
+    /// A request without a key passed.
+    pub(crate) fn passed(&self, route: &str) {
+        self.passed.get_or_init(|| answers(route, "passed")).increment(1);
+    }
+
+    /// A handler was run.
+    pub(crate) fn executed(&self, route: &str) {
+        self.executed.get_or_init(|| answers(route, "executed")).increment(1);
+    }
+
+    /// A record was answered again.
+    pub(crate) fn replayed(&self, route: &str) {
+        self.replayed.get_or_init(|| answers(route, "replayed")).increment(1);
+    }
+
+    /// A key was claimed for the first time.
+    pub(crate) fn new_key(&self, route: &str) {
+        let new = || counter!("semel_gate_new_keys_total", "route" => route.to_owned());
+        self.new_keys.get_or_init(new).increment(1);
+    }
 }
 
 /// What would have been done about a request, had the gate not only observed.
@@ -33,7 +59,7 @@ pub(crate) fn observed(route: &str, would: &'static str) {
 
 /// A request was refused.
 pub(crate) fn refused(route: &str, kind: Kind) {
-    answered(route, "refused");
+    answers(route, "refused").increment(1);
     counter!("semel_gate_problems_total", "route" => route.to_owned(), "problem" => kind.slug()).increment(1);
 }
 
@@ -52,26 +78,58 @@ pub(crate) fn expired_access(route: &str) {
     counter!("semel_gate_expired_access_total", "route" => route.to_owned()).increment(1);
 }
 
-/// How busy the store's connections are.
-pub(crate) fn connections(store: &dyn semel_store::ClaimStore) {
-    if let Some((in_use, at_most)) = store.connections() {
-        gauge!("semel_gate_store_connections_in_use").set(in_use as f64);
-        gauge!("semel_gate_store_connections_max").set(at_most as f64);
+/// What is asked of the store by every request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    LookUp,
+    Claim,
+    Settle,
+}
+
+impl Call {
+    fn name(self) -> &'static str {
+        match self {
+            Call::LookUp => "look-up",
+            Call::Claim => "claim",
+            Call::Settle => "settle",
+        }
     }
 }
 
-/// Times a call of the store, and counts the calls that fail.
-pub(crate) async fn store<T>(
-    call: &'static str,
-    reply: impl Future<Output = Result<T, StoreError>>,
-) -> Result<T, StoreError> {
-    let started = Instant::now();
-    let result = reply.await;
-    histogram!("semel_gate_store_seconds", "call" => call).record(started.elapsed().as_secs_f64());
-    if result.is_err() {
-        counter!("semel_gate_store_errors_total", "call" => call).increment(1);
+/// What is counted of the calls of one gate's store.
+#[derive(Default)]
+pub(crate) struct StoreMeters {
+    seconds: [OnceLock<Histogram>; 3],
+    connections: OnceLock<(Gauge, Gauge)>,
+}
+
+impl StoreMeters {
+    /// Times a call of the store, and counts the calls that fail.
+    pub(crate) async fn time<T>(
+        &self,
+        call: Call,
+        reply: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let started = Instant::now();
+        let result = reply.await;
+        let seconds = &self.seconds[call as usize];
+        let seconds = seconds.get_or_init(|| histogram!("semel_gate_store_seconds", "call" => call.name()));
+        seconds.record(started.elapsed().as_secs_f64());
+        if result.is_err() {
+            counter!("semel_gate_store_errors_total", "call" => call.name()).increment(1);
+        }
+        result
     }
-    result
+
+    /// How busy the store's connections are.
+    pub(crate) fn connections(&self, store: &dyn semel_store::ClaimStore) {
+        let Some((in_use, at_most)) = store.connections() else { return };
+        let (now, max) = self.connections.get_or_init(|| {
+            (gauge!("semel_gate_store_connections_in_use"), gauge!("semel_gate_store_connections_max"))
+        });
+        now.set(in_use as f64);
+        max.set(at_most as f64);
+    }
 }
 
 /// A limiter could not be asked.
@@ -85,9 +143,4 @@ pub(crate) fn swept(swept: &semel_store::Swept) {
     counter!("semel_gate_swept_total").increment(swept.removed);
     gauge!("semel_gate_swept_last").set(swept.removed as f64);
     counter!("semel_gate_lapsed_total").increment(swept.unknown);
-}
-
-/// A key was claimed for the first time.
-pub(crate) fn new_key(route: &str) {
-    counter!("semel_gate_new_keys_total", "route" => route.to_owned()).increment(1);
 }

@@ -13,6 +13,7 @@ use semel_contract::route::Pattern;
 use sha2::{Digest, Sha256};
 
 use crate::identity::{Callers, Identify};
+use crate::measure::RouteMeters;
 
 /// How long a claim is exclusive without renewal.
 const LEASE: Duration = Duration::from_secs(30);
@@ -34,6 +35,7 @@ pub struct Route {
     pub(crate) deadline: Option<Duration>,
     pub(crate) was: Vec<String>,
     pub(crate) callers: Option<Callers>,
+    pub(crate) meters: Arc<RouteMeters>,
     /// Whether the log has said what to do about replayed errors.
     pub(crate) has_replayed_error: Arc<AtomicBool>,
     by_path: bool,
@@ -61,6 +63,7 @@ impl Route {
             deadline: None,
             was: Vec::new(),
             callers: None,
+            meters: Arc::default(),
             has_replayed_error: Arc::default(),
             by_path: false,
         })

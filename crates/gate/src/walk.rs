@@ -2,6 +2,7 @@
 //! out here or in `attempt`; the decision itself is the contract's.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,12 +43,11 @@ const KEY_HEADERS: [&str; 2] = ["idempotency-key", "x-idempotency-key"];
 /// How often a record may change under a request before it gives up deciding.
 const DECISIONS_MAX: usize = 64;
 
-/// Walks a request through the gate.
-pub(crate) async fn walk<S>(
-    shared: Arc<Shared>,
-    mut inner: S,
-    request: Request<Body>,
-) -> Result<Response<Body>, S::Error>
+/// A request on its way through the gate.
+pub(crate) type Walking<E> = Pin<Box<dyn Future<Output = Result<Response<Body>, E>> + Send>>;
+
+/// Walks a request through the gate. What needs no protection takes a short way, with little to carry.
+pub(crate) fn walk<S>(shared: Arc<Shared>, inner: S, request: Request<Body>) -> Walking<S::Error>
 where
     S: Service<Request<Body>, Response = Response<Body>> + Send + 'static,
     S::Future: Send,
@@ -57,20 +57,48 @@ where
     let path = parts.uri.path();
     let covering = shared.route(parts.method.as_str(), path).filter(|_| !keys::is_asked(path));
     let Some(route) = covering.map(|(route, _)| Arc::clone(route)) else {
-        return unprotected(&shared, inner, parts, body).await;
+        return Box::pin(unprotected(shared, inner, parts, body));
     };
-    let profile = &route.profile;
     Step::Accepted.taken();
     if shared.observes {
         let request_id = request_id(&shared, &parts.headers);
-        return crate::observe::observe(shared, route, inner, parts, body, request_id).await;
+        return Box::pin(crate::observe::observe(shared, route, inner, parts, body, request_id));
     }
-    if profile.key.presence == Presence::Optional && !may_have_key(&route, &parts.headers) {
-        measure::passed(&route.name);
-        let mut response = inner.call(Request::from_parts(parts, body)).await?;
-        answer::mark(response.headers_mut(), profile, Guarantee::None);
-        return Ok(response);
+    if route.profile.key.presence == Presence::Optional && !may_have_key(&route, &parts.headers) {
+        return Box::pin(unkeyed(route, inner, Request::from_parts(parts, body)));
     }
+    Box::pin(keyed(shared, route, inner, parts, body))
+}
+
+/// A request that needs no key and has none.
+async fn unkeyed<S>(
+    route: Arc<Route>,
+    mut inner: S,
+    request: Request<Body>,
+) -> Result<Response<Body>, S::Error>
+where
+    S: Service<Request<Body>, Response = Response<Body>>,
+{
+    route.meters.passed(&route.name);
+    let mut response = inner.call(request).await?;
+    answer::mark(response.headers_mut(), &route.profile, Guarantee::None);
+    Ok(response)
+}
+
+/// A request that has a key, or may have one.
+async fn keyed<S>(
+    shared: Arc<Shared>,
+    route: Arc<Route>,
+    inner: S,
+    parts: http::request::Parts,
+    body: Body,
+) -> Result<Response<Body>, S::Error>
+where
+    S: Service<Request<Body>, Response = Response<Body>> + Send + 'static,
+    S::Future: Send,
+    S::Error: Send,
+{
+    let profile = &route.profile;
     let request_id = request_id(&shared, &parts.headers);
     let refuse = |problem: Problem| {
         measure::refused(&route.name, problem.kind);
@@ -133,10 +161,7 @@ where
             if let Some(problem) = over_limit {
                 return refuse(problem);
             }
-            measure::passed(&route.name);
-            let mut response = inner.call(Request::from_parts(parts, Body::from(bytes))).await?;
-            answer::mark(response.headers_mut(), profile, Guarantee::None);
-            return Ok(response);
+            return unkeyed(route, inner, Request::from_parts(parts, Body::from(bytes))).await;
         }
         Err(problem) => return refuse(problem),
     };
@@ -166,7 +191,7 @@ where
 
 /// A request that no route covers. A key on it is not silently ignored: its answer says that it promises nothing.
 async fn unprotected<S>(
-    shared: &Shared,
+    shared: Arc<Shared>,
     mut inner: S,
     parts: http::request::Parts,
     body: Body,
@@ -175,8 +200,8 @@ where
     S: Service<Request<Body>, Response = Response<Body>>,
 {
     if keys::is_asked(parts.uri.path()) {
-        let request_id = request_id(shared, &parts.headers);
-        return Ok(keys::answer(shared, &parts, &request_id).await);
+        let request_id = request_id(&shared, &parts.headers);
+        return Ok(Box::pin(keys::answer(&shared, &parts, &request_id)).await);
     }
     let has_key = KEY_HEADERS.iter().any(|name| parts.headers.contains_key(*name));
     let promises_nothing = has_key && !SAFE_METHODS.contains(&parts.method.as_str()) && !shared.observes;
@@ -261,7 +286,7 @@ where
         // A gate that has no room for new work still answers from its records.
         let has_room = context.shared.detached.available_permits() > 0 && !context.shared.is_draining();
         let is_plain = profile.guard.is_none() && profile.age.is_none() && !context.arrival.is_by_former_name;
-        let direct = is_plain && !between && has_room;
+        let direct = is_plain && !between && has_room && !context.shared.store.reads_in_place();
         let mut known: Option<Known> = direct.then_some((None, Timestamp::from_millis(0)));
         for _ in 0..DECISIONS_MAX {
             let (entry, now) = match known.take() {

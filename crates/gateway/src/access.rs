@@ -86,6 +86,11 @@ impl AccessLog {
         }
     }
 
+    /// Begins a line.
+    pub(crate) fn line(&self, parts: &Parts, peer: IpAddr) -> Line {
+        Line::begin(parts, peer, self.0.is_some())
+    }
+
     /// Writes a line once the answer has ended.
     pub(crate) fn note(&self, line: Line, id: &HeaderValue, response: Response<Body>) -> Response<Body> {
         let Some(lines) = &self.0 else { return response };
@@ -110,15 +115,18 @@ impl AccessLog {
 pub(crate) struct Line {
     began: Instant,
     peer: IpAddr,
-    method: String,
-    path: String,
+    /// Method and path, where they are written down.
+    asked: Option<(String, String)>,
 }
 
 impl Line {
-    pub(crate) fn begin(parts: &Parts, peer: IpAddr) -> Self {
-        let path = parts.uri.path();
-        let path = path[..path.floor_char_boundary(PATH_BYTES_MAX)].to_owned();
-        Self { began: Instant::now(), peer, method: parts.method.to_string(), path }
+    fn begin(parts: &Parts, peer: IpAddr, is_written: bool) -> Self {
+        let asked = || {
+            let path = parts.uri.path();
+            let path = path[..path.floor_char_boundary(PATH_BYTES_MAX)].to_owned();
+            (parts.method.to_string(), path)
+        };
+        Self { began: Instant::now(), peer, asked: is_written.then(asked) }
     }
 
     /// How long ago that was.
@@ -142,7 +150,7 @@ struct Ending {
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        let Line { began, peer, method, path } = &self.line;
+        let Line { began, peer, asked: Some((method, path)) } = &self.line else { return };
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let now = Timestamp::from_millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX));
         let ms = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX) as f64 / 1000.0;

@@ -9,19 +9,18 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum_core::body::Body;
-use http::header::{self, HeaderMap, HeaderValue};
+use http::header::{self, HeaderValue};
 use http::request::Parts;
 use http::{Request, Response, StatusCode, Version};
-use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use semel_contract::problem::{Kind, Problem, Retry};
 use semel_gate::{Broken, Dispatch, Grant};
 use tower_service::Service;
 
-use crate::headers::{self, FENCE, OUTCOME, Origin};
+use crate::headers::{self, FENCE, OUTCOME, Origin, REQUEST_ID};
 use crate::refusal::refusal;
 use crate::tunnel;
-use crate::upstream::{Activity, NoAnswer, Paced, Pool};
+use crate::upstream::{Activity, Lent, NoAnswer, Paced, Pool};
 
 /// Forwards requests to one service.
 #[derive(Clone)]
@@ -64,15 +63,15 @@ async fn keyed(pool: &Arc<Pool>, mut parts: Parts, body: Body, grant: &Grant) ->
     if let Ok(fence) = HeaderValue::try_from(grant.fence().to_string()) {
         parts.headers.insert(FENCE, fence);
     }
-    let headers = parts.headers.clone();
+    let id = parts.headers.get(REQUEST_ID).cloned();
     // A gate that sets no limit to dispatching has none.
     let in_time = move || dispatch.as_ref().is_none_or(Dispatch::in_time);
     match pool.send_keyed(fresh(parts, body), in_time).await {
         Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-            unanswered(unasked(), &headers, false)
+            unanswered(unasked(), id.as_ref(), false)
         }
         Ok(response) => back(response, pool.patience(), Some(&OUTCOME)),
-        Err(no_answer) => unanswered(no_answer, &headers, false),
+        Err(no_answer) => unanswered(no_answer, id.as_ref(), false),
     }
 }
 
@@ -85,10 +84,10 @@ async fn unkeyed(pool: &Arc<Pool>, mut parts: Parts, body: Body) -> Response<Bod
         parts.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         parts.headers.insert(header::UPGRADE, protocol.clone());
     }
-    let headers = parts.headers.clone();
+    let id = parts.headers.get(REQUEST_ID).cloned();
     let is_unsafe = !parts.method.is_safe();
     let room = match wanted.is_some().then(|| pool.tunnel()) {
-        Some(None) => return refusal(&Problem::from(Kind::Overloaded), None, &headers),
+        Some(None) => return refusal(&Problem::from(Kind::Overloaded), None, id.as_ref()),
         Some(Some(room)) => Some(room),
         None => None,
     };
@@ -99,10 +98,10 @@ async fn unkeyed(pool: &Arc<Pool>, mut parts: Parts, body: Body) -> Response<Bod
             tunnel::open(client, response, room)
         }
         (Ok(response), _, _) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-            unanswered(unasked(), &headers, is_unsafe)
+            unanswered(unasked(), id.as_ref(), is_unsafe)
         }
         (Ok(response), _, _) => back(response, pool.stream_idle(), None),
-        (Err(no_answer), _, _) => unanswered(no_answer, &headers, is_unsafe),
+        (Err(no_answer), _, _) => unanswered(no_answer, id.as_ref(), is_unsafe),
     }
 }
 
@@ -137,7 +136,7 @@ fn fresh(parts: Parts, body: Body) -> Request<Body> {
 
 /// An answer, as it goes back.
 fn back(
-    response: Response<Incoming>,
+    response: Response<Lent>,
     patience: Duration,
     believed: Option<&header::HeaderName>,
 ) -> Response<Body> {
@@ -151,7 +150,7 @@ fn back(
 }
 
 /// What stands in for an answer that did not come. The gate reads the extension; a client without a key sees the rest.
-fn unanswered(no_answer: NoAnswer, headers: &HeaderMap, unsafe_without_key: bool) -> Response<Body> {
+fn unanswered(no_answer: NoAnswer, id: Option<&HeaderValue>, unsafe_without_key: bool) -> Response<Body> {
     let (kind, broken) = match no_answer {
         NoAnswer::NotSent(why) => (Kind::UpstreamUnreachable, Broken::NotSent(why)),
         NoAnswer::Reset(why) => (Kind::UpstreamReset, Broken::Reset(why)),
@@ -168,7 +167,7 @@ fn unanswered(no_answer: NoAnswer, headers: &HeaderMap, unsafe_without_key: bool
     if may_have_happened {
         problem = problem.verdict(Retry::Never);
     }
-    let mut response = refusal(&problem, None, headers);
+    let mut response = refusal(&problem, None, id);
     if may_have_happened {
         response.headers_mut().insert(OUTCOME, HeaderValue::from_static("unknown"));
     }

@@ -18,6 +18,7 @@ use tower_service::Service;
 use crate::access::AccessLog;
 use crate::forward::Forward;
 use crate::identity::Peers;
+use crate::measure::Meters;
 use crate::server::{Certificates, Desk, Doors, Facts, Limits};
 use crate::upstream::{Pool, Upstream};
 use crate::walk;
@@ -51,6 +52,7 @@ pub(crate) struct Current {
     pub(crate) limits: Limits,
     pub(crate) trusted: Vec<(HeaderName, Peers)>,
     pub(crate) log: AccessLog,
+    pub(crate) meters: Meters,
     tls: Option<Arc<ServerConfig>>,
 }
 
@@ -64,6 +66,7 @@ impl Current {
             limits: plan.limits,
             trusted: plan.trusted,
             log: plan.log,
+            meters: Meters::default(),
             tls,
         })
     }

@@ -11,22 +11,26 @@ pub(crate) const OUTCOME: HeaderName = HeaderName::from_static("semel-outcome");
 /// Which request this is, in every log.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+
 /// Every header whose name begins so is semel's own.
 const OWN: &str = "semel-";
 /// The longest request id that is taken over from a client.
 const REQUEST_ID_BYTES_MAX: usize = 128;
 
 /// Headers that belong to one connection and never pass.
-const HOP_BY_HOP: [&str; 9] = [
-    "connection",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
+const HOP_BY_HOP: [HeaderName; 9] = [
+    header::CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    HeaderName::from_static("proxy-connection"),
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
 ];
 
 /// Headers that `Connection` cannot name.
@@ -70,52 +74,55 @@ pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
     for name in named {
         headers.remove(name);
     }
-    for name in HOP_BY_HOP {
+    remove_where(headers, |name| HOP_BY_HOP.contains(name));
+}
+
+/// Removes every header of these names. Most messages have none: then they are read once and nothing is changed.
+fn remove_where(headers: &mut HeaderMap, goes: impl Fn(&HeaderName) -> bool) {
+    while let Some(name) = headers.keys().find(|name| goes(name)).cloned() {
         headers.remove(name);
     }
+}
+
+/// Whether a name is this one to a service that reads `_` in names as `-`.
+fn reads_as(name: &str, known: &str) -> bool {
+    name.len() == known.len() && begins_as(name, known)
+}
+
+fn begins_as(name: &str, known: &str) -> bool {
+    let bytes = name.bytes().map(|byte| if byte == b'_' { b'-' } else { byte });
+    name.len() >= known.len() && bytes.zip(known.bytes()).all(|(one, other)| one == other)
 }
 
 /// Removes what only semel may say: its own headers. `except` is left.
 pub(crate) fn strip_own(headers: &mut HeaderMap, except: Option<&HeaderName>) {
-    let own: Vec<HeaderName> =
-        headers.keys().filter(|name| is_own(name) && Some(*name) != except).cloned().collect();
-    for name in own {
-        headers.remove(name);
-    }
+    remove_where(headers, |name| is_own(name) && Some(name) != except);
 }
 
 /// Whether only semel may say this. Some services read `_` in a name as `-`.
 fn is_own(name: &HeaderName) -> bool {
-    let name = name.as_str().replace('_', "-");
-    name.starts_with(OWN) || REPLAYED.contains(&name.as_str())
+    let name = name.as_str();
+    begins_as(name, OWN) || REPLAYED.iter().any(|known| reads_as(name, known))
 }
 
 /// Says where a request came from, in place of whatever the client said.
 pub(crate) fn set_forwarding(headers: &mut HeaderMap, origin: &Origin, host: &HeaderValue) {
-    let said: Vec<HeaderName> = headers
-        .keys()
-        .filter(|name| FORWARDING.contains(&name.as_str().replace('_', "-").as_str()))
-        .cloned()
-        .collect();
-    for name in said {
-        headers.remove(name);
-    }
+    remove_where(headers, |name| FORWARDING.iter().any(|known| reads_as(name.as_str(), known)));
     let Origin { peer, scheme } = origin;
-    let node = match peer {
-        IpAddr::V4(peer) => peer.to_string(),
-        IpAddr::V6(peer) => format!("\"[{peer}]\""),
-    };
     let host_text = host.to_str().unwrap_or_default();
-    let forwarded = format!("for={node};host=\"{host_text}\";proto={scheme}");
-    let pairs = [("forwarded", forwarded), ("x-forwarded-for", peer.to_string())];
+    let forwarded = match peer {
+        IpAddr::V4(peer) => format!("for={peer};host=\"{host_text}\";proto={scheme}"),
+        IpAddr::V6(peer) => format!("for=\"[{peer}]\";host=\"{host_text}\";proto={scheme}"),
+    };
+    let pairs = [(header::FORWARDED, forwarded), (X_FORWARDED_FOR, peer.to_string())];
     for (name, text) in pairs {
         // A host was checked at the door, and addresses are printable: this does not fail.
         if let Ok(value) = HeaderValue::try_from(text) {
-            headers.insert(HeaderName::from_static(name), value);
+            headers.insert(name, value);
         }
     }
-    headers.insert(HeaderName::from_static("x-forwarded-host"), host.clone());
-    headers.insert(HeaderName::from_static("x-forwarded-proto"), HeaderValue::from_static(scheme));
+    headers.insert(X_FORWARDED_HOST, host.clone());
+    headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(scheme));
 }
 
 /// Whether a client reads trailers, which some services (gRPC) want to know. Told to an HTTP/2 service only: HTTP/1.1 has
@@ -127,10 +134,11 @@ pub(crate) fn reads_trailers(headers: &HeaderMap) -> bool {
 
 /// One line of cookies: HTTP/2 may bring them on several, which HTTP/1.1 does not know.
 pub(crate) fn join_cookies(headers: &mut HeaderMap) {
+    if headers.get_all(header::COOKIE).iter().nth(1).is_none() {
+        return;
+    }
     let lines: Vec<&[u8]> = headers.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes).collect();
-    if lines.len() > 1
-        && let Ok(joined) = HeaderValue::from_bytes(&lines.join(&b"; "[..]))
-    {
+    if let Ok(joined) = HeaderValue::from_bytes(&lines.join(&b"; "[..])) {
         headers.insert(header::COOKIE, joined);
     }
 }

@@ -15,6 +15,7 @@ mod forward;
 mod gateway;
 mod headers;
 mod identity;
+mod measure;
 mod pages;
 mod probe;
 mod refusal;

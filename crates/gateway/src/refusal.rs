@@ -1,16 +1,14 @@
 //! What the gateway itself answers, as problems. What the gate refuses is the gate's to say.
 
 use axum_core::body::Body;
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::header::{self, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
 use semel_contract::problem::Problem;
 use semel_contract::profile::presets;
 
-use crate::headers::REQUEST_ID;
-
 /// A problem as a response. `status` is another than the kind's where HTTP wants it so.
-pub(crate) fn refusal(problem: &Problem, status: Option<u16>, headers: &HeaderMap) -> Response<Body> {
-    let id = headers.get(REQUEST_ID).and_then(|id| id.to_str().ok()).unwrap_or_default();
+pub(crate) fn refusal(problem: &Problem, status: Option<u16>, id: Option<&HeaderValue>) -> Response<Body> {
+    let id = id.and_then(|id| id.to_str().ok()).unwrap_or_default();
     let rendered = presets::ietf().wire.render(problem, status, id);
     let mut response = Response::new(Body::from(rendered.body));
     *response.status_mut() =

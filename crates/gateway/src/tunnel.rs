@@ -3,18 +3,18 @@
 use axum_core::body::Body;
 use http::Response;
 use http::header::{self, HeaderValue};
-use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::headers;
+use crate::upstream::Lent;
 
 /// Answers the client as the service did, and joins the two connections once both have changed. Keeps its room until
 /// either ends.
 pub(crate) fn open(
     client: OnUpgrade,
-    mut response: Response<Incoming>,
+    mut response: Response<Lent>,
     room: OwnedSemaphorePermit,
 ) -> Response<Body> {
     let service = hyper::upgrade::on(&mut response);

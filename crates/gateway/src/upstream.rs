@@ -4,12 +4,14 @@
 mod connect;
 mod fetch;
 mod in_time;
+mod lent;
 mod pace;
 mod pool;
 mod send;
 mod target;
 
 pub(crate) use fetch::{Fetched, Fetcher};
+pub(crate) use lent::Lent;
 pub(crate) use pace::{Activity, Paced};
 pub(crate) use pool::Pool;
 pub(crate) use send::NoAnswer;

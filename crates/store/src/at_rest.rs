@@ -216,6 +216,10 @@ impl<S: ClaimStore + ?Sized> ClaimStore for AtRest<S> {
         })
     }
 
+    fn reads_in_place(&self) -> bool {
+        self.inner.reads_in_place()
+    }
+
     fn ready(&self) -> Reply<'_, ()> {
         self.inner.ready()
     }

@@ -354,6 +354,11 @@ pub trait ClaimStore: std::any::Any + Send + Sync {
     /// Whether the store can be used now.
     fn ready(&self) -> Reply<'_, ()>;
 
+    /// Whether a look-up costs next to nothing. Then it is asked before a claim, which costs more even where it is refused.
+    fn reads_in_place(&self) -> bool {
+        false
+    }
+
     /// How many of its connections are in use, and how many it may have; `None` for a store without connections.
     fn connections(&self) -> Option<(usize, usize)> {
         None

@@ -38,6 +38,19 @@ pub(crate) fn install(missing: &[Missing], permission: Permission, log: &Path) -
     step(apt, &args, &format!("installing {}", packages.join(" ")), log)
 }
 
+/// Installs one package where that is allowed and possible.
+pub(crate) fn install_package(package: &str, permission: Permission, log: &Path) -> Result<(), Failure> {
+    let apt = match permission {
+        Permission::InstallIfMissing => apt(),
+        Permission::NeverInstall => None,
+    };
+    let Some(apt) = apt else {
+        return Err(Failure::Failed(format!("there is no apt-get to install {package} with")));
+    };
+    step(apt, &["update"], "updating the package lists", log)?;
+    step(apt, &["install", "-y", "--no-install-recommends", package], &format!("installing {package}"), log)
+}
+
 /// What to do by hand.
 pub(crate) fn advice(missing: &[Missing]) -> String {
     let names: Vec<&str> = missing

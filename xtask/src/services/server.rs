@@ -73,6 +73,10 @@ impl Server {
         self.port
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn binary(&self) -> &Path {
         &self.recipe.binary
     }

@@ -28,6 +28,7 @@ const ARROWS: &[(&str, Arrows)] = &[
     ("fuzz", To(&[])),
     ("sim", Anywhere),
     ("bench", Anywhere),
+    ("bench-instructions", Anywhere),
     ("examples", Anywhere),
     ("xtask", Anywhere),
 ];

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum_core::body::Body;
-use hyper::client::conn::http2;
+use hyper::client::conn::{http1, http2};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
@@ -44,7 +44,7 @@ pub(crate) enum Room {
 /// A connection on loan.
 pub(crate) struct Loan {
     pub(super) sender: Sender,
-    permit: OwnedSemaphorePermit,
+    pub(super) permit: OwnedSemaphorePermit,
 }
 
 impl Pool {
@@ -86,10 +86,9 @@ impl Pool {
             Room::Keyed => &self.keyed,
             Room::Others => &self.others,
         };
-        let waiting = Arc::clone(room).acquire_owned();
-        let permit = tokio::time::timeout(self.upstream.connect_timeout, waiting).await;
-        let Ok(Ok(permit)) = permit else {
-            return Err(format!("all {} connections are busy", self.upstream.connections_max));
+        let permit = match Arc::clone(room).try_acquire_owned() {
+            Ok(permit) => permit,
+            Err(_) => self.wait_for(room).await?,
         };
         if self.upstream.protocol == Protocol::Http2 {
             // Whoever opens the connection is waited for, within bounds: what waited in vain was not sent.
@@ -106,6 +105,15 @@ impl Pool {
         Ok(Loan { sender: self.open().await?, permit })
     }
 
+    /// Waits for room, as long as one may wait for a connection.
+    async fn wait_for(&self, room: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, String> {
+        let waiting = Arc::clone(room).acquire_owned();
+        match tokio::time::timeout(self.upstream.connect_timeout, waiting).await {
+            Ok(Ok(permit)) => Ok(permit),
+            Ok(Err(_)) | Err(_) => Err(format!("all {} connections are busy", self.upstream.connections_max)),
+        }
+    }
+
     async fn open(&self) -> Result<Sender, String> {
         let mut sender = self.connector.connect().await?;
         match is_ready(&mut sender).await {
@@ -115,24 +123,30 @@ impl Pool {
     }
 
     /// Takes a connection back as soon as it can take another request; never, if it cannot.
-    pub(crate) fn take_back(self: &Arc<Self>, loan: Loan) {
-        let Loan { sender, permit } = loan;
-        let Sender::One(mut sender) = sender else { return };
-        let pool = Arc::clone(self);
-        tokio::spawn(async move {
-            // Ready again means that the answer was read in full. Whoever drops an answer half read closes its
-            // connection, and this ends with an error.
+    pub(super) fn take_back(
+        self: Arc<Self>,
+        mut sender: http1::SendRequest<Body>,
+        permit: OwnedSemaphorePermit,
+    ) {
+        if sender.is_ready() {
+            return self.keep(sender);
+        }
+        // The answer has ended and the request may not have: it is still being sent. A runtime that is gone sends nothing.
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        runtime.spawn(async move {
             if sender.ready().await.is_ok() {
-                pool.keep(sender);
+                self.keep(sender);
             }
             drop(permit);
         });
     }
 
-    fn keep(&self, sender: hyper::client::conn::http1::SendRequest<Body>) {
+    fn keep(&self, sender: http1::SendRequest<Body>) {
         let mut idle = self.idle();
         let now = Instant::now();
-        idle.retain(|(sender, since)| now - *since <= IDLE_MAX && !is_closed(sender));
+        // The oldest come first, and the closed ones are found when they are taken.
+        let old = idle.iter().take_while(|(_, since)| now - *since > IDLE_MAX).count();
+        idle.drain(..old);
         if idle.len() < IDLE_COUNT_MAX {
             idle.push((Sender::One(sender), now));
         }
@@ -178,12 +192,5 @@ async fn is_ready(sender: &mut Sender) -> bool {
     match sender {
         Sender::One(sender) => sender.ready().await.is_ok(),
         Sender::Many(sender) => sender.ready().await.is_ok(),
-    }
-}
-
-fn is_closed(sender: &Sender) -> bool {
-    match sender {
-        Sender::One(sender) => sender.is_closed(),
-        Sender::Many(sender) => sender.is_closed(),
     }
 }

@@ -9,11 +9,11 @@ use axum_core::body::Body;
 use http::header;
 use http::uri::Authority;
 use http::{HeaderValue, Request, Response, Uri, Version};
-use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
 
 use super::connect::Sender;
 use super::in_time::InTime;
+use super::lent::Lent;
 use super::pace::Activity;
 use super::pool::{IDLE_KEYED_MAX, IDLE_MAX, Loan, Pool, Room};
 
@@ -30,7 +30,7 @@ pub(crate) enum NoAnswer {
 
 /// What became of one try.
 enum Tried {
-    Answered(Response<Incoming>),
+    Answered(Response<Lent>),
     /// The connection gave the request back before it wrote any of it.
     HandedBack(Box<Request<Body>>, String),
     Broken(NoAnswer),
@@ -43,7 +43,7 @@ impl Pool {
         self: &Arc<Self>,
         request: Request<Body>,
         in_time: impl Fn() -> bool + Send + Unpin + 'static,
-    ) -> Result<Response<Incoming>, NoAnswer> {
+    ) -> Result<Response<Lent>, NoAnswer> {
         let loan = self.lend(Room::Keyed, IDLE_KEYED_MAX).await.map_err(NoAnswer::NotSent)?;
         if !in_time() {
             return Err(NoAnswer::NotSent("no connection was ready before the claim's lease ended".into()));
@@ -66,7 +66,7 @@ impl Pool {
         self: &Arc<Self>,
         request: Request<Body>,
         activity: &Activity,
-    ) -> Result<Response<Incoming>, NoAnswer> {
+    ) -> Result<Response<Lent>, NoAnswer> {
         let loan = self.lend(Room::Others, IDLE_MAX).await.map_err(NoAnswer::NotSent)?;
         let request = match self.attempt(loan, request, activity).await {
             Tried::Answered(response) => return Ok(response),
@@ -105,8 +105,11 @@ impl Pool {
         };
         match ended {
             Ok(response) => {
-                self.take_back(loan);
-                Tried::Answered(response)
+                let Loan { sender, permit } = loan;
+                Tried::Answered(response.map(|body| match sender {
+                    Sender::One(sender) => Lent::of(body, Arc::clone(self), sender, permit),
+                    Sender::Many(_) => Lent::shared(body),
+                }))
             }
             Err(error) => broken(error),
         }

@@ -1,0 +1,38 @@
+//! What a bench must show, as data. Ratios are medians of the ratios of each round: both sides met the same minute.
+
+/// One thing that must hold.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Target {
+    pub(crate) of: &'static str,
+    pub(crate) demand: Demand,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Demand {
+    /// The rate is at least so many times another's; `goal` is wished for.
+    Ratio { to: &'static str, at_least: f64, goal: Option<f64> },
+    /// No time without an answer is longer, in milliseconds.
+    StallBelow(f64),
+    /// The resident memory is below so many megabytes.
+    MegabytesBelow(f64),
+}
+
+impl Target {
+    pub(crate) const fn at_least(of: &'static str, to: &'static str, at_least: f64) -> Target {
+        Target { of, demand: Demand::Ratio { to, at_least, goal: None } }
+    }
+
+    pub(crate) const fn stall_below(of: &'static str, milliseconds: f64) -> Target {
+        Target { of, demand: Demand::StallBelow(milliseconds) }
+    }
+
+    /// The same with a number that is wished for beyond what must hold.
+    pub(crate) const fn goal(self, goal: f64) -> Target {
+        match self.demand {
+            Demand::Ratio { to, at_least, .. } => {
+                Target { of: self.of, demand: Demand::Ratio { to, at_least, goal: Some(goal) } }
+            }
+            Demand::StallBelow(_) | Demand::MegabytesBelow(_) => self,
+        }
+    }
+}
