@@ -2,14 +2,20 @@
 //! saved; each bench is a file of its own below, with its contestants as data.
 
 mod chart;
+mod connections;
 mod contestant;
 mod gateway;
-mod install;
+pub(crate) mod install;
+mod layer;
 mod load;
+mod outbox;
 mod page;
+mod peers;
 mod processes;
+mod relay;
 mod result;
 mod rounds;
+mod size;
 mod table;
 mod targets;
 mod world;
@@ -47,11 +53,41 @@ pub(crate) struct Bench {
 }
 
 /// Every bench there is, in the order in which they run and are shown.
-pub(crate) const BENCHES: &[Bench] = &[Bench {
-    name: "gateway",
-    about: "the gateway at 64 connections: pass-through, fresh, replay, storm; SQLite and PostgreSQL",
-    run: gateway::run,
-}];
+pub(crate) const BENCHES: &[Bench] = &[
+    Bench {
+        name: "gateway",
+        about: "the gateway at 64 connections: pass-through, fresh, replay, storm; SQLite and PostgreSQL",
+        run: gateway::run,
+    },
+    Bench { name: "connections", about: "the gateway at 1 and at 256 connections", run: connections::run },
+    Bench {
+        name: "size",
+        about: "the gateway with 0, 1 and 10 million records in its store",
+        run: size::run,
+    },
+    Bench {
+        name: "peers",
+        about: "the gateway beside others that promise something of the kind",
+        run: peers::run,
+    },
+    Bench {
+        name: "layer",
+        about: "the layer in process, atomic, beside a handler without storage",
+        run: layer::run,
+    },
+    Bench { name: "outbox", about: "the outbox accepting, beside a map in memory", run: outbox::accept },
+    Bench {
+        name: "outbox-drain",
+        about: "the outbox delivering, with and without a backlog",
+        run: outbox::drain,
+    },
+    Bench { name: "relay", about: "the relay accepting entries that wait", run: relay::accept },
+    Bench {
+        name: "relay-drain",
+        about: "the relay writing merged entries, beside queues",
+        run: relay::drain,
+    },
+];
 
 /// What the command line asks for.
 #[derive(Debug, Clone, PartialEq)]
@@ -123,7 +159,8 @@ pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
     let _watch = os::Interrupts::watch();
     install::build()?;
     if asked.prepare {
-        return install::prepare();
+        install::prepare();
+        return Ok(());
     }
     for bench in asked.chosen() {
         let started = Instant::now();

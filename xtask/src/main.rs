@@ -8,6 +8,7 @@ mod ci;
 mod dist;
 mod failure;
 mod flags;
+mod instructions;
 mod integrations;
 mod mutate;
 mod os;
@@ -46,6 +47,11 @@ const COMMANDS: &[Entry] = &[
         run: chaos::run,
     },
     Entry { name: "bench", about: "measure contestants side by side and keep the tables", run: bench::run },
+    Entry {
+        name: "instructions",
+        about: "count the instructions of a request and compare with what is on record",
+        run: instructions::run,
+    },
     Entry {
         name: "reference",
         about: "write the reference of the settings from the code",
