@@ -4,6 +4,7 @@
 mod chart;
 mod connections;
 mod contestant;
+mod flame;
 mod gateway;
 pub(crate) mod install;
 mod layer;
@@ -44,6 +45,9 @@ Options:
 
 Benches:
 ";
+
+/// The bench that draws instead of counting.
+pub(crate) const FLAME: &str = "flame";
 
 /// One bench: what it is called, what it shows, how it runs.
 pub(crate) struct Bench {
@@ -86,6 +90,11 @@ pub(crate) const BENCHES: &[Bench] = &[
         name: "relay-drain",
         about: "the relay writing merged entries, beside queues",
         run: relay::drain,
+    },
+    Bench {
+        name: FLAME,
+        about: "where the gateway's time goes, as flame graphs (needs perf)",
+        run: flame::run,
     },
 ];
 
@@ -173,7 +182,8 @@ pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
         } else {
             println!("{}", table::plain(bench, &outcome));
         }
-        if !asked.quick {
+        // Flame graphs keep themselves: they are no table.
+        if !asked.quick && bench.name != FLAME {
             page::keep(bench, &outcome)?;
         }
         eprintln!("xtask: bench {} took {}", bench.name, seconds(started.elapsed()));

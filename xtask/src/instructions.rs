@@ -23,8 +23,8 @@ Options:
 const RECORD: &str = "bench/instructions.toml";
 const PATHS: [&str; 3] = ["pass", "fresh", "replay"];
 const REQUESTS: u64 = 500;
-/// How much more a path may cost, as a part.
-const GROWTH_MAX: f64 = 0.10;
+/// How much more a path may cost, in hundredths.
+const GROWTH_MAX: u64 = 10;
 
 /// Instructions of one request, by path.
 type Counts = BTreeMap<String, u64>;
@@ -113,7 +113,7 @@ fn compare(recorded: &Counts, counted: &Counts) -> (Vec<String>, Vec<String>) {
             "{path:8} {now:>9} instructions a request, on record {before:>9} ({:+.1} %)",
             change * 100.0
         ));
-        if change > GROWTH_MAX {
+        if now * 100 > before * (100 + GROWTH_MAX) {
             grown.push(path.clone());
         }
     }

@@ -46,13 +46,14 @@ pub(super) fn run(world: &mut World, asked: &Asked) -> Result<Outcome, Failure> 
         })
         .collect();
     outcome.verdicts.extend(started);
-    let resident = |name: &str| outcome.row(name).and_then(|row| row.median(|sample| sample.resident_mb));
-    for name in [EMPTY, ONE, TEN] {
-        if let Some(resident) = resident(name) {
-            outcome.notes.push(format!("{name}: {resident:.0} MB resident after its runs"));
-        }
+    let resident: Vec<(&str, f64)> = [EMPTY, ONE, TEN]
+        .into_iter()
+        .filter_map(|name| Some((name, outcome.row(name)?.median(|sample| sample.resident_mb)?)))
+        .collect();
+    for (name, megabytes) in &resident {
+        outcome.notes.push(format!("{name}: {megabytes:.0} MB resident after its runs"));
     }
-    if let (Some(one), Some(ten)) = (resident(ONE), resident(TEN)) {
+    if let [_, (_, one), (_, ten)] = resident[..] {
         let bytes = (ten - one) * 1024.0 * 1024.0 / (9 * MILLION) as f64;
         outcome.verdicts.push(Verdict {
             what: format!("memory beyond a million records: at most {BYTES_PER_KEY_MAX:.0} bytes a key"),
