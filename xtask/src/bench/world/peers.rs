@@ -8,6 +8,9 @@ use crate::bench::install;
 use crate::failure::Failure;
 use crate::services::Server;
 
+/// The server itself, among the packages of Node.
+const RESTATE: &str = "node_modules/@restatedev/restate-server-linux-x64/bin/restate-server";
+
 impl World {
     pub(super) fn nginx(&mut self, upstream: u16) -> Result<Server, Failure> {
         let binary = install::nginx()?;
@@ -82,7 +85,8 @@ impl World {
             command
         };
         let handler = self.server("restate handler", node, Box::new(command), "ready", libc::SIGKILL)?;
-        let binary = peers.join("node_modules/.bin/restate-server");
+        // Not the script that npm links: it would leave the server behind when it is ended.
+        let binary = peers.join(RESTATE);
         let (program, folder) = (binary.clone(), self.folder().join("restate"));
         let command = move |port: u16| {
             let mut command = Command::new(&program);
