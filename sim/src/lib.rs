@@ -34,6 +34,7 @@ pub mod run;
 pub mod script;
 pub mod seen;
 pub mod shadow;
+pub mod stage;
 pub mod upstream;
 mod watch;
 pub mod weather;

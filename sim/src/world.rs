@@ -1,11 +1,9 @@
-//! What everything in one run shares: clocks, random numbers, the log, the store, the ledger and the first failure.
-//! Holds no lock across an await.
+//! What everything in one run of the gate shares: the stage, the store, the ledger, and every scope and key so far.
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 use semel_contract::hex::hex;
 use semel_contract::key::{Format, Key};
@@ -13,65 +11,18 @@ use semel_contract::scope::Scope;
 use semel_store::clock::Clock;
 use semel_store::{ClaimStore, Id};
 use sha2::{Digest, Sha256};
-use tokio::sync::Notify;
 
 use crate::check::Acknowledged;
-use crate::clock::SimClock;
-use crate::coverage::{Coverage, Met};
 use crate::faults::Fault;
 use crate::ledger::Ledger;
-use crate::log::{Log, SlotNumber};
+use crate::log::SlotNumber;
 use crate::plan::{Options, Plan, Recognised};
 use crate::planted;
 use crate::rng::Rng;
 use crate::routes::Endpoint;
 use crate::shadow::Shadow;
-
-/// What must always hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Invariant {
-    /// At most one effect for one scope and key.
-    I1,
-    /// Every replay is the first settled answer, byte for byte.
-    I2,
-    /// Another request under the same key is refused and never executed.
-    I3,
-    /// At most one dispatch while a key is claimed.
-    I4,
-    /// What a client sees is durable.
-    I5,
-    /// Fences only grow, and stale ones change nothing.
-    I7,
-    /// Settled stays settled until it expires; unknown is not run again without a policy.
-    I8,
-    /// No answer of one principal reaches another.
-    I9,
-    /// What was acknowledged survives every crash.
-    I12,
-    /// A jump of the clock never makes anything run twice.
-    I13,
-    /// Work in progress and waiters are bounded, and what they hold comes back.
-    I14,
-    /// After the faults, everything is settled or listed as unknown, and every client has a last word.
-    I15,
-}
-
-/// A promise that was broken.
-#[derive(Clone, Debug)]
-pub struct Failure {
-    /// Which one.
-    pub invariant: Invariant,
-    /// How.
-    pub why: String,
-    /// The key it is about.
-    pub slot: Option<SlotNumber>,
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}: {}", self.invariant, self.why)
-    }
-}
+pub use crate::stage::{Failure, Invariant};
+use crate::stage::{Stage, lock};
 
 /// One scope and key.
 #[derive(Clone, Debug)]
@@ -101,22 +52,13 @@ struct Slots {
 pub struct World {
     /// What the seed decided.
     pub plan: Plan,
-    /// The clocks.
-    pub clock: Arc<SimClock>,
+    stage: Stage,
     /// The store itself, without faults: what is written there is written.
     pub base: Arc<dyn ClaimStore>,
-    rng: Mutex<Rng>,
-    log: Mutex<Log>,
-    coverage: Mutex<Coverage>,
     slots: Mutex<Slots>,
     pub(crate) shadow: Mutex<Shadow>,
     pub(crate) ledger: Mutex<Ledger>,
     acknowledged: Mutex<Vec<Acknowledged>>,
-    failure: Mutex<Option<Failure>>,
-    failed: Notify,
-    quiet: AtomicBool,
-    over: AtomicBool,
-    store_away_until: Mutex<Duration>,
 }
 
 impl fmt::Debug for World {
@@ -125,8 +67,12 @@ impl fmt::Debug for World {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("nothing that holds this lock panics")
+impl Deref for World {
+    type Target = Stage;
+
+    fn deref(&self) -> &Stage {
+        &self.stage
+    }
 }
 
 impl World {
@@ -134,130 +80,24 @@ impl World {
     pub fn new(options: &Options) -> Self {
         let mut rng = Rng::new(options.seed);
         let plan = Plan::draw(options, &mut rng);
-        let clock = Arc::new(SimClock::new());
-        let base = planted::store(options.planted, &clock);
+        let stage = Stage::new(rng);
+        let base = planted::store(options.planted, &stage.clock);
         let world = Self {
             plan,
-            clock,
+            stage,
             base,
-            rng: Mutex::new(rng),
-            log: Mutex::default(),
-            coverage: Mutex::default(),
             slots: Mutex::default(),
             shadow: Mutex::default(),
             ledger: Mutex::default(),
             acknowledged: Mutex::default(),
-            failure: Mutex::new(None),
-            failed: Notify::new(),
-            quiet: AtomicBool::new(false),
-            over: AtomicBool::new(false),
-            store_away_until: Mutex::new(Duration::ZERO),
         };
         world.note(None, world.plan.describe());
         world
     }
 
-    /// Virtual time since the start, in milliseconds.
-    pub fn now(&self) -> u64 {
-        u64::try_from(self.clock.ticks().as_millis()).unwrap_or(u64::MAX)
-    }
-
-    /// Writes down what happened.
-    pub fn note(&self, slot: Option<SlotNumber>, text: impl Into<String>) {
-        lock(&self.log).note(self.now(), slot, text.into());
-    }
-
-    /// How much has happened.
-    pub fn steps(&self) -> usize {
-        lock(&self.log).len()
-    }
-
-    /// Draws from the seed.
-    pub fn rng<T>(&self, draw: impl FnOnce(&mut Rng) -> T) -> T {
-        draw(&mut lock(&self.rng))
-    }
-
     /// Whether a fault happens now. None does once it is quiet.
     pub fn strikes(&self, fault: Fault) -> bool {
-        let rate = self.plan.rates.of(fault);
-        let strikes = rate > 0 && !self.is_quiet() && self.rng(|rng| rng.chance(rate));
-        if strikes {
-            self.count(Met::Fault, fault.name());
-        }
-        strikes
-    }
-
-    /// Counts something for the table.
-    pub fn count(&self, met: Met, name: &'static str) {
-        lock(&self.coverage).count(met, name);
-    }
-
-    /// Begins or ends a time without faults.
-    pub fn set_quiet(&self, quiet: bool) {
-        self.quiet.store(quiet, Ordering::Relaxed);
-        if quiet {
-            *lock(&self.store_away_until) = Duration::ZERO;
-        }
-        self.note(None, if quiet { "the faults stop" } else { "the faults begin" });
-    }
-
-    /// The run is over: what is dropped from now on is dropped with everything.
-    pub fn end(&self) {
-        self.over.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether the run is over.
-    pub fn is_over(&self) -> bool {
-        self.over.load(Ordering::Relaxed)
-    }
-
-    /// Whether faults have stopped.
-    pub fn is_quiet(&self) -> bool {
-        self.quiet.load(Ordering::Relaxed)
-    }
-
-    /// The store cannot be reached for a while.
-    pub fn send_store_away(&self, time: Duration) {
-        *lock(&self.store_away_until) = self.clock.ticks() + time;
-        self.note(None, format!("the store is away for {time:?}"));
-    }
-
-    /// Whether the store cannot be reached now.
-    pub fn is_store_away(&self) -> bool {
-        self.clock.ticks() < *lock(&self.store_away_until)
-    }
-
-    /// A promise was broken. The first one ends the run.
-    pub fn fail(&self, invariant: Invariant, slot: Option<SlotNumber>, why: impl Into<String>) {
-        let why = why.into();
-        self.note(slot, format!("BROKEN {invariant:?}: {why}"));
-        lock(&self.failure).get_or_insert(Failure { invariant, why, slot });
-        self.failed.notify_one();
-    }
-
-    /// Waits for the first broken promise.
-    pub async fn failed(&self) {
-        loop {
-            if lock(&self.failure).is_some() {
-                return;
-            }
-            self.failed.notified().await;
-        }
-    }
-
-    /// The first broken promise.
-    pub fn failure(&self) -> Option<Failure> {
-        lock(&self.failure).clone()
-    }
-
-    /// What was met so far.
-    pub fn coverage(&self) -> Coverage {
-        lock(&self.coverage).clone()
-    }
-
-    /// The log, taken out at the end.
-    pub fn take_log(&self) -> Log {
-        std::mem::take(&mut lock(&self.log))
+        self.happens(self.plan.rates.of(fault), fault.name())
     }
 
     /// The number of a scope and key, which is made if it is new.

@@ -43,6 +43,9 @@ Options:
   --rounds N   how often each contestant runs
   --seconds S  how long one run is measured
 
+Environment:
+  SEMEL_BENCH_SEMEL  path of a semel to measure instead of building one
+
 Benches:
 ";
 

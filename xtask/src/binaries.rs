@@ -55,11 +55,23 @@ pub(crate) fn build(args: &[&str]) -> Result<Vec<TestBinary>, String> {
 }
 
 impl TestBinary {
+    /// Whether it is this program of this package.
+    pub(crate) fn is(&self, package: &str, name: &str) -> bool {
+        let folder = package.strip_prefix("semel-").unwrap_or(package);
+        self.name == name && self.package.file_name().is_some_and(|found| found == folder)
+    }
+
+    /// The program with these arguments, to be run where its tests expect it.
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.path);
+        command.args(args).current_dir(&self.package).stdin(Stdio::null()).env("RUST_BACKTRACE", "0");
+        command
+    }
+
     /// Runs the program with these arguments and one variable set.
     pub(crate) fn run(&self, args: &[&str], variable: Option<(&str, &str)>) -> Result<Verdict, String> {
-        let mut command = Command::new(&self.path);
-        command.args(args).current_dir(&self.package).stdin(Stdio::null()).stderr(Stdio::null());
-        command.env("RUST_BACKTRACE", "0").envs(variable);
+        let mut command = self.command(args);
+        command.stderr(Stdio::null()).envs(variable);
         let output =
             command.output().map_err(|error| format!("cannot start {}: {error}", self.path.display()))?;
         match output.status.code() {

@@ -6,13 +6,21 @@ use std::time::{Duration, Instant};
 use crate::failure::Failure;
 use crate::flags::{self, Asked};
 use crate::services::seconds;
+<<<<<<< HEAD
 use crate::{chaos, instructions, mutate, planted, process, test, tidy};
+=======
+use crate::{chaos, fuzz, mutate, planted, process, test, tidy};
+>>>>>>> main
 
 const USAGE: &str = "\
 Usage: cargo xtask ci
 
 Runs every check in order and stops at the first that fails, with the command to repeat it:
+<<<<<<< HEAD
 format, clippy, tidy, test, mutate-decide, planted, chaos (a short one), instructions, doc.";
+=======
+format, clippy, tidy, test, mutate-decide, planted, fuzz and chaos (short ones), doc.";
+>>>>>>> main
 
 /// One check.
 struct Step {
@@ -40,6 +48,7 @@ const STEPS: &[Step] = &[
     Step { name: "test", repeat: "cargo xtask test", run: || test::run(&[]) },
     Step { name: "mutate-decide", repeat: "cargo xtask mutate-decide", run: || mutate::run(&[]) },
     Step { name: "planted", repeat: "cargo xtask planted", run: || planted::run(&[]) },
+    Step { name: "fuzz", repeat: "cargo xtask fuzz", run: || fuzz::run(&[]) },
     Step {
         name: "chaos",
         repeat: "cargo xtask chaos --seconds 20",

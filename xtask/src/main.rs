@@ -8,6 +8,7 @@ mod ci;
 mod dist;
 mod failure;
 mod flags;
+mod fuzz;
 mod instructions;
 mod integrations;
 mod mutate;
@@ -51,6 +52,9 @@ const COMMANDS: &[Entry] = &[
         name: "instructions",
         about: "count the instructions of a request and compare with what is on record",
         run: instructions::run,
+        name: "fuzz",
+        about: "feed changed inputs to everything that reads bytes of others",
+        run: fuzz::run,
     },
     Entry {
         name: "reference",

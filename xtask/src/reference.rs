@@ -7,10 +7,14 @@ use crate::{flags, process};
 const USAGE: &str = "\
 Usage: cargo xtask reference
 
-Writes docs/reference/configuration.md from crates/semel/src/config/file.rs.";
+Writes docs/reference/configuration.md from the types that read the file.";
 
 /// Where the settings are read.
-pub(crate) const SOURCE: &str = "crates/semel/src/config/file.rs";
+pub(crate) const SOURCES: [&str; 3] = [
+    "crates/semel/src/config/file.rs",
+    "crates/semel/src/serve/outbox/file.rs",
+    "crates/semel/src/serve/relay/file.rs",
+];
 /// Where they are described.
 pub(crate) const PAGE: &str = "docs/reference/configuration.md";
 
@@ -40,7 +44,8 @@ pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
     let read = |file: &str| {
         std::fs::read_to_string(root.join(file)).map_err(|error| format!("failed to read {file}: {error}"))
     };
-    let page = page(&read(SOURCE)?)?;
+    let page =
+        page(&SOURCES.map(|source| read(source)).into_iter().collect::<Result<Vec<_>, _>>()?.concat())?;
     let path = root.join(PAGE);
     path.parent().map_or(Ok(()), std::fs::create_dir_all).map_err(|error| error.to_string())?;
     std::fs::write(&path, page).map_err(|error| format!("failed to write {PAGE}: {error}"))?;
@@ -48,7 +53,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The page that belongs to this source.
+/// The page that belongs to these sources, one after the other.
 pub(crate) fn page(source: &str) -> Result<String, String> {
     let mut text = HEAD.to_owned();
     for Section { title, settings } in sections(source)? {
@@ -76,7 +81,7 @@ fn sections(source: &str) -> Result<Vec<Section>, String> {
             (docs, inside) = (Vec::new(), true);
         } else if let (true, Some(name)) = (inside, field(word)) {
             if docs.is_empty() {
-                return Err(format!("{SOURCE}:{number}: the setting `{name}` is not described"));
+                return Err(format!("line {number} of the sources: the setting `{name}` is not described"));
             }
             let section = sections.last_mut().expect("a field lies inside of a table");
             section.settings.push((renamed.take().unwrap_or(name).to_owned(), docs.join(" ")));
@@ -100,7 +105,8 @@ fn is_table(word: &str, line: &str) -> bool {
 
 /// The name of a field: `name: Type,`.
 fn field(word: &str) -> Option<&str> {
-    let (name, _) = word.trim_start_matches("pub(crate) ").split_once(": ")?;
+    let (name, _) =
+        word.trim_start_matches("pub(crate) ").trim_start_matches("pub(super) ").split_once(": ")?;
     let is_name =
         !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
     (is_name && word.ends_with(',')).then_some(name)

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
@@ -86,13 +86,18 @@ pub struct Rule {
 #[derive(Debug, Default)]
 pub struct Wallet {
     rules: Vec<Rule>,
-    given: Mutex<HashMap<(String, String), Credential>>,
+    given: Arc<Mutex<HashMap<(String, String), Credential>>>,
 }
 
 impl Wallet {
     /// A wallet with these places.
     pub fn new(rules: Vec<Rule>) -> Self {
-        Self { rules, given: Mutex::default() }
+        Self { rules, given: Arc::default() }
+    }
+
+    /// A wallet with other places; what callers give, or gave, to either is in both.
+    pub fn with_rules_of(&self, other: &Self) -> Self {
+        Self { rules: other.rules.clone(), given: Arc::clone(&self.given) }
     }
 
     /// A caller gives a credential; without header lines, takes it back.
@@ -186,6 +191,12 @@ mod tests {
         let given = Credential { headers: vec![("X-Key".to_owned(), "given".to_owned())] };
         wallet.give("alice", "https://a.example", given);
         assert_eq!(value("alice", "https://a.example").await.as_deref(), Some("given"));
+        let renewed = wallet.with_rules_of(&Wallet::default());
+        assert!(
+            renewed.credential("alice", "https://a.example").await.unwrap().is_some(),
+            "what was given stays"
+        );
+        assert_eq!(renewed.credential("bob", "https://a.example").await, Ok(None), "its places are others");
         wallet.give("alice", "https://a.example", Credential::default());
         std::fs::remove_file(&path).unwrap();
         assert!(wallet.credential("alice", "https://a.example").await.is_err(), "never sent without");

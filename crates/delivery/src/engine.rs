@@ -24,6 +24,8 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 const MAINTAIN_EVERY: Duration = Duration::from_secs(60);
 /// How soon a lane is looked at again after the store failed.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
+/// How long the engine sleeps at most.
+const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 
 /// The engine at work.
 #[derive(Debug)]
@@ -101,7 +103,8 @@ impl Engine {
             if !is_stopped {
                 self.send_due(now);
             }
-            let sleep = self.sleep(now);
+            // What is due waits for the next start; until then only the end of a walk counts.
+            let sleep = if is_stopped { LONGEST_SLEEP } else { self.sleep(now) };
             let inner = Arc::clone(&self.outbox.inner);
             tokio::select! {
                 biased;
@@ -189,9 +192,9 @@ impl Engine {
             Some((at, _)) if !is_full => {
                 let wait = u64::try_from(at.millis_since(now)).unwrap_or(0).max(1);
                 // The wall clock may be set meanwhile: look at it now and then.
-                Duration::from_millis(wait).min(Duration::from_secs(3600))
+                Duration::from_millis(wait).min(LONGEST_SLEEP)
             }
-            Some(_) | None => Duration::from_secs(3600),
+            Some(_) | None => LONGEST_SLEEP,
         }
     }
 }
@@ -211,6 +214,7 @@ async fn maintain(outbox: Outbox, mut stopped: watch::Receiver<bool>) {
         }
         let pause = if is_anybody_refused { LOOK_AGAIN } else { MAINTAIN_EVERY };
         tokio::select! {
+            biased;
             _ = stopped.changed() => {}
             () = outbox.inner.refusals.notified() => {}
             () = tokio::time::sleep(pause) => {}

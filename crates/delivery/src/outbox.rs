@@ -2,7 +2,7 @@
 
 mod meters;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -39,7 +39,7 @@ pub(crate) struct Inner {
     pub(crate) wakes: Wakes,
     pub(crate) retentions: Mutex<HashMap<String, u64>>,
     /// Credentials that were refused: whose and at which origin, and a digest of each.
-    pub(crate) refused: Mutex<HashMap<(String, String), [u8; 32]>>,
+    pub(crate) refused: Mutex<BTreeMap<(String, String), [u8; 32]>>,
     /// Told when there is a new one.
     pub(crate) refusals: Notify,
     pub(crate) meters: Meters,
@@ -58,7 +58,7 @@ impl Inner {
 /// Lanes that the engine should look at.
 #[derive(Default)]
 pub(crate) struct Wakes {
-    lanes: Mutex<HashSet<String>>,
+    lanes: Mutex<BTreeSet<String>>,
     pub(crate) notify: Notify,
 }
 
@@ -68,7 +68,7 @@ impl Wakes {
         self.notify.notify_one();
     }
 
-    pub(crate) fn take(&self) -> HashSet<String> {
+    pub(crate) fn take(&self) -> BTreeSet<String> {
         std::mem::take(&mut *self.lanes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -10,6 +10,8 @@
 
 pub mod debounce;
 pub mod engine;
+mod finder;
+pub mod hints;
 pub mod intake;
 pub mod ladder;
 pub mod meters;

@@ -30,7 +30,7 @@ pub enum NewBody {
 /// How a message is requeued.
 #[derive(Clone, Debug, Default)]
 pub struct Requeue {
-    /// The new id; without one, a fresh ULID.
+    /// The new id; without one, a fresh ULID, or a random UUID in the place of a UUID.
     pub new_client_id: Option<String>,
     /// What it sends.
     pub body: NewBody,
@@ -160,7 +160,9 @@ impl Outbox {
             request.body = body;
         }
         let profile = settings.profile_of(&row.profile);
-        let minted = || Generator::Ulid.mint(entropy.bits(), now).as_str().to_owned();
+        // A server that asked for random UUIDs asks for one again.
+        let generator = if is_uuid(&row.client_message_id) { Generator::Uuid4 } else { Generator::Ulid };
+        let minted = || generator.mint(entropy.bits(), now).as_str().to_owned();
         Draft {
             client_message_id: how.new_client_id.unwrap_or_else(minted),
             is_callers: true,
@@ -206,6 +208,14 @@ impl Outbox {
             Sent::NotSent(why) | Sent::Broken(why) | Sent::TimedOut(why) => impossible(&why),
         }
     }
+}
+
+fn is_uuid(id: &str) -> bool {
+    let is_fit = |(at, byte): (usize, u8)| match at {
+        8 | 13 | 18 | 23 => byte == b'-',
+        _ => byte.is_ascii_hexdigit(),
+    };
+    id.len() == 36 && id.bytes().enumerate().all(is_fit)
 }
 
 /// What the server's answer to a seal means.

@@ -64,12 +64,42 @@ impl SqliteStore {
         Ok(Self { run: Box::new(run), watch, lock: Some(lock) })
     }
 
+    /// The version of a file, 0 where there is none, and that of this release. Changes nothing, and does not ask who owns
+    /// the file.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn version(path: &Path) -> Result<(i64, i64), OpenError> {
+        schema::versions(path)
+    }
+
     /// A store in memory. Nothing of it outlives it.
     ///
     /// # Errors
     /// The SQLite library refuses.
     pub fn memory() -> Result<Self, OpenError> {
+        Self::inline(rusqlite::Connection::open_in_memory()?)
+    }
+
+    /// What a start finds after a crash that left this behind; see [`SqliteStore::image`].
+    ///
+    /// # Errors
+    /// It is no image of a store in memory.
+    #[cfg(feature = "conformance")]
+    pub fn of_image(image: &[u8]) -> Result<Self, OpenError> {
         let mut connection = rusqlite::Connection::open_in_memory()?;
+        connection.deserialize_read_exact("main", image, image.len(), false)?;
+        Self::inline(connection)
+    }
+
+    /// What a crash now would leave behind of a store in memory: all that is committed, and nothing else. A store on a
+    /// file has its file for that, and none here.
+    #[cfg(feature = "conformance")]
+    pub fn image(&self) -> Option<Vec<u8>> {
+        self.run.image()
+    }
+
+    fn inline(mut connection: rusqlite::Connection) -> Result<Self, OpenError> {
         schema::migrate(&mut connection)?;
         let turn = Turn::start(&connection)?;
         let (told, watch) = tokio::sync::watch::channel(turn.last_event);

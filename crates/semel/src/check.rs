@@ -1,5 +1,7 @@
 //! `semel check`: reads the settings, prints what is in force and the retention arithmetic, refuses the unsafe.
 
+mod parts;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -9,12 +11,15 @@ use serde_json::{Value, json};
 use crate::config::{Config, Variables, describe, redacted};
 use crate::exit::{Exit, Stop};
 use crate::output_failed;
+use parts::Parts;
 
 /// Check a configuration and show the retention arithmetic.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Every setting of the file's top, [gate] and [defaults] can be overridden by a variable, such as \
-SEMEL_STORE, SEMEL_GATE_LISTEN or SEMEL_DEFAULTS_RETRY_WINDOW.\nExits 1 when a setting is unsafe, 3 when the file cannot be read."
+    after_help = "The whole file is read: routes and [gate], and where they are there [outbox] and [relay] with its targets. \
+What `semel serve gate`, `serve outbox` or `serve relay` would refuse is refused here. A file that the settings name and that \
+is not on this machine, such as a certificate, is a warning.\n\nEvery setting of the file's top, [gate] and [defaults] can be overridden by a variable, such as \
+SEMEL_STORE, SEMEL_GATE_LISTEN or SEMEL_DEFAULTS_RETRY_WINDOW.\nExits 1 when a setting is unsafe or a part would not start, 3 when the file cannot be read."
 )]
 pub(crate) struct Args {
     /// The configuration; without one, what SEMEL_CONFIG names, or ./semel.toml if it is there.
@@ -31,10 +36,11 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
     let beside = Path::new("semel.toml");
     let named = args.config.as_deref().or_else(|| variables.config().map(Path::new));
     let path = named.or_else(|| beside.exists().then_some(beside));
-    let config = Config::load(path, &variables)?;
+    let mut config = Config::load(path, &variables)?;
+    let parts = Parts::of(&mut config, path);
     let mut warnings = config.warnings();
-    warnings.extend(config.obstacles().iter().map(|why| format!("`semel serve gate` will not start: {why}")));
-    let report = Report { warnings, config };
+    warnings.extend(parts.warnings.iter().cloned());
+    let report = Report { warnings, config, parts };
     let text = if args.json { format!("{}\n", report.json()) } else { report.text() };
     std::io::stdout().write_all(text.as_bytes()).map_err(|error| output_failed(&error))?;
     Ok(if report.is_safe() { Exit::Success } else { Exit::Found })
@@ -43,6 +49,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
 struct Report {
     config: Config,
     warnings: Vec<String>,
+    parts: Parts,
 }
 
 impl Report {
@@ -53,7 +60,7 @@ impl Report {
     }
 
     fn is_safe(&self) -> bool {
-        self.profiles().all(|(_, profile)| profile.unsafeties().is_empty())
+        self.parts.refused.is_empty() && self.profiles().all(|(_, profile)| profile.unsafeties().is_empty())
     }
 
     fn text(&self) -> String {
@@ -105,8 +112,18 @@ impl Report {
                 text.push_str(&format!("  UNSAFE change {found}\n"));
             }
         }
+        for (name, about) in [("outbox", &self.parts.outbox), ("relay", &self.parts.relay)] {
+            let Some(about) = about else { continue };
+            text.push_str(&format!("\n[{name}]\n"));
+            for (setting, value) in about {
+                text.push_str(&shown(setting, value));
+            }
+        }
         for warning in &self.warnings {
             text.push_str(&format!("\nwarning: {warning}\n"));
+        }
+        for (part, why) in &self.parts.refused {
+            text.push_str(&format!("\nUNSAFE `semel serve {part}` will not start: {why}\n"));
         }
         text.push_str(if self.is_safe() {
             "\nok: every setting is safe\n"
@@ -138,6 +155,8 @@ impl Report {
                 (name, json!({"settings": settings, "arithmetic": arithmetic, "unsafe": refused}))
             })
             .collect();
+        let refused: Vec<Value> =
+            self.parts.refused.iter().map(|(part, why)| json!({"part": part, "message": why})).collect();
         let mut gate: serde_json::Map<String, Value> =
             config.gate.describe().into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect();
         let upstream = config.gate.upstream.as_ref().map(|upstream| upstream.target.to_string());
@@ -151,6 +170,28 @@ impl Report {
             "overridden": config.applied.overriding,
             "profiles": profiles,
             "warnings": self.warnings,
+            "outbox": self.parts.outbox,
+            "relay": self.parts.relay,
+            "refused": refused,
         })
+    }
+}
+
+/// A setting with its value; tables with their rows below.
+fn shown(name: &str, value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => format!("  {name:<18}{text}\n"),
+        Value::Object(rows) => rows
+            .iter()
+            .map(|(row, fields)| {
+                let fields = fields.as_object().into_iter().flatten();
+                let fields: Vec<String> = fields
+                    .map(|(name, value)| format!("{name} {}", value.as_str().unwrap_or_default()))
+                    .collect();
+                format!("  {name:<18}{row}: {}\n", fields.join(", "))
+            })
+            .collect(),
+        other => format!("  {name:<18}{other}\n"),
     }
 }

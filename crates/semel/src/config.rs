@@ -3,6 +3,8 @@
 
 mod describe;
 mod file;
+#[cfg(test)]
+mod fuzz;
 mod gate;
 mod overrides;
 mod route;
@@ -21,7 +23,7 @@ pub(crate) use file::Mode;
 pub(crate) use gate::{AtRest, Gate, target};
 pub(crate) use overrides::Variables;
 pub(crate) use route::{Endpoint, Route, Timing};
-pub(crate) use values::{LogTo, Setting, Store, redacted};
+pub(crate) use values::{LogTo, RedisUrl, Setting, Store, redacted};
 
 use crate::exit::{Exit, Stop};
 use file::File;
@@ -46,6 +48,15 @@ pub(crate) struct Config {
     pub(crate) routes: Vec<Route>,
     /// The variables that took part.
     pub(crate) applied: Applied,
+    /// Whether the file speaks of an outbox, and of a relay.
+    pub(crate) speaks_of: Parts,
+}
+
+/// The parts beside the gate of which a file speaks.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Parts {
+    pub(crate) outbox: bool,
+    pub(crate) relay: bool,
 }
 
 impl Config {
@@ -64,6 +75,7 @@ impl Config {
     }
 
     fn of(file: File, path: Option<&Path>, applied: Applied) -> Result<Self, String> {
+        let speaks_of = Parts { outbox: file.outbox.is_some(), relay: file.relay.is_some() };
         file.defaults.refuse_in_defaults()?;
         let defaults = route::profile(&file.defaults)?;
         let timing = Timing::of(&file.defaults).map_err(|error| format!("defaults: {error}"))?;
@@ -88,6 +100,7 @@ impl Config {
             timing,
             routes,
             applied,
+            speaks_of,
         })
     }
 
@@ -159,7 +172,8 @@ impl Config {
         for name in &self.applied.unknown {
             warnings.push(format!("the variable {name} overrides nothing: there is no such setting"));
         }
-        if self.path.is_some() && self.routes.is_empty() {
+        let is_of_others = self.gate.upstream.is_none() && (self.speaks_of.outbox || self.speaks_of.relay);
+        if self.path.is_some() && self.routes.is_empty() && !is_of_others {
             warnings.push("there are no routes: nothing is protected".to_owned());
         }
         warnings

@@ -20,6 +20,21 @@ pub(crate) enum Exit {
     Unreachable = 6,
 }
 
+impl Exit {
+    /// The code's word, as `--json` shows it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Exit::Success => "success",
+            Exit::Found => "found",
+            Exit::Usage => "usage",
+            Exit::Config => "config",
+            Exit::Io => "io",
+            Exit::Refused => "refused",
+            Exit::Unreachable => "unreachable",
+        }
+    }
+}
+
 /// The table as `--help` shows it.
 pub(crate) const HELP: &str = "\
 Exit codes:
@@ -29,7 +44,8 @@ Exit codes:
   3  the configuration cannot be read or names something unknown
   4  a file or stream could not be read or written
   5  refused: there is no such record, it is not unknown, it is too early, or a token is missing
-  6  the store or the admin address cannot be reached";
+  6  the store or the admin address cannot be reached
+Errors go to standard error; with --json as one object {\"error\", \"message\", \"exit\"}.";
 
 /// Why a command stopped, and the code that says so.
 #[derive(Debug)]

@@ -12,6 +12,7 @@ mod gate;
 mod logging;
 mod migrate;
 mod outbox;
+mod problems;
 mod relay;
 mod serve;
 mod store;
@@ -62,7 +63,17 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let outcome = match Cli::parse().command {
+    let wants_json = std::env::args_os().take_while(|word| word != "--").any(|word| word == "--json");
+    let command = match Cli::try_parse() {
+        Ok(cli) => cli.command,
+        Err(error) if wants_json && error.use_stderr() => {
+            let text = error.render().to_string();
+            let message = text.trim().trim_start_matches("error: ");
+            return stopped(&Stop::new(Exit::Usage, message), true);
+        }
+        Err(error) => error.exit(),
+    };
+    let outcome = match command {
         Command::Explain(args) => explain::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Gate(args) => gate::run(&args),
@@ -77,12 +88,23 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(exit) => ExitCode::from(exit as u8),
-        Err(Stop { exit, message }) => {
-            // Nothing more can be done when standard error is gone as well.
-            let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("semel: {message}\n"));
-            ExitCode::from(exit as u8)
-        }
+        Err(stop) => stopped(&stop, wants_json),
     }
+}
+
+/// Says on standard error why a command stopped: in words, or where JSON was asked for as one JSON object.
+fn stopped(stop: &Stop, wants_json: bool) -> ExitCode {
+    let Stop { exit, message } = stop;
+    let text = match wants_json {
+        true => {
+            let code = *exit as u8;
+            serde_json::json!({"error": exit.name(), "message": message, "exit": code}).to_string()
+        }
+        false => format!("semel: {message}"),
+    };
+    // Nothing more can be done when standard error is gone as well.
+    let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("{text}\n"));
+    ExitCode::from(*exit as u8)
 }
 
 /// A write to standard output that failed. A closed pipe is how `head` says that it has seen enough.

@@ -5,6 +5,8 @@ pub(crate) mod answer;
 pub(crate) mod api;
 mod call;
 mod envelope;
+#[cfg(test)]
+mod fuzz;
 mod openapi;
 mod send;
 mod show;
@@ -101,7 +103,7 @@ struct RequeueArgs {
     /// The new message's id.
     #[arg(long, value_name = "ID", conflicts_with = "auto")]
     new_client_id: Option<String>,
-    /// Mint a ULID for the new message; so also without either.
+    /// Mint an id for the new message, a ULID, or a random UUID where the old one was a UUID; so also without either.
     #[arg(long)]
     auto: bool,
     /// A file with the new message's body.

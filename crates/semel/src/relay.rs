@@ -12,6 +12,20 @@ use crate::exit::{Exit, Stop};
 
 /// Look into a relay and operate it.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Where the changes are: with a store in a file, the process that owns the file is asked, and its admin address is found in \
+FILE.lock; where no process owns it, the file is opened. With PostgreSQL the database is asked. --admin asks the process at \
+that address instead. The configuration names the store and the targets; `resolve` needs the target's.
+
+A lane is in doubt, what now?   semel relay list --state in-doubt
+                                semel relay show ID
+                                semel relay resolve ID --applied | --not-applied
+Dead letters?                   semel relay list --state dead
+                                semel relay requeue ID
+Parked after a 401?             semel relay release --target NAME --principal NAME
+Who changed what?               semel relay audit > trail.jsonl
+
+Exits 5 where there is no such lane or target, or where it is refused.")]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,

@@ -41,7 +41,12 @@ pub(crate) async fn open(config: &Config) -> Result<Opened, Stop> {
         Store::Sqlite(path) => {
             Backend::Sqlite(Arc::new(sqlite(path).map_err(|error| not_opened(path, &error))?))
         }
-        Store::Postgres(url) => Backend::Postgres(Arc::new(postgres(url, config).await?)),
+        Store::Postgres(url) => {
+            let settings = &config.gate.postgres;
+            let migrations = if settings.migrate { Migrations::Apply } else { Migrations::Refuse };
+            let options = Options { connections: settings.connections, migrations, ..Options::default() };
+            Backend::Postgres(Arc::new(postgres(url, config, options).await?))
+        }
     };
     opened(backend, config)
 }
@@ -65,11 +70,7 @@ pub(crate) async fn open_to_look(config: &Config) -> Result<Opened, OpenStop> {
         },
         Store::Postgres(url) => {
             let options = Options { connections: 2, migrations: Migrations::Refuse, ..Options::default() };
-            let store = PostgresStore::connect(url, options).await.map_err(|error| {
-                let what = format!("failed to open the store {}: {error}", config.store);
-                OpenStop::Stop(Stop::new(Exit::Unreachable, what))
-            })?;
-            Backend::Postgres(Arc::new(store))
+            Backend::Postgres(Arc::new(postgres(url, config, options).await.map_err(OpenStop::Stop)?))
         }
     };
     opened(backend, config).map_err(OpenStop::Stop)
@@ -140,21 +141,29 @@ fn not_opened(path: &str, error: &OpenError) -> Stop {
     Stop::new(Exit::Io, format!("failed to open the store sqlite:{path}: {error}{what_to_do}"))
 }
 
-async fn postgres(url: &str, config: &Config) -> Result<PostgresStore, Stop> {
+async fn postgres(url: &str, config: &Config, options: Options) -> Result<PostgresStore, Stop> {
     let settings = &config.gate.postgres;
-    let migrations = if settings.migrate { Migrations::Apply } else { Migrations::Refuse };
-    let options = Options { connections: settings.connections, migrations, ..Options::default() };
     let failed = |error: String| {
         Stop::new(Exit::Unreachable, format!("failed to open the store {}: {error}", config.store))
     };
-    let url = tls::plain(url);
-    let connected = if tls::is_required(&url) {
-        let secure = tls::Secure::new(config.gate.postgres.ca.as_deref()).map_err(failed)?;
-        PostgresStore::connect_tls(&url, options, secure).await
-    } else {
-        PostgresStore::connect(&url, options).await
+    let (url, tls) = secured(url, settings.ca.as_deref()).map_err(failed)?;
+    let connected = match tls {
+        Some(tls) => PostgresStore::connect_tls(&url, options, tls).await,
+        None => PostgresStore::connect(&url, options).await,
     };
     connected.map_err(|error| failed(error.to_string()))
+}
+
+/// A URL of PostgreSQL as the driver reads it, and what makes its connections secure where it demands that.
+pub(crate) fn secured(url: &str, ca: Option<&Path>) -> Result<(String, Option<tls::Secure>), String> {
+    let url = tls::plain(url);
+    let tls = tls::is_required(&url).then(|| tls::Secure::new(ca)).transpose()?;
+    Ok((url, tls))
+}
+
+/// Whether answers can be kept as the settings say.
+pub(crate) fn check_protection(config: &Config) -> Result<(), Stop> {
+    config.gate.at_rest.as_ref().map_or(Ok(()), |at_rest| protection(at_rest).map(drop))
 }
 
 fn protection(at_rest: &config::AtRest) -> Result<Protection, Stop> {

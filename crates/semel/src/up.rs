@@ -3,6 +3,7 @@
 
 mod counts;
 mod page;
+mod relay;
 pub(crate) mod stack;
 
 use std::io::Write;
@@ -23,6 +24,7 @@ use crate::exit::{Exit, Stop};
 use crate::serve::admin::{self, Admin, admin_router};
 use crate::serve::gate::note_admin_address;
 use crate::serve::outbox::Running as Outbox;
+use crate::serve::relay::Running as Relay;
 use crate::serve::sockets;
 use crate::{logging, output_failed};
 use page::{Command, Facts, Page};
@@ -34,6 +36,10 @@ const DRAIN: Duration = Duration::from_secs(30);
 const DETAILS: &str = "\
 Without --upstream a demo shop is started behind the gate, and the page is at / of the gate's address. With --upstream the \
 gate stands before that service, whose paths are all its own, and the page has an address of its own (--page).
+
+An outbox and a relay stand beside it. The relay merges changes and writes them through the gate, once: its target \
+`orders` sums what waits for one item and orders it of the demo shop. With --upstream, targets are those of the file that \
+--relay-config names.
 
 Orders and records lie in the folder of --data and are there again at the next start. SIGTERM or Ctrl-C ends it in good \
 order; a second one ends it at once.";
@@ -54,6 +60,12 @@ pub(crate) struct Args {
     /// Where the page is, with --upstream. On this machine only.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7402")]
     page: SocketAddr,
+    /// Where the relay listens; port 0 is any free one. [default: 127.0.0.1:7420, or a free one where that is taken]
+    #[arg(long, value_name = "ADDRESS")]
+    relay: Option<SocketAddr>,
+    /// A configuration whose [relay] is taken, with its targets, instead of the demo's.
+    #[arg(long, value_name = "FILE")]
+    relay_config: Option<PathBuf>,
     /// The folder for the database; it is created.
     #[arg(long, value_name = "DIR", default_value = "semel-data")]
     data: PathBuf,
@@ -93,9 +105,10 @@ async fn up(args: &Args) -> Result<Exit, Stop> {
         store: Arc::clone(&prepared.store.records),
         metrics: metrics.clone(),
     };
+    let relay = relay::beside(args, addresses.gate).await?;
     let (upstream, beside, welcome) = match &args.upstream {
-        None => demo(args, addresses, page).await?,
-        Some(url) => service(args, url, addresses, page).await?,
+        None => demo(args, addresses, relay.as_ref(), page).await?,
+        Some(url) => service(args, url, addresses, relay.as_ref(), page).await?,
     };
     let gate = prepared.before(&upstream, listener)?;
     let is_stopping = Arc::new(AtomicBool::new(false));
@@ -105,12 +118,19 @@ async fn up(args: &Args) -> Result<Exit, Stop> {
     signals.next().await;
     is_stopping.store(true, Ordering::Relaxed);
     say("ending; what is under way is finished first\n")?;
-    if let Some(outbox) = outbox {
-        outbox.stop().await;
-    }
+    let ending = async {
+        // Both send through the gate, which ends last.
+        if let Some(outbox) = outbox {
+            outbox.stop().await;
+        }
+        if let Some(relay) = relay {
+            relay.stop().await;
+        }
+        gate.stop(DRAIN).await
+    };
     tokio::select! {
         biased;
-        left = gate.stop(DRAIN) => match left {
+        left = ending => match left {
             0 => {}
             left => say(&format!("{left} requests were not finished: their outcome is marked unknown\n"))?,
         },
@@ -141,6 +161,7 @@ type Started = (String, Served, String);
 async fn demo(
     args: &Args,
     addresses: Addresses,
+    relay: Option<&Relay>,
     page: impl Fn(Facts, Option<Shop>) -> Page,
 ) -> Result<Started, Stop> {
     let shop = Shop::open(Some(&args.data.join("shop.db")), args.delay)
@@ -148,7 +169,7 @@ async fn demo(
     let listener = stack::bind(SocketAddr::from(([127, 0, 0, 1], 0)), "the demo shop").await?;
     let url = format!("http://{}", local(&listener)?);
     let commands = demo_commands(addresses.gate, &client::uuid()?);
-    let facts = facts(args, addresses, &url, commands);
+    let facts = facts(args, addresses, relay, &url, commands);
     let welcome = welcome(&facts, &format!("http://{}/", addresses.gate));
     let routes = shop.router().merge(page(facts, Some(shop)).router());
     Ok((url, stack::serve(listener, routes), welcome))
@@ -159,17 +180,24 @@ async fn service(
     args: &Args,
     url: &str,
     addresses: Addresses,
+    relay: Option<&Relay>,
     page: impl Fn(Facts, Option<Shop>) -> Page,
 ) -> Result<Started, Stop> {
     let listener = stack::bind(args.page, "--page").await?;
     let page_url = format!("http://{}/", local(&listener)?);
     let commands = upstream_commands(addresses, &client::uuid()?);
-    let facts = facts(args, addresses, url, commands);
+    let facts = facts(args, addresses, relay, url, commands);
     let welcome = welcome(&facts, &page_url);
     Ok((url.to_owned(), stack::serve(listener, page(facts, None).router()), welcome))
 }
 
-fn facts(args: &Args, addresses: Addresses, upstream: &str, mut commands: Vec<Command>) -> Facts {
+fn facts(
+    args: &Args,
+    addresses: Addresses,
+    relay: Option<&Relay>,
+    upstream: &str,
+    mut commands: Vec<Command>,
+) -> Facts {
     let data = std::path::absolute(&args.data).unwrap_or_else(|_| args.data.clone());
     let (path, body) =
         if args.upstream.is_none() { ("/orders", r#"{"item":"tea","amount":1}"#) } else { ("/", "{}") };
@@ -180,7 +208,9 @@ fn facts(args: &Args, addresses: Addresses, upstream: &str, mut commands: Vec<Co
             data.join("outbox.db").display()
         ),
     });
+    commands.extend(relay.and_then(relay::command));
     Facts {
+        relay: relay.map(|relay| format!("http://{}", relay.listen)),
         gate: format!("http://{}", addresses.gate),
         upstream: upstream.to_owned(),
         admin: format!("http://{}/", addresses.admin),
@@ -246,6 +276,9 @@ fn welcome(facts: &Facts, page: &str) -> String {
          \x20 records    {}\n",
         facts.gate, facts.upstream, facts.admin, facts.data, facts.records
     );
+    if let Some(relay) = &facts.relay {
+        text.push_str(&format!("  relay      {relay}\n"));
+    }
     for Command { words, line } in &facts.commands {
         text.push_str(&format!("\n{words}\n  {line}\n"));
     }

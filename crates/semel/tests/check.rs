@@ -133,13 +133,16 @@ fn variables_override_the_file() {
     let (code, found) = report(
         SHOP,
         &[
-            ("SEMEL_STORE", "sqlite:other.db"),
+            ("SEMEL_STORE", "postgres://other/shop"),
             ("SEMEL_DEFAULTS_RETRY_WINDOW", "7d"),
             ("SEMEL_GATE_MODE", "observe"),
         ],
     );
     assert_eq!(code, Some(0));
-    assert_eq!((&found["store"], &found["gate"]["mode"]), (&json!("sqlite:other.db"), &json!("observe")));
+    assert_eq!(
+        (&found["store"], &found["gate"]["mode"]),
+        (&json!("postgres://other/shop"), &json!("observe"))
+    );
     assert_eq!(found["profiles"]["route.refund"]["settings"]["retry_window"], "7d");
     assert_eq!(found["profiles"]["route.refund"]["settings"]["record_lifetime"], "8d10m");
     let (code, bad) = report(SHOP, &[("SEMEL_GATE_LISTEN", "nowhere")]);
@@ -212,6 +215,8 @@ fn every_knob_of_a_route_is_read() {
         ] {
             let variables: Vec<(&str, &str)> =
                 variables.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+            // What is atomic behind a gateway needs the service's own database.
+            let config = format!("store = \"postgres://db/shop\"\n{config}");
             let (code, report) = report(&config, &variables);
             assert_eq!(code, Some(0), "{config} {variables:?} {report}");
             assert_eq!(report["profiles"]["route.a"]["settings"][name], shown, "{config} {variables:?}");
@@ -375,7 +380,8 @@ fn settings_of_the_gate_that_cannot_be_are_refused_by_name() {
     let (code, error) = report(probe, &[]);
     assert!(code == Some(3) && error.as_str().unwrap().contains("{other}"), "{error}");
     let (code, report) = report("[route.a]\nmatch = \"POST /a\"\nguarantee = \"atomic\"\n", &[]);
-    assert!(code == Some(0) && report["warnings"].to_string().contains("will not start"), "{report}");
+    assert!(code == Some(1) && report["safe"] == false, "{report}");
+    assert_eq!(report["refused"][0]["part"], "gate");
 }
 
 #[test]
@@ -406,4 +412,59 @@ fn what_is_kept_and_replayed_can_be_said_in_the_file() {
             stderr(&output)
         );
     }
+}
+
+const RELAY: &str = r#"
+identity = "trusted:X-User"
+[relay]
+debounce = "1s"
+[relay.target.scores]
+url = "http://127.0.0.1:9/scores/{lane}"
+body = '{{"score":{after}}}'
+tier = "read-back"
+late_window = "1s"
+read = { url = "http://127.0.0.1:9/scores/{lane}", value = "/score" }
+"#;
+
+#[test]
+fn what_a_relay_or_an_outbox_would_refuse_is_refused_here() {
+    let (code, found) = report(RELAY, &[]);
+    assert_eq!((code, found["safe"].as_bool()), (Some(0), Some(true)), "{found}");
+    assert_eq!(found["relay"]["targets"]["scores"]["tier"], "read-back");
+    assert_eq!(found["outbox"], Value::Null, "the file does not speak of one");
+    for (part, config, named) in [
+        ("relay", RELAY.replace("read-back", "hopeful"), "hopeful"),
+        ("relay", RELAY.replace("debounce", "client_max_age = \"30d\"\ndebounce"), "retention.completed"),
+        ("relay", RELAY.replace("debounce", "surprise = 1\ndebounce"), "surprise"),
+        ("relay", RELAY.replace("debounce", "admin = \"0.0.0.0:7421\"\ndebounce"), "admin-token-file"),
+        ("relay", RELAY.replace("debounce", "redis = \"http://cache\"\ndebounce"), "redis://"),
+        ("relay", RELAY.replace("debounce", "poll = \"1h\"\ndebounce"), "relay.poll"),
+        ("outbox", "[outbox]\nmax_age = \"soon\"\n".to_owned(), "max_age"),
+        ("outbox", "[outbox]\nlisten = \"127.0.0.1:7410\"\n".to_owned(), "token-file"),
+        ("outbox", "[outbox]\nsurprise = 1\n".to_owned(), "surprise"),
+        ("gate", "[gate]\nadmin = \"0.0.0.0:7401\"\n".to_owned(), "token"),
+    ] {
+        let (code, found) = report(&config, &[]);
+        assert_eq!((code, found["safe"].as_bool()), (Some(1), Some(false)), "{part}, {named}: {found}");
+        let refused = found["refused"].as_array().unwrap();
+        let is_named =
+            |refused: &Value| refused["part"] == part && refused["message"].as_str().unwrap().contains(named);
+        assert!(refused.iter().any(is_named), "{part}, {named}: {found}");
+        let text = stdout(&check_with(&config, &[], &[]));
+        assert!(text.contains(&format!("`semel serve {part}` will not start")), "{text}");
+    }
+    let missing = RELAY.replace("debounce", "admin_token_file = \"/nowhere/token\"\ndebounce");
+    let (code, found) = report(&missing, &[]);
+    assert_eq!(code, Some(0), "a file may be on another machine: {found}");
+    assert!(found["warnings"].to_string().contains("/nowhere/token"), "{found}");
+    let (_, found) = report(RELAY, &[("SEMEL_RELAY_DEBOUNCE", "9s")]);
+    assert_eq!(found["relay"]["targets"]["scores"]["debounce"], "9s");
+    assert!(!found["warnings"].to_string().contains("SEMEL_RELAY"), "{found}");
+}
+
+#[test]
+fn one_file_for_gate_and_relay_is_pointed_out() {
+    let both = format!("store = \"sqlite:one.db\"\n{RELAY}\n[gate]\nupstream = \"http://127.0.0.1:9\"\n");
+    let (_, found) = report(&both, &[]);
+    assert!(found["warnings"].to_string().contains("relay.store"), "{found}");
 }

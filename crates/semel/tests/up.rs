@@ -161,6 +161,42 @@ fn an_order_that_is_under_way_is_finished_before_the_end() {
 }
 
 #[test]
+fn changes_that_are_handed_to_the_relay_become_one_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let up = Up::start(folder.path(), &["--relay", "127.0.0.1:0"]);
+    let relay = up.address("relay");
+    for at in 1..=3 {
+        let headers =
+            format!("Authorization: Bearer demo\r\nX-Sync-Mode: background\r\nX-Idempotency-Key: {at}\r\n");
+        let body = r#"{"items":[{"lane":"tea","value":2}]}"#;
+        assert_eq!(send(&relay, "POST", "/v1/relay/orders", &headers, body).0, 202);
+    }
+    let start = std::time::Instant::now();
+    while up.json("gate", "/effects")["orders"] != 1 {
+        assert!(start.elapsed() < Duration::from_secs(20), "{}", up.json("gate", "/effects"));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(up.json("gate", "/effects"), json!({"orders": 1, "balance": 99_994, "spent": 6}));
+    let store = format!("sqlite:{}", folder.path().join("relay.db").display());
+    let mut list = Command::new(env!("CARGO_BIN_EXE_semel"));
+    let audit = list.args(["relay", "audit", "--store", &store]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&audit.stdout).lines().count(), 3, "one row for each: {audit:?}");
+    // What is handed in just before the end is there at the next start.
+    let headers = "Authorization: Bearer demo\r\nX-Sync-Mode: background\r\nX-Idempotency-Key: 4\r\n";
+    assert_eq!(
+        send(&relay, "POST", "/v1/relay/orders", headers, r#"{"items":[{"lane":"tea","value":1}]}"#).0,
+        202
+    );
+    assert_eq!(up.end("-TERM").0.code(), Some(0));
+    let up = Up::start(folder.path(), &["--relay", "127.0.0.1:0"]);
+    let start = std::time::Instant::now();
+    while up.json("gate", "/effects")["spent"] != 7 {
+        assert!(start.elapsed() < Duration::from_secs(20), "{}", up.json("gate", "/effects"));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
 fn a_service_of_ones_own_keeps_all_its_paths() {
     let shop = tempfile::tempdir().unwrap();
     let shop = Up::start(shop.path(), &[]);

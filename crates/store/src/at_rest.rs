@@ -16,6 +16,8 @@
 mod admin;
 mod content;
 mod envelope;
+#[cfg(test)]
+mod fuzz;
 mod keys;
 
 use std::fmt;

@@ -15,6 +15,10 @@ pub mod limits;
 pub mod memory;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(feature = "redis")]
+mod redis_link;
+#[cfg(feature = "redis")]
+pub mod signals;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 

@@ -124,8 +124,17 @@ impl PostgresStore {
 
     /// What would be applied to the schema. Changes nothing.
     pub async fn migration_plan(url: &str) -> Result<Plan, ConnectError> {
+        Self::migration_plan_tls(url, NoTls).await
+    }
+
+    /// The same over TLS.
+    pub async fn migration_plan_tls<T>(url: &str, tls: T) -> Result<Plan, ConnectError>
+    where
+        T: MakeTlsConnect<Socket>,
+        T::Stream: Send + 'static,
+    {
         let unreachable = |error: tokio_postgres::Error| ConnectError::Unreachable(in_full(&error));
-        let (client, connection) = connect::config(url)?.connect(NoTls).await.map_err(unreachable)?;
+        let (client, connection) = connect::config(url)?.connect(tls).await.map_err(unreachable)?;
         let driver = tokio::spawn(connection);
         let plan = migrate::plan(&client).await;
         drop(client);

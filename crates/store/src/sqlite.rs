@@ -21,7 +21,9 @@ mod live;
 mod lock;
 mod member;
 mod migrate;
+mod numbers;
 mod operate;
+mod places;
 mod queue;
 mod readers;
 mod recover;
@@ -109,9 +111,11 @@ impl SqliteStore {
             health: Health::default(),
             faults: faults::Faults::default(),
             held: Mutex::default(),
+            places: places::Places::default(),
             restores: Mutex::new(ledger::restores(&connection)?),
             path,
         });
+        hub.places.fill(&connection)?;
         hub.guard.install(&mut connection)?;
         hub.readers.open(&hub.path)?;
         hub.checkpointer.open(&hub.path)?;

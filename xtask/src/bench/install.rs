@@ -8,6 +8,8 @@ use crate::failure::Failure;
 use crate::process;
 use crate::services::{self, Permission, Scratch};
 
+/// Names a semel to measure instead of building one, to hold two builds against each other.
+pub(crate) const SEMEL_VARIABLE: &str = "SEMEL_BENCH_SEMEL";
 const IDEMPOTENT_PROXY: &str = "idempotent-proxy-server";
 const IDEMPOTENT_PROXY_VERSION: &str = "1.2.2";
 /// The sources of what runs on Node.
@@ -19,8 +21,9 @@ pub(crate) fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| process::repository().join("target"), PathBuf::from)
 }
 
+/// The semel that is measured: the one that is built here, or the one that the environment names.
 pub(crate) fn semel_binary() -> PathBuf {
-    target().join("release").join("semel")
+    std::env::var_os(SEMEL_VARIABLE).map_or_else(|| target().join("release").join("semel"), PathBuf::from)
 }
 
 pub(crate) fn bench_binary() -> PathBuf {
@@ -29,7 +32,8 @@ pub(crate) fn bench_binary() -> PathBuf {
 
 /// Builds the release binaries, each alone: built together, features that only one of them wants would be in both.
 pub(crate) fn build() -> Result<(), Failure> {
-    for package in ["semel", "semel-bench"] {
+    let given = std::env::var_os(SEMEL_VARIABLE).is_some();
+    for package in ["semel", "semel-bench"].into_iter().filter(|package| !given || *package != "semel") {
         process::supervise(&mut process::cargo(&["build", "--release", "-p", package]), None)?;
     }
     Ok(())

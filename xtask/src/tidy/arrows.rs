@@ -25,6 +25,7 @@ const ARROWS: &[(&str, Arrows)] = &[
     ("gateway", To(&["contract", "store", "gate"])),
     ("console", To(&["contract", "store"])),
     ("semel", To(&["contract", "store", "gate", "delivery", "broker", "gateway", "console"])),
+    ("fuzz", To(&[])),
     ("sim", Anywhere),
     ("bench", Anywhere),
     ("bench-instructions", Anywhere),

@@ -2,10 +2,12 @@
 
 use super::files::Tree;
 use super::{Finding, Seen};
-use crate::reference::{PAGE, SOURCE, page};
+use crate::reference::{PAGE, SOURCES, page};
 
 pub(crate) fn check(tree: &Tree) -> Result<Seen, String> {
-    let wanted = page(&tree.text(SOURCE).ok_or(format!("{SOURCE} is gone"))?)?;
+    let read = |source: &str| tree.text(source).ok_or(format!("{source} is gone"));
+    let sources: Vec<String> = SOURCES.into_iter().map(read).collect::<Result<_, _>>()?;
+    let wanted = page(&sources.concat())?;
     let settings = wanted.lines().filter(|line| line.starts_with("| `")).count();
     let found = tree.text(PAGE).unwrap_or_default();
     let first = wanted.lines().zip(found.lines().chain(std::iter::repeat(""))).position(|(a, b)| a != b);

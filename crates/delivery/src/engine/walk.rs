@@ -100,6 +100,7 @@ impl Walk {
                 return None;
             }
             tokio::select! {
+                biased;
                 _ = stopped.changed() => {}
                 () = tokio::time::sleep(AFTER_FAILURE) => {}
             }

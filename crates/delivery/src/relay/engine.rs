@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 
 use super::meters::Meters;
 use super::store::claim::{Claimed, Work};
+use super::store::settle::MEMBERS_MAX;
 use super::store::{RelayStore, StoreError, Written};
 use super::target::{LEASE, Target};
 use crate::Entropy;
@@ -89,8 +90,20 @@ impl Engine {
     /// The store failed. The lane is then worked on again when its lease ends.
     pub async fn sync(&self, lane: i64) -> Result<Synced, StoreError> {
         let ticks = self.clock.read().ticks;
-        let most = super::store::settle::MEMBERS_MAX;
-        let work = match self.store.claim(lane, &self.owner, millis_of(LEASE), most).await? {
+        let claimed = self.store.claim(lane, &self.owner, millis_of(LEASE), MEMBERS_MAX).await?;
+        self.worked(claimed, ticks).await
+    }
+
+    /// The same, if the lane is due.
+    async fn sync_due(&self, lane: i64) -> Result<Synced, StoreError> {
+        let ticks = self.clock.read().ticks;
+        let claimed = self.store.claim_due(lane, &self.owner, millis_of(LEASE), MEMBERS_MAX).await?;
+        self.worked(claimed, ticks).await
+    }
+
+    /// Does the work of a claim that was asked for at this time.
+    async fn worked(&self, claimed: Claimed, ticks: Duration) -> Result<Synced, StoreError> {
+        let work = match claimed {
             Claimed::Held(work) => work,
             Claimed::Busy { .. } => return Ok(Synced::Busy),
             Claimed::Idle => return Ok(Synced::Idle),
@@ -122,18 +135,27 @@ impl Engine {
     /// # Errors
     /// The store failed.
     pub async fn sync_all(&self, lane: i64) -> Result<Synced, StoreError> {
-        loop {
-            match self.sync(lane).await? {
-                Synced::Applied | Synced::Again => {
-                    let now = self.store.now().await?;
-                    let detail = self.store.is_due(lane, now).await?;
-                    if !detail {
-                        return Ok(Synced::Applied);
-                    }
-                }
-                other => return Ok(other),
+        let first = self.sync(lane).await?;
+        self.go_on(lane, first).await
+    }
+
+    /// The same, if the lane is due.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn sync_all_due(&self, lane: i64) -> Result<Synced, StoreError> {
+        let first = self.sync_due(lane).await?;
+        self.go_on(lane, first).await
+    }
+
+    async fn go_on(&self, lane: i64, mut synced: Synced) -> Result<Synced, StoreError> {
+        while matches!(synced, Synced::Applied | Synced::Again) {
+            match self.sync_due(lane).await? {
+                Synced::Idle => return Ok(Synced::Applied),
+                next => synced = next,
             }
         }
+        Ok(synced)
     }
 
     /// Works on every lane that is due, one after the other. Returns how many turns there were.

@@ -1,18 +1,19 @@
 //! What a relay counts. Plain numbers of this process; what is in the store is counted there.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! meters {
     ($($(#[$about:meta])* $name:ident,)*) => {
-        /// What a relay counts.
-        #[derive(Debug, Default)]
+        /// What a relay counts. A clone counts on with the same numbers.
+        #[derive(Clone, Debug, Default)]
         pub struct Meters { $($(#[$about])* pub $name: Meter,)* }
     };
 }
 
-/// One number that only grows.
-#[derive(Debug, Default)]
-pub struct Meter(AtomicU64);
+/// One number that only grows. A clone is the same number.
+#[derive(Clone, Debug, Default)]
+pub struct Meter(Arc<AtomicU64>);
 
 impl Meter {
     /// Counts.

@@ -5,6 +5,7 @@
 //! fence of its claim: with a stale one it changes nothing and says so.
 
 pub mod accept;
+mod audit;
 pub mod claim;
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -12,15 +13,20 @@ pub mod hold;
 pub mod look;
 pub mod operate;
 pub mod postgres;
+pub mod ready;
 pub mod settle;
 pub mod sql;
 pub mod sqlite;
+mod state;
 pub mod sweep;
 
 use std::sync::Arc;
 
+pub use self::audit::AuditRow;
+pub(crate) use self::audit::{about, audit, audit_all};
 pub use self::sql::{Database, StoreError};
-use self::sql::{Row, Transaction, Value};
+use self::sql::{Row, Transaction};
+pub(crate) use self::state::{State, held, locked, locked_or_new};
 
 /// The store of a relay.
 #[derive(Clone)]
@@ -112,7 +118,6 @@ pub(crate) const LANE: &str = "id, target, grp, name, label, watermark, applied,
 
 impl Lane {
     pub(crate) fn of(row: &Row) -> Result<Self, StoreError> {
-        let state = row.text(8)?;
         Ok(Self {
             id: row.int(0)?,
             target: row.text(1)?,
@@ -122,11 +127,14 @@ impl Lane {
             watermark: row.int(5)?,
             applied: row.maybe_int(6)?,
             attempts: row.int(7)?,
-            state: LaneState::parse(&state)
-                .ok_or_else(|| StoreError::Failed(format!("no state of a lane: {state}")))?,
+            state: parsed(&row.text(8)?)?,
             last_error: row.maybe_text(9)?,
         })
     }
+}
+
+fn parsed(state: &str) -> Result<LaneState, StoreError> {
+    LaneState::parse(state).ok_or_else(|| StoreError::Failed(format!("no state of a lane: {state}")))
 }
 
 /// An entry that waits in its lane.
@@ -202,54 +210,29 @@ impl RelayStore {
         }
         let now = self.now().await?;
         let mut tx = self.db.begin().await?;
-        let sql =
-            "UPDATE relay_ready SET due_ms = $1 WHERE lane IN (SELECT id FROM relay_lane WHERE owner <> '')";
+        let sql = "UPDATE relay_state SET version = version + 1, owner = '', lease_until = 0,
+                due_ms = CASE WHEN due_ms IS NULL THEN NULL ELSE $1 END
+            WHERE owner <> ''";
         tx.run(sql, vec![now.into()]).await?;
-        tx.run("UPDATE relay_lane SET owner = '', lease_until = 0 WHERE owner <> ''", vec![]).await?;
         tx.commit().await
     }
 }
 
 pub(crate) type Tx = Box<dyn Transaction>;
 
-/// Whether this hold is still the lane's. Locks the lane until the transaction ends.
-pub(crate) async fn holds(tx: &mut Tx, hold: &Hold) -> Result<bool, StoreError> {
-    let sql = "SELECT fence FROM relay_lane WHERE id = $1 AND owner <> '' /*LOCK*/";
-    let rows = tx.run(sql, vec![hold.lane.into()]).await?;
-    rows.first().map_or(Ok(false), |row| Ok(row.int(0)? == hold.fence))
-}
-
-/// Gives the lane back, and says when it is due.
-pub(crate) async fn give_back(
+/// The entries of a lane that wait, in order: after the watermark, up to this number.
+pub(crate) async fn waiting(
     tx: &mut Tx,
     lane: i64,
-    error: Option<&str>,
-    due: Option<i64>,
-    now: i64,
-) -> Result<(), StoreError> {
-    let sql = "UPDATE relay_lane SET owner = '', lease_until = 0, last_error = $2 WHERE id = $1";
-    tx.run(sql, vec![lane.into(), error.into()]).await?;
-    match due {
-        None => tx.run("DELETE FROM relay_ready WHERE lane = $1", vec![lane.into()]).await?,
-        Some(due) => make_due(tx, lane, now, due).await?,
-    };
-    Ok(())
-}
-
-/// Sets when a lane is due.
-pub(crate) async fn make_due(tx: &mut Tx, lane: i64, since: i64, due: i64) -> Result<Vec<Row>, StoreError> {
-    let sql = "INSERT INTO relay_ready (lane, since_ms, due_ms) VALUES ($1, $2, $3)
-        ON CONFLICT (lane) DO UPDATE SET since_ms = excluded.since_ms, due_ms = excluded.due_ms";
-    tx.run(sql, vec![lane.into(), since.into(), due.into()]).await
-}
-
-/// The entries of a lane that wait, in order.
-pub(crate) async fn waiting(tx: &mut Tx, lane: i64, most: i64) -> Result<Vec<Entry>, StoreError> {
+    watermark: i64,
+    hi: i64,
+    most: i64,
+) -> Result<Vec<Entry>, StoreError> {
     let sql = "SELECT seq, request, pos, principal, value, session, created_ms FROM relay_item i
-        WHERE lane = $1 AND seq > (SELECT watermark FROM relay_lane WHERE id = $1)
+        WHERE lane = $1 AND seq > $2 AND seq <= $3
           AND NOT EXISTS (SELECT 1 FROM relay_held h WHERE h.lane = i.lane AND h.seq = i.seq)
-        ORDER BY seq LIMIT $2";
-    let rows = tx.run(sql, vec![lane.into(), most.into()]).await?;
+        ORDER BY seq LIMIT $4";
+    let rows = tx.run(sql, vec![lane.into(), watermark.into(), hi.into(), most.into()]).await?;
     let entry = |row: &Row| {
         Ok(Entry {
             seq: row.int(0)?,
@@ -264,12 +247,12 @@ pub(crate) async fn waiting(tx: &mut Tx, lane: i64, most: i64) -> Result<Vec<Ent
     rows.iter().map(entry).collect()
 }
 
-/// The frozen batch of a lane.
-pub(crate) async fn intent(tx: &mut Tx, lane: i64) -> Result<Option<Intent>, StoreError> {
+/// The frozen batch of a lane: the one after those that have ended.
+pub(crate) async fn intent(tx: &mut Tx, lane: i64, ended: i64) -> Result<Option<Intent>, StoreError> {
     let sql =
         "SELECT principal, lo, hi, before, after, version, key, request, tries, first_ms, last_ms, evidence
-        FROM relay_intent WHERE lane = $1";
-    let rows = tx.run(sql, vec![lane.into()]).await?;
+        FROM relay_intent WHERE lane = $1 AND fence > $2 ORDER BY fence DESC LIMIT 1";
+    let rows = tx.run(sql, vec![lane.into(), ended.into()]).await?;
     let Some(row) = rows.first() else { return Ok(None) };
     Ok(Some(Intent {
         principal: row.text(0)?,
@@ -287,92 +270,11 @@ pub(crate) async fn intent(tx: &mut Tx, lane: i64) -> Result<Option<Intent>, Sto
     }))
 }
 
-/// One row of the audit trail.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AuditRow {
-    /// Its number; 0 before it is written.
-    pub id: i64,
-    /// When.
-    pub at: i64,
-    /// What happened: `applied`, `parked`, `dead`, `released`, `requeued`, `purged`, `in-doubt`, `resolved`.
-    pub event: String,
-    /// The target.
-    pub target: String,
-    /// The lane's group.
-    pub group: String,
-    /// The lane.
-    pub lane: String,
-    /// The entry's number.
-    pub seq: Option<i64>,
-    /// The request.
-    pub request: Option<i64>,
-    /// The place in it.
-    pub pos: Option<i64>,
-    /// Whose entry it is, or who did it.
-    pub principal: String,
-    /// By whose credential it was written.
-    pub sender: Option<String>,
-    /// The entry's value.
-    pub value: Option<i64>,
-    /// The upstream's value before this entry.
-    pub before: Option<i64>,
-    /// The upstream's value after it.
-    pub after: Option<i64>,
-    /// The batch it was written with, by its key.
-    pub batch: Option<String>,
-    /// More, in words or JSON.
-    pub detail: String,
-}
-
-pub(crate) async fn audit(tx: &mut Tx, row: &AuditRow) -> Result<(), StoreError> {
-    let sql = "INSERT INTO relay_audit (at_ms, event, target, grp, lane, seq, request, pos, principal, sender, value, before,
-            after, batch, detail)
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
-    let args: Vec<Value> = vec![
-        row.at.into(),
-        row.event.as_str().into(),
-        row.target.as_str().into(),
-        row.group.as_str().into(),
-        row.lane.as_str().into(),
-        row.seq.into(),
-        row.request.into(),
-        row.pos.into(),
-        row.principal.as_str().into(),
-        row.sender.as_deref().into(),
-        row.value.into(),
-        row.before.into(),
-        row.after.into(),
-        row.batch.as_deref().into(),
-        row.detail.as_str().into(),
-    ];
-    tx.run(sql, args).await.map(drop)
-}
-
-/// A row about an entry of a lane, to be completed.
-pub(crate) fn about(lane: &Lane, entry: &Entry, event: &str, at: i64) -> AuditRow {
-    AuditRow {
-        id: 0,
-        at,
-        event: event.to_owned(),
-        target: lane.target.clone(),
-        group: lane.group.clone(),
-        lane: lane.name.clone(),
-        seq: Some(entry.seq),
-        request: Some(entry.request),
-        pos: Some(entry.pos),
-        principal: entry.principal.clone(),
-        sender: None,
-        value: Some(entry.value),
-        before: None,
-        after: None,
-        batch: None,
-        detail: String::new(),
-    }
-}
-
-/// The lane of this number, locked.
-pub(crate) async fn lane_locked(tx: &mut Tx, id: i64) -> Result<Option<Lane>, StoreError> {
-    let sql = format!("SELECT {LANE} FROM relay_lane WHERE id = $1 /*LOCK*/");
-    let rows = tx.run(&sql, vec![id.into()]).await?;
-    rows.first().map(Lane::of).transpose()
+/// Ends the batch of a lane, whatever became of it. Before: the lane is locked. After: once the state is saved, nobody finds
+/// it any more.
+pub(crate) async fn end_intent(tx: &mut Tx, state: &mut State) -> Result<(), StoreError> {
+    let sql = "DELETE FROM relay_intent WHERE lane = $1 AND fence > $2";
+    tx.run(sql, vec![state.lane.into(), state.ended.into()]).await?;
+    state.ended = state.fence;
+    Ok(())
 }

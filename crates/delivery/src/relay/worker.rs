@@ -9,12 +9,16 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
 use super::engine::{Engine, Synced};
+use super::finder::Finder;
+use super::hints::{Hints, NoHints, Taken as Hint};
 use super::store::StoreError;
 use super::store::accept::Submission;
 use super::store::sweep::Retention;
 
-/// How long a lane that is due waits at most until somebody looks.
-const POLL: Duration = Duration::from_secs(1);
+/// How long a lane that is due waits at most until somebody looks, unless the settings say otherwise.
+pub const POLL: Duration = Duration::from_secs(1);
+/// However often it is woken, this long passes from one look to the next.
+const LOOK_AT_MOST_EVERY: Duration = Duration::from_millis(5);
 /// How often credentials are compared with those that were refused.
 const CREDENTIALS_EVERY: Duration = Duration::from_secs(15);
 /// How often the store is swept.
@@ -30,8 +34,12 @@ pub struct Worker {
     permits: Arc<Semaphore>,
     parallel: usize,
     busy: Mutex<HashSet<i64>>,
+    /// Lanes that are due and could not be worked on: another has them, or the store failed. Looked at again with every poll.
+    again: Mutex<HashSet<i64>>,
     wake: Notify,
     stopping: AtomicBool,
+    hints: Arc<dyn Hints>,
+    poll: Duration,
 }
 
 /// A lane that this process works on, until this is dropped.
@@ -49,22 +57,38 @@ impl Drop for Taken {
 impl Worker {
     /// A worker with so many lanes at a time.
     pub fn new(engine: Arc<Engine>, retention: Retention, parallel: usize) -> Arc<Self> {
+        Self::hinted(engine, retention, parallel, Arc::new(NoHints), POLL)
+    }
+
+    /// The same with hints from and to other replicas, and another pause between two looks at the store.
+    pub fn hinted(
+        engine: Arc<Engine>,
+        retention: Retention,
+        parallel: usize,
+        hints: Arc<dyn Hints>,
+        poll: Duration,
+    ) -> Arc<Self> {
         Arc::new(Self {
             engine,
             retention,
             permits: Arc::new(Semaphore::new(parallel)),
             parallel,
             busy: Mutex::default(),
+            again: Mutex::default(),
             wake: Notify::new(),
             stopping: AtomicBool::new(false),
+            hints,
+            poll,
         })
     }
 
     /// Works until it is stopped.
     pub async fn run(self: Arc<Self>) {
         let (mut credentials, mut sweep) = (Instant::now(), Instant::now());
+        let mut finder = Finder::default();
         while !self.stopping.load(Ordering::SeqCst) {
-            if let Err(error) = self.start_due().await {
+            let looked = Instant::now();
+            if let Err(error) = self.start_due(&mut finder).await {
                 tracing::error!(%error, "the store does not answer; trying again");
             }
             if credentials.elapsed() >= CREDENTIALS_EVERY {
@@ -83,7 +107,8 @@ impl Worker {
                     Err(error) => tracing::error!(%error, "failed to sweep"),
                 }
             }
-            let _ = tokio::time::timeout(POLL, self.wake.notified()).await;
+            let _ = tokio::time::timeout(self.poll, self.wake.notified()).await;
+            tokio::time::sleep_until(looked + LOOK_AT_MOST_EVERY).await;
         }
     }
 
@@ -96,34 +121,66 @@ impl Worker {
         self.parallel - self.permits.available_permits()
     }
 
-    async fn start_due(self: &Arc<Self>) -> Result<(), StoreError> {
-        let now = self.engine.store.now().await?;
-        for lane in self.engine.store.due(now, 500).await? {
-            let Ok(permit) = Arc::clone(&self.permits).acquire_owned().await else { return Ok(()) };
-            if self.stopping.load(Ordering::SeqCst) {
+    async fn start_due(self: &Arc<Self>, finder: &mut Finder) -> Result<(), StoreError> {
+        loop {
+            let found = finder.look(&self.engine.store).await?;
+            let again = match found.is_poll {
+                true => std::mem::take(&mut *self.again.lock().unwrap_or_else(PoisonError::into_inner)),
+                false => HashSet::new(),
+            };
+            for lane in found.lanes.into_iter().chain(again) {
+                if !self.start_one(lane).await {
+                    return Ok(());
+                }
+            }
+            if !found.is_more {
                 return Ok(());
             }
-            if !self.busy.lock().unwrap_or_else(PoisonError::into_inner).insert(lane) {
-                continue;
-            }
-            let taken = Taken { worker: Arc::clone(self), lane };
-            tokio::spawn(async move {
-                let synced = taken.worker.engine.sync_all(lane).await;
-                let worker = Arc::clone(&taken.worker);
-                drop((taken, permit));
-                match synced {
-                    // It stays due while another works on it: the next poll looks again.
-                    Ok(Synced::Busy) => {}
-                    // What came while the last turn ended must not wait for the poll.
-                    Ok(_) => worker.wake.notify_one(),
-                    Err(error) => tracing::error!(%error, lane, "a lane is left until its lease ends"),
-                }
-            });
         }
-        Ok(())
     }
 
-    /// Something may be due now.
+    /// Begins to work on a lane as soon as there is room. Says whether more may be begun.
+    async fn start_one(self: &Arc<Self>, lane: i64) -> bool {
+        if self.busy.lock().unwrap_or_else(PoisonError::into_inner).contains(&lane) {
+            return true;
+        }
+        let Ok(permit) = Arc::clone(&self.permits).acquire_owned().await else { return false };
+        if self.stopping.load(Ordering::SeqCst) {
+            return false;
+        }
+        self.busy.lock().unwrap_or_else(PoisonError::into_inner).insert(lane);
+        let taken = Taken { worker: Arc::clone(self), lane };
+        tokio::spawn(async move {
+            let worker = Arc::clone(&taken.worker);
+            if worker.hints.take(lane).await == Hint::Elsewhere {
+                return worker.look_again(lane);
+            }
+            let synced = worker.engine.sync_all_due(lane).await;
+            worker.hints.give(lane).await;
+            drop((taken, permit));
+            match synced {
+                Ok(Synced::Idle) => {}
+                // It stays due while another works on it.
+                Ok(Synced::Busy) => worker.look_again(lane),
+                // What came while the last turn ended must not wait for the poll, neither here nor elsewhere.
+                Ok(_) => {
+                    worker.wake.notify_one();
+                    worker.hints.wake();
+                }
+                Err(error) => {
+                    tracing::error!(%error, lane, "a lane is left until its lease ends");
+                    worker.look_again(lane);
+                }
+            }
+        });
+        true
+    }
+
+    fn look_again(&self, lane: i64) {
+        self.again.lock().unwrap_or_else(PoisonError::into_inner).insert(lane);
+    }
+
+    /// Something may be due now, as somebody else says.
     pub fn wake(&self) {
         self.wake.notify_one();
     }
@@ -141,6 +198,7 @@ impl Worker {
         let Some(target) = self.engine.targets.get(&submission.target) else { return Ok(false) };
         let ends = Instant::now() + target.sync_deadline;
         self.wake();
+        self.hints.wake();
         loop {
             let told = self.engine.settled.notified();
             if self.engine.store.is_done(request).await? {

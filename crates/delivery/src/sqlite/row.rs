@@ -1,6 +1,7 @@
 //! How a message is read from its row.
 
-use rusqlite::{Connection, OptionalExtension, Row as Columns};
+use rusqlite::types::Type;
+use rusqlite::{Connection, Error, OptionalExtension, Row as Columns};
 use semel_contract::record::Fence;
 use semel_contract::time::Timestamp;
 
@@ -134,7 +135,11 @@ pub(super) fn alias(connection: &Connection, id: &str) -> rusqlite::Result<Optio
 pub(super) fn request(connection: &Connection, id: i64) -> rusqlite::Result<Option<Request>> {
     let sql = "SELECT method, url, headers, payload FROM outbox WHERE id = ?1 AND payload IS NOT NULL";
     let read = |row: &Columns<'_>| {
-        Ok(Request { method: row.get(0)?, url: row.get(1)?, headers: lines(row.get(2)?), body: row.get(3)? })
+        // Shown without its headers a message is still shown; sent without them it would be another one.
+        let headers = serde_json::from_str(&row.get::<_, String>(2)?);
+        let headers =
+            headers.map_err(|error| Error::FromSqlConversionFailure(2, Type::Text, Box::new(error)))?;
+        Ok(Request { method: row.get(0)?, url: row.get(1)?, headers, body: row.get(3)? })
     };
     connection.prepare_cached(sql)?.query_row([id], read).optional()
 }

@@ -1,6 +1,6 @@
 //! The schema and its versions. Each migration is a numbered file and runs in one transaction with its number.
 
-use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
 use semel_store::sqlite::OpenError;
 
 const MIGRATIONS: [&str; 2] =
@@ -28,6 +28,16 @@ pub(super) fn migrate(connection: &mut Connection) -> Result<(), OpenError> {
         transaction.commit()?;
     }
     Ok(())
+}
+
+/// The version of a file, 0 where there is none, and that of this release.
+pub(super) fn versions(path: &std::path::Path) -> Result<(i64, i64), OpenError> {
+    let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
+    let found = match path.try_exists()? {
+        true => version(&Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?)?,
+        false => 0,
+    };
+    Ok((found, known))
 }
 
 fn version(connection: &Connection) -> rusqlite::Result<i64> {

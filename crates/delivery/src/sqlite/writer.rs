@@ -51,6 +51,11 @@ pub(super) trait Run: Send + Sync {
     fn look(&self, look: Look);
     /// Faults on demand.
     fn faults(&self) -> &Faults;
+    /// What a crash would leave behind, where that is not a file.
+    #[cfg(feature = "conformance")]
+    fn image(&self) -> Option<Vec<u8>> {
+        None
+    }
 }
 
 struct Work<T, W> {
@@ -186,6 +191,13 @@ impl Run for Inline {
 
     fn faults(&self) -> &Faults {
         &self.faults
+    }
+
+    #[cfg(feature = "conformance")]
+    fn image(&self) -> Option<Vec<u8>> {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let image = inner.0.serialize("main").ok()?;
+        Some(image.to_vec())
     }
 }
 

@@ -60,3 +60,16 @@ async fn a_file_of_a_later_release_is_opened_if_this_one_can_work_with_it() {
     later(9);
     assert!(open().unwrap_err().to_string().contains("later release"));
 }
+
+#[tokio::test]
+async fn a_file_of_version_1_goes_on_where_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("relay.db");
+    std::fs::write(&path, include_bytes!("../fixtures/relay-1.db")).unwrap();
+    let open = || RelayStore::new(Arc::new(Sqlite::open(&path, Arc::new(Manual::default())).unwrap()));
+    let store = open();
+    store.start().await.unwrap();
+    conformance::upgraded(&store).await;
+    drop(store);
+    conformance::submitted(&open()).await;
+}

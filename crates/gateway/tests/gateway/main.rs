@@ -2,11 +2,13 @@
 
 mod client;
 mod framing;
+mod fuzzing;
 mod identity;
 mod outcomes;
 mod patience;
 mod proxying;
 mod secure;
+mod strict;
 mod upstream;
 mod whole;
 mod world;

@@ -33,9 +33,9 @@ pub(crate) struct File {
     pub(crate) identity: Option<Text<Identity>>,
     /// The gateway: see `[gate]`.
     pub(crate) gate: Gate,
-    /// The outbox: see its guide.
+    /// The outbox: see `[outbox]`.
     pub(crate) outbox: Option<toml::Table>,
-    /// The relay: see its guide.
+    /// The relay: see `[relay]`.
     pub(crate) relay: Option<toml::Table>,
     /// What every route takes over: see the settings of a route.
     pub(crate) defaults: Settings,

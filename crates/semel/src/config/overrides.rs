@@ -11,6 +11,8 @@ pub(crate) struct Variables(BTreeMap<String, String>);
 
 /// Variables of the program itself, which are no settings.
 const OWN: [&str; 4] = ["SEMEL_CONFIG", "SEMEL_LOG", "SEMEL_MUTATE_CELL", "SEMEL_PLANTED"];
+/// Settings of the relay, which reads them itself.
+const OF_RELAY: [&str; 3] = ["SEMEL_RELAY_STORE", "SEMEL_RELAY_DEBOUNCE", "SEMEL_RELAY_REDIS"];
 /// Variables of the tests.
 const OF_TESTS: &str = "SEMEL_TEST_";
 
@@ -49,6 +51,10 @@ pub(crate) fn apply(mut file: File, variables: &Variables) -> Result<(File, Appl
     let settings =
         variables.0.iter().filter(|(name, _)| !OWN.contains(&name.as_str()) && !name.starts_with(OF_TESTS));
     for (name, value) in settings {
+        if OF_RELAY.contains(&name.as_str()) {
+            applied.overriding.push(name.clone());
+            continue;
+        }
         match one(name, value)? {
             Some(overlay) => {
                 file = overlay.over(file);

@@ -35,10 +35,7 @@ impl axum::response::IntoResponse for Refusal {
     }
 }
 
-/// A refusal.
-pub(crate) fn refusal(status: StatusCode, error: &str, message: &str) -> Response<Body> {
-    json_answer(status, &json!({"error": error, "message": message, "status": status.as_u16()}))
-}
+pub(crate) use crate::problems::refusal;
 
 /// Why the outbox did not do it, as callers see it.
 pub(crate) fn failed(error: &OutboxError) -> Response<Body> {

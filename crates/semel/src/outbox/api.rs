@@ -65,6 +65,7 @@ pub(crate) fn router(api: Api) -> Router {
         .layer(DefaultBodyLimit::max(body_max))
         .layer(middleware::from_fn(json_only))
         .layer(middleware::from_fn_with_state(body_max, bounded))
+        .layer(middleware::map_response(crate::problems::rendered))
         .with_state(api)
 }
 
@@ -326,13 +327,23 @@ struct From {
     after: Option<i64>,
 }
 
-/// Events as they happen, from after `Last-Event-ID` or `?after=` on.
+/// Events as they happen, from after `Last-Event-ID` or `?after=` on. A number that was never given begins at the newest,
+/// with an event `reset` that says so.
 async fn events(State(api): State<Api>, Query(from): Query<From>, headers: HeaderMap) -> Response<Body> {
     let last =
         headers.get("last-event-id").and_then(|value| value.to_str().ok()).and_then(|text| text.parse().ok());
     let watch = api.outbox.watch();
-    let after = last.or(from.after).unwrap_or_else(|| *watch.borrow());
-    let state = (api.outbox, watch, after, std::collections::VecDeque::new());
+    let newest = *watch.borrow();
+    let mut after = last.or(from.after).unwrap_or(newest);
+    let mut ready = std::collections::VecDeque::new();
+    if after > newest {
+        // A number of another file, or of one that was restored: waiting for it would be waiting for ever.
+        let reset = json!({"asked": after, "newest": newest});
+        let id = newest.to_string();
+        ready.push_back(sse::Event::default().id(id).event("reset").data(reset.to_string()));
+        after = newest;
+    }
+    let state = (api.outbox, watch, after, ready);
     let stream =
         futures_util::stream::unfold(state, |(outbox, mut watch, mut after, mut ready)| async move {
             loop {

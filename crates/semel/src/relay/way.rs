@@ -16,7 +16,7 @@ use super::At;
 use crate::config::Store;
 use crate::exit::{Exit, Stop};
 use crate::serve::relay::config::{Config, Flags};
-use crate::serve::relay::{OpenStop, local_admin, open};
+use crate::serve::relay::{OpenStop, Purpose, local_admin, open};
 
 /// The way to the admin API.
 pub(crate) struct Way {
@@ -47,7 +47,7 @@ impl Way {
             let what = format!("there is no store at sqlite:{path}; say --store sqlite:PATH, or --admin URL");
             return Err(Stop::new(Exit::Io, what));
         }
-        let to = match open(&config).await {
+        let to = match open(&config, Purpose::Look).await {
             Ok(opened) => To::Local(local_admin(&config, &opened.store)),
             Err(OpenStop::Stop(stop)) => return Err(stop),
             Err(OpenStop::Owned(path)) => {

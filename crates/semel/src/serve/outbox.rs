@@ -2,6 +2,7 @@
 
 pub(crate) mod config;
 mod door;
+mod file;
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -104,6 +105,52 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
     ended
 }
 
+/// What an outbox with these settings is told, or why it would not start; and the files that the settings name. Opens
+/// nothing.
+pub(crate) fn checked(args: &Args) -> (Result<Vec<(&'static str, String)>, Stop>, Vec<PathBuf>) {
+    let file = match config::read(args.config.as_deref()) {
+        Ok(file) => file,
+        Err(stop) => return (Err(stop), Vec::new()),
+    };
+    let named = file.named();
+    let about = Config::of(args, file).and_then(|config| {
+        ticket(&config)?;
+        let listen = match &config.listen {
+            Listen::Unix(path) => format!("unix:{}", path.display()),
+            Listen::Tcp(address) => address.to_string(),
+        };
+        let settings = &config.settings;
+        let max_age = settings.profile.schedule.max_age.map(format_duration).unwrap_or_default();
+        let mut about = vec![
+            ("listen", listen),
+            ("store", format!("sqlite:{}", config.store.display())),
+            ("profile", settings.profile.name.to_owned()),
+            ("max_age", max_age),
+        ];
+        if let Some(upstream) = &settings.upstream {
+            about.push(("upstream", format!("{}{}", upstream.origin, upstream.path)));
+        }
+        Ok(about)
+    });
+    (about, named)
+}
+
+/// The token that TCP asks for; a socket asks for none.
+fn ticket(config: &Config) -> Result<Option<String>, Stop> {
+    match &config.listen {
+        Listen::Unix(_) => Ok(None),
+        Listen::Tcp(_) => {
+            let file = config.token_file.as_deref().ok_or_else(|| {
+                Stop::new(
+                    Exit::Usage,
+                    "on TCP every local user could connect: give --token-file FILE, or --listen unix:PATH",
+                )
+            })?;
+            token(file).map(Some)
+        }
+    }
+}
+
 /// A door that is open.
 enum Door {
     Unix(OwnSocket),
@@ -114,13 +161,7 @@ async fn open_door(config: &Config) -> Result<(Door, String), Stop> {
     match &config.listen {
         Listen::Unix(path) => Ok((Door::Unix(OwnSocket::bind(path)?), format!("unix:{}", path.display()))),
         Listen::Tcp(address) => {
-            let file = config.token_file.as_deref().ok_or_else(|| {
-                Stop::new(
-                    Exit::Usage,
-                    "on TCP every local user could connect: give --token-file FILE, or --listen unix:PATH",
-                )
-            })?;
-            let token = token(file)?;
+            let token = ticket(config)?.unwrap_or_default();
             let failed = |error| Stop::new(Exit::Io, format!("failed to listen on {address}: {error}"));
             let listener = TcpListener::bind(address).await.map_err(failed)?;
             let bound = listener.local_addr().map_err(failed)?;

@@ -1,6 +1,7 @@
 //! From settings to what the gateway is told: routes, identity, limits, upstream. Pure but for the files that they name.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderName;
@@ -10,6 +11,8 @@ use semel_contract::key::Presence;
 use semel_contract::profile::Profile;
 use semel_gate::{Gate, GateLayer, Route};
 use semel_gateway::{AccessLog, Callers, Peers, Plan, Probes, Upstream};
+use semel_store::ClaimStore;
+use semel_store::limits::Fallback;
 
 use crate::config::{Config, LogTo, Mode, Timing};
 use crate::exit::{Exit, Stop};
@@ -27,6 +30,17 @@ const WAITERS_PER_KEY_MAX: usize = 10_000;
 
 /// What the gateway is told.
 pub(crate) fn plan(config: &Config, require_key: bool, store: &Opened) -> Result<Plan, Stop> {
+    let limiter = store::limiter(config, &store.backend)?;
+    plan_on(config, require_key, Arc::clone(&store.records), limiter)
+}
+
+/// The same on any records.
+pub(crate) fn plan_on(
+    config: &Config,
+    require_key: bool,
+    records: Arc<dyn ClaimStore>,
+    limiter: Fallback,
+) -> Result<Plan, Stop> {
     let bad = |message: String| Stop::new(Exit::Config, message);
     if let Some(why) = config.obstacles().into_iter().next() {
         return Err(bad(why));
@@ -43,7 +57,7 @@ pub(crate) fn plan(config: &Config, require_key: bool, store: &Opened) -> Result
         })?,
     };
     Ok(Plan {
-        gate: gate(config, require_key, store, callers.clone(), &upstream)?,
+        gate: gate(config, require_key, (records, limiter), callers.clone(), &upstream)?,
         upstream,
         tls: config.gate.tls.clone(),
         limits: config.gate.limits.clone(),
@@ -70,13 +84,12 @@ fn trusted(config: &Config) -> Vec<(HeaderName, Peers)> {
 fn gate(
     config: &Config,
     require_key: bool,
-    store: &Opened,
+    (records, limiter): (Arc<dyn ClaimStore>, Fallback),
     callers: Callers,
     upstream: &Upstream,
 ) -> Result<GateLayer, Stop> {
     let bad = |message: String| Stop::new(Exit::Config, message);
-    let mut gate =
-        Gate::on(store.records.clone()).identity(callers).limiter(store::limiter(config, &store.backend)?);
+    let mut gate = Gate::on(records).identity(callers).limiter(limiter);
     if let Some(path) = &config.gate.fingerprint_keys {
         gate = gate.fingerprint_secrets(secrets(path).map_err(bad)?);
     }

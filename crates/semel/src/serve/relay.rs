@@ -4,36 +4,26 @@ mod admin;
 mod answer;
 pub(crate) mod config;
 mod door;
+mod file;
+mod hints;
 mod intake;
+mod open;
 mod openapi;
+mod running;
 mod target;
 
-use std::future::IntoFuture;
 use std::io::Write;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use axum::Router;
-use semel_delivery::Entropy;
-use semel_delivery::relay::meters::Meters;
-use semel_delivery::relay::store::Database;
-use semel_delivery::relay::store::postgres::Postgres;
-use semel_delivery::relay::store::sqlite::{OpenError, Sqlite};
-use semel_delivery::relay::{Engine, RelayStore, Worker};
-use semel_gateway::Callers;
-use semel_store::clock::SystemClock;
-use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-use self::admin::Admin;
 use self::config::{Config, Flags};
-use self::door::{Identities, Operators};
-use self::intake::Intake;
+pub(crate) use self::open::{OpenStop, Purpose, local_admin, open};
+pub(crate) use self::running::Running;
 use super::notify;
-use crate::config::Store;
+use crate::config::redacted;
 use crate::exit::{Exit, Stop};
 use crate::{logging, output_failed};
 
@@ -42,11 +32,19 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Run the relay: safe, merged, audited writes to a slow third-party API.
 #[derive(Debug, Clone, clap::Args)]
-#[command(
-    after_help = "A change is durable before its answer; everything that waits for one lane becomes one write.\nSignals: \
-TERM and INT end it once what is being written has ended; what is left is found by the next start or by another replica. HUP \
-checks the configuration and changes nothing."
-)]
+#[command(after_help = "\
+A change is durable before its answer; everything that waits for one lane becomes one write to the target. Targets and \
+credentials are declared in semel.toml: [relay.target.NAME] and [[relay.credential]].
+
+  curl http://127.0.0.1:7420/v1/relay/NAME -H 'X-Idempotency-Key: 7f3c' -H 'Authorization: Bearer alice' \\
+       -d '{\"items\":[{\"lane\":\"12\",\"value\":5}]}'
+
+Several relays may share one PostgreSQL; with --redis they wake each other. `semel check` says whether a configuration \
+would be refused, `semel relay list` what waits.
+
+Signals: TERM and INT end it once what is being written has ended (a second one at once); what is left is found by the next \
+start or by another replica. HUP reads targets, credentials and all other settings anew; what is unsafe is refused and the \
+old settings stay.")]
 pub(crate) struct Args {
     /// Where senders connect; port 0 takes a free one. [default: 127.0.0.1:7420]
     #[arg(long, value_name = "ADDR")]
@@ -63,6 +61,9 @@ pub(crate) struct Args {
     /// Who sends: authorization, cookie:NAME, trusted:NAME, jwt:KEYS, check:URL or shared:NAME. [default: authorization]
     #[arg(long, value_name = "SPEC")]
     pub(crate) identity: Option<String>,
+    /// Where replicas wake each other: redis://… Without it they look at the store every second. [default: relay.redis]
+    #[arg(long, value_name = "URL")]
+    pub(crate) redis: Option<String>,
     /// The configuration with its targets; without one, what SEMEL_CONFIG names, or ./semel.toml.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
@@ -77,74 +78,9 @@ impl Args {
             listen: self.listen,
             admin: self.admin,
             admin_token_file: self.admin_token_file.as_deref(),
+            redis: self.redis.as_deref(),
         }
     }
-}
-
-/// A store that is open.
-pub(crate) struct Opened {
-    pub(crate) store: RelayStore,
-    file: Option<Arc<Sqlite>>,
-}
-
-/// Why a store cannot be opened here.
-pub(crate) enum OpenStop {
-    /// Another process owns this file.
-    Owned(PathBuf),
-    /// Anything else.
-    Stop(Stop),
-}
-
-/// Opens the relay's store.
-pub(crate) async fn open(config: &Config) -> Result<Opened, OpenStop> {
-    let failed = |error: String| {
-        OpenStop::Stop(Stop::new(Exit::Io, format!("failed to open the store {}: {error}", config.store)))
-    };
-    match &config.store {
-        Store::Sqlite(path) => match Sqlite::open(Path::new(path), Arc::new(SystemClock)) {
-            Ok(file) => {
-                let file = Arc::new(file);
-                let db: Arc<dyn Database> = Arc::<Sqlite>::clone(&file);
-                Ok(Opened { store: RelayStore::new(db), file: Some(file) })
-            }
-            Err(OpenError::Locked(_)) => Err(OpenStop::Owned(PathBuf::from(path))),
-            Err(error) => Err(failed(error.to_string())),
-        },
-        Store::Postgres(url) => {
-            let db = Postgres::connect(url, config.connections)
-                .await
-                .map_err(|error| failed(error.to_string()))?;
-            Ok(Opened { store: RelayStore::new(Arc::new(db)), file: None })
-        }
-    }
-}
-
-/// The engine over a store.
-pub(crate) fn engine(config: &Config, store: &RelayStore) -> Arc<Engine> {
-    let entropy = Entropy::system();
-    let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "relay".to_owned());
-    // The name of a host alone could be that of a process that is no more.
-    let owner = format!("{host}:{}:{:032x}", std::process::id(), entropy.bits());
-    Arc::new(Engine {
-        store: store.clone(),
-        targets: config.targets.clone(),
-        credentials: Arc::clone(&config.wallet) as _,
-        entropy,
-        clock: Arc::new(SystemClock),
-        owner,
-        meters: Meters::default(),
-        settled: tokio::sync::Notify::new(),
-    })
-}
-
-/// The admin API within this process, for commands.
-pub(crate) fn local_admin(config: &Config, store: &RelayStore) -> Router {
-    let admin = Admin {
-        engine: engine(config, store),
-        wallet: Arc::clone(&config.wallet),
-        is_stopping: Arc::default(),
-    };
-    admin::router(admin, Operators::within_process())
 }
 
 /// Runs the command.
@@ -155,104 +91,66 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
         .enable_all()
         .build()
         .map_err(|error| Stop::new(Exit::Io, format!("failed to start: {error}")))?;
-    let ended = runtime.block_on(serve(&config, &args.flags()));
+    let ended = runtime.block_on(serve(config, &args.flags()));
     runtime.shutdown_timeout(Duration::from_secs(1));
     ended
 }
 
-async fn bind(address: SocketAddr, flag: &str) -> Result<(TcpListener, SocketAddr), Stop> {
-    let failed = |error: std::io::Error| {
-        Stop::new(Exit::Io, format!("failed to listen on {address}: {error}; choose another with {flag}"))
-    };
-    let listener = TcpListener::bind(address).await.map_err(failed)?;
-    let bound = listener.local_addr().map_err(failed)?;
-    Ok((listener, bound))
+/// What a relay with these settings would refuse before it opens anything.
+pub(crate) fn check(config: &Config) -> Result<(), Stop> {
+    running::check(config)?;
+    if let crate::config::Store::Postgres(url) = &config.store {
+        let secured = crate::store::secured(url, config.postgres.ca.as_deref());
+        secured.map_err(|error| Stop::new(Exit::Config, format!("relay.postgres: {error}")))?;
+    }
+    Ok(())
 }
 
-async fn serve(config: &Config, flags: &Flags<'_>) -> Result<Exit, Stop> {
+async fn serve(config: Config, flags: &Flags<'_>) -> Result<Exit, Stop> {
     let io = |error: std::io::Error| Stop::new(Exit::Io, format!("failed to start: {error}"));
-    let callers = Callers::new(&config.identity, config.peers.clone())
-        .map_err(|error| Stop::new(Exit::Config, format!("identity: {error}")))?;
-    let operators = Operators::on(config.admin, config.admin_token_file.as_deref())?;
-    let (listener, listen) = bind(config.listen, "--listen").await?;
-    let (admin_listener, admin_address) = bind(config.admin, "--admin").await?;
-    let opened = match open(config).await {
-        Ok(opened) => opened,
-        Err(OpenStop::Stop(stop)) => return Err(stop),
-        Err(OpenStop::Owned(path)) => {
-            let why = format!(
-                "another process owns {}; stop it, or name another file with --store",
-                path.display()
-            );
-            return Err(Stop::new(Exit::Io, why));
-        }
-    };
-    let store_failed = |error| Stop::new(Exit::Io, format!("failed to start: {error}"));
-    opened.store.start().await.map_err(store_failed)?;
-    if let Some(file) = &opened.file {
-        file.publish_admin(&admin_address.to_string()).map_err(io)?;
-    }
-    let engine = engine(config, &opened.store);
-    let worker = Worker::new(Arc::clone(&engine), config.retention, config.parallel);
-    let working = tokio::spawn(Arc::clone(&worker).run());
-    let is_stopping = Arc::new(AtomicBool::new(false));
-    let admin = Admin {
-        engine: Arc::clone(&engine),
-        wallet: Arc::clone(&config.wallet),
-        is_stopping: Arc::clone(&is_stopping),
-    };
-    let seen = tokio::spawn(axum::serve(admin_listener, admin::router(admin, operators)).into_future());
-    let identities = Identities { identity: config.identity.clone(), callers, peers: config.peers.clone() };
-    let routes = intake::router(Intake { engine, worker: Arc::clone(&worker), identities });
-    let (told, end) = tokio::sync::oneshot::channel::<()>();
-    let service = routes.into_make_service_with_connect_info::<SocketAddr>();
-    let senders = tokio::spawn(
-        axum::serve(listener, service).with_graceful_shutdown(async { drop(end.await) }).into_future(),
-    );
-    let text = announcement(config, listen, admin_address);
-    std::io::stdout().write_all(text.as_bytes()).map_err(|error| output_failed(&error))?;
-    let _ = std::io::stdout().flush();
-    notify::tell(notify::READY);
     let mut terminate = signal(SignalKind::terminate()).map_err(io)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(io)?;
     let mut hang_up = signal(SignalKind::hangup()).map_err(io)?;
+    let mut running = Running::start(config).await?;
+    let text = announcement(&running);
+    std::io::stdout().write_all(text.as_bytes()).map_err(|error| output_failed(&error))?;
+    let _ = std::io::stdout().flush();
+    notify::tell(notify::READY);
     loop {
         tokio::select! {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
-            () = tokio::time::sleep(LOOK_EVERY) => if opened.store.is_broken() {
+            () = tokio::time::sleep(LOOK_EVERY) => if running.is_broken() {
                 // What is in memory is no evidence: the next start reads what is on disk.
                 let why = "a commit failed: the file must be opened anew, start the relay again";
                 return Err(Stop::new(Exit::Io, why));
             },
-            _ = hang_up.recv() => match Config::load(flags) {
-                Ok(_) => tracing::info!("the configuration is sound; start the relay anew to put it in force"),
-                Err(Stop { message, .. }) => tracing::error!("the configuration would be refused: {message}"),
-            },
+            _ = hang_up.recv() => {
+                notify::tell(&notify::reloading());
+                match Config::load(flags).and_then(|next| running.reload(next)) {
+                    Ok(()) => tracing::info!("the configuration was read anew and is in force"),
+                    Err(Stop { message, .. }) => {
+                        tracing::error!("the configuration was refused, the old one stays: {message}");
+                    }
+                }
+                notify::tell(notify::READY);
+            }
         }
     }
     notify::tell(notify::STOPPING);
     tracing::info!("shutting down: no new lanes; a second signal ends it at once");
-    is_stopping.store(true, Ordering::Relaxed);
-    let _ = told.send(());
-    let ending = async {
-        let left = worker.stop(config.drain).await;
-        let _ = tokio::time::timeout(Duration::from_secs(2), senders).await;
-        left
-    };
     tokio::select! {
-        left = ending => if left > 0 {
+        left = running.stop() => if left > 0 {
             tracing::warn!(left, "lanes were still being written: the next start finds them");
         },
         _ = terminate.recv() => tracing::warn!("ended at once by a second signal"),
         _ = interrupt.recv() => tracing::warn!("ended at once by a second signal"),
     }
-    working.abort();
-    seen.abort();
     Ok(Exit::Success)
 }
 
-fn announcement(config: &Config, listen: SocketAddr, admin: SocketAddr) -> String {
+fn announcement(running: &Running) -> String {
+    let Running { config, listen, admin, .. } = running;
     let targets: Vec<String> = config
         .targets
         .values()
@@ -262,9 +160,11 @@ fn announcement(config: &Config, listen: SocketAddr, admin: SocketAddr) -> Strin
         true => "none: declare [relay.target.NAME] in semel.toml".to_owned(),
         false => targets.join(", "),
     };
+    let hints =
+        config.redis.as_ref().map_or_else(String::new, |url| format!("  redis      {}\n", redacted(url)));
     format!(
         "semel relay\n  listening  http://{listen}\n  admin      http://{admin}\n  store      {}\n  identity   {}\n  \
-         targets    {targets}\n",
+         targets    {targets}\n{hints}",
         config.store, config.identity
     )
 }

@@ -94,7 +94,7 @@ impl Swappable {
         Router::new().fallback(move |request: Request| answer(Arc::clone(&current), request))
     }
 
-    fn swap(&self, router: Router) {
+    pub(crate) fn swap(&self, router: Router) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = router;
     }
 }

@@ -27,7 +27,7 @@ pub(super) fn is_required(url: &str) -> bool {
 
 /// What makes connections to PostgreSQL secure.
 #[derive(Clone)]
-pub(super) struct Secure(TlsConnector);
+pub(crate) struct Secure(TlsConnector);
 
 impl Secure {
     /// Believes the authorities of a file, or those that browsers believe.
@@ -47,7 +47,7 @@ impl MakeTlsConnect<Socket> for Secure {
 }
 
 /// One handshake to come.
-pub(super) struct Handshake {
+pub(crate) struct Handshake {
     connector: TlsConnector,
     name: ServerName<'static>,
 }
@@ -63,7 +63,7 @@ impl TlsConnect<Socket> for Handshake {
 }
 
 /// A connection to PostgreSQL over TLS.
-pub(super) struct Encrypted(client::TlsStream<Socket>);
+pub(crate) struct Encrypted(client::TlsStream<Socket>);
 
 impl TlsStream for Encrypted {
     fn channel_binding(&self) -> ChannelBinding {

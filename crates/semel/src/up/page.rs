@@ -29,6 +29,8 @@ pub(crate) struct Facts {
     pub(crate) gate: String,
     pub(crate) upstream: String,
     pub(crate) admin: String,
+    /// Where changes are handed in that can be merged.
+    pub(crate) relay: Option<String>,
     pub(crate) data: String,
     /// How to look at the records.
     pub(crate) records: String,

@@ -232,3 +232,15 @@ fn the_outbox_of_semel_up_sends_through_its_gate() {
     assert_eq!(receipt["status"], "done", "{receipt}");
     assert_eq!(receipt["response"]["headers"]["semel-guarantee"], "fenced", "{receipt}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_the_place_of_a_uuid_a_random_uuid_is_minted() {
+    let (address, _) = obedient().await;
+    let daemon = Daemon::start(&["--upstream", &format!("http://{address}")]);
+    // Where keys must be random UUIDs, a ULID would be refused.
+    let uuid = "6f1c2b0e-7c1d-4f55-9c1a-0d8e6f1b2a33";
+    daemon.command(&["send", "/x/400", "--id", uuid, "--wait", "5"]);
+    let successor = daemon.json(&["requeue", "--id", uuid, "--auto"])["new"]["client_message_id"].clone();
+    let successor = successor.as_str().unwrap();
+    assert_eq!((successor.len(), successor.as_bytes()[14]), (36, b'4'), "a random UUID: {successor}");
+}

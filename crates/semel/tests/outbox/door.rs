@@ -21,7 +21,15 @@ async fn the_socket_is_its_users_own_and_pages_are_refused() {
             .await;
     assert_eq!(form.unwrap().0, 400, "an empty envelope is malformed");
     assert_eq!(daemon.call("GET", "/healthz", None).await.0, 200);
-    assert_eq!(daemon.call("GET", "/nowhere", None).await.0, 404);
+    for (method, path, status) in
+        [("GET", "/nowhere", 404), ("PUT", "/v1/send", 405), ("GET", "/v1/events?after=x", 400)]
+    {
+        let (found, problem) = daemon.call(method, path, None).await;
+        assert_eq!((found, problem["status"].as_u64()), (status, Some(status.into())), "{method} {path}");
+        for name in ["type", "title", "detail", "error", "message"] {
+            assert!(problem[name].is_string(), "{name}: {problem}");
+        }
+    }
     let (status, document) = daemon.call("GET", "/v1/openapi.json", None).await;
     assert_eq!((status, document["openapi"].as_str()), (200, Some("3.1.0")));
 }

@@ -55,3 +55,25 @@ async fn a_reader_resumes_where_it_left_off() {
     });
     assert_eq!(live, [kind(5, "queued"), kind(6, "done")]);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_number_that_was_never_given_begins_at_the_newest_and_says_so() {
+    let (address, _) = obedient().await;
+    let daemon = Daemon::start(&["--upstream", &format!("http://{address}")]);
+    let mut stream = UnixStream::connect(daemon.socket()).await.unwrap();
+    stream.write_all(b"GET /v1/events HTTP/1.1\r\nHost: outbox\r\nLast-Event-ID: 700\r\n\r\n").await.unwrap();
+    let mut lines = BufReader::new(stream).lines();
+    let mut next = async |prefix: &str| loop {
+        let line =
+            tokio::time::timeout(Duration::from_secs(20), lines.next_line()).await.expect("events come");
+        if let Some(found) = line.unwrap().expect("the stream goes on").strip_prefix(prefix) {
+            return found.to_owned();
+        }
+    };
+    assert_eq!(next("event: ").await, "reset");
+    let reset: Value = serde_json::from_str(&next("data: ").await).unwrap();
+    assert_eq!((reset["asked"].as_i64(), reset["newest"].as_i64()), (Some(700), Some(0)));
+    let message = json!({"client_message_id": "a", "request": {"method": "POST", "url": "/x"}});
+    assert_eq!(daemon.send(&message).await.0, 202);
+    assert_eq!(next("event: ").await, "queued");
+}

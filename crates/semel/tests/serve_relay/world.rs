@@ -110,7 +110,7 @@ impl Service {
     }
 }
 
-fn read_message(stream: &TcpStream) -> Option<(String, Vec<u8>)> {
+pub(crate) fn read_message(stream: &TcpStream) -> Option<(String, Vec<u8>)> {
     let mut reader = BufReader::new(stream);
     let mut head = String::new();
     loop {
@@ -206,6 +206,13 @@ blocked = ["418"]
         Self { dir }
     }
 
+    /// A folder with this configuration.
+    pub(crate) fn with(text: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("semel.toml"), text).unwrap();
+        Self { dir }
+    }
+
     pub(crate) fn path(&self) -> &Path {
         self.dir.path()
     }
@@ -239,19 +246,30 @@ blocked = ["418"]
     }
 
     pub(crate) fn start_with(&self, args: &[&str]) -> Relay {
+        self.try_start_with(args).expect("it says where it listens")
+    }
+
+    /// Starts a relay; `None` where it ends before it listens.
+    pub(crate) fn try_start_with(&self, args: &[&str]) -> Option<Relay> {
         let base = ["serve", "relay", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
         let mut command = self.command(&[&base, args].concat());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut address = |word: &str| -> SocketAddr {
+        let mut address = |word: &str| -> Option<SocketAddr> {
             loop {
-                let line = lines.next().expect("it says where it listens").unwrap();
+                let line = lines.next()?.ok()?;
                 if line.trim().starts_with(word) {
-                    return line.rsplit("http://").next().unwrap().trim().parse().unwrap();
+                    return line.rsplit("http://").next()?.trim().parse().ok();
                 }
             }
         };
-        Relay { listen: address("listening"), admin: address("admin"), child }
+        match (address("listening"), address("admin")) {
+            (Some(listen), Some(admin)) => Some(Relay { listen, admin, child }),
+            _ => {
+                let _ = child.wait();
+                None
+            }
+        }
     }
 }
 

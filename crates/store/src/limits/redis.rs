@@ -5,8 +5,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use redis::{Client, RedisError, Script, ScriptInvocation};
+use redis::aio::ConnectionManager;
+use redis::{Script, ScriptInvocation};
 use semel_contract::profile::{Charge, Rate};
 use semel_contract::time::Timestamp;
 
@@ -18,11 +18,10 @@ use super::window::{
 };
 use super::{Admission, Limiter, Verdict};
 use crate::claims::{Reply, StoreError};
+use crate::redis_link;
 
 /// How long Redis may take, connecting included.
 pub const REDIS_MILLIS_MAX: u64 = 250;
-/// The longest pause between two attempts to connect again.
-const RECONNECT_MILLIS_MAX: u64 = 200;
 /// What every key begins with.
 const PREFIX: &str = "semel:limit:";
 
@@ -52,15 +51,9 @@ impl RedisLimiter {
 
     /// The same, with another patience.
     pub fn patient(url: &str, patience: Duration) -> Result<Self, StoreError> {
-        let config = ConnectionManagerConfig::new()
-            .set_connection_timeout(Some(patience))
-            .set_response_timeout(Some(patience))
-            .set_max_delay(Duration::from_millis(RECONNECT_MILLIS_MAX))
-            .set_number_of_retries(1);
-        let manager =
-            Client::open(url).and_then(|client| ConnectionManager::new_lazy_with_config(client, config));
+        let (_, connection) = redis_link::open(url, patience)?;
         Ok(Self {
-            connection: manager.map_err(unavailable)?,
+            connection,
             patience,
             request: Script::new(scripts::REQUEST),
             id_window: Script::new(scripts::ID_WINDOW),
@@ -70,10 +63,7 @@ impl RedisLimiter {
 
     async fn run<const N: usize>(&self, call: &ScriptInvocation<'_>) -> Result<[i64; N], StoreError> {
         let mut connection = self.connection.clone();
-        match tokio::time::timeout(self.patience, call.invoke_async(&mut connection)).await {
-            Ok(counts) => counts.map_err(unavailable),
-            Err(_) => Err(StoreError::Unavailable("Redis did not answer in time".to_owned())),
-        }
+        redis_link::in_time(self.patience, call.invoke_async(&mut connection)).await
     }
 
     async fn count(&self, subject: &[u8], rate: Rate, now: Timestamp) -> Result<Verdict, StoreError> {
@@ -132,8 +122,4 @@ fn key(subject: &[u8], what: &str, rate: Rate) -> String {
 
 fn as_count(count: i64) -> u32 {
     u32::try_from(count.max(0)).unwrap_or(u32::MAX)
-}
-
-fn unavailable(error: RedisError) -> StoreError {
-    StoreError::Unavailable(format!("Redis: {error}"))
 }

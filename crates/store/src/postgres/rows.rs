@@ -1,10 +1,8 @@
 //! Turns rows into entries and back. Refuses a row that it cannot read, instead of guessing.
 
-use std::sync::LazyLock;
-
 use bytes::Bytes;
 use semel_contract::fingerprint::{Fingerprint, Version};
-use semel_contract::key::{Format, Key, Pattern};
+use semel_contract::key::{Format, Key};
 use semel_contract::record::{Fence, Guarantee, Record, State};
 use semel_contract::scope::Scope;
 use semel_contract::time::Timestamp;

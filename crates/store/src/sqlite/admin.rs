@@ -10,13 +10,13 @@ use tokio::sync::oneshot;
 use super::SqliteStore;
 use super::hub::Hub;
 use super::row::{Hash, Kept};
-use super::{ledger, operate};
+use super::{ledger, operate, table};
 use crate::admin::{AdminStore, Audited, Cleanup, ClockState, Note, Sought, StaleCount, Trail, action};
 use crate::claims::{About, Entry, Id, Reply, Sealed, StoreError, Swept};
 
 impl SqliteStore {
     /// Asks the thread that lists.
-    fn ask<T, F>(&self, read: F) -> Reply<'static, T>
+    pub(super) fn ask<T, F>(&self, read: F) -> Reply<'static, T>
     where
         T: Send + 'static,
         F: FnOnce(&Hub) -> Result<T, StoreError> + Send + 'static,
@@ -108,7 +108,14 @@ fn numbered(hub: &Hub, number: u64) -> Result<Vec<Kept>, StoreError> {
     match hash {
         Some(hash) => {
             let held = held(hub, |kept| kept.hash == hash);
-            if held.is_empty() { hub.readers.list(|db| ledger::by_hash(db, hash)) } else { Ok(held) }
+            if !held.is_empty() {
+                return Ok(held);
+            }
+            let rows = |db: &rusqlite::Connection| {
+                let numbers = hub.places.of(hash);
+                numbers.into_iter().filter_map(|number| table::at(db, number, hash).transpose()).collect()
+            };
+            hub.readers.list(rows)
         }
         None => Ok(Vec::new()),
     }
@@ -144,7 +151,7 @@ impl AdminStore for SqliteStore {
         let (id, about, lifetime) = (id.clone(), about.clone(), lifetime.clone());
         let (by, reason) = (by.to_owned(), reason.to_owned());
         self.submit(0, move |turn| {
-            let before = turn.find(&id)?.map(|kept| kept.entry.record.fence);
+            let before = turn.find(&id, id.hash())?.map(|kept| kept.entry.record.fence);
             let sealed = operate::seal(turn, &id, &about, &lifetime)?;
             if matches!(sealed, Sealed::Done) {
                 let mut row = row(turn.now(), &by, action::SEAL, &reason, 1);

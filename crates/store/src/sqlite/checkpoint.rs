@@ -1,11 +1,13 @@
 //! Checkpoints: the write-ahead log is copied into the file by a thread of its own, which never stops the writer. That
-//! alone lets the log grow while the writer is busy, so past a bound the writer itself empties it.
+//! alone lets the log grow while the writer is busy, because the log begins anew only when all of it is copied. So past a
+//! bound the writer copies the rest, which is little once the thread has done its part. Neither waits for a reader, and
+//! the log keeps its length on disk: writing over it needs no new blocks, and a sync of it has less to do.
 
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
 use std::thread::JoinHandle;
 
-use rusqlite::Connection;
+use rusqlite::{Connection, Row};
 
 use super::connect;
 use super::error::OpenError;
@@ -15,8 +17,10 @@ use super::hub::Hub;
 const LOG_PAGE_BYTES: u64 = 4096 + 24;
 /// So much new log starts a passive checkpoint.
 const PASSIVE_BYTES: u64 = 4 << 20;
-/// So much log makes the writer empty it.
-const TRUNCATE_BYTES: u64 = 16 << 20;
+/// So much log makes the writer copy the rest of it, unless the thread is at it.
+const REST_BYTES: u64 = 16 << 20;
+/// So much log makes the writer wait for the thread.
+const WAIT_BYTES: u64 = 48 << 20;
 
 /// The checkpoint thread's connection and its orders.
 #[derive(Debug, Default)]
@@ -48,6 +52,15 @@ impl Checkpointer {
 
     fn connection(&self) -> MutexGuard<'_, Option<Connection>> {
         self.connection.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Its connection, unless a checkpoint is running.
+    fn free_connection(&self) -> Option<MutexGuard<'_, Option<Connection>>> {
+        match self.connection.try_lock() {
+            Ok(connection) => Some(connection),
+            Err(TryLockError::WouldBlock) => None,
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        }
     }
 
     fn give(&self, order: Order) {
@@ -94,26 +107,28 @@ pub(super) fn start(hub: Arc<Hub>) -> std::io::Result<JoinHandle<()>> {
 pub(super) enum Reached {
     /// Everything that it was to do.
     End,
-    /// A reader stood in the way.
+    /// A reader or a writer stood in the way.
     Part,
 }
 
 /// Copies the log into the file and syncs the file.
 pub(super) fn checkpoint(connection: &Connection, mode: &str) -> rusqlite::Result<Reached> {
-    let busy: i64 = connection.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |row| row.get(0))?;
-    Ok(if busy == 0 { Reached::End } else { Reached::Part })
+    let told = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+    let (busy, pages, copied): (i64, i64, i64) =
+        connection.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], told)?;
+    Ok(if busy == 0 && pages == copied { Reached::End } else { Reached::Part })
 }
 
-/// The writer's view of the log: when to have it copied, when to empty it.
+/// The writer's view of the log: when to have it copied, when to copy the rest.
 #[derive(Debug)]
 pub(super) struct LogBounds {
     asked_at_bytes: u64,
-    truncate_at_bytes: u64,
+    rest_at_bytes: u64,
 }
 
 impl Default for LogBounds {
     fn default() -> Self {
-        Self { asked_at_bytes: 0, truncate_at_bytes: TRUNCATE_BYTES }
+        Self { asked_at_bytes: 0, rest_at_bytes: REST_BYTES }
     }
 }
 
@@ -121,27 +136,36 @@ impl LogBounds {
     /// After a commit: keeps the log within its bounds.
     pub(super) fn keep(&mut self, connection: &Connection, hub: &Hub) {
         let bytes = hub.guard.log_pages() * LOG_PAGE_BYTES;
-        if bytes >= self.truncate_at_bytes {
-            self.truncate(connection, hub, bytes);
-        } else if bytes < self.asked_at_bytes {
-            // The log has started from its beginning.
-            self.asked_at_bytes = 0;
-        } else if bytes >= self.asked_at_bytes + PASSIVE_BYTES {
+        if bytes < self.asked_at_bytes {
+            // The log has begun anew.
+            *self = Self::default();
+        }
+        if bytes >= self.rest_at_bytes && self.copy_rest(connection, hub, bytes) {
+            return;
+        }
+        if bytes >= self.asked_at_bytes + PASSIVE_BYTES {
             self.asked_at_bytes = bytes;
             hub.checkpointer.give(Order::Run);
         }
     }
 
-    fn truncate(&mut self, connection: &Connection, hub: &Hub, bytes: u64) {
-        // Two checkpoints at once would only wait for each other.
-        let other = hub.checkpointer.connection();
-        let reached = checkpoint(connection, "TRUNCATE");
-        drop(other);
-        self.asked_at_bytes = 0;
-        self.truncate_at_bytes = match reached {
-            Ok(Reached::End) => TRUNCATE_BYTES,
-            // Trying again at every batch would slow each of them down.
-            Ok(Reached::Part) | Err(_) => bytes + TRUNCATE_BYTES,
+    /// Copies what the thread has not, unless the thread is at it. Says whether it did.
+    fn copy_rest(&mut self, connection: &Connection, hub: &Hub, bytes: u64) -> bool {
+        // Two checkpoints at once would only stand in each other's way.
+        let other = if bytes >= self.rest_at_bytes + (WAIT_BYTES - REST_BYTES) {
+            Some(hub.checkpointer.connection())
+        } else {
+            hub.checkpointer.free_connection()
         };
+        let Some(other) = other else { return false };
+        let reached = checkpoint(connection, "PASSIVE");
+        drop(other);
+        self.rest_at_bytes = match reached {
+            // The next transaction begins the log anew, unless a reader still needs the end of this one.
+            Ok(Reached::End) => bytes + PASSIVE_BYTES,
+            // Trying again at every batch would slow each of them down.
+            Ok(Reached::Part) | Err(_) => bytes + REST_BYTES,
+        };
+        true
     }
 }

@@ -11,6 +11,7 @@ use super::checkpoint::Checkpointer;
 use super::faults::Faults;
 use super::guard::Guard;
 use super::live::Live;
+use super::places::Places;
 use super::queue::Queue;
 use super::readers::Readers;
 use crate::claims::StoreError;
@@ -30,6 +31,8 @@ pub(super) struct Hub {
     pub(super) health: Health,
     pub(super) faults: Faults,
     pub(super) held: Mutex<Live>,
+    /// Where rows are.
+    pub(super) places: Places,
     /// Restores from backups, as they are written.
     pub(super) restores: Mutex<Vec<Restore>>,
 }

@@ -32,7 +32,6 @@ macro_rules! rows_where {
 }
 
 const BY_NUMBER: &str = rows_where!("fence = ?1");
-const BY_HASH: &str = rows_where!("hash = ?1");
 const BY_REQUEST_ID: &str = rows_where!("request_id = ?1");
 const BY_KEY: &str = rows_where!("key = ?1");
 
@@ -59,11 +58,6 @@ fn kept(connection: &Connection, sql: &str, values: impl rusqlite::Params) -> ru
 /// The row with this number.
 pub(super) fn by_number(connection: &Connection, number: i64) -> rusqlite::Result<Vec<Kept>> {
     kept(connection, BY_NUMBER, params![number, 1])
-}
-
-/// The rows of this key.
-pub(super) fn by_hash(connection: &Connection, hash: Hash) -> rusqlite::Result<Vec<Kept>> {
-    kept(connection, BY_HASH, params![hash, 2])
 }
 
 /// The rows of this request; reads everything.
@@ -258,7 +252,6 @@ mod tests {
         super::super::migrate::migrate(&mut connection).expect("the schema is well formed");
         for (sql, wanted) in [
             (BY_NUMBER, "SEARCH semel_record USING INTEGER PRIMARY KEY"),
-            (BY_HASH, "semel_record_hash"),
             (HASH_OF_NUMBER, "semel_audit_fence"),
             (TRAIL_OF_KEY, "semel_audit_hash"),
         ] {

@@ -8,7 +8,10 @@ use semel_contract::decide::Standing;
 use semel_contract::record::Fence;
 use semel_contract::time::Timestamp;
 
+use super::places::Places;
 use super::row::{Hash, Kept, Rotation};
+use super::table::Gone;
+use super::turn::Left;
 use crate::claims::{Filter, Id, Written};
 
 /// A change of what is held: `None` lets go.
@@ -72,15 +75,7 @@ impl Live {
 
     /// The claims that a list shows.
     pub(super) fn matching(&self, filter: &Filter) -> Vec<Kept> {
-        let shown = |kept: &&Kept| {
-            let entry = &kept.entry;
-            filter.state.is_none_or(|state| state == entry.record.state)
-                && filter.principal.as_ref().is_none_or(|principal| *principal == entry.about.principal)
-                && filter.endpoint.as_ref().is_none_or(|endpoint| *endpoint == entry.about.endpoint)
-                && filter.created_before.is_none_or(|before| entry.record.created_at < before)
-                && filter.after.is_none_or(|after| entry.record.fence.number > after)
-        };
-        self.all().filter(shown).cloned().collect()
+        self.all().filter(|kept| kept.is_shown(filter)).cloned().collect()
     }
 }
 
@@ -90,6 +85,8 @@ pub(super) struct Staged {
     held: HashMap<Hash, Option<Kept>>,
     rotations: HashMap<Rotation, Option<Hash>>,
     woken: Vec<Hash>,
+    added: Vec<Gone>,
+    gone: Vec<Gone>,
 }
 
 impl Staged {
@@ -114,9 +111,9 @@ impl Staged {
         self.held.contains_key(&hash)
     }
 
-    /// Adds what a member changed.
-    pub(super) fn add(&mut self, changes: Vec<Change>, woken: Vec<Hash>, live: &Live) {
-        for (hash, kept) in changes {
+    /// Adds what a member did.
+    pub(super) fn add(&mut self, left: Left, live: &Live) {
+        for (hash, kept) in left.changes {
             if let Some(rotation) = self.get(hash, live).and_then(|before| before.rotation) {
                 self.rotations.insert(rotation, None);
             }
@@ -125,12 +122,20 @@ impl Staged {
             }
             self.held.insert(hash, kept);
         }
-        self.woken.extend(woken);
+        self.woken.extend(left.woken);
+        self.added.extend(left.added);
+        self.gone.extend(left.gone);
     }
 
     /// Makes the changes true, and says who is to be woken.
-    pub(super) fn publish(self, live: &mut Live) -> Vec<Hash> {
+    pub(super) fn publish(self, live: &mut Live, places: &Places) -> Vec<Hash> {
         self.held.into_iter().for_each(|change| live.apply(change));
+        self.gone.iter().for_each(|row| places.remove(row));
         self.woken
+    }
+
+    /// Nothing of it was written.
+    pub(super) fn take_back(self, places: &Places) {
+        self.added.iter().for_each(|row| places.remove(row));
     }
 }

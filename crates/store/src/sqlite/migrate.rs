@@ -2,6 +2,7 @@
 //! crash leaves either the old schema or the new one. The number is kept among the store's own rows: the header fields
 //! of the file belong to the application.
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OptionalExtension};
 
 use super::error::OpenError;
@@ -19,6 +20,7 @@ const MIGRATIONS: &[Migration] = &[
     Migration { name: "records", sql: include_str!("migrations/0001_records.sql"), works_for: 1 },
     Migration { name: "operating", sql: include_str!("migrations/0002_operating.sql"), works_for: 1 },
     Migration { name: "audit", sql: include_str!("migrations/0003_audit.sql"), works_for: 2 },
+    Migration { name: "places", sql: include_str!("migrations/0004_places.sql"), works_for: 3 },
 ];
 
 /// The newest schema version that this release knows.
@@ -68,9 +70,15 @@ pub(super) fn check(connection: &Connection) -> Result<i64, OpenError> {
 /// Brings the schema to the version of this release.
 pub(super) fn migrate(connection: &mut Connection) -> Result<(), OpenError> {
     let found = check(connection)?;
+    if found >= VERSION_KNOWN {
+        return Ok(());
+    }
+    // A migration may change the words of a constraint, which this setting is there to prevent.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, false)?;
     for (version, migration) in (1..).zip(MIGRATIONS).filter(|(version, _)| *version > found) {
         apply(connection, version, migration)?;
     }
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use semel_contract::time::Timestamp;
 
 use super::error::Fault;
 use super::ledger;
-use super::row::Kept;
+use super::row::{Hash, Kept};
 use super::table::{self, AuditRow};
 use super::turn::Turn;
 use crate::admin::{Audited, action};
@@ -20,9 +20,9 @@ use crate::claims::{
 };
 
 /// Claims a key.
-pub(super) fn claim(turn: &mut Turn<'_>, wish: &Wish) -> Result<Claimed, Fault> {
+pub(super) fn claim(turn: &mut Turn<'_>, wish: &Wish, hash: Hash) -> Result<Claimed, Fault> {
     let now = turn.now();
-    match turn.find(&wish.id)? {
+    match turn.find(&wish.id, hash)? {
         Some(Kept { entry, .. }) => {
             let record = &entry.record;
             if record.state == State::Claimed && record.fence.nonce == wish.nonce {
@@ -36,7 +36,6 @@ pub(super) fn claim(turn: &mut Turn<'_>, wish: &Wish) -> Result<Claimed, Fault> 
         None if wish.how == Claim::New => {}
         None => return Ok(Claimed::Changed),
     }
-    let hash = wish.id.hash();
     if let Some(rotation) = wish.rotation
         && turn.rotation_lives(rotation, hash, now)?
     {
@@ -92,7 +91,7 @@ pub(super) enum Holds {
 
 /// Whether a fence holds a key.
 pub(super) fn holds(turn: &Turn<'_>, id: &Id, fence: Fence) -> Result<Holds, Fault> {
-    let Some(kept) = turn.find(id)?.filter(|kept| kept.entry.record.fence == fence) else {
+    let Some(kept) = turn.find(id, id.hash())?.filter(|kept| kept.entry.record.fence == fence) else {
         return Ok(Holds::No);
     };
     Ok(match kept.entry.record.state {
@@ -170,7 +169,9 @@ pub(super) fn resolve(
     let is_unknown = |kept: &Kept| {
         kept.entry.record.fence == fence && Standing::of(Some(&kept.entry.record), now) == Standing::Unknown
     };
-    let Some(mut kept) = turn.find(id)?.filter(is_unknown) else { return Ok(Resolved::NotUnknown) };
+    let Some(mut kept) = turn.find(id, id.hash())?.filter(is_unknown) else {
+        return Ok(Resolved::NotUnknown);
+    };
     let (settlement, action) = match &word.resolution {
         Resolution::Applied(Some(answer)) => (Settlement::Settle(answer.clone()), action::RESOLVE_APPLIED),
         Resolution::Applied(None) => (Settlement::Unkept(no_answer()), action::RESOLVE_APPLIED),
@@ -205,7 +206,7 @@ pub(super) fn seal(
     lifetime: &Lifetime,
 ) -> Result<Sealed, Fault> {
     let now = turn.now();
-    if let Some(kept) = turn.find(id)? {
+    if let Some(kept) = turn.find(id, id.hash())? {
         match Standing::of(Some(&kept.entry.record), now) {
             Standing::Absent | Standing::Expired | Standing::Released => {}
             Standing::Claimed
@@ -257,20 +258,20 @@ pub(super) fn sweep(
     if !turn.is_frozen() {
         let removed = table::sweep(turn.connection(), now.minus(grace), limit)?;
         swept.removed = removed.len() as u64;
-        removed.into_iter().for_each(|hash| turn.wake(hash));
+        turn.removed(removed);
     }
     Ok(swept)
 }
 
-/// Erases at most `limit` finished records of a principal, and leaves an audit row that does not name it.
+/// Erases those of these rows that are finished records of a principal, and leaves an audit row that does not name it.
 pub(super) fn forget(
     turn: &mut Turn<'_>,
     tenant: Option<&str>,
     principal: &str,
     by: &str,
-    limit: u32,
+    numbers: &[u64],
 ) -> Result<u64, Fault> {
-    let gone = table::forget(turn.connection(), tenant, principal, limit)?;
+    let gone = table::forget(turn.connection(), tenant, principal, numbers)?;
     ledger::forget_stale(turn.connection(), tenant, principal)?;
     let count = gone.len() as u64;
     let row = Audited {
@@ -284,6 +285,6 @@ pub(super) fn forget(
         count,
     };
     ledger::note(turn.connection(), &row)?;
-    gone.into_iter().for_each(|hash| turn.wake(hash));
+    turn.removed(gone);
     Ok(count)
 }

@@ -28,6 +28,8 @@ struct Waiting {
     members: VecDeque<Box<dyn Member>>,
     bytes: usize,
     is_closed: bool,
+    /// The writer sleeps until it is woken. Waking one that does not sleep is a system call for nothing.
+    is_asleep: bool,
 }
 
 /// What the writer finds.
@@ -63,17 +65,24 @@ impl Queue {
         }
         waiting.bytes = bytes;
         waiting.members.push_back(member);
+        let is_asleep = std::mem::take(&mut waiting.is_asleep);
         drop(waiting);
-        self.came.notify_one();
+        if is_asleep {
+            self.came.notify_one();
+        }
         Ok(())
     }
 
     /// Takes what waits, up to the bounds of a batch; waits itself where nothing does.
     pub(super) fn next(&self, patience: Duration) -> Next {
         let waiting = self.waiting();
-        let nothing = |waiting: &mut Waiting| waiting.members.is_empty() && !waiting.is_closed;
+        let nothing = |waiting: &mut Waiting| {
+            waiting.is_asleep = waiting.members.is_empty() && !waiting.is_closed;
+            waiting.is_asleep
+        };
         let (mut waiting, _) =
             self.came.wait_timeout_while(waiting, patience, nothing).expect("queueing does not panic");
+        waiting.is_asleep = false;
         if waiting.members.is_empty() {
             return if waiting.is_closed { Next::Closed } else { Next::Idle };
         }

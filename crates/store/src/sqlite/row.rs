@@ -1,18 +1,17 @@
 //! Rows and what they mean: one place that writes and reads the columns of claims and records, in one order. Refuses a
 //! row that does not make sense instead of guessing.
 
-use std::sync::LazyLock;
-
 use bytes::Bytes;
 use rusqlite::types::{FromSql, Type};
 use rusqlite::{CachedStatement, Row, params};
 use semel_contract::fingerprint::{Fingerprint, Version};
-use semel_contract::key::{Format, Key, Pattern};
+use semel_contract::key::{Format, Key};
 use semel_contract::record::{Fence, Guarantee, Record, State};
 use semel_contract::scope::Scope;
 use semel_contract::time::Timestamp;
 
-use crate::claims::{About, Answer, Entry, Id};
+use super::places::who;
+use crate::claims::{About, Answer, Entry, Filter, Id};
 
 /// The hash of an id.
 pub(super) type Hash = [u8; 16];
@@ -28,6 +27,18 @@ pub(super) struct Kept {
     pub(super) entry: Entry,
     /// What recognises the request under another credential.
     pub(super) rotation: Option<Rotation>,
+}
+
+impl Kept {
+    /// Whether a list shows it.
+    pub(super) fn is_shown(&self, filter: &Filter) -> bool {
+        let entry = &self.entry;
+        filter.state.is_none_or(|state| state == entry.record.state)
+            && filter.principal.as_ref().is_none_or(|principal| *principal == entry.about.principal)
+            && filter.endpoint.as_ref().is_none_or(|endpoint| *endpoint == entry.about.endpoint)
+            && filter.created_before.is_none_or(|before| entry.record.created_at < before)
+            && filter.after.is_none_or(|after| entry.record.fence.number > after)
+    }
 }
 
 /// The columns of a claim, which a record has too, in the order in which they are read and written.
@@ -76,6 +87,7 @@ pub(super) fn write_claim(statement: &mut CachedStatement<'_>, kept: &Kept) -> r
         about.client_generated_at.map(Timestamp::millis),
         pack(about.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()))),
         about.request_id,
+        who(&about.principal),
     ])
 }
 
@@ -110,6 +122,7 @@ pub(super) fn write_record(statement: &mut CachedStatement<'_>, kept: &Kept) -> 
         headers,
         answer.map(|it| it.outcome_unknown),
         answer.map(|it| &it.body[..]),
+        who(&about.principal),
     ])
 }
 
@@ -160,21 +173,27 @@ impl Columns<'_, '_> {
 
     fn key(&mut self) -> rusqlite::Result<Key> {
         // It was checked when it arrived, by a format that the store does not know; only the bounds hold for all.
-        let text: String = self.next()?;
-        Key::parse(&Format::Any255, &text).map_err(|_| self.senseless("not a key"))
+        let key = Key::parse(&Format::Any255, self.text()?);
+        key.map_err(|_| self.senseless("not a key"))
+    }
+
+    fn text(&mut self) -> rusqlite::Result<&str> {
+        self.at += 1;
+        Ok(self.row.get_ref(self.at - 1)?.as_str()?)
     }
 
     fn state(&mut self) -> rusqlite::Result<State> {
-        let name: String = self.next()?;
-        State::ALL.into_iter().find(|state| state.name() == name).ok_or_else(|| self.senseless("not a state"))
+        let name = self.text()?;
+        let state = State::ALL.into_iter().find(|state| state.name() == name);
+        state.ok_or_else(|| self.senseless("not a state"))
     }
 
     fn guarantee(&mut self) -> rusqlite::Result<Guarantee> {
-        let name: String = self.next()?;
-        [Guarantee::Atomic, Guarantee::Fenced, Guarantee::None]
+        let name = self.text()?;
+        let guarantee = [Guarantee::Atomic, Guarantee::Fenced, Guarantee::None]
             .into_iter()
-            .find(|guarantee| guarantee.name() == name)
-            .ok_or_else(|| self.senseless("not a guarantee"))
+            .find(|guarantee| guarantee.name() == name);
+        guarantee.ok_or_else(|| self.senseless("not a guarantee"))
     }
 
     fn fingerprint(&mut self) -> rusqlite::Result<Option<Fingerprint>> {
@@ -198,9 +217,10 @@ impl Columns<'_, '_> {
     }
 
     fn request_headers(&mut self) -> rusqlite::Result<Vec<(String, String)>> {
-        let packed: Vec<u8> = self.next()?;
+        self.at += 1;
+        let packed = self.row.get_ref(self.at - 1)?.as_blob()?;
         let text = |(name, value)| Some((name, String::from_utf8(value).ok()?));
-        unpack(&packed)
+        unpack(packed)
             .and_then(|headers| headers.into_iter().map(text).collect())
             .ok_or_else(|| self.senseless("not a list of headers"))
     }

@@ -48,17 +48,42 @@ impl SqliteStore {
         }
     }
 
-    fn look(&self, id: &Id) -> Result<(Option<Entry>, Timestamp), StoreError> {
+    fn look(&self, id: &Id, hash: Hash) -> Result<(Option<Entry>, Timestamp), StoreError> {
         self.hub.health.check()?;
-        let hash = id.hash();
-        // What is held counts before what is written, and is let go only after its end was committed: whatever was
-        // acknowledged is found in one of the two.
-        let held = self.hub.live().get(hash).filter(|kept| kept.entry.id == *id).cloned();
-        let kept = match held {
-            Some(kept) => Some(kept),
-            None => self.hub.readers.look(|connection| table::find(connection, hash, id))?,
-        };
-        Ok((kept.map(|kept| kept.entry), self.hub.now()))
+        let mut known = self.hub.places.of(hash);
+        loop {
+            // What is held counts before what is written, and is let go only after its end was committed: whatever was
+            // acknowledged is found in one of the two.
+            let held = self.hub.live().get(hash).filter(|kept| kept.entry.id == *id).cloned();
+            let kept = match held {
+                Some(kept) => Some(kept),
+                None => self.written(&known, hash, id)?,
+            };
+            // A row that came meanwhile is looked for again.
+            let now_known = if kept.is_some() { Vec::new() } else { self.hub.places.of(hash) };
+            if kept.is_some() || now_known == known {
+                return Ok((kept.map(|kept| kept.entry), self.hub.now()));
+            }
+            known = now_known;
+        }
+    }
+}
+
+impl SqliteStore {
+    /// What is written of an id under these numbers.
+    fn written(&self, known: &[u64], hash: Hash, id: &Id) -> Result<Option<Kept>, StoreError> {
+        if known.is_empty() {
+            return Ok(None);
+        }
+        let found = self.hub.readers.look(|connection| table::find(connection, known, hash, id))?;
+        if found.is_some() {
+            return Ok(found);
+        }
+        // A row may have moved between two statements: once more, with all of them at one moment.
+        self.hub.readers.look(|connection| {
+            let moment = connection.unchecked_transaction()?;
+            table::find(&moment, known, hash, id)
+        })
     }
 }
 
@@ -69,11 +94,12 @@ async fn answered<T>(answer: oneshot::Receiver<Result<T, StoreError>>) -> Result
 
 impl ClaimStore for SqliteStore {
     fn claim(&self, wish: Wish) -> Reply<'_, Claimed> {
-        self.submit(0, move |turn| operate::claim(turn, &wish))
+        let hash = wish.id.hash();
+        self.submit(0, move |turn| operate::claim(turn, &wish, hash))
     }
 
     fn look_up<'a>(&'a self, id: &'a Id) -> Reply<'a, (Option<Entry>, Timestamp)> {
-        Box::pin(ready(self.look(id)))
+        Box::pin(ready(self.look(id, id.hash())))
     }
 
     fn settle<'a>(
@@ -144,39 +170,28 @@ impl ClaimStore for SqliteStore {
 
     fn forget<'a>(&'a self, tenant: Option<&'a str>, principal: &'a str, by: &'a str) -> Reply<'a, u64> {
         Box::pin(async move {
+            let sought = principal.to_owned();
+            let numbers = self.ask(move |hub| Ok(hub.places.of_principal(&sought, 0))).await?;
             let mut total = 0;
-            loop {
+            // At least one, for the trail.
+            for at in 0..numbers.len().div_ceil(REMOVED_AT_ONCE_MAX as usize).max(1) {
+                let from = at * REMOVED_AT_ONCE_MAX as usize;
+                let to = numbers.len().min(from + REMOVED_AT_ONCE_MAX as usize);
+                let numbers = numbers[from..to].to_vec();
                 let (tenant, principal) = (tenant.map(str::to_owned), principal.to_owned());
                 let by = by.to_owned();
                 let forget = move |turn: &mut Turn<'_>| {
-                    operate::forget(turn, tenant.as_deref(), &principal, &by, REMOVED_AT_ONCE_MAX)
+                    operate::forget(turn, tenant.as_deref(), &principal, &by, &numbers)
                 };
-                let forgotten = self.submit(0, forget).await?;
-                total += forgotten;
-                if forgotten < u64::from(REMOVED_AT_ONCE_MAX) {
-                    return Ok(total);
-                }
+                total += self.submit(0, forget).await?;
             }
+            Ok(total)
         })
     }
 
     fn list<'a>(&'a self, filter: &'a Filter) -> Reply<'a, Vec<Entry>> {
-        if let Err(error) = self.hub.health.check() {
-            return Box::pin(ready(Err(error)));
-        }
-        let (caller, answer) = oneshot::channel();
         let filter = filter.clone();
-        let task = move |hub: &Hub| {
-            // Nobody may be listening any more.
-            let _ = caller.send(listed(hub, &filter));
-        };
-        match self.lister.ask(Box::new(task)) {
-            Ok(()) => Box::pin(async move {
-                let stopped = || StoreError::Unavailable("the list was not finished".to_owned());
-                answer.await.unwrap_or_else(|_| Err(stopped()))
-            }),
-            Err(error) => Box::pin(ready(Err(error))),
-        }
+        self.ask(move |hub| listed(hub, &filter))
     }
 
     fn reads_in_place(&self) -> bool {
@@ -220,7 +235,7 @@ fn listed(hub: &Hub, filter: &Filter) -> Result<Vec<Entry>, StoreError> {
         let fences = live.all().map(|kept| (kept.hash, kept.entry.record.fence.number)).collect();
         (live.matching(filter), fences)
     };
-    let written = written(hub, filter, &held)?;
+    let written = written_rows(hub, filter, &held)?;
     let ended: HashSet<Hash> = written.iter().map(|kept| kept.hash).collect();
     found.retain(|kept| !ended.contains(&kept.hash));
     found.extend(written);
@@ -230,11 +245,11 @@ fn listed(hub: &Hub, filter: &Filter) -> Result<Vec<Entry>, StoreError> {
 }
 
 /// The rows that a list shows, without those in whose place a claim is held.
-fn written(hub: &Hub, filter: &Filter, held: &HashMap<Hash, u64>) -> Result<Vec<Kept>, StoreError> {
+fn written_rows(hub: &Hub, filter: &Filter, held: &HashMap<Hash, u64>) -> Result<Vec<Kept>, StoreError> {
     let mut written = Vec::new();
     let mut page = filter.clone();
     while written.len() < filter.limit as usize {
-        let rows = hub.readers.list(|connection| table::list(connection, &page))?;
+        let rows = rows(hub, &page)?;
         let Some(last) = rows.last() else { break };
         page.after = Some(last.entry.record.fence.number);
         let is_whole = rows.len() == filter.limit as usize;
@@ -246,4 +261,14 @@ fn written(hub: &Hub, filter: &Filter, held: &HashMap<Hash, u64>) -> Result<Vec<
         }
     }
     Ok(written)
+}
+
+fn rows(hub: &Hub, page: &Filter) -> Result<Vec<Kept>, StoreError> {
+    match &page.principal {
+        Some(principal) => {
+            let numbers = hub.places.of_principal(principal, page.after.unwrap_or(0));
+            hub.readers.list(|connection| table::list_at(connection, page, &numbers))
+        }
+        None => hub.readers.list(|connection| table::list(connection, page)),
+    }
 }

@@ -12,7 +12,7 @@ use super::guard::Guard;
 use super::hub::Hub;
 use super::live::{Change, Staged};
 use super::row::{Hash, Kept, Rotation};
-use super::table;
+use super::table::{self, Gone};
 use crate::claims::Id;
 
 /// A member's turn.
@@ -21,9 +21,7 @@ pub(super) struct Turn<'a> {
     hub: &'a Hub,
     staged: &'a Staged,
     fences: &'a mut Fences,
-    changes: Vec<Change>,
-    woken: Vec<Hash>,
-    is_refused: bool,
+    left: Left,
 }
 
 /// What a member leaves behind.
@@ -33,6 +31,10 @@ pub(super) struct Left {
     pub(super) changes: Vec<Change>,
     /// Whose waiters to wake.
     pub(super) woken: Vec<Hash>,
+    /// Rows that are new.
+    pub(super) added: Vec<Gone>,
+    /// Rows that are there no more.
+    pub(super) gone: Vec<Gone>,
     /// Its answer says that nothing was written, and holds however the batch ends.
     pub(super) is_refused: bool,
 }
@@ -68,12 +70,12 @@ impl<'a> Turn<'a> {
         staged: &'a Staged,
         fences: &'a mut Fences,
     ) -> Self {
-        Self { connection, hub, staged, fences, changes: Vec::new(), woken: Vec::new(), is_refused: false }
+        Self { connection, hub, staged, fences, left: Left::default() }
     }
 
     /// Ends the turn.
     pub(super) fn end(self) -> Left {
-        Left { changes: self.changes, woken: self.woken, is_refused: self.is_refused }
+        self.left
     }
 
     /// The writer's connection, inside the member's savepoint.
@@ -103,16 +105,15 @@ impl<'a> Turn<'a> {
 
     /// The answer holds even if the batch does not commit.
     pub(super) fn refuse(&mut self) {
-        self.is_refused = true;
+        self.left.is_refused = true;
     }
 
     /// What is known of an id: what is held counts before what is written.
-    pub(super) fn find(&self, id: &Id) -> Result<Option<Kept>, Fault> {
-        let hash = id.hash();
+    pub(super) fn find(&self, id: &Id, hash: Hash) -> Result<Option<Kept>, Fault> {
         match self.staged.get(hash, &self.hub.live()) {
             Some(held) if held.entry.id == *id => Ok(Some(held)),
             Some(_) => Err(Fault::Failed("another key has the same hash".to_owned())),
-            None => Ok(table::find(self.connection, hash, id)?),
+            None => Ok(table::find(self.connection, &self.hub.places.of(hash), hash, id)?),
         }
     }
 
@@ -124,7 +125,15 @@ impl<'a> Turn<'a> {
         now: Timestamp,
     ) -> Result<bool, Fault> {
         let is_held = self.staged.rotation(rotation, &self.hub.live()).is_some_and(|holder| holder != hash);
-        Ok(is_held || table::rotation_lives(self.connection, rotation, hash, now)?)
+        if is_held {
+            return Ok(true);
+        }
+        for number in self.hub.places.of_rotation(rotation) {
+            if table::rotation_lives(self.connection, number, rotation, hash, now)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Held claims whose lease has lapsed, at most so many.
@@ -140,17 +149,21 @@ impl<'a> Turn<'a> {
         match home(&kept.entry.record) {
             Home::Memory => {}
             Home::Claims => {
-                table::erase(self.connection, kept.hash)?;
+                self.make_room_for(&kept)?;
                 table::insert_claim(self.connection, &kept)?;
             }
             Home::Records => {
-                table::erase(self.connection, kept.hash)?;
+                self.make_room_for(&kept)?;
                 table::insert_record(self.connection, &kept)?;
             }
-            Home::Nowhere => table::erase(self.connection, kept.hash)?,
+            Home::Nowhere => {
+                for number in self.hub.places.of(kept.hash) {
+                    self.left.gone.extend(table::erase(self.connection, number, kept.hash)?);
+                }
+            }
         }
         match kept.entry.record.state {
-            State::Claimed => self.changes.push((kept.hash, Some(kept))),
+            State::Claimed => self.left.changes.push((kept.hash, Some(kept))),
             State::Settled | State::Unkept | State::Released | State::Unknown | State::Sealed => {
                 self.let_go(kept.hash);
             }
@@ -158,14 +171,30 @@ impl<'a> Turn<'a> {
         Ok(())
     }
 
-    /// Nobody holds this any more; whoever waits for it looks again.
-    pub(super) fn let_go(&mut self, hash: Hash) {
-        self.changes.push((hash, None));
-        self.woken.push(hash);
+    /// Removes every row of an id, because another is about to be written, and makes that one known.
+    fn make_room_for(&mut self, kept: &Kept) -> Result<(), Fault> {
+        let own = kept.entry.record.fence.number;
+        for number in self.hub.places.of(kept.hash) {
+            if number == own {
+                // It stays known: what replaces it has the same number.
+                table::erase_claim(self.connection, number)?;
+            } else {
+                self.left.gone.extend(table::erase(self.connection, number, kept.hash)?);
+            }
+        }
+        self.left.added.extend(self.hub.places.add(kept));
+        Ok(())
     }
 
-    /// Whoever waits for this looks again.
-    pub(super) fn wake(&mut self, hash: Hash) {
-        self.woken.push(hash);
+    /// Rows were removed.
+    pub(super) fn removed(&mut self, gone: Vec<Gone>) {
+        self.left.woken.extend(gone.iter().map(|row| row.hash));
+        self.left.gone.extend(gone);
+    }
+
+    /// Nobody holds this any more; whoever waits for it looks again.
+    pub(super) fn let_go(&mut self, hash: Hash) {
+        self.left.changes.push((hash, None));
+        self.left.woken.push(hash);
     }
 }

@@ -1,5 +1,6 @@
 //! The writer: one thread, one connection, one batch after the other. A batch is whatever queued while the last commit
-//! was syncing; each member runs in a savepoint of its own, and nobody is answered before the commit.
+//! was syncing, and nobody is answered before the commit. Only a handler's closure has a savepoint of its own: one costs
+//! a copy of every page that a member touches, and members of the store itself fail when something is broken.
 //!
 //! A commit has three ends. Committed: the changes are published, then everybody is answered. Not committed: nothing of
 //! the batch is there, and its members run again one by one, so that one that breaks batches harms only itself.
@@ -23,7 +24,7 @@ use super::member::Member;
 use super::queue::{BATCH_MEMBERS_MAX, Next};
 use super::recover;
 use super::timekeeping;
-use super::turn::{Left, Turn};
+use super::turn::Turn;
 use crate::claims::StoreError;
 
 /// How far the time may run ahead of what is written down before a batch that writes anyway writes it down again.
@@ -58,11 +59,7 @@ impl Drop for Ended {
     }
 }
 
-/// A member with why it failed, if it did.
-struct Seat {
-    member: Box<dyn Member>,
-    fault: Option<Fault>,
-}
+type Members = Vec<Box<dyn Member>>;
 
 /// How an attempt to commit some members ended.
 enum Attempt {
@@ -115,24 +112,24 @@ impl Writer {
                 Next::Idle => Vec::new(),
                 Next::Closed => return End::Closed,
             };
-            let seats = members.into_iter().map(|member| Seat { member, fault: None }).collect();
-            if let Err(Doubt(why)) = self.batch(connection, seats) {
+            if let Err(Doubt(why)) = self.batch(connection, members) {
                 return End::Doubt(why);
             }
             bounds.keep(connection, &self.hub);
         }
     }
 
-    fn batch(&mut self, connection: &Connection, mut seats: Vec<Seat>) -> Result<(), Doubt> {
-        match self.attempt(connection, &mut seats) {
+    fn batch(&mut self, connection: &Connection, mut members: Members) -> Result<(), Doubt> {
+        match self.attempt(connection, &mut members) {
             Attempt::Committed(staged) => {
                 self.publish(staged);
-                seats.into_iter().for_each(Seat::answer);
+                members.into_iter().for_each(|member| member.answer(Ok(())));
                 Ok(())
             }
-            Attempt::NotCommitted { answered, .. } => self.singly(connection, seats, answered),
+            Attempt::NotCommitted { answered, .. } => self.singly(connection, members, answered),
             Attempt::Unknown(why) => {
-                seats.into_iter().for_each(|seat| seat.answer_with(StoreError::Unknown(why.clone())));
+                let unknown = || Err(StoreError::Unknown(why.clone()));
+                members.into_iter().for_each(|member| member.answer(unknown()));
                 Err(Doubt(why))
             }
         }
@@ -142,30 +139,29 @@ impl Writer {
     fn singly(
         &mut self,
         connection: &Connection,
-        seats: Vec<Seat>,
+        members: Members,
         answered: Option<usize>,
     ) -> Result<(), Doubt> {
         let mut doubt: Option<String> = None;
-        for (at, mut seat) in seats.into_iter().enumerate() {
+        for (at, mut member) in members.into_iter().enumerate() {
             if answered == Some(at) {
-                seat.answer();
+                member.answer(Ok(()));
                 continue;
             }
             if let Some(why) = &doubt {
                 // Nothing of this member was written: its batch was rolled back, and it did not run again.
-                seat.answer_with(StoreError::Unavailable(why.clone()));
+                member.answer(Err(StoreError::Unavailable(why.clone())));
                 continue;
             }
-            seat.fault = None;
-            match self.attempt(connection, std::slice::from_mut(&mut seat)) {
+            match self.attempt(connection, std::slice::from_mut(&mut member)) {
                 Attempt::Committed(staged) => {
                     self.publish(staged);
-                    seat.answer();
+                    member.answer(Ok(()));
                 }
-                Attempt::NotCommitted { answered: Some(_), .. } => seat.answer(),
-                Attempt::NotCommitted { fault, answered: None } => seat.answer_with(fault.into()),
+                Attempt::NotCommitted { answered: Some(_), .. } => member.answer(Ok(())),
+                Attempt::NotCommitted { fault, answered: None } => member.answer(Err(fault.into())),
                 Attempt::Unknown(why) => {
-                    seat.answer_with(StoreError::Unknown(why.clone()));
+                    member.answer(Err(StoreError::Unknown(why.clone())));
                     doubt = Some(why);
                 }
             }
@@ -174,51 +170,61 @@ impl Writer {
     }
 
     /// Runs members one after the other in one transaction, and commits it.
-    fn attempt(&mut self, connection: &Connection, seats: &mut [Seat]) -> Attempt {
+    fn attempt(&mut self, connection: &Connection, members: &mut [Box<dyn Member>]) -> Attempt {
         let mut staged = Staged::default();
-        let not_committed = |fault: Fault, answered| {
-            if !connection.is_autocommit() {
-                // Where even this fails the connection is beyond use, and the next batch fails at its beginning.
-                let _ = connection.execute_batch("ROLLBACK");
-            }
-            Attempt::NotCommitted { fault, answered }
+        let (time, end) = match self.run_all(connection, members, &mut staged) {
+            Ok(time) => (time, self.commit(connection)),
+            Err((fault, answered)) => (self.time_written, Err(CommitError::NotCommitted(fault, answered))),
         };
-        let written_before = connection.total_changes();
-        if let Err(error) = self.begin(connection) {
-            return not_committed(error.into(), None);
-        }
-        for (at, seat) in seats.iter_mut().enumerate() {
-            let (result, left) = match self.member(connection, &staged, &mut *seat.member) {
-                Ok(ran) => ran,
-                Err(fault) => return not_committed(fault, None),
-            };
-            // Checked after every member: one whose statement rolled everything back must not go on alone.
-            if connection.is_autocommit() {
-                let early = || Fault::Failed("the transaction was rolled back".to_owned());
-                return not_committed(result.err().unwrap_or_else(early), left.is_refused.then_some(at));
-            }
-            match result {
-                Ok(()) => staged.add(left.changes, left.woken, &self.hub.live()),
-                Err(fault) => seat.fault = Some(fault),
-            }
-        }
-        let time = match self.write_time(connection, connection.total_changes() > written_before) {
-            Ok(time) => time,
-            Err(error) => return not_committed(error.into(), None),
-        };
-        match self.commit(connection) {
+        match end {
             Ok(()) => {
                 self.fences.committed();
                 self.time_written = time;
                 Attempt::Committed(staged)
             }
-            Err(CommitError::NotCommitted(fault)) => not_committed(fault, None),
+            Err(CommitError::NotCommitted(fault, answered)) => {
+                if !connection.is_autocommit() {
+                    // Where even this fails the connection is beyond use, and the next batch fails at its beginning.
+                    let _ = connection.execute_batch("ROLLBACK");
+                }
+                staged.take_back(&self.hub.places);
+                Attempt::NotCommitted { fault, answered }
+            }
             Err(CommitError::Unknown(why)) => {
                 // Before anybody is told: whoever asks again must not be answered from what is read now.
                 self.hub.health.fail(format!("a commit has an unknown result: {why}"));
                 Attempt::Unknown(why)
             }
         }
+    }
+
+    /// Runs members in a transaction that is left open, and says what time is then written down. `Err`: the transaction is
+    /// of no use, and whose answer holds all the same.
+    fn run_all(
+        &mut self,
+        connection: &Connection,
+        members: &mut [Box<dyn Member>],
+        staged: &mut Staged,
+    ) -> Result<Timestamp, (Fault, Option<usize>)> {
+        let written_before = connection.total_changes();
+        self.begin(connection).map_err(|error| (error.into(), None))?;
+        for (at, member) in members.iter_mut().enumerate() {
+            let mut turn = Turn::new(connection, &self.hub, staged, &mut self.fences);
+            let run = catch_unwind(AssertUnwindSafe(|| member.run(&mut turn)));
+            let left = turn.end();
+            let answered = left.is_refused.then_some(at);
+            // Also what a member that failed has left: it is taken back with everything else.
+            staged.add(left, &self.hub.live());
+            let result = run.unwrap_or_else(|_| Err(Fault::Failed("the store panicked".to_owned())));
+            // Checked after every member: one whose statement rolled everything back must not go on alone.
+            if connection.is_autocommit() {
+                let early = || Fault::Failed("the transaction was rolled back".to_owned());
+                return Err((result.err().unwrap_or_else(early), answered));
+            }
+            result.map_err(|fault| (fault, None))?;
+        }
+        let has_written = connection.total_changes() > written_before;
+        self.write_time(connection, has_written).map_err(|error| (error.into(), None))
     }
 
     /// Opens the transaction, and sets fence numbers aside in it.
@@ -247,27 +253,6 @@ impl Writer {
         Ok(now)
     }
 
-    /// Runs one member in its savepoint. `Err`: the savepoint itself failed, and with it the batch.
-    fn member(
-        &mut self,
-        connection: &Connection,
-        staged: &Staged,
-        member: &mut dyn Member,
-    ) -> Result<(Result<(), Fault>, Left), Fault> {
-        connection.execute_batch("SAVEPOINT semel_member")?;
-        let mut turn = Turn::new(connection, &self.hub, staged, &mut self.fences);
-        let run = catch_unwind(AssertUnwindSafe(|| member.run(&mut turn)));
-        let left = turn.end();
-        let result = run.unwrap_or_else(|_| Err(Fault::Failed("the store panicked".to_owned())));
-        if !connection.is_autocommit() {
-            if result.is_err() {
-                connection.execute_batch("ROLLBACK TO semel_member")?;
-            }
-            connection.execute_batch("RELEASE semel_member")?;
-        }
-        Ok((result, left))
-    }
-
     fn commit(&self, connection: &Connection) -> Result<(), CommitError> {
         let commit = |sql| self.hub.guard.committing(|| connection.execute_batch(sql));
         let lost = || Err(CommitError::Unknown("a fault was asked for".to_owned()));
@@ -280,24 +265,14 @@ impl Writer {
 
     /// The changes are durable: they become visible, and whoever waits is woken.
     fn publish(&self, staged: Staged) {
-        let woken = staged.publish(&mut self.hub.live());
+        let woken = staged.publish(&mut self.hub.live(), &self.hub.places);
         woken.into_iter().for_each(|hash| self.hub.hints.wake(hash));
     }
 }
 
-impl Seat {
-    fn answer(self) {
-        let verdict = self.fault.map_or(Ok(()), |fault| Err(fault.into()));
-        self.member.answer(verdict);
-    }
-
-    fn answer_with(self, error: StoreError) {
-        self.member.answer(Err(error));
-    }
-}
-
 enum CommitError {
-    NotCommitted(Fault),
+    /// Why, and whose answer holds all the same.
+    NotCommitted(Fault, Option<usize>),
     Unknown(String),
 }
 
@@ -307,7 +282,7 @@ impl CommitError {
             // A veto, a broken reference and a lock are found before anything is written. A full disk cuts the log
             // before the frame that commits, so no restart takes it for a commit.
             Some(ErrorCode::ConstraintViolation | ErrorCode::DatabaseBusy | ErrorCode::DiskFull) => {
-                CommitError::NotCommitted(error.into())
+                CommitError::NotCommitted(error.into(), None)
             }
             Some(_) | None => CommitError::Unknown(error.to_string()),
         }

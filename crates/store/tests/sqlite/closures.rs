@@ -154,7 +154,7 @@ async fn a_closure_controls_no_transaction_and_touches_no_record() {
         "UPDATE semel_meta SET value = 1",
         "INSERT INTO semel_audit (at, actor, action, reason) VALUES (1, '', '', '')",
         "DROP TABLE semel_record",
-        "DROP INDEX semel_record_hash",
+        "DROP INDEX semel_record_brief",
         "ALTER TABLE semel_record ADD COLUMN x",
         "CREATE TABLE semel_more (x)",
         "CREATE INDEX mine ON semel_record (key)",

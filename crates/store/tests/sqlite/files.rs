@@ -1,10 +1,11 @@
 //! The file: one owner, what a restart finds, what a kill cannot take away, what is refused at the door.
 
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use semel_contract::record::State;
+use semel_store::Filter;
 use semel_store::clock::SystemClock;
 use semel_store::sqlite::OpenError;
 use semel_store::sqlite::rusqlite::Connection;
@@ -205,16 +206,52 @@ async fn the_audit_trail_can_only_grow() {
     drop(directory);
 }
 
+/// A copy of a frozen file of an older release.
+fn frozen(directory: &Path, version: u32) -> PathBuf {
+    let path = directory.join("old.db");
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    std::fs::copy(fixtures.join(format!("sqlite_{version}.db")), &path).expect("the fixture is copied");
+    path
+}
+
 #[tokio::test]
-async fn a_file_of_an_older_release_is_upgraded_without_loss() {
+async fn files_of_older_releases_are_upgraded_without_loss() {
+    for version in [1, 3] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = frozen(directory.path(), version);
+        let store = SqliteStore::open(&path, Arc::new(SystemClock)).expect("the file can be opened");
+        crate::upgrades::holds(&store).await;
+        drop(store);
+        drop(SqliteStore::open(&path, Arc::new(SystemClock)).expect("an upgrade is made once"));
+        let raw = Connection::open(&path).expect("a database");
+        let found: String = raw.query_row("PRAGMA integrity_check", [], |row| row.get(0)).expect("a check");
+        assert_eq!(found, "ok", "version {version}");
+        let forged = "UPDATE semel_record SET state = 'forged'";
+        assert!(raw.execute(forged, []).is_err(), "the checks are still there, in version {version}");
+    }
+}
+
+#[tokio::test]
+async fn rows_of_an_older_release_are_known_by_their_principal_and_rotation() {
     let directory = tempfile::tempdir().expect("a directory");
-    let path = directory.path().join("old.db");
-    let frozen = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/sqlite_1.db");
-    std::fs::copy(frozen, &path).expect("the fixture is copied");
+    let path = frozen(directory.path(), 3);
+    // Twice: the second start finds rows of both releases.
+    for round in 0..2 {
+        let store = SqliteStore::open(&path, Arc::new(SystemClock)).expect("the file can be opened");
+        let mut rotated = wish(&id("settled under another credential"), Guarantee::Fenced);
+        rotated.rotation = Some([9; 16]);
+        let claimed = store.claim(rotated).await;
+        assert!(matches!(claimed, Ok(Claimed::CredentialChanged)), "{claimed:?}");
+        let filter = Filter { principal: Some("alice".to_owned()), limit: 100, ..Filter::default() };
+        assert_eq!(store.list(&filter).await.expect("the store lists").len(), 7 + round);
+        let id = id(&format!("new-{round}"));
+        let fence = won(&store, &id, Guarantee::Fenced).await;
+        assert_eq!(settle(&store, &id, fence, settled("x")).await, Written::Done);
+    }
     let store = SqliteStore::open(&path, Arc::new(SystemClock)).expect("the file can be opened");
-    crate::upgrades::holds(&store).await;
-    drop(store);
-    drop(SqliteStore::open(&path, Arc::new(SystemClock)).expect("an upgrade is made once"));
+    assert_eq!(store.forget(None, "alice", "carol").await, Ok(7), "all but the two unknown outcomes");
+    let filter = Filter { principal: Some("alice".to_owned()), limit: 100, ..Filter::default() };
+    assert_eq!(store.list(&filter).await.expect("the store lists").len(), 2);
 }
 
 #[tokio::test]

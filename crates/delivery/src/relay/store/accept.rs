@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::sql::StoreError;
-use super::{RelayStore, Tx, make_due};
+use super::{LaneState, RelayStore, Tx, locked_or_new};
 use crate::relay::debounce::{Debounce, Due, Mode, due};
 
 /// One item of a request.
@@ -121,20 +121,16 @@ async fn into_lane(
     items: &[(i64, &NewItem)],
     now: i64,
 ) -> Result<i64, StoreError> {
-    let at = || vec![(&submission.target).into(), group.into(), name.into()];
-    let sql = "INSERT INTO relay_lane (target, grp, name) VALUES ($1, $2, $3) ON CONFLICT (target, grp, name) DO NOTHING";
-    tx.run(sql, at()).await?;
-    let sql =
-        "SELECT id, next_seq, state FROM relay_lane WHERE target = $1 AND grp = $2 AND name = $3 /*LOCK*/";
-    let rows = tx.run(sql, at()).await?;
-    let row = rows.first().ok_or_else(|| StoreError::Failed("the lane is gone".to_owned()))?;
-    let (lane, first, is_open) = (row.int(0)?, row.int(1)?, row.text(2)? == "open");
-    let label = items.iter().rev().find_map(|(_, item)| item.label.as_deref());
-    for (seq, (pos, item)) in (first..).zip(items) {
-        let sql = "INSERT INTO relay_item (lane, seq, request, pos, principal, value, session, created_ms)
-            VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
-        let args = vec![
-            lane.into(),
+    let mut state = locked_or_new(tx, &submission.target, group, name).await?;
+    let before = state.clone();
+    if let Some(label) = items.iter().rev().find_map(|(_, item)| item.label.as_deref()) {
+        state.label = Some(label.to_owned());
+    }
+    let sql = "INSERT INTO relay_item (lane, seq, request, pos, principal, value, session, created_ms)
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
+    let row = |(seq, (pos, item)): (i64, &(i64, &NewItem))| {
+        vec![
+            state.lane.into(),
             seq.into(),
             request.into(),
             (*pos).into(),
@@ -142,23 +138,22 @@ async fn into_lane(
             item.value.into(),
             item.session.as_deref().into(),
             now.into(),
-        ];
-        tx.run(sql, args).await?;
-    }
-    let sql = "UPDATE relay_lane SET next_seq = $2, label = coalesce($3, label) WHERE id = $1";
-    tx.run(sql, vec![lane.into(), (first + items.len() as i64).into(), label.into()]).await?;
+        ]
+    };
+    tx.run_each(sql, (state.last_seq + 1..).zip(items).map(row).collect()).await?;
     // A lane that waits for a person or a credential is not among the waiting work.
-    if is_open {
-        let rows =
-            tx.run("SELECT since_ms, due_ms FROM relay_ready WHERE lane = $1", vec![lane.into()]).await?;
-        let known = match rows.first() {
-            Some(row) => Some(Due { since: row.int(0)?, at: row.int(1)? }),
-            None => None,
+    if state.state == LaneState::Open {
+        let known = match (state.since, state.due) {
+            (Some(since), Some(at)) => Some(Due { since, at }),
+            (Some(_), None) | (None, _) => None,
         };
         let next = due(known, submission.mode, submission.debounce, now);
-        if known != Some(next) {
-            make_due(tx, lane, next.since, next.at).await?;
-        }
+        state.make_due(next.since, next.at);
     }
-    Ok(lane)
+    // The entries themselves tell the last number: most of them change nothing else of the lane.
+    if state != before {
+        state.last_seq += items.len() as i64;
+        state.save(tx).await?;
+    }
+    Ok(before.lane)
 }

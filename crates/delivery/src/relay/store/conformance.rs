@@ -267,3 +267,57 @@ async fn races(store: &RelayStore) {
         (1..=21).collect::<Vec<i64>>()
     );
 }
+
+/// What must hold of a store that was made by version 1 and holds lanes in every state: `a` with 5 applied and 3 waiting, `b`
+/// with a batch of 7 under way and 1 waiting, `c` with 9 parked, `d` with 4 in doubt, `e` with 2 given up, `f` with 6 that
+/// wait for later.
+///
+/// # Panics
+/// Something is lost.
+pub async fn upgraded(store: &RelayStore) {
+    let counts = store.counts().await.unwrap();
+    let told = (counts.pending, counts.parked, counts.dead, counts.in_doubt, counts.blocked);
+    assert_eq!(told, (1 + 2 + 1 + 1, 1, 1, 1, 0));
+    let lane = async |name: &str| {
+        let lane = store.find_lane("t", "g", name).await.unwrap().unwrap();
+        store.detail(lane.id).await.unwrap().unwrap()
+    };
+    let a = lane("a").await;
+    assert_eq!((a.lane.watermark, a.lane.applied, a.lane.label.as_deref()), (1, Some(105), Some("the a")));
+    assert_eq!((a.entries.len(), a.due.is_some(), a.audit.len()), (1, true, 1));
+    let b = lane("b").await;
+    assert_eq!((b.intent.as_ref().unwrap().key.as_str(), b.entries.len()), ("key of b", 2));
+    assert_eq!((lane("c").await.held.len(), lane("c").await.due), (1, None));
+    let d = lane("d").await;
+    assert_eq!((d.lane.state.name(), d.intent.unwrap().hi, d.due), ("in-doubt", 1, None));
+    assert_eq!(lane("e").await.held[0].0, "dead");
+    assert_eq!(lane("f").await.lane.last_error.as_deref(), Some("the target is paused"));
+    assert_eq!(store.paused(&["t/alice".to_owned()], 1).await.unwrap().len(), 1);
+    assert_eq!(store.refused("t", &["alice".to_owned()]).await.unwrap()["alice"], "digest");
+
+    // Known keys stay known, numbers and fences go on.
+    let same = submission("bob", "a2", &[("a", 3)]);
+    assert!(matches!(store.accept(&same).await.unwrap(), Accepted::Known { .. }));
+    submitted(store).await;
+    let work = claim(store, a.lane.id).await;
+    assert_eq!((work.hold.fence, work.lane.watermark), (2, 1));
+    assert_eq!(work.entries.iter().map(|entry| entry.seq).collect::<Vec<_>>(), [2, 3]);
+    store.freeze(&work.hold, &batch(&work, 3)).await.unwrap();
+    store.applied(&work.hold, Reducer::Sum, 0, "answered").await.unwrap();
+    assert_eq!(store.release("t", "alice", "x", &|| 0).await.unwrap(), 1);
+    assert_eq!(store.requeue(lane("e").await.lane.id, "x").await.unwrap(), 1);
+    let resolved =
+        store.resolve(d.lane.id, super::operate::Resolution::Applied, Reducer::Sum, 0, "x").await.unwrap();
+    assert_eq!(resolved, super::operate::Resolved::Done);
+    let counts = store.counts().await.unwrap();
+    let told = (counts.pending, counts.parked, counts.dead, counts.in_doubt);
+    assert_eq!(told, (2 + 1 + 1 + 1, 0, 0, 0), "all that waits is in its lane");
+}
+
+/// One more entry in lane `a`, the same each time.
+///
+/// # Panics
+/// It is not taken.
+pub async fn submitted(store: &RelayStore) {
+    assert_ne!(store.accept(&submission("dora", "later", &[("a", 1)])).await.unwrap(), Accepted::Mismatch);
+}

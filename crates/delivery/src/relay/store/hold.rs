@@ -4,7 +4,8 @@
 use super::settle::{finished, of_lane, rest};
 use super::sql::StoreError;
 use super::{
-    Entry, Hold, Lane, RelayStore, Tx, Written, about, audit, give_back, holds, lane_locked, waiting,
+    AuditRow, Entry, Hold, Lane, LaneState, RelayStore, Tx, Written, about, audit, audit_all, end_intent,
+    held, waiting,
 };
 use crate::relay::reduce::{Reducer, commutes};
 use crate::relay::store::settle::MEMBERS_MAX;
@@ -24,27 +25,24 @@ impl RelayStore {
     ) -> Result<Written, StoreError> {
         let now = self.now().await?;
         let mut tx = self.db.begin().await?;
-        if !holds(&mut tx, hold).await? {
-            return Ok(Written::Stale);
-        }
-        tx.run("DELETE FROM relay_intent WHERE lane = $1", vec![hold.lane.into()]).await?;
-        let Some(lane) = lane_locked(&mut tx, hold.lane).await? else { return Ok(Written::Stale) };
-        let sql = "INSERT INTO relay_credential (target, principal, epoch, refused, since_ms) VALUES ($1, $2, 1, $3, $4)
-            ON CONFLICT (target, principal) DO UPDATE SET refused = excluded.refused, since_ms = excluded.since_ms";
-        tx.run(sql, vec![(&lane.target).into(), principal.into(), digest.into(), now.into()]).await?;
+        let Some(mut state) = held(&mut tx, hold).await? else { return Ok(Written::Stale) };
+        let lane = state.lane();
+        end_intent(&mut tx, &mut state).await?;
+        refused(&mut tx, &lane.target, principal, digest, now).await?;
         let why = "the credential was refused";
         if commutes(reducer) {
-            let entries = waiting(&mut tx, lane.id, MEMBERS_MAX).await?;
+            let entries = waiting(&mut tx, lane.id, state.watermark, state.last_seq, MEMBERS_MAX).await?;
             let theirs: Vec<Entry> =
                 entries.into_iter().filter(|entry| entry.principal == principal).collect();
             take_out(&mut tx, &lane, &theirs, "parked", why, now).await?;
-            rest(&mut tx, lane.id, Some(why), now, 0).await?;
+            rest(&mut tx, &mut state, Some(why), now, 0).await?;
         } else {
-            let sql = "UPDATE relay_lane SET state = 'blocked', waits_for = $2 WHERE id = $1";
-            tx.run(sql, vec![lane.id.into(), principal.into()]).await?;
+            state.state = LaneState::Blocked;
+            state.waits_for = Some(principal.to_owned());
             audit(&mut tx, &of_lane(&lane, "blocked", principal, why, now)).await?;
-            give_back(&mut tx, lane.id, Some(why), None, now).await?;
+            state.give_back(Some(why), None, now);
         }
+        state.save(&mut tx).await?;
         tx.commit().await?;
         Ok(Written::Done)
     }
@@ -59,14 +57,11 @@ impl RelayStore {
     ) -> Result<Written, StoreError> {
         let now = self.now().await?;
         let mut tx = self.db.begin().await?;
-        if !holds(&mut tx, hold).await? {
-            return Ok(Written::Stale);
-        }
-        let Some(lane) = lane_locked(&mut tx, hold.lane).await? else { return Ok(Written::Stale) };
-        let sql = "INSERT INTO relay_credential (target, principal, epoch, refused, since_ms) VALUES ($1, $2, 1, $3, $4)
-            ON CONFLICT (target, principal) DO UPDATE SET refused = excluded.refused, since_ms = excluded.since_ms";
-        tx.run(sql, vec![(&lane.target).into(), principal.into(), digest.into(), now.into()]).await?;
-        give_back(&mut tx, lane.id, Some("the credential was refused"), Some(due), now).await?;
+        let Some(mut state) = held(&mut tx, hold).await? else { return Ok(Written::Stale) };
+        let lane = state.lane();
+        refused(&mut tx, &lane.target, principal, digest, now).await?;
+        state.give_back(Some("the credential was refused"), Some(due), now);
+        state.save(&mut tx).await?;
         tx.commit().await?;
         Ok(Written::Done)
     }
@@ -75,14 +70,13 @@ impl RelayStore {
     pub async fn block(&self, hold: &Hold, why: &str) -> Result<Written, StoreError> {
         let now = self.now().await?;
         let mut tx = self.db.begin().await?;
-        if !holds(&mut tx, hold).await? {
-            return Ok(Written::Stale);
-        }
-        let Some(lane) = lane_locked(&mut tx, hold.lane).await? else { return Ok(Written::Stale) };
-        let sql = "UPDATE relay_lane SET state = 'blocked', waits_for = NULL WHERE id = $1";
-        tx.run(sql, vec![lane.id.into()]).await?;
+        let Some(mut state) = held(&mut tx, hold).await? else { return Ok(Written::Stale) };
+        let lane = state.lane();
+        state.state = LaneState::Blocked;
+        state.waits_for = None;
         audit(&mut tx, &of_lane(&lane, "blocked", "relay", why, now)).await?;
-        give_back(&mut tx, lane.id, Some(why), None, now).await?;
+        state.give_back(Some(why), None, now);
+        state.save(&mut tx).await?;
         tx.commit().await?;
         Ok(Written::Done)
     }
@@ -100,27 +94,39 @@ impl RelayStore {
     ) -> Result<Written, StoreError> {
         let now = self.now().await?;
         let mut tx = self.db.begin().await?;
-        if !holds(&mut tx, hold).await? {
-            return Ok(Written::Stale);
-        }
-        tx.run("DELETE FROM relay_intent WHERE lane = $1", vec![hold.lane.into()]).await?;
-        let Some(lane) = lane_locked(&mut tx, hold.lane).await? else { return Ok(Written::Stale) };
+        let Some(mut state) = held(&mut tx, hold).await? else { return Ok(Written::Stale) };
+        let lane = state.lane();
+        end_intent(&mut tx, &mut state).await?;
         if commutes(reducer) {
-            let mut entries = waiting(&mut tx, lane.id, MEMBERS_MAX).await?;
-            entries.retain(|entry| entry.seq <= hi);
+            let entries = waiting(&mut tx, lane.id, state.watermark, hi, MEMBERS_MAX).await?;
             take_out(&mut tx, &lane, &entries, "dead", why, now).await?;
             finished(&mut tx, &entries, "open = open - $2, dead = dead + $2", now).await?;
-            tx.run("UPDATE relay_lane SET attempts = 0 WHERE id = $1", vec![lane.id.into()]).await?;
-            rest(&mut tx, lane.id, Some(why), now, 0).await?;
+            state.attempts = 0;
+            rest(&mut tx, &mut state, Some(why), now, 0).await?;
         } else {
-            let sql = "UPDATE relay_lane SET state = 'blocked', waits_for = NULL WHERE id = $1";
-            tx.run(sql, vec![lane.id.into()]).await?;
+            state.state = LaneState::Blocked;
+            state.waits_for = None;
             audit(&mut tx, &of_lane(&lane, "blocked", "relay", why, now)).await?;
-            give_back(&mut tx, lane.id, Some(why), None, now).await?;
+            state.give_back(Some(why), None, now);
         }
+        state.save(&mut tx).await?;
         tx.commit().await?;
         Ok(Written::Done)
     }
+}
+
+/// Remembers which credential was refused.
+async fn refused(
+    tx: &mut Tx,
+    target: &str,
+    principal: &str,
+    digest: &str,
+    now: i64,
+) -> Result<(), StoreError> {
+    let sql = "INSERT INTO relay_credential (target, principal, epoch, refused, since_ms) VALUES ($1, $2, 1, $3, $4)
+        ON CONFLICT (target, principal) DO UPDATE SET refused = excluded.refused, since_ms = excluded.since_ms
+        WHERE relay_credential.refused IS DISTINCT FROM excluded.refused";
+    tx.run(sql, vec![target.into(), principal.into(), digest.into(), now.into()]).await.map(drop)
 }
 
 async fn take_out(
@@ -131,10 +137,10 @@ async fn take_out(
     why: &str,
     now: i64,
 ) -> Result<(), StoreError> {
-    for entry in entries {
-        let sql = "INSERT INTO relay_held (lane, seq, request, pos, target, principal, value, session, state, error, since_ms)
-            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
-        let args = vec![
+    let sql = "INSERT INTO relay_held (lane, seq, request, pos, target, principal, value, session, state, error, since_ms)
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
+    let row = |entry: &Entry| {
+        vec![
             lane.id.into(),
             entry.seq.into(),
             entry.request.into(),
@@ -146,10 +152,9 @@ async fn take_out(
             state.into(),
             why.into(),
             now.into(),
-        ];
-        tx.run(sql, args).await?;
-        let row = super::AuditRow { detail: why.to_owned(), ..about(lane, entry, state, now) };
-        audit(tx, &row).await?;
-    }
-    Ok(())
+        ]
+    };
+    tx.run_each(sql, entries.iter().map(row).collect()).await?;
+    let told = |entry| AuditRow { detail: why.to_owned(), ..about(lane, entry, state, now) };
+    audit_all(tx, &entries.iter().map(told).collect::<Vec<_>>()).await
 }

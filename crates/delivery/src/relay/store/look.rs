@@ -115,9 +115,9 @@ impl RelayStore {
         let Some(row) = rows.first() else { return Ok(None) };
         let (open, dead, count) = (row.int(0)?, row.int(1)?, row.int(2)?);
         let sql = "SELECT i.pos, l.name, l.grp, l.label, i.value, l.applied, i.seq, l.watermark, l.state, h.state, n.hi
-            FROM relay_item i JOIN relay_lane l ON l.id = i.lane
+            FROM relay_item i JOIN relay_now l ON l.id = i.lane
             LEFT JOIN relay_held h ON h.lane = i.lane AND h.seq = i.seq
-            LEFT JOIN relay_intent n ON n.lane = i.lane
+            LEFT JOIN relay_intent n ON n.lane = i.lane AND n.fence > l.ended
             WHERE i.request = $1 ORDER BY i.pos, i.seq";
         let mut items: Vec<(i64, Item)> = Vec::with_capacity(usize::try_from(count).unwrap_or(0));
         for row in tx.run(sql, vec![id.into()]).await? {
@@ -152,20 +152,19 @@ impl RelayStore {
     ) -> Result<Vec<LaneView>, StoreError> {
         let mut tx = self.db.begin().await?;
         let sql = format!(
-            "SELECT {LANE} FROM relay_lane WHERE target = $1 AND (CAST($2 AS text) IS NULL OR grp = $2)
+            "SELECT {LANE} FROM relay_now WHERE target = $1 AND (CAST($2 AS text) IS NULL OR grp = $2)
              ORDER BY grp, name LIMIT 1000"
         );
         let mut views = Vec::new();
         for row in tx.run(&sql, vec![target.into(), group.into()]).await? {
             let lane = Lane::of(&row)?;
             let sql = "SELECT value FROM (
-                    SELECT i.seq AS seq, i.value AS value FROM relay_item i JOIN relay_lane l ON l.id = i.lane
-                    WHERE i.lane = $1 AND i.seq > l.watermark
+                    SELECT i.seq AS seq, i.value AS value FROM relay_item i WHERE i.lane = $1 AND i.seq > $2
                       AND NOT EXISTS (SELECT 1 FROM relay_held h WHERE h.lane = i.lane AND h.seq = i.seq)
                     UNION ALL
                     SELECT seq, value FROM relay_held WHERE lane = $1 AND state = 'parked') AS waiting
                 ORDER BY seq";
-            let rows = tx.run(sql, vec![lane.id.into()]).await?;
+            let rows = tx.run(sql, vec![lane.id.into(), lane.watermark.into()]).await?;
             let values = rows.iter().map(|row| row.int(0)).collect::<Result<Vec<_>, _>>()?;
             views.push(LaneView {
                 pending: values.len() as i64,
@@ -185,15 +184,17 @@ impl RelayStore {
     ) -> Result<Vec<(Lane, i64)>, StoreError> {
         let mut tx = self.db.begin().await?;
         let sql = format!(
-            "SELECT {LANE}, waiting.many FROM relay_lane JOIN (
+            "SELECT {LANE}, waiting.many FROM relay_now JOIN (
                 SELECT lane AS of_lane, count(*) AS many FROM (
-                    SELECT i.lane AS lane, i.session AS session FROM relay_item i JOIN relay_lane l ON l.id = i.lane
-                    WHERE i.principal = $1 AND i.seq > l.watermark
+                    SELECT i.lane AS lane, i.session AS session
+                    FROM relay_request r JOIN relay_item i ON i.request = r.id JOIN relay_now l ON l.id = i.lane
+                    WHERE r.principal = $1 AND r.done_ms IS NULL AND i.seq > l.watermark
                       AND NOT EXISTS (SELECT 1 FROM relay_held h WHERE h.lane = i.lane AND h.seq = i.seq)
                     UNION ALL
-                    SELECT lane, session FROM relay_held WHERE principal = $1 AND state = 'parked') AS entries
+                    SELECT h.lane, h.session FROM relay_request r JOIN relay_held h ON h.request = r.id
+                    WHERE r.principal = $1 AND r.done_ms IS NULL AND h.state = 'parked') AS entries
                 WHERE CAST($3 AS text) IS NULL OR session = $3
-                GROUP BY lane) AS waiting ON waiting.of_lane = relay_lane.id
+                GROUP BY lane) AS waiting ON waiting.of_lane = relay_now.id
              WHERE CAST($2 AS text) IS NULL OR grp = $2
              ORDER BY target, grp, name LIMIT 1000"
         );
@@ -206,12 +207,13 @@ impl RelayStore {
         let mut tx = self.db.begin().await?;
         let mut one = Vec::new();
         for sql in [
-            "SELECT count(*) FROM relay_item i JOIN relay_lane l ON l.id = i.lane WHERE i.seq > l.watermark
-                AND NOT EXISTS (SELECT 1 FROM relay_held h WHERE h.lane = i.lane AND h.seq = i.seq)",
+            "SELECT CAST(coalesce(sum((SELECT count(*) FROM relay_item i WHERE i.lane = l.id AND i.seq > l.watermark
+                AND NOT EXISTS (SELECT 1 FROM relay_held h WHERE h.lane = i.lane AND h.seq = i.seq))), 0) AS bigint)
+                FROM relay_now l",
             "SELECT count(*) FROM relay_held WHERE state = 'parked'",
             "SELECT count(*) FROM relay_held WHERE state = 'dead'",
-            "SELECT count(*) FROM relay_lane WHERE state = 'in-doubt'",
-            "SELECT count(*) FROM relay_lane WHERE state = 'blocked'",
+            "SELECT count(*) FROM relay_state WHERE state <> 'open' AND state = 'in-doubt'",
+            "SELECT count(*) FROM relay_state WHERE state <> 'open' AND state = 'blocked'",
         ] {
             let rows = tx.run(sql, vec![]).await?;
             one.push(rows.first().map_or(Ok(0), |row| row.int(0))?);
@@ -224,28 +226,32 @@ impl RelayStore {
     pub async fn list(&self, what: Option<&str>, after: i64, most: i64) -> Result<Vec<Lane>, StoreError> {
         let condition = match what {
             None => "TRUE",
-            Some("pending") => "next_seq > watermark + 1",
+            Some("pending") => {
+                "EXISTS (SELECT 1 FROM relay_item i WHERE i.lane = relay_now.id AND i.seq > watermark
+                    AND NOT EXISTS (SELECT 1 FROM relay_held h WHERE h.lane = i.lane AND h.seq = i.seq))"
+            }
             Some("dead") => {
-                "EXISTS (SELECT 1 FROM relay_held h WHERE h.lane = relay_lane.id AND h.state = 'dead')"
+                "EXISTS (SELECT 1 FROM relay_held h WHERE h.lane = relay_now.id AND h.state = 'dead')"
             }
             Some("parked") => {
-                "EXISTS (SELECT 1 FROM relay_held h WHERE h.lane = relay_lane.id AND h.state = 'parked')"
+                "EXISTS (SELECT 1 FROM relay_held h WHERE h.lane = relay_now.id AND h.state = 'parked')"
             }
             Some("in-doubt") => "state = 'in-doubt'",
             Some("blocked") => "state = 'blocked'",
             Some(_) => "state = 'open'",
         };
         let mut tx = self.db.begin().await?;
-        let sql = format!("SELECT {LANE} FROM relay_lane WHERE id > $1 AND {condition} ORDER BY id LIMIT $2");
+        let sql = format!("SELECT {LANE} FROM relay_now WHERE id > $1 AND {condition} ORDER BY id LIMIT $2");
         tx.run(&sql, vec![after.into(), most.into()]).await?.iter().map(Lane::of).collect()
     }
 
     /// Everything about one lane.
     pub async fn detail(&self, lane: i64) -> Result<Option<LaneDetail>, StoreError> {
         let mut tx = self.db.begin().await?;
-        let sql = format!("SELECT {LANE} FROM relay_lane WHERE id = $1");
+        let sql = format!("SELECT {LANE}, ended, due_ms FROM relay_now WHERE id = $1");
         let rows = tx.run(&sql, vec![lane.into()]).await?;
-        let Some(found) = rows.first().map(Lane::of).transpose()? else { return Ok(None) };
+        let Some(row) = rows.first() else { return Ok(None) };
+        let (found, ended, due) = (Lane::of(row)?, row.int(10)?, row.maybe_int(11)?);
         let sql =
             "SELECT state, error, seq, request, pos, principal, value, session, since_ms FROM relay_held
             WHERE lane = $1 AND state IN ('parked', 'dead') ORDER BY seq LIMIT 1000";
@@ -263,16 +269,14 @@ impl RelayStore {
             Ok((row.text(0)?, row.text(1)?, entry))
         });
         let held = held.collect::<Result<_, StoreError>>()?;
-        let rows = tx.run("SELECT due_ms FROM relay_ready WHERE lane = $1", vec![lane.into()]).await?;
-        let due = rows.first().map(|row| row.int(0)).transpose()?;
         let sql = format!(
             "SELECT {AUDIT} FROM relay_audit WHERE target = $1 AND grp = $2 AND lane = $3 ORDER BY id DESC LIMIT 50"
         );
         let args = vec![(&found.target).into(), (&found.group).into(), (&found.name).into()];
         let audit = tx.run(&sql, args).await?.iter().map(audit_of).collect::<Result<_, _>>()?;
         Ok(Some(LaneDetail {
-            intent: intent(&mut tx, lane).await?,
-            entries: waiting(&mut tx, lane, 1000).await?,
+            intent: intent(&mut tx, lane, ended).await?,
+            entries: waiting(&mut tx, lane, found.watermark, i64::MAX, 1000).await?,
             lane: found,
             held,
             due,

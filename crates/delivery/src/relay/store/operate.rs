@@ -2,7 +2,9 @@
 
 use super::settle::{finished, of_lane, rest, settle};
 use super::sql::{Row, StoreError};
-use super::{AuditRow, Entry, Lane, LaneState, RelayStore, Tx, about, audit, intent, lane_locked, make_due};
+use super::{
+    AuditRow, Entry, Lane, LaneState, RelayStore, about, audit, audit_all, end_intent, intent, locked,
+};
 use crate::relay::reduce::Reducer;
 
 /// Entries that come back in one transaction.
@@ -69,12 +71,16 @@ impl RelayStore {
         }
         let now = self.now().await?;
         let mut tx = self.db.begin().await?;
-        let sql = "SELECT id FROM relay_lane WHERE target = $1 AND state = 'blocked' AND waits_for = $2 ORDER BY id /*LOCK*/";
+        let sql = "SELECT s.lane FROM relay_state s JOIN relay_lane l ON l.id = s.lane
+            WHERE s.state <> 'open' AND s.state = 'blocked' AND s.waits_for = $2 AND l.target = $1 ORDER BY s.lane";
         for row in tx.run(sql, vec![target.into(), principal.into()]).await? {
-            let lane = row.int(0)?;
-            let sql = "UPDATE relay_lane SET state = 'open', waits_for = NULL WHERE id = $1";
-            tx.run(sql, vec![lane.into()]).await?;
-            make_due(&mut tx, lane, now, now + spread()).await?;
+            let Some(mut state) = locked(&mut tx, row.int(0)?).await? else { continue };
+            if state.state == LaneState::Blocked && state.waits_for.as_deref() == Some(principal) {
+                state.state = LaneState::Open;
+                state.waits_for = None;
+                state.make_due(now, now + spread());
+                state.save(&mut tx).await?;
+            }
         }
         let sql = "UPDATE relay_credential SET refused = NULL, epoch = epoch + 1, since_ms = $3
             WHERE target = $1 AND principal = $2 AND refused IS NOT NULL";
@@ -95,13 +101,16 @@ impl RelayStore {
         }
         let now = self.now().await?;
         let mut tx = self.db.begin().await?;
-        let Some(found) = lane_locked(&mut tx, lane).await? else { return Ok(count) };
-        if found.state == LaneState::Blocked {
+        let Some(mut state) = locked(&mut tx, lane).await? else { return Ok(count) };
+        if state.state == LaneState::Blocked {
+            audit(&mut tx, &of_lane(&state.lane(), "requeued", who, "the lane was opened", now)).await?;
             // Whatever stopped it, the upstream's value is read anew and taken as it is.
-            let sql = "UPDATE relay_lane SET state = 'open', waits_for = NULL, attempts = 0, applied = NULL WHERE id = $1";
-            tx.run(sql, vec![lane.into()]).await?;
-            make_due(&mut tx, lane, now, now).await?;
-            audit(&mut tx, &of_lane(&found, "requeued", who, "the lane was opened", now)).await?;
+            state.state = LaneState::Open;
+            state.waits_for = None;
+            state.attempts = 0;
+            state.applied = None;
+            state.make_due(now, now);
+            state.save(&mut tx).await?;
             tx.commit().await?;
         }
         Ok(count)
@@ -135,7 +144,8 @@ impl RelayStore {
         };
         let Some(first) = rows.first() else { return Ok(None) };
         let lane = first.int(7)?;
-        let Some(found) = lane_locked(&mut tx, lane).await? else { return Ok(None) };
+        let Some(mut state) = locked(&mut tx, lane).await? else { return Ok(None) };
+        let found = state.lane();
         let mut back = Vec::new();
         for row in &rows {
             if row.int(7)? != lane {
@@ -145,23 +155,37 @@ impl RelayStore {
             // Whoever else releases at this moment waited for the lane, and finds nothing to do here.
             let sql = "UPDATE relay_held SET state = 'released' WHERE lane = $1 AND seq = $2 AND state IN ('parked', 'dead')
                 RETURNING seq";
-            if tx.run(sql, vec![lane.into(), entry.seq.into()]).await?.is_empty() {
-                continue;
+            if !tx.run(sql, vec![lane.into(), entry.seq.into()]).await?.is_empty() {
+                back.push(entry);
             }
-            append(&mut tx, lane, &entry, now).await?;
-            let detail = format!("by {who}");
-            audit(&mut tx, &AuditRow { detail, ..about(&found, &entry, event, now) }).await?;
-            back.push(entry);
         }
+        let sql = "INSERT INTO relay_item (lane, seq, request, pos, principal, value, session, created_ms)
+            VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
+        // Each at the end of its lane, under a new number.
+        let again = |(seq, entry): (i64, &Entry)| {
+            vec![
+                lane.into(),
+                seq.into(),
+                entry.request.into(),
+                entry.pos.into(),
+                (&entry.principal).into(),
+                entry.value.into(),
+                entry.session.as_deref().into(),
+                now.into(),
+            ]
+        };
+        tx.run_each(sql, (state.last_seq + 1..).zip(&back).map(again).collect()).await?;
+        state.last_seq += back.len() as i64;
+        let told =
+            |entry: &Entry| AuditRow { detail: format!("by {who}"), ..about(&found, entry, event, now) };
+        audit_all(&mut tx, &back.iter().map(told).collect::<Vec<_>>()).await?;
         if let Which::Dead { .. } = which {
             finished(&mut tx, &back, "open = open + $2, dead = dead - $2", now).await?;
         }
-        if found.state == LaneState::Open {
-            let rows = tx.run("SELECT due_ms FROM relay_ready WHERE lane = $1", vec![lane.into()]).await?;
-            if rows.is_empty() {
-                make_due(&mut tx, lane, now, now + spread()).await?;
-            }
+        if state.state == LaneState::Open && state.due.is_none() {
+            state.make_due(now, now + spread());
         }
+        state.save(&mut tx).await?;
         tx.commit().await?;
         Ok(Some(back.len() as i64))
     }
@@ -179,30 +203,31 @@ impl RelayStore {
     ) -> Result<Resolved, StoreError> {
         let now = self.now().await?;
         let mut tx = self.db.begin().await?;
-        let Some(found) = lane_locked(&mut tx, lane).await? else { return Ok(Resolved::NotInDoubt) };
-        let batch = intent(&mut tx, lane).await?;
-        let (LaneState::InDoubt, Some(batch)) = (found.state, batch) else { return Ok(Resolved::NotInDoubt) };
+        let Some(mut state) = locked(&mut tx, lane).await? else { return Ok(Resolved::NotInDoubt) };
+        let batch = intent(&mut tx, lane, state.ended).await?;
+        let (LaneState::InDoubt, Some(batch)) = (state.state, batch) else { return Ok(Resolved::NotInDoubt) };
         let until = batch.last + late_window_ms;
         if resolution == Resolution::NotApplied && now < until {
             return Ok(Resolved::TooEarly { until });
         }
-        let sql = "UPDATE relay_lane SET state = 'open', fence = fence + 1, attempts = 0 WHERE id = $1";
-        tx.run(sql, vec![lane.into()]).await?;
+        state.state = LaneState::Open;
+        state.fence += 1;
+        state.attempts = 0;
         let said = match resolution {
             Resolution::Applied => "applied",
             Resolution::NotApplied => "not applied",
         };
-        let row = of_lane(&found, "resolved", who, &format!("said to be {said}: {}", batch.evidence), now);
+        let row =
+            of_lane(&state.lane(), "resolved", who, &format!("said to be {said}: {}", batch.evidence), now);
         audit(&mut tx, &AuditRow { batch: Some(batch.key.clone()), ..row }).await?;
         match resolution {
             Resolution::Applied => {
-                settle(&mut tx, lane, &batch, reducer, &format!("resolved by {who}"), now).await?
+                settle(&mut tx, &mut state, &batch, reducer, &format!("resolved by {who}"), now).await?
             }
-            Resolution::NotApplied => {
-                tx.run("DELETE FROM relay_intent WHERE lane = $1", vec![lane.into()]).await?;
-            }
+            Resolution::NotApplied => end_intent(&mut tx, &mut state).await?,
         }
-        rest(&mut tx, lane, None, now, 0).await?;
+        rest(&mut tx, &mut state, None, now, 0).await?;
+        state.save(&mut tx).await?;
         tx.commit().await?;
         Ok(Resolved::Done)
     }
@@ -220,32 +245,12 @@ fn held(row: &Row) -> Result<Entry, StoreError> {
     })
 }
 
-/// Puts an entry at the end of its lane, under a new number.
-async fn append(tx: &mut Tx, lane: i64, entry: &Entry, now: i64) -> Result<(), StoreError> {
-    let sql = "UPDATE relay_lane SET next_seq = next_seq + 1 WHERE id = $1 RETURNING next_seq";
-    let rows = tx.run(sql, vec![lane.into()]).await?;
-    let row = rows.first().ok_or_else(|| StoreError::Failed("the lane is gone".to_owned()))?;
-    let sql = "INSERT INTO relay_item (lane, seq, request, pos, principal, value, session, created_ms)
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
-    let args = vec![
-        lane.into(),
-        (row.int(0)? - 1).into(),
-        entry.request.into(),
-        entry.pos.into(),
-        (&entry.principal).into(),
-        entry.value.into(),
-        entry.session.as_deref().into(),
-        now.into(),
-    ];
-    tx.run(sql, args).await.map(drop)
-}
-
 impl RelayStore {
     /// The lane of these names, if there is one.
     pub async fn find_lane(&self, target: &str, group: &str, name: &str) -> Result<Option<Lane>, StoreError> {
         let mut tx = self.db.begin().await?;
         let sql =
-            format!("SELECT {} FROM relay_lane WHERE target = $1 AND grp = $2 AND name = $3", super::LANE);
+            format!("SELECT {} FROM relay_now WHERE target = $1 AND grp = $2 AND name = $3", super::LANE);
         let rows = tx.run(&sql, vec![target.into(), group.into(), name.into()]).await?;
         rows.first().map(Lane::of).transpose()
     }

@@ -5,14 +5,21 @@ use std::error::Error;
 use std::time::Duration;
 
 use deadpool_postgres::{Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime};
+use semel_store::postgres::Migrations;
 use sha2::{Digest, Sha256};
+use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::types::{IsNull, ToSql, Type, private::BytesMut, to_sql_checked};
-use tokio_postgres::{Config, NoTls};
+use tokio_postgres::{Config, NoTls, Socket};
 
 use super::sql::{Asked, Database, Row, StoreError, Transaction, Value};
 
 /// Every migration: its number, the newest that the oldest release knew which still works once it is applied, its text.
-const MIGRATIONS: &[(i32, i32, &str)] = &[(1, 1, include_str!("../migrations/postgres_0001_relay.sql"))];
+const MIGRATIONS: &[(i32, i32, &str)] = &[
+    (1, 1, include_str!("../migrations/postgres_0001_relay.sql")),
+    (2, 2, include_str!("../migrations/postgres_0002_state.sql")),
+];
+/// Who may do what. Applied with every migration, since it speaks of all tables.
+const ROLES: &str = include_str!("../migrations/postgres_roles.sql");
 /// The lock under which migrations are applied: "relay" in ASCII.
 const LOCK: i64 = 0x72_65_6c_61_79;
 /// How long it may take to get a connection.
@@ -44,6 +51,76 @@ impl Postgres {
     /// # Errors
     /// The server cannot be reached, may forget what it confirmed, or has a schema that this release does not know.
     pub async fn connect(url: &str, connections: usize) -> Result<Self, StoreError> {
+        Self::connect_tls(url, connections, Migrations::Apply, NoTls).await
+    }
+
+    /// The same, over TLS or not, and with or without the right to change the schema.
+    ///
+    /// # Errors
+    /// As above; and the schema is older than this release's, where it may not be changed.
+    pub async fn connect_tls<T>(
+        url: &str,
+        connections: usize,
+        migrations: Migrations,
+        tls: T,
+    ) -> Result<Self, StoreError>
+    where
+        T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
+        T::Stream: Send + Sync,
+        T::TlsConnect: Send + Sync,
+        <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
+    {
+        let store = Self::reach(url, connections, tls)?;
+        match migrations {
+            Migrations::Apply => store.migrate().await?,
+            Migrations::Refuse => match store.versions().await? {
+                (_, missing) if missing.is_empty() => {}
+                (found, missing) => {
+                    let known = found + missing.len() as i32;
+                    return Err(StoreError::Failed(format!(
+                        "the schema semel_relay is at migration {found} of {known}; run `semel migrate` with a role that \
+                         may change it"
+                    )));
+                }
+            },
+        }
+        Ok(store)
+    }
+
+    /// The newest migration that is applied, and the numbers of those that are missing. Changes nothing.
+    ///
+    /// # Errors
+    /// The server cannot be reached, or the schema is one that this release does not know.
+    pub async fn migration_plan<T>(url: &str, tls: T) -> Result<(i32, Vec<i32>), StoreError>
+    where
+        T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
+        T::Stream: Send + Sync,
+        T::TlsConnect: Send + Sync,
+        <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
+    {
+        Self::reach(url, 1, tls)?.versions().await
+    }
+
+    async fn versions(&self) -> Result<(i32, Vec<i32>), StoreError> {
+        let client = self.client().await?;
+        let there = "SELECT pg_catalog.to_regclass('semel_relay.migration') IS NOT NULL";
+        let applied = match client.query_one(there, &[]).await.map_err(failed)?.get(0) {
+            true => client.query(APPLIED, &[]).await.map_err(failed)?,
+            false => Vec::new(),
+        };
+        let applied = known_ones(&applied)?;
+        let missing =
+            MIGRATIONS.iter().map(|(number, ..)| *number).filter(|number| !applied.contains(number));
+        Ok((applied.last().copied().unwrap_or(0), missing.collect()))
+    }
+
+    fn reach<T>(url: &str, connections: usize, tls: T) -> Result<Self, StoreError>
+    where
+        T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
+        T::Stream: Send + Sync,
+        T::TlsConnect: Send + Sync,
+        <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
+    {
         let mut config: Config = url.parse().map_err(failed)?;
         config.application_name("semel relay");
         if config.get_connect_timeout().is_none() {
@@ -52,7 +129,7 @@ impl Postgres {
         config.keepalives_idle(Duration::from_secs(15));
         config.tcp_user_timeout(Duration::from_secs(15));
         let manager =
-            Manager::from_config(config, NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
+            Manager::from_config(config, tls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
         let pool = Pool::builder(manager)
             .max_size(connections.max(1))
             .runtime(Runtime::Tokio1)
@@ -76,9 +153,7 @@ impl Postgres {
             }))
             .build()
             .map_err(failed)?;
-        let store = Self { pool };
-        store.migrate().await?;
-        Ok(store)
+        Ok(Self { pool })
     }
 
     async fn client(&self) -> Result<Object, StoreError> {
@@ -98,35 +173,45 @@ impl Postgres {
             )
             .await
             .map_err(failed)?;
-        let applied = transaction
-            .query("SELECT number, checksum, works_for FROM semel_relay.migration ORDER BY number", &[])
-            .await
-            .map_err(failed)?;
-        let known = MIGRATIONS.len() as i32;
-        // A later release may have changed it in a way that this one can still work with.
-        if let Some(row) = applied.last().filter(|row| row.get::<_, i32>(2) > known) {
-            let newest: i32 = row.get(0);
-            let why = format!("the schema semel_relay is at migration {newest}, of a later release");
-            return Err(StoreError::Failed(why));
+        let applied = known_ones(&transaction.query(APPLIED, &[]).await.map_err(failed)?)?;
+        for (number, works_for, sql) in MIGRATIONS.iter().filter(|(number, ..)| !applied.contains(number)) {
+            transaction.batch_execute(sql).await.map_err(failed)?;
+            let sql_text =
+                "INSERT INTO semel_relay.migration (number, checksum, works_for) VALUES ($1, $2, $3)";
+            transaction.execute(sql_text, &[number, &checksum(sql), works_for]).await.map_err(failed)?;
         }
-        for (number, works_for, sql) in MIGRATIONS {
-            let checksum = Sha256::digest(sql).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-            match applied.iter().find(|row| row.get::<_, i32>(0) == *number) {
-                Some(row) if row.get::<_, &str>(1) != checksum => {
-                    let why = format!("migration {number} of semel_relay was applied in another form");
-                    return Err(StoreError::Failed(why));
-                }
-                Some(_) => {}
-                None => {
-                    transaction.batch_execute(sql).await.map_err(failed)?;
-                    let sql =
-                        "INSERT INTO semel_relay.migration (number, checksum, works_for) VALUES ($1, $2, $3)";
-                    transaction.execute(sql, &[number, &checksum, works_for]).await.map_err(failed)?;
-                }
-            }
+        let rights = "SELECT pg_catalog.to_regprocedure('semel_relay.grant_rights()') IS NOT NULL";
+        let has_rights: bool = transaction.query_one(rights, &[]).await.map_err(failed)?.get(0);
+        if !has_rights || applied.len() < MIGRATIONS.len() {
+            transaction.batch_execute(ROLES).await.map_err(failed)?;
         }
         transaction.commit().await.map_err(failed)
     }
+}
+
+const APPLIED: &str = "SELECT number, checksum, works_for FROM semel_relay.migration ORDER BY number";
+
+fn checksum(sql: &str) -> String {
+    Sha256::digest(sql).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The numbers of the migrations that are applied, where this release can work with them.
+fn known_ones(applied: &[tokio_postgres::Row]) -> Result<Vec<i32>, StoreError> {
+    let newest = MIGRATIONS.iter().map(|(number, ..)| *number).max().unwrap_or(0);
+    let number = |row: &tokio_postgres::Row| row.get::<_, i32>(0);
+    // A later release may have changed it in a way that this one can still work with.
+    if let Some(row) = applied.last().filter(|row| row.get::<_, i32>(2) > newest) {
+        let why = format!("the schema semel_relay is at migration {}, of a later release", number(row));
+        return Err(StoreError::Failed(why));
+    }
+    for row in applied {
+        let known = MIGRATIONS.iter().find(|(known, ..)| *known == number(row));
+        if known.is_some_and(|(.., sql)| row.get::<_, &str>(1) != checksum(sql)) {
+            let why = format!("migration {} of semel_relay was applied in another form", number(row));
+            return Err(StoreError::Failed(why));
+        }
+    }
+    Ok(applied.iter().map(number).collect())
 }
 
 fn failed(error: impl Error) -> StoreError {
@@ -169,31 +254,83 @@ impl ToSql for Value {
 impl Begun {
     async fn rows(&mut self, sql: &str, args: &[Value]) -> Result<Vec<Row>, StoreError> {
         let client = self.client.as_ref().ok_or_else(|| StoreError::Failed("it has ended".to_owned()))?;
-        let sql = sql.replace("/*LOCK*/", "FOR UPDATE");
-        let statement = client.prepare_cached(&sql).await.map_err(failed)?;
-        let args: Vec<&(dyn ToSql + Sync)> = args.iter().map(|arg| arg as &(dyn ToSql + Sync)).collect();
-        let found = client.query(&statement, &args).await.map_err(failed)?;
-        found
-            .iter()
-            .map(|row| {
-                let value = |at: usize| match row.columns()[at].type_() {
-                    &Type::INT8 => row.try_get::<_, Option<i64>>(at).map(Value::from).map_err(failed),
-                    &Type::INT4 => row
-                        .try_get::<_, Option<i32>>(at)
-                        .map(|value| Value::from(value.map(i64::from)))
-                        .map_err(failed),
-                    &Type::TEXT => row.try_get::<_, Option<String>>(at).map(Value::from).map_err(failed),
-                    other => Err(StoreError::Failed(format!("a value of no known kind, {other}"))),
-                };
-                (0..row.len()).map(value).collect::<Result<_, _>>().map(Row)
-            })
-            .collect()
+        query(client, sql, args).await
+    }
+}
+
+async fn query(client: &Object, sql: &str, args: &[Value]) -> Result<Vec<Row>, StoreError> {
+    let sql = sql.replace("/*LOCK*/", "FOR UPDATE");
+    let statement = client.prepare_cached(&sql).await.map_err(failed)?;
+    let args: Vec<&(dyn ToSql + Sync)> = args.iter().map(|arg| arg as &(dyn ToSql + Sync)).collect();
+    let found = client.query(&statement, &args).await.map_err(failed)?;
+    found
+        .iter()
+        .map(|row| {
+            let value = |at: usize| match row.columns()[at].type_() {
+                &Type::INT8 => row.try_get::<_, Option<i64>>(at).map(Value::from).map_err(failed),
+                &Type::INT4 => row
+                    .try_get::<_, Option<i32>>(at)
+                    .map(|value| Value::from(value.map(i64::from)))
+                    .map_err(failed),
+                &Type::TEXT => row.try_get::<_, Option<String>>(at).map(Value::from).map_err(failed),
+                other => Err(StoreError::Failed(format!("a value of no known kind, {other}"))),
+            };
+            (0..row.len()).map(value).collect::<Result<_, _>>().map(Row)
+        })
+        .collect()
+}
+
+/// Rows as one statement: `VALUES ($1, …)` becomes a selection from one array for each column.
+async fn insert_all(client: &Object, sql: &str, rows: &[Vec<Value>]) -> Result<(), StoreError> {
+    let no_insert = || StoreError::Failed("not an INSERT … VALUES ($1, …)".to_owned());
+    let one = client.prepare_cached(sql).await.map_err(failed)?;
+    let (head, rest) = sql.split_once("VALUES (").ok_or_else(no_insert)?;
+    let (_, tail) = rest.split_once(')').ok_or_else(no_insert)?;
+    let mut columns: Vec<Box<dyn ToSql + Sync + Send>> = Vec::new();
+    let mut arrays = Vec::new();
+    for (at, kind) in one.params().iter().enumerate() {
+        let values = rows.iter().map(|row| row.get(at));
+        let (name, column): (&str, Box<dyn ToSql + Sync + Send>) = match kind {
+            &Type::INT8 => ("bigint", Box::new(values.map(int).collect::<Vec<_>>())),
+            _ => ("text", Box::new(values.map(text).collect::<Vec<_>>())),
+        };
+        arrays.push(format!("${}::{name}[]", at + 1));
+        columns.push(column);
+    }
+    let sql = format!("{head}SELECT * FROM unnest({}){tail}", arrays.join(", "));
+    let statement = client.prepare_cached(&sql).await.map_err(failed)?;
+    let args: Vec<&(dyn ToSql + Sync)> = columns.iter().map(|column| &**column as _).collect();
+    client.execute(&statement, &args).await.map_err(failed).map(drop)
+}
+
+fn int(value: Option<&Value>) -> Option<i64> {
+    match value {
+        Some(Value::Int(value)) => Some(*value),
+        Some(Value::Text(_) | Value::Null) | None => None,
+    }
+}
+
+fn text(value: Option<&Value>) -> Option<&str> {
+    match value {
+        Some(Value::Text(text)) => Some(text),
+        Some(Value::Int(_) | Value::Null) | None => None,
     }
 }
 
 impl Transaction for Begun {
     fn run<'a>(&'a mut self, sql: &'a str, args: Vec<Value>) -> Asked<'a, Vec<Row>> {
         Box::pin(async move { self.rows(sql, &args).await })
+    }
+
+    fn run_each<'a>(&'a mut self, sql: &'a str, rows: Vec<Vec<Value>>) -> Asked<'a, ()> {
+        Box::pin(async move {
+            let client = self.client.as_ref().ok_or_else(|| StoreError::Failed("it has ended".to_owned()))?;
+            match rows.as_slice() {
+                [] => Ok(()),
+                [one] => query(client, sql, one).await.map(drop),
+                many => insert_all(client, sql, many).await,
+            }
+        })
     }
 
     fn commit(mut self: Box<Self>) -> Asked<'static, ()> {
@@ -241,11 +378,16 @@ impl Database for Postgres {
         })
     }
 
+    fn read<'a>(&'a self, sql: &'a str, args: Vec<Value>) -> Asked<'a, Vec<Row>> {
+        Box::pin(async move { query(&self.client().await?, sql, &args).await })
+    }
+
     fn now(&self) -> Asked<'_, i64> {
         Box::pin(async move {
             let client = self.client().await?;
             let sql = "SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000)::bigint";
-            let row = client.query_one(sql, &[]).await.map_err(failed)?;
+            let statement = client.prepare_cached(sql).await.map_err(failed)?;
+            let row = client.query_one(&statement, &[]).await.map_err(failed)?;
             Ok(row.get(0))
         })
     }

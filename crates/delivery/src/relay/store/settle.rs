@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::sql::StoreError;
 use super::{
-    AuditRow, Entry, Hold, Intent, Lane, RelayStore, Tx, Written, about, audit, give_back, holds, intent,
-    lane_locked, waiting,
+    AuditRow, Entry, Hold, Intent, Lane, LaneState, RelayStore, State, Tx, Written, about, audit, audit_all,
+    end_intent, held, intent, waiting,
 };
 use crate::relay::reduce::{Reducer, chain};
 
@@ -19,14 +19,11 @@ impl RelayStore {
     /// it. Crash: whoever claims the lane next finds it.
     pub async fn freeze(&self, hold: &Hold, batch: &Intent) -> Result<Written, StoreError> {
         let mut tx = self.db.begin().await?;
-        if !holds(&mut tx, hold).await? {
-            return Ok(Written::Stale);
+        let Some(state) = held(&mut tx, hold).await? else { return Ok(Written::Stale) };
+        if intent(&mut tx, hold.lane, state.ended).await?.is_some() {
+            return Err(StoreError::Failed("a batch of this lane is frozen".to_owned()));
         }
-        let rows = tx
-            .run("SELECT watermark, next_seq FROM relay_lane WHERE id = $1", vec![hold.lane.into()])
-            .await?;
-        let row = rows.first().ok_or_else(|| StoreError::Failed("the lane is gone".to_owned()))?;
-        if batch.lo != row.int(0)? || batch.hi >= row.int(1)? {
+        if batch.lo != state.watermark || batch.hi > state.last_seq || hold.fence <= state.ended {
             return Err(StoreError::Failed(
                 "a batch begins at the watermark and ends among known entries".to_owned(),
             ));
@@ -58,11 +55,11 @@ impl RelayStore {
     /// Notes that the batch is about to be sent again, at the latest then.
     pub async fn resending(&self, hold: &Hold, last: i64) -> Result<Written, StoreError> {
         let mut tx = self.db.begin().await?;
-        if !holds(&mut tx, hold).await? {
-            return Ok(Written::Stale);
-        }
-        let sql = "UPDATE relay_intent SET fence = $2, tries = tries + 1, last_ms = $3 WHERE lane = $1";
-        tx.run(sql, vec![hold.lane.into(), hold.fence.into(), last.into()]).await?;
+        let Some(state) = held(&mut tx, hold).await? else { return Ok(Written::Stale) };
+        let sql = "UPDATE relay_intent SET fence = $2, tries = tries + 1, last_ms = $3
+            WHERE lane = $1 AND fence > $4";
+        let args = vec![hold.lane.into(), hold.fence.into(), last.into(), state.ended.into()];
+        tx.run(sql, args).await?;
         tx.commit().await?;
         Ok(Written::Done)
     }
@@ -80,12 +77,11 @@ impl RelayStore {
     ) -> Result<Written, StoreError> {
         let now = self.now().await?;
         let mut tx = self.db.begin().await?;
-        if !holds(&mut tx, hold).await? {
-            return Ok(Written::Stale);
-        }
-        let Some(batch) = intent(&mut tx, hold.lane).await? else { return Ok(Written::Stale) };
-        settle(&mut tx, hold.lane, &batch, reducer, how, now).await?;
-        rest(&mut tx, hold.lane, None, now, quiet_ms).await?;
+        let Some(mut state) = held(&mut tx, hold).await? else { return Ok(Written::Stale) };
+        let Some(batch) = intent(&mut tx, hold.lane, state.ended).await? else { return Ok(Written::Stale) };
+        settle(&mut tx, &mut state, &batch, reducer, how, now).await?;
+        rest(&mut tx, &mut state, None, now, quiet_ms).await?;
+        state.save(&mut tx).await?;
         tx.commit().await?;
         Ok(Written::Done)
     }
@@ -100,12 +96,14 @@ impl RelayStore {
     ) -> Result<Written, StoreError> {
         let now = self.now().await?;
         let mut tx = self.db.begin().await?;
-        if !holds(&mut tx, hold).await? || intent(&mut tx, hold.lane).await?.is_some() {
+        let Some(mut state) = held(&mut tx, hold).await? else { return Ok(Written::Stale) };
+        if intent(&mut tx, hold.lane, state.ended).await?.is_some() {
             return Ok(Written::Stale);
         }
-        settle(&mut tx, hold.lane, batch, reducer, "the entries cancel out: nothing was written", now)
+        settle(&mut tx, &mut state, batch, reducer, "the entries cancel out: nothing was written", now)
             .await?;
-        rest(&mut tx, hold.lane, None, now, quiet_ms).await?;
+        rest(&mut tx, &mut state, None, now, quiet_ms).await?;
+        state.save(&mut tx).await?;
         tx.commit().await?;
         Ok(Written::Done)
     }
@@ -120,13 +118,11 @@ impl RelayStore {
     ) -> Result<Written, StoreError> {
         let now = self.now().await?;
         let mut tx = self.db.begin().await?;
-        if !holds(&mut tx, hold).await? {
-            return Ok(Written::Stale);
-        }
-        tx.run("DELETE FROM relay_intent WHERE lane = $1", vec![hold.lane.into()]).await?;
-        let sql = "UPDATE relay_lane SET attempts = attempts + $2 WHERE id = $1";
-        tx.run(sql, vec![hold.lane.into(), i64::from(is_counted).into()]).await?;
-        give_back(&mut tx, hold.lane, Some(error), Some(due), now).await?;
+        let Some(mut state) = held(&mut tx, hold).await? else { return Ok(Written::Stale) };
+        end_intent(&mut tx, &mut state).await?;
+        state.attempts += i64::from(is_counted);
+        state.give_back(Some(error), Some(due), now);
+        state.save(&mut tx).await?;
         tx.commit().await?;
         Ok(Written::Done)
     }
@@ -135,13 +131,11 @@ impl RelayStore {
     pub async fn keep(&self, hold: &Hold, seen: &Seen<'_>, due: i64) -> Result<Written, StoreError> {
         let now = self.now().await?;
         let mut tx = self.db.begin().await?;
-        if !holds(&mut tx, hold).await? {
-            return Ok(Written::Stale);
-        }
-        note(&mut tx, hold.lane, seen).await?;
-        let sql = "UPDATE relay_lane SET attempts = attempts + $2 WHERE id = $1";
-        tx.run(sql, vec![hold.lane.into(), i64::from(seen.is_counted).into()]).await?;
-        give_back(&mut tx, hold.lane, Some(seen.error), Some(due), now).await?;
+        let Some(mut state) = held(&mut tx, hold).await? else { return Ok(Written::Stale) };
+        note(&mut tx, &state, seen).await?;
+        state.attempts += i64::from(seen.is_counted);
+        state.give_back(Some(seen.error), Some(due), now);
+        state.save(&mut tx).await?;
         tx.commit().await?;
         Ok(Written::Done)
     }
@@ -150,15 +144,12 @@ impl RelayStore {
     pub async fn in_doubt(&self, hold: &Hold, seen: &Seen<'_>) -> Result<Written, StoreError> {
         let now = self.now().await?;
         let mut tx = self.db.begin().await?;
-        if !holds(&mut tx, hold).await? {
-            return Ok(Written::Stale);
-        }
-        note(&mut tx, hold.lane, seen).await?;
-        let Some(lane) = lane_locked(&mut tx, hold.lane).await? else { return Ok(Written::Stale) };
-        let sql = "UPDATE relay_lane SET state = 'in-doubt' WHERE id = $1";
-        tx.run(sql, vec![hold.lane.into()]).await?;
-        audit(&mut tx, &of_lane(&lane, "in-doubt", "relay", seen.error, now)).await?;
-        give_back(&mut tx, hold.lane, Some(seen.error), None, now).await?;
+        let Some(mut state) = held(&mut tx, hold).await? else { return Ok(Written::Stale) };
+        note(&mut tx, &state, seen).await?;
+        state.state = LaneState::InDoubt;
+        audit(&mut tx, &of_lane(&state.lane(), "in-doubt", "relay", seen.error, now)).await?;
+        state.give_back(Some(seen.error), None, now);
+        state.save(&mut tx).await?;
         tx.commit().await?;
         Ok(Written::Done)
     }
@@ -177,9 +168,18 @@ pub struct Seen<'a> {
     pub is_counted: bool,
 }
 
-async fn note(tx: &mut Tx, lane: i64, seen: &Seen<'_>) -> Result<(), StoreError> {
-    let sql = "UPDATE relay_intent SET evidence = $2, last_ms = coalesce($3, last_ms) WHERE lane = $1";
-    tx.run(sql, vec![lane.into(), seen.evidence.into(), seen.last.into()]).await.map(drop)
+async fn note(tx: &mut Tx, state: &State, seen: &Seen<'_>) -> Result<(), StoreError> {
+    // Under the fence of this turn, so that the newest version is found first.
+    let sql = "UPDATE relay_intent SET fence = $2, evidence = $3, last_ms = coalesce($4, last_ms)
+        WHERE lane = $1 AND fence > $5";
+    let args = vec![
+        state.lane.into(),
+        state.fence.into(),
+        seen.evidence.into(),
+        seen.last.into(),
+        state.ended.into(),
+    ];
+    tx.run(sql, args).await.map(drop)
 }
 
 /// A row about a lane as a whole.
@@ -204,40 +204,55 @@ pub(crate) fn of_lane(lane: &Lane, event: &str, who: &str, detail: &str, at: i64
     }
 }
 
-/// Moves the watermark past a batch, with all that belongs to it.
+/// Moves the watermark past a batch, with all that belongs to it. The state is to be saved afterwards.
 pub(crate) async fn settle(
     tx: &mut Tx,
-    lane: i64,
+    state: &mut State,
     batch: &Intent,
     reducer: Reducer,
     how: &str,
     now: i64,
 ) -> Result<(), StoreError> {
-    let found =
-        lane_locked(tx, lane).await?.ok_or_else(|| StoreError::Failed("the lane is gone".to_owned()))?;
-    let mut members = waiting(tx, lane, MEMBERS_MAX).await?;
-    members.retain(|entry| entry.seq <= batch.hi);
+    let lane = state.lane();
+    let members = waiting(tx, lane.id, state.watermark, batch.hi, MEMBERS_MAX).await?;
     let values: Vec<i64> = members.iter().map(|entry| entry.value).collect();
     // In between, the running value may leave the range that a receiver reads; then only the ends are told.
     let links = chain(reducer, batch.before, &values)
         .unwrap_or_else(|_| vec![crate::relay::reduce::Link { before: None, after: None }; values.len()]);
-    for (entry, link) in members.iter().zip(&links) {
-        let row = AuditRow {
-            sender: Some(batch.principal.clone()),
-            before: link.before,
-            after: link.after,
-            batch: Some(batch.key.clone()),
-            detail: how.to_owned(),
-            ..about(&found, entry, "applied", now)
-        };
-        audit(tx, &row).await?;
-    }
-    finished(tx, &members, "open = open - $2", now).await?;
+    let row = |(entry, link): (&Entry, &crate::relay::reduce::Link)| AuditRow {
+        sender: Some(batch.principal.clone()),
+        before: link.before,
+        after: link.after,
+        batch: Some(batch.key.clone()),
+        detail: how.to_owned(),
+        ..about(&lane, entry, "applied", now)
+    };
+    audit_all(tx, &members.iter().zip(&links).map(row).collect::<Vec<_>>()).await?;
+    applied_of(tx, lane.id, state.watermark, batch.hi, now).await?;
+    end_intent(tx, state).await?;
+    state.watermark = batch.hi;
     // Without a reading, the sum of what was written since the last known value is the best that is known.
+    state.applied = batch.after;
+    state.applied_ms = Some(now);
+    state.attempts = 0;
+    Ok(())
+}
+
+/// Tells requests that their entries in this range of a lane are applied, all at once.
+async fn applied_of(tx: &mut Tx, lane: i64, lo: i64, hi: i64, now: i64) -> Result<(), StoreError> {
+    const MEMBERS: &str = "FROM relay_item i WHERE i.lane = $1 AND i.seq > $2 AND i.seq <= $3
+        AND NOT EXISTS (SELECT 1 FROM relay_held h WHERE h.lane = i.lane AND h.seq = i.seq)";
+    // In one order for everybody, so that no two lanes of one request wait for each other.
     let sql =
-        "UPDATE relay_lane SET watermark = $2, applied = $3, applied_ms = $4, attempts = 0 WHERE id = $1";
-    tx.run(sql, vec![lane.into(), batch.hi.into(), batch.after.into(), now.into()]).await?;
-    tx.run("DELETE FROM relay_intent WHERE lane = $1", vec![lane.into()]).await.map(drop)
+        format!("SELECT id FROM relay_request WHERE id IN (SELECT i.request {MEMBERS}) ORDER BY id /*LOCK*/");
+    tx.run(&sql, vec![lane.into(), lo.into(), hi.into()]).await?;
+    let sql = format!(
+        "UPDATE relay_request SET open = open - done.many,
+            done_ms = CASE WHEN open = done.many AND dead = 0 THEN CAST($4 AS bigint) END
+         FROM (SELECT i.request AS request, count(*) AS many {MEMBERS} GROUP BY i.request) AS done
+         WHERE relay_request.id = done.request"
+    );
+    tx.run(&sql, vec![lane.into(), lo.into(), hi.into(), now.into()]).await.map(drop)
 }
 
 /// Tells requests that entries of theirs are done with.
@@ -262,21 +277,18 @@ pub(crate) async fn finished(
     Ok(())
 }
 
-/// Gives a lane back after a batch: due when what came meanwhile wants, or not among the waiting work.
+/// Gives a lane back after a batch: due when what came meanwhile wants, or not among the waiting work. The watermark moves
+/// past what is held. The state is to be saved afterwards.
 pub(crate) async fn rest(
     tx: &mut Tx,
-    lane: i64,
+    state: &mut State,
     error: Option<&str>,
     now: i64,
     quiet_ms: i64,
 ) -> Result<(), StoreError> {
-    let due = match waiting(tx, lane, 1).await?.is_empty() {
-        true => None,
-        false => {
-            let rows = tx.run("SELECT due_ms FROM relay_ready WHERE lane = $1", vec![lane.into()]).await?;
-            let set = rows.first().map_or(Ok(now), |row| row.int(0))?;
-            Some(set.min(now + quiet_ms))
-        }
-    };
-    give_back(tx, lane, error, due, now).await
+    let first = waiting(tx, state.lane, state.watermark, state.last_seq, 1).await?;
+    state.watermark = first.first().map_or(state.last_seq, |entry| entry.seq - 1);
+    let due = first.first().map(|_| state.due.unwrap_or(now).min(now + quiet_ms));
+    state.give_back(error, due, now);
+    Ok(())
 }

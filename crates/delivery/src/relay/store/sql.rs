@@ -112,6 +112,16 @@ pub trait Transaction: Send {
     /// Runs one statement.
     fn run<'a>(&'a mut self, sql: &'a str, args: Vec<Value>) -> Asked<'a, Vec<Row>>;
 
+    /// Runs one `INSERT … VALUES ($1, …)` for each of these rows, in their order.
+    fn run_each<'a>(&'a mut self, sql: &'a str, rows: Vec<Vec<Value>>) -> Asked<'a, ()> {
+        Box::pin(async move {
+            for row in rows {
+                self.run(sql, row).await?;
+            }
+            Ok(())
+        })
+    }
+
     /// Commits. `Failed`: nothing was changed; `Unknown`: nobody can say.
     fn commit(self: Box<Self>) -> Asked<'static, ()>;
 }
@@ -120,6 +130,14 @@ pub trait Transaction: Send {
 pub trait Database: Send + Sync + 'static {
     /// Begins a transaction that may write.
     fn begin(&self) -> Asked<'_, Box<dyn Transaction>>;
+
+    /// Reads by one statement, outside any transaction.
+    fn read<'a>(&'a self, sql: &'a str, args: Vec<Value>) -> Asked<'a, Vec<Row>> {
+        Box::pin(async move {
+            let mut tx = self.begin().await?;
+            tx.run(sql, args).await
+        })
+    }
 
     /// The store's time in milliseconds, which never goes back.
     fn now(&self) -> Asked<'_, i64>;

@@ -16,7 +16,10 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 use super::sql::{Asked, Database, Row, StoreError, Transaction, Value};
 
 /// Every migration: its number, the newest that the oldest release knew which still works once it is applied, its text.
-const MIGRATIONS: &[(i64, i64, &str)] = &[(1, 1, include_str!("../migrations/sqlite_0001_relay.sql"))];
+const MIGRATIONS: &[(i64, i64, &str)] = &[
+    (1, 1, include_str!("../migrations/sqlite_0001_relay.sql")),
+    (2, 2, include_str!("../migrations/sqlite_0002_state.sql")),
+];
 /// How far the clock may run before its mark is written down again.
 const MARK_EVERY_MILLIS: i64 = 10_000;
 
@@ -121,6 +124,25 @@ impl Sqlite {
         Self::with(Connection::open_in_memory()?, clock, None)
     }
 
+    /// What a crash now would leave behind: all that is committed, and nothing else. `None` while a transaction is open.
+    #[cfg(feature = "conformance")]
+    pub fn image(&self) -> Option<Vec<u8>> {
+        let mut connection = self.connection.try_lock().ok()?;
+        let image = connection.serialize("main").ok()?;
+        Some(image.to_vec())
+    }
+
+    /// What a start finds after a crash that left this behind.
+    ///
+    /// # Errors
+    /// It is no image of a database.
+    #[cfg(feature = "conformance")]
+    pub fn of_image(image: &[u8], clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
+        let mut connection = Connection::open_in_memory()?;
+        connection.deserialize_read_exact("main", image, image.len(), false)?;
+        Self::with(connection, clock, None)
+    }
+
     fn with(
         mut connection: Connection,
         clock: Arc<dyn Clock>,
@@ -169,6 +191,7 @@ impl Sqlite {
             connection: Some(connection),
             is_broken: Arc::clone(&self.is_broken),
             mark: is_due.then(|| (now, Arc::clone(&self.marked))),
+            syncs: self.lock.is_some(),
         }))
     }
 }
@@ -199,6 +222,25 @@ fn locked(path: &Path) -> Result<(PathBuf, File), OpenError> {
     file.set_len(0)?;
     writeln!(file, "{}", std::process::id())?;
     Ok((beside, file))
+}
+
+/// The newest migration of a file, 0 where there is none, and the newest that this release knows. Changes nothing, and does
+/// not ask who owns the file.
+///
+/// # Errors
+/// It cannot be read.
+pub fn version(path: &Path) -> Result<(i64, i64), OpenError> {
+    let known = MIGRATIONS.iter().map(|(number, ..)| *number).max().unwrap_or(0);
+    if !path.try_exists()? {
+        return Ok((0, known));
+    }
+    let connection = Connection::open_with_flags(path, rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+    let has_rows = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'relay_meta'";
+    if connection.query_row(has_rows, [], |row| row.get::<_, i64>(0))? == 0 {
+        return Ok((0, known));
+    }
+    let sql = "SELECT coalesce(max(value), 0) FROM relay_meta WHERE name = 'schema'";
+    Ok((connection.query_row(sql, [], |row| row.get(0))?, known))
 }
 
 fn migrate(connection: &mut Connection) -> Result<(), OpenError> {
@@ -234,6 +276,8 @@ struct Begun {
     is_broken: Arc<AtomicBool>,
     /// The time to be written down with the commit, so that a later start never begins before it.
     mark: Option<(i64, Arc<AtomicI64>)>,
+    /// Whether a commit waits for a disk. In memory it is done at once, by the caller's own thread.
+    syncs: bool,
 }
 
 impl Begun {
@@ -287,24 +331,25 @@ impl Transaction for Begun {
                 return Err(StoreError::Failed("it has ended".to_owned()));
             };
             let is_broken = Arc::clone(&self.is_broken);
-            // The sync may take a while.
-            let committed = tokio::task::spawn_blocking(move || {
+            let commit = move || {
                 let outcome = connection.execute_batch("COMMIT");
                 if outcome.is_err() {
                     is_broken.store(true, Ordering::SeqCst);
                 }
-                outcome
-            });
-            match committed.await {
-                Ok(Ok(())) => {
-                    if let Some((now, marked)) = mark {
-                        marked.store(now, Ordering::SeqCst);
-                    }
-                    Ok(())
+                outcome.map_err(|error| error.to_string())
+            };
+            // The sync may take a while.
+            let committed = match self.syncs {
+                true => {
+                    tokio::task::spawn_blocking(commit).await.unwrap_or_else(|error| Err(error.to_string()))
                 }
-                Ok(Err(error)) => Err(StoreError::Unknown(error.to_string())),
-                Err(error) => Err(StoreError::Unknown(error.to_string())),
+                false => commit(),
+            };
+            committed.map_err(StoreError::Unknown)?;
+            if let Some((now, marked)) = mark {
+                marked.store(now, Ordering::SeqCst);
             }
+            Ok(())
         })
     }
 }

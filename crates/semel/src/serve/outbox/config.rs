@@ -1,6 +1,5 @@
 //! What the outbox is told: the table `[outbox]` of the configuration, under the flags.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,44 +14,10 @@ use semel_delivery::{HeadPolicy, Settings};
 use serde::Deserialize;
 
 use super::Args;
+pub(crate) use super::file::File;
 use crate::exit::{Exit, Stop};
 
-/// `[outbox]`
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct File {
-    store: Option<String>,
-    listen: Option<String>,
-    token_file: Option<PathBuf>,
-    upstream: Option<String>,
-    profile: Option<String>,
-    max_age: Option<String>,
-    unsafe_max_age: Option<bool>,
-    head: Option<String>,
-    parallel: Option<usize>,
-    attempt_timeout: Option<String>,
-    max_rows: Option<u64>,
-    max_bytes: Option<u64>,
-    max_body: Option<usize>,
-    keep: Option<String>,
-    ca: Option<PathBuf>,
-    allow_hosts: Vec<String>,
-    ids: BTreeMap<String, String>,
-    credential: Vec<CredentialRule>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct CredentialRule {
-    principal: Option<String>,
-    origin: Option<String>,
-    #[serde(default = "authorization")]
-    header: String,
-    file: Option<PathBuf>,
-    command: Option<Vec<String>>,
-}
-
-fn authorization() -> String {
+pub(super) fn authorization() -> String {
     "Authorization".to_owned()
 }
 
@@ -124,7 +89,7 @@ impl Config {
     }
 }
 
-fn read(path: Option<&Path>) -> Result<File, Stop> {
+pub(crate) fn read(path: Option<&Path>) -> Result<File, Stop> {
     let beside = Path::new("semel.toml");
     let variable = std::env::var_os("SEMEL_CONFIG").map(PathBuf::from);
     let named = path.or(variable.as_deref());

@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 
 use super::answer::plain;
 use super::door::{Operators, guard};
+use crate::problems::{self, refusal as refused, refusal_with};
 
 /// Rows of one list at most.
 const ROWS_MAX: i64 = 1000;
@@ -48,18 +49,12 @@ pub(crate) fn router(admin: Admin, operators: Operators) -> Router {
         .route("/v1/relay/audit", get(audit))
         .route("/openapi.json", get(super::openapi::document))
         .layer(middleware::from_fn_with_state(Arc::new(operators), guard))
+        .layer(middleware::map_response(problems::rendered))
         .with_state(admin)
 }
 
 fn away(error: &StoreError) -> Response<Body> {
-    plain(
-        StatusCode::SERVICE_UNAVAILABLE,
-        &json!({"error": "store-unavailable", "message": error.to_string()}),
-    )
-}
-
-fn refused(status: StatusCode, code: &str, why: &str) -> Response<Body> {
-    plain(status, &json!({"error": code, "message": why}))
+    refused(StatusCode::SERVICE_UNAVAILABLE, "store-unavailable", &error.to_string())
 }
 
 fn no_lane() -> Response<Body> {
@@ -70,7 +65,7 @@ async fn readyz(State(admin): State<Admin>) -> Response<Body> {
     if admin.is_stopping.load(Ordering::Relaxed) {
         return refused(StatusCode::SERVICE_UNAVAILABLE, "stopping", "shutting down");
     }
-    match admin.engine.store.next_due().await {
+    match admin.engine.store.ping().await {
         Ok(_) => plain(StatusCode::OK, &json!({"status": "ready"})),
         Err(error) => away(&error),
     }
@@ -197,15 +192,20 @@ async fn resolve(
     match admin.engine.store.resolve(id, resolution, target.reducer, late, &actor(&headers)).await {
         Ok(Resolved::Done) => plain(StatusCode::OK, &json!({"resolved": said.outcome})),
         Ok(Resolved::NotInDoubt) => refused(StatusCode::CONFLICT, "not-in-doubt", "the lane is not in doubt"),
-        Ok(Resolved::TooEarly { until }) => plain(
-            StatusCode::CONFLICT,
-            &json!({"error": "too-early", "message": "the write may still be applied late", "until_ms": until}),
-        ),
+        Ok(Resolved::TooEarly { until }) => {
+            let more = serde_json::Map::from_iter([("until_ms".to_owned(), json!(until))]);
+            refusal_with(StatusCode::CONFLICT, "too-early", "the write may still be applied late", &more)
+        }
         Err(error) => away(&error),
     }
 }
 
 async fn requeue(State(admin): State<Admin>, Path(id): Path<i64>, headers: HeaderMap) -> Response<Body> {
+    match admin.engine.store.list(None, id.saturating_sub(1), 1).await {
+        Ok(found) if found.first().is_some_and(|lane| lane.id == id) => {}
+        Ok(_) => return no_lane(),
+        Err(error) => return away(&error),
+    }
     match admin.engine.store.requeue(id, &actor(&headers)).await {
         Ok(count) => plain(StatusCode::OK, &json!({"requeued": count})),
         Err(error) => away(&error),
@@ -225,6 +225,11 @@ async fn release(
     Json(whose): Json<Released>,
 ) -> Response<Body> {
     match admin.engine.release(&whose.target, &whose.principal, &actor(&headers)).await {
+        // What is in the store may be of a target that this file does not know.
+        Ok(0) if !admin.engine.targets.contains_key(&whose.target) => {
+            let why = format!("there is no target {:?}, and nothing of it is parked", whose.target);
+            refused(StatusCode::NOT_FOUND, "unknown-target", &why)
+        }
         Ok(count) => plain(StatusCode::OK, &json!({"released": count})),
         Err(error) => away(&error),
     }

@@ -13,51 +13,15 @@ use semel_delivery::credentials::{Place, Rule, Wallet};
 use semel_delivery::http1::Http1;
 use semel_delivery::relay::Target;
 use semel_delivery::relay::store::sweep::Retention;
+use semel_delivery::relay::worker::POLL;
 use semel_delivery::transport::Transport;
 use semel_gateway::{Callers, Peers};
 use serde::Deserialize;
 
-use super::target::{self, TargetFile};
-use crate::config::{Setting, Store};
+use super::file::{CredentialFile, File};
+use super::target;
+use crate::config::{RedisUrl, Setting, Store};
 use crate::exit::{Exit, Stop};
-
-/// `[relay]`
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct File {
-    store: Option<String>,
-    listen: Option<SocketAddr>,
-    admin: Option<SocketAddr>,
-    admin_token_file: Option<PathBuf>,
-    trusted_peers: Option<Vec<String>>,
-    parallel: Option<usize>,
-    connections: Option<usize>,
-    drain: Option<String>,
-    client_max_age: Option<String>,
-    retention: RetentionFile,
-    debounce: Option<String>,
-    max_wait: Option<String>,
-    target: BTreeMap<String, TargetFile>,
-    credential: Vec<CredentialFile>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct RetentionFile {
-    completed: Option<String>,
-    failed: Option<String>,
-    auth_revoked: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct CredentialFile {
-    target: String,
-    principal: Option<String>,
-    header: Option<String>,
-    file: Option<PathBuf>,
-    command: Option<Vec<String>>,
-}
 
 #[derive(Debug, Default, Deserialize)]
 struct Whole {
@@ -76,6 +40,7 @@ pub(crate) struct Flags<'a> {
     pub(crate) listen: Option<SocketAddr>,
     pub(crate) admin: Option<SocketAddr>,
     pub(crate) admin_token_file: Option<&'a Path>,
+    pub(crate) redis: Option<&'a str>,
 }
 
 /// What is in force.
@@ -87,12 +52,27 @@ pub(crate) struct Config {
     pub(crate) admin: SocketAddr,
     pub(crate) admin_token_file: Option<PathBuf>,
     pub(crate) parallel: usize,
-    pub(crate) connections: usize,
+    pub(crate) postgres: Postgres,
+    pub(crate) redis: Option<String>,
+    pub(crate) poll: Duration,
     pub(crate) drain: Duration,
     pub(crate) retention: Retention,
     pub(crate) targets: BTreeMap<String, Arc<Target>>,
     pub(crate) wallet: Arc<Wallet>,
 }
+
+/// The store in PostgreSQL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Postgres {
+    pub(crate) connections: usize,
+    /// Whether the schema may be changed at start.
+    pub(crate) migrate: bool,
+    /// Whose certificates are believed, where the URL demands TLS.
+    pub(crate) ca: Option<PathBuf>,
+}
+
+/// The longest pause between two looks at the store: beyond it, what is due would wait for longer than a lease lasts.
+const POLL_MAX: Duration = Duration::from_secs(30);
 
 /// A duration of the settings.
 pub(crate) fn duration(name: &str, text: Option<&str>, usual: Duration) -> Result<Duration, String> {
@@ -114,10 +94,25 @@ impl Config {
             config.identity = identity.parse::<Identity>().map_err(usage("--identity"))?;
             Callers::check(&config.identity).map_err(usage("--identity"))?;
         }
+        if let Some(url) = flags.redis {
+            config.redis = Some(redis(url).map_err(usage("--redis"))?);
+        }
         config.listen = flags.listen.unwrap_or(config.listen);
         config.admin = flags.admin.unwrap_or(config.admin);
         config.admin_token_file = flags.admin_token_file.map(Path::to_path_buf).or(config.admin_token_file);
+        if config.listen == config.admin && config.listen.port() != 0 {
+            let why = format!(
+                "listen and admin are both {}: operators need an address of their own",
+                config.listen
+            );
+            return Err(Stop::new(Exit::Config, format!("{origin}: relay: {why}")));
+        }
         Ok(config)
+    }
+
+    /// The settings that a text means, as in a file. For parts that bring their own.
+    pub(crate) fn of_text(text: &str) -> Result<Self, String> {
+        Self::of(toml::from_str(text).map_err(|error| error.to_string())?)
     }
 
     fn of(whole: Whole) -> Result<Self, String> {
@@ -160,6 +155,11 @@ impl Config {
                 rule(credential, &targets).map_err(|error| format!("relay.credential[{at}]: {error}"))?,
             );
         }
+        let poll = duration("relay.poll", relay.poll.as_deref(), POLL)?;
+        if poll.is_zero() || poll > POLL_MAX {
+            return Err("relay.poll: expected something between 1ms and 30s".to_owned());
+        }
+        let hints = variable("SEMEL_RELAY_REDIS").or(relay.redis);
         let any = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
         Ok(Self {
             store: store.map_or(Ok(Store::Sqlite("relay.db".to_owned())), |text| Store::read(&text))?,
@@ -169,13 +169,25 @@ impl Config {
             admin: relay.admin.unwrap_or_else(|| any(7421)),
             admin_token_file: relay.admin_token_file,
             parallel: relay.parallel.unwrap_or(32).max(1),
-            connections: relay.connections.unwrap_or(8).max(1),
+            postgres: Postgres {
+                connections: relay.postgres.connections.or(relay.connections).unwrap_or(8).max(1),
+                migrate: relay.postgres.migrate.unwrap_or(true),
+                ca: relay.postgres.ca,
+            },
+            redis: hints
+                .map(|url| redis(&url).map_err(|error| format!("relay.redis: {error}")))
+                .transpose()?,
+            poll,
             drain: duration("relay.drain", relay.drain.as_deref(), Duration::from_secs(25))?,
             retention,
             targets,
             wallet: Arc::new(Wallet::new(rules)),
         })
     }
+}
+
+fn redis(url: &str) -> Result<String, String> {
+    RedisUrl::read(url).map(|RedisUrl(url)| url)
 }
 
 fn rule(file: &CredentialFile, targets: &BTreeMap<String, Arc<Target>>) -> Result<Rule, String> {

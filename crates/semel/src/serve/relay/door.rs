@@ -8,7 +8,6 @@ use axum::body::Body;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, Response, StatusCode, header};
 use axum::middleware::Next;
-use axum::response::IntoResponse;
 use semel_contract::identity::Identity;
 use semel_contract::problem::{Kind, Problem};
 use semel_gate::Identify;
@@ -124,7 +123,12 @@ pub(crate) async fn guard(
     let is_open = matches!(request.uri().path(), "/healthz" | "/readyz");
     match operators.admits(request.headers()) {
         Err((status, why)) if !(is_open && status == StatusCode::UNAUTHORIZED) => {
-            (status, axum::Json(serde_json::json!({"error": why}))).into_response()
+            let code = match status {
+                StatusCode::UNAUTHORIZED => "token-needed",
+                StatusCode::MISDIRECTED_REQUEST => "host-refused",
+                _ => "origin-refused",
+            };
+            crate::problems::refusal(status, code, why)
         }
         Ok(()) | Err(_) => next.run(request).await,
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
+use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use axum::routing::{get, post};
@@ -16,10 +17,10 @@ use semel_delivery::relay::store::StoreError;
 use semel_delivery::relay::store::accept::{Accepted, Submission};
 use semel_delivery::relay::{Engine, Target, Worker, intake};
 use serde::Deserialize;
-use serde_json::json;
 
 use super::answer;
 use super::door::{Identities, Peer};
+use super::hints::RedisHints;
 
 /// Largest body that is read.
 const BODY_BYTES_MAX: usize = 1 << 20;
@@ -30,6 +31,7 @@ pub(crate) struct Intake {
     pub(crate) engine: Arc<Engine>,
     pub(crate) worker: Arc<Worker>,
     pub(crate) identities: Identities,
+    pub(crate) hints: Option<Arc<RedisHints>>,
 }
 
 /// The routes.
@@ -40,6 +42,7 @@ pub(crate) fn router(intake: Intake) -> Router {
         .route("/v1/relay/pending", get(pending))
         .route("/openapi.json", get(super::openapi::document))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(axum::middleware::map_response(crate::problems::rendered))
         .with_state(intake)
 }
 
@@ -72,10 +75,7 @@ fn away(profile: &Profile, error: &StoreError) -> Response<Body> {
 }
 
 fn unknown_target() -> Response<Body> {
-    answer::plain(
-        StatusCode::NOT_FOUND,
-        &json!({"message": "there is no such target", "error": "unknown-target"}),
-    )
+    crate::problems::refusal(StatusCode::NOT_FOUND, "unknown-target", "there is no such target")
 }
 
 async fn submit(
@@ -83,13 +83,26 @@ async fn submit(
     peer: Peer,
     Path(name): Path<String>,
     parts: http::request::Parts,
-    body: Bytes,
+    body: Result<Bytes, BytesRejection>,
 ) -> Response<Body> {
     let Some(target) = intake.engine.targets.get(&name) else { return unknown_target() };
+    let body = match body {
+        Ok(body) => body,
+        Err(error) => return problem(&target.profile, &unread(&error)),
+    };
     match taken(&intake, target, peer.0, &parts, &body).await {
         Ok(response) => response,
         Err(Refused::Problem(why)) => problem(&target.profile, &why),
         Err(Refused::Store(error)) => away(&target.profile, &error),
+    }
+}
+
+fn unread(error: &BytesRejection) -> Problem {
+    match error.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => {
+            Problem::new(Kind::BodyTooLarge, format!("at most {BODY_BYTES_MAX} bytes are read"))
+        }
+        _ => Problem::new(Kind::RequestMalformed, error.body_text()),
     }
 }
 
@@ -152,6 +165,18 @@ async fn taken(
         }
         Accepted::New { request, lanes } => {
             engine.meters.accepted.add(submission.items.len() as u64);
+            if mode == Mode::Background
+                && let Some(hints) = intake.hints.clone()
+            {
+                let (target, quiet, items) =
+                    (target.name.clone(), target.debounce.quiet, submission.items.clone());
+                // Nobody waits for it.
+                tokio::spawn(async move {
+                    for item in items {
+                        hints.debounces(&target, &item.group, &item.lane, quiet).await;
+                    }
+                });
+            }
             if mode == Mode::Interactive {
                 // It is accepted: whatever the store says now, the answer is not an error.
                 if let Err(error) = worker.wait(&submission, request, &lanes).await {

@@ -16,51 +16,9 @@ use semel_delivery::relay::template::{Place, Template, Values};
 use semel_delivery::relay::upstream::http::{HttpUpstream, Reading, VersionAt};
 use semel_delivery::transport::Transport;
 use semel_delivery::url::Target as Address;
-use serde::Deserialize;
 
 use super::config::duration;
-
-/// `[relay.target.NAME]`
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct TargetFile {
-    url: String,
-    method: Option<String>,
-    #[serde(default)]
-    headers: BTreeMap<String, String>,
-    body: Option<String>,
-    body_type: Option<String>,
-    read: Option<ReadFile>,
-    tier: String,
-    on_blind: Option<String>,
-    late_window: Option<String>,
-    key_retention: Option<String>,
-    reducer: Option<String>,
-    profile: Option<String>,
-    debounce: Option<String>,
-    max_wait: Option<String>,
-    sync_deadline: Option<String>,
-    timeout: Option<String>,
-    batch_max: Option<usize>,
-    items_max: Option<usize>,
-    #[serde(default)]
-    blocked: Vec<String>,
-    blocked_wait: Option<String>,
-    limit_scope: Option<String>,
-    interference: Option<String>,
-}
-
-/// `[relay.target.NAME.read]`
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ReadFile {
-    url: String,
-    #[serde(default)]
-    headers: BTreeMap<String, String>,
-    value: String,
-    version: Option<String>,
-    marker: Option<String>,
-}
+use super::file::{ReadFile, TargetFile};
 
 /// The target that these settings mean.
 pub(crate) fn target(

@@ -1,0 +1,89 @@
+//! Which lanes are due. What is past is not walked over again: whoever looks remembers how far it has looked ([`Place`]), and
+//! what was committed too late to be seen so is found by a pass over the lanes.
+
+use super::RelayStore;
+use super::sql::StoreError;
+
+/// A place in the order in which lanes are due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// When.
+    pub due: i64,
+    /// Which lane.
+    pub lane: i64,
+}
+
+const NEWEST: &str = "FROM relay_state s WHERE s.lane = l.id ORDER BY s.version DESC LIMIT 1";
+
+impl RelayStore {
+    /// Lanes that are due, the longest first, from the beginning of time.
+    pub async fn due(&self, now: i64, most: i64) -> Result<Vec<i64>, StoreError> {
+        let start = Place { due: i64::MIN, lane: 0 };
+        Ok(self.due_after(start, now, most).await?.into_iter().map(|place| place.lane).collect())
+    }
+
+    /// Lanes that are due after this place and until then, in order.
+    pub async fn due_after(&self, after: Place, until: i64, most: i64) -> Result<Vec<Place>, StoreError> {
+        let sql = "SELECT due_ms, lane FROM relay_state
+            WHERE (due_ms, lane) > ($1, $2) AND due_ms <= $3 AND due_ms IS NOT NULL ORDER BY due_ms, lane LIMIT $4";
+        let args = vec![after.due.into(), after.lane.into(), until.into(), most.into()];
+        let rows = self.db.read(sql, args).await?;
+        rows.iter().map(|row| Ok(Place { due: row.int(0)?, lane: row.int(1)? })).collect()
+    }
+
+    /// Looks at so many lanes after this one, by number. Returns those that are due, and the last one it looked at, `None`
+    /// when there are no more.
+    pub async fn due_among(
+        &self,
+        after: i64,
+        now: i64,
+        most: i64,
+    ) -> Result<(Vec<i64>, Option<i64>), StoreError> {
+        let sql = format!(
+            "SELECT l.id, (SELECT s.due_ms {NEWEST}) FROM relay_lane l WHERE l.id > $1 ORDER BY l.id LIMIT $2"
+        );
+        let rows = self.db.read(&sql, vec![after.into(), most.into()]).await?;
+        let (mut due, mut last) = (Vec::new(), None);
+        for row in &rows {
+            let lane = row.int(0)?;
+            if row.maybe_int(1)?.is_some_and(|at| at <= now) {
+                due.push(lane);
+            }
+            last = Some(lane);
+        }
+        Ok((due, last.filter(|_| rows.len() as i64 == most)))
+    }
+
+    /// When the next lane is due, if one waits.
+    pub async fn next_due(&self) -> Result<Option<i64>, StoreError> {
+        let sql = "SELECT min(due_ms) FROM relay_state WHERE due_ms IS NOT NULL";
+        let rows = self.db.read(sql, vec![]).await?;
+        rows.first().map_or(Ok(None), |row| row.maybe_int(0))
+    }
+
+    /// Whether a lane is due.
+    pub async fn is_due(&self, lane: i64, now: i64) -> Result<bool, StoreError> {
+        let sql = "SELECT due_ms FROM relay_state WHERE lane = $1 ORDER BY version DESC LIMIT 1";
+        let rows = self.db.read(sql, vec![lane.into()]).await?;
+        let due = rows.first().map_or(Ok(None), |row| row.maybe_int(0))?;
+        Ok(due.is_some_and(|due| due <= now))
+    }
+
+    /// Whether none of these lanes is worked on, or will be by then.
+    pub async fn none_due(&self, lanes: &[i64], by: i64) -> Result<bool, StoreError> {
+        for lane in lanes {
+            let sql = "SELECT owner, due_ms FROM relay_state WHERE lane = $1 ORDER BY version DESC LIMIT 1";
+            let rows = self.db.read(sql, vec![(*lane).into()]).await?;
+            let Some(row) = rows.first() else { continue };
+            if !row.text(0)?.is_empty() || row.maybe_int(1)?.is_some_and(|due| due <= by) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether the database answers.
+    pub async fn ping(&self) -> Result<(), StoreError> {
+        self.db.read("SELECT lane FROM relay_state WHERE lane = 0 LIMIT 1", vec![]).await.map(drop)
+    }
+}

@@ -1,0 +1,175 @@
+//! What changes of a lane. It is read under the lane's lock, changed in memory and written back once, as a whole, under a
+//! higher version: look-ups find the newest version first, however many older ones a database must keep.
+
+use super::sql::{Row, StoreError, Value};
+use super::{Hold, Lane, LaneState, Tx};
+
+/// A lane as it is, while its lock is held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct State {
+    pub(crate) lane: i64,
+    pub(crate) target: String,
+    pub(crate) group: String,
+    pub(crate) name: String,
+    version: i64,
+    pub(crate) label: Option<String>,
+    /// The highest number that was given.
+    pub(crate) last_seq: i64,
+    pub(crate) watermark: i64,
+    pub(crate) applied: Option<i64>,
+    pub(crate) applied_ms: Option<i64>,
+    pub(crate) fence: i64,
+    /// Batches up to this fence have ended.
+    pub(crate) ended: i64,
+    /// Who works on it; empty when nobody does.
+    pub(crate) owner: String,
+    pub(crate) lease_until: i64,
+    pub(crate) attempts: i64,
+    pub(crate) state: LaneState,
+    pub(crate) waits_for: Option<String>,
+    pub(crate) last_error: Option<String>,
+    /// Since when its first entry waits, and when it is due; both or neither.
+    pub(crate) since: Option<i64>,
+    pub(crate) due: Option<i64>,
+}
+
+const COLUMNS: &str =
+    "version, label, watermark, applied, applied_ms, fence, ended, owner, lease_until, attempts, state,
+    waits_for, last_error, since_ms, due_ms, last_seq,
+    (SELECT max(i.seq) FROM relay_item i WHERE i.lane = s.lane AND i.seq > s.last_seq)";
+
+impl State {
+    /// The lane as others see it.
+    pub(crate) fn lane(&self) -> Lane {
+        Lane {
+            id: self.lane,
+            target: self.target.clone(),
+            group: self.group.clone(),
+            name: self.name.clone(),
+            label: self.label.clone(),
+            watermark: self.watermark,
+            applied: self.applied,
+            attempts: self.attempts,
+            state: self.state,
+            last_error: self.last_error.clone(),
+        }
+    }
+
+    /// Sets when the lane is due.
+    pub(crate) fn make_due(&mut self, since: i64, due: i64) {
+        self.since = Some(since);
+        self.due = Some(due);
+    }
+
+    /// Gives the lane back, and says when it is due; without a time it is not among the waiting work.
+    pub(crate) fn give_back(&mut self, error: Option<&str>, due: Option<i64>, now: i64) {
+        self.owner = String::new();
+        self.lease_until = 0;
+        self.last_error = error.map(str::to_owned);
+        self.since = due.map(|_| now);
+        self.due = due;
+    }
+
+    /// Writes what was changed. Before: this transaction has locked the lane and read this state.
+    pub(crate) async fn save(&mut self, tx: &mut Tx) -> Result<(), StoreError> {
+        let sql = "UPDATE relay_state SET version = version + 1, label = $3, last_seq = $4, watermark = $5, applied = $6,
+                applied_ms = $7, fence = $8, ended = $9, owner = $10, lease_until = $11, attempts = $12, state = $13,
+                waits_for = $14, last_error = $15, since_ms = $16, due_ms = $17
+            WHERE lane = $1 AND version = $2 RETURNING version";
+        let args: Vec<Value> = vec![
+            self.lane.into(),
+            self.version.into(),
+            self.label.as_deref().into(),
+            self.last_seq.into(),
+            self.watermark.into(),
+            self.applied.into(),
+            self.applied_ms.into(),
+            self.fence.into(),
+            self.ended.into(),
+            self.owner.as_str().into(),
+            self.lease_until.into(),
+            self.attempts.into(),
+            self.state.name().into(),
+            self.waits_for.as_deref().into(),
+            self.last_error.as_deref().into(),
+            self.since.into(),
+            self.due.into(),
+        ];
+        let rows = tx.run(sql, args).await?;
+        let row =
+            rows.first().ok_or_else(|| StoreError::Failed("the lane changed under its lock".to_owned()))?;
+        self.version = row.int(0)?;
+        Ok(())
+    }
+}
+
+/// The lane of this number, locked until the transaction ends.
+pub(crate) async fn locked(tx: &mut Tx, lane: i64) -> Result<Option<State>, StoreError> {
+    let sql = "SELECT id, target, grp, name FROM relay_lane WHERE id = $1 /*LOCK*/";
+    let rows = tx.run(sql, vec![lane.into()]).await?;
+    let Some(row) = rows.first() else { return Ok(None) };
+    // A statement of its own: what was committed while we waited for the lock must be seen.
+    read(tx, row).await.map(Some)
+}
+
+/// The lane of these names, locked; created where there is none.
+pub(crate) async fn locked_or_new(
+    tx: &mut Tx,
+    target: &str,
+    group: &str,
+    name: &str,
+) -> Result<State, StoreError> {
+    let names = || vec![target.into(), group.into(), name.into()];
+    for _ in 0..2 {
+        let sql = "SELECT id, target, grp, name FROM relay_lane WHERE target = $1 AND grp = $2 AND name = $3 /*LOCK*/";
+        if let Some(row) = tx.run(sql, names()).await?.first() {
+            return read(tx, row).await;
+        }
+        let sql = "INSERT INTO relay_lane (target, grp, name) VALUES ($1, $2, $3) ON CONFLICT (target, grp, name) DO NOTHING
+            RETURNING id, target, grp, name";
+        // Whoever is first has committed when this returns without a row.
+        if let Some(row) = tx.run(sql, names()).await?.first() {
+            let sql = "INSERT INTO relay_state (lane, version, last_seq, watermark, fence, ended, owner, lease_until, attempts,
+                    state)
+                VALUES ($1, 1, 0, 0, 0, 0, '', 0, 0, 'open')";
+            tx.run(sql, vec![row.int(0)?.into()]).await?;
+            return read(tx, row).await;
+        }
+    }
+    Err(StoreError::Failed("the lane is gone".to_owned()))
+}
+
+async fn read(tx: &mut Tx, lane: &Row) -> Result<State, StoreError> {
+    let id = lane.int(0)?;
+    let sql = format!("SELECT {COLUMNS} FROM relay_state s WHERE lane = $1 ORDER BY version DESC LIMIT 1");
+    let rows = tx.run(&sql, vec![id.into()]).await?;
+    let row = rows.first().ok_or_else(|| StoreError::Failed("the lane has no state".to_owned()))?;
+    Ok(State {
+        lane: id,
+        target: lane.text(1)?,
+        group: lane.text(2)?,
+        name: lane.text(3)?,
+        version: row.int(0)?,
+        label: row.maybe_text(1)?,
+        watermark: row.int(2)?,
+        applied: row.maybe_int(3)?,
+        applied_ms: row.maybe_int(4)?,
+        fence: row.int(5)?,
+        ended: row.int(6)?,
+        owner: row.text(7)?,
+        lease_until: row.int(8)?,
+        attempts: row.int(9)?,
+        state: super::parsed(&row.text(10)?)?,
+        waits_for: row.maybe_text(11)?,
+        last_error: row.maybe_text(12)?,
+        since: row.maybe_int(13)?,
+        due: row.maybe_int(14)?,
+        last_seq: row.maybe_int(16)?.unwrap_or(row.int(15)?),
+    })
+}
+
+/// The lane of this hold, locked; `None` when the hold is no longer the lane's.
+pub(crate) async fn held(tx: &mut Tx, hold: &Hold) -> Result<Option<State>, StoreError> {
+    let found = locked(tx, hold.lane).await?;
+    Ok(found.filter(|state| !state.owner.is_empty() && state.fence == hold.fence))
+}

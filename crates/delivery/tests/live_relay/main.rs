@@ -1,0 +1,6 @@
+//! The relay on PostgreSQL.
+
+mod base;
+mod steady;
+mod store;
+mod upgrade;

@@ -1,0 +1,72 @@
+//! The shape of `[outbox]` in `semel.toml`. Owns the names of the settings; means nothing by them.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+/// `[outbox]`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct File {
+    /// Where messages are kept: `sqlite:PATH`, a file of its own. Default `sqlite:outbox.db`.
+    pub(super) store: Option<String>,
+    /// Where callers connect: `unix:PATH`, or `ADDRESS:PORT` with a `token_file`. Default: a socket beside the store.
+    pub(super) listen: Option<String>,
+    /// A file with the token that callers must show on TCP.
+    pub(super) token_file: Option<PathBuf>,
+    /// Where paths such as `/orders` are sent.
+    pub(super) upstream: Option<String>,
+    /// The profile: the schedule of retries, what answers mean. Default `default`.
+    pub(super) profile: Option<String>,
+    /// After how long a message is given up; below the server's retention.
+    pub(super) max_age: Option<String>,
+    /// Whether `max_age` may reach beyond the server's retention. Default `false`.
+    pub(super) unsafe_max_age: Option<bool>,
+    /// What a lane does behind a message that was given up: `skip` or `block`. Default `skip`.
+    pub(super) head: Option<String>,
+    /// Lanes that are sent from at a time.
+    pub(super) parallel: Option<usize>,
+    /// How long an attempt may take.
+    pub(super) attempt_timeout: Option<String>,
+    /// Messages that are kept at most.
+    pub(super) max_rows: Option<u64>,
+    /// Bytes that are kept at most.
+    pub(super) max_bytes: Option<u64>,
+    /// Bytes of a message's body at most.
+    pub(super) max_body: Option<usize>,
+    /// How long a finished message is kept.
+    pub(super) keep: Option<String>,
+    /// A PEM file of authorities to trust instead of the usual ones.
+    pub(super) ca: Option<PathBuf>,
+    /// More names by which the outbox may be called.
+    pub(super) allow_hosts: Vec<String>,
+    /// Ids that receipts show: names and JSON pointers into the server's answer.
+    pub(super) ids: BTreeMap<String, String>,
+    /// Where credentials are found: see below.
+    pub(super) credential: Vec<CredentialFile>,
+}
+
+impl File {
+    /// The files that it names and that are read at start.
+    pub(crate) fn named(&self) -> Vec<PathBuf> {
+        self.token_file.iter().chain(&self.ca).cloned().collect()
+    }
+}
+
+/// `[[outbox.credential]]`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CredentialFile {
+    /// Whose it is. Without it, everybody's who has none of their own.
+    pub(super) principal: Option<String>,
+    /// To which origin it is sent. Default: the upstream's.
+    pub(super) origin: Option<String>,
+    /// The header that carries it. Default `Authorization`, where a bare token is sent as `Bearer`.
+    #[serde(default = "super::config::authorization")]
+    pub(super) header: String,
+    /// The file whose first line it is, read for each attempt.
+    pub(super) file: Option<PathBuf>,
+    /// The command that prints it, as a list of words.
+    pub(super) command: Option<Vec<String>>,
+}

@@ -1,0 +1,160 @@
+//! The shape of `[relay]` in `semel.toml`. Owns the names of the settings; means nothing by them.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+/// `[relay]`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct File {
+    /// Where changes are kept: `sqlite:PATH`, a file of its own, or `postgres://…`. Default: the `store` of the file's top,
+    /// else `sqlite:relay.db`.
+    pub(super) store: Option<String>,
+    /// Where senders connect. Default `127.0.0.1:7420`.
+    pub(super) listen: Option<SocketAddr>,
+    /// Where operators look; beyond the loopback it needs a token. Default `127.0.0.1:7421`.
+    pub(super) admin: Option<SocketAddr>,
+    /// A file with the token of operators.
+    pub(super) admin_token_file: Option<PathBuf>,
+    /// Addresses or networks whose `trusted:NAME` header is believed. Default: the loopback.
+    pub(super) trusted_peers: Option<Vec<String>>,
+    /// Lanes that are worked on at a time. Default `32`.
+    pub(super) parallel: Option<usize>,
+    /// Connections to PostgreSQL; `postgres.connections` is the same. Default `8`.
+    pub(super) connections: Option<usize>,
+    /// The connection to PostgreSQL: see below.
+    pub(super) postgres: PostgresFile,
+    /// Where replicas tell each other that something is due, and who works on it: `redis://…`. Without it, or while it is
+    /// away, they find out at the next `poll`.
+    pub(super) redis: Option<String>,
+    /// How long a lane that is due waits at most until somebody looks. Default `1s`.
+    pub(super) poll: Option<String>,
+    /// How long writes that are under way are waited for at the end. Default `25s`.
+    pub(super) drain: Option<String>,
+    /// How long clients may go on sending one request; `retention.completed` must be above it. Default `23h`.
+    pub(super) client_max_age: Option<String>,
+    /// How long finished entries are kept: see below.
+    pub(super) retention: RetentionFile,
+    /// How long background changes wait for company. Default `15s`.
+    pub(super) debounce: Option<String>,
+    /// How long they wait at most when others keep coming. Default: as `debounce`.
+    pub(super) max_wait: Option<String>,
+    /// The targets, each under its name: see below.
+    pub(super) target: BTreeMap<String, TargetFile>,
+    /// Where credentials are found: see below.
+    pub(super) credential: Vec<CredentialFile>,
+}
+
+/// `[relay.postgres]`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct PostgresFile {
+    /// Connections at most. Default `8`.
+    pub(super) connections: Option<usize>,
+    /// Whether the relay may change the schema when it starts; otherwise `semel migrate` does. Default `true`.
+    pub(super) migrate: Option<bool>,
+    /// A PEM file of authorities to trust where the URL says `sslmode=require` or `verify-full`.
+    pub(super) ca: Option<PathBuf>,
+}
+
+/// `[relay.retention]`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct RetentionFile {
+    /// How long an applied request is known again. Default `24h`.
+    pub(super) completed: Option<String>,
+    /// How long dead letters are kept. Default `7d`.
+    pub(super) failed: Option<String>,
+    /// How long parked entries wait for another credential. Default `7d`.
+    pub(super) auth_revoked: Option<String>,
+}
+
+/// `[[relay.credential]]`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CredentialFile {
+    /// The target's name. A credential goes to the target's origin only.
+    pub(super) target: String,
+    /// Whose it is. Without it, everybody's who has none of their own.
+    pub(super) principal: Option<String>,
+    /// The header that carries it. Default `Authorization`, where a bare token is sent as `Bearer`.
+    pub(super) header: Option<String>,
+    /// The file whose first line it is, read for each write.
+    pub(super) file: Option<PathBuf>,
+    /// The command that prints it, as a list of words.
+    pub(super) command: Option<Vec<String>>,
+}
+
+/// `[relay.target.NAME]`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TargetFile {
+    /// Where it is written to. In it, in `headers` and in `body`, `{lane}`, `{group}`, `{label}`, `{principal}`, `{delta}`,
+    /// `{before}`, `{after}`, `{value}`, `{key}`, `{marker}` and `{version}` stand for values, encoded; `{{` is a brace.
+    pub(super) url: String,
+    /// The method. Default `POST`.
+    pub(super) method: Option<String>,
+    /// More headers.
+    #[serde(default)]
+    pub(super) headers: BTreeMap<String, String>,
+    /// The body.
+    pub(super) body: Option<String>,
+    /// How values are encoded in it: `json` or `form`. Default `json`.
+    pub(super) body_type: Option<String>,
+    /// Where the present value is read: see below.
+    pub(super) read: Option<ReadFile>,
+    /// What the service offers to find out about a write that broke off: `key`, `marker`, `compare-and-set`, `read-back`
+    /// or `blind`.
+    pub(super) tier: String,
+    /// What a `blind` target does: `at-most-once` or `at-least-once`.
+    pub(super) on_blind: Option<String>,
+    /// How late after its sending a write may still be applied. Needed for `marker` and `read-back`.
+    pub(super) late_window: Option<String>,
+    /// How long the service knows a key again. Needed for `key`.
+    pub(super) key_retention: Option<String>,
+    /// How entries of a lane become one: `sum`, `last` or `max`. Default `sum`.
+    pub(super) reducer: Option<String>,
+    /// The profile: keys, refusals, the schedule of retries. Default `scores`.
+    pub(super) profile: Option<String>,
+    /// As `relay.debounce`, for this target.
+    pub(super) debounce: Option<String>,
+    /// As `relay.max_wait`, for this target.
+    pub(super) max_wait: Option<String>,
+    /// How long an interactive answer waits for its write. Default `10s`.
+    pub(super) sync_deadline: Option<String>,
+    /// How long the service may take. Default `10s`; at most half a lease.
+    pub(super) timeout: Option<String>,
+    /// Entries in one write at most. Default `1000`.
+    pub(super) batch_max: Option<usize>,
+    /// Items in one request at most. Default `100`.
+    pub(super) items_max: Option<usize>,
+    /// Statuses and codes of the body that mean that we are blocked.
+    #[serde(default)]
+    pub(super) blocked: Vec<String>,
+    /// How long to stay away then. Default `10m`.
+    pub(super) blocked_wait: Option<String>,
+    /// What a 429 pauses: `credential`, `target` or `host`. Default `credential`.
+    pub(super) limit_scope: Option<String>,
+    /// When somebody else has changed the value: `accept` or `hold`. Default `accept`.
+    pub(super) interference: Option<String>,
+}
+
+/// `[relay.target.NAME.read]`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ReadFile {
+    /// Where it is read.
+    pub(super) url: String,
+    /// More headers.
+    #[serde(default)]
+    pub(super) headers: BTreeMap<String, String>,
+    /// The JSON pointer to the value.
+    pub(super) value: String,
+    /// Where its version is: `header:NAME` or a JSON pointer.
+    pub(super) version: Option<String>,
+    /// The JSON pointer to the marker, or to the list of markers.
+    pub(super) marker: Option<String>,
+}

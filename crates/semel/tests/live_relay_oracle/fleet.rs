@@ -1,0 +1,148 @@
+//! Replicas of the relay, as processes on one PostgreSQL.
+
+use std::net::SocketAddr;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use crate::service::{LATE_WINDOW, Service, TIERS};
+use crate::world::{Folder, Relay};
+
+pub(crate) const REPLICAS: usize = 3;
+pub(crate) const PRINCIPALS: [&str; 4] = ["anna", "bert", "cleo", "dirk"];
+/// Longer than a lease.
+const FROZEN_FOR: Duration = Duration::from_secs(33);
+
+struct Slot {
+    relay: Option<Relay>,
+    /// When it wakes.
+    frozen: Option<Instant>,
+}
+
+/// The replicas, and who stands in for those that are killed.
+pub(crate) struct Fleet {
+    folders: Vec<Folder>,
+    store: String,
+    slots: Vec<Mutex<Slot>>,
+}
+
+impl Fleet {
+    pub(crate) fn start(service: &Service, store: &str) -> Self {
+        let folders: Vec<Folder> = (0..REPLICAS).map(|at| Folder::with(&config(service, at))).collect();
+        for folder in &folders {
+            for principal in PRINCIPALS {
+                folder.write(principal, &service.token(principal));
+            }
+        }
+        let start = |folder: &Folder| Slot { relay: Some(start(folder, store)), frozen: None };
+        let slots = folders.iter().map(|folder| Mutex::new(start(folder))).collect();
+        Self { folders, store: store.to_owned(), slots }
+    }
+
+    /// Where a replica listens; another one with each attempt.
+    pub(crate) fn listen(&self, attempt: usize) -> Option<SocketAddr> {
+        let up = |slot: &Mutex<Slot>| {
+            let slot = slot.lock().unwrap();
+            slot.frozen.is_none().then(|| slot.relay.as_ref().map(|relay| relay.listen)).flatten()
+        };
+        let all: Vec<SocketAddr> = self.slots.iter().filter_map(up).collect();
+        (!all.is_empty()).then(|| all[attempt % all.len()])
+    }
+
+    pub(crate) fn admin(&self) -> SocketAddr {
+        let up = |slot: &Mutex<Slot>| slot.lock().unwrap().relay.as_ref().map(|relay| relay.admin);
+        self.slots.iter().find_map(up).expect("a replica runs")
+    }
+
+    /// kill -9. Returns when it is gone.
+    pub(crate) fn kill(&self, at: usize) {
+        let mut slot = self.slots[at].lock().unwrap();
+        slot.frozen = None;
+        if let Some(relay) = slot.relay.take() {
+            relay.kill();
+        }
+    }
+
+    /// Freezes one, unless another is frozen. Says whether it did.
+    pub(crate) fn freeze(&self, at: usize) -> bool {
+        if self.slots.iter().any(|slot| slot.lock().unwrap().frozen.is_some()) {
+            return false;
+        }
+        let mut slot = self.slots[at].lock().unwrap();
+        let Some(relay) = &slot.relay else { return false };
+        signal(relay, libc::SIGSTOP);
+        slot.frozen = Some(Instant::now() + FROZEN_FOR);
+        true
+    }
+
+    /// Starts what was killed, wakes what was frozen for long enough.
+    pub(crate) fn mend(&self) {
+        for (slot, folder) in self.slots.iter().zip(&self.folders) {
+            let mut slot = slot.lock().unwrap();
+            if slot.relay.is_none() {
+                slot.relay = Folder::try_start_with(folder, &["--store", &self.store]);
+            }
+            if slot.frozen.is_some_and(|until| Instant::now() >= until) {
+                slot.frozen = None;
+                if let Some(relay) = &slot.relay {
+                    signal(relay, libc::SIGCONT);
+                }
+            }
+        }
+    }
+
+    /// Gives a principal a new credential, which the service takes.
+    pub(crate) fn renew(&self, service: &Service, principal: &str) {
+        let token = service.new_token(principal);
+        for folder in &self.folders {
+            folder.write(principal, &token);
+        }
+    }
+}
+
+fn start(folder: &Folder, store: &str) -> Relay {
+    folder.start_with(&["--store", store])
+}
+
+fn signal(relay: &Relay, number: i32) {
+    // SAFETY: the process is a child of ours that has not been waited for.
+    assert_eq!(unsafe { libc::kill(relay.child.id() as i32, number) }, 0);
+}
+
+fn config(service: &Service, replica: usize) -> String {
+    let mut text = "identity = \"trusted:X-User\"\n[relay]\ndebounce = \"200ms\"\n".to_owned();
+    for tier in TIERS {
+        let at = format!("http://{}/{tier}/{{lane}}", service.address);
+        let read = format!("url = \"{at}\", headers = {{ x-replica = \"{replica}\" }}, value = \"/score\"");
+        let (body, headers, read, more) = match tier {
+            "key" => {
+                ("add\":{delta}", ", x-key = \"{key}\"", String::new(), "key_retention = \"1h\"".to_owned())
+            }
+            "marker" => (
+                "marker\":\"{marker}\",\"score\":{after}",
+                "",
+                format!("read = {{ {read}, marker = \"/markers\" }}"),
+                String::new(),
+            ),
+            "compare-and-set" => (
+                "score\":{after}",
+                ", if-match = \"{version}\"",
+                format!("read = {{ {read}, version = \"/version\" }}"),
+                String::new(),
+            ),
+            "read-back" => ("score\":{after}", "", format!("read = {{ {read} }}"), String::new()),
+            _ => ("add\":{delta}", "", String::new(), "on_blind = \"at-most-once\"".to_owned()),
+        };
+        text += &format!(
+            "[relay.target.{tier}]\nurl = \"{at}\"\nbody = '{{{{\"{body}}}}}'\nheaders = {{ x-replica = \"{replica}\"{headers} }}\n\
+             tier = \"{tier}\"\nlate_window = \"{}s\"\ntimeout = \"1s\"\nsync_deadline = \"1s\"\nblocked = [\"418\"]\n\
+             blocked_wait = \"1s\"\n{read}\n{more}\n",
+            LATE_WINDOW.as_secs()
+        );
+        for principal in PRINCIPALS {
+            text += &format!(
+                "[[relay.credential]]\ntarget = \"{tier}\"\nprincipal = \"{principal}\"\nfile = \"{principal}\"\n"
+            );
+        }
+    }
+    text
+}

@@ -1,0 +1,82 @@
+//! Where the rows of a key are: known in memory, in place of indexes in the file. An index over random hashes dirties a
+//! page of its own for every row; without one, every write of the store is an append.
+//!
+//! What is known here is a hint that is checked against the row: it names every row that there is, and perhaps some that
+//! are not there or are of another key. So a number is added before its row is committed, and taken out after the row's
+//! removal is; and where nobody can say whether a batch was committed, its numbers stay.
+
+use rusqlite::Connection;
+
+use super::numbers::{Numbers, Who};
+use super::row::{Hash, Kept, Rotation, number};
+use super::table::{self, Gone};
+
+/// The four bytes of a principal. They are written into rows, so they never change.
+pub(super) fn who(principal: &str) -> Who {
+    let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    let hash = principal.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, mix);
+    ((hash >> 32) ^ (hash & 0xffff_ffff)) as Who
+}
+
+/// The numbers of all rows.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    by_hash: Numbers,
+    by_rotation: Numbers,
+}
+
+impl Places {
+    /// Learns of every row in the file.
+    pub(super) fn fill(&self, connection: &Connection) -> rusqlite::Result<()> {
+        table::each_written(connection, |gone, who| {
+            self.learn(&gone, who);
+        })
+    }
+
+    /// The numbers under which there may be a row of this hash, the highest first.
+    pub(super) fn of(&self, hash: Hash) -> Vec<u64> {
+        self.by_hash.of(&hash)
+    }
+
+    /// The numbers under which there may be a row with this rotation, the highest first.
+    pub(super) fn of_rotation(&self, rotation: Rotation) -> Vec<u64> {
+        self.by_rotation.of(&rotation)
+    }
+
+    /// The numbers after this one under which there may be a row of this principal, in order. Looks at everything.
+    pub(super) fn of_principal(&self, principal: &str, after: u64) -> Vec<u64> {
+        self.by_hash.belonging(who(principal), after)
+    }
+
+    /// A row is about to be written. Says what to take out again if it is not, where it was not known already.
+    pub(super) fn add(&self, kept: &Kept) -> Option<Gone> {
+        let number = number(kept.entry.record.fence).cast_unsigned();
+        let row = Gone { number, hash: kept.hash, rotation: kept.rotation };
+        self.learn(&row, who(&kept.entry.about.principal)).then_some(row)
+    }
+
+    fn learn(&self, row: &Gone, who: Who) -> bool {
+        if let Some(rotation) = row.rotation {
+            self.by_rotation.add(&rotation, row.number, who);
+        }
+        self.by_hash.add(&row.hash, row.number, who)
+    }
+
+    /// A row is there no more.
+    pub(super) fn remove(&self, row: &Gone) {
+        if let Some(rotation) = row.rotation {
+            self.by_rotation.remove(&rotation, row.number);
+        }
+        self.by_hash.remove(&row.hash, row.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::who;
+
+    #[test]
+    fn the_four_bytes_of_a_principal_stay_what_they_are() {
+        assert_eq!((who(""), who("alice")), (0x4fd0_bfc1, 892_015_548));
+    }
+}
