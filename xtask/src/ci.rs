@@ -6,21 +6,13 @@ use std::time::{Duration, Instant};
 use crate::failure::Failure;
 use crate::flags::{self, Asked};
 use crate::services::seconds;
-<<<<<<< HEAD
-use crate::{chaos, instructions, mutate, planted, process, test, tidy};
-=======
-use crate::{chaos, fuzz, mutate, planted, process, test, tidy};
->>>>>>> main
+use crate::{chaos, fuzz, instructions, mutate, planted, process, test, tidy};
 
 const USAGE: &str = "\
 Usage: cargo xtask ci
 
 Runs every check in order and stops at the first that fails, with the command to repeat it:
-<<<<<<< HEAD
-format, clippy, tidy, test, mutate-decide, planted, chaos (a short one), instructions, doc.";
-=======
-format, clippy, tidy, test, mutate-decide, planted, fuzz and chaos (short ones), doc.";
->>>>>>> main
+format, clippy, tidy, test, mutate-decide, planted, fuzz and chaos (short ones), instructions, doc.";
 
 /// One check.
 struct Step {
