@@ -52,6 +52,8 @@ const COMMANDS: &[Entry] = &[
         name: "instructions",
         about: "count the instructions of a request and compare with what is on record",
         run: instructions::run,
+    },
+    Entry {
         name: "fuzz",
         about: "feed changed inputs to everything that reads bytes of others",
         run: fuzz::run,
