@@ -40,8 +40,8 @@ pub(crate) fn program(args: &[&str]) -> Result<PathBuf, String> {
     let output =
         process::read(&mut process::cargo(&[&["build"], args, &["--message-format", "json"]].concat()))?;
     let messages = output.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let built = messages.filter_map(|message| message["executable"].as_str().map(PathBuf::from));
-    built.last().ok_or_else(|| "nothing was built that can be run".to_owned())
+    let mut built = messages.filter_map(|message| message["executable"].as_str().map(PathBuf::from));
+    built.next_back().ok_or_else(|| "nothing was built that can be run".to_owned())
 }
 
 /// Builds the test programs that these arguments of `cargo test` choose.
@@ -50,7 +50,7 @@ pub(crate) fn build(args: &[&str]) -> Result<Vec<TestBinary>, String> {
         &[&["test"], args, &["--no-run", "--message-format", "json"]].concat(),
     ))?;
     let messages = output.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let built = messages.filter_map(|message| {
+    let mut built = messages.filter_map(|message| {
         let path = PathBuf::from(message["executable"].as_str()?);
         let package = PathBuf::from(message["manifest_path"].as_str()?).parent()?.to_path_buf();
         let is_test = message["profile"]["test"] == true;

@@ -39,8 +39,7 @@ pub(crate) fn play(world: &mut World, asked: &Asked, contestants: &[Contestant])
     };
     outcome.rows = running.iter().map(|(contestant, _)| row(contestant)).collect();
     for round in 0..asked.rounds() {
-        for place in 0..running.len() {
-            let (contestant, started) = &running[place];
+        for (place, (contestant, started)) in running.iter().enumerate() {
             let rate = match contestant.sends {
                 Sends::HalfOf(other) => {
                     outcome.row(other).and_then(|row| row.samples.last()).map(|s| s.rate / 2.0)
