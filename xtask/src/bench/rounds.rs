@@ -21,7 +21,10 @@ pub(crate) fn play(world: &mut World, asked: &Asked, contestants: &[Contestant])
     let mut running = Vec::new();
     for contestant in contestants {
         match world.start(contestant).and_then(|started| filled(started, contestant, asked)) {
-            Ok(started) => running.push((contestant, started)),
+            Ok(started) => {
+                outcome.ready.push((contestant.name.to_owned(), started.ready_after));
+                running.push((contestant, started));
+            }
             Err(Failure::Interrupted(signal)) => return Err(Failure::Interrupted(signal)),
             Err(failure) => {
                 eprintln!("xtask: {} cannot take part: {failure}", contestant.name);
