@@ -26,7 +26,7 @@ const TESTS: &str = "--package semel-contract --package semel-store --package se
     --features semel-gate/planted,semel-gate/testing,semel-gate/failpoints,semel-store/conformance \
     --features semel-delivery/planted,semel-delivery/conformance \
     --lib --test decisions --test requests --test senders --test profiles --test memory --test layer \
-    --test stores --test lanes --test relay";
+    --test stores --test lanes --test requeues --test relay";
 
 /// The simulator.
 const SIMULATOR: &str = "--package semel-sim --features semel-sim/planted";

@@ -69,7 +69,6 @@ bugs! {
     "relay"  RelayAmbiguousSentAnew          "relay-ambiguous-sent-anew"      "a batch that may have been applied is formed anew"
     "relay"  RelayLateWindowIgnored          "relay-late-window-ignored"      "a write is not waited for that may still be applied"
     "relay"  RelayUnauthorizedParksAmbiguous "relay-401-parks-ambiguous"      "a 401 dissolves a batch that may have been applied"
-    "relay"  RelayDispatchAfterLease         "relay-dispatch-after-lease"     "a batch is sent though the hold is about to end"
     "relay"  RelayForgottenKeySent           "relay-forgotten-key-sent"       "a key that the upstream may have forgotten is sent again"
 }
 

@@ -12,6 +12,8 @@ use crate::outbox::people::People;
 
 /// How long somebody waits for the outbox to do it.
 const PATIENCE: Duration = Duration::from_secs(90);
+/// How often lanes are resumed in a row.
+const RESUMES_MAX: usize = 1000;
 
 impl People {
     /// Does something to some message or lane now and then.
@@ -33,7 +35,11 @@ impl People {
 
     /// One message at random with this status.
     fn some(&self, status: Status) -> Option<Row> {
-        let rows = self.yard.rows(Some(status));
+        let mut rows = self.yard.rows(Some(status));
+        // Those that may have been delivered are the ones to be careful with.
+        if rows.iter().any(|row| row.ambiguous) && self.yard.rng(|rng| rng.chance(700)) {
+            rows.retain(|row| row.ambiguous);
+        }
         (!rows.is_empty()).then(|| self.yard.rng(|rng| rng.pick(&rows).clone()))
     }
 
@@ -108,11 +114,18 @@ impl People {
             self.log_in(&format!("person-{number}")).await;
         }
         let Some(outbox) = self.house.outbox() else { return };
-        let lanes = timeout(PATIENCE, outbox.lanes()).await;
-        for lane in lanes.ok().and_then(Result::ok).unwrap_or_default() {
-            if lane.is_paused || lane.blocked_by.is_some() {
-                let _ = timeout(PATIENCE, outbox.resume(&lane.lane)).await;
+        // Behind one dead head there may be another.
+        for _ in 0..RESUMES_MAX {
+            let lanes = timeout(PATIENCE, outbox.lanes()).await.ok().and_then(Result::ok).unwrap_or_default();
+            let stopped = lanes.iter().filter(|lane| lane.is_paused || lane.blocked_by.is_some());
+            let stopped: Vec<&str> = stopped.map(|lane| lane.lane.as_str()).collect();
+            if stopped.is_empty() {
+                return;
             }
+            for lane in stopped {
+                let _ = timeout(PATIENCE, outbox.resume(lane)).await;
+            }
+            sleep(Duration::from_secs(1)).await;
         }
     }
 }

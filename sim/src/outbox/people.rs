@@ -31,7 +31,7 @@ pub(super) struct People {
 /// What a caller heard.
 enum Heard {
     /// It is in: the row, and whether the id is another name of it.
-    In(Row, bool),
+    In(Box<Row>, bool),
     /// Nothing, or nothing that says whether it is in.
     Nothing,
     /// The id was used for something else.
@@ -122,12 +122,12 @@ impl People {
             false => PATIENCE,
         };
         match timeout(patience, outbox.enqueue(enqueue.clone())).await {
-            Ok(Ok(accepted)) => Heard::In(accepted.receipt, accepted.alias.is_some()),
+            Ok(Ok(accepted)) => Heard::In(Box::new(accepted.receipt), accepted.alias.is_some()),
             // It was given up before anybody could say that it was in.
             Ok(Err(OutboxError::Conflict(row, conflict, _))) => match conflict.sameness {
                 Sameness::Match => {
                     let is_alias = Some(&row.client_message_id) != enqueue.client_message_id.as_ref();
-                    Heard::In(*row, is_alias)
+                    Heard::In(row, is_alias)
                 }
                 Sameness::Mismatch => Heard::Refused,
             },

@@ -28,6 +28,9 @@ pub struct Told {
     pub is_alias: bool,
 }
 
+/// What was sent under a key first: its body, and when the first attempt began.
+pub(super) type First = (Vec<u8>, Option<Timestamp>);
+
 /// The disk.
 #[derive(Debug)]
 struct Platter {
@@ -45,7 +48,7 @@ pub struct Yard {
     server: Mutex<Server>,
     told: Mutex<BTreeMap<String, Told>>,
     /// What was sent under a key: the first body and the first time.
-    pub(super) sent: Mutex<BTreeMap<String, (Vec<u8>, Option<Timestamp>)>>,
+    pub(super) sent: Mutex<BTreeMap<String, First>>,
     slots: Mutex<BTreeMap<String, SlotNumber>>,
     tokens: Mutex<BTreeMap<String, u64>>,
 }

@@ -168,7 +168,8 @@ impl Works {
             *times.entry((row.request.unwrap_or(0), row.pos.unwrap_or(0))).or_default() += 1;
         }
         let store = self.store();
-        for (key, told) in self.told().clone() {
+        let all = self.told().clone();
+        for (key, told) in all {
             let Ok(Some(request)) = store.request(told.request).await else {
                 self.fail(Invariant::I12, None, format!("{key} was acknowledged and is gone"));
                 continue;

@@ -14,12 +14,14 @@ use crate::relay::plan::Home;
 use crate::relay::works::Works;
 use crate::stage::lock;
 
-/// A transaction that is open, where its replica's death can find it.
-type Open = Arc<Mutex<Option<Box<dyn Transaction>>>>;
+/// A transaction while it is open.
+type Slot = Mutex<Option<Box<dyn Transaction>>>;
+/// The same, where its replica's death can find it.
+type Open = Arc<Slot>;
 
 /// A replica's connections.
 #[derive(Default)]
-pub(super) struct Connections(Mutex<Vec<Weak<Mutex<Option<Box<dyn Transaction>>>>>>);
+pub(super) struct Connections(Mutex<Vec<Weak<Slot>>>);
 
 impl Connections {
     fn keep(&self, open: &Open) {

@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel_contract::planted::{self, Bug};
 use semel_contract::schedule::{Cause, Next, Progress};
 use semel_contract::time::millis_of;
 use semel_store::clock::Clock;
@@ -215,9 +214,6 @@ impl Turn<'_> {
 
     /// Whether a call may still begin and end while the lane is ours.
     fn in_time(&self) -> bool {
-        if planted::is(Bug::RelayDispatchAfterLease) {
-            return true;
-        }
         self.engine.clock.read().ticks + self.target.timeout < self.ends
     }
 
