@@ -21,7 +21,7 @@ use semel_delivery::{HeadPolicy, Request, Row, Status};
 use semel_store::sqlite::rusqlite::Connection;
 
 /// Losses of a plain `cargo test`; the variable asks for more.
-const LOSSES: u64 = 48;
+const LOSSES: u64 = 24;
 const VARIABLE: &str = "SEMEL_TEST_POWER_LOSSES";
 const TASKS: u64 = 8;
 const MESSAGES: u64 = 4;
