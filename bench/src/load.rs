@@ -20,6 +20,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
+pub(crate) use keys::key;
 use report::Report;
 use template::Template;
 

@@ -1,8 +1,11 @@
 //! The programs that a benchmark needs beside semel itself: what sends, what answers, what stands for comparison.
 //! Measures and serves; which contestants meet, and what their figures mean, is `cargo xtask bench`.
 
+mod accept;
+mod fill;
 mod load;
 mod proxy;
+mod service;
 mod upstream;
 
 use std::process::ExitCode;
@@ -23,6 +26,12 @@ enum Command {
     Load(Box<load::Args>),
     /// Answer every request with 300 bytes, and say at /count how many there were.
     Upstream(upstream::Args),
+    /// Take orders in process: without any storage, or atomically with the gate's layer on SQLite or PostgreSQL.
+    Service(service::Args),
+    /// Accept messages as the outbox does, into memory.
+    Accept(accept::Args),
+    /// Put settled records into a store.
+    Fill(fill::Args),
     /// Pass every request on, and nothing else: the ceiling for a proxy on hyper.
     Proxy(proxy::Args),
 }
@@ -31,6 +40,9 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Load(args) => load::run(&args),
         Command::Upstream(args) => upstream::run(&args),
+        Command::Service(args) => service::run(&args),
+        Command::Accept(args) => accept::run(&args),
+        Command::Fill(args) => fill::run(&args),
         Command::Proxy(args) => proxy::run(&args),
     };
     match outcome {

@@ -2,14 +2,21 @@
 //! saved; each bench is a file of its own below, with its contestants as data.
 
 mod chart;
+mod connections;
 mod contestant;
+mod flame;
 mod gateway;
-mod install;
+pub(crate) mod install;
+mod layer;
 mod load;
+mod outbox;
 mod page;
+mod peers;
 mod processes;
+mod relay;
 mod result;
 mod rounds;
+mod size;
 mod table;
 mod targets;
 mod world;
@@ -36,8 +43,14 @@ Options:
   --rounds N   how often each contestant runs
   --seconds S  how long one run is measured
 
+Environment:
+  SEMEL_BENCH_SEMEL  path of a semel to measure instead of building one
+
 Benches:
 ";
+
+/// The bench that draws instead of counting.
+pub(crate) const FLAME: &str = "flame";
 
 /// One bench: what it is called, what it shows, how it runs.
 pub(crate) struct Bench {
@@ -47,11 +60,46 @@ pub(crate) struct Bench {
 }
 
 /// Every bench there is, in the order in which they run and are shown.
-pub(crate) const BENCHES: &[Bench] = &[Bench {
-    name: "gateway",
-    about: "the gateway at 64 connections: pass-through, fresh, replay, storm; SQLite and PostgreSQL",
-    run: gateway::run,
-}];
+pub(crate) const BENCHES: &[Bench] = &[
+    Bench {
+        name: "gateway",
+        about: "the gateway at 64 connections: pass-through, fresh, replay, storm; SQLite and PostgreSQL",
+        run: gateway::run,
+    },
+    Bench { name: "connections", about: "the gateway at 1 and at 256 connections", run: connections::run },
+    Bench {
+        name: "size",
+        about: "the gateway with 0, 1 and 10 million records in its store",
+        run: size::run,
+    },
+    Bench {
+        name: "peers",
+        about: "the gateway beside others that promise something of the kind",
+        run: peers::run,
+    },
+    Bench {
+        name: "layer",
+        about: "the layer in process, atomic, beside a handler without storage",
+        run: layer::run,
+    },
+    Bench { name: "outbox", about: "the outbox accepting, beside a map in memory", run: outbox::accept },
+    Bench {
+        name: "outbox-drain",
+        about: "the outbox delivering, with and without a backlog",
+        run: outbox::drain,
+    },
+    Bench { name: "relay", about: "the relay accepting entries that wait", run: relay::accept },
+    Bench {
+        name: "relay-drain",
+        about: "the relay writing merged entries, beside queues",
+        run: relay::drain,
+    },
+    Bench {
+        name: FLAME,
+        about: "where the gateway's time goes, as flame graphs (needs perf)",
+        run: flame::run,
+    },
+];
 
 /// What the command line asks for.
 #[derive(Debug, Clone, PartialEq)]
@@ -123,7 +171,8 @@ pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
     let _watch = os::Interrupts::watch();
     install::build()?;
     if asked.prepare {
-        return install::prepare();
+        install::prepare();
+        return Ok(());
     }
     for bench in asked.chosen() {
         let started = Instant::now();
@@ -136,7 +185,8 @@ pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
         } else {
             println!("{}", table::plain(bench, &outcome));
         }
-        if !asked.quick {
+        // Flame graphs keep themselves: they are no table.
+        if !asked.quick && bench.name != FLAME {
             page::keep(bench, &outcome)?;
         }
         eprintln!("xtask: bench {} took {}", bench.name, seconds(started.elapsed()));

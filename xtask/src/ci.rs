@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use crate::failure::Failure;
 use crate::flags::{self, Asked};
 use crate::services::seconds;
-use crate::{chaos, fuzz, mutate, planted, process, test, tidy};
+use crate::{chaos, fuzz, instructions, mutate, planted, process, test, tidy};
 
 const USAGE: &str = "\
 Usage: cargo xtask ci
 
 Runs every check in order and stops at the first that fails, with the command to repeat it:
-format, clippy, tidy, test, mutate-decide, planted, fuzz and chaos (short ones), doc.";
+format, clippy, tidy, test, mutate-decide, planted, fuzz and chaos (short ones), instructions, doc.";
 
 /// One check.
 struct Step {
@@ -46,6 +46,7 @@ const STEPS: &[Step] = &[
         repeat: "cargo xtask chaos --seconds 20",
         run: || chaos::run(&["--seconds".to_owned(), "20".to_owned()]),
     },
+    Step { name: "instructions", repeat: "cargo xtask instructions", run: || instructions::run(&[]) },
     Step {
         name: "doc",
         repeat: "RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --all-features",

@@ -9,6 +9,7 @@ mod dist;
 mod failure;
 mod flags;
 mod fuzz;
+mod instructions;
 mod integrations;
 mod mutate;
 mod os;
@@ -47,6 +48,11 @@ const COMMANDS: &[Entry] = &[
         run: chaos::run,
     },
     Entry { name: "bench", about: "measure contestants side by side and keep the tables", run: bench::run },
+    Entry {
+        name: "instructions",
+        about: "count the instructions of a request and compare with what is on record",
+        run: instructions::run,
+    },
     Entry {
         name: "fuzz",
         about: "feed changed inputs to everything that reads bytes of others",

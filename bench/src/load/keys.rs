@@ -3,11 +3,11 @@
 use super::Ids;
 
 /// The length of a key.
-pub(super) const KEY_BYTES: usize = 36;
+pub(crate) const KEY_BYTES: usize = 36;
 const HEX: &[u8; 16] = b"0123456789abcdef";
 
 /// The key of this number. Keys of different numbers or seeds differ, up to the luck of 122 random bits.
-pub(super) fn key(ids: Ids, seed: u64, number: u64) -> [u8; KEY_BYTES] {
+pub(crate) fn key(ids: Ids, seed: u64, number: u64) -> [u8; KEY_BYTES] {
     let low = mix(seed ^ 0x5bd1_e995, number);
     match ids {
         Ids::Random => uuid(mix(seed, number), low, 4),

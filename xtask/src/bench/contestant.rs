@@ -3,18 +3,30 @@
 /// What stands where requests arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Serves {
-    /// The service behind all proxies, alone.
-    Upstream,
     Nginx,
     /// A reverse proxy on hyper that does nothing else.
     PlainProxy,
-    /// `semel serve gate` on a store of its own.
-    Gate(Store),
+    /// `semel serve gate` on a store of its own, which already holds so many records.
+    Gate(Store, u64),
     /// Two of them on one PostgreSQL.
     TwoGates,
+    /// A handler in process, without storage or with the layer around it and its row in the record's commit.
+    Service(Option<Store>),
+    /// `semel serve outbox`, whose lane is paused: it accepts and does not send.
+    Outbox,
+    /// What accepting costs without a disk.
+    AcceptInMemory,
+    /// `semel serve relay`, which accepts and waits for company.
+    Relay(Store),
+    /// A handler in process behind the crate `axum-idempotent`, on PostgreSQL.
+    AxumIdempotent,
+    /// The crate `idempotent-proxy-server` with Redis.
+    IdempotentProxy,
+    /// Restate's server with a plain handler.
+    Restate,
 }
 
-/// Where a gate keeps its records.
+/// Where records are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Store {
     Sqlite,
@@ -28,6 +40,8 @@ pub(crate) enum Sends {
     Unkeyed,
     /// A random key of its own on every request.
     Fresh,
+    /// A key of its own on every request, each above the one before.
+    Ordered,
     /// Keys that were answered before, each once before any again.
     Replays,
     /// Fresh keys, one in ten sent a second time while in flight.
@@ -50,17 +64,34 @@ impl Contestant {
         Contestant { name, serves, sends, connections: 64 }
     }
 
+    /// The same with another number of connections.
+    pub(crate) const fn over(self, connections: usize) -> Contestant {
+        Contestant { connections, ..self }
+    }
+
     /// What is on disk before the client has its answer.
     pub(crate) fn durability(&self) -> &'static str {
+        const POSTGRES: &str = "claim and answer synced (PostgreSQL, fsync and synchronous_commit on)";
         match (self.serves, self.sends) {
-            (Serves::Upstream | Serves::Nginx | Serves::PlainProxy, _) | (_, Sends::Unkeyed) => {
-                "keeps nothing"
+            (Serves::Nginx | Serves::PlainProxy | Serves::Service(None) | Serves::AcceptInMemory, _)
+            | (_, Sends::Unkeyed) => "keeps nothing",
+            (Serves::Gate(..), Sends::Replays) => "reads only",
+            (Serves::Gate(Store::Sqlite, _), _) => "claim and answer synced (SQLite, synchronous=FULL)",
+            (Serves::Gate(Store::Postgres, _) | Serves::TwoGates, _) => POSTGRES,
+            (Serves::Service(Some(Store::Sqlite)), _) => {
+                "row, record and answer synced in one commit (SQLite)"
             }
-            (_, Sends::Replays) => "reads only",
-            (Serves::Gate(Store::Sqlite), _) => "claim and answer synced (SQLite, synchronous=FULL)",
-            (Serves::Gate(Store::Postgres) | Serves::TwoGates, _) => {
-                "claim and answer synced (PostgreSQL, fsync and synchronous_commit on)"
+            (Serves::Service(Some(Store::Postgres)), _) => {
+                "row, record and answer synced in one commit (PostgreSQL)"
             }
+            (Serves::Outbox, _) => "message synced (SQLite, synchronous=FULL)",
+            (Serves::Relay(Store::Sqlite), _) => "entry synced (SQLite, synchronous=FULL)",
+            (Serves::Relay(Store::Postgres), _) => "entry synced (PostgreSQL)",
+            (Serves::AxumIdempotent, _) => {
+                "answer synced (PostgreSQL); takes no claim: duplicates in flight both run"
+            }
+            (Serves::IdempotentProxy, _) => "not durable: Redis without a log",
+            (Serves::Restate, _) => "its own log, as it comes",
         }
     }
 }

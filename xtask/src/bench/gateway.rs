@@ -16,14 +16,18 @@ const REPLAY: &str = "gateway, replay, SQLite";
 const CONTESTANTS: &[Contestant] = &[
     Contestant::new(NGINX, Serves::Nginx, Sends::Unkeyed),
     Contestant::new(PLAIN, Serves::PlainProxy, Sends::Unkeyed),
-    Contestant::new(PASS, Serves::Gate(Store::Sqlite), Sends::Unkeyed),
-    Contestant::new(FRESH, Serves::Gate(Store::Sqlite), Sends::Fresh),
-    Contestant::new(REPLAY, Serves::Gate(Store::Sqlite), Sends::Replays),
-    Contestant::new("gateway, storm, SQLite", Serves::Gate(Store::Sqlite), Sends::Storm),
-    Contestant::new("gateway, fresh, PostgreSQL", Serves::Gate(Store::Postgres), Sends::Fresh),
-    Contestant::new("gateway, replay, PostgreSQL", Serves::Gate(Store::Postgres), Sends::Replays),
+    Contestant::new(PASS, Serves::Gate(Store::Sqlite, 0), Sends::Unkeyed),
+    Contestant::new(FRESH, Serves::Gate(Store::Sqlite, 0), Sends::Fresh),
+    Contestant::new(REPLAY, Serves::Gate(Store::Sqlite, 0), Sends::Replays),
+    Contestant::new("gateway, storm, SQLite", Serves::Gate(Store::Sqlite, 0), Sends::Storm),
+    Contestant::new("gateway, fresh, PostgreSQL", Serves::Gate(Store::Postgres, 0), Sends::Fresh),
+    Contestant::new("gateway, replay, PostgreSQL", Serves::Gate(Store::Postgres, 0), Sends::Replays),
     Contestant::new("two gateways, fresh, one PostgreSQL", Serves::TwoGates, Sends::Fresh),
-    Contestant::new("gateway, fresh, SQLite, open loop", Serves::Gate(Store::Sqlite), Sends::HalfOf(FRESH)),
+    Contestant::new(
+        "gateway, fresh, SQLite, open loop",
+        Serves::Gate(Store::Sqlite, 0),
+        Sends::HalfOf(FRESH),
+    ),
 ];
 
 const TARGETS: &[Target] = &[

@@ -61,17 +61,20 @@ impl Shot<'_> {
     }
 
     fn command(&self) -> Command {
-        let mut command = base(self.running);
+        let mut command = base(self.running, &self.running.request);
         command.args(["--connections", &self.connections.to_string(), "--warmup", WARMUP_SECONDS]);
         command.args(["--seconds", &self.seconds.to_string()]);
         let (load, seed) = match self.sends {
-            Sends::Unkeyed | Sends::Fresh | Sends::HalfOf(_) => ("fresh", self.seed),
+            Sends::Unkeyed | Sends::Fresh | Sends::Ordered | Sends::HalfOf(_) => ("fresh", self.seed),
             Sends::Replays => ("replay", REPLAYED_SEED),
             Sends::Storm => ("storm", self.seed),
         };
         command.args(["--load", load, "--seed", &seed.to_string(), "--keys", &self.keys.to_string()]);
         if !matches!(self.sends, Sends::Unkeyed) {
-            command.args(self.running.key_arguments());
+            command.args(&self.running.key);
+        }
+        if matches!(self.sends, Sends::Ordered) {
+            command.args(["--ids", "ordered"]);
         }
         if let Some(rate) = self.rate {
             command.args(["--rate", &format!("{rate:.0}")]);
@@ -85,7 +88,10 @@ impl Shot<'_> {
         if seen["failed"] != 0 {
             return Err(Failure::Failed(format!("{name}: not every answer was good: {}", seen["statuses"])));
         }
-        if matches!(self.sends, Sends::Replays) && seen["replayed"].as_f64().unwrap_or(0.0) < 0.999 {
+        if matches!(self.sends, Sends::Replays)
+            && self.running.counts_effects()
+            && seen["replayed"].as_f64().unwrap_or(0.0) < 0.999
+        {
             return Err(Failure::Failed(format!("{name}: answers were not replays: {seen}")));
         }
         if let (Some(before), Some(after)) = (effects_before, self.running.effects()) {
@@ -101,23 +107,39 @@ impl Shot<'_> {
 
 /// Sends the keys that a replay will send again.
 pub(crate) fn seed_replays(running: &Running, keys: u64) -> Result<(), Failure> {
-    let mut command = base(running);
-    command.args(running.key_arguments());
-    command.args(["--seed", &REPLAYED_SEED.to_string(), "--count", &keys.to_string()]);
-    let seen = generate(command)?;
+    send(running, &["--seed", &REPLAYED_SEED.to_string()], keys)
+}
+
+/// Sends exactly so many requests with fresh keys, all of which must be accepted.
+pub(crate) fn send(running: &Running, arguments: &[&str], count: u64) -> Result<(), Failure> {
+    let mut command = base(running, &running.request);
+    command.args(&running.key).args(arguments).args(["--count", &count.to_string()]);
+    accepted(running, &generate(command)?)
+}
+
+/// The same for messages, to lanes whose names begin with a `d`.
+pub(crate) fn send_to_lanes(running: &Running, arguments: &[&str], count: u64) -> Result<(), Failure> {
+    let request: Vec<String> =
+        running.request.iter().map(|part| part.replace("\"{lane}\"", "\"d{lane}\"")).collect();
+    let mut command = base(running, &request);
+    command.args(arguments).args(["--count", &count.to_string()]);
+    accepted(running, &generate(command)?)
+}
+
+fn accepted(running: &Running, seen: &Value) -> Result<(), Failure> {
     match seen["failed"] == 0 {
         true => Ok(()),
         false => Err(Failure::Failed(format!("{}: filling failed: {}", running.name, seen["statuses"]))),
     }
 }
 
-fn base(running: &Running) -> Command {
+fn base(running: &Running, request: &[String]) -> Command {
     let mut command = Command::new(install::bench_binary());
     command.arg("load");
     for port in &running.ports {
         command.args(["--target", &format!("127.0.0.1:{port}")]);
     }
-    command.args(&running.request);
+    command.args(request);
     command
 }
 

@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn the_page_has_a_place_for_every_bench() {
         let text = fs::read_to_string(folder().join(README)).unwrap();
-        for bench in super::super::BENCHES {
+        for bench in super::super::BENCHES.iter().filter(|bench| bench.name != super::super::FLAME) {
             assert!(replaced(&text, bench.name, "").is_some(), "no place for {}", bench.name);
         }
     }

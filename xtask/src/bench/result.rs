@@ -1,5 +1,7 @@
 //! What a bench found: rows of samples, their medians, ratios and verdicts. Pure arithmetic.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::targets::{Demand, Target};
@@ -44,6 +46,8 @@ pub(crate) struct Outcome {
     pub(crate) verdicts: Vec<Verdict>,
     /// Who could not take part, and why.
     pub(crate) absent: Vec<(String, String)>,
+    /// How long those that say so took until they answered.
+    pub(crate) ready: Vec<(String, Duration)>,
     /// Facts that a reader must know.
     pub(crate) notes: Vec<String>,
     /// The machine was too busy for the figures to mean anything.

@@ -21,7 +21,10 @@ pub(crate) fn play(world: &mut World, asked: &Asked, contestants: &[Contestant])
     let mut running = Vec::new();
     for contestant in contestants {
         match world.start(contestant).and_then(|started| filled(started, contestant, asked)) {
-            Ok(started) => running.push((contestant, started)),
+            Ok(started) => {
+                outcome.ready.push((contestant.name.to_owned(), started.ready_after));
+                running.push((contestant, started));
+            }
             Err(Failure::Interrupted(signal)) => return Err(Failure::Interrupted(signal)),
             Err(failure) => {
                 eprintln!("xtask: {} cannot take part: {failure}", contestant.name);
@@ -36,8 +39,7 @@ pub(crate) fn play(world: &mut World, asked: &Asked, contestants: &[Contestant])
     };
     outcome.rows = running.iter().map(|(contestant, _)| row(contestant)).collect();
     for round in 0..asked.rounds() {
-        for place in 0..running.len() {
-            let (contestant, started) = &running[place];
+        for (place, (contestant, started)) in running.iter().enumerate() {
             let rate = match contestant.sends {
                 Sends::HalfOf(other) => {
                     outcome.row(other).and_then(|row| row.samples.last()).map(|s| s.rate / 2.0)

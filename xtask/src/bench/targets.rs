@@ -26,6 +26,10 @@ impl Target {
         Target { of, demand: Demand::StallBelow(milliseconds) }
     }
 
+    pub(crate) const fn megabytes_below(of: &'static str, megabytes: f64) -> Target {
+        Target { of, demand: Demand::MegabytesBelow(megabytes) }
+    }
+
     /// The same with a number that is wished for beyond what must hold.
     pub(crate) const fn goal(self, goal: f64) -> Target {
         match self.demand {

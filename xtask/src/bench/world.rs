@@ -1,14 +1,21 @@
 //! What runs during a bench: the upstream, databases that are started when first needed, and the contestants. All of it
 //! on loopback, all of it gone when dropped.
 
+mod ours;
+mod peers;
+
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
+
+pub(crate) use ours::{TOKEN, relay_request};
 
 use super::contestant::{Contestant, Serves, Store};
 use super::install;
 use crate::failure::Failure;
+use crate::process;
 use crate::services::{self, Permission, Recipe, Scratch, Server};
 
 /// A contestant that is up.
@@ -20,6 +27,10 @@ pub(crate) struct Running {
     pub(crate) leaders: Vec<u32>,
     /// What the load generator is told about its requests.
     pub(crate) request: Vec<String>,
+    /// What makes a request a keyed one.
+    pub(crate) key: Vec<String>,
+    /// How long it took until it answered.
+    pub(crate) ready_after: Duration,
     /// The upstream whose effects are counted, where every fresh key must have one.
     counted: Option<u16>,
     servers: Vec<Server>,
@@ -29,14 +40,14 @@ pub(crate) struct Running {
 pub(crate) struct World {
     upstream: Option<Server>,
     postgres: Option<Server>,
-    databases: u32,
+    redis: Option<Server>,
     names: u32,
     scratch: Scratch,
 }
 
 impl World {
     pub(crate) fn new() -> Result<World, Failure> {
-        Ok(World { upstream: None, postgres: None, databases: 0, names: 0, scratch: Scratch::create()? })
+        Ok(World { upstream: None, postgres: None, redis: None, names: 0, scratch: Scratch::create()? })
     }
 
     pub(crate) fn folder(&self) -> &Path {
@@ -46,24 +57,18 @@ impl World {
     /// Starts a contestant and waits until it is ready. An error says why it cannot take part.
     pub(crate) fn start(&mut self, contestant: &Contestant) -> Result<Running, Failure> {
         let upstream = self.upstream()?;
-        let mut running = Running {
-            name: contestant.name.to_owned(),
-            ports: vec![],
-            leaders: vec![],
-            request: vec![],
-            counted: Some(upstream),
-            servers: vec![],
-        };
+        let mut running = Running::named(contestant.name, Some(upstream));
         match contestant.serves {
-            Serves::Upstream => running.ports.push(upstream),
             Serves::Nginx => running.take(self.nginx(upstream)?),
             Serves::PlainProxy => {
                 let upstream = format!("127.0.0.1:{upstream}");
-                running.take(self.ours("plain proxy", &["proxy", "--upstream", &upstream], "ready")?);
+                running.take(self.part("plain proxy", &["proxy", "--upstream", &upstream])?);
             }
-            Serves::Gate(store) => {
-                let url = self.store(store)?;
+            Serves::Gate(store, records) => {
+                let url = self.filled_store(store, records)?;
+                let since = Instant::now();
                 running.take(self.gate(upstream, &url)?);
+                running.ready_after = since.elapsed();
                 running.leaders.extend(self.database(store));
             }
             Serves::TwoGates => {
@@ -73,6 +78,27 @@ impl World {
                 }
                 running.leaders.extend(self.database(Store::Postgres));
             }
+            Serves::Service(store) => {
+                running.counted = None;
+                let url = store.map(|store| self.store(store)).transpose()?;
+                let args: Vec<&str> = url.iter().flat_map(|url| ["--store", url]).collect();
+                running.take(self.part("service", &[&["service"], args.as_slice()].concat())?);
+                running.leaders.extend(store.and_then(|store| self.database(store)));
+            }
+            Serves::Outbox => self.outbox(&mut running, upstream)?,
+            Serves::AcceptInMemory => {
+                running.counted = None;
+                running.takes_messages("none");
+                running.take(self.part("accept", &["accept"])?);
+            }
+            Serves::Relay(store) => {
+                let url = self.store(store)?;
+                self.relay(&mut running, upstream, &url)?;
+                running.leaders.extend(self.database(store));
+            }
+            Serves::AxumIdempotent => self.axum_idempotent(&mut running)?,
+            Serves::IdempotentProxy => self.idempotent_proxy(&mut running, upstream)?,
+            Serves::Restate => self.restate(&mut running)?,
         }
         Ok(running)
     }
@@ -80,22 +106,23 @@ impl World {
     /// The port of the service behind all proxies.
     pub(crate) fn upstream(&mut self) -> Result<u16, Failure> {
         if self.upstream.is_none() {
-            self.upstream = Some(self.ours("upstream", &["upstream"], "ready")?);
+            self.upstream = Some(self.part("upstream", &["upstream"])?);
         }
         self.upstream.as_ref().map(Server::port).ok_or_else(|| Failure::Failed("no upstream".to_owned()))
     }
 
     /// The URL of a store that nobody used before.
     pub(crate) fn store(&mut self, store: Store) -> Result<String, Failure> {
-        self.names += 1;
         match store {
             Store::Sqlite => {
+                self.names += 1;
                 Ok(format!("sqlite:{}", self.folder().join(format!("{}.db", self.names)).display()))
             }
             Store::Postgres => self.new_database(),
         }
     }
 
+    /// The process of the database, where records are kept in one.
     fn database(&self, store: Store) -> Option<u32> {
         match store {
             Store::Sqlite => None,
@@ -103,74 +130,45 @@ impl World {
         }
     }
 
-    fn new_database(&mut self) -> Result<String, Failure> {
+    pub(crate) fn new_database(&mut self) -> Result<String, Failure> {
         if self.postgres.is_none() {
             self.postgres = Some(services::postgres_alone(Permission::InstallIfMissing, &self.scratch)?);
         }
-        let server = self.postgres.as_ref().ok_or_else(|| "no PostgreSQL".to_owned())?;
-        self.databases += 1;
-        let name = format!("bench{}", self.databases);
-        let tool = server.binary().with_file_name("psql");
-        let mut create = Command::new(tool);
-        create.args([
+        self.names += 1;
+        let name = format!("bench{}", self.names);
+        process::read(self.psql("postgres")?.args(["-c", &format!("CREATE DATABASE {name}")]))?;
+        let port = self.postgres.as_ref().map_or(0, Server::port);
+        Ok(format!("postgres://semel@127.0.0.1:{port}/{name}"))
+    }
+
+    /// `psql` on one of our databases.
+    pub(crate) fn psql(&self, database: &str) -> Result<Command, Failure> {
+        let server = self.postgres.as_ref().ok_or_else(|| "no PostgreSQL was started".to_owned())?;
+        let mut command = Command::new(server.binary().with_file_name("psql"));
+        command.args([
             "-h",
             "127.0.0.1",
             "-p",
             &server.port().to_string(),
             "-U",
             "semel",
-            "-d",
-            "postgres",
             "-q",
+            "-d",
+            database,
         ]);
-        create.args(["-c", &format!("CREATE DATABASE {name}")]);
-        crate::process::read(&mut create)?;
-        Ok(format!("postgres://semel@127.0.0.1:{}/{name}", server.port()))
+        Ok(command)
     }
 
-    fn gate(&mut self, upstream: u16, store: &str) -> Result<Server, Failure> {
-        let (binary, upstream, store) =
-            (install::semel_binary(), format!("http://127.0.0.1:{upstream}"), store.to_owned());
-        let program = binary.clone();
-        let command = move |port: u16| {
-            let mut command = Command::new(&program);
-            command.args([
-                "serve",
-                "gate",
-                "--upstream",
-                &upstream,
-                "--store",
-                &store,
-                "--access-log",
-                "off",
-            ]);
-            command.args(["--admin", "127.0.0.1:0", "--listen", &format!("127.0.0.1:{port}")]);
-            command
-        };
-        self.server("gate", binary, Box::new(command), "semel gate is ready", libc::SIGTERM)
+    /// The port of a Redis that keeps nothing on disk.
+    pub(crate) fn redis(&mut self) -> Result<u16, Failure> {
+        if self.redis.is_none() {
+            self.redis = Some(services::redis_alone(Permission::InstallIfMissing, &self.scratch)?);
+        }
+        Ok(self.redis.as_ref().map_or(0, Server::port))
     }
 
-    fn nginx(&mut self, upstream: u16) -> Result<Server, Failure> {
-        let binary = install::nginx()?;
-        let (program, folder) = (binary.clone(), self.folder().to_path_buf());
-        let command = move |port: u16| {
-            let file = folder.join(format!("nginx-{port}.conf"));
-            // Where it cannot be written, nginx says so at once.
-            let _ = std::fs::write(&file, nginx_settings(&folder, port, upstream));
-            let mut command = Command::new(&program);
-            command.arg("-p").arg(&folder).arg("-c").arg(&file);
-            command
-        };
-        self.server("nginx", binary, Box::new(command), "", libc::SIGTERM)
-    }
-
-    /// Starts one of our own parts.
-    pub(crate) fn ours(
-        &mut self,
-        name: &'static str,
-        args: &[&str],
-        ready: &'static str,
-    ) -> Result<Server, Failure> {
+    /// Starts one of the parts in `bench/`.
+    fn part(&mut self, name: &'static str, args: &[&str]) -> Result<Server, Failure> {
         let binary = install::bench_binary();
         let (program, args) = (binary.clone(), args.iter().map(|arg| (*arg).to_owned()).collect::<Vec<_>>());
         let command = move |port: u16| {
@@ -178,7 +176,7 @@ impl World {
             command.args(&args).args(["--listen", &format!("127.0.0.1:{port}")]);
             command
         };
-        self.server(name, binary, Box::new(command), ready, libc::SIGKILL)
+        self.server(name, binary, Box::new(command), "ready", libc::SIGKILL)
     }
 
     fn server(
@@ -198,38 +196,86 @@ impl World {
 }
 
 impl Running {
+    /// One server that the rounds know nothing of, with its requests.
+    pub(crate) fn of(name: &str, server: Server, request: Vec<String>) -> Running {
+        let mut running = Running { request, key: vec![], ..Running::named(name, None) };
+        running.take(server);
+        running
+    }
+
+    fn named(name: &str, counted: Option<u16>) -> Running {
+        let key = ["--header", "idempotency-key: {key}", "--header", "authorization: Bearer bench"];
+        Running {
+            name: name.to_owned(),
+            ports: vec![],
+            leaders: vec![],
+            request: vec![],
+            key: key.map(str::to_owned).to_vec(),
+            ready_after: Duration::ZERO,
+            counted,
+            servers: vec![],
+        }
+    }
+
     fn take(&mut self, server: Server) {
         self.ports.push(server.port());
+        self.support(server);
+    }
+
+    /// Keeps a server that requests do not go to.
+    fn support(&mut self, server: Server) {
         self.leaders.push(server.pid());
         self.servers.push(server);
     }
 
-    /// What makes a request a keyed one.
-    pub(crate) fn key_arguments(&self) -> [&'static str; 4] {
-        ["--header", "idempotency-key: {key}", "--header", "authorization: Bearer bench"]
+    /// Requests are messages for an outbox, with a token.
+    fn takes_messages(&mut self, token: &str) {
+        let note = "n".repeat(100);
+        let body = format!(
+            "{{\"client_message_id\":\"{{key}}\",\"lane\":\"{{lane}}\",\"request\":{{\"method\":\"POST\",\"url\":\"/orders\",\
+             \"body\":{{\"customer\":4711,\"currency\":\"EUR\",\"amount\":1999,\"lines\":[{{\"article\":\"tea\",\"count\":2}}],\
+             \"note\":\"{note}\"}}}}}}"
+        );
+        let header = format!("authorization: Bearer {token}");
+        self.request =
+            ["--path", "/v1/send", "--header", &header, "--body", &body].map(str::to_owned).to_vec();
+        self.key = vec![];
+    }
+
+    /// Whether it is one of ours, whose effects are counted and whose replays say that they are.
+    pub(crate) fn counts_effects(&self) -> bool {
+        self.counted.is_some()
     }
 
     /// How many requests took effect at the upstream so far.
     pub(crate) fn effects(&self) -> Option<u64> {
-        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.counted?)).ok()?;
-        stream.write_all(b"GET /count HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").ok()?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text).ok()?;
-        text.rsplit("\r\n").next()?.parse().ok()
+        effects(self.counted?)
     }
 }
 
-/// As lean as nginx goes: no logs, connections kept both ways.
-fn nginx_settings(folder: &Path, port: u16, upstream: u16) -> String {
-    let folder = folder.display();
-    format!(
-        "worker_processes auto;\ndaemon off;\npid {folder}/nginx-{port}.pid;\nerror_log stderr error;\n\
-         events {{ worker_connections 4096; }}\n\
-         http {{\n  access_log off;\n  keepalive_requests 100000000;\n\
-         \x20 client_body_temp_path {folder}/nginx-body;\n  proxy_temp_path {folder}/nginx-proxy;\n\
-         \x20 fastcgi_temp_path {folder}/nginx-f;\n  uwsgi_temp_path {folder}/nginx-u;\n  scgi_temp_path {folder}/nginx-s;\n\
-         \x20 upstream service {{ server 127.0.0.1:{upstream}; keepalive 512; keepalive_requests 100000000; }}\n\
-         \x20 server {{\n    listen 127.0.0.1:{port};\n    location / {{\n      proxy_pass http://service;\n\
-         \x20     proxy_http_version 1.1;\n      proxy_set_header Connection \"\";\n    }}\n  }}\n}}\n"
-    )
+/// How many requests an upstream has answered.
+pub(crate) fn effects(upstream: u16) -> Option<u64> {
+    exchange(upstream, "GET /count HTTP/1.1\r\nhost: x", "").ok()?.rsplit("\r\n").next()?.parse().ok()
+}
+
+/// Sends one request on a connection of its own and returns the whole answer.
+pub(crate) fn exchange(port: u16, head: &str, body: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+    let length = body.len();
+    stream.write_all(
+        format!("{head}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}").as_bytes(),
+    )?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+/// The same, where anything but 2xx is a failure.
+pub(crate) fn must(port: u16, head: &str, body: &str) -> Result<String, Failure> {
+    let answer = exchange(port, head, body).map_err(|error| format!("{head}: {error}"))?;
+    match answer.split(' ').nth(1).is_some_and(|status| status.starts_with('2')) {
+        true => Ok(answer),
+        false => Err(Failure::Failed(format!("{head}: {answer}"))),
+    }
 }

@@ -1,13 +1,13 @@
 //! Replicas of the relay, as processes on one PostgreSQL.
 
 use std::net::SocketAddr;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::service::{LATE_WINDOW, Service, TIERS};
 use crate::world::{Folder, Relay};
 
-pub(crate) const REPLICAS: usize = 3;
+const REPLICAS: usize = 3;
 pub(crate) const PRINCIPALS: [&str; 4] = ["anna", "bert", "cleo", "dirk"];
 /// Longer than a lease.
 const FROZEN_FOR: Duration = Duration::from_secs(33);
@@ -55,7 +55,7 @@ impl Fleet {
 
     /// kill -9. Returns when it is gone.
     pub(crate) fn kill(&self, at: usize) {
-        let mut slot = self.slots[at].lock().unwrap();
+        let mut slot = self.slots[at].lock().unwrap_or_else(PoisonError::into_inner);
         slot.frozen = None;
         if let Some(relay) = slot.relay.take() {
             relay.kill();
@@ -87,6 +87,13 @@ impl Fleet {
                     signal(relay, libc::SIGCONT);
                 }
             }
+        }
+    }
+
+    /// Ends all of them.
+    pub(crate) fn end(&self) {
+        for at in 0..REPLICAS {
+            self.kill(at);
         }
     }
 
@@ -145,4 +152,13 @@ fn config(service: &Service, replica: usize) -> String {
         }
     }
     text
+}
+
+/// Ends the replicas with the test, however it ends: threads of the service may outlive it.
+pub(crate) struct Ended(pub(crate) Arc<Fleet>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.end();
+    }
 }

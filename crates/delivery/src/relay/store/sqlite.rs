@@ -340,7 +340,9 @@ impl Transaction for Begun {
             };
             // The sync may take a while.
             let committed = match self.syncs {
-                true => tokio::task::spawn_blocking(commit).await.unwrap_or_else(|error| Err(error.to_string())),
+                true => {
+                    tokio::task::spawn_blocking(commit).await.unwrap_or_else(|error| Err(error.to_string()))
+                }
                 false => commit(),
             };
             committed.map_err(StoreError::Unknown)?;
