@@ -126,7 +126,8 @@ pub(crate) fn chaos(asked: &Asked) -> Result<(), Failure> {
     let (sent, mut more) = std::thread::scope(|scope| {
         let settling = scope.spawn(|| {
             let sent = clients.finish(Instant::now() + CALM);
-            let mut more = mail.judge(&upstream, Instant::now() + CALM);
+            // Some messages wait for a word that only a person can give: a short run does not wait for them long.
+            let mut more = mail.judge(&upstream, Instant::now() + asked.lasts.min(CALM));
             more.extend(senders.judge(&scores, Instant::now() + CALM));
             (sent, more)
         });

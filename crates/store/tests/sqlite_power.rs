@@ -19,7 +19,7 @@ use semel_store::sqlite::{SqliteStore, TransactOutcome};
 use semel_store::{ClaimStore, Claimed, Settlement, Written};
 
 /// Losses of a plain `cargo test`; the variable asks for more.
-const LOSSES: u64 = 48;
+const LOSSES: u64 = 24;
 const VARIABLE: &str = "SEMEL_TEST_POWER_LOSSES";
 /// Requests at a time, and one after another.
 const TASKS: u64 = 8;

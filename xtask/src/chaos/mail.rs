@@ -16,9 +16,9 @@ use super::upstream::Upstream;
 use super::verdict::Row;
 
 /// How many hand in at a time.
-const CALLERS: u64 = 6;
+const CALLERS: u64 = 10;
 /// Messages after which a caller takes another lane: a lane whose head waits, waits.
-const LANE_MESSAGES: u64 = 10;
+const LANE_MESSAGES: u64 = 4;
 /// How many receipts are asked for at a time.
 const ASKING: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -56,7 +56,7 @@ impl Mail {
                     if hand_in(ports[outbox], &one, &stop) {
                         accepted.push(one);
                     }
-                    thread::sleep(Duration::from_millis(20 + random.below(60)));
+                    thread::sleep(Duration::from_millis(10 + random.below(50)));
                 }
                 accepted
             })

@@ -119,13 +119,13 @@ impl Disk {
         let keeps = [0, 10, 50, 90, 100][(random() % 5) as usize];
         for (path, file) in &state.files {
             let name = path.file_name().expect("a file has a name");
-            let is_gone = file.is_deleted && random() % 2 == 0;
+            let is_gone = file.is_deleted && random().is_multiple_of(2);
             if let Some(bytes) = file.survives(keeps, random).filter(|_| !is_gone) {
                 std::fs::write(into.join(name), bytes).expect("an image can be written");
             }
         }
         // The index of the log is shared memory: after a loss of power it is gone, or it is any old bytes.
-        if random() % 2 == 0
+        if random().is_multiple_of(2)
             && let Some(database) =
                 state.files.keys().find(|path| path.extension().is_some_and(|it| it == "db"))
         {
