@@ -50,7 +50,7 @@ pub(crate) fn build(args: &[&str]) -> Result<Vec<TestBinary>, String> {
         &[&["test"], args, &["--no-run", "--message-format", "json"]].concat(),
     ))?;
     let messages = output.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let mut built = messages.filter_map(|message| {
+    let built = messages.filter_map(|message| {
         let path = PathBuf::from(message["executable"].as_str()?);
         let package = PathBuf::from(message["manifest_path"].as_str()?).parent()?.to_path_buf();
         let is_test = message["profile"]["test"] == true;
