@@ -39,8 +39,7 @@ pub(crate) fn play(world: &mut World, asked: &Asked, contestants: &[Contestant])
     };
     outcome.rows = running.iter().map(|(contestant, _)| row(contestant)).collect();
     for round in 0..asked.rounds() {
-        for place in 0..running.len() {
-            let (contestant, started) = &running[place];
+        for (place, (contestant, started)) in running.iter().enumerate() {
             let rate = match contestant.sends {
                 Sends::HalfOf(other) => {
                     outcome.row(other).and_then(|row| row.samples.last()).map(|s| s.rate / 2.0)
@@ -86,7 +85,7 @@ fn filled(running: Running, contestant: &Contestant, asked: &Asked) -> Result<Ru
 }
 
 fn keys(asked: &Asked) -> u64 {
-    if asked.quick { REPLAYED_KEYS / 10 } else { REPLAYED_KEYS }
+    if asked.quick { REPLAYED_KEYS / 2 } else { REPLAYED_KEYS }
 }
 
 fn progress(round: usize, rounds: usize, name: &str, sample: &Sample) {
