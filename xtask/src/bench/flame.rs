@@ -21,7 +21,7 @@ const CONTESTANTS: &[(&str, Contestant)] = &[
 const WIDTH: f64 = 1200.0;
 const ROW: f64 = 16.0;
 /// Frames narrower than this are not drawn.
-const NARROWEST: f64 = 0.6;
+const NARROWEST: f64 = 4.0;
 
 pub(super) fn run(world: &mut World, asked: &Asked) -> Result<Outcome, Failure> {
     install::program("perf", "linux-perf")?;
