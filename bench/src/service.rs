@@ -85,12 +85,11 @@ fn on_sqlite(path: &str) -> Result<Router, Failure> {
 }
 
 async fn take_on_sqlite(grant: Grant, Json(new): Json<NewOrder>) -> impl IntoResponse {
-    let work = move |db: &mut Connection| {
-        db.prepare_cached("INSERT INTO orders (customer, amount) VALUES (?1, ?2)")?
-            .execute((new.customer, new.amount))?;
+    SqliteGrant::transact(&grant, move |db| {
+        db.execute("INSERT INTO orders (customer, amount) VALUES (?1, ?2)", (new.customer, new.amount))?;
         Ok(answer::json(StatusCode::CREATED, &new.taken(db.last_insert_rowid())))
-    };
-    SqliteGrant::transact(&grant, work).await
+    })
+    .await
 }
 
 async fn on_postgres(url: &str) -> Result<Router, Failure> {

@@ -21,7 +21,7 @@ const CONTESTANTS: &[(&str, Contestant)] = &[
 const WIDTH: f64 = 1200.0;
 const ROW: f64 = 16.0;
 /// Frames narrower than this are not drawn.
-const NARROWEST: f64 = 0.6;
+const NARROWEST: f64 = 4.0;
 
 pub(super) fn run(world: &mut World, asked: &Asked) -> Result<Outcome, Failure> {
     install::program("perf", "linux-perf")?;
@@ -29,7 +29,7 @@ pub(super) fn run(world: &mut World, asked: &Asked) -> Result<Outcome, Failure> 
     for (name, contestant) in CONTESTANTS {
         let running = world.start(contestant)?;
         if contestant.sends == Sends::Replays {
-            load::seed_replays(&running, REPLAYED_KEYS / 10)?;
+            load::seed_replays(&running, REPLAYED_KEYS / 2)?;
         }
         let data = world.folder().join(format!("{name}.perf"));
         let mut record = Command::new("perf");
@@ -52,7 +52,7 @@ pub(super) fn run(world: &mut World, asked: &Asked) -> Result<Outcome, Failure> 
             seconds: asked.seconds(),
             seed: 1,
             rate: None,
-            keys: REPLAYED_KEYS / 10,
+            keys: REPLAYED_KEYS / 2,
             running: &running,
             folder: world.folder(),
         };

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::{os, process};
 
 /// How many keys a replay goes through.
-pub(crate) const REPLAYED_KEYS: u64 = 100_000;
+pub(crate) const REPLAYED_KEYS: u64 = 20_000;
 /// The seed of the keys that are replayed.
 const REPLAYED_SEED: u64 = 7;
 const WARMUP_SECONDS: &str = "0.5";

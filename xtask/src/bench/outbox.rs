@@ -18,7 +18,7 @@ const RANDOM: &str = "outbox accept, random ids";
 const DRAIN: &str = "outbox drain";
 const DRAIN_BEHIND: &str = "outbox drain, 1 million waiting";
 /// Messages that are drained, the lanes they are in, and those that wait meanwhile.
-const DRAINED: u64 = 10_000;
+const DRAINED: u64 = 5_000;
 const LANES: u64 = 64;
 const WAITING: u64 = 1_000_000;
 const DRAIN_SECONDS_MAX: u64 = 120;

@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use super::result::Outcome;
-use super::{Bench, chart, table};
+use super::{Bench, chart, install, table};
 use crate::failure::Failure;
 use crate::process;
 
@@ -67,11 +67,13 @@ fn circumstances() -> String {
         .lines()
         .find_map(|line| line.strip_prefix("model name")?.split_once(':'))
         .map(|(_, name)| name.trim());
-    format!(
-        "Measured {date} at commit `{}`, {cores} cores ({}).",
-        git(&["rev-parse", "--short", "HEAD"]),
-        model.unwrap_or("unknown")
-    )
+    let commit = git(&["rev-parse", "--short", "HEAD"]);
+    // A binary that was given is not what the tree would build.
+    let what = match std::env::var_os(install::SEMEL_VARIABLE) {
+        Some(_) => format!("with a semel that was built before commit `{commit}`"),
+        None => format!("at commit `{commit}`"),
+    };
+    format!("Measured {date} {what}, {cores} cores ({}).", model.unwrap_or("unknown"))
 }
 
 #[cfg(test)]

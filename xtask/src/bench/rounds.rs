@@ -85,7 +85,7 @@ fn filled(running: Running, contestant: &Contestant, asked: &Asked) -> Result<Ru
 }
 
 fn keys(asked: &Asked) -> u64 {
-    if asked.quick { REPLAYED_KEYS / 10 } else { REPLAYED_KEYS }
+    if asked.quick { REPLAYED_KEYS / 2 } else { REPLAYED_KEYS }
 }
 
 fn progress(round: usize, rounds: usize, name: &str, sample: &Sample) {

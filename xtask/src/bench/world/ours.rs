@@ -97,7 +97,7 @@ impl World {
         let text = format!(
             "store = \"{store}\"\nidentity = \"trusted:X-User\"\n[relay]\ndebounce = \"{debounce}\"\n\
              [relay.target.scores]\nmethod = \"POST\"\nurl = \"http://127.0.0.1:{upstream}/scores/{{lane}}\"\n\
-             body = '{{{{\"key\":\"{{key}}\",\"add\":{{sum}}}}}}'\ntier = \"key\"\nkey_retention = \"24h\"\nreducer = \"sum\"\n"
+             body = '{{{{\"key\":\"{{key}}\",\"add\":{{delta}}}}}}'\ntier = \"key\"\nkey_retention = \"24h\"\nreducer = \"sum\"\n"
         );
         fs::write(&file, text).map_err(|error| error.to_string())?;
         let binary = install::semel_binary();
