@@ -78,7 +78,7 @@ impl GateBuilder {
             clock: Arc::new(SystemClock),
             probe: None,
             limiter: Arc::new(MemoryLimiter::default()),
-            entropy: Arc::new(crate::entropy::number),
+            entropy: Arc::new(|| getrandom::u64().expect("the system gives random numbers")),
             detached_max: DETACHED_MAX,
             waiters_max: WAITERS_MAX,
             waiters_per_key_max: WAITERS_PER_KEY_MAX,

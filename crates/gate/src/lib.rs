@@ -37,7 +37,6 @@ mod attempt;
 mod capture;
 mod dispatch;
 mod drain;
-pub mod entropy;
 mod grant;
 mod guard;
 mod held;

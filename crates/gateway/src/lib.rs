@@ -11,6 +11,7 @@
 
 mod access;
 mod door;
+mod entropy;
 mod forward;
 mod gateway;
 mod headers;

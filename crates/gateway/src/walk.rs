@@ -6,9 +6,9 @@ use http::header::HeaderValue;
 use http::{Request, Response};
 use semel_contract::hex::hex;
 use semel_contract::problem::{Kind, Problem};
-use semel_gate::entropy;
 
 use crate::door::{self, Refused};
+use crate::entropy;
 use crate::gateway::Current;
 use crate::headers::{self, Origin, REQUEST_ID};
 use crate::server::Facts;

@@ -10,6 +10,7 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::SendRequest;
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
 
 use super::pool::Pool;
 
@@ -18,7 +19,8 @@ pub(crate) struct Lent {
     body: Incoming,
     /// Nothing to give back where the connection takes many requests at once.
     due: Option<Due>,
-    has_ended: bool,
+    /// When the end was seen.
+    ended: Option<Instant>,
 }
 
 /// What goes back.
@@ -30,7 +32,7 @@ struct Due {
 
 impl Lent {
     pub(super) fn shared(body: Incoming) -> Self {
-        Self { body, due: None, has_ended: false }
+        Self { body, due: None, ended: None }
     }
 
     pub(super) fn of(
@@ -39,15 +41,17 @@ impl Lent {
         sender: SendRequest<Body>,
         permit: OwnedSemaphorePermit,
     ) -> Self {
-        Self { body, due: Some(Due { pool, sender, permit }), has_ended: false }
+        Self { body, due: Some(Due { pool, sender, permit }), ended: None }
     }
 }
 
 impl Drop for Lent {
     fn drop(&mut self) {
         let Some(Due { pool, sender, permit }) = self.due.take() else { return };
-        if self.has_ended || self.body.is_end_stream() {
-            pool.take_back(sender, permit);
+        let ended = self.ended.or_else(|| self.body.is_end_stream().then(Instant::now));
+        if let Some(ended) = ended {
+            // A client that is slow to take what was read does not make the connection any younger.
+            pool.take_back(sender, permit, ended);
         }
     }
 }
@@ -61,7 +65,12 @@ impl HttpBody for Lent {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let frame = Pin::new(&mut self.body).poll_frame(cx);
-        self.has_ended |= matches!(frame, Poll::Ready(None));
+        if self.ended.is_none()
+            && frame.is_ready()
+            && (matches!(frame, Poll::Ready(None)) || self.body.is_end_stream())
+        {
+            self.ended = Some(Instant::now());
+        }
         frame
     }
 

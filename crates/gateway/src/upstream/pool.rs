@@ -127,28 +127,31 @@ impl Pool {
         self: Arc<Self>,
         mut sender: http1::SendRequest<Body>,
         permit: OwnedSemaphorePermit,
+        ended: Instant,
     ) {
         if sender.is_ready() {
-            return self.keep(sender);
+            return self.keep(sender, ended);
         }
         // The answer has ended and the request may not have: it is still being sent. A runtime that is gone sends nothing.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         runtime.spawn(async move {
             if sender.ready().await.is_ok() {
-                self.keep(sender);
+                self.keep(sender, Instant::now());
             }
             drop(permit);
         });
     }
 
-    fn keep(&self, sender: http1::SendRequest<Body>) {
+    fn keep(&self, sender: http1::SendRequest<Body>, since: Instant) {
         let mut idle = self.idle();
         let now = Instant::now();
         // The oldest come first, and the closed ones are found when they are taken.
         let old = idle.iter().take_while(|(_, since)| now - *since > IDLE_MAX).count();
         idle.drain(..old);
         if idle.len() < IDLE_COUNT_MAX {
-            idle.push((Sender::One(sender), now));
+            // In order of age, so that the last is the youngest.
+            let place = idle.partition_point(|(_, other)| *other <= since);
+            idle.insert(place, (Sender::One(sender), since));
         }
     }
 

@@ -159,9 +159,16 @@ impl LogBounds {
             hub.checkpointer.free_connection()
         };
         let Some(other) = other else { return false };
+        // Nobody who looks at an older moment holds the copy back, and nobody waits while the disk works.
+        drop(hub.readers.stand_aside());
+        let copied = checkpoint(connection, "PASSIVE");
+        // With everything copied, beginning anew writes nothing. Whoever lists is not waited for: then it begins anew
+        // another time.
         let aside = hub.readers.stand_aside();
-        // Whoever lists is not waited for: then the log is copied, and begins anew another time.
-        let reached = checkpoint(connection, if aside.is_complete() { "RESTART" } else { "PASSIVE" });
+        let reached = match copied {
+            Ok(Reached::End) if aside.is_complete() => checkpoint(connection, "RESTART"),
+            other => other,
+        };
         drop((aside, other));
         self.rest_at_bytes = match reached {
             Ok(Reached::End) => bytes + PASSIVE_BYTES,

@@ -1,6 +1,7 @@
 //! Fence numbers by sixteen random bytes, in memory: a compact table in shards. Twelve bytes a number and some room.
 //! Keeps two bytes of the sixteen beside the number, so that what it finds may be of something else.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard};
 
 /// Shards, each with a lock and a table of its own: growing one of them takes microseconds.
@@ -16,7 +17,11 @@ pub(super) type Who = u32;
 
 /// The table.
 #[derive(Debug)]
-pub(super) struct Numbers(Vec<Mutex<Shard>>);
+pub(super) struct Numbers {
+    shards: Vec<Mutex<Shard>>,
+    /// Mixed into the bytes, so that nobody can choose keys that meet at one place.
+    secret: Option<RandomState>,
+}
 
 /// An open table: a number stands at the place that its tag says, or behind it without a gap.
 #[derive(Debug, Default)]
@@ -28,15 +33,19 @@ struct Shard {
 
 impl Default for Numbers {
     fn default() -> Self {
-        Self((0..SHARDS).map(|_| Mutex::default()).collect())
+        Self { shards: shards(), secret: Some(RandomState::new()) }
     }
 }
 
 impl Numbers {
     fn shard(&self, hash: &[u8; 16]) -> (MutexGuard<'_, Shard>, u16) {
-        let at = usize::from(u16::from_be_bytes([hash[0], hash[1]])) % SHARDS;
-        let tag = u16::from_be_bytes([hash[2], hash[3]]);
-        (locked(&self.0[at]), tag)
+        let mixed = match &self.secret {
+            Some(secret) => secret.hash_one(hash),
+            None => u64::from_be_bytes(*hash.first_chunk().expect("sixteen bytes are more than eight")),
+        };
+        let [a, b, c, d, ..] = mixed.to_be_bytes();
+        let at = usize::from(u16::from_be_bytes([a, b])) % SHARDS;
+        (locked(&self.shards[at]), u16::from_be_bytes([c, d]))
     }
 
     /// The numbers that may be of these bytes, the highest first.
@@ -80,7 +89,7 @@ impl Numbers {
     /// nanoseconds each, and never at more than one shard at once.
     pub(super) fn belonging(&self, who: Who, after: u64) -> Vec<u64> {
         let mut found = Vec::new();
-        for shard in &self.0 {
+        for shard in &self.shards {
             let shard = locked(shard);
             let rows = shard.slots.iter().zip(&shard.whose).filter(|(slot, _)| **slot != EMPTY);
             let belonging = rows.filter(|(_, of)| **of == who).map(|(slot, _)| slot & NUMBER_MASK);
@@ -89,6 +98,10 @@ impl Numbers {
         found.sort_unstable();
         found
     }
+}
+
+fn shards() -> Vec<Mutex<Shard>> {
+    (0..SHARDS).map(|_| Mutex::default()).collect()
 }
 
 fn locked(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
@@ -192,7 +205,7 @@ mod tests {
         fn every_row_is_named_and_what_was_taken_out_is_not(
             steps in prop::collection::vec((any::<bool>(), 0_u16..40, 1_u64..60), 1..400)
         ) {
-            let table = Numbers::default();
+            let table = Numbers { shards: shards(), secret: None };
             let mut model: BTreeMap<u16, BTreeSet<u64>> = BTreeMap::new();
             for (adds, of, number) in steps {
                 let numbers = model.entry(of).or_default();
@@ -221,7 +234,7 @@ mod tests {
             hash[..8].copy_from_slice(&mixed);
             table.add(&hash, number, 7);
         }
-        let slots: usize = table.0.iter().map(|shard| locked(shard).slots.capacity()).sum();
+        let slots: usize = table.shards.iter().map(|shard| locked(shard).slots.capacity()).sum();
         assert!(slots * 12 <= 2_400_000, "{slots}");
     }
 }

@@ -42,10 +42,10 @@ impl Places {
         std::thread::scope(|scope| {
             let later = scope.spawn(move || {
                 let connection = connect::for_reading(path)?;
-                Ok(table::each_record(&connection, middle..i64::MAX, learn)?)
+                Ok(table::each_record(&connection, middle.saturating_add(1)..=i64::MAX, learn)?)
             });
             table::each_claim(connection, learn)?;
-            table::each_record(connection, i64::MIN..middle, learn)?;
+            table::each_record(connection, i64::MIN..=middle, learn)?;
             later
                 .join()
                 .unwrap_or_else(|_| Err(OpenError::Sqlite("the records could not be read".to_owned())))

@@ -1,6 +1,6 @@
 //! The statements on the store's own tables. Each runs inside whatever transaction is open; none decides anything.
 
-use std::ops::Range;
+use std::ops::RangeInclusive;
 
 use rusqlite::{Connection, OptionalExtension, Row, named_params, params};
 use semel_contract::record::{Fence, State};
@@ -62,7 +62,7 @@ const INSERT_RECORD: &str = concat!(
 
 /// Everything that has to be known of a record, in the order of the index that holds it.
 const WRITTEN_RECORDS: &str = "SELECT fence, hash, rotation, who FROM semel_record INDEXED BY semel_record_brief \
-     WHERE expires_at >= ?1 AND expires_at < ?2";
+     WHERE expires_at BETWEEN ?1 AND ?2";
 const WRITTEN_CLAIMS: &str = "SELECT fence, hash, rotation, who FROM semel_claim";
 
 const LIVING_ROTATION: &str = "SELECT 1 FROM semel_claim WHERE fence = ?1 AND rotation = ?2 AND hash <> ?3 UNION ALL \
@@ -210,7 +210,7 @@ pub(super) fn middle_expiry(connection: &Connection) -> rusqlite::Result<i64> {
     let first = "SELECT min(expires_at) FROM semel_record";
     let last = "SELECT max(expires_at) FROM semel_record";
     let edge = |sql| connection.query_row(sql, [], |row| row.get::<_, Option<i64>>(0));
-    Ok(edge(first)?.zip(edge(last)?).map_or(0, |(first, last)| first + (last - first) / 2))
+    Ok(edge(first)?.zip(edge(last)?).map_or(0, |(first, last)| first.midpoint(last)))
 }
 
 /// Tells of every claim and unknown outcome: what it is known by, and whose it is.
@@ -221,11 +221,11 @@ pub(super) fn each_claim(connection: &Connection, tell: impl FnMut(Gone, Who)) -
 /// Tells of every record that expires in this range of time.
 pub(super) fn each_record(
     connection: &Connection,
-    expires: Range<i64>,
+    expires: RangeInclusive<i64>,
     tell: impl FnMut(Gone, Who),
 ) -> rusqlite::Result<()> {
     let principal = "SELECT principal FROM semel_record WHERE fence = ?1";
-    each(connection, WRITTEN_RECORDS, principal, [expires.start, expires.end], tell)
+    each(connection, WRITTEN_RECORDS, principal, [*expires.start(), *expires.end()], tell)
 }
 
 fn each(

@@ -1,5 +1,5 @@
-//! Random numbers of the system, fetched many at a time: a call of the system for each number costs more than most of what
-//! is done with it.
+//! Random numbers for the ids of requests, fetched many at a time: a call of the system for each costs more than most of what
+//! is done with it. Not for anything that must differ between copies of a process, such as the nonces of claims.
 
 use std::cell::RefCell;
 
@@ -15,21 +15,17 @@ thread_local! {
     static FETCHED_HERE: RefCell<Fetched> = const { RefCell::new(Fetched { bytes: [0; FETCHED * 8], used: FETCHED }) };
 }
 
-/// A number that nobody can guess.
-///
-/// # Panics
-/// The system has no random numbers. Without them no two claims could be told apart.
-pub fn number() -> u64 {
+/// A number for an id.
+pub(crate) fn number() -> u64 {
     FETCHED_HERE.with_borrow_mut(|fetched| {
         if fetched.used == FETCHED {
-            getrandom::fill(&mut fetched.bytes).expect("the system gives random numbers");
+            // Without random numbers the ids are all the same, which is better than no answers.
+            let _ = getrandom::fill(&mut fetched.bytes);
             fetched.used = 0;
         }
         let at = fetched.used * 8;
         fetched.used += 1;
         let bytes: [u8; 8] = fetched.bytes[at..at + 8].try_into().expect("eight bytes are eight");
-        // Used once: what was given out is not left in memory.
-        fetched.bytes[at..at + 8].fill(0);
         u64::from_ne_bytes(bytes)
     })
 }
