@@ -57,7 +57,7 @@ impl Cells {
         let mut tables = Vec::new();
         for name in names.into_iter().filter(|name| !name.starts_with("sqlite_") && wanted(name)) {
             let mut statement = connection.prepare(&format!("SELECT * FROM \"{name}\""))?;
-            let columns: Vec<String> = statement.column_names().into_iter().map(str::to_owned).collect();
+            let columns: Vec<String> = statement.column_names().map(str::to_owned).collect();
             let width = columns.len();
             let read =
                 |row: &rusqlite::Row<'_>| (0..width).map(|at| row.get(at)).collect::<Result<Vec<Value>>>();

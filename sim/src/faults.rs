@@ -141,7 +141,7 @@ impl Swarm {
     }
 
     /// What a mixed run is this time: sometimes calm, sometimes everything at once.
-    fn settled(self, rng: &mut Rng) -> Swarm {
+    pub(crate) fn settled(self, rng: &mut Rng) -> Swarm {
         match (self, rng.below(10)) {
             (Swarm::Mixed, 0) => Swarm::Calm,
             (Swarm::Mixed, 1) => Swarm::Everything,

@@ -1,12 +1,15 @@
-//! A deterministic simulation of the production gate. One seed decides everything: how many replicas there are, which
-//! faults happen, what clients do. Time is virtual, transports are in process, and the same seed always does the same.
+//! A deterministic simulation of the production engines: the gate, the outbox and the relay. One seed decides everything:
+//! how many machines there are, which faults happen, what clients do. Time is virtual, transports are in process, and the
+//! same seed always does the same.
 //!
-//! 1. [`run::run`] plays one seed: faults, quiet, a long pause, faults again, quiet again.
+//! 1. [`run::run`] plays one seed on one [`part::Part`]: faults, quiet, a pause, faults again, quiet again.
 //! 2. Checkers look at the store, at the upstream's ledger and at the clients; the first broken promise ends the run.
-//! 3. [`planted::Bug`]s are mistakes built in on purpose: the checkers must find every one of them.
+//! 3. [`planted::Bug`]s are mistakes built in on purpose: the checkers must find every one of them. Those of the engines
+//!    themselves are in `semel_contract::planted`.
 //!
-//! What is simulated is `semel-gate` and the store in memory of `semel-store`, as they are. What is not: the network's
-//! bytes, real databases and real threads; those have tests with real processes.
+//! What is simulated is `semel-gate` with the store in memory of `semel-store`, and the engines of `semel-delivery` with
+//! their SQLite stores in memory, as they are. What is not: the network's bytes, files, PostgreSQL and real threads; those
+//! have tests with real processes.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -24,10 +27,14 @@ mod judge;
 pub mod ledger;
 pub mod life;
 pub mod log;
+pub mod mishap;
 pub mod operator;
+pub mod outbox;
+pub mod part;
 mod pieces;
 pub mod plan;
 pub mod planted;
+pub mod relay;
 pub mod rng;
 pub mod routes;
 pub mod run;

@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use semel_sim::coverage::{Coverage, Met};
 use semel_sim::faults::{Fault, Swarm};
+use semel_sim::mishap::Mishap;
+use semel_sim::part::Part;
 use semel_sim::plan::Options;
 use semel_sim::planted::Bug;
-use semel_sim::run::{run_twice, too_small};
+use semel_sim::run::{run, run_twice, too_small};
 
 /// How often the progress line is written.
 const PROGRESS: Duration = Duration::from_secs(5);
@@ -18,6 +20,9 @@ const PROGRESS: Duration = Duration::from_secs(5);
 #[derive(Debug, Parser)]
 #[command(name = "semel-sim", after_help = HELP)]
 struct Cli {
+    /// Which engine is simulated: gate, outbox, relay, or all, where the seed chooses.
+    #[arg(long, value_name = "PART", default_value = "all", value_parser = part)]
+    part: Parts,
     /// Run this seed.
     #[arg(long, value_name = "S", conflicts_with_all = ["seeds", "minutes"])]
     seed: Option<u64>,
@@ -38,10 +43,13 @@ struct Cli {
     steps: usize,
     /// A fault that is spared unless it is asked for; may be repeated.
     #[arg(long, value_name = "FAULT", value_parser = fault)]
-    with: Vec<Fault>,
+    with: Vec<Spared>,
     /// Show everything that happened.
     #[arg(long, requires = "seed")]
     log: bool,
+    /// Run every seed once, and count those that break a promise instead of ending with the first.
+    #[arg(long, conflicts_with = "seed")]
+    tally: bool,
     /// A mistake that is built in on purpose, to see that it is found.
     #[arg(long, value_name = "BUG", value_parser = bug)]
     planted: Option<Bug>,
@@ -60,10 +68,40 @@ fn swarm(name: &str) -> Result<Swarm, String> {
     Swarm::named(name).ok_or_else(|| format!("expected one of {known}"))
 }
 
-fn fault(name: &str) -> Result<Fault, String> {
-    let found = Fault::ALL.iter().copied().find(|fault| fault.name() == name);
-    let known = || Fault::ALL.iter().map(|fault| fault.name()).collect::<Vec<_>>().join(", ");
-    found.ok_or_else(|| format!("expected one of {}", known()))
+/// The engines that may be played.
+#[derive(Clone, Copy, Debug)]
+enum Parts {
+    /// The seed chooses.
+    All,
+    /// This one.
+    One(Part),
+}
+
+fn part(name: &str) -> Result<Parts, String> {
+    match (name, Part::named(name)) {
+        ("all", _) => Ok(Parts::All),
+        (_, Some(part)) => Ok(Parts::One(part)),
+        (_, None) => Err("expected one of gate, outbox, relay, all".to_owned()),
+    }
+}
+
+/// A fault that is asked for.
+#[derive(Clone, Copy, Debug)]
+enum Spared {
+    Fault(Fault),
+    Mishap(Mishap),
+}
+
+fn fault(name: &str) -> Result<Spared, String> {
+    let fault = Fault::ALL.iter().copied().find(|fault| fault.name() == name).map(Spared::Fault);
+    let known = || {
+        let faults = Fault::ALL.iter().map(|fault| fault.name());
+        faults.chain(Mishap::ALL.iter().map(|mishap| mishap.name())).collect::<Vec<_>>().join(", ")
+    };
+    // Some names are of both kinds: each engine takes its own.
+    fault
+        .or_else(|| Mishap::named(name).map(Spared::Mishap))
+        .ok_or_else(|| format!("expected one of {}", known()))
 }
 
 fn bug(name: &str) -> Result<Bug, String> {
@@ -99,6 +137,9 @@ impl Total {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let since = Instant::now();
+    if cli.tally {
+        return tally(&cli);
+    }
     let mut total = Total::default();
     let mut shown = since;
     for seed in seeds(&cli) {
@@ -118,6 +159,21 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// Runs every seed once. The last line says how many broke a promise.
+fn tally(cli: &Cli) -> ExitCode {
+    let (mut broken, mut all) = (0_u64, 0_u64);
+    for seed in seeds(cli) {
+        let options = options(cli, seed);
+        all += 1;
+        if let Some(failure) = run(&options).failure {
+            broken += 1;
+            say(&format!("{} {seed} breaks {failure}\n", options.part.name()));
+        }
+    }
+    say(&format!("{broken} of {all} seeds break a promise\n"));
+    ExitCode::from(u8::from(broken > 0))
+}
+
 fn seeds(cli: &Cli) -> std::ops::Range<u64> {
     match (cli.seed, cli.seeds, cli.minutes) {
         (Some(seed), _, _) => seed..seed + 1,
@@ -127,15 +183,34 @@ fn seeds(cli: &Cli) -> std::ops::Range<u64> {
     }
 }
 
-/// Runs one seed and adds it to the total, or says what broke.
-fn one(cli: &Cli, seed: u64, total: &mut Total) -> Result<(), String> {
-    let options = Options {
-        seed,
+/// What is asked for of one seed.
+fn options(cli: &Cli, seed: u64) -> Options {
+    let part = match cli.part {
+        Parts::All => Part::of_seed(seed),
+        Parts::One(part) => part,
+    };
+    let names: Vec<&str> = cli
+        .with
+        .iter()
+        .map(|spared| match spared {
+            Spared::Fault(fault) => fault.name(),
+            Spared::Mishap(mishap) => mishap.name(),
+        })
+        .collect();
+    let is_gate = part == Part::Gate;
+    Options {
         swarm: cli.profile,
         steps_min: cli.steps,
         planted: cli.planted,
-        with: cli.with.clone(),
-    };
+        with: Fault::ALL.iter().copied().filter(|fault| is_gate && names.contains(&fault.name())).collect(),
+        with_mishaps: names.iter().filter(|_| !is_gate).filter_map(|name| Mishap::named(name)).collect(),
+        ..Options::of(part, seed)
+    }
+}
+
+/// Runs one seed and adds it to the total, or says what broke.
+fn one(cli: &Cli, seed: u64, total: &mut Total) -> Result<(), String> {
+    let options = options(cli, seed);
     let report = run_twice(&options)?;
     if cli.log {
         say(&report.log().whole());

@@ -1,6 +1,8 @@
 //! What a seed decides before anything happens: how many machines, which routes, which faults, how often.
 
 use crate::faults::{Fault, Rates, Swarm};
+use crate::mishap::Mishap;
+use crate::part::Part;
 use crate::planted::Bug;
 use crate::rng::Rng;
 use crate::routes::Endpoint;
@@ -8,6 +10,8 @@ use crate::routes::Endpoint;
 /// What somebody asked for.
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// The engine.
+    pub part: Part,
     /// The seed.
     pub seed: u64,
     /// Which faults may happen.
@@ -16,27 +20,44 @@ pub struct Options {
     pub steps_min: usize,
     /// A bug that is built in on purpose, to see that it is found.
     pub planted: Option<Bug>,
-    /// Faults that happen as often as they can.
+    /// Faults of the gate that happen as often as they can.
     pub with: Vec<Fault>,
+    /// The same for the delivery engines.
+    pub with_mishaps: Vec<Mishap>,
 }
 
 impl Options {
-    /// The usual run of a seed.
+    /// The usual run of a seed, on the gate.
     pub fn new(seed: u64) -> Self {
-        Self { seed, swarm: Swarm::Mixed, steps_min: 500, planted: None, with: Vec::new() }
+        Self::of(Part::Gate, seed)
+    }
+
+    /// The usual run of a seed, on this engine.
+    pub fn of(part: Part, seed: u64) -> Self {
+        Self {
+            part,
+            seed,
+            swarm: Swarm::Mixed,
+            steps_min: 500,
+            planted: None,
+            with: Vec::new(),
+            with_mishaps: Vec::new(),
+        }
     }
 
     /// The command that runs the same again.
     pub fn command(&self) -> String {
-        let mut command = format!("cargo run -p semel-sim -- --seed {}", self.seed);
+        let mut command =
+            format!("cargo run -p semel-sim -- --part {} --seed {}", self.part.name(), self.seed);
         if self.swarm != Swarm::Mixed {
             command += &format!(" --profile {}", self.swarm.name());
         }
         if self.steps_min != Self::new(0).steps_min {
             command += &format!(" --steps {}", self.steps_min);
         }
-        for fault in &self.with {
-            command += &format!(" --with {}", fault.name());
+        let faults = self.with.iter().map(|fault| fault.name());
+        for name in faults.chain(self.with_mishaps.iter().map(|mishap| mishap.name())) {
+            command += &format!(" --with {name}");
         }
         if let Some(bug) = self.planted {
             command += &format!(" --planted {}", bug.name());

@@ -14,8 +14,10 @@ use crate::faults::Fault;
 use crate::fleet::Fleet;
 use crate::log::Log;
 use crate::operator::Operator;
+use crate::part::Part;
 use crate::plan::{Operated, Options};
 use crate::routes::{CAP, Endpoint};
+use crate::stage::Stage;
 use crate::weather;
 use crate::world::{Failure, Invariant, World};
 
@@ -47,6 +49,22 @@ pub struct Report {
 }
 
 impl Report {
+    /// What came of a run that has ended on this stage.
+    pub(crate) fn of(options: &Options, stage: &Stage, effects: u64) -> Self {
+        let (steps, millis) = (stage.steps(), stage.now());
+        let log = stage.take_log();
+        Self {
+            options: options.clone(),
+            hash: log.hash(),
+            steps,
+            effects,
+            millis,
+            coverage: stage.coverage(),
+            failure: stage.failure(),
+            log,
+        }
+    }
+
     /// Everything that happened.
     pub fn log(&self) -> &Log {
         &self.log
@@ -68,7 +86,13 @@ pub fn run(options: &Options) -> Report {
         .start_paused(true)
         .build()
         .expect("a runtime without threads can be built");
-    runtime.block_on(simulate(options))
+    runtime.block_on(async {
+        match options.part {
+            Part::Gate => simulate(options).await,
+            Part::Outbox => crate::outbox::simulate(options).await,
+            Part::Relay => crate::relay::simulate(options).await,
+        }
+    })
 }
 
 /// Runs a seed twice. Two runs that differ are a failure of their own.
@@ -95,18 +119,8 @@ async fn simulate(options: &Options) -> Report {
         () = story.tell() => {}
     }
     world.end();
-    let (steps, effects, millis) = (world.steps(), world.ledger().uses(), world.now());
-    let log = world.take_log();
-    Report {
-        options: options.clone(),
-        hash: log.hash(),
-        steps,
-        effects,
-        millis,
-        coverage: world.coverage(),
-        failure: world.failure(),
-        log,
-    }
+    let effects = world.ledger().uses();
+    Report::of(options, &world, effects)
 }
 
 /// What happens in a run, from its first request to its last check.

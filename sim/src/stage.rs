@@ -176,9 +176,11 @@ impl Stage {
     /// A promise was broken. The first one ends the run.
     pub fn fail(&self, invariant: Invariant, slot: Option<SlotNumber>, why: impl Into<String>) {
         let why = why.into();
-        self.note(slot, format!("BROKEN {invariant:?}: {why}"));
-        lock(&self.failure).get_or_insert(Failure { invariant, why, slot });
-        self.failed.notify_one();
+        if self.failure().is_none() {
+            self.note(slot, format!("BROKEN {invariant:?}: {why}"));
+            *lock(&self.failure) = Some(Failure { invariant, why, slot });
+            self.failed.notify_one();
+        }
     }
 
     /// Waits for the first broken promise.

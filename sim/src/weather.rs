@@ -1,50 +1,72 @@
 //! What happens to everybody at once: the store goes away, the wall clock is set.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use tokio::time::sleep;
 
 use crate::faults::Fault;
+use crate::stage::Stage;
 use crate::world::World;
 
 /// How far small corrections may set the clock back in all: within what callers' clocks may differ.
 const BACK_MILLIS_MAX: i64 = 50_000;
 
-/// Sends the store away now and then.
+/// Sends a gate's store away now and then.
 pub async fn outages(world: Arc<World>) {
+    let rate = (world.plan.rates.of(Fault::StoreAway), Fault::StoreAway.name());
+    outage(world, rate).await;
+}
+
+/// Sends the store away now and then, at this rate.
+pub async fn outage<S>(stage: Arc<S>, (rate, name): (u32, &'static str))
+where
+    S: Deref<Target = Stage> + Send + Sync,
+{
     loop {
-        sleep(world.rng(|rng| rng.millis(2000, 25_000))).await;
-        if world.strikes(Fault::StoreAway) {
-            let time = world.rng(|rng| rng.millis(200, 40_000));
-            world.send_store_away(time);
+        sleep(stage.rng(|rng| rng.millis(2000, 25_000))).await;
+        if stage.happens(rate, name) {
+            let time = stage.rng(|rng| rng.millis(200, 40_000));
+            stage.send_store_away(time);
         }
     }
 }
 
-/// Sets the wall clock now and then.
+/// Sets the wall clock of a gate's machines now and then.
 pub async fn clocks(world: Arc<World>) {
+    let faults = [Fault::ClockForward, Fault::ClockBack, Fault::ClockSteps];
+    let rates = faults.map(|fault| (world.plan.rates.of(fault), fault.name()));
+    clock(world, rates).await;
+}
+
+/// Sets the wall clock now and then, at these rates: ahead, back, by a little.
+pub async fn clock<S>(stage: Arc<S>, [forward, back, steps]: [(u32, &'static str); 3])
+where
+    S: Deref<Target = Stage> + Send + Sync,
+{
+    let strikes = |(rate, name)| stage.happens(rate, name);
     loop {
-        sleep(world.rng(|rng| rng.millis(2000, 25_000))).await;
-        let before = world.clock.wrong_millis();
+        sleep(stage.rng(|rng| rng.millis(2000, 25_000))).await;
+        let before = stage.clock.wrong_millis();
         let (mut creep, mut jump) = before;
-        if world.strikes(Fault::ClockForward) {
-            jump = signed(world.rng(|rng| rng.between(120_000, 200_000_000)));
-        } else if world.strikes(Fault::ClockBack) {
-            if world.rng(|rng| rng.chance(500)) {
-                jump = -signed(world.rng(|rng| rng.between(120_000, 200_000_000)));
+        if strikes(forward) {
+            jump = signed(stage.rng(|rng| rng.between(120_000, 200_000_000)));
+        } else if strikes(back) {
+            if stage.rng(|rng| rng.chance(500)) {
+                jump = -signed(stage.rng(|rng| rng.between(120_000, 200_000_000)));
             } else {
-                creep = (creep - signed(world.rng(|rng| rng.between(1, 20_000)))).max(-BACK_MILLIS_MAX);
+                creep = (creep - signed(stage.rng(|rng| rng.between(1, 20_000)))).max(-BACK_MILLIS_MAX);
             }
-        } else if world.strikes(Fault::ClockSteps) {
+        } else if strikes(steps) {
             // Below a minute a step is taken for a correction and is believed.
-            let step = signed(world.rng(|rng| rng.between(1, 59_000)));
-            creep += if world.rng(|rng| rng.chance(500)) { step } else { -step };
-        } else if world.rng(|rng| rng.chance(400)) {
+            let step = signed(stage.rng(|rng| rng.between(1, 59_000)));
+            creep += if stage.rng(|rng| rng.chance(500)) { step } else { -step };
+        } else if stage.rng(|rng| rng.chance(400)) {
             jump = 0;
         }
         if before != (creep, jump) {
-            world.clock.set_wrong_millis((creep, jump));
-            world.note(None, format!("the wall clock is wrong by {} ms", creep + jump));
+            stage.clock.set_wrong_millis((creep, jump));
+            stage.note(None, format!("the wall clock is wrong by {} ms", creep + jump));
         }
     }
 }

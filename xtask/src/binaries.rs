@@ -35,6 +35,15 @@ impl Verdict {
     }
 }
 
+/// Builds the one program that these arguments of `cargo build` choose, and says where it is.
+pub(crate) fn program(args: &[&str]) -> Result<PathBuf, String> {
+    let output =
+        process::read(&mut process::cargo(&[&["build"], args, &["--message-format", "json"]].concat()))?;
+    let messages = output.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut built = messages.filter_map(|message| message["executable"].as_str().map(PathBuf::from));
+    built.next_back().ok_or_else(|| "nothing was built that can be run".to_owned())
+}
+
 /// Builds the test programs that these arguments of `cargo test` choose.
 pub(crate) fn build(args: &[&str]) -> Result<Vec<TestBinary>, String> {
     let output = process::read(&mut process::cargo(

@@ -1,12 +1,16 @@
-//! `cargo xtask chaos`: real gateways on a real PostgreSQL with a real Redis, clients that retry, and faults all the time.
-//! At the end every acknowledged request must have taken effect once, and none twice.
+//! `cargo xtask chaos`: real gateways, relays and outboxes on a real PostgreSQL with a real Redis, clients that retry, and
+//! faults all the time. At the end every acknowledged request must have taken effect once, and none twice.
 
 mod clients;
 mod faults;
 mod gates;
 mod http;
+mod mail;
+mod outboxes;
+mod processes;
 mod proxy;
 mod random;
+mod scores;
 mod upstream;
 mod verdict;
 
@@ -19,27 +23,31 @@ use crate::services::{Permission, Services, seconds};
 use crate::{flags, os, process};
 use clients::Clients;
 use faults::Faults;
-use gates::Gates;
+use mail::Mail;
+use outboxes::Outboxes;
 use proxy::Proxy;
 use random::Random;
+use scores::{Scores, Senders};
 use upstream::Upstream;
 
 const USAGE: &str = "\
 Usage: cargo xtask chaos [--minutes M | --seconds S] [--seed N] [--planted BUG]
 
-Two gateways (`semel serve gate`) share a PostgreSQL and a Redis of their own, in front of a service that counts effects.
-Clients send keyed requests and retry them through either gateway, while gateways are killed and stopped past their
-lease, PostgreSQL is shut down at once, Redis is killed, and connections to each of them are cut. Ends in a table of
-faults and promises; exits with 1 if a request took effect twice, an acknowledged one did not, or an answer changed.
+Two gateways, two relays (`semel serve …`) share a PostgreSQL and a Redis of their own, in front of services that count
+effects; two outboxes send through the gateways. Clients send keyed requests, messages and score changes and retry them,
+while processes are killed and stopped past their lease, PostgreSQL is shut down at once and replaced by a synchronous
+standby, Redis is killed, disks are full or fail to sync, and connections are cut. Ends in a table of faults and promises;
+exits with 1 if a request took effect twice, an acknowledged one did not, an answer changed, a message was overtaken or a
+score is not the sum of what was accepted.
 
 Options:
-  --minutes M    how long faults happen [default: 1]
+  --minutes M    how long faults happen [default: 2]
   --seconds S    the same in seconds; the continuous integration runs a short one
   --seed N       which faults, in which order [default: from the clock, printed]
   --planted BUG  plant a known bug in the gateways, to see that the run finds it";
 
 /// How long everything may take to settle once the faults have stopped.
-const CALM: Duration = Duration::from_secs(20);
+const CALM: Duration = Duration::from_secs(45);
 
 /// What is asked for.
 #[derive(Debug, PartialEq, Eq)]
@@ -60,7 +68,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
 }
 
 fn parse(args: &[String]) -> Result<Option<Asked>, Failure> {
-    let mut asked = Asked { lasts: Duration::from_secs(60), seed: None, planted: None };
+    let mut asked = Asked { lasts: Duration::from_secs(120), seed: None, planted: None };
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         if flags::is_help(arg) {
@@ -90,26 +98,55 @@ pub(crate) fn chaos(asked: &Asked) -> Result<(), Failure> {
     let to_upstream = Proxy::start(upstream.port())?;
     let (to_postgres, to_redis) =
         (Proxy::start(services.postgres_port()?)?, Proxy::start(services.redis_port()?)?);
-    let gates = Gates::start(&services, &to_postgres, &to_redis, &to_upstream, asked.planted.as_deref())?;
+    let scores = Scores::start(seed)?;
+    let to_scores = Proxy::start(scores.port())?;
+    let gates = gates::start(&services, &to_postgres, &to_redis, &to_upstream, asked.planted.as_deref())?;
+    let admins = [free_port()?, free_port()?];
+    let relays = scores::relays(&services, &to_postgres, &to_scores, &admins)?;
+    let outboxes = Outboxes::start(services.folder(), gates.ports())?;
     let stop = Arc::new(AtomicBool::new(false));
-    let clients = Clients::start(&gates, &stop, seed);
+    let clients = Clients::start(gates.ports(), &stop, seed);
+    let mail = Mail::start(outboxes.processes.ports(), &stop, seed);
+    let senders = Senders::start(relays.ports(), &admins, &stop, seed);
     let mut faults = Faults {
         services: &mut services,
         gates: &gates,
-        proxies: [&to_postgres, &to_redis, &to_upstream],
+        relays: &relays,
+        outboxes: &outboxes,
+        proxies: [&to_postgres, &to_redis, &to_upstream, &to_scores],
         done: vec![],
+        revived: 0,
     };
     let result = faults.play(asked.lasts, &mut Random::new(seed), || clients.progress());
-    let done = std::mem::take(&mut faults.done);
+    let (done, mut revived) = (std::mem::take(&mut faults.done), faults.revived);
+    result?;
     eprintln!("xtask: the faults have stopped");
     upstream.calm();
-    let settled_by = Instant::now() + CALM;
     stop.store(true, Ordering::SeqCst);
-    let sent = clients.finish(settled_by);
-    result?;
-    let judged = verdict::judge(&sent, &upstream, &gates);
+    let (sent, mut more) = std::thread::scope(|scope| {
+        let settling = scope.spawn(|| {
+            let sent = clients.finish(Instant::now() + CALM);
+            // Some messages wait for a word that only a person can give: a short run does not wait for them long.
+            let mut more = mail.judge(&upstream, Instant::now() + asked.lasts.min(CALM));
+            more.extend(senders.judge(&scores, Instant::now() + CALM));
+            (sent, more)
+        });
+        // A process that ends now, for a fault of a moment ago, is started again.
+        while !settling.is_finished() {
+            for processes in [&gates, &relays, &outboxes.processes] {
+                revived += processes.revive()?;
+            }
+            std::thread::sleep(process::POLL);
+        }
+        settling.join().map_err(|_| "a client panicked".to_owned())
+    })?;
+    more.push(verdict::Row::count(
+        "processes that ended by themselves",
+        usize::try_from(revived).unwrap_or(0),
+    ));
+    let judged = verdict::judge(&sent, &upstream, gates.ports(), more);
     println!("{}", verdict::table(seed, &done, &judged));
-    drop(gates);
+    drop((outboxes, relays, gates));
     for line in services.stop() {
         eprintln!("xtask: {line}");
     }
@@ -117,6 +154,13 @@ pub(crate) fn chaos(asked: &Asked) -> Result<(), Failure> {
         None => Ok(()),
         Some(why) => Err(Failure::Failed(format!("{why}; again: cargo xtask chaos --seed {seed}"))),
     }
+}
+
+/// A port of this machine that is free now.
+fn free_port() -> Result<u16, String> {
+    let listener =
+        std::net::TcpListener::bind("127.0.0.1:0").map_err(|error| format!("no free port: {error}"))?;
+    listener.local_addr().map(|address| address.port()).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

@@ -1,5 +1,10 @@
-//! `cargo xtask planted`: plants each known bug, one at a time, and sees the tests catch it. The tests know nothing of the
-//! bugs; a bug that survives says that a rule has no test.
+//! `cargo xtask planted`: plants each known bug, one at a time, and sees the tests and the simulation catch it. They know
+//! nothing of the bugs; a bug that survives says that a rule has no test.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use semel_contract::planted::Bug;
 
@@ -9,16 +14,48 @@ use crate::flags::{Asked, only_help};
 
 const USAGE: &str = "Usage: cargo xtask planted
 
-Builds the tests once with the feature `planted`, runs them once for every known bug with that bug chosen, and
-prints which test caught it. Fails if a bug survives, or if a test fails without one.";
+Builds the tests and the simulator once with the feature `planted`, runs them once for every known bug with that bug
+chosen, and prints which test caught it and in how many seeds the simulation did. Fails if a bug survives both, or if a
+test or a seed fails without one.";
 
 /// The variable by which a bug is chosen.
 const VARIABLE: &str = "SEMEL_PLANTED";
 
 /// Where the bugs are, and the tests that look for them: quick ones, which need no server and kill no process.
-const TESTS: &str = "--package semel-contract --package semel-store --package semel-gate \
+const TESTS: &str = "--package semel-contract --package semel-store --package semel-gate --package semel-delivery \
     --features semel-gate/planted,semel-gate/testing,semel-gate/failpoints,semel-store/conformance \
-    --lib --test decisions --test requests --test senders --test profiles --test memory --test layer";
+    --features semel-delivery/planted,semel-delivery/conformance \
+    --lib --test decisions --test requests --test senders --test profiles --test memory --test layer \
+    --test stores --test lanes --test requeues --test relay";
+
+/// The simulator.
+const SIMULATOR: &str = "--package semel-sim --features semel-sim/planted";
+/// How many seeds of its engine each bug is given.
+const SEEDS: &str = "6";
+/// Bugs that are looked at at once.
+const AT_ONCE: usize = 2;
+
+/// Which layer caught a bug.
+struct Caught {
+    /// The first test that failed.
+    by: Option<String>,
+    /// How many seeds broke a promise.
+    seeds: u64,
+}
+
+impl Caught {
+    fn line(&self, bug: Bug) -> String {
+        let by = self.by.as_deref().unwrap_or("-");
+        match (&self.by, self.seeds) {
+            (None, 0) => format!("{:<30} SURVIVED: {}", bug.name(), bug.about()),
+            (_, seeds) => format!("{:<30} simulation {seeds} of {SEEDS} seeds   tests {by}", bug.name()),
+        }
+    }
+
+    fn survived(&self) -> bool {
+        self.by.is_none() && self.seeds == 0
+    }
+}
 
 pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
     if only_help(args, USAGE)? == Asked::Help {
@@ -26,24 +63,46 @@ pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
         return Ok(());
     }
     let tests = binaries::build(&TESTS.split_whitespace().collect::<Vec<_>>())?;
+    let simulator = binaries::program(&SIMULATOR.split_whitespace().collect::<Vec<_>>())?;
     if let Some(test) = caught_by(&tests, None)? {
         return Err(Failure::Failed(format!("{test} fails without any bug; mend it first")));
     }
-    let mut survivors = Vec::new();
-    for bug in Bug::ALL {
-        match caught_by(&tests, Some(*bug))? {
-            Some(test) => println!("{:<26} caught by {test}", bug.name()),
-            None => {
-                println!("{:<26} SURVIVED: {}", bug.name(), bug.about());
-                survivors.push(bug.name());
-            }
+    for engine in ["gate", "outbox", "relay"] {
+        if broken_seeds(&simulator, engine, None)? > 0 {
+            return Err(Failure::Failed(format!(
+                "a seed of the {engine} fails without any bug; mend it first"
+            )));
         }
     }
+    let all = look_at_all(&tests, &simulator)?;
+    let survivors: Vec<&str> =
+        all.iter().filter(|(_, caught)| caught.survived()).map(|(bug, _)| bug.name()).collect();
     println!("{} of {} caught", Bug::ALL.len() - survivors.len(), Bug::ALL.len());
     match survivors.as_slice() {
         [] => Ok(()),
-        some => Err(Failure::Failed(format!("no test noticed: {}", some.join(", ")))),
+        some => Err(Failure::Failed(format!("nothing noticed: {}", some.join(", ")))),
     }
+}
+
+/// Looks at every bug, a few at once, and prints a line for each.
+fn look_at_all(tests: &[TestBinary], simulator: &Path) -> Result<Vec<(Bug, Caught)>, String> {
+    let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let work = || -> Result<(), String> {
+        while let Some(bug) = Bug::ALL.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let caught = Caught {
+                by: caught_by(tests, Some(*bug))?,
+                seeds: broken_seeds(simulator, bug.engine(), Some(*bug))?,
+            };
+            println!("{}", caught.line(*bug));
+            found.lock().map_err(|_| "a look at a bug panicked")?.push((*bug, caught));
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().try_for_each(|worker| worker.join().map_err(|_| "a look at a bug panicked")?)
+    })?;
+    found.into_inner().map_err(|_| "a look at a bug panicked".to_owned())
 }
 
 /// The first test, among all programs, that fails.
@@ -55,4 +114,15 @@ fn caught_by(tests: &[TestBinary], bug: Option<Bug>) -> Result<Option<String>, S
         }
     }
     Ok(None)
+}
+
+/// How many seeds of an engine break a promise.
+fn broken_seeds(simulator: &Path, engine: &str, bug: Option<Bug>) -> Result<u64, String> {
+    let mut command = Command::new(PathBuf::from(simulator));
+    command.args(["--tally", "--part", engine, "--seeds", SEEDS]).stdin(Stdio::null()).stderr(Stdio::null());
+    command.env("RUST_BACKTRACE", "0").envs(bug.map(|bug| (VARIABLE, bug.name())));
+    let output = command.output().map_err(|error| format!("cannot start the simulator: {error}"))?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let count = said.lines().next_back().and_then(|line| line.split(' ').next()?.parse().ok());
+    count.ok_or_else(|| format!("the simulator did not count its seeds: {}", output.status))
 }

@@ -44,8 +44,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
     let read = |file: &str| {
         std::fs::read_to_string(root.join(file)).map_err(|error| format!("failed to read {file}: {error}"))
     };
-    let page =
-        page(&SOURCES.map(|source| read(source)).into_iter().collect::<Result<Vec<_>, _>>()?.concat())?;
+    let page = page(&SOURCES.map(read).into_iter().collect::<Result<Vec<_>, _>>()?.concat())?;
     let path = root.join(PAGE);
     path.parent().map_or(Ok(()), std::fs::create_dir_all).map_err(|error| error.to_string())?;
     std::fs::write(&path, page).map_err(|error| format!("failed to write {PAGE}: {error}"))?;

@@ -109,6 +109,19 @@ impl Services {
         self.postgres.restart()
     }
 
+    /// Makes a synchronous standby, lets the primary die and promotes the standby. Returns where it listens.
+    pub(crate) fn promote_standby(&mut self) -> Result<u16, Failure> {
+        let (Some(bin), Service::Started(primary)) = (&self.postgres_bin, &mut self.postgres) else {
+            return self.postgres_port();
+        };
+        let standby = postgres::stand_by(bin, &self.scratch, primary.port())?;
+        primary.stop();
+        postgres::promote(bin, &self.scratch, standby.port())?;
+        let port = standby.port();
+        self.postgres = Service::Started(Box::new(standby));
+        Ok(port)
+    }
+
     /// Kills Redis and starts it again.
     pub(crate) fn restart_redis(&mut self) -> Result<(), Failure> {
         self.redis.restart()

@@ -3,7 +3,7 @@
 //! question here is answered no, by the compiler.
 
 macro_rules! bugs {
-    ($($bug:ident $name:literal $about:literal)*) => {
+    ($($engine:literal $bug:ident $name:literal $about:literal)*) => {
         /// A bug that can be planted.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Bug { $(#[doc = $about] $bug,)* }
@@ -17,6 +17,11 @@ macro_rules! bugs {
                 match self { $(Bug::$bug => $name,)* }
             }
 
+            /// The engine that has it: `gate`, `outbox` or `relay`.
+            pub fn engine(self) -> &'static str {
+                match self { $(Bug::$bug => $engine,)* }
+            }
+
             /// What is wrong with it.
             pub fn about(self) -> &'static str {
                 match self { $(Bug::$bug => $about,)* }
@@ -26,28 +31,45 @@ macro_rules! bugs {
 }
 
 bugs! {
-    FingerprintWithoutPath  "fingerprint-without-path"  "path parameters do not count"
-    FingerprintWithoutBody  "fingerprint-without-body"  "the body does not count"
-    ScopeWithoutPrincipal   "scope-without-principal"   "all principals share their keys"
-    ServerErrorReleased     "server-error-released"     "a 5xx frees the key on a route that holds"
-    TransientErrorKept      "transient-error-kept"      "a 429 is kept and replayed"
-    TooOldExecuted          "too-old-executed"          "a request first sent too long ago is run"
-    StaleAccepted           "stale-accepted"            "an action beyond the cap is accepted"
-    NoFenceOnSettle         "no-fence-on-settle"        "anybody may settle"
-    FencesReused            "fences-reused"             "numbers begin again after a release"
-    SweepsLiveClaims        "sweeps-live-claims"        "a claim is removed while its handler runs"
-    WallClockBelieved       "wall-clock-believed"       "a jump of the wall clock expires records"
-    ReplayCharged           "replay-charged"            "a known key is refused by the limiter"
-    AnswerBeforeSettle      "answer-before-settle"      "the answer does not wait for its settlement"
-    DispatchAfterLease      "dispatch-after-lease"      "the handler is called though the lease has lapsed"
-    LeaseNotRenewed         "lease-not-renewed"         "a long handler loses its claim"
-    CancelledByClient       "cancelled-by-client"       "a client that goes away cancels its request"
-    RotationUnnoticed       "rotation-unnoticed"        "a rotated credential runs the request again"
-    LargeAnswerForgotten    "large-answer-forgotten"    "a large answer leaves no tombstone"
-    CookieKept              "cookie-kept"               "a replay repeats Set-Cookie"
-    UnknownFreed            "unknown-freed"             "an attempt that broke off frees its key"
-    IdentityLast            "identity-last"             "a key is answered before its caller is known"
-    LostKeyRun              "lost-key-run"              "a key whose record a restore may have lost is run"
+    "gate"   FingerprintWithoutPath          "fingerprint-without-path"       "path parameters do not count"
+    "gate"   FingerprintWithoutBody          "fingerprint-without-body"       "the body does not count"
+    "gate"   ScopeWithoutPrincipal           "scope-without-principal"        "all principals share their keys"
+    "gate"   ServerErrorReleased             "server-error-released"          "a 5xx frees the key on a route that holds"
+    "gate"   TransientErrorKept              "transient-error-kept"           "a 429 is kept and replayed"
+    "gate"   TooOldExecuted                  "too-old-executed"               "a request first sent too long ago is run"
+    "gate"   StaleAccepted                   "stale-accepted"                 "an action beyond the cap is accepted"
+    "gate"   NoFenceOnSettle                 "no-fence-on-settle"             "anybody may settle"
+    "gate"   FencesReused                    "fences-reused"                  "numbers begin again after a release"
+    "gate"   SweepsLiveClaims                "sweeps-live-claims"             "a claim is removed while its handler runs"
+    "gate"   WallClockBelieved               "wall-clock-believed"            "a jump of the wall clock expires records"
+    "gate"   ReplayCharged                   "replay-charged"                 "a known key is refused by the limiter"
+    "gate"   AnswerBeforeSettle              "answer-before-settle"           "the answer does not wait for its settlement"
+    "gate"   DispatchAfterLease              "dispatch-after-lease"           "the handler is called though the lease has lapsed"
+    "gate"   LeaseNotRenewed                 "lease-not-renewed"              "a long handler loses its claim"
+    "gate"   CancelledByClient               "cancelled-by-client"            "a client that goes away cancels its request"
+    "gate"   RotationUnnoticed               "rotation-unnoticed"             "a rotated credential runs the request again"
+    "gate"   LargeAnswerForgotten            "large-answer-forgotten"         "a large answer leaves no tombstone"
+    "gate"   CookieKept                      "cookie-kept"                    "a replay repeats Set-Cookie"
+    "gate"   UnknownFreed                    "unknown-freed"                  "an attempt that broke off frees its key"
+    "gate"   IdentityLast                    "identity-last"                  "a key is answered before its caller is known"
+    "gate"   LostKeyRun                      "lost-key-run"                   "a key whose record a restore may have lost is run"
+    "outbox" OutboxAnswerBeforeSync          "outbox-answer-before-sync"      "a message is said to be in before its commit is done"
+    "outbox" OutboxOrderBroken               "outbox-order-broken"            "a retry lets later messages of its lane pass"
+    "outbox" OutboxAliasForgotten            "outbox-alias-forgotten"         "a double tap leaves no alias of its id"
+    "outbox" OutboxNoFence                   "outbox-no-fence"                "anybody may settle an attempt"
+    "outbox" OutboxRequeueUnsealed           "outbox-requeue-unsealed"        "a requeue does not seal the old key"
+    "outbox" OutboxKeyChanges                "outbox-key-changes"             "a retry is sent under another key"
+    "outbox" OutboxAmbiguityForgotten        "outbox-ambiguity-forgotten"     "an attempt that broke off is said to have had no effect"
+    "outbox" OutboxInterruptionForgotten     "outbox-interruption-forgotten"  "what a crash interrupted is said to have had no effect"
+    "relay"  RelayMergedIntoFrozen           "relay-merged-into-frozen"       "entries join a batch that is frozen, and pass the watermark"
+    "relay"  RelayNoFence                    "relay-no-fence"                 "whoever held a lane once may settle it"
+    "relay"  RelayEntriesBelowWatermark      "relay-entries-below-watermark"  "the watermark passes an entry that is still to come"
+    "relay"  RelayWatermarkFirst             "relay-watermark-first"          "a batch is settled before it is written"
+    "relay"  RelaySentBeforeFrozen           "relay-sent-before-frozen"       "a batch is sent before it is on disk"
+    "relay"  RelayAmbiguousSentAnew          "relay-ambiguous-sent-anew"      "a batch that may have been applied is formed anew"
+    "relay"  RelayLateWindowIgnored          "relay-late-window-ignored"      "a write is not waited for that may still be applied"
+    "relay"  RelayUnauthorizedParksAmbiguous "relay-401-parks-ambiguous"      "a 401 dissolves a batch that may have been applied"
+    "relay"  RelayForgottenKeySent           "relay-forgotten-key-sent"       "a key that the upstream may have forgotten is sent again"
 }
 
 /// Whether this bug is planted.

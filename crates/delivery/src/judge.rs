@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use semel_contract::classify::{Class, code_of};
 use semel_contract::json::{Document, Json, Pointer};
+use semel_contract::planted::{self, Bug};
 use semel_contract::profile::{GiveUp, Profile};
 use semel_contract::schedule::{Cause, GiveUpReason, Next, Progress as Scheduled};
 use semel_contract::time::{Timestamp, millis_of};
@@ -152,7 +153,7 @@ pub fn judge(facts: &Facts<'_>, sent: &Sent, ids: &[(String, Pointer)], random: 
 fn unanswered(facts: &Facts<'_>, outcome: &'static str, why: &str, ambiguous: bool, random: f64) -> Verdict {
     let mut verdict = retried(facts, Cause::Failed, None, why.to_owned(), random);
     verdict.ended = Some(Ended { outcome, status: None });
-    verdict.ambiguous = ambiguous;
+    verdict.ambiguous = ambiguous && !planted::is(Bug::OutboxAmbiguityForgotten);
     verdict
 }
 

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use semel_contract::planted::{self, Bug};
 use semel_contract::profile::Generator;
 use semel_contract::record::Fence;
 use serde_json::Value;
@@ -123,6 +124,7 @@ impl Outbox {
         let seal = match row.attempts {
             // Not a byte was ever sent.
             0 => Seal::Impossible(String::new()),
+            _ if planted::is(Bug::OutboxRequeueUnsealed) => Seal::Sealed,
             _ => self.seal(row).await,
         };
         let (is_sealed, possibly_delivered) = match seal {

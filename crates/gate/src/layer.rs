@@ -78,7 +78,7 @@ impl GateBuilder {
             clock: Arc::new(SystemClock),
             probe: None,
             limiter: Arc::new(MemoryLimiter::default()),
-            entropy: Arc::new(|| crate::entropy::number()),
+            entropy: Arc::new(crate::entropy::number),
             detached_max: DETACHED_MAX,
             waiters_max: WAITERS_MAX,
             waiters_per_key_max: WAITERS_PER_KEY_MAX,

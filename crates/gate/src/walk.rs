@@ -132,11 +132,12 @@ where
         return refuse(too_large(limit));
     }
     let by_header = profile.key.sources.iter().all(|source| matches!(source, Source::Header(_)));
-    if let (true, Err(problem)) =
-        (by_header, arrival::read_key(profile, &parts.headers, &request::Body::new(None, b"")))
-    {
-        return refuse(problem);
-    }
+    let nothing = request::Body::new(None, b"");
+    let early = match by_header.then(|| arrival::read_key(profile, &parts.headers, &nothing)).transpose() {
+        Ok(early) => early,
+        Err(problem) => return refuse(problem),
+    };
+    drop(nothing);
     let bytes = match Limited::new(body, limit).collect().await {
         Ok(collected) => collected.to_bytes(),
         Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => {
@@ -150,7 +151,7 @@ where
     };
     let body = request::Body::new(arrival::content_type(&parts.headers), &bytes);
     let mut is_minted = false;
-    let key = match arrival::read_key(profile, &parts.headers, &body) {
+    let key = match early.map_or_else(|| arrival::read_key(profile, &parts.headers, &body), Ok) {
         Ok(KeyRead::Found(found)) => found.key,
         Ok(KeyRead::Unkeyed) if profile.key.presence == Presence::Mint => {
             let random = u128::from((shared.entropy)()) << 64 | u128::from((shared.entropy)());

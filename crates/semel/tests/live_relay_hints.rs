@@ -3,73 +3,17 @@
 
 #[path = "serve_relay/base.rs"]
 mod base;
+#[path = "serve_relay/redis.rs"]
+mod redis;
 #[allow(dead_code)]
 #[path = "serve_relay/world.rs"]
 mod world;
 
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use base::{Base, until};
+use redis::Redis;
 use world::{Folder, Habit, Relay, Service};
-
-/// A Redis of this test's own, on loopback and without a file.
-struct Redis {
-    port: u16,
-    child: Child,
-}
-
-impl Redis {
-    fn start() -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        Self { port, child: spawn(port) }
-    }
-
-    fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-
-    /// What Redis says to a command.
-    fn ask(&self, command: &str) -> String {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
-        stream.write_all(format!("{command}\r\n").as_bytes()).unwrap();
-        let mut said = vec![0; 4096];
-        let length = stream.read(&mut said).unwrap();
-        String::from_utf8_lossy(&said[..length]).into_owned()
-    }
-}
-
-impl Drop for Redis {
-    fn drop(&mut self) {
-        // It may have been killed already, as a part of its test.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn spawn(port: u16) -> Child {
-    let names = ["redis-server", "valkey-server", "/usr/bin/redis-server"];
-    let start = |name: &&str| {
-        Command::new(name)
-            .args(["--save", "", "--appendonly", "no", "--bind", "127.0.0.1", "--port", &port.to_string()])
-            .current_dir(std::env::temp_dir())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .ok()
-    };
-    let child = names.iter().find_map(start).expect("there is a Redis: run `cargo xtask test`");
-    until("Redis listens", 10, || TcpStream::connect(("127.0.0.1", port)).is_ok());
-    child
-}
 
 /// A relay that looks at the store so seldom that only a hint can make it quick.
 fn start(folder: &Folder, base: &Base, redis: Option<&Redis>) -> Relay {
@@ -147,7 +91,7 @@ fn redis_gone_mid_run_loses_nothing_and_doubles_nothing() {
             redis.kill();
         }
         if round == 20 {
-            redis.child = spawn(redis.port);
+            redis.start_again();
         }
         let relay = &relays[round % 2];
         for lane in ["a", "b"] {

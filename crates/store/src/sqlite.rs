@@ -115,7 +115,7 @@ impl SqliteStore {
             restores: Mutex::new(ledger::restores(&connection)?),
             path,
         });
-        hub.places.fill(&connection)?;
+        hub.places.fill(&connection, &hub.path)?;
         hub.guard.install(&mut connection)?;
         hub.readers.open(&hub.path)?;
         hub.checkpointer.open(&hub.path)?;
@@ -170,7 +170,7 @@ impl SqliteStore {
     /// The latest rows of the audit trail, oldest first.
     pub fn audit(&self, limit: u32) -> Result<Vec<AuditRow>, StoreError> {
         self.hub.health.check()?;
-        self.hub.readers.look(|connection| table::audited(connection, limit))
+        self.hub.look(|connection| table::audited(connection, limit))
     }
 
     /// By how many milliseconds the wall clock has jumped ahead, while nobody has confirmed it.

@@ -5,12 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::gates::Gates;
 use super::http::{self, Answer};
 use super::random::Random;
 
 /// How many send at a time.
-const CLIENTS: u64 = 24;
+const CLIENTS: u64 = 32;
 /// How long one waits for an answer; shorter than some answers take.
 const PATIENCE: Duration = Duration::from_millis(1500);
 /// A request that is told "unknown" for so long is left to a person.
@@ -44,11 +43,10 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    pub(crate) fn start(gates: &Gates, stop: &Arc<AtomicBool>, seed: u64) -> Self {
+    pub(crate) fn start(gates: &[u16], stop: &Arc<AtomicBool>, seed: u64) -> Self {
         let acknowledged = Arc::new(AtomicU64::new(0));
         let client = |number: u64| {
-            let (ports, stop, acknowledged) =
-                (gates.ports().to_vec(), Arc::clone(stop), Arc::clone(&acknowledged));
+            let (ports, stop, acknowledged) = (gates.to_vec(), Arc::clone(stop), Arc::clone(&acknowledged));
             thread::spawn(move || {
                 let mut random = Random::new(seed.wrapping_mul(1000) + number);
                 let mut sent = Vec::new();
@@ -63,7 +61,7 @@ impl Clients {
             })
         };
         let threads = (0..CLIENTS).map(client).collect();
-        Self { threads, acknowledged, ports: gates.ports().to_vec() }
+        Self { threads, acknowledged, ports: gates.to_vec() }
     }
 
     /// How many requests are acknowledged so far.

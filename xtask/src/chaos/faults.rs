@@ -3,7 +3,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::gates::{GATES, Gates};
+use super::outboxes::Outboxes;
+use super::processes::Processes;
 use super::proxy::Proxy;
 use super::random::Random;
 use crate::failure::Failure;
@@ -12,7 +13,9 @@ use crate::services::Services;
 
 /// The longest pause between two faults.
 const PAUSE_MILLIS_MAX: u64 = 1200;
-/// Longer than a lease: somebody else may act on what a stopped gateway holds.
+/// How long a disk is full, and how long its syncs fail.
+const BAD_DISK: Duration = Duration::from_millis(1500);
+/// Longer than a gateway's lease: somebody else may act on what a stopped one holds.
 const STOPPED: Duration = Duration::from_millis(3500);
 /// How often the run says how far it is.
 const WORD: Duration = Duration::from_secs(10);
@@ -29,10 +32,17 @@ pub(crate) enum Fault {
     RefuseUpstream,
     KillRedis,
     CutRedis,
+    PromoteStandby,
+    KillRelay,
+    StopRelay,
+    KillOutbox,
+    StopOutbox,
+    FillDisk,
+    FailSyncs,
 }
 
 impl Fault {
-    pub(crate) const ALL: [Fault; 9] = [
+    pub(crate) const ALL: [Fault; 16] = [
         Fault::KillGate,
         Fault::StopGatePastItsLease,
         Fault::CutPostgres,
@@ -42,6 +52,13 @@ impl Fault {
         Fault::RefuseUpstream,
         Fault::KillRedis,
         Fault::CutRedis,
+        Fault::PromoteStandby,
+        Fault::KillRelay,
+        Fault::StopRelay,
+        Fault::KillOutbox,
+        Fault::StopOutbox,
+        Fault::FillDisk,
+        Fault::FailSyncs,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -55,6 +72,13 @@ impl Fault {
             Fault::RefuseUpstream => "the service away for a second",
             Fault::KillRedis => "Redis killed and started again",
             Fault::CutRedis => "connections to Redis cut",
+            Fault::PromoteStandby => "the primary dies, a synchronous standby is promoted",
+            Fault::KillRelay => "a relay killed (kill -9) and started again",
+            Fault::StopRelay => "a relay stopped for 3.5 s",
+            Fault::KillOutbox => "an outbox killed (kill -9) and started again",
+            Fault::StopOutbox => "an outbox stopped for 3.5 s",
+            Fault::FillDisk => "the disk of an outbox full",
+            Fault::FailSyncs => "syncs of an outbox's disk fail",
         }
     }
 }
@@ -62,10 +86,14 @@ impl Fault {
 /// Who does it, and what was done.
 pub(crate) struct Faults<'a> {
     pub(crate) services: &'a mut Services,
-    pub(crate) gates: &'a Gates,
-    /// To PostgreSQL, to Redis, to the service.
-    pub(crate) proxies: [&'a Proxy; 3],
+    pub(crate) gates: &'a Processes,
+    pub(crate) relays: &'a Processes,
+    pub(crate) outboxes: &'a Outboxes,
+    /// To PostgreSQL, to Redis, to the service, to the scores.
+    pub(crate) proxies: [&'a Proxy; 4],
     pub(crate) done: Vec<Fault>,
+    /// Processes that ended by themselves and were started again.
+    pub(crate) revived: u64,
 }
 
 impl Faults<'_> {
@@ -88,8 +116,12 @@ impl Faults<'_> {
                 true => Fault::ALL[usize::try_from(random.below(Fault::ALL.len() as u64)).unwrap_or(0)],
                 false => first.swap_remove(usize::try_from(random.below(first.len() as u64)).unwrap_or(0)),
             };
-            self.happen(fault, random)?;
-            self.done.push(fault);
+            if self.happen(fault, random)? {
+                self.done.push(fault);
+            }
+            for processes in [self.gates, self.relays, &self.outboxes.processes] {
+                self.revived += processes.revive()?;
+            }
             if Instant::now() > word {
                 word = Instant::now() + WORD;
                 eprintln!("xtask: {} faults, {} requests acknowledged", self.done.len(), progress());
@@ -98,26 +130,46 @@ impl Faults<'_> {
         Ok(())
     }
 
-    fn happen(&mut self, fault: Fault, random: &mut Random) -> Result<(), Failure> {
-        let [postgres, redis, upstream] = self.proxies;
-        let gate = usize::try_from(random.below(GATES as u64)).unwrap_or(0);
+    /// Lets it happen. `false`: it cannot, on this machine.
+    fn happen(&mut self, fault: Fault, random: &mut Random) -> Result<bool, Failure> {
+        let [postgres, redis, upstream, scores] = self.proxies;
+        let one = usize::try_from(random.below(2)).unwrap_or(0);
+        let outboxes = &self.outboxes.processes;
         match fault {
-            Fault::KillGate => self.gates.kill_and_start(gate)?,
-            Fault::StopGatePastItsLease => {
-                self.gates.signal(gate, libc::SIGSTOP);
-                thread::sleep(STOPPED);
-                self.gates.signal(gate, libc::SIGCONT);
-            }
+            Fault::KillGate => self.gates.kill_and_start(one)?,
+            Fault::StopGatePastItsLease => stop(self.gates, one),
+            Fault::KillRelay => self.relays.kill_and_start(one)?,
+            Fault::StopRelay => stop(self.relays, one),
+            Fault::KillOutbox => outboxes.kill_and_start(one)?,
+            Fault::StopOutbox => stop(outboxes, one),
             Fault::CutPostgres => postgres.cut(),
             Fault::RefusePostgres => away(postgres),
             Fault::ShutDownPostgresAtOnce => self.services.restart_postgres()?,
-            Fault::CutUpstream => upstream.cut(),
-            Fault::RefuseUpstream => away(upstream),
+            Fault::PromoteStandby => postgres.lead_to(self.services.promote_standby()?),
+            Fault::CutUpstream => [upstream, scores][one].cut(),
+            Fault::RefuseUpstream => away([upstream, scores][one]),
             Fault::KillRedis => self.services.restart_redis()?,
             Fault::CutRedis => redis.cut(),
+            Fault::FillDisk => return Ok(for_a_while(|is_bad| self.outboxes.fill_disk(is_bad))),
+            Fault::FailSyncs => return Ok(for_a_while(|is_bad| self.outboxes.fail_syncs(is_bad))),
         }
-        Ok(())
+        Ok(true)
     }
+}
+
+fn stop(processes: &Processes, number: usize) {
+    processes.signal(number, libc::SIGSTOP);
+    thread::sleep(STOPPED);
+    processes.signal(number, libc::SIGCONT);
+}
+
+fn for_a_while(becomes: impl Fn(bool) -> bool) -> bool {
+    let is_possible = becomes(true);
+    if is_possible {
+        thread::sleep(BAD_DISK);
+        becomes(false);
+    }
+    is_possible
 }
 
 fn away(proxy: &Proxy) {

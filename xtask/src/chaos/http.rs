@@ -19,7 +19,7 @@ pub(crate) fn send(port: u16, head: &str, body: &str, patience: Duration) -> std
     stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(patience))?;
     let length = body.len();
-    let rest = format!("Host: chaos\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}");
+    let rest = format!("Host: 127.0.0.1\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}");
     stream.write_all(format!("{head}\r\n{rest}").as_bytes())?;
     let (head, body) = message(&mut BufReader::new(stream))?;
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
@@ -11,6 +11,7 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// A proxy to one port of this machine.
 pub(crate) struct Proxy {
     port: u16,
+    target: Arc<AtomicU16>,
     refuses: Arc<AtomicBool>,
     open: Arc<Mutex<Vec<TcpStream>>>,
 }
@@ -21,13 +22,21 @@ impl Proxy {
             TcpListener::bind("127.0.0.1:0").map_err(|error| format!("a proxy found no port: {error}"))?;
         let port = listener.local_addr().map_err(|error| error.to_string())?.port();
         let (refuses, open) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
-        let proxy = Self { port, refuses: Arc::clone(&refuses), open: Arc::clone(&open) };
+        let target = Arc::new(AtomicU16::new(target));
+        let proxy = Self {
+            port,
+            target: Arc::clone(&target),
+            refuses: Arc::clone(&refuses),
+            open: Arc::clone(&open),
+        };
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 if refuses.load(Ordering::SeqCst) {
                     continue;
                 }
-                let Ok(server) = TcpStream::connect(("127.0.0.1", target)) else { continue };
+                let Ok(server) = TcpStream::connect(("127.0.0.1", target.load(Ordering::SeqCst))) else {
+                    continue;
+                };
                 for (from, to) in [(&client, &server), (&server, &client)] {
                     if let (Ok(from), Ok(to)) = (from.try_clone(), to.try_clone()) {
                         thread::spawn(move || pass(from, to));
@@ -43,6 +52,12 @@ impl Proxy {
 
     pub(crate) fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Leads to another port from now on; what is open is cut.
+    pub(crate) fn lead_to(&self, target: u16) {
+        self.target.store(target, Ordering::SeqCst);
+        self.cut();
     }
 
     /// Cuts what is open.

@@ -26,6 +26,8 @@ pub(crate) struct Upstream {
 struct Shared {
     /// Effects by intent.
     effects: Mutex<BTreeMap<String, u32>>,
+    /// First effects, in their order.
+    order: Mutex<Vec<String>>,
     broken_off: AtomicU64,
     calm: AtomicBool,
     seed: AtomicU64,
@@ -38,6 +40,7 @@ impl Upstream {
         let port = listener.local_addr().map_err(|error| error.to_string())?.port();
         let shared = Arc::new(Shared {
             effects: Mutex::default(),
+            order: Mutex::default(),
             broken_off: AtomicU64::new(0),
             calm: AtomicBool::new(false),
             seed: AtomicU64::new(seed),
@@ -66,6 +69,11 @@ impl Upstream {
         self.shared.effects.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// In which order intents first took effect.
+    pub(crate) fn order(&self) -> Vec<String> {
+        self.shared.order.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// How many answers broke off after their effect.
     pub(crate) fn broken_off(&self) -> u64 {
         self.shared.broken_off.load(Ordering::SeqCst)
@@ -84,6 +92,9 @@ impl Shared {
                 let mut effects = self.effects.lock().unwrap_or_else(PoisonError::into_inner);
                 let count = effects.entry(intent.clone()).or_insert(0);
                 *count += 1;
+                if *count == 1 {
+                    self.order.lock().unwrap_or_else(PoisonError::into_inner).push(intent.clone());
+                }
                 *count
             };
             if random.below(BREAKS_ONE_IN) == 0 && !self.calm.load(Ordering::SeqCst) {

@@ -1,16 +1,41 @@
 //! What came of it: every promise counted, against the effects that the service itself has counted.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::clients::{End, Sent};
 use super::faults::Fault;
-use super::gates::Gates;
 use super::http;
 use super::upstream::Upstream;
 
 /// Effects of a run that proves something.
 const EFFECTS_MIN: u64 = 100;
+
+/// How many ask again at a time.
+const ASKING: usize = 8;
+
+/// A line of the table.
+#[derive(Debug)]
+pub(crate) struct Row {
+    name: &'static str,
+    count: usize,
+    /// Whether anything but zero breaks a promise.
+    is_promise: bool,
+}
+
+impl Row {
+    /// Something that is counted.
+    pub(crate) fn count(name: &'static str, count: usize) -> Self {
+        Self { name, count, is_promise: false }
+    }
+
+    /// Something that must not be.
+    pub(crate) fn promise(name: &'static str, count: usize) -> Self {
+        Self { name, count, is_promise: true }
+    }
+}
 
 /// The counts.
 #[derive(Debug, Default)]
@@ -28,15 +53,19 @@ pub(crate) struct Judged {
     lost: Vec<String>,
     /// Acknowledged requests whose answer is another one when asked again.
     changed: Vec<String>,
+    /// What the outboxes and the relays came to.
+    more: Vec<Row>,
 }
 
-pub(crate) fn judge(sent: &[Sent], upstream: &Upstream, gates: &Gates) -> Judged {
+pub(crate) fn judge(sent: &[Sent], upstream: &Upstream, gates: &[u16], more: Vec<Row>) -> Judged {
     let effects = upstream.effects();
     let count = |sent: &Sent| effects.get(&sent.intent).copied().unwrap_or(0);
     let mut judged = Judged {
         requests: sent.len() as u64,
         effects: effects.values().map(|count| u64::from(*count)).sum(),
         broken_off: upstream.broken_off(),
+        changed: asked_again(sent, gates),
+        more,
         ..Judged::default()
     };
     for one in sent {
@@ -45,22 +74,10 @@ pub(crate) fn judge(sent: &[Sent], upstream: &Upstream, gates: &Gates) -> Judged
             judged.twice.push(format!("{} ({} times)", one.intent, count(one)));
         }
         match &one.end {
-            End::Acknowledged(answer) => {
+            End::Acknowledged(_) => {
                 judged.acknowledged += 1;
                 if count(one) == 0 {
                     judged.lost.push(one.intent.clone());
-                }
-                let head = format!(
-                    "POST /chaos HTTP/1.1\r\nAuthorization: Bearer chaos\r\nIdempotency-Key: {}",
-                    one.key
-                );
-                let port = gates.ports()[judged.acknowledged as usize % gates.ports().len()];
-                let again = http::send(port, &head, &one.intent, Duration::from_secs(10));
-                let is_same = again
-                    .as_ref()
-                    .is_ok_and(|again| (again.status, &again.body) == (answer.status, &answer.body));
-                if !is_same {
-                    judged.changed.push(format!("{}: {again:?}", one.intent));
                 }
             }
             End::Unknown => judged.unknown += 1,
@@ -68,6 +85,34 @@ pub(crate) fn judge(sent: &[Sent], upstream: &Upstream, gates: &Gates) -> Judged
         }
     }
     judged
+}
+
+/// Asks for every acknowledged answer once more, several at a time; those that are another one now.
+fn asked_again(sent: &[Sent], gates: &[u16]) -> Vec<String> {
+    let (next, changed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let ask = || {
+        while let Some(one) = sent.get(next.fetch_add(1, Ordering::SeqCst)) {
+            let End::Acknowledged(answer) = &one.end else { continue };
+            let head = format!(
+                "POST /chaos HTTP/1.1\r\nAuthorization: Bearer chaos\r\nIdempotency-Key: {}",
+                one.key
+            );
+            let port = gates[one.intent.len() % gates.len()];
+            let again = http::send(port, &head, &one.intent, Duration::from_secs(10));
+            let is_same = again
+                .as_ref()
+                .is_ok_and(|again| (again.status, &again.body) == (answer.status, &answer.body));
+            if !is_same && let Ok(mut changed) = changed.lock() {
+                changed.push(format!("{}: {again:?}", one.intent));
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..ASKING {
+            scope.spawn(ask);
+        }
+    });
+    changed.into_inner().unwrap_or_default()
 }
 
 impl Judged {
@@ -79,6 +124,10 @@ impl Judged {
         some("took effect twice", &self.twice)
             .or_else(|| some("were acknowledged and did not take effect", &self.lost))
             .or_else(|| some("were answered otherwise when asked again", &self.changed))
+            .or_else(|| {
+                let broken = self.more.iter().find(|row| row.is_promise && row.count > 0);
+                broken.map(|row| format!("{}: {}", row.name, row.count))
+            })
             .or_else(|| {
                 (self.gave_up > 0)
                     .then(|| format!("{} requests were neither answered nor unknown", self.gave_up))
@@ -100,6 +149,7 @@ pub(crate) fn table(seed: u64, done: &[Fault], judged: &Judged) -> String {
     for fault in Fault::ALL {
         text.push_str(&format!("  {:<52} {:>8}\n", fault.name(), counts.get(&fault).copied().unwrap_or(0)));
     }
+    text.push_str(&format!("  {:<52} {:>8}\n", "all faults", done.len()));
     text.push_str(&format!(
         "  {:<52} {:>8}\n",
         "an answer of the service broken off after the effect", judged.broken_off
@@ -119,6 +169,9 @@ pub(crate) fn table(seed: u64, done: &[Fault], judged: &Judged) -> String {
     for (name, count) in rows {
         text.push_str(&format!("  {name:<52} {count:>8}\n"));
     }
+    for Row { name, count, .. } in &judged.more {
+        text.push_str(&format!("  {name:<52} {count:>8}\n"));
+    }
     text
 }
 
@@ -134,6 +187,7 @@ mod tests {
             (Judged { twice: vec!["a".to_owned()], ..Judged::default() }, "twice"),
             (Judged { lost: vec!["a".to_owned()], ..Judged::default() }, "did not take effect"),
             (Judged { changed: vec!["a".to_owned()], ..Judged::default() }, "otherwise"),
+            (Judged { more: vec![Row::promise("lost", 1)], ..Judged::default() }, "lost: 1"),
             (Judged { gave_up: 1, ..Judged::default() }, "neither"),
             (Judged::default(), "proves nothing"),
         ] {

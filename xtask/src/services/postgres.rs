@@ -3,13 +3,16 @@
 
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use super::scratch::Scratch;
 use super::server::{self, Recipe, Server};
 use crate::failure::Failure;
 use crate::os::{self, Account};
+use crate::process;
 
 const CONNECTIONS_MAX: u32 = 200;
 
@@ -25,6 +28,17 @@ pub(crate) fn spawn(bin: &Path, scratch: &Scratch) -> Result<Server, Failure> {
     let data = folder.join("data");
     initdb(bin, &folder, &data, account, scratch)?;
 
+    run(bin, folder, data, account, scratch.log("postgres"))
+}
+
+/// Spawns a server on a cluster that is there.
+fn run(
+    bin: &Path,
+    folder: PathBuf,
+    data: PathBuf,
+    account: Option<Account>,
+    log: PathBuf,
+) -> Result<Server, Failure> {
     let binary = bin.join("postgres");
     let program = binary.clone();
     Server::spawn(Recipe {
@@ -38,11 +52,59 @@ pub(crate) fn spawn(bin: &Path, scratch: &Scratch) -> Result<Server, Failure> {
             }
             command
         }),
-        log: scratch.log("postgres"),
-        ready_line: "database system is ready to accept connections",
+        log,
+        // A standby says "… accept read-only connections".
+        ready_line: "database system is ready to accept",
         // "Immediate shutdown": unlike a kill it lets the server end its own children and shared memory.
         stop_signal: libc::SIGQUIT,
     })
+}
+
+/// Copies the cluster of a running primary and runs the copy as its synchronous standby: from the return on, whatever the
+/// primary confirms is on both.
+pub(crate) fn stand_by(bin: &Path, scratch: &Scratch, primary: u16) -> Result<Server, Failure> {
+    static NUMBER: AtomicU32 = AtomicU32::new(1);
+    let (account, folder) = (account()?, scratch.path().join("postgres"));
+    let name = format!("standby-{}", NUMBER.fetch_add(1, Ordering::SeqCst));
+    let data = folder.join(&name);
+    let mut copy = as_account(&bin.join("pg_basebackup"), &folder, account);
+    copy.args(["-h", "127.0.0.1", "-U", "semel", "-R", "-X", "stream", "-c", "fast", "--no-sync", "-p"]);
+    copy.arg(primary.to_string()).arg("-D").arg(&data);
+    server::run_logged(&mut copy, "copying a PostgreSQL cluster", &scratch.log(&format!("{name}-copy")))?;
+    let mut standby = run(bin, folder, data, account, scratch.log(&name))?;
+    standby.settle()?;
+    ask(bin, scratch, primary, "ALTER SYSTEM SET synchronous_standby_names = '*'")?;
+    ask(bin, scratch, primary, "SELECT pg_reload_conf()")?;
+    let is_sync =
+        "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming' AND sync_state = 'sync'";
+    until(|| Ok(ask(bin, scratch, primary, is_sync)?.trim() == "1"), "the standby is not synchronous")?;
+    Ok(standby)
+}
+
+/// Makes a standby the primary. Its own primary is gone.
+pub(crate) fn promote(bin: &Path, scratch: &Scratch, standby: u16) -> Result<(), Failure> {
+    ask(bin, scratch, standby, "SELECT pg_promote(true, 60)")?;
+    until(
+        || Ok(ask(bin, scratch, standby, "SELECT pg_is_in_recovery()")?.trim() == "f"),
+        "the standby was not promoted",
+    )
+}
+
+/// One statement, by `psql`.
+fn ask(bin: &Path, scratch: &Scratch, port: u16, sql: &str) -> Result<String, Failure> {
+    let mut psql = as_account(&bin.join("psql"), scratch.path(), account()?);
+    psql.args(["-h", "127.0.0.1", "-U", "semel", "-d", "postgres", "-Atc", sql, "-p"]).arg(port.to_string());
+    Ok(process::read(&mut psql)?)
+}
+
+fn until(mut holds: impl FnMut() -> Result<bool, Failure>, otherwise: &str) -> Result<(), Failure> {
+    for _ in 0..300 {
+        if holds()? {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    Err(Failure::Failed(otherwise.to_owned()))
 }
 
 pub(crate) fn url(port: u16) -> String {

@@ -56,6 +56,11 @@ fn fuzz_key() {
         .seed("8e03978e-40d5-43e8-bc93-6894a57f9324")
         .seed("8E03978E-40D5-13E8-0C93-6894A57F9324")
         .seed("01ARZ3NDEKTSV4RRFFQ69G5FAV")
+        // Just beyond what is accepted.
+        .seed("81ARZ3NDEKTSV4RRFFQ69G5FAV")
+        .seed("8e03978e-40d5-43e8-cc93-6894a57f9324")
+        .seed("8e03978e40d543e8bc936894a57f9324")
+        .seed("k".repeat(256))
         .seed("ord-17")
         .seed("k".repeat(255))
         .seed("é".repeat(255))

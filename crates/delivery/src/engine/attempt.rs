@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use semel_contract::age::FIRST_SENT;
+use semel_contract::planted::{self, Bug};
 use semel_contract::profile::Profile;
 use semel_contract::time::Timestamp;
 
@@ -96,7 +97,11 @@ fn outgoing(
     let first: Timestamp = row.first_attempt_at.unwrap_or_else(|| inner.time.now());
     let first = inner.time.local(first, inner.time.epoch()).corrected();
     let mut headers = request.headers;
-    headers.push((key_header(profile).to_owned(), row.client_message_id.clone()));
+    let key = match planted::is(Bug::OutboxKeyChanges) && row.attempts > 1 {
+        true => row.client_tx_id.clone(),
+        false => row.client_message_id.clone(),
+    };
+    headers.push((key_header(profile).to_owned(), key));
     headers.push((TX_HEADER.to_owned(), row.client_tx_id.clone()));
     headers.push((FIRST_SENT.to_owned(), first.to_string()));
     if let Some(supersedes) = &row.supersedes_id {

@@ -150,6 +150,10 @@ impl Engine {
 
     async fn go_on(&self, lane: i64, mut synced: Synced) -> Result<Synced, StoreError> {
         while matches!(synced, Synced::Applied | Synced::Again) {
+            // Mostly it is not, and then the lane need not be locked.
+            if !self.store.is_due(lane, self.store.now().await?).await? {
+                return Ok(Synced::Applied);
+            }
             match self.sync_due(lane).await? {
                 Synced::Idle => return Ok(Synced::Applied),
                 next => synced = next,

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use semel_contract::planted::{self, Bug};
+
 /// What the upstream offers by which a write is known again, strongest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tier {
@@ -119,6 +121,7 @@ pub fn recover(tier: Tier, seen: Seen, ages: Ages, late_window: Duration) -> Run
     let unless_late = |then: Rung| if remaining.is_zero() { then } else { Rung::Wait(remaining) };
     match (tier, seen) {
         (Tier::Key { retention }, _) if ages.first < retention => Rung::Resend,
+        (Tier::Key { .. }, _) if planted::is(Bug::RelayForgottenKeySent) => Rung::Resend,
         (Tier::Key { .. }, _) => Rung::InDoubt(Doubt::KeyForgotten),
         (Tier::Marker, Seen::Marker) => Rung::Applied,
         // A marker that is not there yet may still come; once it cannot, the write never was.

@@ -1,6 +1,6 @@
 //! Keeps lanes moving: works on those that are due, releases what new credentials allow, sweeps. One for each process.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -33,9 +33,9 @@ pub struct Worker {
     retention: Retention,
     permits: Arc<Semaphore>,
     parallel: usize,
-    busy: Mutex<HashSet<i64>>,
+    busy: Mutex<BTreeSet<i64>>,
     /// Lanes that are due and could not be worked on: another has them, or the store failed. Looked at again with every poll.
-    again: Mutex<HashSet<i64>>,
+    again: Mutex<BTreeSet<i64>>,
     wake: Notify,
     stopping: AtomicBool,
     hints: Arc<dyn Hints>,
@@ -126,7 +126,7 @@ impl Worker {
             let found = finder.look(&self.engine.store).await?;
             let again = match found.is_poll {
                 true => std::mem::take(&mut *self.again.lock().unwrap_or_else(PoisonError::into_inner)),
-                false => HashSet::new(),
+                false => BTreeSet::new(),
             };
             for lane in found.lanes.into_iter().chain(again) {
                 if !self.start_one(lane).await {

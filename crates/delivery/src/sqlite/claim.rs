@@ -1,6 +1,9 @@
 //! Takes the head of a lane, or says why not; and takes over from the run before.
 
+use std::borrow::Cow;
+
 use rusqlite::{Connection, OptionalExtension};
+use semel_contract::planted::{self, Bug};
 use semel_contract::record::Fence;
 use semel_contract::time::Timestamp;
 
@@ -29,7 +32,11 @@ pub(super) fn claim(
             columns.get::<_, String>(3)?,
         ))
     };
-    let head = connection.prepare_cached(sql)?.query_row([lane], read).optional()?;
+    let sql = match planted::is(Bug::OutboxOrderBroken) {
+        true => Cow::Owned(sql.replace("ORDER BY id", "ORDER BY next_attempt_at, id")),
+        false => Cow::Borrowed(sql),
+    };
+    let head = connection.prepare_cached(&sql)?.query_row([lane], read).optional()?;
     let Some((id, status, next_attempt_at, principal)) = head else { return Ok(Head::Empty) };
     if status != Status::Pending || is_stopped(connection, lane)? {
         return Ok(Head::Stuck);
@@ -116,11 +123,12 @@ pub(super) fn recover(connection: &Connection, turn: &mut Turn, now: Timestamp) 
         events::about(connection, turn, "interrupted", (*id, client_message_id, lane), detail, now)?;
     }
     // An attempt that was begun may have arrived. One try with the credentials of this run shows whether they are good.
+    let interrupted_is_known = planted::is(Bug::OutboxInterruptionForgotten);
     connection.execute(
-        "UPDATE outbox SET status = 'pending', ambiguous = max(ambiguous, EXISTS (SELECT 1 FROM outbox_attempts a
+        "UPDATE outbox SET status = 'pending', ambiguous = max(ambiguous, NOT ?1 AND EXISTS (SELECT 1 FROM outbox_attempts a
              WHERE a.row_id = outbox.id AND a.number = outbox.attempts AND a.ended_at IS NULL)),
              fence_number = NULL, fence_nonce = NULL, lease_until = NULL WHERE status = 'inflight'",
-        [],
+        [interrupted_is_known],
     )?;
     connection.execute(
         "UPDATE outbox SET status = 'pending', held_for = NULL WHERE status = 'held' AND held_for = 'auth'",

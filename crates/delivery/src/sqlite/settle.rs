@@ -1,6 +1,7 @@
 //! Writes what became of an attempt.
 
 use rusqlite::Connection;
+use semel_contract::planted::{self, Bug};
 use semel_contract::profile::GiveUp;
 use semel_contract::record::Fence;
 
@@ -46,7 +47,9 @@ pub(super) fn settle(
     verdict: &Verdict,
 ) -> Result<Written, Fault> {
     let before = row::by_number(connection, id)?;
-    let Some(before) = before.filter(|row| row.status == Status::Inflight && row.fence == Some(fence)) else {
+    let Some(before) = before.filter(|row| {
+        row.status == Status::Inflight && (row.fence == Some(fence) || planted::is(Bug::OutboxNoFence))
+    }) else {
         return Ok(Written::Stale);
     };
     log(connection, &before, verdict)?;

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use rusqlite::Connection;
+use semel_contract::planted::{self, Bug};
 use semel_store::sqlite::file;
 use tokio::sync::{oneshot, watch};
 
@@ -177,7 +178,10 @@ impl Run for Inline {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let (connection, turn) = &mut *inner;
         let mut members = [member];
-        let committed = batch(connection, turn, &mut members, &self.faults).map_err(StoreError::from);
+        let mut committed = batch(connection, turn, &mut members, &self.faults).map_err(StoreError::from);
+        if planted::is(Bug::OutboxAnswerBeforeSync) {
+            committed = Ok(());
+        }
         tell(&self.told, turn);
         let [member] = members;
         drop(inner);

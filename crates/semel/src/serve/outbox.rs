@@ -105,9 +105,12 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
     ended
 }
 
+/// Settings with their values, in words.
+type Described = Vec<(&'static str, String)>;
+
 /// What an outbox with these settings is told, or why it would not start; and the files that the settings name. Opens
 /// nothing.
-pub(crate) fn checked(args: &Args) -> (Result<Vec<(&'static str, String)>, Stop>, Vec<PathBuf>) {
+pub(crate) fn checked(args: &Args) -> (Result<Described, Stop>, Vec<PathBuf>) {
     let file = match config::read(args.config.as_deref()) {
         Ok(file) => file,
         Err(stop) => return (Err(stop), Vec::new()),

@@ -1,13 +1,13 @@
 //! Replicas of the relay, as processes on one PostgreSQL.
 
 use std::net::SocketAddr;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::service::{LATE_WINDOW, Service, TIERS};
 use crate::world::{Folder, Relay};
 
-pub(crate) const REPLICAS: usize = 3;
+const REPLICAS: usize = 3;
 pub(crate) const PRINCIPALS: [&str; 4] = ["anna", "bert", "cleo", "dirk"];
 /// Longer than a lease.
 const FROZEN_FOR: Duration = Duration::from_secs(33);
@@ -21,21 +21,22 @@ struct Slot {
 /// The replicas, and who stands in for those that are killed.
 pub(crate) struct Fleet {
     folders: Vec<Folder>,
-    store: String,
+    args: [String; 4],
     slots: Vec<Mutex<Slot>>,
 }
 
 impl Fleet {
-    pub(crate) fn start(service: &Service, store: &str) -> Self {
+    pub(crate) fn start(service: &Service, store: &str, redis: &str) -> Self {
+        let args = ["--store", store, "--redis", redis].map(str::to_owned);
         let folders: Vec<Folder> = (0..REPLICAS).map(|at| Folder::with(&config(service, at))).collect();
         for folder in &folders {
             for principal in PRINCIPALS {
                 folder.write(principal, &service.token(principal));
             }
         }
-        let start = |folder: &Folder| Slot { relay: Some(start(folder, store)), frozen: None };
+        let start = |folder: &Folder| Slot { relay: Some(start(folder, &args)), frozen: None };
         let slots = folders.iter().map(|folder| Mutex::new(start(folder))).collect();
-        Self { folders, store: store.to_owned(), slots }
+        Self { folders, args, slots }
     }
 
     /// Where a replica listens; another one with each attempt.
@@ -55,7 +56,7 @@ impl Fleet {
 
     /// kill -9. Returns when it is gone.
     pub(crate) fn kill(&self, at: usize) {
-        let mut slot = self.slots[at].lock().unwrap();
+        let mut slot = self.slots[at].lock().unwrap_or_else(PoisonError::into_inner);
         slot.frozen = None;
         if let Some(relay) = slot.relay.take() {
             relay.kill();
@@ -79,7 +80,7 @@ impl Fleet {
         for (slot, folder) in self.slots.iter().zip(&self.folders) {
             let mut slot = slot.lock().unwrap();
             if slot.relay.is_none() {
-                slot.relay = Folder::try_start_with(folder, &["--store", &self.store]);
+                slot.relay = Folder::try_start_with(folder, &self.args.each_ref().map(String::as_str));
             }
             if slot.frozen.is_some_and(|until| Instant::now() >= until) {
                 slot.frozen = None;
@@ -87,6 +88,13 @@ impl Fleet {
                     signal(relay, libc::SIGCONT);
                 }
             }
+        }
+    }
+
+    /// Ends all of them.
+    pub(crate) fn end(&self) {
+        for at in 0..REPLICAS {
+            self.kill(at);
         }
     }
 
@@ -99,8 +107,8 @@ impl Fleet {
     }
 }
 
-fn start(folder: &Folder, store: &str) -> Relay {
-    folder.start_with(&["--store", store])
+fn start(folder: &Folder, args: &[String; 4]) -> Relay {
+    folder.start_with(&args.each_ref().map(String::as_str))
 }
 
 fn signal(relay: &Relay, number: i32) {
@@ -145,4 +153,13 @@ fn config(service: &Service, replica: usize) -> String {
         }
     }
     text
+}
+
+/// Ends the replicas with the test, however it ends: threads of the service may outlive it.
+pub(crate) struct Ended(pub(crate) Arc<Fleet>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.end();
+    }
 }

@@ -1,10 +1,13 @@
 //! The oracle of the relay: replicas that are killed at every edge of a write, frozen past their lease, cut off from
-//! PostgreSQL, before a service with every bad habit. Afterwards the service's totals are the sums of what was accepted.
+//! PostgreSQL and from Redis, before a service with every bad habit. Afterwards the service's totals are the sums of what was accepted.
 //!
 //! `SEMEL_RELAY_ORACLE=600` sends for so many seconds instead of a few, `SEMEL_RELAY_ORACLE_SEED` chooses the faults.
 
 mod faults;
 mod fleet;
+#[allow(dead_code)]
+#[path = "../serve_relay/redis.rs"]
+mod redis;
 #[path = "../../../gate/tests/outages/server.rs"]
 mod server;
 mod service;
@@ -20,7 +23,8 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use faults::Rng;
-use fleet::{Fleet, PRINCIPALS, REPLICAS};
+use fleet::{Ended, Fleet, PRINCIPALS};
+use redis::Redis;
 use server::Server;
 use service::{LANES, Service, TIERS};
 use world::{call, try_call};
@@ -113,9 +117,11 @@ fn totals_are_the_sums_of_what_was_accepted() {
     let sending = number("SEMEL_RELAY_ORACLE").map_or(SENDING, Duration::from_secs);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut postgres = runtime.block_on(Server::create());
+    let mut redis = Redis::start();
     let service = Service::start(seed);
-    let fleet = Arc::new(Fleet::start(&service, &postgres.url()));
+    let fleet = Arc::new(Fleet::start(&service, &postgres.url(), &redis.url()));
     service.fleet.set(Arc::clone(&fleet)).ok().unwrap();
+    let _ended = Ended(Arc::clone(&fleet));
     let ends = Instant::now() + sending;
     let (restarts, done) = (AtomicU64::new(0), AtomicBool::new(false));
 
@@ -145,6 +151,11 @@ fn totals_are_the_sums_of_what_was_accepted() {
                 postgres.start();
                 runtime.block_on(postgres.wait());
                 restarts.fetch_add(1, Ordering::SeqCst);
+                // Every other time Redis is away until the next.
+                match restarts.load(Ordering::SeqCst) % 2 {
+                    0 => redis.start_again(),
+                    _ => redis.kill(),
+                }
                 let principal = PRINCIPALS[rng.below(PRINCIPALS.len() as u64) as usize];
                 service.refuse(principal);
                 std::thread::sleep(part / 2);
@@ -172,7 +183,7 @@ fn totals_are_the_sums_of_what_was_accepted() {
     judge(&fleet, &service, &accepted);
     let entries: u64 = accepted.values().map(|(_, many)| many).sum();
     println!(
-        "seed {seed}: {entries} entries, {} writes, {:?}, {} restarts of PostgreSQL",
+        "seed {seed}: {entries} entries, {} writes, {:?}, {} restarts of PostgreSQL, Redis killed before every other",
         service.writes(),
         service.faults(),
         restarts.load(Ordering::SeqCst)
@@ -197,5 +208,4 @@ fn judge(fleet: &Fleet, service: &Service, accepted: &Accepted) {
             assert!(is_chained || *name == "blind" || *name == "key", "{name}: the chain of {lane}");
         }
     }
-    assert!(REPLICAS > 1, "several share the work");
 }

@@ -207,6 +207,7 @@ blocked = ["418"]
     }
 
     /// A folder with this configuration.
+    #[allow(dead_code)] // For those who share this file.
     pub(crate) fn with(text: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("semel.toml"), text).unwrap();

@@ -166,7 +166,8 @@ pub(super) fn session(options: &Options) -> String {
          SET plan_cache_mode = force_generic_plan;
          SET enable_seqscan = off;
          SET enable_hashjoin = off;
-         SET enable_mergejoin = off"
+         SET enable_mergejoin = off;
+         SET enable_material = off"
     )
 }
 

@@ -94,6 +94,7 @@ pub(super) fn start(hub: Arc<Hub>) -> std::io::Result<JoinHandle<()>> {
     let serve = move || {
         while hub.checkpointer.next() == Order::Run {
             if let Some(connection) = hub.checkpointer.connection().as_ref() {
+                drop(hub.readers.stand_aside());
                 // What a checkpoint does not manage stays in the log, and the next one copies it again.
                 let _ = checkpoint(connection, "PASSIVE");
             }
@@ -158,10 +159,11 @@ impl LogBounds {
             hub.checkpointer.free_connection()
         };
         let Some(other) = other else { return false };
-        let reached = checkpoint(connection, "PASSIVE");
-        drop(other);
+        let aside = hub.readers.stand_aside();
+        // Whoever lists is not waited for: then the log is copied, and begins anew another time.
+        let reached = checkpoint(connection, if aside.is_complete() { "RESTART" } else { "PASSIVE" });
+        drop((aside, other));
         self.rest_at_bytes = match reached {
-            // The next transaction begins the log anew, unless a reader still needs the end of this one.
             Ok(Reached::End) => bytes + PASSIVE_BYTES,
             // Trying again at every batch would slow each of them down.
             Ok(Reached::Part) | Err(_) => bytes + REST_BYTES,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use rusqlite::Connection;
 use semel_contract::restore::Restore;
 use semel_contract::time::Timestamp;
 
@@ -41,6 +42,14 @@ impl Hub {
     /// The store's time.
     pub(super) fn now(&self) -> Timestamp {
         self.time.now(self.clock.read())
+    }
+
+    /// Looks something up. It sees everything that was committed when it was called.
+    pub(super) fn look<T>(
+        &self,
+        read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        self.readers.look(self.guard.commits(), read)
     }
 
     /// What is held; never keep it across I/O.

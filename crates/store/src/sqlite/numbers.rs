@@ -60,6 +60,14 @@ impl Numbers {
         true
     }
 
+    /// Adds a number that is surely not there.
+    pub(super) fn add_new(&self, hash: &[u8; 16], number: u64, who: Who) {
+        assert!(number != 0 && number <= NUMBER_MASK, "fence numbers have 48 bits");
+        let (mut shard, tag) = self.shard(hash);
+        shard.make_room();
+        shard.insert(slot(tag, number), who);
+    }
+
     /// Takes a number out.
     pub(super) fn remove(&self, hash: &[u8; 16], number: u64) {
         let (mut shard, tag) = self.shard(hash);
@@ -103,9 +111,12 @@ impl Shard {
 
     /// From a tag's home to the next gap.
     fn run(&self, tag: u16) -> impl Iterator<Item = usize> + '_ {
-        let (home, length) = (self.home(tag), self.slots.len());
-        let places = (0..length).map(move |step| (home + step) % length);
-        places.take_while(|at| self.slots[*at] != EMPTY)
+        let home = self.home(tag);
+        (home..self.slots.len()).chain(0..home).take_while(|at| self.slots[*at] != EMPTY)
+    }
+
+    fn after(&self, at: usize) -> usize {
+        if at + 1 == self.slots.len() { 0 } else { at + 1 }
     }
 
     fn number(&self, at: usize, tag: u16) -> Option<u64> {
@@ -118,9 +129,9 @@ impl Shard {
         self.run(tag).find(|at| self.slots[*at] == wanted)
     }
 
-    /// Grows by half once four fifths are used, so that runs stay short.
+    /// Grows by half once three quarters are used, so that runs stay short.
     fn make_room(&mut self) {
-        if (self.used + 1) * 5 <= self.slots.len() * 4 {
+        if (self.used + 1) * 4 <= self.slots.len() * 3 {
             return;
         }
         let length = (self.slots.len() * 3 / 2).max(8);
@@ -133,10 +144,9 @@ impl Shard {
     }
 
     fn insert(&mut self, slot: u64, who: Who) {
-        let (home, length) = (self.home(tag_of(slot)), self.slots.len());
-        let mut at = home;
+        let mut at = self.home(tag_of(slot));
         while self.slots[at] != EMPTY {
-            at = (at + 1) % length;
+            at = self.after(at);
         }
         self.slots[at] = slot;
         self.whose[at] = who;
@@ -146,7 +156,7 @@ impl Shard {
     /// Empties a slot, and closes the gap: whatever stands behind it moves up unless it is at home.
     fn take_out(&mut self, at: usize) {
         let length = self.slots.len();
-        let (mut gap, mut next) = (at, (at + 1) % length);
+        let (mut gap, mut next) = (at, self.after(at));
         while self.slots[next] != EMPTY {
             let home = self.home(tag_of(self.slots[next]));
             let (from_home, from_gap) = ((next + length - home) % length, (next + length - gap) % length);
@@ -155,7 +165,7 @@ impl Shard {
                 self.whose[gap] = self.whose[next];
                 gap = next;
             }
-            next = (next + 1) % length;
+            next = self.after(next);
         }
         self.slots[gap] = EMPTY;
         self.used -= 1;

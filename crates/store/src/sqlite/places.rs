@@ -5,8 +5,12 @@
 //! are not there or are of another key. So a number is added before its row is committed, and taken out after the row's
 //! removal is; and where nobody can say whether a batch was committed, its numbers stay.
 
+use std::path::Path;
+
 use rusqlite::Connection;
 
+use super::connect;
+use super::error::OpenError;
 use super::numbers::{Numbers, Who};
 use super::row::{Hash, Kept, Rotation, number};
 use super::table::{self, Gone};
@@ -26,10 +30,25 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// Learns of every row in the file.
-    pub(super) fn fill(&self, connection: &Connection) -> rusqlite::Result<()> {
-        table::each_written(connection, |gone, who| {
-            self.learn(&gone, who);
+    /// Learns of every row in the file, on two threads.
+    pub(super) fn fill(&self, connection: &Connection, path: &Path) -> Result<(), OpenError> {
+        let middle = table::middle_expiry(connection)?;
+        let learn = |row: Gone, who: Who| {
+            if let Some(rotation) = row.rotation {
+                self.by_rotation.add_new(&rotation, row.number, who);
+            }
+            self.by_hash.add_new(&row.hash, row.number, who);
+        };
+        std::thread::scope(|scope| {
+            let later = scope.spawn(move || {
+                let connection = connect::for_reading(path)?;
+                Ok(table::each_record(&connection, middle..i64::MAX, learn)?)
+            });
+            table::each_claim(connection, learn)?;
+            table::each_record(connection, i64::MIN..middle, learn)?;
+            later
+                .join()
+                .unwrap_or_else(|_| Err(OpenError::Sqlite("the records could not be read".to_owned())))
         })
     }
 
@@ -52,14 +71,11 @@ impl Places {
     pub(super) fn add(&self, kept: &Kept) -> Option<Gone> {
         let number = number(kept.entry.record.fence).cast_unsigned();
         let row = Gone { number, hash: kept.hash, rotation: kept.rotation };
-        self.learn(&row, who(&kept.entry.about.principal)).then_some(row)
-    }
-
-    fn learn(&self, row: &Gone, who: Who) -> bool {
+        let who = who(&kept.entry.about.principal);
         if let Some(rotation) = row.rotation {
             self.by_rotation.add(&rotation, row.number, who);
         }
-        self.by_hash.add(&row.hash, row.number, who)
+        self.by_hash.add(&row.hash, row.number, who).then_some(row)
     }
 
     /// A row is there no more.

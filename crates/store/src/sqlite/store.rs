@@ -75,15 +75,7 @@ impl SqliteStore {
         if known.is_empty() {
             return Ok(None);
         }
-        let found = self.hub.readers.look(|connection| table::find(connection, known, hash, id))?;
-        if found.is_some() {
-            return Ok(found);
-        }
-        // A row may have moved between two statements: once more, with all of them at one moment.
-        self.hub.readers.look(|connection| {
-            let moment = connection.unchecked_transaction()?;
-            table::find(&moment, known, hash, id)
-        })
+        self.hub.look(|connection| table::find(connection, known, hash, id))
     }
 }
 

@@ -1,5 +1,7 @@
 //! The statements on the store's own tables. Each runs inside whatever transaction is open; none decides anything.
 
+use std::ops::Range;
+
 use rusqlite::{Connection, OptionalExtension, Row, named_params, params};
 use semel_contract::record::{Fence, State};
 use semel_contract::time::Timestamp;
@@ -59,8 +61,8 @@ const INSERT_RECORD: &str = concat!(
 );
 
 /// Everything that has to be known of a record, in the order of the index that holds it.
-const WRITTEN_RECORDS: &str =
-    "SELECT fence, hash, rotation, who FROM semel_record INDEXED BY semel_record_brief ORDER BY expires_at";
+const WRITTEN_RECORDS: &str = "SELECT fence, hash, rotation, who FROM semel_record INDEXED BY semel_record_brief \
+     WHERE expires_at >= ?1 AND expires_at < ?2";
 const WRITTEN_CLAIMS: &str = "SELECT fence, hash, rotation, who FROM semel_claim";
 
 const LIVING_ROTATION: &str = "SELECT 1 FROM semel_claim WHERE fence = ?1 AND rotation = ?2 AND hash <> ?3 UNION ALL \
@@ -203,25 +205,48 @@ pub(super) fn rotation_lives(
     connection.prepare_cached(LIVING_ROTATION)?.exists(values)
 }
 
-/// Tells of every row: what it is known by, and whose it is.
-pub(super) fn each_written(connection: &Connection, mut tell: impl FnMut(Gone, Who)) -> rusqlite::Result<()> {
-    for (sql, principal) in [
-        (WRITTEN_CLAIMS, "SELECT principal FROM semel_claim WHERE fence = ?1"),
-        (WRITTEN_RECORDS, "SELECT principal FROM semel_record WHERE fence = ?1"),
-    ] {
-        let (mut statement, mut principal) = (connection.prepare(sql)?, connection.prepare(principal)?);
-        let mut rows = statement.query([])?;
-        while let Some(row) = rows.next()? {
-            let row_gone = gone(row)?;
-            let whose = match row.get::<_, Option<Who>>(3)? {
-                Some(whose) => whose,
-                // An older release wrote it.
-                None => principal
-                    .query_row([row_gone.number.cast_signed()], |row| row.get::<_, String>(0))
-                    .map(|principal| who(&principal))?,
-            };
-            tell(row_gone, whose);
-        }
+/// A time before which about half of the records expire, if they are spread evenly.
+pub(super) fn middle_expiry(connection: &Connection) -> rusqlite::Result<i64> {
+    let first = "SELECT min(expires_at) FROM semel_record";
+    let last = "SELECT max(expires_at) FROM semel_record";
+    let edge = |sql| connection.query_row(sql, [], |row| row.get::<_, Option<i64>>(0));
+    Ok(edge(first)?.zip(edge(last)?).map_or(0, |(first, last)| first + (last - first) / 2))
+}
+
+/// Tells of every claim and unknown outcome: what it is known by, and whose it is.
+pub(super) fn each_claim(connection: &Connection, tell: impl FnMut(Gone, Who)) -> rusqlite::Result<()> {
+    each(connection, WRITTEN_CLAIMS, "SELECT principal FROM semel_claim WHERE fence = ?1", [], tell)
+}
+
+/// Tells of every record that expires in this range of time.
+pub(super) fn each_record(
+    connection: &Connection,
+    expires: Range<i64>,
+    tell: impl FnMut(Gone, Who),
+) -> rusqlite::Result<()> {
+    let principal = "SELECT principal FROM semel_record WHERE fence = ?1";
+    each(connection, WRITTEN_RECORDS, principal, [expires.start, expires.end], tell)
+}
+
+fn each(
+    connection: &Connection,
+    sql: &str,
+    principal: &str,
+    values: impl rusqlite::Params,
+    mut tell: impl FnMut(Gone, Who),
+) -> rusqlite::Result<()> {
+    let (mut statement, mut principal) = (connection.prepare(sql)?, connection.prepare(principal)?);
+    let mut rows = statement.query(values)?;
+    while let Some(row) = rows.next()? {
+        let known = gone(row)?;
+        let whose = match row.get::<_, Option<Who>>(3)? {
+            Some(whose) => whose,
+            // An older release wrote it.
+            None => principal
+                .query_row([known.number.cast_signed()], |row| row.get::<_, String>(0))
+                .map(|principal| who(&principal))?,
+        };
+        tell(known, whose);
     }
     Ok(())
 }

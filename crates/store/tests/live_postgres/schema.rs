@@ -105,6 +105,28 @@ async fn plan(client: &Client, sql: &str, values: &str) -> String {
     rows.iter().map(|row| format!("{}\n", row.get::<_, &str>(0))).collect()
 }
 
+/// How the store's own sessions plan.
+const PINNED: &str =
+    "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_hashjoin = off;
+    SET enable_mergejoin = off; SET enable_material = off";
+
+/// Plans are kept as long as a session: what is cheap while a table is empty must not read all that was written since.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn plans_that_are_made_while_the_tables_are_empty_reach_rows_one_by_one() {
+    let here = postgres().await;
+    here.client.batch_execute(PINNED).await.expect("a setting");
+    let settle = "NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL";
+    let statements = [("settle", sql::SETTLE, settle), ("renew", sql::RENEW, "NULL, NULL, NULL, NULL")];
+    for (name, sql, values) in statements {
+        let plan = plan(&here.client, sql, values).await;
+        assert!(!plan.contains("record_open") && !plan.contains("Materialize"), "{name}:\n{plan}");
+        let scans = plan.lines().zip(plan.lines().skip(1)).filter(|(line, _)| line.contains("on record"));
+        for (scan, condition) in scans.filter(|(scan, _)| scan.contains("Index Scan")) {
+            assert!(condition.contains("Index Cond"), "{name} reads a whole index ({scan}):\n{plan}");
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_runs_often_reads_no_table_from_end_to_end() {
     let here = postgres().await;
@@ -147,11 +169,8 @@ async fn what_runs_often_reads_no_table_from_end_to_end() {
         ("renew", sql::RENEW, format!("ARRAY[7], ARRAY[7], ARRAY[{hash}], 1000")),
     ];
     // As any session plans it, and as the store's own sessions do.
-    let pinned =
-        "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_hashjoin = off;
-        SET enable_mergejoin = off";
     for (settings, tables) in
-        [("SET plan_cache_mode = force_custom_plan", &["record"][..]), (pinned, &["record", "lease"])]
+        [("SET plan_cache_mode = force_custom_plan", &["record"][..]), (PINNED, &["record", "lease"])]
     {
         here.client.batch_execute(settings).await.expect("a setting");
         for (name, sql, values) in &statements {

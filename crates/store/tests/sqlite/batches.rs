@@ -130,6 +130,8 @@ async fn the_log_stays_within_its_bound() {
         let id = id(&format!("key-{at}"));
         let fence = won(store, &id, Guarantee::Fenced).await;
         assert_eq!(settle(store, &id, fence, settled(&body)).await, Written::Done);
+        // A look-up stays in its transaction until something is committed, and must not hold the log back by that.
+        assert_eq!(standing(store, &id).await, Standing::Settled);
         longest = longest.max(std::fs::metadata(&log).expect("the log").len());
     }
     assert!(longest < LOG_BYTES_MAX, "the log grew to {longest} bytes");

@@ -1,5 +1,6 @@
 //! A lane with nothing frozen: reads the value, freezes a batch, sends it, and does what the answer means.
 
+use semel_contract::planted::{self, Bug};
 use semel_contract::schedule::Cause;
 use semel_contract::time::{Timestamp, millis_of};
 
@@ -123,7 +124,7 @@ impl Turn<'_> {
         let mut intent = Intent {
             principal: sender.principal.clone(),
             lo: lane.watermark,
-            hi: last.seq,
+            hi: if planted::is(Bug::RelayMergedIntoFrozen) { last.seq + 2 } else { last.seq },
             before,
             after,
             version: current.version,
@@ -148,6 +149,10 @@ impl Turn<'_> {
             Ok(request) => request,
             Err(why) => return self.buried(intent.hi, fits, &why).await,
         };
+        if planted::is(Bug::RelaySentBeforeFrozen) {
+            let early = self.target.upstream.write(&intent.request, sender.credential.as_ref()).await;
+            tracing::trace!(?early, "sent before it was frozen");
+        }
         if store.freeze(hold, &intent).await? == super::Written::Stale {
             return Ok(Synced::Superseded);
         }
@@ -157,6 +162,9 @@ impl Turn<'_> {
             return Ok(self.done(written, Synced::Waits(why.to_owned())));
         }
         self.engine.meters.calls.add(1);
+        if planted::is(Bug::RelayWatermarkFirst) {
+            store.applied(hold, reducer, quiet, "answered").await?;
+        }
         let sent = self.target.upstream.write(&intent.request, sender.credential.as_ref()).await;
         match self.judge(&sent) {
             Verdict::Applied => {
@@ -172,6 +180,9 @@ impl Turn<'_> {
                 self.engine.meters.completed.add(fits as u64);
                 self.engine.meters.calls_saved.add(fits as u64 - 1);
                 Ok(self.done(written, Synced::Applied))
+            }
+            Verdict::Ambiguous(why) if planted::is(Bug::RelayAmbiguousSentAnew) => {
+                self.not_applied(sender, Verdict::Failed(why), &entries[..fits]).await
             }
             Verdict::Ambiguous(why) => self.kept(&intent, &why, true).await,
             verdict => self.not_applied(sender, verdict, &entries[..fits]).await,

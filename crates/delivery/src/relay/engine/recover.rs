@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use semel_contract::planted::{self, Bug};
 use semel_contract::schedule::Cause;
 use semel_contract::time::millis_of;
 use serde_json::{Value, json};
@@ -50,7 +51,10 @@ impl Turn<'_> {
         let ages = Ages { first: age(batch.first), last: age(batch.last) };
         // Until the last attempt can no longer go out, its age is negative: the rest of that time counts as well.
         let not_yet = Duration::from_millis(u64::try_from(batch.last - self.began).unwrap_or(0));
-        let late = self.target.late_window + not_yet;
+        let late = match planted::is(Bug::RelayLateWindowIgnored) {
+            true => Duration::ZERO,
+            false => self.target.late_window + not_yet,
+        };
         let rung = recover(self.target.tier, seen, ages, late);
         match rung {
             Rung::Resend => self.resend(batch, &sender).await,
@@ -125,6 +129,12 @@ impl Turn<'_> {
             Verdict::Limited { .. } | Verdict::Blocked(_) => {
                 let (why, until) = self.pause(sender, &verdict).await?;
                 self.noted(batch, &why, None, Some(self.now()), false, until).await
+            }
+            Verdict::Unauthorized if planted::is(Bug::RelayUnauthorizedParksAmbiguous) => {
+                let (digest, reducer) = (sender.digest(), self.target.reducer);
+                let written =
+                    self.engine.store.park(&self.work.hold, &sender.principal, &digest, reducer).await?;
+                Ok(self.done(written, Synced::Again))
             }
             Verdict::Unauthorized => {
                 self.engine.meters.unauthorized.add(1);

@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use super::sql::StoreError;
 use super::{Entry, Hold, Intent, Lane, LaneState, RelayStore, Written, held, intent, locked, waiting};
 
+/// Scopes or principals that are asked for by one statement.
+const AT_ONCE: usize = 50;
+
 /// What a claim found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claimed {
@@ -121,10 +124,14 @@ impl RelayStore {
     /// Until when these scopes are paused. Those that are not are left out.
     pub async fn paused(&self, scopes: &[String], now: i64) -> Result<BTreeMap<String, i64>, StoreError> {
         let mut found = BTreeMap::new();
-        for scope in scopes {
-            let sql = "SELECT until_ms FROM relay_pause WHERE scope = $1 AND until_ms > $2 ORDER BY until_ms DESC LIMIT 1";
-            if let Some(row) = self.db.read(sql, vec![scope.into(), now.into()]).await?.first() {
-                found.insert(scope.clone(), row.int(0)?);
+        for some in scopes.chunks(AT_ONCE) {
+            let sql = format!(
+                "SELECT scope, max(until_ms) FROM relay_pause WHERE until_ms > $1 AND scope IN ({}) GROUP BY scope",
+                places(2, some.len())
+            );
+            let args = std::iter::once(now.into()).chain(some.iter().map(Into::into)).collect();
+            for row in self.db.read(&sql, args).await? {
+                found.insert(row.text(0)?, row.int(1)?);
             }
         }
         Ok(found)
@@ -137,10 +144,15 @@ impl RelayStore {
         principals: &[String],
     ) -> Result<BTreeMap<String, String>, StoreError> {
         let mut found = BTreeMap::new();
-        for principal in principals {
-            let sql = "SELECT refused FROM relay_credential WHERE target = $1 AND principal = $2 AND refused IS NOT NULL";
-            if let Some(row) = self.db.read(sql, vec![target.into(), principal.into()]).await?.first() {
-                found.insert(principal.clone(), row.text(0)?);
+        for some in principals.chunks(AT_ONCE) {
+            let sql = format!(
+                "SELECT principal, refused FROM relay_credential
+                 WHERE target = $1 AND refused IS NOT NULL AND principal IN ({})",
+                places(2, some.len())
+            );
+            let args = std::iter::once(target.into()).chain(some.iter().map(Into::into)).collect();
+            for row in self.db.read(&sql, args).await? {
+                found.insert(row.text(0)?, row.text(1)?);
             }
         }
         Ok(found)
@@ -153,4 +165,9 @@ impl RelayStore {
         let rows = self.db.read(sql, vec![]).await?;
         rows.iter().map(|row| Ok((row.text(0)?, row.text(1)?, row.text(2)?))).collect()
     }
+}
+
+/// `$2, $3, …`: so many arguments from this one on.
+fn places(first: usize, many: usize) -> String {
+    (first..first + many).map(|at| format!("${at}")).collect::<Vec<_>>().join(", ")
 }

@@ -1,0 +1,161 @@
+//! Every kind of fault that the delivery engines meet, and how a seed chooses among them: by the same swarms as the gate.
+
+use crate::faults::{Family, Swarm};
+use crate::part::Part;
+use crate::rng::Rng;
+
+macro_rules! mishaps {
+    ($($mishap:ident $family:ident $parts:ident $low:literal $high:literal $name:literal)*) => {
+        /// One kind of fault.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Mishap { $(#[doc = $name] $mishap,)* }
+
+        impl Mishap {
+            /// Every kind.
+            pub const ALL: &'static [Mishap] = &[$(Mishap::$mishap,)*];
+
+            /// The kind's name.
+            pub fn name(self) -> &'static str {
+                match self { $(Mishap::$mishap => $name,)* }
+            }
+
+            /// What it happens to.
+            pub fn family(self) -> Family {
+                match self { $(Mishap::$mishap => Family::$family,)* }
+            }
+
+            /// Where it can happen.
+            fn place(self) -> Place {
+                match self { $(Mishap::$mishap => Place::$parts,)* }
+            }
+
+            /// How often it happens when it does, in a thousand chances: from, to.
+            fn rates(self) -> (u64, u64) {
+                match self { $(Mishap::$mishap => ($low, $high),)* }
+            }
+        }
+    };
+}
+
+/// Where a mishap can happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Both,
+    Outbox,
+    Relay,
+}
+
+mishaps! {
+    DiskSlow       Store    Both    20 150 "disk-slow"
+    DiskFull       Store    Both     5  40 "disk-full"
+    SyncFails      Store    Both     1   8 "sync-fails"
+    StoreAway      Store    Relay  200 800 "store-away-for-a-while"
+    CommitUnknown  Store    Relay    5  40 "commit-unknown"
+    CommitLate     Store    Relay    3  20 "commit-unknown-and-late"
+    Crash          Node     Both   300 900 "crash"
+    CrashAtWrite   Node     Both     2  12 "crash-around-a-write"
+    Freeze         Node     Both   300 900 "freeze"
+    LongDowntime   Node     Outbox  20 100 "down-for-hours"
+    LongPause      Node     Both     5  40 "pause-between-lease-check-and-first-byte"
+    Repeated       Client   Both    50 300 "sent-in-twice"
+    Altered        Client   Both    30 150 "altered-under-its-id"
+    Impatient      Client   Both    20 100 "client-does-not-wait"
+    DoubleTap      Client   Outbox  50 300 "double-tap"
+    NotSent        Upstream Both    10 100 "not-sent"
+    Lost           Upstream Both    10  80 "request-lost"
+    ResetBefore    Upstream Both    10  80 "reset-before-the-effect"
+    ResetAfter     Upstream Both    10  80 "reset-after-the-effect"
+    AnswerLost     Upstream Both    10  80 "answer-lost"
+    LateEffect     Upstream Both    10 100 "late-effect"
+    Duplicated     Upstream Outbox  10 100 "request-duplicated"
+    ErrorBefore    Upstream Both    10  80 "5xx-before-the-effect"
+    ErrorAfter     Upstream Both    10  80 "5xx-after-the-effect"
+    Throttled      Upstream Both    10  80 "429-with-retry-after"
+    Unavailable    Upstream Both    10  60 "503"
+    Blocked        Upstream Both     3  20 "blocked"
+    Unauthorized   Upstream Both    10  60 "credential-refused"
+    Rejected       Upstream Both     5  40 "rejected-for-good"
+    ReadFails      Upstream Relay   10  80 "reading-fails"
+    SlowAnswer     Upstream Both    30 200 "slow-answer"
+    ClockForward   Clock    Both   300 800 "clock-jumps-forward"
+    ClockBack      Clock    Both   300 800 "clock-jumps-back"
+    ClockSteps     Clock    Both   300 800 "clock-steps-under-a-minute"
+    Paused         Operator Outbox 100 500 "lane-paused"
+    Aborted        Operator Outbox  50 300 "aborted"
+    Requeued       Operator Both   200 800 "requeued"
+    Resolved       Operator Relay  300 900 "resolved-by-a-person"
+    TooEarly       Operator Relay  100 500 "not-applied-said-too-early"
+    Interference   Operator Relay   50 200 "somebody-else-writes"
+}
+
+impl Mishap {
+    /// The mishap of this name.
+    pub fn named(name: &str) -> Option<Mishap> {
+        Mishap::ALL.iter().copied().find(|mishap| mishap.name() == name)
+    }
+
+    /// Whether an engine can meet it.
+    pub fn concerns(self, part: Part) -> bool {
+        match (self.place(), part) {
+            (Place::Both, Part::Outbox | Part::Relay)
+            | (Place::Outbox, Part::Outbox)
+            | (Place::Relay, Part::Relay) => true,
+            (Place::Both | Place::Outbox | Place::Relay, _) => false,
+        }
+    }
+}
+
+/// What may happen on a calm day.
+const CALM: [Mishap; 4] = [Mishap::Repeated, Mishap::Altered, Mishap::DoubleTap, Mishap::SlowAnswer];
+
+/// How often each mishap happens in one run, in a thousand chances.
+#[derive(Clone, Debug)]
+pub struct Rates(Vec<u32>);
+
+impl Rates {
+    /// Draws the rates of a run.
+    pub fn draw(part: Part, swarm: Swarm, with: &[Mishap], rng: &mut Rng) -> Self {
+        let swarm = swarm.settled(rng);
+        let rate = |mishap: &Mishap| {
+            let (low, high) = mishap.rates();
+            let (rate, half) = (rng.between(low, high), rng.chance(500));
+            let is_taken = match swarm {
+                Swarm::Mixed => half,
+                Swarm::Everything => true,
+                Swarm::Calm => CALM.contains(mishap),
+                Swarm::Only(family) => {
+                    mishap.family() == family || (mishap.family() == Family::Client && half)
+                }
+            };
+            let rate = if with.contains(mishap) { high } else { rate };
+            let happens = mishap.concerns(part) && (is_taken || with.contains(mishap));
+            u32::try_from(if happens { rate } else { 0 }).unwrap_or(0)
+        };
+        Self(Mishap::ALL.iter().map(rate).collect())
+    }
+
+    /// How often this one happens.
+    pub fn of(&self, mishap: Mishap) -> u32 {
+        self.0[mishap as usize]
+    }
+
+    /// Whether it may happen at all.
+    pub fn has(&self, mishap: Mishap) -> bool {
+        self.of(mishap) > 0
+    }
+
+    /// Takes one out.
+    pub fn spare(&mut self, mishap: Mishap) {
+        self.0[mishap as usize] = 0;
+    }
+
+    /// Whether the wall clock may be set.
+    pub fn jumps(&self) -> bool {
+        [Mishap::ClockForward, Mishap::ClockBack, Mishap::ClockSteps].iter().any(|mishap| self.has(*mishap))
+    }
+
+    /// The names of those that may happen.
+    pub fn names(&self) -> Vec<&'static str> {
+        Mishap::ALL.iter().filter(|mishap| self.has(**mishap)).map(|mishap| mishap.name()).collect()
+    }
+}

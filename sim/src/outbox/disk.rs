@@ -1,0 +1,213 @@
+//! The store as the process sees it: slow, full, or failing to sync. What is written is written by the production store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_contract::record::Fence;
+use semel_contract::time::Timestamp;
+use semel_delivery::Received;
+use semel_delivery::envelope::Draft;
+use semel_delivery::judge::Verdict;
+use semel_delivery::message::{Attempt, Event, Request, Row};
+use semel_delivery::sqlite::SqliteStore;
+use semel_delivery::store::{
+    Arrived, Depth, Filter, Find, Head, LaneState, OutboxStore, Recovered, Replaced, Reply, Room, StoreError,
+    Successor, Terms, Written,
+};
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use crate::life::Life;
+use crate::mishap::Mishap;
+use crate::outbox::yard::{Yard, at_once};
+
+/// A process's way to its disk.
+pub(super) struct Disk {
+    pub(super) yard: Arc<Yard>,
+    pub(super) life: Arc<Life>,
+    pub(super) store: Arc<SqliteStore>,
+}
+
+impl Disk {
+    fn may_crash(&self) {
+        if self.yard.strikes(Mishap::CrashAtWrite) {
+            self.yard.note(None, format!("{} crashes at a write", self.life.name));
+            self.life.kill();
+        }
+    }
+
+    fn slow(&self) -> Duration {
+        match self.yard.strikes(Mishap::DiskSlow) {
+            true => self.yard.rng(|rng| rng.millis(20, 3000)),
+            false => self.yard.rng(|rng| rng.millis(0, 2)),
+        }
+    }
+
+    /// A write: all of it or nothing, or nobody knows until the next start.
+    async fn write<T: Send>(
+        &self,
+        what: &'static str,
+        act: impl FnOnce(&SqliteStore) -> Reply<'_, T> + Send,
+    ) -> Result<T, StoreError> {
+        self.life.awake().await;
+        sleep(self.slow()).await;
+        self.may_crash();
+        self.life.awake().await;
+        if self.yard.is_doubtful() {
+            return Err(StoreError::Failed("a sync has failed".to_owned()));
+        }
+        let is_full = self.yard.strikes(Mishap::DiskFull);
+        let before = self.yard.strikes(Mishap::SyncFails).then(|| self.store.image()).flatten();
+        self.store.faults().fill_disk(is_full);
+        let mut answer = at_once(act(&self.store));
+        self.store.faults().fill_disk(false);
+        if let Some(before) = before {
+            self.yard.note(None, format!("{} {what}: the sync fails", self.life.name));
+            self.yard.sync_failed(before);
+            answer = Err(StoreError::Failed("the sync failed".to_owned()));
+        }
+        self.may_crash();
+        sleep(self.slow()).await;
+        self.life.awake().await;
+        answer
+    }
+
+    async fn read<T: Send>(
+        &self,
+        act: impl FnOnce(&SqliteStore) -> Reply<'_, T> + Send,
+    ) -> Result<T, StoreError> {
+        self.life.awake().await;
+        if self.yard.is_doubtful() {
+            return Err(StoreError::Failed("a sync has failed".to_owned()));
+        }
+        let answer = at_once(act(&self.store));
+        sleep(self.slow()).await;
+        self.life.awake().await;
+        answer
+    }
+}
+
+impl OutboxStore for Disk {
+    fn recover(&self, now: Timestamp) -> Reply<'_, Recovered> {
+        Box::pin(self.write("recover", move |store| store.recover(now)))
+    }
+
+    fn accept(&self, draft: Draft, now: Timestamp, epoch: i64, room: Room) -> Reply<'_, Arrived> {
+        Box::pin(self.write("accept", move |store| store.accept(draft, now, epoch, room)))
+    }
+
+    fn claim(&self, lane: &str, terms: Terms) -> Reply<'_, Head> {
+        let lane = lane.to_owned();
+        Box::pin(self.write("claim", move |store| store.claim(&lane, terms)))
+    }
+
+    fn set_aside(&self, row: i64, terms: Terms) -> Reply<'_, bool> {
+        Box::pin(self.write("set aside", move |store| store.set_aside(row, terms)))
+    }
+
+    fn put_back(&self, row: i64, fence: Fence) -> Reply<'_, bool> {
+        Box::pin(self.write("put back", move |store| store.put_back(row, fence)))
+    }
+
+    fn settle(&self, row: i64, fence: Fence, verdict: Verdict) -> Reply<'_, Written> {
+        Box::pin(self.write("settle", move |store| store.settle(row, fence, verdict)))
+    }
+
+    fn give_up(&self, row: i64, verdict: Verdict) -> Reply<'_, Written> {
+        Box::pin(self.write("give up", move |store| store.give_up(row, verdict)))
+    }
+
+    fn end_leases(&self, now: Timestamp) -> Reply<'_, Vec<String>> {
+        Box::pin(self.write("end leases", move |store| store.end_leases(now)))
+    }
+
+    fn abort(&self, row: i64, by: &'static str, why: &str, now: Timestamp) -> Reply<'_, Option<Row>> {
+        let why = why.to_owned();
+        Box::pin(self.write("abort", move |store| store.abort(row, by, &why, now)))
+    }
+
+    fn replace(&self, row: i64, successor: Successor, now: Timestamp, epoch: i64) -> Reply<'_, Replaced> {
+        Box::pin(self.write("replace", move |store| store.replace(row, successor, now, epoch)))
+    }
+
+    fn set_paused(&self, lane: &str, is_paused: bool, now: Timestamp) -> Reply<'_, ()> {
+        let lane = lane.to_owned();
+        Box::pin(self.write("set paused", move |store| store.set_paused(&lane, is_paused, now)))
+    }
+
+    fn release(&self, principal: &str, now: Timestamp) -> Reply<'_, Vec<String>> {
+        let principal = principal.to_owned();
+        Box::pin(self.write("release", move |store| store.release(&principal, now)))
+    }
+
+    fn live_lanes(&self) -> Reply<'_, Vec<String>> {
+        Box::pin(self.read(|store| store.live_lanes()))
+    }
+
+    fn lanes(&self) -> Reply<'_, Vec<LaneState>> {
+        Box::pin(self.read(|store| store.lanes()))
+    }
+
+    fn find(&self, find: Find) -> Reply<'_, Option<Row>> {
+        Box::pin(self.read(move |store| store.find(find)))
+    }
+
+    fn request(&self, row: i64) -> Reply<'_, Option<Request>> {
+        Box::pin(self.read(move |store| store.request(row)))
+    }
+
+    fn attempts(&self, row: i64) -> Reply<'_, Vec<Attempt>> {
+        Box::pin(self.read(move |store| store.attempts(row)))
+    }
+
+    fn list(&self, filter: Filter) -> Reply<'_, Vec<Row>> {
+        Box::pin(self.read(move |store| store.list(filter)))
+    }
+
+    fn events(&self, after: i64, limit: u32) -> Reply<'_, (Vec<Event>, i64)> {
+        Box::pin(self.read(move |store| store.events(after, limit)))
+    }
+
+    fn note(&self, kind: &'static str, detail: String, now: Timestamp) -> Reply<'_, ()> {
+        Box::pin(self.write("note", move |store| store.note(kind, detail, now)))
+    }
+
+    fn depth(&self) -> Reply<'_, Depth> {
+        Box::pin(self.read(|store| store.depth()))
+    }
+
+    fn learn(
+        &self,
+        epoch: i64,
+        ahead: Option<i64>,
+        retention: Option<(String, u64)>,
+        now: Timestamp,
+    ) -> Reply<'_, ()> {
+        Box::pin(self.write("learn", move |store| store.learn(epoch, ahead, retention, now)))
+    }
+
+    fn purge(&self, before: Timestamp, now: Timestamp) -> Reply<'_, u64> {
+        Box::pin(self.write("purge", move |store| store.purge(before, now)))
+    }
+
+    fn high_water(&self) -> Reply<'_, Option<Timestamp>> {
+        Box::pin(self.read(|store| store.high_water()))
+    }
+
+    fn watch(&self) -> watch::Receiver<i64> {
+        self.store.watch()
+    }
+
+    fn receive(&self, message: Received, now: Timestamp) -> Reply<'_, bool> {
+        Box::pin(self.write("receive", move |store| store.receive(message, now)))
+    }
+
+    fn received(&self, after: i64, limit: u32) -> Reply<'_, Vec<Received>> {
+        Box::pin(self.read(move |store| store.received(after, limit)))
+    }
+
+    fn acknowledge(&self, sender: &str, message_id: &str, now: Timestamp) -> Reply<'_, bool> {
+        let (sender, id) = (sender.to_owned(), message_id.to_owned());
+        Box::pin(self.write("acknowledge", move |store| store.acknowledge(&sender, &id, now)))
+    }
+}

@@ -1,0 +1,131 @@
+//! Those who look after the outbox: they pause lanes, take messages back, requeue what was given up, and log in again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_delivery::{OutboxError, Requeue, Row, Status};
+use tokio::time::{sleep, timeout};
+
+use crate::coverage::Met;
+use crate::mishap::Mishap;
+use crate::outbox::people::People;
+
+/// How long somebody waits for the outbox to do it.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// How often lanes are resumed in a row.
+const RESUMES_MAX: usize = 1000;
+
+impl People {
+    /// Does something to some message or lane now and then.
+    pub(super) async fn operates(self: Arc<Self>) {
+        loop {
+            sleep(self.yard.rng(|rng| rng.millis(500, 30_000))).await;
+            if self.yard.strikes(Mishap::Paused) {
+                self.on_the_side(Arc::clone(&self).pauses());
+            }
+            if self.yard.strikes(Mishap::Aborted) {
+                self.aborts(Status::Pending).await;
+            }
+            if self.yard.strikes(Mishap::Requeued) {
+                let status = self.yard.rng(|rng| *rng.pick(&[Status::Dead, Status::Pending, Status::Held]));
+                self.requeues(status).await;
+            }
+        }
+    }
+
+    /// One message at random with this status.
+    fn some(&self, status: Status) -> Option<Row> {
+        let mut rows = self.yard.rows(Some(status));
+        // Those that may have been delivered are the ones to be careful with.
+        if rows.iter().any(|row| row.ambiguous) && self.yard.rng(|rng| rng.chance(700)) {
+            rows.retain(|row| row.ambiguous);
+        }
+        (!rows.is_empty()).then(|| self.yard.rng(|rng| rng.pick(&rows).clone()))
+    }
+
+    async fn pauses(self: Arc<Self>) {
+        let lane = format!("lane-{}", self.yard.rng(|rng| rng.below(self.yard.plan.lanes)));
+        let Some(outbox) = self.house.outbox() else { return };
+        let paused = timeout(PATIENCE, outbox.pause(&lane)).await;
+        self.yard.note(None, format!("somebody pauses {lane}: {}", matches!(paused, Ok(Ok(())))));
+        sleep(self.yard.rng(|rng| rng.millis(100, 60_000))).await;
+        if let Some(outbox) = self.house.outbox() {
+            let _ = timeout(PATIENCE, outbox.resume(&lane)).await;
+        }
+    }
+
+    async fn aborts(&self, status: Status) {
+        let (Some(row), Some(outbox)) = (self.some(status), self.house.outbox()) else { return };
+        let aborted = timeout(PATIENCE, outbox.abort(row.id, "somebody changed their mind")).await;
+        let slot = self.yard.slot(&row.client_message_id);
+        let text = format!("somebody aborts {}: {}", row.client_message_id, matches!(aborted, Ok(Ok(_))));
+        self.yard.note(Some(slot), text);
+    }
+
+    /// Requeues a message, never by force: where it may have been delivered, the outbox says so and does nothing.
+    async fn requeues(&self, status: Status) {
+        let (Some(row), Some(outbox)) = (self.some(status), self.house.outbox()) else { return };
+        let id = &row.client_message_id;
+        let requeued = timeout(PATIENCE, outbox.requeue(&row, Requeue::default())).await;
+        let (what, text) = match requeued {
+            Ok(Ok(done)) if done.is_sealed => {
+                ("requeue-sealed", format!("now {}", done.new.client_message_id))
+            }
+            Ok(Ok(done)) => ("requeue-unsealed", format!("now {}", done.new.client_message_id)),
+            Ok(Err(OutboxError::State(why))) => ("requeue-refused", why),
+            Ok(Err(error)) => ("requeue-failed", error.to_string()),
+            Err(_) => ("requeue-failed", "no answer".to_owned()),
+        };
+        self.yard.count(Met::Decision, what);
+        self.yard.note(Some(self.yard.slot(id)), format!("somebody requeues {id}: {text}"));
+    }
+
+    /// Credentials are revoked, and some time later somebody logs in again.
+    pub(super) async fn logs_in(self: Arc<Self>) {
+        loop {
+            sleep(self.yard.rng(|rng| rng.millis(200, 20_000))).await;
+            let principal = format!("person-{}", self.yard.rng(|rng| rng.below(self.yard.plan.principals)));
+            if self.yard.strikes(Mishap::Unauthorized) {
+                let token = self.yard.token(&principal);
+                self.yard.server().revoke(&token);
+                self.yard.note(None, format!("the credential {token} is revoked"));
+            } else if self.yard.rng(|rng| rng.chance(300)) {
+                self.log_in(&principal).await;
+            }
+        }
+    }
+
+    async fn log_in(&self, principal: &str) {
+        if !self.yard.server().is_revoked(&self.yard.token(principal)) {
+            return;
+        }
+        self.yard.log_in(principal);
+        self.yard.note(None, format!("{principal} logs in again"));
+        // The outbox is told, or finds out.
+        let outbox = self.house.outbox().filter(|_| self.yard.rng(|rng| rng.chance(500)));
+        if let Some(outbox) = outbox {
+            let _ = timeout(PATIENCE, outbox.refreshed(principal)).await;
+        }
+    }
+
+    /// Does whatever a person must do so that everything can go on.
+    pub(super) async fn set_right(&self) {
+        for number in 0..self.yard.plan.principals {
+            self.log_in(&format!("person-{number}")).await;
+        }
+        let Some(outbox) = self.house.outbox() else { return };
+        // Behind one dead head there may be another.
+        for _ in 0..RESUMES_MAX {
+            let lanes = timeout(PATIENCE, outbox.lanes()).await.ok().and_then(Result::ok).unwrap_or_default();
+            let stopped = lanes.iter().filter(|lane| lane.is_paused || lane.blocked_by.is_some());
+            let stopped: Vec<&str> = stopped.map(|lane| lane.lane.as_str()).collect();
+            if stopped.is_empty() {
+                return;
+            }
+            for lane in stopped {
+                let _ = timeout(PATIENCE, outbox.resume(lane)).await;
+            }
+            sleep(Duration::from_secs(1)).await;
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! The server that messages are sent to: a ledger of effects, the keys it knows again, the credentials it refuses. What
+//! happens on the way to it and back is the wire's.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use semel_contract::time::Timestamp;
+use semel_delivery::message::Answer;
+use semel_delivery::transport::Outgoing;
+use serde_json::json;
+
+use crate::outbox::plan::{Knows, RETENTION};
+
+/// A key that was used.
+#[derive(Clone, Debug)]
+struct Known {
+    body: Vec<u8>,
+    answer: Answer,
+    at: u64,
+}
+
+/// The server.
+#[derive(Debug)]
+pub struct Server {
+    knows: Knows,
+    forgets: bool,
+    keys: BTreeMap<String, Known>,
+    sealed: BTreeSet<String>,
+    revoked: BTreeSet<String>,
+    /// Effects of a key, by their place in the ledger.
+    effects: BTreeMap<String, Vec<u64>>,
+    length: u64,
+}
+
+/// What the server makes of a request that it would otherwise carry out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mood {
+    /// It carries it out.
+    Willing,
+    /// It refuses it for good.
+    Rejecting,
+}
+
+/// The value of a header.
+pub(super) fn header<'a>(request: &'a Outgoing, name: &str) -> &'a str {
+    let found = request.headers.iter().find(|(given, _)| given.eq_ignore_ascii_case(name));
+    found.map_or("", |(_, value)| value.as_str())
+}
+
+/// An answer with a code in its body.
+pub(super) fn answer(status: u16, code: &str) -> Answer {
+    Answer { status, headers: Vec::new(), body: json!({ "code": code }).to_string().into_bytes() }
+}
+
+impl Server {
+    /// A server that nothing has reached yet.
+    pub(super) fn new(knows: Knows, forgets: bool) -> Self {
+        Self {
+            knows,
+            forgets,
+            keys: BTreeMap::new(),
+            sealed: BTreeSet::new(),
+            revoked: BTreeSet::new(),
+            effects: BTreeMap::new(),
+            length: 0,
+        }
+    }
+
+    /// How many messages have taken effect.
+    pub fn delivered(&self) -> u64 {
+        self.effects.len() as u64
+    }
+
+    /// Where in the ledger a key's effects are.
+    pub fn effects(&self, key: &str) -> &[u64] {
+        self.effects.get(key).map_or(&[], Vec::as_slice)
+    }
+
+    /// A credential is refused from now on.
+    pub(super) fn revoke(&mut self, token: &str) {
+        self.revoked.insert(token.to_owned());
+    }
+
+    /// Whether a credential is refused.
+    pub(super) fn is_revoked(&self, token: &str) -> bool {
+        self.revoked.contains(token)
+    }
+
+    /// A request arrives, at this millisecond and this date.
+    pub(super) fn arrive(&mut self, request: &Outgoing, mood: Mood, now: u64, date: Timestamp) -> Answer {
+        let mut said = match self.is_revoked(header(request, "authorization")) {
+            true => answer(401, "token-expired"),
+            false if request.target.path.starts_with("/.well-known/semel/keys/") => self.seal(request, now),
+            false => self.act(request, mood, now),
+        };
+        said.headers.push(("date".to_owned(), http_date(date)));
+        if self.knows == Knows::Keys {
+            said.headers.push(("semel-guarantee".to_owned(), "fenced".to_owned()));
+            said.headers.push(("semel-retention".to_owned(), RETENTION.as_secs().to_string()));
+        }
+        said
+    }
+
+    fn forget(&mut self, now: u64) {
+        let kept = u64::try_from(RETENTION.as_millis()).unwrap_or(u64::MAX);
+        if self.forgets {
+            self.keys.retain(|_, known| known.at + kept > now);
+        }
+    }
+
+    fn act(&mut self, request: &Outgoing, mood: Mood, now: u64) -> Answer {
+        self.forget(now);
+        let key = header(request, "idempotency-key").to_owned();
+        if self.knows == Knows::Keys {
+            if self.sealed.contains(&key) {
+                return answer(409, "key-sealed");
+            }
+            if let Some(known) = self.keys.get(&key) {
+                if known.body != request.body {
+                    return answer(422, "fingerprint-mismatch");
+                }
+                let mut again = known.answer.clone();
+                again.headers.push(("idempotency-replayed".to_owned(), "true".to_owned()));
+                return again;
+            }
+        }
+        let said = match mood {
+            Mood::Rejecting => answer(422, "no-such-thing"),
+            Mood::Willing => {
+                self.effects.entry(key.clone()).or_default().push(self.length);
+                self.length += 1;
+                Answer {
+                    status: 201,
+                    headers: Vec::new(),
+                    body: json!({"id": self.length}).to_string().into(),
+                }
+            }
+        };
+        self.keys.insert(key, Known { body: request.body.clone(), answer: said.clone(), at: now });
+        said
+    }
+
+    fn seal(&mut self, request: &Outgoing, now: u64) -> Answer {
+        self.forget(now);
+        let key = request.target.path.split('/').nth(4).unwrap_or_default();
+        let said = match (self.knows, self.keys.get(key)) {
+            (Knows::Nothing, _) => return answer(404, "no-such-page"),
+            (Knows::Keys, Some(known)) => {
+                json!({"sealed": false, "state": "settled", "response": {"status": known.answer.status, "body": ""}})
+            }
+            (Knows::Keys, None) => {
+                self.sealed.insert(key.to_owned());
+                json!({"sealed": true})
+            }
+        };
+        Answer { status: 200, headers: Vec::new(), body: said.to_string().into_bytes() }
+    }
+}
+
+/// A time as HTTP writes it, made from the form of RFC 3339.
+fn http_date(at: Timestamp) -> String {
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
+    let text = at.to_string();
+    let day = usize::try_from(at.millis().div_euclid(86_400_000).rem_euclid(7)).unwrap_or(0);
+    let month = text[5..7].parse::<usize>().unwrap_or(1);
+    format!("{}, {} {} {} {} GMT", DAYS[day], &text[8..10], MONTHS[month - 1], &text[..4], &text[11..19])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_date_is_what_a_reader_of_http_reads() {
+        let at = Timestamp::from_millis(1_769_848_200_000);
+        assert_eq!(http_date(at), "Sat, 31 Jan 2026 08:30:00 GMT");
+        assert_eq!(semel_delivery::date::http_date(&http_date(at)), Some(at));
+    }
+}

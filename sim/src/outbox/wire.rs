@@ -1,0 +1,175 @@
+//! The network between the outbox and the server: what is lost, late, doubled or broken off on the way there and back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_delivery::credentials::{Asked, Credential, Credentials};
+use semel_delivery::message::Answer;
+use semel_delivery::transport::{Outgoing, Sending, Sent, Transport};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::life::Life;
+use crate::mishap::Mishap;
+use crate::outbox::plan::ON_ITS_WAY_MAX;
+use crate::outbox::server::{Mood, answer, header};
+use crate::outbox::yard::Yard;
+
+/// One process's way to the server.
+#[derive(Clone)]
+pub(super) struct Wire {
+    pub(super) yard: Arc<Yard>,
+    pub(super) life: Arc<Life>,
+}
+
+impl Wire {
+    /// A request arrives, whatever became of its sender.
+    fn arrive(&self, request: &Outgoing) -> Answer {
+        let yard = &self.yard;
+        let mood = match yard.strikes(Mishap::Rejected) {
+            true => Mood::Rejecting,
+            false => Mood::Willing,
+        };
+        let answer = yard.server().arrive(request, mood, yard.now(), yard.clock.true_time());
+        let key = key_of(request);
+        let slot = yard.slot(&key);
+        yard.note(Some(slot), format!("the server is asked for {key} and says {}", answer.status));
+        answer
+    }
+
+    /// A copy of the request that arrives some time.
+    fn arrives_later(&self, request: &Outgoing) {
+        let most = u64::try_from(ON_ITS_WAY_MAX.as_millis()).unwrap_or(0);
+        let after = self.yard.rng(|rng| rng.millis(0, most - 1));
+        let (wire, request) = (self.clone(), request.clone());
+        tokio::spawn(async move {
+            sleep(after).await;
+            wire.arrive(&request);
+        });
+    }
+
+    async fn latency(&self) {
+        let time = match self.yard.strikes(Mishap::SlowAnswer) {
+            true => self.yard.rng(|rng| rng.millis(100, 12_000)),
+            false => self.yard.rng(|rng| rng.millis(1, 80)),
+        };
+        sleep(time).await;
+    }
+
+    /// Sends one request and waits for what comes back.
+    async fn exchange(&self, request: &Outgoing) -> Sent {
+        let yard = &self.yard;
+        let began = Instant::now();
+        let timed_out = |wire: &Self| {
+            let life = Arc::clone(&wire.life);
+            async move {
+                sleep_until(began + request.timeout).await;
+                life.awake().await;
+                Sent::TimedOut("no answer came".to_owned())
+            }
+        };
+        let broken = || Sent::Broken("the connection was reset".to_owned());
+        if yard.strikes(Mishap::NotSent) {
+            return Sent::NotSent("connection refused".to_owned());
+        }
+        self.latency().await;
+        if yard.strikes(Mishap::Lost) {
+            return timed_out(self).await;
+        }
+        if yard.strikes(Mishap::ResetBefore) {
+            return broken();
+        }
+        if yard.strikes(Mishap::LateEffect) {
+            self.arrives_later(request);
+            return match yard.rng(|rng| rng.chance(500)) {
+                true => broken(),
+                false => timed_out(self).await,
+            };
+        }
+        if let Some(refused) = self.turned_away() {
+            return Sent::Answered(refused);
+        }
+        if yard.strikes(Mishap::Duplicated) {
+            self.arrives_later(request);
+        }
+        let said = self.arrive(request);
+        if yard.strikes(Mishap::ErrorAfter) {
+            return Sent::Answered(answer(500, "broke-down"));
+        }
+        if yard.strikes(Mishap::ResetAfter) {
+            return broken();
+        }
+        if yard.strikes(Mishap::AnswerLost) {
+            return timed_out(self).await;
+        }
+        self.latency().await;
+        match began.elapsed() > request.timeout {
+            true => Sent::TimedOut("the answer came too late".to_owned()),
+            false => Sent::Answered(said),
+        }
+    }
+
+    /// What something in front of the server says, which never asked it.
+    fn turned_away(&self) -> Option<Answer> {
+        let yard = &self.yard;
+        if yard.strikes(Mishap::ErrorBefore) {
+            return Some(answer(502, "bad-gateway"));
+        }
+        if yard.strikes(Mishap::Throttled) {
+            let after = yard.rng(|rng| rng.between(1, 120));
+            let headers = vec![("retry-after".to_owned(), after.to_string())];
+            return Some(Answer { headers, ..answer(429, "too-many") });
+        }
+        if yard.strikes(Mishap::Unavailable) {
+            return Some(answer(503, "unavailable"));
+        }
+        yard.strikes(Mishap::Blocked).then(|| answer(503, "blocked"))
+    }
+
+    async fn sent(&self, request: Outgoing) -> Sent {
+        self.life.awake().await;
+        let pause =
+            self.yard.strikes(Mishap::LongPause).then(|| self.yard.rng(|rng| rng.millis(1000, 150_000)));
+        if let Some(pause) = pause {
+            sleep(pause).await;
+        }
+        self.life.awake().await;
+        self.yard.first_byte(&request, pause.is_some());
+        let sent = self.exchange(&request).await;
+        self.life.awake().await;
+        let key = key_of(&request);
+        let slot = self.yard.slot(&key);
+        let heard = match &sent {
+            Sent::Answered(answer) => format!("{}", answer.status),
+            Sent::NotSent(why) | Sent::Broken(why) | Sent::TimedOut(why) => why.clone(),
+        };
+        self.yard.note(Some(slot), format!("{} hears about {key}: {heard}", self.life.name));
+        sent
+    }
+}
+
+/// The key that a request is about, whether it sends or seals it.
+pub(super) fn key_of(request: &Outgoing) -> String {
+    match header(request, "idempotency-key") {
+        "" => request.target.path.split('/').nth(4).unwrap_or_default().to_owned(),
+        key => key.to_owned(),
+    }
+}
+
+impl Transport for Wire {
+    fn send(&self, request: Outgoing) -> Sending<'_> {
+        Box::pin(self.sent(request))
+    }
+}
+
+/// The present credentials, asked for at every attempt.
+impl Credentials for Wire {
+    fn credential<'a>(&'a self, principal: &'a str, _: &'a str) -> Asked<'a> {
+        Box::pin(async move {
+            self.life.awake().await;
+            sleep(Duration::from_millis(1)).await;
+            self.life.awake().await;
+            let token = self.yard.token(principal);
+            Ok(Some(Credential { headers: vec![("authorization".to_owned(), token)] }))
+        })
+    }
+}

@@ -1,0 +1,133 @@
+//! What a seed decides about a run of the relay before anything happens.
+
+use std::time::Duration;
+
+use semel_delivery::relay::debounce::Debounce;
+use semel_delivery::relay::ladder::{Blind, Tier};
+use semel_delivery::relay::policy::Scope;
+use semel_delivery::relay::reduce::Reducer;
+
+use crate::mishap::{Mishap, Rates};
+use crate::plan::Options;
+use crate::rng::Rng;
+
+/// How late after its sending a write may still be applied, as the target declares it.
+pub const LATE_WINDOW: Duration = Duration::from_secs(120);
+/// How long one call may take.
+pub const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Where the relay keeps its entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Home {
+    /// In a file of its own: one process.
+    File,
+    /// In a database that so many replicas share.
+    Shared(usize),
+}
+
+/// What was decided.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What was asked for.
+    pub options: Options,
+    /// How often each mishap happens.
+    pub rates: Rates,
+    /// Where entries are kept.
+    pub home: Home,
+    /// What the upstream offers.
+    pub tier: Tier,
+    /// Whether its value can be read.
+    pub reads: bool,
+    /// How entries become one.
+    pub reducer: Reducer,
+    /// Lanes.
+    pub lanes: u64,
+    /// Who submits.
+    pub principals: u64,
+    /// How long background entries wait.
+    pub debounce: Debounce,
+    /// Entries of one batch.
+    pub batch_max: usize,
+    /// What a 429 pauses.
+    pub limit_scope: Scope,
+    /// Requests in each of the two phases.
+    pub requests: usize,
+    /// The longest pause between two of them, in milliseconds.
+    pub gap_millis: u64,
+}
+
+fn tier(rng: &mut Rng) -> Tier {
+    match rng.below(20) {
+        0..=2 => Tier::Key { retention: Duration::from_secs(30 * 86_400) },
+        3..=4 => Tier::Key { retention: Duration::from_secs(1200) },
+        5..=8 => Tier::Marker,
+        9..=12 => Tier::CompareAndSet,
+        13..=16 => Tier::ReadBack,
+        17..=18 => Tier::Blind(Blind::AtMostOnce),
+        _ => Tier::Blind(Blind::AtLeastOnce),
+    }
+}
+
+impl Plan {
+    /// Draws everything.
+    pub fn draw(options: &Options, rng: &mut Rng) -> Self {
+        let mut rates = Rates::draw(options.part, options.swarm, &options.with_mishaps, rng);
+        let tier = tier(rng);
+        let is_asked = options.with_mishaps.contains(&Mishap::Interference);
+        // Where others write, less can be said: few runs have them.
+        if !(rng.chance(200) || is_asked) || !tier.looks() {
+            rates.spare(Mishap::Interference);
+        }
+        let home = if rng.chance(400) {
+            Home::File
+        } else {
+            Home::Shared(usize::try_from(rng.between(1, 3)).unwrap_or(1))
+        };
+        if home == Home::File {
+            // A clock that is set while nobody runs is believed at the next start: nothing can tell it from a long night.
+            rates.spare(Mishap::ClockForward);
+            rates.spare(Mishap::ClockBack);
+        }
+        let quiet = Duration::from_secs(rng.between(1, 20));
+        Self {
+            options: options.clone(),
+            rates,
+            home,
+            tier,
+            reads: tier.looks() || (matches!(tier, Tier::Key { .. }) && rng.chance(500)),
+            reducer: *rng.pick(&[Reducer::Sum, Reducer::Sum, Reducer::Sum, Reducer::Max, Reducer::Last]),
+            lanes: rng.between(1, 4),
+            principals: rng.between(1, 3),
+            debounce: Debounce { quiet, max_wait: quiet * 2 },
+            batch_max: *rng.pick(&[2, 5, 1000]),
+            limit_scope: *rng.pick(&[Scope::Credential, Scope::Target, Scope::Host]),
+            requests: usize::try_from(rng.between(40, 50)).unwrap_or(40),
+            gap_millis: *rng.pick(&[1000, 5000, 15_000]),
+        }
+    }
+
+    /// Whether somebody else writes too.
+    pub fn interferes(&self) -> bool {
+        self.rates.has(Mishap::Interference)
+    }
+
+    /// Whether a batch may be left to a person at all.
+    pub fn may_doubt(&self) -> bool {
+        let forgets = matches!(self.tier, Tier::Key { retention } if retention < Duration::from_secs(86_400));
+        forgets || matches!(self.tier, Tier::Blind(_)) || self.interferes() || self.rates.jumps()
+    }
+
+    /// One line that says what kind of run this is.
+    pub fn describe(&self) -> String {
+        format!(
+            "{:?}, {:?}, {:?} of {} lanes, {} principals, batches of {}, faults {}",
+            self.home,
+            self.tier,
+            self.reducer,
+            self.lanes,
+            self.principals,
+            self.batch_max,
+            self.rates.names().join(" ")
+        )
+    }
+}

@@ -1,0 +1,162 @@
+//! What everything in one run of the relay shares: the stage, the database, the upstream and what senders were told.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use semel_delivery::relay::RelayStore;
+use semel_delivery::relay::store::StoreError;
+use semel_delivery::relay::store::sqlite::Sqlite;
+use tokio::task::unconstrained;
+use tokio::time::sleep;
+
+use crate::log::SlotNumber;
+use crate::mishap::Mishap;
+use crate::plan::Options;
+use crate::relay::plan::{Home, Plan};
+use crate::relay::service::Service;
+use crate::rng::Rng;
+use crate::stage::{Stage, lock};
+
+/// The target's name.
+pub(super) const TARGET: &str = "scores";
+
+/// What a sender was told.
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// The request's number.
+    pub request: i64,
+    /// Its items: lane and value.
+    pub items: Vec<(String, i64)>,
+}
+
+/// What everything in one run of the relay shares.
+pub struct Works {
+    stage: Stage,
+    /// What the seed decided.
+    pub plan: Plan,
+    base: Mutex<Arc<Sqlite>>,
+    is_broken: Mutex<bool>,
+    service: Mutex<Service>,
+    told: Mutex<BTreeMap<String, Told>>,
+    /// The bytes that were sent under a key.
+    pub(super) sent: Mutex<BTreeMap<String, String>>,
+    tokens: Mutex<BTreeMap<String, u64>>,
+    pub(super) checked: Mutex<u64>,
+}
+
+impl fmt::Debug for Works {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Works").field("plan", &self.plan).finish_non_exhaustive()
+    }
+}
+
+impl Deref for Works {
+    type Target = Stage;
+
+    fn deref(&self) -> &Stage {
+        &self.stage
+    }
+}
+
+impl Works {
+    /// Works without a past.
+    pub fn new(options: &Options) -> Self {
+        let mut rng = Rng::new(options.seed);
+        let plan = Plan::draw(options, &mut rng);
+        let stage = Stage::new(rng);
+        let base = Sqlite::memory(Arc::clone(&stage.clock) as _).expect("there is memory for a database");
+        let works = Self {
+            stage,
+            base: Mutex::new(Arc::new(base)),
+            is_broken: Mutex::new(false),
+            service: Mutex::new(Service::new(plan.tier, plan.reducer)),
+            plan,
+            told: Mutex::default(),
+            sent: Mutex::default(),
+            tokens: Mutex::default(),
+            checked: Mutex::default(),
+        };
+        works.note(None, works.plan.describe());
+        works
+    }
+
+    /// Whether a mishap happens now.
+    pub fn strikes(&self, mishap: Mishap) -> bool {
+        self.happens(self.plan.rates.of(mishap), mishap.name())
+    }
+
+    /// The database itself, without faults.
+    pub(super) fn base(&self) -> Arc<Sqlite> {
+        Arc::clone(&lock(&self.base))
+    }
+
+    /// The store on the database itself.
+    pub(super) fn store(&self) -> RelayStore {
+        RelayStore::new(self.base())
+    }
+
+    /// What the store says now, if nobody holds the database.
+    pub(super) fn peek<T>(&self, asked: impl Future<Output = Result<T, StoreError>>) -> Option<T> {
+        unconstrained(std::pin::pin!(asked)).now_or_never()?.ok()
+    }
+
+    /// A sync failed: only a new start can tell what is on disk.
+    pub(super) fn break_file(&self) {
+        *lock(&self.is_broken) = true;
+    }
+
+    /// Whether only a new start can tell what is on disk.
+    pub(super) fn is_broken(&self) -> bool {
+        *lock(&self.is_broken)
+    }
+
+    /// The database as a new process finds it. A database that is shared goes on without it.
+    pub(super) async fn reopen(&self) -> Arc<Sqlite> {
+        *lock(&self.is_broken) = false;
+        if self.plan.home == Home::File {
+            // Whoever of the old process waited for its database has to see first that it is gone.
+            let image = loop {
+                match self.base().image() {
+                    Some(image) => break image,
+                    None => sleep(Duration::from_millis(1)).await,
+                }
+            };
+            let opened = Sqlite::of_image(&image, Arc::clone(&self.clock) as _);
+            *lock(&self.base) = Arc::new(opened.expect("an image can be opened"));
+        }
+        self.base()
+    }
+
+    /// The upstream.
+    pub fn service(&self) -> MutexGuard<'_, Service> {
+        lock(&self.service)
+    }
+
+    /// What senders were told.
+    pub(super) fn told(&self) -> MutexGuard<'_, BTreeMap<String, Told>> {
+        lock(&self.told)
+    }
+
+    /// The number under which the log knows a lane.
+    pub fn slot(&self, lane: &str) -> Option<SlotNumber> {
+        lane.strip_prefix("lane-").and_then(|number| number.parse().ok())
+    }
+
+    /// The present credential of a principal.
+    pub(super) fn token(&self, principal: &str) -> String {
+        let version = lock(&self.tokens).get(principal).copied().unwrap_or(0);
+        format!("{principal}-{version}")
+    }
+
+    /// A principal logs in again, if it has to.
+    pub(super) fn log_in(&self, principal: &str) {
+        if self.service().is_revoked(&self.token(principal)) {
+            *lock(&self.tokens).entry(principal.to_owned()).or_default() += 1;
+            self.note(None, format!("{principal} logs in again"));
+        }
+    }
+}

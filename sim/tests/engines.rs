@@ -1,0 +1,117 @@
+//! Seeds on the delivery engines: every promise holds, every run repeats itself, and everything that can be met is met.
+
+use semel_sim::coverage::{Coverage, Met};
+use semel_sim::faults::Swarm;
+use semel_sim::mishap::Mishap;
+use semel_sim::part::Part;
+use semel_sim::plan::Options;
+use semel_sim::run::{Report, run, run_twice, too_small};
+
+/// How many seeds are played on each engine.
+const SEEDS: u64 = 60;
+/// So many of them are played twice here; the program plays all of them twice.
+const TWICE: u64 = 5;
+const ENGINES: [Part; 2] = [Part::Outbox, Part::Relay];
+
+/// Seeds that once broke a promise, with the swarm that did.
+const REGRESSIONS: [(Part, u64, Swarm); 4] = [
+    (Part::Outbox, 5, Swarm::Mixed),
+    (Part::Outbox, 17, Swarm::Mixed),
+    (Part::Outbox, 1226, Swarm::Mixed),
+    (Part::Relay, 99, Swarm::Mixed),
+];
+
+fn assert_held(report: &Report) {
+    if let Some(explained) = report.explain() {
+        panic!("{explained}");
+    }
+    if let Some(small) = too_small(report) {
+        panic!("{} seed {}: {small}", report.options.part.name(), report.options.seed);
+    }
+}
+
+fn play(part: Part) -> Coverage {
+    let mut coverage = Coverage::default();
+    for seed in 1..=SEEDS {
+        let report = run(&Options::of(part, seed));
+        assert_held(&report);
+        coverage.add(&report.coverage);
+    }
+    coverage
+}
+
+/// What should have been met on an engine and was not.
+fn missing(part: Part, coverage: &Coverage) -> Vec<&'static str> {
+    let faults =
+        Mishap::ALL.iter().filter(|mishap| mishap.concerns(part)).map(|mishap| (Met::Fault, mishap.name()));
+    let outbox = [
+        (Met::Standing, "pending"),
+        (Met::Standing, "done"),
+        (Met::Decision, "alias"),
+        (Met::Decision, "requeue-sealed"),
+        (Met::Decision, "requeue-refused"),
+        (Met::Word, "done"),
+        (Met::Word, "dead"),
+        (Met::Word, "aborted"),
+        (Met::Word, "possibly-delivered"),
+    ];
+    let relay = [
+        (Met::Decision, "sent"),
+        (Met::Decision, "sent-again"),
+        (Met::Decision, "resolved"),
+        (Met::Word, "applied"),
+        (Met::Word, "parked"),
+        (Met::Word, "dead"),
+        (Met::Word, "released"),
+        (Met::Word, "requeued"),
+        (Met::Word, "in-doubt"),
+        (Met::Word, "resolved"),
+        (Met::Word, "blocked"),
+    ];
+    let states: &[(Met, &'static str)] = if part == Part::Outbox { &outbox } else { &relay };
+    let expected = faults.chain(states.iter().copied());
+    expected.filter(|(met, name)| coverage.of(*met, name) == 0).map(|(_, name)| name).collect()
+}
+
+fn assert_everything_is_met(part: Part) {
+    let coverage = play(part);
+    let missing = missing(part, &coverage);
+    assert!(missing.is_empty(), "never met in {SEEDS} seeds: {missing:#?}\n{}", coverage.table());
+}
+
+#[test]
+fn every_promise_of_the_outbox_holds_and_everything_is_met() {
+    assert_everything_is_met(Part::Outbox);
+}
+
+#[test]
+fn every_promise_of_the_relay_holds_and_everything_is_met() {
+    assert_everything_is_met(Part::Relay);
+}
+
+#[test]
+fn the_engines_repeat_themselves() {
+    for part in ENGINES {
+        for seed in 1..=TWICE {
+            run_twice(&Options::of(part, seed)).unwrap_or_else(|difference| panic!("{difference}"));
+        }
+        let (one, two) = (run(&Options::of(part, 1)), run(&Options::of(part, 2)));
+        assert_ne!(one.hash, two.hash, "seeds differ");
+    }
+}
+
+#[test]
+fn the_engines_stand_every_kind_of_weather() {
+    for part in ENGINES {
+        for (_, swarm) in Swarm::ALL {
+            assert_held(&run(&Options { swarm: *swarm, ..Options::of(part, 1) }));
+        }
+    }
+}
+
+#[test]
+fn seeds_that_once_failed_hold() {
+    for (part, seed, swarm) in REGRESSIONS {
+        assert_held(&run(&Options { swarm, ..Options::of(part, seed) }));
+    }
+}
