@@ -65,6 +65,19 @@ async fn a_restart_keeps_answers_and_makes_open_claims_unknown() {
 }
 
 #[tokio::test]
+async fn a_record_for_ever_is_known_after_a_restart() {
+    let sqlite = Sqlite::new();
+    let id = id("for ever");
+    let fence = won(&sqlite.store, &id, Guarantee::Fenced).await;
+    let lifetime = Lifetime { record: Some(Duration::MAX), ..lifetime() };
+    let written = sqlite.store.settle(&id, fence, settled("kept"), &lifetime).await;
+    assert_eq!(written, Ok(Written::Done));
+    let sqlite = sqlite.reopened();
+    let (entry, _) = sqlite.store.look_up(&id).await.expect("the store answers");
+    assert_eq!(entry.expect("it was settled").answer, Some(answer("kept")));
+}
+
+#[tokio::test]
 async fn time_does_not_go_back_over_a_restart() {
     let sqlite = Sqlite::new();
     sqlite.clock.advance(Duration::from_secs(3600));
