@@ -9,6 +9,7 @@ use axum_core::body::Body;
 use http::header;
 use http::uri::Authority;
 use http::{HeaderValue, Request, Response, Uri, Version};
+use http_body::Body as _;
 use hyper::client::conn::TrySendError;
 
 use super::connect::Sender;
@@ -119,6 +120,7 @@ impl Pool {
     fn addressed(&self, mut request: Request<Body>, sender: &Sender) -> Result<Request<Body>, http::Error> {
         let target = &self.upstream.target;
         let path = target.path(request.uri())?;
+        let is_of_known_length = request.body().size_hint().exact().is_some();
         let headers = request.headers_mut();
         if self.upstream.host == super::HostSent::Own || !headers.contains_key(header::HOST) {
             headers.insert(header::HOST, target.host_value());
@@ -126,6 +128,10 @@ impl Pool {
         match sender {
             Sender::One(_) => {
                 headers.remove(header::TE);
+                // Said here, or a GET would go on without the body that came with it.
+                if !is_of_known_length && !headers.contains_key(header::CONTENT_LENGTH) {
+                    headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+                }
                 *request.uri_mut() = Uri::from(path);
                 *request.version_mut() = Version::HTTP_11;
             }
