@@ -77,6 +77,11 @@ impl TestBinary {
         command
     }
 
+    /// Whether it belongs to the crate in this folder.
+    pub(crate) fn is_of(&self, folder: &str) -> bool {
+        self.package.file_name().is_some_and(|name| name == folder)
+    }
+
     /// Runs the program with these arguments and one variable set.
     pub(crate) fn run(&self, args: &[&str], variable: Option<(&str, &str)>) -> Result<Verdict, String> {
         let mut command = self.command(args);
