@@ -1,4 +1,4 @@
-//! Credentials: stamped at send, bound to an origin, never stored. A provider is asked for each attempt.
+//! Credentials: stamped at send, bound to an origin and, in a relay, to a target, never stored. A provider is asked for each attempt.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -28,6 +28,13 @@ impl std::fmt::Debug for Credential {
 }
 
 impl Credential {
+    /// One header line. A bare token is sent as `Bearer` in `Authorization`, wherever it comes from.
+    pub fn line(header: &str, value: &str) -> Self {
+        let is_bare = header.eq_ignore_ascii_case("authorization") && !value.contains(' ');
+        let value = if is_bare { format!("Bearer {value}") } else { value.to_owned() };
+        Self { headers: vec![(header.to_owned(), value)] }
+    }
+
     /// Tells two credentials apart without keeping either.
     pub fn digest(&self) -> [u8; 32] {
         let mut hash = Sha256::new();
@@ -48,6 +55,13 @@ pub type Asked<'a> = Pin<Box<dyn Future<Output = Result<Option<Credential>, Stri
 pub trait Credentials: Send + Sync + 'static {
     /// The credential of this principal for this origin, now.
     fn credential<'a>(&'a self, principal: &'a str, origin: &'a str) -> Asked<'a>;
+
+    /// The credential of this principal for this target of a relay, which is at this origin. Several targets may be at one
+    /// origin: a provider that tells them apart never gives one's credential to another.
+    fn credential_for<'a>(&'a self, principal: &'a str, target: &'a str, origin: &'a str) -> Asked<'a> {
+        let _ = target;
+        self.credential(principal, origin)
+    }
 }
 
 /// Gives none.
@@ -76,17 +90,22 @@ pub struct Rule {
     pub principal: Option<String>,
     /// For which origin.
     pub origin: String,
+    /// For which target of a relay alone; `None` means all that is at the origin.
+    pub target: Option<String>,
     /// The header that carries it.
     pub header: String,
     /// Where it is found. A bare token is sent as `Bearer` in `Authorization`.
     pub place: Place,
 }
 
+/// A principal, an origin, and a target where it is for one alone.
+type Whose = (String, String, Option<String>);
+
 /// Credentials from files, from commands, and from calls, which count first and live in memory only.
 #[derive(Debug, Default)]
 pub struct Wallet {
     rules: Vec<Rule>,
-    given: Arc<Mutex<HashMap<(String, String), Credential>>>,
+    given: Arc<Mutex<HashMap<Whose, Credential>>>,
 }
 
 impl Wallet {
@@ -102,8 +121,16 @@ impl Wallet {
 
     /// A caller gives a credential; without header lines, takes it back.
     pub fn give(&self, principal: &str, origin: &str, credential: Credential) {
+        self.give_at((principal.to_owned(), origin.to_owned(), None), credential);
+    }
+
+    /// The same, for one target of a relay alone.
+    pub fn give_for(&self, principal: &str, target: &str, origin: &str, credential: Credential) {
+        self.give_at((principal.to_owned(), origin.to_owned(), Some(target.to_owned())), credential);
+    }
+
+    fn give_at(&self, at: Whose, credential: Credential) {
         let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = (principal.to_owned(), origin.to_owned());
         if credential.headers.is_empty() {
             given.remove(&at)
         } else {
@@ -111,17 +138,27 @@ impl Wallet {
         };
     }
 
-    fn given_for(&self, principal: &str, origin: &str) -> Option<Credential> {
+    fn given_for(&self, principal: &str, target: Option<&str>, origin: &str) -> Option<Credential> {
         let given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
-        given.get(&(principal.to_owned(), origin.to_owned())).cloned()
+        let at = |target: Option<&str>| {
+            given.get(&(principal.to_owned(), origin.to_owned(), target.map(str::to_owned)))
+        };
+        at(target).or_else(|| at(None)).cloned()
     }
 
-    async fn found(&self, principal: &str, origin: &str) -> Result<Option<Credential>, String> {
-        if let Some(credential) = self.given_for(principal, origin) {
+    async fn found(
+        &self,
+        principal: &str,
+        target: Option<&str>,
+        origin: &str,
+    ) -> Result<Option<Credential>, String> {
+        if let Some(credential) = self.given_for(principal, target, origin) {
             return Ok(Some(credential));
         }
         let speaks = |rule: &&Rule| {
-            rule.origin == origin && rule.principal.as_deref().is_none_or(|name| name == principal)
+            rule.origin == origin
+                && (rule.target.is_none() || rule.target.as_deref() == target)
+                && rule.principal.as_deref().is_none_or(|name| name == principal)
         };
         // One that names the principal counts before one for everybody.
         let named = self.rules.iter().filter(speaks).max_by_key(|rule| rule.principal.is_some());
@@ -135,9 +172,7 @@ impl Wallet {
         if value.is_empty() || value.len() > CREDENTIAL_BYTES_MAX {
             return Err("the credential is empty or too long".to_owned());
         }
-        let is_bare = rule.header.eq_ignore_ascii_case("authorization") && !value.contains(' ');
-        let value = if is_bare { format!("Bearer {value}") } else { value };
-        Ok(Some(Credential { headers: vec![(rule.header.clone(), value)] }))
+        Ok(Some(Credential::line(&rule.header, &value)))
     }
 }
 
@@ -157,7 +192,11 @@ async fn printed(words: &[String]) -> Result<String, String> {
 
 impl Credentials for Wallet {
     fn credential<'a>(&'a self, principal: &'a str, origin: &'a str) -> Asked<'a> {
-        Box::pin(self.found(principal, origin))
+        Box::pin(self.found(principal, None, origin))
+    }
+
+    fn credential_for<'a>(&'a self, principal: &'a str, target: &'a str, origin: &'a str) -> Asked<'a> {
+        Box::pin(self.found(principal, Some(target), origin))
     }
 }
 
@@ -173,6 +212,7 @@ mod tests {
         let rule = |principal: Option<&str>, place| Rule {
             principal: principal.map(str::to_owned),
             origin: "https://a.example".to_owned(),
+            target: None,
             header: "Authorization".to_owned(),
             place,
         };
@@ -200,5 +240,30 @@ mod tests {
         wallet.give("alice", "https://a.example", Credential::default());
         std::fs::remove_file(&path).unwrap();
         assert!(wallet.credential("alice", "https://a.example").await.is_err(), "never sent without");
+    }
+
+    #[tokio::test]
+    async fn two_targets_at_one_origin_do_not_share_credentials() {
+        let rule = |principal: Option<&str>, target: &str, token: &str| Rule {
+            principal: principal.map(str::to_owned),
+            origin: "https://a.example".to_owned(),
+            target: Some(target.to_owned()),
+            header: "Authorization".to_owned(),
+            place: Place::Command(["echo", token].map(str::to_owned).to_vec()),
+        };
+        let wallet =
+            Wallet::new(vec![rule(Some("alice"), "scores", "hers"), rule(None, "scores", "everybodys")]);
+        let value = async |principal, target| {
+            let credential = wallet.credential_for(principal, target, "https://a.example").await.unwrap()?;
+            Some(credential.headers[0].1.clone())
+        };
+        assert_eq!(value("alice", "scores").await.as_deref(), Some("Bearer hers"));
+        assert_eq!(value("bob", "scores").await.as_deref(), Some("Bearer everybodys"));
+        assert_eq!((value("alice", "other").await, value("bob", "other").await), (None, None));
+        let given = Credential::line("authorization", "given");
+        wallet.give_for("alice", "other", "https://a.example", given);
+        assert_eq!(value("alice", "other").await.as_deref(), Some("Bearer given"));
+        assert_eq!(value("alice", "scores").await.as_deref(), Some("Bearer hers"));
+        assert_eq!(wallet.credential_for("alice", "other", "https://b.example").await, Ok(None));
     }
 }

@@ -22,8 +22,8 @@ use crate::{output_failed, store};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Without --store and --part, the gate's store of the configuration is migrated, and where the file has [outbox] or [relay] \
-those stores too. Records are kept, and the release before keeps working on the new schema: gates may run meanwhile. `semel serve` does the \
-same when it starts, unless gate.postgres or relay.postgres says migrate = false; then a role with more rights runs this, \
+those stores too. Records are kept. Gates and outboxes may run meanwhile: the release before keeps working on the new schema. Relays may not: \
+from schema 1 to 2 of the relay the release before cannot go on, so stop the old relays first. `semel serve` does the same when it starts, unless gate.postgres or relay.postgres says migrate = false; then a role with more rights runs this, \
 and the parts connect by a role that was granted semel_service. A store in a file is migrated by the process that owns it.")]
 pub(crate) struct Args {
     /// The store: sqlite:PATH or postgres://… [default: the configuration's, else sqlite:semel.db]

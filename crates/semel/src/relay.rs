@@ -21,7 +21,7 @@ A lane is in doubt, what now?   semel relay list --state in-doubt
                                 semel relay show ID
                                 semel relay resolve ID --applied | --not-applied
 Dead letters?                   semel relay list --state dead
-                                semel relay requeue ID
+                                semel relay requeue ID          (not while the lane is in doubt)
 Parked after a 401?             semel relay release --target NAME --principal NAME
 Who changed what?               semel relay audit > trail.jsonl
 
@@ -73,10 +73,10 @@ pub(crate) struct At {
 #[derive(Debug, clap::Args)]
 struct ListArgs {
     /// Only lanes that are open, blocked or in-doubt, or that have dead, parked or pending entries.
-    #[arg(long, value_name = "STATE")]
+    #[arg(long, value_name = "STATE", value_parser = ["open", "blocked", "in-doubt", "dead", "parked", "pending"])]
     state: Option<String>,
-    /// At most so many.
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    /// At most so many, up to 1000.
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
     /// Only lanes with numbers above this one.
     #[arg(long, value_name = "ID", default_value_t = 0)]

@@ -114,6 +114,7 @@ async fn submitted(
         fingerprint: intake::fingerprint(TARGET, &items),
         mode,
         debounce: target.debounce,
+        groups: target.groups,
         items,
     };
     let request = match api.engine.store.accept(&submission).await.map_err(|error| away(&error))? {

@@ -51,7 +51,9 @@ pub fn target(origin: &str) -> Result<Target, Box<dyn std::error::Error>> {
         timeout,
         transport: Arc::new(Http1::new()),
     };
+    let groups = upstream.tells_groups_apart();
     let mut target = Target::new(TARGET, Arc::new(upstream), Tier::ReadBack);
+    target.groups = groups;
     target.timeout = timeout;
     target.late_window = Duration::from_secs(4);
     target.debounce = Debounce { quiet: DEBOUNCE, max_wait: DEBOUNCE };

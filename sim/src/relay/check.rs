@@ -188,7 +188,8 @@ impl Works {
                     ItemState::Pending
                     | ItemState::Processing
                     | ItemState::AuthRevoked
-                    | ItemState::InDoubt => {
+                    | ItemState::InDoubt
+                    | ItemState::Blocked => {
                         let why = format!("item {pos} of {key} is still {}", item.state.name());
                         return self.fail(Invariant::I15, slot, why);
                     }

@@ -83,6 +83,7 @@ impl Senders {
             fingerprint: fingerprint(TARGET, &items),
             mode,
             debounce: plan.debounce,
+            groups: true,
             items,
         }
     }

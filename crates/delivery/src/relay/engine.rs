@@ -183,8 +183,8 @@ impl Engine {
         let mut count = 0;
         for (target, principal, digest) in self.store.all_refused().await? {
             let Some(known) = self.targets.get(&target) else { continue };
-            let Ok(credential) = self.credentials.credential(&principal, known.upstream.origin()).await
-            else {
+            let origin = known.upstream.origin();
+            let Ok(credential) = self.credentials.credential_for(&principal, &target, origin).await else {
                 continue;
             };
             if sender::digest(credential.as_ref()) != digest {

@@ -66,15 +66,14 @@ pub fn judge(reading: &Reading<'_>, sent: &Sent, retry_after: Option<Duration>) 
             None => Verdict::Failed(said),
         },
         409 | 412 if reading.tier == Tier::CompareAndSet => Verdict::Conflict,
-        // A redirect is not followed: the write went nowhere.
-        300..=399 => Verdict::Refused(said),
         400..=499 => match reading.classify.classify(Some(answer.status), code.as_deref()) {
             Class::Retry | Class::RetryAfter | Class::RetryAtMost(..) => Verdict::Failed(said),
             Class::Auth | Class::Success | Class::Rebuild | Class::Drop(_) | Class::Dead(_) => {
                 Verdict::Refused(said)
             }
         },
-        // It may have done its work before it failed, and other answers are none.
+        // It may have done its work before it failed or led elsewhere (a redirect is not followed), and other answers are
+        // none.
         _ => Verdict::Ambiguous(said),
     }
 }
@@ -138,7 +137,8 @@ mod tests {
         let cases = [
             (200, "", None, Verdict::Applied),
             (204, "", None, Verdict::Applied),
-            (302, "", None, Verdict::Refused("302".into())),
+            (302, "", None, Verdict::Ambiguous("302".into())),
+            (303, "", None, Verdict::Ambiguous("303".into())),
             (400, "", None, Verdict::Refused("400".into())),
             (401, "", None, Verdict::Unauthorized),
             (404, "", None, Verdict::Refused("404".into())),

@@ -26,7 +26,7 @@ pub use self::audit::AuditRow;
 pub(crate) use self::audit::{about, audit, audit_all};
 pub use self::sql::{Database, StoreError};
 use self::sql::{Row, Transaction};
-pub(crate) use self::state::{State, held, locked, locked_or_new};
+pub(crate) use self::state::{State, held, locked, locked_by_name, locked_or_new};
 
 /// The store of a relay.
 #[derive(Clone)]

@@ -32,6 +32,9 @@ pub struct Target {
     pub name: String,
     /// Where it is written to.
     pub upstream: Arc<dyn Upstream>,
+    /// Whether one name in two groups is two lanes. Where the upstream does not hear of groups it is one, and its group is
+    /// the last that was said.
+    pub groups: bool,
     /// How waiting entries become one.
     pub reducer: Reducer,
     /// What the upstream offers by which a write is known again.
@@ -70,6 +73,7 @@ impl Target {
         Self {
             name: name.to_owned(),
             upstream,
+            groups: true,
             reducer: Reducer::Sum,
             tier,
             late_window: Duration::from_secs(60),

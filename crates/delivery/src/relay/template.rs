@@ -43,6 +43,8 @@ pub enum BadTemplate {
     Missing(String),
     /// A carriage return, line feed or another control character where it could begin a new line.
     ControlCharacter(String),
+    /// A segment of the path would be `.` or `..`, by which servers leave the folder.
+    DotSegment,
 }
 
 impl fmt::Display for BadTemplate {
@@ -56,6 +58,7 @@ impl fmt::Display for BadTemplate {
             BadTemplate::ControlCharacter(name) => {
                 write!(f, "the value of {{{name}}} contains a line end or another control character")
             }
+            BadTemplate::DotSegment => f.write_str("a part of the address's path would be . or .."),
         }
     }
 }
@@ -136,6 +139,11 @@ impl Template {
                 }
             }
         }
+        // Encoded dots would not help: they mean the same.
+        let path = out.split(['?', '#']).next().unwrap_or_default();
+        if self.place == Place::Url && path.split('/').any(|segment| matches!(segment, "." | "..")) {
+            return Err(BadTemplate::DotSegment);
+        }
         Ok(out)
     }
 }
@@ -182,6 +190,19 @@ mod tests {
         }
         assert!(filled(Place::Header, "{lane}", "a\u{7f}").is_err());
         assert!(Template::parse(Place::Header, "a\r\nb").is_err());
+    }
+
+    #[test]
+    fn no_value_leaves_the_folder() {
+        for bad in [".", ".."] {
+            for text in ["https://x/{lane}", "https://x/{lane}/s", "https://x/{lane}?y=1"] {
+                assert_eq!(filled(Place::Url, text, bad), Err(BadTemplate::DotSegment), "{text} {bad}");
+            }
+            assert!(filled(Place::Url, "https://x/a{lane}?l={lane}", bad).is_ok());
+            assert!(filled(Place::Json, "{lane}", bad).is_ok());
+        }
+        assert_eq!(filled(Place::Url, "https://x/{lane}{lane}", "."), Err(BadTemplate::DotSegment));
+        assert!(filled(Place::Url, "https://x/{lane}", "...").is_ok());
     }
 
     #[test]

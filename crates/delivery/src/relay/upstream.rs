@@ -77,6 +77,15 @@ pub trait Upstream: Send + Sync + 'static {
     /// Whether its value can be read.
     fn reads(&self) -> bool;
 
+    /// Whether what this lane, group, label and principal are called can be written where it goes.
+    ///
+    /// # Errors
+    /// Says what is wrong, for the sender.
+    fn admits(&self, place: &Place<'_>, label: Option<&str>) -> Result<(), String> {
+        let _ = (place, label);
+        Ok(())
+    }
+
     /// The value now.
     fn read<'a>(&'a self, place: &'a Place<'a>, credential: Option<&'a Credential>) -> Asked<'a, Read>;
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use semel_delivery::relay::Synced;
 use semel_delivery::relay::debounce::Mode;
-use semel_delivery::relay::ladder::Tier;
+use semel_delivery::relay::ladder::{Blind, Tier};
 use semel_delivery::relay::reduce::Reducer;
 use semel_delivery::relay::store::LaneState;
 use semel_delivery::relay::store::accept::Accepted;
@@ -178,6 +178,38 @@ async fn what_the_upstream_refuses_for_good_is_a_dead_letter_that_can_come_back(
     assert_eq!(world.service.value("a"), 5);
     let request = world.engine.store.request(request).await.unwrap().unwrap();
     assert_eq!((request.open, request.dead), (0, 0));
+}
+
+#[tokio::test]
+async fn a_refusal_after_a_lost_answer_is_a_doubt_and_no_dead_letter() {
+    let tier = Tier::Key { retention: Duration::from_secs(24 * 3600) };
+    for status in [400, 403, 404, 422] {
+        let world = World::new(tier, 1);
+        world.service.next(&[Habit::LostReply, Habit::Answers(status)]);
+        world.accept("alice", "1", Mode::Interactive, &[("a", 5)]).await;
+        world.settle().await;
+        let id = lane(&world, "a").await;
+        let detail = world.engine.store.detail(id).await.unwrap().unwrap();
+        assert_eq!(detail.lane.state, LaneState::InDoubt, "{status}");
+        assert!(detail.held.is_empty(), "{status}");
+        assert!(detail.intent.unwrap().evidence.contains(&status.to_string()));
+        assert_eq!(world.engine.store.requeue(id, "carol").await.unwrap(), 0);
+        world.settle().await;
+        assert_eq!((world.service.value("a"), world.service.writes().len()), (5, 2), "not sent anew");
+    }
+}
+
+#[tokio::test]
+async fn a_redirected_write_may_have_been_applied() {
+    let tier = Tier::Key { retention: Duration::from_secs(24 * 3600) };
+    for tier in [tier, Tier::ReadBack, Tier::Blind(Blind::AtMostOnce)] {
+        let world = World::new(tier, 1);
+        world.service.next(&[Habit::AppliesAndAnswers(303)]);
+        world.accept("alice", "1", Mode::Interactive, &[("a", 5)]).await;
+        world.settle().await;
+        assert_eq!(world.service.value("a"), 5, "{tier:?}");
+        assert_eq!(world.engine.store.counts().await.unwrap().dead, 0, "{tier:?}");
+    }
 }
 
 #[tokio::test]

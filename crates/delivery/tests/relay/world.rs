@@ -73,6 +73,8 @@ pub(crate) enum Habit {
     Swallows,
     /// Applies it and fails.
     FailsAfter,
+    /// Applies it and answers with this status.
+    AppliesAndAnswers(u16),
     /// Does nothing and says so.
     Answers(u16),
     /// The same, with `Retry-After`.
@@ -274,6 +276,10 @@ impl Upstream for Service {
                 apply(self.tier, &mut books, &write);
                 answered(500, None)
             }
+            Habit::AppliesAndAnswers(status) => {
+                apply(self.tier, &mut books, &write);
+                answered(status, None)
+            }
             Habit::Answers(status) => answered(status, None),
             Habit::Limits(after) => answered(429, Some(after)),
             Habit::Away => Sent::NotSent("connection refused".to_owned()),
@@ -457,6 +463,7 @@ impl World {
             fingerprint: format!("{items:?}"),
             mode,
             debounce: self.target.debounce,
+            groups: true,
             items: items.iter().map(item).collect(),
         }
     }

@@ -12,6 +12,7 @@
 //! | commands about something unknown fail, in words or JSON | `refusing` |
 //! | list, show, resolve, requeue, audit export | `operating` |
 //! | metrics by name (S2-94 to S2-96), health, graceful end | `operating` |
+//! | lanes, credentials, addresses and outcomes are not mixed up | `guarding` |
 //! | 429, 401 and release, one of three fails, `kill -9` | `failing` |
 //! | SIGHUP: all settings or none | `reloading` |
 //! | several replicas | `../live_relay.rs` |
@@ -21,6 +22,7 @@
 
 mod accepting;
 mod failing;
+mod guarding;
 mod operating;
 mod refusing;
 mod reloading;

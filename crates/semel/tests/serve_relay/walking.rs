@@ -29,6 +29,9 @@ fn another_profile_has_its_own_header_and_speaks_of_lanes() {
 fn groups_are_apart_and_what_waits_is_the_callers_own() {
     let service = Service::start();
     let folder = Folder::for_service(&service, "debounce = \"1m\"");
+    let path = folder.path().join("semel.toml");
+    let text = std::fs::read_to_string(&path).unwrap().replace("/{lane}", "/{group}-{lane}");
+    std::fs::write(path, text).unwrap();
     let relay = folder.start();
     let items = r#"[{"lane":"a","value":1,"group":"g","session":"s"},{"lane":"a","value":2,"group":"h","session":"t"}]"#;
     assert_eq!(relay.submit("alice", "1", "background", items).status, 202);

@@ -46,8 +46,11 @@ impl Turn<'_> {
                 let (ours, theirs) = (self.work.lane.applied, current.value);
                 tracing::warn!(lane = self.work.lane.name, ?ours, ?theirs, "somebody else changed the value");
                 if self.target.interference == Interference::Hold {
-                    let why =
-                        format!("somebody else changed the value: we left {ours:?} and found {theirs:?}");
+                    let shown = |value: Option<i64>| {
+                        value.map_or_else(|| "none".to_owned(), |value| value.to_string())
+                    };
+                    let (ours, theirs) = (shown(ours), shown(theirs));
+                    let why = format!("somebody else changed the value: we left {ours} and found {theirs}");
                     let written = self.engine.store.block(&self.work.hold, &why).await?;
                     return Ok(self.done(written, Synced::Waits(why)));
                 }

@@ -30,7 +30,8 @@ impl Turn<'_> {
         if let Some(until) = store.paused(&[scope], self.began).await?.values().next() {
             return self.waits("the credential is paused", *until).await;
         }
-        let credential = match self.engine.credentials.credential(&batch.principal, origin).await {
+        let asked = self.engine.credentials.credential_for(&batch.principal, name, origin);
+        let credential = match asked.await {
             Ok(credential) => credential,
             Err(why) => return self.waits(&why, self.now() + millis_of(PATIENCE)).await,
         };
@@ -107,11 +108,10 @@ impl Turn<'_> {
                 self.engine.meters.calls_saved.add(members.saturating_sub(1));
                 Ok(self.done(written, Synced::Applied))
             }
-            // One that knows keys again repeats its first answer: nothing was applied.
+            // The refusal is of this attempt. One before it may have been applied, and nothing here could tell by looking.
             Verdict::Refused(why) if matches!(self.target.tier, Tier::Key { .. }) => {
-                let written = store.bury(hold, batch.hi, &why, self.target.reducer).await?;
-                self.engine.meters.failed.add(self.members(batch));
-                Ok(self.done(written, Synced::Again))
+                let why = format!("refused with {why} after an attempt without an answer");
+                self.gone_to_a_person(batch, &why).await
             }
             Verdict::Ambiguous(why) => self.kept(batch, &why, true).await,
             verdict => self.still_open(batch, sender, verdict).await,
@@ -166,15 +166,18 @@ impl Turn<'_> {
     ) -> Result<Synced, StoreError> {
         match self.next(Cause::Failed, batch.first) {
             Some(due) => self.noted(batch, why, None, Some(self.sent_by()), is_counted, due).await,
-            None => {
-                let evidence = self.evidence(batch, why, None);
-                let seen =
-                    Evidence { error: why, evidence: &evidence, last: Some(self.sent_by()), is_counted };
-                let written = self.engine.store.in_doubt(&self.work.hold, &seen).await?;
-                self.engine.meters.in_doubt.add(1);
-                Ok(self.done(written, Synced::InDoubt))
-            }
+            None => self.gone_to_a_person(batch, why).await,
         }
+    }
+
+    /// Leaves a batch that was sent in this turn in doubt.
+    async fn gone_to_a_person(&self, batch: &Intent, why: &str) -> Result<Synced, StoreError> {
+        tracing::error!(lane = self.work.lane.name, why, "a person must decide: semel relay show");
+        let evidence = self.evidence(batch, why, None);
+        let seen = Evidence { error: why, evidence: &evidence, last: Some(self.sent_by()), is_counted: true };
+        let written = self.engine.store.in_doubt(&self.work.hold, &seen).await?;
+        self.engine.meters.in_doubt.add(1);
+        Ok(self.done(written, Synced::InDoubt))
     }
 
     /// The latest time at which the call of this turn can have gone out.

@@ -62,7 +62,7 @@ impl Turn<'_> {
                 why = "the credential is paused".to_owned();
                 continue;
             }
-            let credential = match self.engine.credentials.credential(principal, origin).await {
+            let credential = match self.engine.credentials.credential_for(principal, name, origin).await {
                 Ok(credential) => credential,
                 Err(error) => {
                     why = error;

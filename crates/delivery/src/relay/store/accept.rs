@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::sql::StoreError;
-use super::{LaneState, RelayStore, Tx, locked_or_new};
+use super::{LaneState, RelayStore, Tx, locked_by_name, locked_or_new};
 use crate::relay::debounce::{Debounce, Due, Mode, due};
 
 /// One item of a request.
@@ -36,6 +36,8 @@ pub struct Submission {
     pub mode: Mode,
     /// How long background entries wait.
     pub debounce: Debounce,
+    /// Whether one name in two groups is two lanes of the target.
+    pub groups: bool,
     /// What it brings.
     pub items: Vec<NewItem>,
 }
@@ -93,7 +95,8 @@ impl RelayStore {
         let request = row.int(0)?;
         let mut by_lane: BTreeMap<(&str, &str), Vec<(i64, &NewItem)>> = BTreeMap::new();
         for (pos, item) in (0..).zip(&submission.items) {
-            by_lane.entry((&item.group, &item.lane)).or_default().push((pos, item));
+            let group = if submission.groups { item.group.as_str() } else { "" };
+            by_lane.entry((group, &item.lane)).or_default().push((pos, item));
         }
         let mut lanes = Vec::new();
         // In one order for everybody, so that no two wait for each other.
@@ -121,7 +124,14 @@ async fn into_lane(
     items: &[(i64, &NewItem)],
     now: i64,
 ) -> Result<i64, StoreError> {
-    let mut state = locked_or_new(tx, &submission.target, group, name).await?;
+    let mut state = match submission.groups {
+        true => locked_or_new(tx, &submission.target, group, name).await?,
+        false => {
+            let said =
+                items.iter().rev().map(|(_, item)| item.group.as_str()).find(|group| !group.is_empty());
+            locked_by_name(tx, &submission.target, said, name).await?
+        }
+    };
     let before = state.clone();
     if let Some(label) = items.iter().rev().find_map(|(_, item)| item.label.as_deref()) {
         state.label = Some(label.to_owned());

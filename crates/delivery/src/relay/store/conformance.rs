@@ -27,8 +27,39 @@ pub fn submission(principal: &str, key: &str, items: &[(&str, i64)]) -> Submissi
         fingerprint: format!("{items:?}"),
         mode: Mode::Interactive,
         debounce: Debounce::default(),
+        groups: true,
         items: items.iter().map(item).collect(),
     }
+}
+
+/// Where groups do not count, one name is one lane, whoever is first and whatever group is said.
+async fn names(store: &RelayStore) {
+    let of = |key: &str, group: &str| {
+        let mut made = submission("alice", key, &[("b", 1), ("a", 1)]);
+        made.groups = false;
+        made.items.iter_mut().for_each(|item| group.clone_into(&mut item.group));
+        made.items[0].group = "other".to_owned();
+        made
+    };
+    let tasks: Vec<_> = (0..8)
+        .map(|at| {
+            let (store, submission) = (store.clone(), of(&at.to_string(), &format!("g{at}")));
+            tokio::spawn(async move { store.accept(&submission).await.unwrap() })
+        })
+        .collect();
+    let mut lanes = std::collections::BTreeSet::new();
+    for task in tasks {
+        let Accepted::New { lanes: found, .. } = task.await.unwrap() else { panic!("each is new") };
+        lanes.extend(found);
+    }
+    assert_eq!(lanes.len(), 2, "one lane for each name");
+    store.accept(&of("last", "")).await.unwrap();
+    let last = store.accept(&of("more", "mine")).await.unwrap();
+    assert!(matches!(last, Accepted::New { .. }));
+    let views = store.lanes("t", Some("mine"), Reducer::Sum).await.unwrap();
+    assert_eq!((views.len(), views[0].lane.name.as_str(), views[0].pending), (1, "a", 10));
+    assert_eq!(store.lanes("t", None, Reducer::Sum).await.unwrap().len(), 2);
+    assert_eq!(store.list(None, 0, 10).await.unwrap().len(), 2);
 }
 
 /// Runs the suite, each part on a store of its own.
@@ -38,6 +69,7 @@ pub fn submission(principal: &str, key: &str, items: &[(&str, i64)]) -> Submissi
 pub async fn run<F: Future<Output = RelayStore>>(fresh: impl Fn() -> F) {
     keys(&fresh().await).await;
     items(&fresh().await).await;
+    names(&fresh().await).await;
     batches(&fresh().await).await;
     fences(&fresh().await).await;
     holding(&fresh().await).await;

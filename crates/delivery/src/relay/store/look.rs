@@ -19,6 +19,8 @@ pub enum ItemState {
     AuthRevoked,
     /// Nobody knows whether it was applied.
     InDoubt,
+    /// It waits until an operator has decided about its lane.
+    Blocked,
 }
 
 impl ItemState {
@@ -31,6 +33,7 @@ impl ItemState {
             ItemState::Failed => "failed",
             ItemState::AuthRevoked => "auth_revoked",
             ItemState::InDoubt => "in_doubt",
+            ItemState::Blocked => "blocked",
         }
     }
 }
@@ -114,7 +117,8 @@ impl RelayStore {
             tx.run("SELECT open, dead, items FROM relay_request WHERE id = $1", vec![id.into()]).await?;
         let Some(row) = rows.first() else { return Ok(None) };
         let (open, dead, count) = (row.int(0)?, row.int(1)?, row.int(2)?);
-        let sql = "SELECT i.pos, l.name, l.grp, l.label, i.value, l.applied, i.seq, l.watermark, l.state, h.state, n.hi
+        let sql = "SELECT i.pos, l.name, l.grp, l.label, i.value, l.applied, i.seq, l.watermark, l.state, h.state, n.hi,
+                (SELECT s.waits_for FROM relay_state s WHERE s.lane = l.id ORDER BY s.version DESC LIMIT 1)
             FROM relay_item i JOIN relay_now l ON l.id = i.lane
             LEFT JOIN relay_held h ON h.lane = i.lane AND h.seq = i.seq
             LEFT JOIN relay_intent n ON n.lane = i.lane AND n.fence > l.ended
@@ -324,12 +328,20 @@ fn state(row: &Row) -> Result<ItemState, StoreError> {
     Ok(match row.maybe_text(9)?.as_deref() {
         Some("parked") => ItemState::AuthRevoked,
         Some("dead" | "purged") => ItemState::Failed,
-        Some(_) => ItemState::Pending,
+        Some(_) if lane == LaneState::Open.name() => ItemState::Pending,
+        Some(_) => waits(row)?,
         None if seq <= watermark => ItemState::Completed,
         None if is_frozen && lane == LaneState::InDoubt.name() => ItemState::InDoubt,
         None if is_frozen => ItemState::Processing,
+        None if lane != LaneState::Open.name() => waits(row)?,
         None => ItemState::Pending,
     })
+}
+
+/// How an item stands whose lane is stopped: by a credential, or until an operator decides.
+fn waits(row: &Row) -> Result<ItemState, StoreError> {
+    let is_for_credential = row.maybe_text(11)?.is_some();
+    Ok(if is_for_credential { ItemState::AuthRevoked } else { ItemState::Blocked })
 }
 
 /// By how much waiting values will change the value.

@@ -259,7 +259,8 @@ impl Begun {
 }
 
 async fn query(client: &Object, sql: &str, args: &[Value]) -> Result<Vec<Row>, StoreError> {
-    let sql = sql.replace("/*LOCK*/", "FOR UPDATE");
+    const ALONE: &str = "pg_advisory_xact_lock(hashtextextended($1, 0)) IS NOT NULL AND";
+    let sql = sql.replace("/*LOCK*/", "FOR UPDATE").replace("/*ALONE*/", ALONE);
     let statement = client.prepare_cached(&sql).await.map_err(failed)?;
     let args: Vec<&(dyn ToSql + Sync)> = args.iter().map(|arg| arg as &(dyn ToSql + Sync)).collect();
     let found = client.query(&statement, &args).await.map_err(failed)?;

@@ -1,5 +1,6 @@
 //! What the relay asks of a database: transactions of plain statements. The statements are the same for every database;
 //! `$1` is an argument, and `/*LOCK*/` after a SELECT locks its rows where a database locks rows.
+//! `/*ALONE*/` before a condition waits until no other transaction has said the same `$1` there, where several run at once.
 
 use std::fmt;
 use std::future::Future;

@@ -141,6 +141,40 @@ pub(crate) async fn locked_or_new(
     Err(StoreError::Failed("the lane is gone".to_owned()))
 }
 
+/// The one lane of this name in whatever group, locked; created where there is none. Its group becomes the one that is said.
+pub(crate) async fn locked_by_name(
+    tx: &mut Tx,
+    target: &str,
+    group: Option<&str>,
+    name: &str,
+) -> Result<State, StoreError> {
+    let said = group.unwrap_or_default();
+    for is_alone in [false, true] {
+        // Mostly its group is the one that is said, by which it is found in the index.
+        let sql = "SELECT id, target, grp, name FROM relay_lane WHERE target = $1 AND grp = $2 AND name = $3 /*LOCK*/";
+        if let Some(row) = tx.run(sql, vec![target.into(), said.into(), name.into()]).await?.first() {
+            return read(tx, row).await;
+        }
+        let sql = "SELECT id, target, grp, name FROM relay_lane WHERE target = $1 AND name = $2 ORDER BY id LIMIT 1 /*LOCK*/";
+        if let Some(row) = tx.run(sql, vec![target.into(), name.into()]).await?.first() {
+            let mut state = read(tx, row).await?;
+            if let Some(group) = group.filter(|group| *group != state.group) {
+                let sql = "UPDATE relay_lane SET grp = $2 WHERE id = $1";
+                tx.run(sql, vec![state.lane.into(), group.into()]).await?;
+                group.clone_into(&mut state.group);
+            }
+            return Ok(state);
+        }
+        if !is_alone {
+            // No row can be locked that is not there yet: whoever creates a lane of this name is alone with the name, and
+            // whoever waited for that looks again.
+            let key = format!("{}:{target}:{name}", target.len());
+            tx.run("SELECT 1 WHERE /*ALONE*/ $1 <> ''", vec![key.into()]).await?;
+        }
+    }
+    locked_or_new(tx, target, said, name).await
+}
+
 async fn read(tx: &mut Tx, lane: &Row) -> Result<State, StoreError> {
     let id = lane.int(0)?;
     let sql = format!("SELECT {COLUMNS} FROM relay_state s WHERE lane = $1 ORDER BY version DESC LIMIT 1");

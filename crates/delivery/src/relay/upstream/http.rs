@@ -74,6 +74,17 @@ struct Frozen {
 }
 
 impl HttpUpstream {
+    /// Whether a lane of one group is another place than the lane of the same name in another: both what is written and what
+    /// is read say the group. Otherwise two lanes could be one value upstream, and each would undo what the other wrote.
+    pub fn tells_groups_apart(&self) -> bool {
+        let said = |url: &Template, headers: &[(String, Template)], body: Option<&Template>| {
+            let lines = headers.iter().map(|(_, value)| value);
+            std::iter::once(url).chain(lines).chain(body).any(|template| template.uses("group"))
+        };
+        said(&self.url, &self.headers, self.body.as_ref())
+            && self.read.as_ref().is_none_or(|read| said(&read.url, &read.headers, None))
+    }
+
     async fn send(&self, frozen: Frozen, credential: Option<&Credential>) -> Sent {
         let target = match Address::absolute(&frozen.url) {
             // A value in a template never leads to another host.
@@ -97,8 +108,9 @@ impl HttpUpstream {
         self.transport.send(outgoing).await
     }
 
-    async fn current(&self, place: &Place<'_>, credential: Option<&Credential>) -> Read {
-        let Some(reading) = &self.read else { return Read::Failed("the target cannot be read".to_owned()) };
+    /// The request by which this place is read, where the target can be read.
+    fn reading(&self, place: &Place<'_>) -> Option<Result<Frozen, String>> {
+        let reading = self.read.as_ref()?;
         let values = Values::from([
             ("lane", place.lane.to_owned()),
             ("group", place.group.to_owned()),
@@ -110,7 +122,14 @@ impl HttpUpstream {
             let headers = headers.collect::<Result<_, String>>()?;
             Ok(Frozen { method: "GET".to_owned(), url: fill(&reading.url)?, headers, body: String::new() })
         };
-        let frozen = match filled() {
+        Some(filled())
+    }
+
+    async fn current(&self, place: &Place<'_>, credential: Option<&Credential>) -> Read {
+        let (Some(reading), Some(frozen)) = (&self.read, self.reading(place)) else {
+            return Read::Failed("the target cannot be read".to_owned());
+        };
+        let frozen = match frozen {
             Ok(frozen) => frozen,
             Err(why) => return Read::Failed(why),
         };
@@ -154,6 +173,23 @@ impl Upstream for HttpUpstream {
 
     fn reads(&self) -> bool {
         self.read.is_some()
+    }
+
+    fn admits(&self, place: &Place<'_>, label: Option<&str>) -> Result<(), String> {
+        let number = || Some(1);
+        let batch = Batch {
+            lane: place.lane.to_owned(),
+            group: place.group.to_owned(),
+            label: label.map(str::to_owned),
+            principal: place.principal.to_owned(),
+            delta: 1,
+            before: number(),
+            after: number(),
+            key: "1".to_owned(),
+            version: Some("1".to_owned()),
+        };
+        self.freeze(&batch)?;
+        self.reading(place).map_or(Ok(()), |reading| reading.map(drop))
     }
 
     fn read<'a>(&'a self, place: &'a Place<'a>, credential: Option<&'a Credential>) -> Asked<'a, Read> {

@@ -184,6 +184,7 @@ fn rules(args: &Args, file: &File, upstream: Option<&Target>) -> Result<Vec<Rule
             principal: given.principal.clone(),
             origin: origin(given.origin.as_deref(), upstream)
                 .map_err(|error| format!("outbox.credential: {error}"))?,
+            target: None,
             header: given.header.clone(),
             place,
         });
@@ -213,7 +214,8 @@ fn rule(text: &str, upstream: Option<&Target>) -> Result<Rule, String> {
         Some(("command", command)) => Place::Command(["sh", "-c", command].map(str::to_owned).to_vec()),
         _ => return Err("expected [ORIGIN=]file:PATH or [ORIGIN=]command:COMMAND".to_owned()),
     };
-    Ok(Rule { principal: None, origin: origin(given, upstream)?, header: authorization(), place })
+    let origin = origin(given, upstream)?;
+    Ok(Rule { principal: None, origin, target: None, header: authorization(), place })
 }
 
 #[cfg(test)]

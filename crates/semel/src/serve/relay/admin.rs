@@ -15,7 +15,7 @@ use semel_delivery::credentials::{Credential, Wallet};
 use semel_delivery::relay::Engine;
 use semel_delivery::relay::store::look::LaneDetail;
 use semel_delivery::relay::store::operate::{Resolution, Resolved};
-use semel_delivery::relay::store::{AuditRow, Entry, Lane, StoreError};
+use semel_delivery::relay::store::{AuditRow, Entry, Lane, LaneState, StoreError};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -202,8 +202,16 @@ async fn resolve(
 
 async fn requeue(State(admin): State<Admin>, Path(id): Path<i64>, headers: HeaderMap) -> Response<Body> {
     match admin.engine.store.list(None, id.saturating_sub(1), 1).await {
-        Ok(found) if found.first().is_some_and(|lane| lane.id == id) => {}
-        Ok(_) => return no_lane(),
+        Ok(found) => match found.first().filter(|lane| lane.id == id) {
+            // What may have been applied is never sent anew.
+            Some(lane) if lane.state == LaneState::InDoubt => {
+                let why =
+                    "the lane is in doubt: say first what became of its write, with `semel relay resolve`";
+                return refused(StatusCode::CONFLICT, "in-doubt", why);
+            }
+            Some(_) => {}
+            None => return no_lane(),
+        },
         Err(error) => return away(&error),
     }
     match admin.engine.store.requeue(id, &actor(&headers)).await {
@@ -224,6 +232,9 @@ async fn release(
     headers: HeaderMap,
     Json(whose): Json<Released>,
 ) -> Response<Body> {
+    if let Some(refusal) = unnameable(&[&whose.target, &whose.principal]) {
+        return refusal;
+    }
     match admin.engine.release(&whose.target, &whose.principal, &actor(&headers)).await {
         // What is in the store may be of a target that this file does not know.
         Ok(0) if !admin.engine.targets.contains_key(&whose.target) => {
@@ -244,21 +255,31 @@ struct Given {
     value: String,
 }
 
+/// Refuses names that nobody has, and that a database could not compare.
+fn unnameable(names: &[&str]) -> Option<Response<Body>> {
+    let is_bad = names.iter().any(|name| name.chars().any(char::is_control));
+    let why = "a name contains control characters";
+    is_bad.then(|| refused(StatusCode::BAD_REQUEST, "bad-name", why))
+}
+
 async fn credentials(State(admin): State<Admin>, Json(given): Json<Given>) -> Response<Body> {
+    if let Some(refusal) = unnameable(&[&given.principal]) {
+        return refusal;
+    }
     let Some(target) = admin.engine.targets.get(&given.target) else {
         return refused(StatusCode::NOT_FOUND, "unknown-target", "there is no such target");
     };
     let header = given.header.unwrap_or_else(|| "Authorization".to_owned());
     let is_name = http::HeaderName::try_from(header.as_str()).is_ok();
-    if !is_name || given.value.is_empty() || given.value.chars().any(char::is_control) {
+    if !is_name || given.value.trim().is_empty() || given.value.chars().any(char::is_control) {
         return refused(
             StatusCode::BAD_REQUEST,
             "bad-credential",
             "the header's name is not one, or its value is empty or contains control characters",
         );
     }
-    let credential = Credential { headers: vec![(header, given.value)] };
-    admin.wallet.give(&given.principal, target.upstream.origin(), credential);
+    let credential = Credential::line(&header, given.value.trim());
+    admin.wallet.give_for(&given.principal, &given.target, target.upstream.origin(), credential);
     match admin.engine.release_renewed().await {
         Ok(count) => plain(StatusCode::OK, &json!({"released": count})),
         Err(error) => away(&error),

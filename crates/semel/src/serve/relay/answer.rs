@@ -40,14 +40,15 @@ pub(crate) fn request(profile: &Profile, request: &Request, is_known: bool) -> R
     };
     let lanes: Vec<Value> = lanes.iter().map(of_lane).collect();
     let name = if speaks_of_patrols(profile) { "patrols" } else { "lanes" };
-    let mut body = json!({"success": true, name: lanes});
+    // What was given up is no success, whatever became of the rest.
+    let mut body = json!({"success": request.dead == 0, name: lanes});
     if request.open > 0 {
         body["pending"] = json!({"count": request.open, "message": waiting(&lanes_states)});
     }
     if request.dead > 0 {
         body["failed"] = json!({
             "count": request.dead,
-            "message": "Some changes were refused by the service; they are kept for an operator.",
+            "message": given_up(request),
         });
         if request.open == 0 {
             body["pending"] = json!({"count": 0, "message": "Nothing more will be applied automatically."});
@@ -98,11 +99,21 @@ pub(crate) fn pending(lanes: &[(Lane, i64)]) -> Response<Body> {
     plain(StatusCode::OK, &json!({"pending": count, "pendingWrites": count, "lanes": lanes}))
 }
 
+/// What was given up: all of it, or a part.
+fn given_up(request: &Request) -> &'static str {
+    match request.items.iter().all(|item| item.state == ItemState::Failed) {
+        true => "The changes were given up and are not applied; they are kept for an operator.",
+        false => "Some changes were given up and are not applied; they are kept for an operator.",
+    }
+}
+
 /// What becomes of what is not applied yet. Nobody is promised what a person has yet to decide.
 fn waiting(states: &[ItemState]) -> &'static str {
     let has = |state: ItemState| states.contains(&state);
     if has(ItemState::InDoubt) {
         "The changes are saved; whether some of them were applied is not known yet, and an operator decides."
+    } else if has(ItemState::Blocked) {
+        "The changes are saved; some of them wait until an operator has decided about their lane."
     } else if has(ItemState::AuthRevoked) {
         "The changes are saved and will be applied once a new credential is given."
     } else {

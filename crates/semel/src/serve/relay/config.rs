@@ -200,6 +200,7 @@ fn rule(file: &CredentialFile, targets: &BTreeMap<String, Arc<Target>>) -> Resul
     Ok(Rule {
         principal: file.principal.clone(),
         origin: target.upstream.origin().to_owned(),
+        target: Some(target.name.clone()),
         header: file.header.clone().unwrap_or_else(|| "Authorization".to_owned()),
         place,
     })

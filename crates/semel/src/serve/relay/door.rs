@@ -39,6 +39,11 @@ impl Identities {
         }
         let verified = self.callers.identify(request).await?;
         let caller = verified.caller();
+        if caller.principal.contains('\0')
+            || caller.tenant.as_ref().is_some_and(|tenant| tenant.contains('\0'))
+        {
+            return Err(Problem::new(Kind::IdentityMissing, "nobody's name contains NUL"));
+        }
         // Length first, so that no two pairs are one name.
         Ok(match &caller.tenant {
             Some(tenant) => format!("{}:{tenant}:{}", tenant.len(), caller.principal),

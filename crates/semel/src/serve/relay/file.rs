@@ -76,7 +76,7 @@ pub(crate) struct RetentionFile {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CredentialFile {
-    /// The target's name. A credential goes to the target's origin only.
+    /// The target's name. A credential goes to this target only, also where others are at the same origin.
     pub(super) target: String,
     /// Whose it is. Without it, everybody's who has none of their own.
     pub(super) principal: Option<String>,

@@ -15,6 +15,7 @@ use semel_contract::request::{Body as RequestBody, Headers};
 use semel_delivery::relay::debounce::Mode;
 use semel_delivery::relay::store::StoreError;
 use semel_delivery::relay::store::accept::{Accepted, Submission};
+use semel_delivery::relay::upstream::Place;
 use semel_delivery::relay::{Engine, Target, Worker, intake};
 use serde::Deserialize;
 
@@ -144,6 +145,11 @@ async fn taken(
         (Some(_), Some(_)) => return Err(malformed("X-Sync-Mode is there twice".to_owned()).into()),
     };
     let items = intake::items(body, target.items_max).map_err(malformed)?;
+    for (at, item) in items.iter().enumerate() {
+        let place = Place { lane: &item.lane, group: &item.group, principal: &principal };
+        let admitted = target.upstream.admits(&place, item.label.as_deref());
+        admitted.map_err(|why| malformed(format!("items[{at}]: {why}")))?;
+    }
     let submission = Submission {
         target: target.name.clone(),
         principal,
@@ -151,6 +157,7 @@ async fn taken(
         fingerprint: intake::fingerprint(&target.name, &items),
         mode,
         debounce: target.debounce,
+        groups: target.groups,
         items,
     };
     let (engine, worker) = (&intake.engine, &intake.worker);
@@ -213,6 +220,20 @@ struct Asked {
     session: Option<String>,
 }
 
+impl Asked {
+    /// Refuses what no group or session is called, and what a database could not compare.
+    fn check(&self) -> Result<(), Problem> {
+        let is_bad =
+            |text: &Option<String>| text.as_deref().is_some_and(|text| text.chars().any(char::is_control));
+        match is_bad(&self.group) || is_bad(&self.session) {
+            true => {
+                Err(Problem::new(Kind::RequestMalformed, "`group` or `session` contains control characters"))
+            }
+            false => Ok(()),
+        }
+    }
+}
+
 async fn lanes(
     State(intake): State<Intake>,
     peer: Peer,
@@ -222,6 +243,9 @@ async fn lanes(
 ) -> Response<Body> {
     let Some(target) = intake.engine.targets.get(&name) else { return unknown_target() };
     if let Err(why) = intake.identities.principal(peer.0, &parts).await {
+        return problem(&target.profile, &why);
+    }
+    if let Err(why) = asked.check() {
         return problem(&target.profile, &why);
     }
     match intake.engine.store.lanes(&name, asked.group.as_deref(), target.reducer).await {
@@ -241,6 +265,9 @@ async fn pending(
         Ok(principal) => principal,
         Err(why) => return problem(&profile, &why),
     };
+    if let Err(why) = asked.check() {
+        return problem(&profile, &why);
+    }
     match intake.engine.store.pending(&principal, asked.group.as_deref(), asked.session.as_deref()).await {
         Ok(lanes) => answer::pending(&lanes),
         Err(error) => away(&profile, &error),

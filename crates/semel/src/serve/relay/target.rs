@@ -29,7 +29,9 @@ pub(crate) fn target(
 ) -> Result<Target, String> {
     let timeout = duration("timeout", file.timeout.as_deref(), Duration::from_secs(10))?;
     let upstream = upstream(file, timeout, transport)?;
+    let groups = upstream.tells_groups_apart();
     let mut made = Target::new(name, Arc::new(upstream), tier(file)?);
+    made.groups = groups;
     made.timeout = timeout;
     made.late_window = match (&file.late_window, made.tier) {
         (None, Tier::Marker | Tier::ReadBack) => {
@@ -77,7 +79,14 @@ fn tier(file: &TargetFile) -> Result<Tier, String> {
         "key" => {
             let text = file.key_retention.as_deref();
             let text = text.ok_or("tier key needs key_retention: how long the upstream knows a key again")?;
-            Tier::Key { retention: duration("key_retention", Some(text), Duration::ZERO)? }
+            let retention = duration("key_retention", Some(text), Duration::ZERO)?;
+            if retention.is_zero() {
+                return Err(
+                    "key_retention: a service that forgets a key at once offers none; use another tier"
+                        .to_owned(),
+                );
+            }
+            Tier::Key { retention }
         }
         "marker" => Tier::Marker,
         "compare-and-set" => Tier::CompareAndSet,
