@@ -12,7 +12,7 @@ use semel_delivery::relay::store::operate::{Resolution, Resolved};
 use semel_delivery::relay::store::sweep::Retention;
 use semel_delivery::relay::target::Interference;
 
-use crate::world::{Habit, TARGET, World};
+use crate::world::{Habit, LATE_WINDOW, TARGET, World};
 
 const S: i64 = 1000;
 
@@ -348,4 +348,24 @@ async fn only_what_is_itself_too_old_is_given_up() {
     world.service.forget_habits();
     world.settle().await;
     assert_eq!(world.service.value("a"), 3);
+}
+
+/// A write whose answer was lost, and which comes to its effect only later, is waited for.
+#[tokio::test]
+async fn a_write_that_may_still_be_applied_is_waited_for() {
+    for tier in [Tier::ReadBack, Tier::Marker] {
+        let world = World::new(tier, 1);
+        world.accept("alice", "1", Mode::Interactive, &[("a", 5)]).await;
+        world.service.next(&[Habit::Late(LATE_WINDOW.as_millis() as i64 - S)]);
+        world.turn().await;
+        // Somebody sends more meanwhile, so that the lane is looked at again at once.
+        for at in 2..8 {
+            world.accept("bob", &at.to_string(), Mode::Interactive, &[("a", 1)]).await;
+            world.turn().await;
+            world.clock.pass(5 * S);
+        }
+        world.settle().await;
+        world.clock.pass(10 * LATE_WINDOW.as_millis() as i64);
+        assert_eq!(world.service.value("a"), 11, "{tier:?}");
+    }
 }
