@@ -31,7 +31,9 @@ async fn of_200_claims_of_one_key_by_two_processes_one_wins() {
         }
     }
     assert_eq!(won.len(), 1);
-    assert_eq!(seen, BTreeSet::from([won[0]]));
+    // A claim that took its place late takes a higher number, and may have been seen under its first.
+    let is_winners = |fence: &Fence| fence.nonce == won[0].nonce && fence.number <= won[0].number;
+    assert!(seen.iter().all(is_winners), "{seen:?} beside {won:?}");
 }
 
 async fn claim_and_settle(store: &PostgresStore, name: &str) -> Fence {
