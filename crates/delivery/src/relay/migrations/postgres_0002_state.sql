@@ -54,7 +54,8 @@ CREATE VIEW relay_now AS
     SELECT l.id, l.target, l.grp, l.name, s.label, s.watermark, s.applied, s.attempts, s.state, s.last_error, s.ended,
         s.owner, s.due_ms
     FROM relay_lane l JOIN relay_state s
-        ON s.lane = l.id AND s.version = (SELECT max(n.version) FROM relay_state n WHERE n.lane = l.id);
+        ON s.lane = l.id AND s.version = (SELECT n.version FROM relay_state n WHERE n.lane = l.id
+            ORDER BY n.version DESC LIMIT 1);
 
 CREATE FUNCTION relay_after_watermark() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

@@ -89,7 +89,8 @@ CREATE VIEW relay_now AS
     SELECT l.id, l.target, l.grp, l.name, s.label, s.watermark, s.applied, s.attempts, s.state, s.last_error, s.ended,
         s.owner, s.due_ms
     FROM relay_lane l JOIN relay_state s
-        ON s.lane = l.id AND s.version = (SELECT max(n.version) FROM relay_state n WHERE n.lane = l.id);
+        ON s.lane = l.id AND s.version = (SELECT n.version FROM relay_state n WHERE n.lane = l.id
+            ORDER BY n.version DESC LIMIT 1);
 
 CREATE TRIGGER relay_item_after_watermark BEFORE INSERT ON relay_item
     WHEN NEW.seq <= (SELECT s.watermark FROM relay_state s WHERE s.lane = NEW.lane ORDER BY s.version DESC LIMIT 1)

@@ -25,6 +25,8 @@ const LOCK: i64 = 0x72_65_6c_61_79;
 /// How long it may take to get a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Statistics count the rows that are alive, and there are few: a bitmap of all versions of a lane would look cheap, and
+/// read every one that another transaction keeps. With these settings an index is read in its order.
 const SESSION: &str = "
     SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
     SET synchronous_commit = on;
@@ -37,7 +39,8 @@ const SESSION: &str = "
     SET plan_cache_mode = force_generic_plan;
     SET enable_seqscan = off;
     SET enable_hashjoin = off;
-    SET enable_mergejoin = off";
+    SET enable_mergejoin = off;
+    SET enable_bitmapscan = off";
 
 /// A database of a server.
 #[derive(Debug)]

@@ -56,7 +56,7 @@ impl RelayStore {
 
     /// When the next lane is due, if one waits.
     pub async fn next_due(&self) -> Result<Option<i64>, StoreError> {
-        let sql = "SELECT min(due_ms) FROM relay_state WHERE due_ms IS NOT NULL";
+        let sql = "SELECT due_ms FROM relay_state WHERE due_ms IS NOT NULL ORDER BY due_ms LIMIT 1";
         let rows = self.db.read(sql, vec![]).await?;
         rows.first().map_or(Ok(None), |row| row.maybe_int(0))
     }
