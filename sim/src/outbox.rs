@@ -75,7 +75,9 @@ async fn phase(people: &Arc<People>, steps: usize) {
     yard.set_quiet(false);
     let around = surroundings(people);
     let mut launched = 0;
-    while launched < yard.plan.messages || yard.steps() < steps {
+    // While nobody starts the daemon nothing is a step, and people would go on for hours.
+    let most = yard.plan.messages * 4;
+    while launched < yard.plan.messages || (yard.steps() < steps && launched < most) {
         people.intend();
         launched += 1;
         sleep(yard.rng(|rng| rng.millis(0, yard.plan.gap_millis))).await;
