@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 
 use crate::limits::LIST_ROWS_MAX;
 use crate::message::Status;
-use crate::outbox::Outbox;
+use crate::outbox::{Outbox, Refusal};
 use crate::store::{Filter, StoreError, Written};
 use walk::{Walk, Walked};
 
@@ -216,7 +216,7 @@ async fn maintain(outbox: Outbox, mut stopped: watch::Receiver<bool>) {
         tokio::select! {
             biased;
             _ = stopped.changed() => {}
-            () = outbox.inner.refusals.notified() => {}
+            () = outbox.inner.refusals.news.notified() => {}
             () = tokio::time::sleep(pause) => {}
         }
     }
@@ -259,13 +259,12 @@ async fn expire_held(outbox: &Outbox) -> Result<(), StoreError> {
 
 /// Releases principals whose credential is another one now. Returns whether some are still refused.
 async fn look_for_credentials(outbox: &Outbox) -> bool {
-    let refused = outbox.inner.refused.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-    for ((principal, origin), digest) in refused {
+    for Refusal { principal, origin, digest } in outbox.inner.refusals.all() {
         let found = outbox.inner.settings.credentials.credential(&principal, &origin).await;
         let is_fresh = matches!(&found, Ok(Some(credential)) if credential.digest() != digest);
         if is_fresh && let Err(error) = outbox.refreshed(&principal).await {
             tracing::warn!(%error, "failed to release a principal");
         }
     }
-    !outbox.inner.refused.lock().unwrap_or_else(std::sync::PoisonError::into_inner).is_empty()
+    !outbox.inner.refusals.is_empty()
 }

@@ -111,10 +111,14 @@ impl Plan {
         self.rates.has(Mishap::Interference)
     }
 
-    /// Whether a batch may be left to a person at all.
-    pub fn may_doubt(&self) -> bool {
+    /// Whether a batch may be left to a person at all, for this reason. A target that is known by its keys may refuse for
+    /// good what it may have applied before: then nobody can look, and nothing else is left to a person there.
+    pub fn may_doubt(&self, why: &str) -> bool {
+        let is_refused = matches!(self.tier, Tier::Key { .. })
+            && self.rates.has(Mishap::Rejected)
+            && why.starts_with("refused with 422 ");
         let forgets = matches!(self.tier, Tier::Key { retention } if retention < Duration::from_secs(86_400));
-        forgets || matches!(self.tier, Tier::Blind(_)) || self.interferes() || self.rates.jumps()
+        is_refused || forgets || matches!(self.tier, Tier::Blind(_)) || self.interferes() || self.rates.jumps()
     }
 
     /// One line that says what kind of run this is.
