@@ -19,7 +19,7 @@ use crate::engine::{self, Sending};
 use crate::envelope::{Draft, Enqueue, Refused};
 use crate::inbox::Inbox;
 use crate::limits::WAIT_MAX;
-use crate::message::{Attempt, Event, Row};
+use crate::message::{Attempt, Event, Row, Status};
 use crate::settings::Settings;
 use crate::sqlite::SqliteStore;
 use crate::store::{Arrived, Depth, Filter, Find, LaneState, OutboxStore, Room, StoreError};
@@ -188,9 +188,13 @@ impl Outbox {
         let asked = draft.is_callers.then(|| draft.client_message_id.clone());
         let room = Room { rows: inner.settings.rows_max, bytes: inner.settings.bytes_max };
         let arrived = inner.store.accept(draft, now, inner.time.epoch(), room).await?;
+        let (Arrived::New(row) | Arrived::SameAction(row) | Arrived::Known { row, .. }) = &arrived;
+        if row.status == Status::Pending {
+            // Also one that was there before: whoever handed it in may have gone away before the engine was told.
+            inner.wakes.wake([row.lane.clone()]);
+        }
         match arrived {
             Arrived::New(row) => {
-                inner.wakes.wake([row.lane.clone()]);
                 Ok(Accepted { acceptance: accept(None), receipt: row, alias: None, is_same_action: false })
             }
             Arrived::SameAction(row) => {

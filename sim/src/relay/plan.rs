@@ -83,11 +83,6 @@ impl Plan {
         } else {
             Home::Shared(usize::try_from(rng.between(1, 3)).unwrap_or(1))
         };
-        if home == Home::File {
-            // A clock that is set while nobody runs is believed at the next start: nothing can tell it from a long night.
-            rates.spare(Mishap::ClockForward);
-            rates.spare(Mishap::ClockBack);
-        }
         let quiet = Duration::from_secs(rng.between(1, 20));
         Self {
             options: options.clone(),
@@ -118,7 +113,11 @@ impl Plan {
             && self.rates.has(Mishap::Rejected)
             && why.starts_with("refused with 422 ");
         let forgets = matches!(self.tier, Tier::Key { retention } if retention < Duration::from_secs(86_400));
-        is_refused || forgets || matches!(self.tier, Tier::Blind(_)) || self.interferes() || self.rates.jumps()
+        is_refused
+            || forgets
+            || matches!(self.tier, Tier::Blind(_))
+            || self.interferes()
+            || self.rates.jumps()
     }
 
     /// One line that says what kind of run this is.

@@ -68,6 +68,7 @@ impl Works {
         let mut rng = Rng::new(options.seed);
         let plan = Plan::draw(options, &mut rng);
         let stage = Stage::new(rng);
+        stage.clock.start_machine();
         let base = Sqlite::memory(Arc::clone(&stage.clock) as _).expect("there is memory for a database");
         let works = Self {
             stage,
@@ -125,6 +126,10 @@ impl Works {
                     None => sleep(Duration::from_millis(1)).await,
                 }
             };
+            if self.rng(|rng| rng.chance(300)) {
+                self.note(None, "the machine starts anew");
+                self.clock.start_machine();
+            }
             let opened = Sqlite::of_image(&image, Arc::clone(&self.clock) as _);
             *lock(&self.base) = Arc::new(opened.expect("an image can be opened"));
         }
