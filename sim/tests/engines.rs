@@ -1,5 +1,5 @@
 //! Seeds on the delivery engines: every promise holds and every run repeats itself. With `SEMEL_SIM_SEEDS=60` or more,
-//! everything that can be met is met, too.
+//! everything that can be met is met, too. `cargo xtask sim` plays many more, optimised.
 
 use semel_sim::coverage::{Coverage, Met};
 use semel_sim::faults::Swarm;
@@ -9,7 +9,7 @@ use semel_sim::plan::Options;
 use semel_sim::run::{Report, run, run_twice, too_small};
 
 /// How many seeds are played on each engine where `SEMEL_SIM_SEEDS` does not say.
-const SEEDS: u64 = 4;
+const SEEDS: u64 = 1;
 /// So many seeds meet everything that can be met.
 const SEEDS_OF_EVERYTHING: u64 = 60;
 /// So many of them are played twice here; the program plays all of them twice.

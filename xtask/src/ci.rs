@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use crate::failure::Failure;
 use crate::flags::{self, Asked};
 use crate::services::seconds;
-use crate::{chaos, fuzz, instructions, mutate, planted, process, test, tidy};
+use crate::{chaos, fuzz, instructions, mutate, planted, process, sim, test, tidy};
 
 const USAGE: &str = "\
 Usage: cargo xtask ci
 
 Runs every check in order and stops at the first that fails, with the command to repeat it:
-format, clippy, tidy, test, mutate-decide, planted, fuzz and chaos (short ones), instructions, doc.";
+format, clippy, tidy, test, mutate-decide, sim, planted, fuzz and chaos (short ones), instructions, doc.";
 
 /// One check.
 struct Step {
@@ -39,6 +39,7 @@ const STEPS: &[Step] = &[
     Step { name: "tidy", repeat: "cargo xtask tidy", run: || tidy::run(&[]) },
     Step { name: "test", repeat: "cargo xtask test", run: || test::run(&[]) },
     Step { name: "mutate-decide", repeat: "cargo xtask mutate-decide", run: || mutate::run(&[]) },
+    Step { name: "sim", repeat: "cargo xtask sim", run: || sim::run(&[]) },
     Step { name: "planted", repeat: "cargo xtask planted", run: || planted::run(&[]) },
     Step { name: "fuzz", repeat: "cargo xtask fuzz", run: || fuzz::run(&[]) },
     Step {

@@ -17,6 +17,7 @@ mod planted;
 mod process;
 mod reference;
 mod services;
+mod sim;
 mod test;
 mod tidy;
 
@@ -41,6 +42,7 @@ const COMMANDS: &[Entry] = &[
         about: "break the contract's decisions one by one and see each caught",
         run: mutate::run,
     },
+    Entry { name: "sim", about: "play seeds of every engine in the simulator", run: sim::run },
     Entry { name: "planted", about: "plant known bugs one by one and see each caught", run: planted::run },
     Entry {
         name: "chaos",

@@ -11,6 +11,7 @@ use semel_contract::planted::Bug;
 use crate::binaries::{self, TestBinary};
 use crate::failure::Failure;
 use crate::flags::{Asked, only_help};
+use crate::sim;
 
 const USAGE: &str = "Usage: cargo xtask planted [--seeds N]
 
@@ -29,8 +30,6 @@ const TESTS: &str = "--package semel-contract --package semel-store --package se
     --lib --test decisions --test requests --test senders --test profiles --test memory --test layer \
     --test stores --test lanes --test requeues --test relay";
 
-/// The simulator.
-const SIMULATOR: &str = "--package semel-sim --features semel-sim/planted";
 /// Tests that kill and start an engine again for half a minute do so less often while one bug after another is looked at.
 const LESS_OFTEN: (&str, &str) = ("SEMEL_TEST_RELAY_CRASHES", "4");
 /// Bugs that are looked at at once.
@@ -74,7 +73,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
     };
     let seeds = |engine: &str| asked.unwrap_or(if engine == "gate" { 6 } else { 2 });
     let tests = binaries::build(&TESTS.split_whitespace().collect::<Vec<_>>())?;
-    let simulator = binaries::program(&SIMULATOR.split_whitespace().collect::<Vec<_>>())?;
+    let simulator = sim::build()?;
     if let Some(test) = caught_by(&tests, None)? {
         return Err(Failure::Failed(format!("{test} fails without any bug; mend it first")));
     }
