@@ -1,7 +1,7 @@
 //! The two clocks of the simulated machines. The ticking one is tokio's virtual time; the wall clock is that plus an
 //! offset, which faults change.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use semel_contract::time::{Timestamp, millis_of};
@@ -19,12 +19,19 @@ pub struct SimClock {
     creep_millis: AtomicI64,
     /// The present jump, which comes and goes.
     jump_millis: AtomicI64,
+    /// The run of the machine.
+    boot: AtomicU64,
 }
 
 impl SimClock {
     /// Clocks that start now, inside a runtime whose time is paused.
     pub fn new() -> Self {
-        Self { start: Instant::now(), creep_millis: AtomicI64::new(0), jump_millis: AtomicI64::new(0) }
+        Self {
+            start: Instant::now(),
+            creep_millis: AtomicI64::new(0),
+            jump_millis: AtomicI64::new(0),
+            boot: AtomicU64::new(0),
+        }
     }
 
     /// Virtual time since the start.
@@ -35,6 +42,11 @@ impl SimClock {
     /// The time as somebody with a good clock knows it.
     pub fn true_time(&self) -> Timestamp {
         Timestamp::from_millis(FIRST_MILLIS + millis_of(self.ticks()))
+    }
+
+    /// The machine starts: its ticks are not compared with those before. Until the first start nobody knows its runs.
+    pub fn start_machine(&self) {
+        self.boot.fetch_add(1, Ordering::Relaxed);
     }
 
     /// By how much the wall clock is wrong: by small corrections, and by the present jump.
@@ -60,5 +72,9 @@ impl Clock for SimClock {
         let (creep, jump) = self.wrong_millis();
         let wall = self.true_time().millis() + creep + jump;
         Reading { wall: Timestamp::from_millis(wall), ticks: self.ticks() }
+    }
+
+    fn boot(&self) -> u64 {
+        self.boot.load(Ordering::Relaxed)
     }
 }

@@ -72,7 +72,9 @@ async fn phase(senders: &Arc<Senders>, steps: usize) {
     works.set_quiet(false);
     let around = surroundings(senders);
     let mut launched = 0;
-    while launched < works.plan.requests || works.steps() < steps {
+    // While nothing can be written nothing is a step, and more would be submitted than can be written afterwards.
+    let most = works.plan.requests * 3;
+    while launched < works.plan.requests || (works.steps() < steps && launched < most) {
         senders.submit();
         launched += 1;
         sleep(works.rng(|rng| rng.millis(0, works.plan.gap_millis))).await;

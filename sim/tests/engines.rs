@@ -17,11 +17,19 @@ const TWICE: u64 = 1;
 const ENGINES: [Part; 2] = [Part::Outbox, Part::Relay];
 
 /// Seeds that once broke a promise, with the swarm that did.
-const REGRESSIONS: [(Part, u64, Swarm); 4] = [
+const REGRESSIONS: [(Part, u64, Swarm); 12] = [
     (Part::Outbox, 5, Swarm::Mixed),
     (Part::Outbox, 17, Swarm::Mixed),
     (Part::Outbox, 1226, Swarm::Mixed),
+    (Part::Outbox, 851, Swarm::Mixed),
+    (Part::Outbox, 1685, Swarm::Mixed),
+    (Part::Outbox, 1814, Swarm::Mixed),
     (Part::Relay, 99, Swarm::Mixed),
+    (Part::Relay, 127, Swarm::Mixed),
+    (Part::Relay, 1212, Swarm::Mixed),
+    (Part::Relay, 1500, Swarm::Mixed),
+    (Part::Relay, 2301, Swarm::Mixed),
+    (Part::Relay, 2385, Swarm::Mixed),
 ];
 
 fn assert_held(report: &Report) {

@@ -82,10 +82,14 @@ impl TestBinary {
         self.package.file_name().is_some_and(|name| name == folder)
     }
 
-    /// Runs the program with these arguments and one variable set.
-    pub(crate) fn run(&self, args: &[&str], variable: Option<(&str, &str)>) -> Result<Verdict, String> {
+    /// Runs the program with these arguments and these variables set.
+    pub(crate) fn run<'a>(
+        &self,
+        args: &[&str],
+        variables: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Verdict, String> {
         let mut command = self.command(args);
-        command.stderr(Stdio::null()).envs(variable);
+        command.stderr(Stdio::null()).envs(variables);
         let output =
             command.output().map_err(|error| format!("cannot start {}: {error}", self.path.display()))?;
         match output.status.code() {

@@ -11,6 +11,7 @@ mod processes;
 mod proxy;
 mod random;
 mod scores;
+mod settling;
 mod upstream;
 mod verdict;
 
@@ -44,10 +45,13 @@ Options:
   --minutes M    how long faults happen [default: 2]
   --seconds S    the same in seconds; the continuous integration runs a short one
   --seed N       which faults, in which order [default: from the clock, printed]
-  --planted BUG  plant a known bug in the gateways, to see that the run finds it";
+  --planted BUG  plant a known bug in every process, to see that the run finds it";
 
 /// How long everything may take to settle once the faults have stopped.
 const CALM: Duration = Duration::from_secs(45);
+
+/// How long a person may take to bring every message to its end.
+const SETTLING: Duration = Duration::from_secs(120);
 
 /// What is asked for.
 #[derive(Debug, PartialEq, Eq)]
@@ -102,8 +106,8 @@ pub(crate) fn chaos(asked: &Asked) -> Result<(), Failure> {
     let to_scores = Proxy::start(scores.port())?;
     let gates = gates::start(&services, &to_postgres, &to_redis, &to_upstream, asked.planted.as_deref())?;
     let admins = [free_port()?, free_port()?];
-    let relays = scores::relays(&services, &to_postgres, &to_scores, &admins)?;
-    let outboxes = Outboxes::start(services.folder(), gates.ports())?;
+    let relays = scores::relays(&services, &to_postgres, &to_scores, &admins, asked.planted.as_deref())?;
+    let outboxes = Outboxes::start(services.folder(), gates.ports(), asked.planted.as_deref())?;
     let stop = Arc::new(AtomicBool::new(false));
     let clients = Clients::start(gates.ports(), &stop, seed);
     let mail = Mail::start(outboxes.processes.ports(), &stop, seed);
@@ -126,8 +130,7 @@ pub(crate) fn chaos(asked: &Asked) -> Result<(), Failure> {
     let (sent, mut more) = std::thread::scope(|scope| {
         let settling = scope.spawn(|| {
             let sent = clients.finish(Instant::now() + CALM);
-            // Some messages wait for a word that only a person can give: a short run does not wait for them long.
-            let mut more = mail.judge(&upstream, Instant::now() + asked.lasts.min(CALM));
+            let mut more = mail.judge(&upstream, Instant::now() + SETTLING);
             more.extend(senders.judge(&scores, Instant::now() + CALM));
             (sent, more)
         });

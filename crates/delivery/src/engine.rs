@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 
 use crate::limits::LIST_ROWS_MAX;
 use crate::message::Status;
-use crate::outbox::Outbox;
+use crate::outbox::{Outbox, Refusal};
 use crate::store::{Filter, StoreError, Written};
 use walk::{Walk, Walked};
 
@@ -24,6 +24,9 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 const MAINTAIN_EVERY: Duration = Duration::from_secs(60);
 /// How soon a lane is looked at again after the store failed.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
+/// How often lanes are looked for in which something waits and which nobody has told of: whoever was to tell may have gone
+/// away right after the commit.
+const SEARCH_EVERY: Duration = Duration::from_secs(60);
 /// How long the engine sleeps at most.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 
@@ -90,11 +93,16 @@ impl Engine {
 
     async fn run(mut self) {
         self.find_lanes().await;
+        let mut searched = tokio::time::Instant::now();
         let mut stopped = self.stopped.clone();
         loop {
             let is_stopped = *stopped.borrow();
             if is_stopped && self.walks == 0 {
                 return;
+            }
+            if !is_stopped && searched.elapsed() >= SEARCH_EVERY {
+                searched = tokio::time::Instant::now();
+                self.search().await;
             }
             let now = self.outbox.now();
             for lane in self.outbox.inner.wakes.take() {
@@ -104,7 +112,7 @@ impl Engine {
                 self.send_due(now);
             }
             // What is due waits for the next start; until then only the end of a walk counts.
-            let sleep = if is_stopped { LONGEST_SLEEP } else { self.sleep(now) };
+            let sleep = if is_stopped { LONGEST_SLEEP } else { self.sleep(now).min(SEARCH_EVERY) };
             let inner = Arc::clone(&self.outbox.inner);
             tokio::select! {
                 biased;
@@ -130,6 +138,18 @@ impl Engine {
                     tokio::time::sleep(AFTER_FAILURE).await;
                 }
             }
+        }
+    }
+
+    /// Lanes in which something waits and which are not known here. Most of them wait for a person or a credential.
+    async fn search(&mut self) {
+        match self.outbox.inner.store.live_lanes().await {
+            Ok(mut lanes) => {
+                lanes.retain(|lane| !self.lanes.contains_key(lane));
+                let now = self.outbox.now();
+                lanes.into_iter().for_each(|lane| self.look_at(lane, now));
+            }
+            Err(error) => tracing::warn!(%error, "failed to look for lanes"),
         }
     }
 
@@ -216,7 +236,7 @@ async fn maintain(outbox: Outbox, mut stopped: watch::Receiver<bool>) {
         tokio::select! {
             biased;
             _ = stopped.changed() => {}
-            () = outbox.inner.refusals.notified() => {}
+            () = outbox.inner.refusals.news.notified() => {}
             () = tokio::time::sleep(pause) => {}
         }
     }
@@ -259,13 +279,12 @@ async fn expire_held(outbox: &Outbox) -> Result<(), StoreError> {
 
 /// Releases principals whose credential is another one now. Returns whether some are still refused.
 async fn look_for_credentials(outbox: &Outbox) -> bool {
-    let refused = outbox.inner.refused.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-    for ((principal, origin), digest) in refused {
+    for Refusal { principal, origin, digest } in outbox.inner.refusals.all() {
         let found = outbox.inner.settings.credentials.credential(&principal, &origin).await;
         let is_fresh = matches!(&found, Ok(Some(credential)) if credential.digest() != digest);
         if is_fresh && let Err(error) = outbox.refreshed(&principal).await {
             tracing::warn!(%error, "failed to release a principal");
         }
     }
-    !outbox.inner.refused.lock().unwrap_or_else(std::sync::PoisonError::into_inner).is_empty()
+    !outbox.inner.refusals.is_empty()
 }

@@ -1,8 +1,9 @@
 //! The outbox as an application sees it: enqueue, look, wait, operate. Clones share one outbox.
 
 mod meters;
+mod refusals;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,13 +19,14 @@ use crate::engine::{self, Sending};
 use crate::envelope::{Draft, Enqueue, Refused};
 use crate::inbox::Inbox;
 use crate::limits::WAIT_MAX;
-use crate::message::{Attempt, Event, Row};
+use crate::message::{Attempt, Event, Row, Status};
 use crate::settings::Settings;
 use crate::sqlite::SqliteStore;
 use crate::store::{Arrived, Depth, Filter, Find, LaneState, OutboxStore, Room, StoreError};
 use crate::time::Time;
 
 pub(crate) use meters::Meters;
+pub(crate) use refusals::{Refusal, Refusals};
 
 /// A durable local queue.
 #[derive(Clone)]
@@ -38,21 +40,10 @@ pub(crate) struct Inner {
     pub(crate) time: Time,
     pub(crate) wakes: Wakes,
     pub(crate) retentions: Mutex<HashMap<String, u64>>,
-    /// Credentials that were refused: whose and at which origin, and a digest of each.
-    pub(crate) refused: Mutex<BTreeMap<(String, String), [u8; 32]>>,
-    /// Told when there is a new one.
-    pub(crate) refusals: Notify,
+    pub(crate) refusals: Refusals,
     pub(crate) meters: Meters,
     waiting: Mutex<HashMap<i64, Arc<Notify>>>,
     lock_file: Option<PathBuf>,
-}
-
-impl Inner {
-    /// The credentials of this principal are others now.
-    fn forget_refusals(&self, principal: &str) {
-        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
-        refused.retain(|(whose, _), _| whose != principal);
-    }
 }
 
 /// Lanes that the engine should look at.
@@ -171,8 +162,7 @@ impl Outbox {
             time,
             wakes: Wakes::default(),
             retentions: Mutex::new(retentions),
-            refused: Mutex::default(),
-            refusals: Notify::new(),
+            refusals: Refusals::default(),
             meters: Meters::default(),
             waiting: Mutex::default(),
             lock_file,
@@ -198,9 +188,13 @@ impl Outbox {
         let asked = draft.is_callers.then(|| draft.client_message_id.clone());
         let room = Room { rows: inner.settings.rows_max, bytes: inner.settings.bytes_max };
         let arrived = inner.store.accept(draft, now, inner.time.epoch(), room).await?;
+        let (Arrived::New(row) | Arrived::SameAction(row) | Arrived::Known { row, .. }) = &arrived;
+        if row.status == Status::Pending {
+            // Also one that was there before: whoever handed it in may have gone away before the engine was told.
+            inner.wakes.wake([row.lane.clone()]);
+        }
         match arrived {
             Arrived::New(row) => {
-                inner.wakes.wake([row.lane.clone()]);
                 Ok(Accepted { acceptance: accept(None), receipt: row, alias: None, is_same_action: false })
             }
             Arrived::SameAction(row) => {
@@ -364,8 +358,10 @@ impl Outbox {
     /// # Errors
     /// The store refuses.
     pub async fn refreshed(&self, principal: &str) -> Result<(), OutboxError> {
-        self.inner.forget_refusals(principal);
+        let last = self.inner.refusals.last();
         let lanes = self.inner.store.release(principal, self.now()).await?;
+        // Where the store did not do it, the engine still knows that somebody waits, and tries again.
+        self.inner.refusals.forget(principal, last);
         self.inner.wakes.wake(lanes);
         Ok(())
     }

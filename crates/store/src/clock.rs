@@ -77,6 +77,17 @@ pub fn boot_time() -> Duration {
     START.get_or_init(std::time::Instant::now).elapsed()
 }
 
+/// What was written down of the store's time, for the next process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// The time.
+    pub time: Timestamp,
+    /// The ticking clock at that moment, in milliseconds.
+    pub ticks: i64,
+    /// The run of the machine that it counts.
+    pub boot: u64,
+}
+
 /// The store's time.
 #[derive(Debug)]
 pub struct StoreClock(Mutex<Inner>);
@@ -103,6 +114,21 @@ impl StoreClock {
     /// A clock that shows this time now, whatever the wall clock says.
     pub fn starting_at(start: Timestamp, first: Reading) -> Self {
         Self(Mutex::new(Inner { now: nanos(start), ticks: first.ticks, jump: None }))
+    }
+
+    /// A clock that goes on from a mark of the same run of the machine. `None`: of another one, so that nothing tells how
+    /// long ago it was.
+    pub fn resuming(mark: Mark, clock: &dyn Clock) -> Option<Self> {
+        let (reading, boot) = (clock.read(), clock.boot());
+        let passed = u64::try_from(millis_of(reading.ticks) - mark.ticks).unwrap_or(0);
+        let start = mark.time.plus(Duration::from_millis(passed));
+        (boot != 0 && boot == mark.boot).then(|| Self::starting_at(start, reading))
+    }
+
+    /// The store's time now, to be written down.
+    pub fn mark(&self, clock: &dyn Clock) -> Mark {
+        let reading = clock.read();
+        Mark { time: self.now(reading), ticks: millis_of(reading.ticks), boot: clock.boot() }
     }
 
     /// A clock that starts no earlier than `high_water`, the latest time it ever gave.

@@ -74,7 +74,7 @@ impl Works {
         };
         for row in &rows {
             self.count_event(&row.event);
-            if row.event == "in-doubt" && !self.plan.may_doubt() {
+            if row.event == "in-doubt" && !self.plan.may_doubt(&row.detail) {
                 let why = format!("{} is left to a person: {}", row.lane, row.detail);
                 self.fail(Invariant::I15, self.slot(&row.lane), why);
             }

@@ -83,11 +83,6 @@ impl Plan {
         } else {
             Home::Shared(usize::try_from(rng.between(1, 3)).unwrap_or(1))
         };
-        if home == Home::File {
-            // A clock that is set while nobody runs is believed at the next start: nothing can tell it from a long night.
-            rates.spare(Mishap::ClockForward);
-            rates.spare(Mishap::ClockBack);
-        }
         let quiet = Duration::from_secs(rng.between(1, 20));
         Self {
             options: options.clone(),
@@ -111,10 +106,18 @@ impl Plan {
         self.rates.has(Mishap::Interference)
     }
 
-    /// Whether a batch may be left to a person at all.
-    pub fn may_doubt(&self) -> bool {
+    /// Whether a batch may be left to a person at all, for this reason. A target that is known by its keys may refuse for
+    /// good what it may have applied before: then nobody can look, and nothing else is left to a person there.
+    pub fn may_doubt(&self, why: &str) -> bool {
+        let is_refused = matches!(self.tier, Tier::Key { .. })
+            && self.rates.has(Mishap::Rejected)
+            && why.starts_with("refused with 422 ");
         let forgets = matches!(self.tier, Tier::Key { retention } if retention < Duration::from_secs(86_400));
-        forgets || matches!(self.tier, Tier::Blind(_)) || self.interferes() || self.rates.jumps()
+        is_refused
+            || forgets
+            || matches!(self.tier, Tier::Blind(_))
+            || self.interferes()
+            || self.rates.jumps()
     }
 
     /// One line that says what kind of run this is.

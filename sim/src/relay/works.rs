@@ -24,6 +24,9 @@ use crate::stage::{Stage, lock};
 /// The target's name.
 pub(super) const TARGET: &str = "scores";
 
+/// How far ahead a wall clock may be when the machine starts: for longer than a write may be late.
+const AHEAD_MILLIS_MAX: i64 = 600_000;
+
 /// What a sender was told.
 #[derive(Clone, Debug)]
 pub struct Told {
@@ -68,6 +71,7 @@ impl Works {
         let mut rng = Rng::new(options.seed);
         let plan = Plan::draw(options, &mut rng);
         let stage = Stage::new(rng);
+        stage.clock.start_machine();
         let base = Sqlite::memory(Arc::clone(&stage.clock) as _).expect("there is memory for a database");
         let works = Self {
             stage,
@@ -125,10 +129,21 @@ impl Works {
                     None => sleep(Duration::from_millis(1)).await,
                 }
             };
+            if self.rng(|rng| rng.chance(300)) {
+                self.start_machine();
+            }
             let opened = Sqlite::of_image(&image, Arc::clone(&self.clock) as _);
             *lock(&self.base) = Arc::new(opened.expect("an image can be opened"));
         }
         self.base()
+    }
+
+    /// The machine starts anew. Its wall clock is then believed, and so is never wrong by days; by minutes it may be.
+    fn start_machine(&self) {
+        let (creep, jump) = self.clock.wrong_millis();
+        self.clock.set_wrong_millis((creep, jump.min(AHEAD_MILLIS_MAX)));
+        self.clock.start_machine();
+        self.note(None, "the machine starts anew");
     }
 
     /// The upstream.

@@ -2,16 +2,14 @@
 //! or be said to have been given up or to be in doubt.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
-
 use super::http;
-use super::outboxes::TOKEN;
 use super::random::Random;
+use super::settling::{Settled, Standing, head, settle};
 use super::upstream::Upstream;
 use super::verdict::Row;
 
@@ -19,8 +17,6 @@ use super::verdict::Row;
 const CALLERS: u64 = 10;
 /// Messages after which a caller takes another lane: a lane whose head waits, waits.
 const LANE_MESSAGES: u64 = 4;
-/// How many receipts are asked for at a time.
-const ASKING: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The callers, at work.
@@ -30,12 +26,12 @@ pub(crate) struct Mail {
 }
 
 /// A message that was accepted.
-struct Accepted {
-    intent: String,
-    id: String,
-    lane: String,
+pub(crate) struct Accepted {
+    pub(crate) intent: String,
+    pub(crate) id: String,
+    pub(crate) lane: String,
     /// Which outbox has it.
-    outbox: usize,
+    pub(crate) outbox: usize,
 }
 
 impl Mail {
@@ -64,58 +60,47 @@ impl Mail {
         Self { threads: (0..CALLERS).map(caller).collect(), ports: ports.to_vec() }
     }
 
-    /// Waits for the callers and for what they handed in, and judges it.
+    /// Waits for the callers, has what they handed in brought to its end, and judges it.
     pub(crate) fn judge(self, upstream: &Upstream, until: Instant) -> Vec<Row> {
         let accepted: Vec<Accepted> =
             self.threads.into_iter().flat_map(|thread| thread.join().unwrap_or_default()).collect();
-        let statuses = statuses(&self.ports, &accepted, until);
-        let effects = upstream.effects();
-        let count = |one: &Accepted| effects.get(&one.intent).copied().unwrap_or(0);
-        let with = |wanted: &str| {
-            accepted.iter().filter(|one| statuses.get(one.id.as_str()).is_some_and(|it| it == wanted)).count()
-        };
-        let twice = accepted.iter().filter(|one| count(one) > 1).count();
-        let is_done = |one: &&Accepted| statuses.get(one.id.as_str()).is_some_and(|it| it == "done");
-        let lost = with("gone") + accepted.iter().filter(|one| is_done(one) && count(one) == 0).count();
-        let waiting = accepted.len() - with("done") - with("dead") - with("aborted") - with("gone");
-        vec![
-            Row::count("messages accepted by an outbox", accepted.len()),
-            Row::count("messages delivered", with("done")),
-            Row::count("messages given up, and said to be (dead)", with("dead") + with("aborted")),
-            Row::count("messages that still wait for the gateway's word", waiting),
-            Row::promise("messages that took effect twice", twice),
-            Row::promise("messages accepted and lost", lost),
-            Row::promise(
-                "messages that overtook another of their lane",
-                out_of_order(&accepted, &upstream.order()),
-            ),
-        ]
+        let settled = settle(&self.ports, &accepted, upstream, until);
+        judged(&accepted, &settled, &upstream.effects(), &upstream.order())
     }
 }
 
-/// Where every message stands, once it stands for good or the time is up. Several are asked for at a time.
-fn statuses<'a>(ports: &[u16], accepted: &'a [Accepted], until: Instant) -> BTreeMap<&'a str, String> {
-    let (next, statuses) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
-    let ask = || {
-        while let Some(one) = accepted.get(next.fetch_add(1, Ordering::SeqCst)) {
-            let mut found = status(ports[one.outbox], &one.id);
-            while !matches!(found.as_str(), "done" | "dead" | "aborted" | "gone") && Instant::now() < until {
-                thread::sleep(Duration::from_millis(200));
-                found = status(ports[one.outbox], &one.id);
-            }
-            statuses.lock().unwrap_or_else(PoisonError::into_inner).insert(one.id.as_str(), found);
-        }
-    };
-    thread::scope(|scope| {
-        for _ in 0..ASKING {
-            scope.spawn(ask);
-        }
-    });
-    statuses.into_inner().unwrap_or_else(PoisonError::into_inner)
+fn judged(
+    accepted: &[Accepted],
+    Settled { standings, moved }: &Settled,
+    effects: &BTreeMap<String, u32>,
+    order: &[String],
+) -> Vec<Row> {
+    let all = || accepted.iter().zip(standings);
+    let times = |one: &Accepted| effects.get(&one.intent).copied().unwrap_or(0);
+    let with = |wanted: &str| standings.iter().filter(|standing| standing.status == wanted).count();
+    let many = |is: &dyn Fn(&Accepted, &Standing) -> bool| all().filter(|(one, it)| is(one, it)).count();
+    let found = many(&|one, it| it.status == "aborted" && times(one) == 1);
+    let given_up = with("dead") + many(&|one, it| it.status == "aborted" && times(one) == 0);
+    let unsaid =
+        many(&|one, it| matches!(it.status.as_str(), "dead" | "aborted") && times(one) > 0 && !it.is_said);
+    let lost = with("gone") + many(&|one, it| it.status == "done" && times(one) == 0);
+    let in_place: Vec<&Accepted> = accepted.iter().filter(|one| !moved.contains(&one.intent)).collect();
+    vec![
+        Row::count("messages accepted by an outbox", accepted.len()),
+        Row::count("messages delivered", with("done")),
+        Row::count("of those, sent anew: a person found no effect", moved.len()),
+        Row::count("messages unknown whose one effect a person found", found),
+        Row::count("messages given up, and said to be", given_up),
+        Row::promise("messages that never came to an end", many(&|_, it| !it.is_over())),
+        Row::promise("messages given up whose effect nobody was told of", unsaid),
+        Row::promise("messages that took effect twice", many(&|one, _| times(one) > 1)),
+        Row::promise("messages accepted and lost", lost),
+        Row::promise("messages that overtook another of their lane", out_of_order(&in_place, order)),
+    ]
 }
 
 /// Messages whose effect came after that of a later one of the same lane.
-fn out_of_order(accepted: &[Accepted], order: &[String]) -> usize {
+fn out_of_order(accepted: &[&Accepted], order: &[String]) -> usize {
     let lanes: BTreeMap<&str, &str> =
         accepted.iter().map(|one| (one.intent.as_str(), one.lane.as_str())).collect();
     let mut last: BTreeMap<&str, &str> = BTreeMap::new();
@@ -126,10 +111,6 @@ fn out_of_order(accepted: &[Accepted], order: &[String]) -> usize {
         overtaken += usize::from(before.is_some_and(|before| before > intent.as_str()));
     }
     overtaken
-}
-
-fn head(method: &str, path: &str) -> String {
-    format!("{method} {path} HTTP/1.1\r\nAuthorization: Bearer {TOKEN}\r\nContent-Type: application/json")
 }
 
 /// Hands a message in until the outbox has accepted it. `false`: the run ended first.
@@ -153,31 +134,45 @@ fn hand_in(port: u16, one: &Accepted, stop: &AtomicBool) -> bool {
     }
 }
 
-/// Where a message stands: its status, `gone` where the outbox does not know it, and nothing where nobody answers.
-fn status(port: u16, id: &str) -> String {
-    match http::send(port, &head("GET", &format!("/v1/messages/{id}")), "", PATIENCE) {
-        Ok(answer) if answer.status == 404 => "gone".to_owned(),
-        Ok(answer) => {
-            let receipt: Value = serde_json::from_str(&answer.body).unwrap_or_default();
-            receipt["status"].as_str().unwrap_or_default().to_owned()
-        }
-        Err(_) => String::new(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn one(intent: &str) -> Accepted {
+        Accepted { intent: intent.to_owned(), id: String::new(), lane: "a".to_owned(), outbox: 0 }
+    }
+
+    #[test]
+    fn every_end_of_a_message_is_held_against_the_ledger() {
+        let broken = |status: &str, is_said: bool, times: u32| -> Vec<String> {
+            let standing = Standing { status: status.to_owned(), is_said, ..Standing::default() };
+            let settled = Settled { standings: vec![standing], ..Settled::default() };
+            let effects = [("a#1".to_owned(), times)].into();
+            let rows = judged(&[one("a#1")], &settled, &effects, &["a#1".to_owned()]);
+            rows.iter().filter_map(Row::broken).collect()
+        };
+        for (status, is_said, times) in
+            [("done", false, 1), ("aborted", true, 1), ("aborted", true, 0), ("dead", false, 0)]
+        {
+            assert_eq!(broken(status, is_said, times), [""; 0], "{status} {times}");
+        }
+        for (status, is_said, times, word) in [
+            ("done", false, 0, "lost"),
+            ("gone", false, 1, "lost"),
+            ("done", false, 2, "twice"),
+            ("aborted", false, 1, "nobody was told"),
+            ("dead", false, 1, "nobody was told"),
+            ("pending", false, 0, "never came to an end"),
+        ] {
+            let found = broken(status, is_said, times);
+            assert!(found.len() == 1 && found[0].contains(word), "{status} {times}: {found:?}");
+        }
+    }
+
     #[test]
     fn a_message_that_is_overtaken_is_counted() {
-        let one = |intent: &str| Accepted {
-            intent: intent.to_owned(),
-            id: String::new(),
-            lane: "a".to_owned(),
-            outbox: 0,
-        };
         let accepted = [one("a#1"), one("a#2"), one("a#3")];
+        let accepted: Vec<&Accepted> = accepted.iter().collect();
         let order = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(out_of_order(&accepted, &order("a#1 b#9 a#2 a#3")), 0);
         assert_eq!(out_of_order(&accepted, &order("a#1 a#3 a#2")), 1);

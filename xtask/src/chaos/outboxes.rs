@@ -33,7 +33,7 @@ impl Drop for Disk {
 }
 
 impl Outboxes {
-    pub(crate) fn start(folder: &Path, gates: &[u16]) -> Result<Self, String> {
+    pub(crate) fn start(folder: &Path, gates: &[u16], planted: Option<&str>) -> Result<Self, String> {
         let failed = |error: std::io::Error| format!("failed to prepare the outboxes: {error}");
         let credential = folder.join("credential");
         fs::write(&credential, "Bearer chaos").map_err(failed)?;
@@ -48,8 +48,9 @@ impl Outboxes {
             let (credential, token) = (credential.display().to_string(), token.display().to_string());
             let upstream = format!("http://127.0.0.1:{}", gates[number % gates.len()]);
             let (library, sync_fails) = (library.clone().filter(|_| number == 0), sync_fails.clone());
+            let planted = planted.map(str::to_owned);
             Box::new(move |port| {
-                let mut command = semel(&log, None);
+                let mut command = semel(&log, planted.as_deref());
                 command
                     .args(["serve", "outbox", "--store"])
                     .arg(format!("sqlite:{}/outbox.db", own.display()));

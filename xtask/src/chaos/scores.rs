@@ -83,6 +83,7 @@ pub(crate) fn relays(
     postgres: &Proxy,
     scores: &Proxy,
     admins: &[u16],
+    planted: Option<&str>,
 ) -> Result<Processes, String> {
     let at = scores.port();
     let config = format!(
@@ -96,9 +97,9 @@ pub(crate) fn relays(
     std::fs::write(&file, config).map_err(|error| format!("failed to write {}: {error}", file.display()))?;
     let start = |number: usize| -> Start {
         let (file, log) = (file.clone(), services.folder().join(format!("relay-{number}.log")));
-        let admin = format!("127.0.0.1:{}", admins[number]);
+        let (admin, planted) = (format!("127.0.0.1:{}", admins[number]), planted.map(str::to_owned));
         Box::new(move |port| {
-            let mut command = semel(&log, None);
+            let mut command = semel(&log, planted.as_deref());
             command.args(["serve", "relay", "--config"]).arg(&file);
             command.args(["--listen", &format!("127.0.0.1:{port}"), "--admin", &admin]);
             command

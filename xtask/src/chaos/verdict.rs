@@ -35,6 +35,11 @@ impl Row {
     pub(crate) fn promise(name: &'static str, count: usize) -> Self {
         Self { name, count, is_promise: true }
     }
+
+    /// What it says where it is a promise that does not hold.
+    pub(crate) fn broken(&self) -> Option<String> {
+        (self.is_promise && self.count > 0).then(|| format!("{}: {}", self.name, self.count))
+    }
 }
 
 /// The counts.
@@ -124,10 +129,7 @@ impl Judged {
         some("took effect twice", &self.twice)
             .or_else(|| some("were acknowledged and did not take effect", &self.lost))
             .or_else(|| some("were answered otherwise when asked again", &self.changed))
-            .or_else(|| {
-                let broken = self.more.iter().find(|row| row.is_promise && row.count > 0);
-                broken.map(|row| format!("{}: {}", row.name, row.count))
-            })
+            .or_else(|| self.more.iter().find_map(Row::broken))
             .or_else(|| {
                 (self.gave_up > 0)
                     .then(|| format!("{} requests were neither answered nor unknown", self.gave_up))

@@ -1,6 +1,5 @@
 //! One walk along a lane: claim, send, settle, and the next one.
 
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use semel_contract::record::Fence;
@@ -12,7 +11,7 @@ use super::attempt::attempt;
 use crate::hooks::Rebuilt;
 use crate::judge::{To, Verdict};
 use crate::message::{HeldFor, Row, Status};
-use crate::outbox::Outbox;
+use crate::outbox::{Outbox, Refusal};
 use crate::requeue;
 use crate::store::{Filter, Head, Terms, Written};
 
@@ -71,14 +70,12 @@ impl Walk {
             };
             let Some(fence) = row.fence else { return Walked::Failed };
             let attempted = attempt(&self.outbox, &row, request).await;
-            let Some(settled) = self.settle(row.id, fence, &attempted.verdict).await else {
-                return Walked::Failed;
-            };
+            let settled = self.settle(row.id, fence, &attempted.verdict).await;
             if let Some((origin, digest)) = attempted.refused {
-                let mut refused = inner.refused.lock().unwrap_or_else(PoisonError::into_inner);
-                refused.insert((row.principal.clone(), origin), digest);
-                inner.refusals.notify_one();
+                // Also where nobody knows whether it was written down: then it may be, and holds the principal.
+                inner.refusals.add(Refusal { principal: row.principal.clone(), origin, digest });
             }
+            let Some(settled) = settled else { return Walked::Failed };
             self.tell(&settled, &attempted.verdict, expired).await;
             if let To::Retry(at) = attempted.verdict.to {
                 return Walked::Until(at);

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use semel_contract::planted::{self, Bug};
 
+use super::reduce::{Reducer, commutes};
+
 /// What the upstream offers by which a write is known again, strongest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tier {
@@ -114,9 +116,9 @@ impl Doubt {
     }
 }
 
-/// What to do about a batch that may have been applied. `late_window` is how late after its sending a write may still be
-/// applied.
-pub fn recover(tier: Tier, seen: Seen, ages: Ages, late_window: Duration) -> Rung {
+/// What to do about a batch of these entries that may have been applied. `late_window` is how late after its sending a write
+/// may still be applied.
+pub fn recover(tier: Tier, reducer: Reducer, seen: Seen, ages: Ages, late_window: Duration) -> Rung {
     let remaining = late_window.saturating_sub(ages.last);
     let unless_late = |then: Rung| if remaining.is_zero() { then } else { Rung::Wait(remaining) };
     match (tier, seen) {
@@ -136,7 +138,9 @@ pub fn recover(tier: Tier, seen: Seen, ages: Ages, late_window: Duration) -> Run
         (Tier::CompareAndSet | Tier::ReadBack, Seen::Other | Seen::Marker | Seen::NotAsked) => {
             Rung::InDoubt(Doubt::Interference)
         }
-        (Tier::Blind(Blind::AtLeastOnce), _) => Rung::Resend,
+        (Tier::Blind(Blind::AtLeastOnce), _) if commutes(reducer) => Rung::Resend,
+        // It may be applied twice, but a late one must not undo a later value.
+        (Tier::Blind(Blind::AtLeastOnce), _) => unless_late(Rung::Resend),
         (Tier::Blind(Blind::AtMostOnce), _) => Rung::InDoubt(Doubt::Blind),
     }
 }
@@ -150,6 +154,7 @@ mod tests {
     }
 
     const KEY: Tier = Tier::Key { retention: s(100) };
+    const REDUCERS: [Reducer; 3] = [Reducer::Sum, Reducer::Max, Reducer::Last];
     const ALL: [Seen; 5] = [Seen::NotAsked, Seen::Marker, Seen::Before, Seen::After, Seen::Other];
     const LATE: Duration = s(30);
 
@@ -180,10 +185,16 @@ mod tests {
         ];
         for (tier, early, late) in table {
             for (at, seen) in ALL.into_iter().enumerate() {
-                let ages = Ages { first: s(60), last: s(10) };
-                assert_eq!(recover(tier, seen, ages, LATE), early[at], "{tier:?} {seen:?} early");
-                let ages = Ages { first: s(60), last: s(30) };
-                assert_eq!(recover(tier, seen, ages, LATE), late[at], "{tier:?} {seen:?} late");
+                for reducer in REDUCERS {
+                    let waits = reducer == Reducer::Last && tier == Tier::Blind(Blind::AtLeastOnce);
+                    let early = if waits { Wait(s(20)) } else { early[at] };
+                    let ages = Ages { first: s(60), last: s(10) };
+                    let said = recover(tier, reducer, seen, ages, LATE);
+                    assert_eq!(said, early, "{tier:?} {reducer:?} {seen:?} early");
+                    let ages = Ages { first: s(60), last: s(30) };
+                    let said = recover(tier, reducer, seen, ages, LATE);
+                    assert_eq!(said, late[at], "{tier:?} {reducer:?} {seen:?} late");
+                }
             }
         }
     }
@@ -192,7 +203,7 @@ mod tests {
     fn a_key_that_may_be_forgotten_is_not_used_again() {
         let ages = Ages { first: s(100), last: s(1) };
         for seen in ALL {
-            assert_eq!(recover(KEY, seen, ages, LATE), Rung::InDoubt(Doubt::KeyForgotten));
+            assert_eq!(recover(KEY, Reducer::Sum, seen, ages, LATE), Rung::InDoubt(Doubt::KeyForgotten));
         }
     }
 }

@@ -19,6 +19,7 @@ pub mod sql;
 pub mod sqlite;
 mod state;
 pub mod sweep;
+mod timekeeping;
 
 use std::sync::Arc;
 

@@ -37,7 +37,15 @@ pub(super) fn list(connection: &Connection, filter: &Filter) -> rusqlite::Result
 }
 
 pub(super) fn live_lanes(connection: &Connection) -> rusqlite::Result<Vec<String>> {
-    let sql = format!("SELECT DISTINCT lane FROM outbox INDEXED BY outbox_live WHERE {LIVE}");
+    // From one lane to the next, past all that waits in it.
+    let sql = format!(
+        "WITH RECURSIVE next (lane) AS (
+             SELECT min(lane) FROM outbox INDEXED BY outbox_live WHERE {LIVE}
+             UNION ALL
+             SELECT (SELECT min(lane) FROM outbox INDEXED BY outbox_live WHERE {LIVE} AND lane > next.lane) FROM next
+                 WHERE lane IS NOT NULL)
+         SELECT lane FROM next WHERE lane IS NOT NULL"
+    );
     connection.prepare(&sql)?.query_map([], |columns| columns.get(0))?.collect()
 }
 

@@ -2,13 +2,11 @@
 //! that a wall clock that was set meanwhile is found out; after a start of the machine the wall clock is believed, unless a
 //! jump of it was not confirmed yet.
 
-use std::time::Duration;
-
 use rusqlite::Connection;
 use semel_contract::time::{Timestamp, millis_of};
 
 use super::table;
-use crate::clock::{Clock, Reading, StoreClock};
+use crate::clock::{Clock, Mark, Reading, StoreClock};
 
 /// The latest time that was given.
 const HIGH_WATER: &str = "time_high_water";
@@ -22,16 +20,13 @@ const JUMP: &str = "time_jump";
 pub(super) fn resume(connection: &Connection, clock: &dyn Clock) -> rusqlite::Result<StoreClock> {
     let number = |name| table::meta_if_any(connection, name);
     let high_water = Timestamp::from_millis(number(HIGH_WATER)?.unwrap_or(0));
-    let (reading, boot) = (clock.read(), clock.boot().cast_signed());
-    let ticked = number(TICKS)?.filter(|_| boot != 0).zip(number(BOOT)?).filter(|(_, of)| *of == boot);
-    Ok(match (ticked, number(JUMP)?.unwrap_or(0)) {
-        (Some((ticks, _)), _) => {
-            let passed = Duration::from_millis(u64::try_from(millis_of(reading.ticks) - ticks).unwrap_or(0));
-            StoreClock::starting_at(high_water.plus(passed), reading)
-        }
+    let mark = number(TICKS)?.zip(number(BOOT)?);
+    let mark = mark.map(|(ticks, boot)| Mark { time: high_water, ticks, boot: boot.cast_unsigned() });
+    Ok(match (mark.and_then(|mark| StoreClock::resuming(mark, clock)), number(JUMP)?.unwrap_or(0)) {
+        (Some(resumed), _) => resumed,
         // Nobody has confirmed the jump: time stands where it was until somebody does.
-        (None, jump) if jump > 0 => StoreClock::starting_at(high_water, reading),
-        (None, _) => StoreClock::new(reading, Some(high_water)),
+        (None, jump) if jump > 0 => StoreClock::starting_at(high_water, clock.read()),
+        (None, _) => StoreClock::new(clock.read(), Some(high_water)),
     })
 }
 

@@ -56,7 +56,7 @@ impl Turn<'_> {
             true => Duration::ZERO,
             false => self.target.late_window + not_yet,
         };
-        let rung = recover(self.target.tier, seen, ages, late);
+        let rung = recover(self.target.tier, self.target.reducer, seen, ages, late);
         match rung {
             Rung::Resend => self.resend(batch, &sender).await,
             Rung::Applied => {

@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use rusqlite::Connection;
 use rusqlite::types::{ToSqlOutput, Value as SqlValue, ValueRef};
-use semel_contract::time::Timestamp;
-use semel_store::clock::{Clock, StoreClock};
+use semel_store::clock::{Clock, Mark, StoreClock};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::sql::{Asked, Database, Row, StoreError, Transaction, Value};
+use super::timekeeping;
 
 /// Every migration: its number, the newest that the oldest release knew which still works once it is applied, its text.
 const MIGRATIONS: &[(i64, i64, &str)] = &[
@@ -150,10 +150,7 @@ impl Sqlite {
     ) -> Result<Self, OpenError> {
         connection.set_prepared_statement_cache_capacity(128);
         migrate(&mut connection)?;
-        let mark: Option<i64> = connection
-            .query_row("SELECT value FROM relay_meta WHERE name = 'high_water'", [], |row| row.get(0))
-            .ok();
-        let time = StoreClock::new(clock.read(), mark.map(Timestamp::from_millis));
+        let time = timekeeping::resume(&mut connection, &*clock)?;
         Ok(Self {
             connection: Arc::new(Mutex::new(connection)),
             is_broken: Arc::new(AtomicBool::new(false)),
@@ -185,12 +182,12 @@ impl Sqlite {
         }
         let connection = Arc::clone(&self.connection).lock_owned().await;
         connection.execute_batch("BEGIN IMMEDIATE").map_err(failed)?;
-        let now = self.time.now(self.clock.read()).millis();
-        let is_due = now - self.marked.load(Ordering::SeqCst) > MARK_EVERY_MILLIS;
+        let mark = self.time.mark(&*self.clock);
+        let is_due = mark.time.millis() - self.marked.load(Ordering::SeqCst) > MARK_EVERY_MILLIS;
         Ok(Box::new(Begun {
             connection: Some(connection),
             is_broken: Arc::clone(&self.is_broken),
-            mark: is_due.then(|| (now, Arc::clone(&self.marked))),
+            mark: is_due.then(|| (mark, Arc::clone(&self.marked))),
             syncs: self.lock.is_some(),
         }))
     }
@@ -275,7 +272,7 @@ struct Begun {
     connection: Option<OwnedMutexGuard<Connection>>,
     is_broken: Arc<AtomicBool>,
     /// The time to be written down with the commit, so that a later start never begins before it.
-    mark: Option<(i64, Arc<AtomicI64>)>,
+    mark: Option<(Mark, Arc<AtomicI64>)>,
     /// Whether a commit waits for a disk. In memory it is done at once, by the caller's own thread.
     syncs: bool,
 }
@@ -322,14 +319,11 @@ impl Transaction for Begun {
     fn commit(mut self: Box<Self>) -> Asked<'static, ()> {
         Box::pin(async move {
             let mark = self.mark.take();
-            if let Some((now, _)) = &mark {
-                let sql = "INSERT INTO relay_meta (name, value) VALUES ('high_water', $1)
-                    ON CONFLICT (name) DO UPDATE SET value = excluded.value";
-                self.rows(sql, &[Value::Int(*now)])?;
+            let ended = || StoreError::Failed("it has ended".to_owned());
+            if let Some((mark, _)) = &mark {
+                timekeeping::write(self.connection.as_ref().ok_or_else(ended)?, *mark).map_err(failed)?;
             }
-            let Some(connection) = self.connection.take() else {
-                return Err(StoreError::Failed("it has ended".to_owned()));
-            };
+            let connection = self.connection.take().ok_or_else(ended)?;
             let is_broken = Arc::clone(&self.is_broken);
             let commit = move || {
                 let outcome = connection.execute_batch("COMMIT");
@@ -346,8 +340,8 @@ impl Transaction for Begun {
                 false => commit(),
             };
             committed.map_err(StoreError::Unknown)?;
-            if let Some((now, marked)) = mark {
-                marked.store(now, Ordering::SeqCst);
+            if let Some((mark, marked)) = mark {
+                marked.store(mark.time.millis(), Ordering::SeqCst);
             }
             Ok(())
         })

@@ -1,0 +1,74 @@
+//! What the engine was not told of, because whoever was to tell it went away or the disk was full at that moment, is
+//! sent all the same.
+
+mod scripted;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use scripted::{World, answer, header, message, pass, uuid};
+use semel_delivery::credentials::{Credential, Wallet};
+use semel_delivery::{Enqueue, Outbox, Status};
+
+async fn status(outbox: &Outbox, number: u32) -> Status {
+    outbox.receipt(&uuid(number)).await.unwrap().unwrap().status
+}
+
+/// An outbox that sends, and another one on the same store whose messages nobody tells it of.
+async fn told_and_untold(world: &World) -> (Outbox, Outbox) {
+    let untold = world.open().await;
+    (world.open().await, untold)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_whose_caller_went_away_is_sent_within_a_minute() {
+    let world = World::quick("ietf", |_, _| answer(200, &[], ""));
+    let (outbox, untold) = told_and_untold(&world).await;
+    let _sending = outbox.start();
+    pass(Duration::from_secs(1)).await;
+    untold.enqueue(message(1, "a")).await.unwrap();
+    pass(Duration::from_secs(65)).await;
+    assert_eq!(status(&outbox, 1).await, Status::Done);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_is_handed_in_again_is_sent_at_once() {
+    let world = World::quick("ietf", |_, _| answer(200, &[], ""));
+    let (outbox, untold) = told_and_untold(&world).await;
+    let _sending = outbox.start();
+    pass(Duration::from_secs(1)).await;
+    untold.enqueue(message(1, "a")).await.unwrap();
+    pass(Duration::from_secs(1)).await;
+    assert_eq!(status(&outbox, 1).await, Status::Pending, "nobody has told");
+    outbox.enqueue(message(1, "a")).await.unwrap();
+    pass(Duration::from_secs(1)).await;
+    assert_eq!(status(&outbox, 1).await, Status::Done);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_finds_the_disk_full_is_tried_again() {
+    let mut world = World::quick("ietf", |request, _| match header(request, "authorization").as_str() {
+        "good" => answer(200, &[], ""),
+        _ => answer(401, &[], ""),
+    });
+    let wallet = Arc::new(Wallet::default());
+    let give = |token: &str| {
+        let headers = vec![("Authorization".to_owned(), token.to_owned())];
+        wallet.give("alice", "http://server.test", Credential { headers });
+    };
+    give("old");
+    world.settings.credentials = Arc::clone(&wallet) as _;
+    let outbox = world.open().await;
+    let enqueue = Enqueue { principal: Some("alice".to_owned()), ..message(1, "a") };
+    outbox.enqueue(enqueue).await.unwrap();
+    let _sending = outbox.start();
+    pass(Duration::from_secs(10)).await;
+    assert_eq!(status(&outbox, 1).await, Status::Held);
+    world.store.faults().fill_disk(true);
+    give("good");
+    outbox.refreshed("alice").await.expect_err("the disk is full");
+    pass(Duration::from_secs(10)).await;
+    world.store.faults().fill_disk(false);
+    pass(Duration::from_secs(10)).await;
+    assert_eq!(status(&outbox, 1).await, Status::Done);
+}
