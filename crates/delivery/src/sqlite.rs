@@ -2,6 +2,8 @@
 //! batches that commit and sync as one: a batch is whatever came while the last one was syncing.
 
 mod accept;
+mod batch;
+mod checkpoint;
 mod claim;
 mod events;
 mod inbox;
@@ -22,7 +24,14 @@ use semel_store::sqlite::file::{self, FileLock};
 use self::turn::Turn;
 use self::writer::{Inline, Run, Threaded};
 
-pub use self::writer::Faults;
+pub use self::batch::Faults;
+
+/// Prepared statements that a connection keeps: more than there are.
+const STATEMENTS_KEPT_MAX: usize = 128;
+/// What the log is cut to when it begins anew. Below that it keeps its length: writing over it needs no new blocks.
+const LOG_KEPT_BYTES: i64 = 64 << 20;
+/// Pages that the writer keeps in memory.
+const CACHE_KIBIBYTES: i64 = 16 << 10;
 
 /// A store in one file, or in memory.
 pub struct SqliteStore {
@@ -56,11 +65,12 @@ impl SqliteStore {
         // After a sync that failed, what is in memory is not evidence: the log is written and synced anew first.
         connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
         schema::migrate(&mut connection)?;
-        connection.pragma_update(None, "wal_autocheckpoint", 1000)?;
-        connection.pragma_update(None, "journal_size_limit", 16 << 20)?;
+        connection.pragma_update(None, "journal_size_limit", LOG_KEPT_BYTES)?;
+        connection.pragma_update(None, "cache_size", -CACHE_KIBIBYTES)?;
+        connection.set_prepared_statement_cache_capacity(STATEMENTS_KEPT_MAX);
         let turn = Turn::start(&connection)?;
         let (told, watch) = tokio::sync::watch::channel(turn.last_event);
-        let run = Threaded::start(connection, turn, path, told).map_err(OpenError::Io)?;
+        let run = Threaded::start(connection, turn, path, told)?;
         Ok(Self { run: Box::new(run), watch, lock: Some(lock) })
     }
 
@@ -100,6 +110,7 @@ impl SqliteStore {
     }
 
     fn inline(mut connection: rusqlite::Connection) -> Result<Self, OpenError> {
+        connection.set_prepared_statement_cache_capacity(STATEMENTS_KEPT_MAX);
         schema::migrate(&mut connection)?;
         let turn = Turn::start(&connection)?;
         let (told, watch) = tokio::sync::watch::channel(turn.last_event);
