@@ -359,6 +359,14 @@ impl Outbox {
         Ok(self.inner.store.lanes().await?)
     }
 
+    /// One lane.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn lane(&self, lane: &str) -> Result<LaneState, OutboxError> {
+        Ok(self.inner.store.lane(lane).await?)
+    }
+
     /// Says that a principal has a fresh credential: its lanes go on.
     ///
     /// # Errors

@@ -59,6 +59,16 @@ pub(super) fn lanes(connection: &Connection) -> rusqlite::Result<Vec<LaneState>>
     connection.prepare(&sql)?.query_map([], read)?.collect()
 }
 
+pub(super) fn lane(connection: &Connection, lane: String) -> rusqlite::Result<LaneState> {
+    let sql = format!("SELECT count(*) FROM outbox INDEXED BY outbox_live WHERE lane = ?1 AND {LIVE}");
+    let depth = connection.prepare_cached(&sql)?.query_row([&lane], |columns| columns.get(0))?;
+    let sql = "SELECT paused, blocked_by FROM outbox_lanes WHERE lane = ?1";
+    let read = |columns: &rusqlite::Row<'_>| Ok((columns.get(0)?, columns.get(1)?));
+    let (is_paused, blocked_by) =
+        connection.prepare_cached(sql)?.query_row([&lane], read).optional()?.unwrap_or_default();
+    Ok(LaneState { lane, is_paused, blocked_by, depth })
+}
+
 pub(super) fn events_after(
     connection: &Connection,
     after: i64,
