@@ -2,7 +2,7 @@
 
 mod meters;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -55,20 +55,46 @@ impl Inner {
     }
 }
 
+/// Why the engine should look at a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Why {
+    /// A message came, at its end: who waits for its head waits on.
+    Came,
+    /// Its head may be another, or may be sent now.
+    Changed,
+}
+
 /// Lanes that the engine should look at.
 #[derive(Default)]
 pub(crate) struct Wakes {
-    lanes: Mutex<BTreeSet<String>>,
+    lanes: Mutex<BTreeMap<String, Why>>,
     pub(crate) notify: Notify,
 }
 
 impl Wakes {
+    /// Something changed in these lanes.
     pub(crate) fn wake(&self, lanes: impl IntoIterator<Item = String>) {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner).extend(lanes);
-        self.notify.notify_one();
+        lanes.into_iter().for_each(|lane| self.note(lane, Why::Changed));
     }
 
-    pub(crate) fn take(&self) -> BTreeSet<String> {
+    /// A message came to this lane.
+    pub(crate) fn came(&self, lane: String) {
+        self.note(lane, Why::Came);
+    }
+
+    fn note(&self, lane: String, why: Why) {
+        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        // The engine takes all at once: whoever came before has told it.
+        let is_first = lanes.is_empty();
+        let noted = lanes.entry(lane).or_insert(why);
+        *noted = why.max(*noted);
+        drop(lanes);
+        if is_first {
+            self.notify.notify_one();
+        }
+    }
+
+    pub(crate) fn take(&self) -> BTreeMap<String, Why> {
         std::mem::take(&mut *self.lanes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -200,7 +226,7 @@ impl Outbox {
         let arrived = inner.store.accept(draft, now, inner.time.epoch(), room).await?;
         match arrived {
             Arrived::New(row) => {
-                inner.wakes.wake([row.lane.clone()]);
+                inner.wakes.came(row.lane.clone());
                 Ok(Accepted { acceptance: accept(None), receipt: row, alias: None, is_same_action: false })
             }
             Arrived::SameAction(row) => {

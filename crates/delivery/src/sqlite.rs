@@ -1,6 +1,13 @@
 //! The outbox's store on SQLite: one process, one file; or the same in memory, for simulations. One thread writes, in
 //! batches that commit and sync as one: a batch is whatever came while the last one was syncing.
 
+/// What may still be sent, in the words of the partial indexes: SQLite uses them only where a query says the same.
+macro_rules! live {
+    () => {
+        "(status = 'pending' OR status = 'inflight' OR status = 'held')"
+    };
+}
+
 mod accept;
 mod batch;
 mod checkpoint;
@@ -18,6 +25,7 @@ mod writer;
 
 use std::path::{Path, PathBuf};
 
+use rusqlite::config::DbConfig;
 use semel_store::sqlite::OpenError;
 use semel_store::sqlite::file::{self, FileLock};
 
@@ -67,7 +75,7 @@ impl SqliteStore {
         schema::migrate(&mut connection)?;
         connection.pragma_update(None, "journal_size_limit", LOG_KEPT_BYTES)?;
         connection.pragma_update(None, "cache_size", -CACHE_KIBIBYTES)?;
-        connection.set_prepared_statement_cache_capacity(STATEMENTS_KEPT_MAX);
+        keep_statements(&connection)?;
         let turn = Turn::start(&connection)?;
         let (told, watch) = tokio::sync::watch::channel(turn.last_event);
         let run = Threaded::start(connection, turn, path, told)?;
@@ -110,8 +118,8 @@ impl SqliteStore {
     }
 
     fn inline(mut connection: rusqlite::Connection) -> Result<Self, OpenError> {
-        connection.set_prepared_statement_cache_capacity(STATEMENTS_KEPT_MAX);
         schema::migrate(&mut connection)?;
+        keep_statements(&connection)?;
         let turn = Turn::start(&connection)?;
         let (told, watch) = tokio::sync::watch::channel(turn.last_event);
         Ok(Self { run: Box::new(Inline::new(connection, turn, told)), watch, lock: None })
@@ -126,4 +134,10 @@ impl SqliteStore {
     pub fn faults(&self) -> &Faults {
         self.run.faults()
     }
+}
+
+/// Statements are prepared once: values that are bound do not change how they are run.
+fn keep_statements(connection: &rusqlite::Connection) -> rusqlite::Result<()> {
+    connection.set_prepared_statement_cache_capacity(STATEMENTS_KEPT_MAX);
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(|_| ())
 }

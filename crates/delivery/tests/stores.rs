@@ -159,7 +159,7 @@ async fn a_file_with_lanes_is_upgraded_and_purged_by_when_messages_finished() {
         let sql = "INSERT INTO outbox (client_message_id, client_tx_id, request_fingerprint, principal, lane, profile,
                 method, url, headers, payload, payload_bytes, client_generated_at, enqueued_at, epoch, next_attempt_at,
                 status, delivered_at)
-            VALUES (?1, 't', zeroblob(32), 'default', 'a', '', 'POST', '/x', '[]', '{}', 2, 1, 1, 1, 1, ?2, ?3)";
+            VALUES (?1, 't', zeroblob(32), 'default', 'a', '', 'POST', '/x', '[]', x'7b7d', 2, 1, 1, 1, 1, ?2, ?3)";
         file.execute(sql, (id, status, delivered_at)).unwrap();
     }
     drop(file);

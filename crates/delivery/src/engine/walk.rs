@@ -27,8 +27,10 @@ pub(super) enum Walked {
     More,
     /// There is something to send then.
     Until(Timestamp),
-    /// There is nothing to send until something happens.
+    /// There is nothing to send until something changes.
     Stuck,
+    /// There is nothing.
+    Empty,
     /// The store failed.
     Failed,
 }
@@ -63,7 +65,8 @@ impl Walk {
             let (row, request) = match inner.store.claim(lane, terms).await {
                 Ok(Head::Claimed(row, request)) => (row, request),
                 Ok(Head::Wait(at)) => return Walked::Until(at),
-                Ok(Head::Stuck | Head::Refused(_) | Head::Empty) => return Walked::Stuck,
+                Ok(Head::Stuck | Head::Refused(_)) => return Walked::Stuck,
+                Ok(Head::Empty) => return Walked::Empty,
                 Err(error) => {
                     tracing::warn!(%error, "failed to claim; nothing was sent");
                     return Walked::Failed;

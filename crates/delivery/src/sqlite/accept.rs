@@ -61,8 +61,7 @@ fn is_taken(connection: &Connection, id: &str) -> rusqlite::Result<bool> {
 
 fn same_action(connection: &Connection, draft: &Draft) -> rusqlite::Result<Option<Row>> {
     let Some(logical_key) = &draft.logical_key else { return Ok(None) };
-    let sql = "SELECT id FROM outbox WHERE principal = ?1 AND logical_key = ?2
-        AND status IN ('pending', 'inflight', 'held')";
+    let sql = concat!("SELECT id FROM outbox WHERE principal = ?1 AND logical_key = ?2 AND ", live!());
     let found: Option<i64> = connection
         .prepare_cached(sql)?
         .query_row((&draft.principal, logical_key), |columns| columns.get(0))

@@ -9,7 +9,7 @@ use crate::limits::LIST_ROWS_MAX;
 use crate::message::{Attempt, Event, Row, Status};
 use crate::store::{Depth, Filter, LaneState};
 
-const LIVE: &str = "status IN ('pending', 'inflight', 'held')";
+const LIVE: &str = live!();
 
 pub(super) fn attempts(connection: &Connection, id: i64) -> rusqlite::Result<Vec<Attempt>> {
     let sql = "SELECT number, started_at, ended_at, outcome, status, error FROM outbox_attempts WHERE row_id = ?1 ORDER BY number";

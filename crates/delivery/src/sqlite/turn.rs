@@ -59,8 +59,10 @@ const FENCES_RESERVED: i64 = 1000;
 impl Turn {
     /// Counts what is there.
     pub(super) fn start(connection: &Connection) -> rusqlite::Result<Self> {
-        let sql = "SELECT count(*), coalesce(sum(payload_bytes), 0) FROM outbox INDEXED BY outbox_live
-            WHERE status IN ('pending', 'inflight', 'held')";
+        let sql = concat!(
+            "SELECT count(*), coalesce(sum(payload_bytes), 0) FROM outbox INDEXED BY outbox_live WHERE ",
+            live!()
+        );
         let (rows, bytes) = connection.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
         let fence = schema::meta(connection, FENCE)?.unwrap_or(0);
         let last_event =
