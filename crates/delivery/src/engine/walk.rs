@@ -18,7 +18,7 @@ use crate::store::{Filter, Head, Terms, Written};
 
 /// Messages of one lane that are sent before other lanes have their turn.
 const MESSAGES_MAX: usize = 16;
-/// How much longer than an attempt its claim holds.
+/// How much longer than an attempt its claim holds: what begins within it ends before the claim does.
 const LEASE_MARGIN: Duration = Duration::from_secs(60);
 
 /// How a walk ended.
@@ -73,7 +73,7 @@ impl Walk {
                 }
             };
             let Some(fence) = row.fence else { return Walked::Failed };
-            let attempted = attempt(&self.outbox, &row, request).await;
+            let attempted = attempt(&self.outbox, &row, request, now.plus(LEASE_MARGIN)).await;
             let Some(settled) = self.settle(row.id, fence, &attempted.verdict).await else {
                 return Walked::Failed;
             };
