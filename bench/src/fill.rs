@@ -102,7 +102,8 @@ async fn one(store: &dyn ClaimStore, seed: u64, number: u64) -> Result<(), Strin
             principal: "bench".to_owned(),
             request_id: format!("{number:032x}"),
             ..About::default()
-        },
+        }
+        .into(),
     };
     let fence = match store.claim(wish).await.map_err(|error| error.to_string())? {
         Claimed::Won { fence, .. } => fence,

@@ -104,7 +104,7 @@ impl World {
             fingerprint: None,
             payload_hash: None,
             rotation: None,
-            about,
+            about: about.into(),
             terms: None,
         };
         match self.store.claim(wish).await.unwrap() {

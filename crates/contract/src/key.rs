@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use regex_lite::Regex;
 use sfv::{Item, Parser, Version};
@@ -14,7 +15,7 @@ use crate::request::{Body, Headers, trimmed};
 
 /// A checked key. Compared byte for byte, never case-folded.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key(Box<str>);
+pub struct Key(Arc<str>);
 
 impl Key {
     /// Checks a key that is already unquoted.

@@ -168,6 +168,10 @@ async fn lanes_are_first_in_first_out(store: Store) {
     store.set_paused("c", true, at(1)).await.expect("it pauses");
     insert(&store, "c1", "c").await;
     assert!(matches!(store.claim("c", terms(500)).await, Ok(Head::Stuck)));
+    let lane = store.lane("c").await.expect("the store answers");
+    assert_eq!((lane.lane.as_str(), lane.is_paused, lane.blocked_by, lane.depth), ("c", true, None, 1));
+    let unused = store.lane("nobody").await.expect("the store answers");
+    assert_eq!((unused.is_paused, unused.blocked_by, unused.depth), (false, None, 0));
     store.set_paused("c", false, at(2)).await.expect("it resumes");
     claimed(&store, "c", 501).await;
 }

@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 
 use crate::limits::LIST_ROWS_MAX;
 use crate::message::Status;
-use crate::outbox::{Outbox, Refusal};
+use crate::outbox::{Outbox, Refusal, Why};
 use crate::store::{Filter, StoreError, Written};
 use walk::{Walk, Walked};
 
@@ -69,10 +69,12 @@ pub(crate) fn start(outbox: &Outbox) -> Sending {
 
 /// What the engine knows of a lane.
 enum Lane {
-    /// It is looked at then.
+    /// It is looked at then: its head waits until then.
     Due(Timestamp),
-    /// A walk is in it; `true`: look again afterwards.
-    Walked(bool),
+    /// A walk is in it, and this was heard of it meanwhile.
+    Walked(Option<Why>),
+    /// Its head cannot be sent before something changes.
+    Stuck,
 }
 
 struct Engine {
@@ -105,8 +107,11 @@ impl Engine {
                 self.search().await;
             }
             let now = self.outbox.now();
-            for lane in self.outbox.inner.wakes.take() {
-                self.look_at(lane, now);
+            for (lane, why) in self.outbox.inner.wakes.take() {
+                match why {
+                    Why::Came => self.look_for_the_first(lane, now),
+                    Why::Changed => self.look_at(lane, now),
+                }
             }
             if !is_stopped {
                 self.send_due(now);
@@ -155,17 +160,26 @@ impl Engine {
 
     fn look_at(&mut self, lane: String, at: Timestamp) {
         match self.lanes.get_mut(&lane) {
-            Some(Lane::Walked(again)) => *again = true,
+            Some(Lane::Walked(heard)) => *heard = Some(Why::Changed),
             Some(Lane::Due(before)) if *before <= at => {}
             Some(Lane::Due(before)) => {
                 self.due.remove(&(*before, lane.clone()));
                 *before = at;
                 self.due.insert((at, lane));
             }
-            None => {
+            Some(Lane::Stuck) | None => {
                 self.lanes.insert(lane.clone(), Lane::Due(at));
                 self.due.insert((at, lane));
             }
+        }
+    }
+
+    /// A message came. Behind a head that waits, it changes nothing.
+    fn look_for_the_first(&mut self, lane: String, at: Timestamp) {
+        match self.lanes.get_mut(&lane) {
+            Some(Lane::Walked(heard)) => *heard = (*heard).max(Some(Why::Came)),
+            Some(Lane::Due(_) | Lane::Stuck) => {}
+            None => self.look_at(lane, at),
         }
     }
 
@@ -175,7 +189,7 @@ impl Engine {
                 return;
             }
             let Some((_, lane)) = self.due.pop_first() else { return };
-            self.lanes.insert(lane.clone(), Lane::Walked(false));
+            self.lanes.insert(lane.clone(), Lane::Walked(None));
             self.walks += 1;
             let walk = Walk { outbox: self.outbox.clone(), stopped: self.stopped.clone() };
             let (name, end) = (lane.clone(), self.end.clone());
@@ -190,18 +204,21 @@ impl Engine {
 
     fn walk_ended(&mut self, lane: String, walked: Walked) {
         self.walks -= 1;
-        let again = matches!(self.lanes.remove(&lane), Some(Lane::Walked(true)));
-        let now = self.outbox.now();
-        let at = match walked {
-            Walked::More => Some(now),
-            Walked::Until(at) if !again => Some(at),
-            Walked::Until(_) | Walked::Stuck if again => Some(now),
-            Walked::Until(at) => Some(at),
-            Walked::Stuck => None,
-            Walked::Failed => Some(now.plus(AFTER_FAILURE)),
+        let heard = match self.lanes.remove(&lane) {
+            Some(Lane::Walked(heard)) => heard,
+            Some(Lane::Due(_) | Lane::Stuck) | None => None,
         };
-        if let Some(at) = at {
-            self.look_at(lane, at);
+        let now = self.outbox.now();
+        match (walked, heard) {
+            (Walked::More, _)
+            | (Walked::Until(_) | Walked::Stuck | Walked::Empty, Some(Why::Changed))
+            | (Walked::Empty, Some(Why::Came)) => self.look_at(lane, now),
+            (Walked::Until(at), None | Some(Why::Came)) => self.look_at(lane, at),
+            (Walked::Stuck, None | Some(Why::Came)) => {
+                self.lanes.insert(lane, Lane::Stuck);
+            }
+            (Walked::Empty, None) => {}
+            (Walked::Failed, _) => self.look_at(lane, now.plus(AFTER_FAILURE)),
         }
     }
 

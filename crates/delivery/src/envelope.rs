@@ -1,6 +1,7 @@
 //! What a caller hands in, checked. Past here a message is well formed, carries no credential and has its fingerprint.
 //! Nothing that is refused here uses up an id.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use semel_contract::fingerprint::{Form, Input, Parts, Recipe};
@@ -149,10 +150,10 @@ impl Draft {
     ) -> Result<Self, Refused> {
         let malformed = |why: String| Refused::Malformed(why);
         let profile = match enqueue.profile.as_deref() {
-            None | Some("") => settings.profile.clone(),
-            Some(name) => {
-                presets::preset(name).ok_or_else(|| malformed(format!("there is no profile {name:?}")))?
-            }
+            None | Some("") => Cow::Borrowed(&settings.profile),
+            Some(name) => presets::preset(name)
+                .map(Cow::Owned)
+                .ok_or_else(|| malformed(format!("there is no profile {name:?}")))?,
         };
         let mut request = enqueue.request;
         check_request(&request, settings)?;

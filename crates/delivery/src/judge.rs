@@ -140,6 +140,11 @@ pub fn without_credential(facts: &Facts<'_>, why: &str) -> Verdict {
     facts.verdict(To::Held(HeldFor::Auth), Some(why.to_owned()))
 }
 
+/// The claim is too old to be sent under: nothing is sent, and the message waits for another claim.
+pub fn too_late(facts: &Facts<'_>) -> Verdict {
+    facts.verdict(To::Retry(facts.now.at), facts.row.last_error.clone())
+}
+
 /// What becomes of a message after this attempt. `random` lies in [0, 1).
 pub fn judge(facts: &Facts<'_>, sent: &Sent, ids: &[(String, Pointer)], random: f64) -> Verdict {
     match sent {

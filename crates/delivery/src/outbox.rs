@@ -3,7 +3,7 @@
 mod meters;
 mod refusals;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -46,20 +46,46 @@ pub(crate) struct Inner {
     lock_file: Option<PathBuf>,
 }
 
+/// Why the engine should look at a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Why {
+    /// A message came, at its end: who waits for its head waits on.
+    Came,
+    /// Its head may be another, or may be sent now.
+    Changed,
+}
+
 /// Lanes that the engine should look at.
 #[derive(Default)]
 pub(crate) struct Wakes {
-    lanes: Mutex<BTreeSet<String>>,
+    lanes: Mutex<BTreeMap<String, Why>>,
     pub(crate) notify: Notify,
 }
 
 impl Wakes {
+    /// Something changed in these lanes.
     pub(crate) fn wake(&self, lanes: impl IntoIterator<Item = String>) {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner).extend(lanes);
-        self.notify.notify_one();
+        lanes.into_iter().for_each(|lane| self.note(lane, Why::Changed));
     }
 
-    pub(crate) fn take(&self) -> BTreeSet<String> {
+    /// A message came to this lane.
+    pub(crate) fn came(&self, lane: String) {
+        self.note(lane, Why::Came);
+    }
+
+    fn note(&self, lane: String, why: Why) {
+        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        // The engine takes all at once: whoever came before has told it.
+        let is_first = lanes.is_empty();
+        let noted = lanes.entry(lane).or_insert(why);
+        *noted = why.max(*noted);
+        drop(lanes);
+        if is_first {
+            self.notify.notify_one();
+        }
+    }
+
+    pub(crate) fn take(&self) -> BTreeMap<String, Why> {
         std::mem::take(&mut *self.lanes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -188,10 +214,13 @@ impl Outbox {
         let asked = draft.is_callers.then(|| draft.client_message_id.clone());
         let room = Room { rows: inner.settings.rows_max, bytes: inner.settings.bytes_max };
         let arrived = inner.store.accept(draft, now, inner.time.epoch(), room).await?;
-        let (Arrived::New(row) | Arrived::SameAction(row) | Arrived::Known { row, .. }) = &arrived;
-        if row.status == Status::Pending {
-            // Also one that was there before: whoever handed it in may have gone away before the engine was told.
-            inner.wakes.wake([row.lane.clone()]);
+        match &arrived {
+            Arrived::New(row) => inner.wakes.came(row.lane.clone()),
+            // Whoever handed it in before may have gone away before the engine was told.
+            Arrived::SameAction(row) | Arrived::Known { row, .. } if row.status == Status::Pending => {
+                inner.wakes.wake([row.lane.clone()]);
+            }
+            Arrived::SameAction(_) | Arrived::Known { .. } => {}
         }
         match arrived {
             Arrived::New(row) => {
@@ -351,6 +380,14 @@ impl Outbox {
     /// The store cannot be read.
     pub async fn lanes(&self) -> Result<Vec<LaneState>, OutboxError> {
         Ok(self.inner.store.lanes().await?)
+    }
+
+    /// One lane.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn lane(&self, lane: &str) -> Result<LaneState, OutboxError> {
+        Ok(self.inner.store.lane(lane).await?)
     }
 
     /// Says that a principal has a fresh credential: its lanes go on.

@@ -1,5 +1,6 @@
 //! What an outbox is told: its profile, its limits, its bounds. Refuses what would be unsafe, naming the number to change.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -105,11 +106,11 @@ impl std::fmt::Debug for Settings {
 
 impl Settings {
     /// The profile of a message: its own, or the outbox's.
-    pub fn profile_of(&self, name: &str) -> Profile {
+    pub fn profile_of(&self, name: &str) -> Cow<'_, Profile> {
         match name {
-            "" => self.profile.clone(),
+            "" => Cow::Borrowed(&self.profile),
             // The name was checked when the message was accepted; a name that a later release lost is read as ours.
-            name => presets::preset(name).unwrap_or_else(|| self.profile.clone()),
+            name => presets::preset(name).map_or(Cow::Borrowed(&self.profile), Cow::Owned),
         }
     }
 

@@ -1,7 +1,16 @@
 //! The outbox's store on SQLite: one process, one file; or the same in memory, for simulations. One thread writes, in
 //! batches that commit and sync as one: a batch is whatever came while the last one was syncing.
 
+/// What may still be sent, in the words of the partial indexes: SQLite uses them only where a query says the same.
+macro_rules! live {
+    () => {
+        "(status = 'pending' OR status = 'inflight' OR status = 'held')"
+    };
+}
+
 mod accept;
+mod batch;
+mod checkpoint;
 mod claim;
 mod events;
 mod inbox;
@@ -16,13 +25,21 @@ mod writer;
 
 use std::path::{Path, PathBuf};
 
+use rusqlite::config::DbConfig;
 use semel_store::sqlite::OpenError;
 use semel_store::sqlite::file::{self, FileLock};
 
 use self::turn::Turn;
 use self::writer::{Inline, Run, Threaded};
 
-pub use self::writer::Faults;
+pub use self::batch::Faults;
+
+/// Prepared statements that a connection keeps: more than there are.
+const STATEMENTS_KEPT_MAX: usize = 128;
+/// What the log is cut to when it begins anew. Below that it keeps its length: writing over it needs no new blocks.
+const LOG_KEPT_BYTES: i64 = 64 << 20;
+/// Pages that the writer keeps in memory.
+const CACHE_KIBIBYTES: i64 = 16 << 10;
 
 /// A store in one file, or in memory.
 pub struct SqliteStore {
@@ -56,11 +73,12 @@ impl SqliteStore {
         // After a sync that failed, what is in memory is not evidence: the log is written and synced anew first.
         connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
         schema::migrate(&mut connection)?;
-        connection.pragma_update(None, "wal_autocheckpoint", 1000)?;
-        connection.pragma_update(None, "journal_size_limit", 16 << 20)?;
+        connection.pragma_update(None, "journal_size_limit", LOG_KEPT_BYTES)?;
+        connection.pragma_update(None, "cache_size", -CACHE_KIBIBYTES)?;
+        keep_statements(&connection)?;
         let turn = Turn::start(&connection)?;
         let (told, watch) = tokio::sync::watch::channel(turn.last_event);
-        let run = Threaded::start(connection, turn, path, told).map_err(OpenError::Io)?;
+        let run = Threaded::start(connection, turn, path, told)?;
         Ok(Self { run: Box::new(run), watch, lock: Some(lock) })
     }
 
@@ -101,6 +119,7 @@ impl SqliteStore {
 
     fn inline(mut connection: rusqlite::Connection) -> Result<Self, OpenError> {
         schema::migrate(&mut connection)?;
+        keep_statements(&connection)?;
         let turn = Turn::start(&connection)?;
         let (told, watch) = tokio::sync::watch::channel(turn.last_event);
         Ok(Self { run: Box::new(Inline::new(connection, turn, told)), watch, lock: None })
@@ -115,4 +134,10 @@ impl SqliteStore {
     pub fn faults(&self) -> &Faults {
         self.run.faults()
     }
+}
+
+/// Statements are prepared once: values that are bound do not change how they are run.
+fn keep_statements(connection: &rusqlite::Connection) -> rusqlite::Result<()> {
+    connection.set_prepared_statement_cache_capacity(STATEMENTS_KEPT_MAX);
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(|_| ())
 }

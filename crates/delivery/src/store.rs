@@ -229,6 +229,9 @@ pub trait OutboxStore: Send + Sync + 'static {
     /// Lanes with something waiting, paused or blocked.
     fn lanes(&self) -> Reply<'_, Vec<LaneState>>;
 
+    /// One lane, also one that nobody ever used. What waits in others does not make this slower.
+    fn lane(&self, lane: &str) -> Reply<'_, LaneState>;
+
     /// One message.
     fn find(&self, find: Find) -> Reply<'_, Option<Row>>;
 

@@ -8,6 +8,7 @@ use semel_delivery::sqlite::SqliteStore;
 use semel_delivery::store::{Find, OutboxStore, StoreError};
 use semel_delivery::{Enqueue, Outbox, OutboxError, Request, Settings, Status, conformance};
 use semel_store::sqlite::OpenError;
+use semel_store::sqlite::rusqlite::Connection;
 
 #[tokio::test]
 async fn the_store_in_memory_agrees() {
@@ -142,4 +143,42 @@ async fn an_old_file_is_upgraded_without_loss() {
     let again = open(&path).await.unwrap();
     let found = again.found(Find::Row(rows[2].id)).await.unwrap().unwrap();
     assert_eq!(found.client_message_id, ids[2], "what was minted stays");
+}
+
+#[tokio::test]
+async fn a_file_with_lanes_is_upgraded_and_purged_by_when_messages_finished() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("outbox.db");
+    let file = Connection::open(&path).unwrap();
+    file.execute_batch(include_str!("../migrations/0001_outbox.sql")).unwrap();
+    file.execute_batch(include_str!("../migrations/0002_lanes.sql")).unwrap();
+    file.execute_batch("INSERT INTO outbox_meta (name, value) VALUES ('schema_version', 2)").unwrap();
+    for (id, status, delivered_at) in
+        [("late", "done", Some(900)), ("early", "done", Some(100)), ("waits", "pending", None)]
+    {
+        let sql = "INSERT INTO outbox (client_message_id, client_tx_id, request_fingerprint, principal, lane, profile,
+                method, url, headers, payload, payload_bytes, client_generated_at, enqueued_at, epoch, next_attempt_at,
+                status, delivered_at)
+            VALUES (?1, 't', zeroblob(32), 'default', 'a', '', 'POST', '/x', '[]', x'7b7d', 2, 1, 1, 1, 1, ?2, ?3)";
+        file.execute(sql, (id, status, delivered_at)).unwrap();
+    }
+    drop(file);
+    assert_eq!(SqliteStore::version(&path).unwrap(), (2, 3));
+    let store = SqliteStore::open(&path).unwrap();
+    let at = semel_contract::time::Timestamp::from_millis;
+    assert_eq!(store.purge(at(500), at(1000)).await.unwrap(), 1);
+    for (row, is_kept) in [(1, true), (2, false), (3, true)] {
+        assert_eq!(store.request(row).await.unwrap().is_some(), is_kept, "{row}");
+    }
+    assert_eq!(store.purge(at(1000), at(1000)).await.unwrap(), 1, "the late one, and never what waits");
+    let lane = store.lane("a").await.unwrap();
+    assert_eq!((lane.depth, lane.is_paused, lane.blocked_by), (1, false, None));
+    drop(store);
+    assert_eq!(SqliteStore::version(&path).unwrap(), (3, 3));
+    let file = Connection::open(&path).unwrap();
+    let sql = "EXPLAIN QUERY PLAN SELECT id FROM outbox INDEXED BY outbox_purge WHERE payload IS NOT NULL
+        AND status IN ('done', 'aborted') AND coalesce(delivered_at, aborted_at) < 5
+        ORDER BY coalesce(delivered_at, aborted_at) LIMIT 10";
+    let plan: String = file.query_row(sql, [], |row| row.get(3)).unwrap();
+    assert!(plan.starts_with("SEARCH outbox USING INDEX outbox_purge"), "{plan}");
 }

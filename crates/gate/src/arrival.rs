@@ -1,5 +1,7 @@
 //! Reads a request: who sent it, under which key, for what. Pure but for the identity, which the gate was given.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::HeaderMap;
 use http::request::Parts;
@@ -39,7 +41,7 @@ pub(crate) struct Arrival {
     pub(crate) earliest: Option<Timestamp>,
     /// Whether its key was made here, and so cannot have been used before.
     pub(crate) is_minted: bool,
-    pub(crate) about: About,
+    pub(crate) about: Arc<About>,
     pub(crate) params: Vec<(String, String)>,
     /// What it would have been under the endpoint's former names.
     pub(crate) formers: Vec<Former>,
@@ -131,14 +133,14 @@ impl Arrival {
             fingerprints: fingerprints(name),
         });
         let formers = formers.collect();
-        let about = About {
+        let about = Arc::new(About {
             endpoint: endpoint.into_owned(),
             tenant: caller.tenant.clone(),
             principal: caller.principal.clone(),
             client_generated_at: generated_at(profile, body),
             headers: names.zip(kept).collect(),
             request_id: request_id.to_owned(),
-        };
+        });
         let first_sent = profile.age.map_or(Ok(None), |policy| policy.read(&lines, &key))?;
         let earliest = recall::earliest(&lines, &key, about.client_generated_at);
         let params = params.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();

@@ -89,7 +89,7 @@ pub(crate) async fn before_seal(
         fingerprint: None,
         payload_hash: None,
         rotation: None,
-        about: about.clone(),
+        about: about.clone().into(),
         terms: None,
     };
     if let Claimed::Won { fence, .. } = shared.store.claim(wish).await? {

@@ -22,6 +22,7 @@ use semel_contract::restore::Recall;
 use semel_contract::route::SAFE_METHODS;
 use semel_contract::time::Timestamp;
 use semel_store::{Entry, StoreError};
+use tokio::sync::OwnedSemaphorePermit;
 use tower_service::Service;
 use tracing::Instrument;
 
@@ -373,22 +374,16 @@ where
             let outcome = claim_and_run(job, how, replaces).await;
             return self.carry_on(outcome);
         }
-        let attempt = async move {
-            let outcome = match is_lost {
-                true => mark_unknown(job, how, replaces).await,
-                false => claim_and_run(job, how, replaces).await,
-            };
-            drop(permit);
-            outcome
+        // In a box from the beginning: it is large, and is handed on several times.
+        let attempt: Attempt<S> = match is_lost {
+            true => Box::pin(async move { permitted(permit, mark_unknown(job, how, replaces)).await }),
+            false => Box::pin(async move { permitted(permit, claim_and_run(job, how, replaces)).await }),
         };
         self.detached(attempt).await
     }
 
     /// Runs an attempt in a task of its own: a client that goes away does not take it along.
-    async fn detached(
-        &mut self,
-        attempt: impl Future<Output = Outcome<S>> + Send + 'static,
-    ) -> Result<Executed, Problem> {
+    async fn detached(&mut self, attempt: Attempt<S>) -> Result<Executed, Problem> {
         match tokio::spawn(attempt.in_current_span()).await {
             Ok(outcome) => self.carry_on(outcome),
             Err(error) => match error.try_into_panic() {
@@ -429,13 +424,23 @@ where
             return Err(problem);
         }
         let kept = answer::kept_refusal(&self.context.route.profile, &problem, &self.context.request_id);
-        let executed = self.detached(crate::attempt::record(job, kept, how, replaces)).await;
+        let executed = self.detached(Box::pin(crate::attempt::record(job, kept, how, replaces))).await;
         if matches!(executed, Ok(Executed::Answered(_))) {
             measure::refused(&self.context.route.name, problem.kind);
             limit::count_stale(&self.context).await;
         }
         executed
     }
+}
+
+/// An attempt that is under way.
+type Attempt<S> = Pin<Box<dyn Future<Output = Outcome<S>> + Send>>;
+
+/// Keeps its permit for as long as it runs.
+async fn permitted<T>(permit: OwnedSemaphorePermit, attempt: impl Future<Output = T>) -> T {
+    let ended = attempt.await;
+    drop(permit);
+    ended
 }
 
 /// What came of a decision to execute.

@@ -5,6 +5,7 @@ pub(crate) mod answer;
 pub(crate) mod api;
 mod call;
 mod envelope;
+pub(crate) mod front;
 #[cfg(test)]
 mod fuzz;
 mod openapi;

@@ -79,7 +79,7 @@ async fn unknown(store: &PostgresStore, key: &str) -> String {
         fingerprint: None,
         payload_hash: None,
         rotation: None,
-        about: About { endpoint: "pay".to_owned(), principal: "alice".to_owned(), ..About::default() },
+        about: About { endpoint: "pay".to_owned(), principal: "alice".to_owned(), ..About::default() }.into(),
         terms: None,
     };
     let Claimed::Won { fence, .. } = store.claim(wish).await.expect("the store answers") else {

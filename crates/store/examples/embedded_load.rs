@@ -183,7 +183,8 @@ async fn claim(load: &Load, id: &Id, guarantee: Guarantee) -> semel_contract::re
             principal: format!("user-{}", number % PRINCIPALS),
             request_id: format!("{number:032x}"),
             ..About::default()
-        },
+        }
+        .into(),
     };
     match load.store.claim(wish).await {
         Ok(Claimed::Won { fence, .. }) => fence,

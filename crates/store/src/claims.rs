@@ -4,6 +4,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -107,7 +108,7 @@ pub struct Wish {
     /// Where the identity is a hashed credential: what recognises the same request under another credential.
     pub rotation: Option<[u8; 16]>,
     /// What is written down about the request.
-    pub about: About,
+    pub about: Arc<About>,
     /// What a settlement goes by that is made without semel, by SQL.
     pub terms: Option<Terms>,
 }
@@ -165,7 +166,7 @@ pub struct Entry {
     /// The facts that decisions read.
     pub record: Record,
     /// What is written down about the request.
-    pub about: About,
+    pub about: Arc<About>,
     /// The answer, once there is one. Of an unkept answer the status and headers, without the body.
     pub answer: Option<Answer>,
     /// When it was settled, released or sealed.

@@ -181,7 +181,8 @@ fn wish(id: &Id) -> Wish {
             principal: "alice".to_owned(),
             request_id: "req-1".to_owned(),
             ..About::default()
-        },
+        }
+        .into(),
     }
 }
 

@@ -310,7 +310,7 @@ impl ClaimStore for MemoryStore {
                 let entry = Entry {
                     id: id.clone(),
                     record,
-                    about: about.clone(),
+                    about: about.clone().into(),
                     answer: None,
                     settled_at: Some(now),
                     late_until: now,

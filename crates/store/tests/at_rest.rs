@@ -144,7 +144,7 @@ fn wish(id: &Id) -> Wish {
         payload_hash: None,
         rotation: None,
         terms: None,
-        about: About::default(),
+        about: Arc::default(),
     }
 }
 

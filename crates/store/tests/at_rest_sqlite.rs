@@ -13,7 +13,7 @@ use semel_contract::scope::Scope;
 use semel_store::at_rest::{AtRest, KeyRing, Protection};
 use semel_store::clock::SystemClock;
 use semel_store::sqlite::SqliteStore;
-use semel_store::{About, Answer, ClaimStore, Claimed, Id, Settlement, Wish, Written};
+use semel_store::{Answer, ClaimStore, Claimed, Id, Settlement, Wish, Written};
 
 const MARKER: &[u8] = b"account 4711 owes 42";
 
@@ -34,7 +34,7 @@ async fn settle(store: &dyn ClaimStore, id: &Id) -> Answer {
         payload_hash: None,
         rotation: None,
         terms: None,
-        about: About::default(),
+        about: Arc::default(),
     };
     let Ok(Claimed::Won { fence, .. }) = store.claim(wish).await else { panic!("the key is new") };
     let answer = Answer {

@@ -50,7 +50,7 @@ fn wish(id: &Id, nonce: u64) -> Wish {
         payload_hash: Some([4; 32]),
         rotation: None,
         terms: None,
-        about,
+        about: about.into(),
     }
 }
 

@@ -108,7 +108,7 @@ fn wish(id: &Id, guarantee: Guarantee) -> Wish {
         payload_hash: None,
         rotation: None,
         terms: None,
-        about: About { principal: "alice".to_owned(), ..About::default() },
+        about: About { principal: "alice".to_owned(), ..About::default() }.into(),
     }
 }
 

@@ -15,7 +15,7 @@ use semel_contract::record::{Fence, Guarantee};
 use semel_contract::scope::Scope;
 use semel_store::clock::SystemClock;
 use semel_store::sqlite::SqliteStore;
-use semel_store::{About, Answer, ClaimStore, Claimed, Id, Settlement, StoreError, Wish, Written};
+use semel_store::{Answer, ClaimStore, Claimed, Id, Settlement, StoreError, Wish, Written};
 
 use disk::{Disk, Mood};
 
@@ -38,7 +38,7 @@ fn wish(id: &Id) -> Wish {
         payload_hash: None,
         rotation: None,
         terms: None,
-        about: About::default(),
+        about: Arc::default(),
     }
 }
 

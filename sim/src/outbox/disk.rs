@@ -148,6 +148,11 @@ impl OutboxStore for Disk {
         Box::pin(self.read(|store| store.lanes()))
     }
 
+    fn lane(&self, lane: &str) -> Reply<'_, LaneState> {
+        let lane = lane.to_owned();
+        Box::pin(self.read(move |store| store.lane(&lane)))
+    }
+
     fn find(&self, find: Find) -> Reply<'_, Option<Row>> {
         Box::pin(self.read(move |store| store.find(find)))
     }

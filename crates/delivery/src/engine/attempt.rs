@@ -23,8 +23,14 @@ pub(super) struct Attempted {
     pub(super) refused: Option<(String, [u8; 32])>,
 }
 
-/// Makes one attempt.
-pub(super) async fn attempt(outbox: &Outbox, row: &Row, request: Request) -> Attempted {
+/// Makes one attempt, unless it would begin later than it may: a process that stood still for long may have lost its claim,
+/// and the message with it to somebody who took it back.
+pub(super) async fn attempt(
+    outbox: &Outbox,
+    row: &Row,
+    request: Request,
+    begin_until: Timestamp,
+) -> Attempted {
     let inner = &outbox.inner;
     let profile = inner.settings.profile_of(&row.profile);
     let target = Target::resolve(&request.url, inner.settings.upstream.as_ref());
@@ -47,6 +53,10 @@ pub(super) async fn attempt(outbox: &Outbox, row: &Row, request: Request) -> Att
             return Attempted { verdict, refused: Some((origin, [0; 32])) };
         }
     };
+    if outbox.now() > begin_until {
+        let verdict = judge::too_late(&facts(inner, row, &profile, &origin));
+        return Attempted { verdict, refused: None };
+    }
     let digest = credential.digest();
     let outgoing = outgoing(inner, row, &profile, target, request, credential);
     let sent = inner.settings.transport.send(outgoing).await;

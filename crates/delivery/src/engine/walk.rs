@@ -17,7 +17,7 @@ use crate::store::{Filter, Head, Terms, Written};
 
 /// Messages of one lane that are sent before other lanes have their turn.
 const MESSAGES_MAX: usize = 16;
-/// How much longer than an attempt its claim holds.
+/// How much longer than an attempt its claim holds: what begins within it ends before the claim does.
 const LEASE_MARGIN: Duration = Duration::from_secs(60);
 
 /// How a walk ended.
@@ -26,8 +26,10 @@ pub(super) enum Walked {
     More,
     /// There is something to send then.
     Until(Timestamp),
-    /// There is nothing to send until something happens.
+    /// There is nothing to send until something changes.
     Stuck,
+    /// There is nothing.
+    Empty,
     /// The store failed.
     Failed,
 }
@@ -62,14 +64,15 @@ impl Walk {
             let (row, request) = match inner.store.claim(lane, terms).await {
                 Ok(Head::Claimed(row, request)) => (row, request),
                 Ok(Head::Wait(at)) => return Walked::Until(at),
-                Ok(Head::Stuck | Head::Refused(_) | Head::Empty) => return Walked::Stuck,
+                Ok(Head::Stuck | Head::Refused(_)) => return Walked::Stuck,
+                Ok(Head::Empty) => return Walked::Empty,
                 Err(error) => {
                     tracing::warn!(%error, "failed to claim; nothing was sent");
                     return Walked::Failed;
                 }
             };
             let Some(fence) = row.fence else { return Walked::Failed };
-            let attempted = attempt(&self.outbox, &row, request).await;
+            let attempted = attempt(&self.outbox, &row, request, now.plus(LEASE_MARGIN)).await;
             let settled = self.settle(row.id, fence, &attempted.verdict).await;
             if let Some((origin, digest)) = attempted.refused {
                 // Also where nobody knows whether it was written down: then it may be, and holds the principal.

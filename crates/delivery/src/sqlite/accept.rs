@@ -20,11 +20,14 @@ pub(super) fn accept(
     room: Room,
 ) -> Result<Arrived, Fault> {
     let id = &draft.client_message_id;
-    if let Some(row) = row::by_id(connection, id)? {
+    if is_taken(connection, id)? {
+        let row = row::by_id(connection, id)?;
+        let row = row.ok_or_else(|| Fault::Sqlite(format!("the id {id:?} leads nowhere")))?;
         let fingerprint = row.fingerprint;
         return Ok(Arrived::Known { row, fingerprint, is_alias: false });
     }
-    if let Some((row_id, fingerprint)) = row::alias(connection, id)? {
+    let alias = if turn.has_aliases { row::alias(connection, id)? } else { None };
+    if let Some((row_id, fingerprint)) = alias {
         let row = row::by_number(connection, row_id)?;
         let row = row.ok_or_else(|| Fault::Sqlite(format!("the alias {id:?} leads nowhere")))?;
         return Ok(Arrived::Known { row, fingerprint, is_alias: true });
@@ -35,6 +38,7 @@ pub(super) fn accept(
                 "INSERT INTO outbox_aliases (client_message_id, request_fingerprint, row_id, created_at)
                 VALUES (?1, ?2, ?3, ?4)";
             connection.prepare_cached(sql)?.execute((id, draft.fingerprint, row.id, now.millis()))?;
+            turn.has_aliases = true;
         }
         return Ok(Arrived::SameAction(row));
     }
@@ -47,14 +51,17 @@ pub(super) fn accept(
         return Err(full(format!("{} bytes wait", turn.bytes)));
     }
     let number = insert(connection, turn, draft, now, epoch, None)?;
-    let row = row::by_number(connection, number)?;
-    Ok(Arrived::New(row.ok_or_else(|| Fault::Sqlite("the new row is not there".to_owned()))?))
+    Ok(Arrived::New(row::inserted(number, draft, now, epoch)))
+}
+
+/// Whether a message has this id. Reads the index alone, which the insertion needs anyway.
+fn is_taken(connection: &Connection, id: &str) -> rusqlite::Result<bool> {
+    connection.prepare_cached("SELECT 1 FROM outbox WHERE client_message_id = ?1")?.exists([id])
 }
 
 fn same_action(connection: &Connection, draft: &Draft) -> rusqlite::Result<Option<Row>> {
     let Some(logical_key) = &draft.logical_key else { return Ok(None) };
-    let sql = "SELECT id FROM outbox WHERE principal = ?1 AND logical_key = ?2
-        AND status IN ('pending', 'inflight', 'held')";
+    let sql = concat!("SELECT id FROM outbox WHERE principal = ?1 AND logical_key = ?2 AND ", live!());
     let found: Option<i64> = connection
         .prepare_cached(sql)?
         .query_row((&draft.principal, logical_key), |columns| columns.get(0))
@@ -99,4 +106,36 @@ pub(super) fn insert(
     turn.bytes += request.body.len() as u64;
     events::about(connection, turn, "queued", (number, &draft.client_message_id, &draft.lane), None, now)?;
     Ok(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Request;
+    use crate::sqlite::schema;
+
+    #[test]
+    fn what_is_told_of_a_new_message_is_what_is_read_of_it() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        schema::migrate(&mut connection).unwrap();
+        let mut turn = Turn::start(&connection).unwrap();
+        let draft = Draft {
+            client_message_id: "m1".to_owned(),
+            is_callers: true,
+            client_tx_id: "tx1".to_owned(),
+            fingerprint: [7; 32],
+            principal: "alice".to_owned(),
+            lane: "notes".to_owned(),
+            logical_key: Some("tap".to_owned()),
+            profile: "walker".to_owned(),
+            client_generated_at: Timestamp::from_millis(3),
+            request: Request::json("PUT", "/notes/1", "{}"),
+        };
+        let room = Room { rows: 10, bytes: 100 };
+        let arrived = accept(&connection, &mut turn, &draft, Timestamp::from_millis(5), 9, room).unwrap();
+        let Arrived::New(told) = arrived else { panic!("it is new") };
+        let read = row::by_number(&connection, told.id).unwrap().unwrap();
+        assert_eq!(format!("{told:?}"), format!("{read:?}"));
+        assert_eq!((turn.rows, turn.bytes, turn.last_event), (1, 2, 1));
+    }
 }

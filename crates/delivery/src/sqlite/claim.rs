@@ -22,8 +22,11 @@ pub(super) fn claim(
     lane: &str,
     terms: Terms,
 ) -> Result<Head, Fault> {
-    let sql = "SELECT id, status, next_attempt_at, principal FROM outbox INDEXED BY outbox_live
-        WHERE lane = ?1 AND status IN ('pending', 'inflight', 'held') ORDER BY id LIMIT 1";
+    let sql = concat!(
+        "SELECT id, status, next_attempt_at, principal FROM outbox INDEXED BY outbox_live WHERE lane = ?1 AND ",
+        live!(),
+        " ORDER BY id LIMIT 1"
+    );
     let read = |columns: &rusqlite::Row<'_>| {
         Ok((
             columns.get::<_, i64>(0)?,

@@ -9,7 +9,7 @@ use crate::limits::LIST_ROWS_MAX;
 use crate::message::{Attempt, Event, Row, Status};
 use crate::store::{Depth, Filter, LaneState};
 
-const LIVE: &str = "status IN ('pending', 'inflight', 'held')";
+const LIVE: &str = live!();
 
 pub(super) fn attempts(connection: &Connection, id: i64) -> rusqlite::Result<Vec<Attempt>> {
     let sql = "SELECT number, started_at, ended_at, outcome, status, error FROM outbox_attempts WHERE row_id = ?1 ORDER BY number";
@@ -65,6 +65,16 @@ pub(super) fn lanes(connection: &Connection) -> rusqlite::Result<Vec<LaneState>>
         })
     };
     connection.prepare(&sql)?.query_map([], read)?.collect()
+}
+
+pub(super) fn lane(connection: &Connection, lane: String) -> rusqlite::Result<LaneState> {
+    let sql = format!("SELECT count(*) FROM outbox INDEXED BY outbox_live WHERE lane = ?1 AND {LIVE}");
+    let depth = connection.prepare_cached(&sql)?.query_row([&lane], |columns| columns.get(0))?;
+    let sql = "SELECT paused, blocked_by FROM outbox_lanes WHERE lane = ?1";
+    let read = |columns: &rusqlite::Row<'_>| Ok((columns.get(0)?, columns.get(1)?));
+    let (is_paused, blocked_by) =
+        connection.prepare_cached(sql)?.query_row([&lane], read).optional()?.unwrap_or_default();
+    Ok(LaneState { lane, is_paused, blocked_by, depth })
 }
 
 pub(super) fn events_after(

@@ -126,8 +126,10 @@ pub(super) fn release(
     if held > 0 {
         events::general(connection, turn, "released", None, Some(principal), now)?;
     }
-    let sql = "SELECT DISTINCT lane FROM outbox INDEXED BY outbox_live
-        WHERE status IN ('pending', 'inflight', 'held') AND principal = ?1";
+    let sql = concat!(
+        "SELECT DISTINCT lane FROM outbox INDEXED BY outbox_live WHERE principal = ?1 AND ",
+        live!()
+    );
     let mut statement = connection.prepare_cached(sql)?;
     let lanes =
         statement.query_map([principal], |columns| columns.get(0))?.collect::<rusqlite::Result<_>>()?;
@@ -164,7 +166,8 @@ pub(super) fn purge(
 ) -> Result<u64, Fault> {
     let sql = "UPDATE outbox SET payload = NULL, response_body = NULL WHERE id IN (
         SELECT id FROM outbox INDEXED BY outbox_purge WHERE payload IS NOT NULL AND status IN ('done', 'aborted')
-            AND coalesce(delivered_at, aborted_at) < ?1 ORDER BY id LIMIT ?2) RETURNING id";
+            AND coalesce(delivered_at, aborted_at) < ?1 ORDER BY coalesce(delivered_at, aborted_at) LIMIT ?2)
+        RETURNING id";
     let mut statement = connection.prepare_cached(sql)?;
     let gone: Vec<i64> = statement
         .query_map((before.millis(), PURGE_ROWS_MAX), |columns| columns.get(0))?

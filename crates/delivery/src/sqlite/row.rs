@@ -5,6 +5,7 @@ use rusqlite::{Connection, Error, OptionalExtension, Row as Columns};
 use semel_contract::record::Fence;
 use semel_contract::time::Timestamp;
 
+use crate::envelope::Draft;
 use crate::message::{Answer, HeldFor, Progress, Request, Row, Status};
 use crate::store::Find;
 
@@ -18,72 +19,116 @@ pub(super) const COLUMNS: &str = "o.id, o.client_message_id, o.client_tx_id, o.r
     (SELECT s.client_message_id FROM outbox s WHERE s.id = o.superseded_by) AS superseded_by_id,
     (SELECT s.client_message_id FROM outbox s WHERE s.id = o.supersedes) AS supersedes_id";
 
-/// Reads a message. `response_body` may be left out of the query.
+/// Reads a message: columns by their places in [`COLUMNS`], because names would be compared one by one. `response_body`
+/// comes after them, and may be left out of the query.
 pub(super) fn read(columns: &Columns<'_>) -> rusqlite::Result<Row> {
-    let time = |name: &str| -> rusqlite::Result<Option<Timestamp>> {
-        Ok(columns.get::<_, Option<i64>>(name)?.map(Timestamp::from_millis))
+    let time = |at: usize| -> rusqlite::Result<Option<Timestamp>> {
+        Ok(columns.get::<_, Option<i64>>(at)?.map(Timestamp::from_millis))
     };
-    let when = |name: &str| -> rusqlite::Result<Timestamp> { Ok(Timestamp::from_millis(columns.get(name)?)) };
+    let when = |at: usize| -> rusqlite::Result<Timestamp> { Ok(Timestamp::from_millis(columns.get(at)?)) };
     let fence =
-        match (columns.get::<_, Option<i64>>("fence_number")?, columns.get::<_, Option<i64>>("fence_nonce")?)
+        match (columns.get::<_, Option<i64>>(25)?, columns.get::<_, Option<i64>>(26)?)
         {
             (Some(number), Some(nonce)) => {
                 Some(Fence { number: number.cast_unsigned(), nonce: nonce.cast_unsigned() })
             }
             _ => None,
         };
-    let answer = match columns.get::<_, Option<u16>>("response_status")? {
+    let answer = match columns.get::<_, Option<u16>>(31)? {
         None => None,
         Some(status) => Some(Answer {
             status,
-            headers: lines(columns.get::<_, Option<String>>("response_headers")?),
-            body: columns.get::<_, Option<Vec<u8>>>("response_body").unwrap_or_default().unwrap_or_default(),
+            headers: lines(columns.get::<_, Option<String>>(32)?),
+            body: columns.get::<_, Option<Vec<u8>>>(42).unwrap_or_default().unwrap_or_default(),
         }),
     };
     Ok(Row {
-        id: columns.get("id")?,
-        client_message_id: columns.get("client_message_id")?,
-        client_tx_id: columns.get("client_tx_id")?,
-        fingerprint: columns.get("request_fingerprint")?,
-        principal: columns.get("principal")?,
-        lane: columns.get("lane")?,
-        logical_key: columns.get("logical_key")?,
-        profile: columns.get("profile")?,
-        method: columns.get("method")?,
-        url: columns.get("url")?,
-        headers: lines(columns.get::<_, Option<String>>("headers")?),
-        payload_bytes: columns.get("payload_bytes")?,
-        client_generated_at: when("client_generated_at")?,
-        enqueued_at: when("enqueued_at")?,
-        epoch: columns.get("epoch")?,
-        attempts: columns.get("attempts")?,
+        id: columns.get(0)?,
+        client_message_id: columns.get(1)?,
+        client_tx_id: columns.get(2)?,
+        fingerprint: columns.get(3)?,
+        principal: columns.get(4)?,
+        lane: columns.get(5)?,
+        logical_key: columns.get(6)?,
+        profile: columns.get(7)?,
+        method: columns.get(8)?,
+        url: columns.get(9)?,
+        headers: lines(columns.get::<_, Option<String>>(10)?),
+        payload_bytes: columns.get(11)?,
+        client_generated_at: when(12)?,
+        enqueued_at: when(13)?,
+        epoch: columns.get(14)?,
+        attempts: columns.get(15)?,
         progress: Progress {
-            failures: columns.get("failures")?,
-            burst_failures: columns.get("burst_failures")?,
-            burst_started_at: columns.get("burst_started_at")?,
-            same_answer: columns.get("same_answer")?,
-            same_answer_count: columns.get("same_answer_count")?,
+            failures: columns.get(16)?,
+            burst_failures: columns.get(17)?,
+            burst_started_at: columns.get(18)?,
+            same_answer: columns.get(19)?,
+            same_answer_count: columns.get(20)?,
         },
-        next_attempt_at: when("next_attempt_at")?,
-        first_attempt_at: time("first_attempt_at")?,
-        status: status(&columns.get::<_, String>("status")?),
-        held_for: columns.get::<_, Option<String>>("held_for")?.as_deref().and_then(HeldFor::parse),
+        next_attempt_at: when(21)?,
+        first_attempt_at: time(22)?,
+        status: status(&columns.get::<_, String>(23)?),
+        held_for: columns.get::<_, Option<String>>(24)?.as_deref().and_then(HeldFor::parse),
         fence,
-        last_error: columns.get("last_error")?,
-        ambiguous: columns.get("ambiguous")?,
-        deduplicated: columns.get("deduplicated")?,
-        delivered_at: time("delivered_at")?,
+        last_error: columns.get(27)?,
+        ambiguous: columns.get(28)?,
+        deduplicated: columns.get(29)?,
+        delivered_at: time(30)?,
         answer,
-        broker_message_id: columns.get("broker_message_id")?,
-        history_id: columns.get("history_id")?,
-        ids: lines(columns.get::<_, Option<String>>("ids")?),
-        aborted_at: time("aborted_at")?,
-        aborted_by: columns.get("aborted_by")?,
-        superseded_by: columns.get("superseded_by")?,
-        superseded_by_id: columns.get("superseded_by_id")?,
-        supersedes: columns.get("supersedes")?,
-        supersedes_id: columns.get("supersedes_id")?,
+        broker_message_id: columns.get(33)?,
+        history_id: columns.get(34)?,
+        ids: lines(columns.get::<_, Option<String>>(35)?),
+        aborted_at: time(36)?,
+        aborted_by: columns.get(37)?,
+        superseded_by: columns.get(38)?,
+        superseded_by_id: columns.get(40)?,
+        supersedes: columns.get(39)?,
+        supersedes_id: columns.get(41)?,
     })
+}
+
+/// A message as it is once this draft is inserted.
+pub(super) fn inserted(id: i64, draft: &Draft, now: Timestamp, epoch: i64) -> Row {
+    let request = &draft.request;
+    Row {
+        id,
+        client_message_id: draft.client_message_id.clone(),
+        client_tx_id: draft.client_tx_id.clone(),
+        fingerprint: draft.fingerprint,
+        principal: draft.principal.clone(),
+        lane: draft.lane.clone(),
+        logical_key: draft.logical_key.clone(),
+        profile: draft.profile.clone(),
+        method: request.method.clone(),
+        url: request.url.clone(),
+        headers: request.headers.clone(),
+        payload_bytes: request.body.len() as u64,
+        client_generated_at: draft.client_generated_at,
+        enqueued_at: now,
+        epoch,
+        attempts: 0,
+        progress: Progress::default(),
+        next_attempt_at: now,
+        first_attempt_at: None,
+        status: Status::Pending,
+        held_for: None,
+        fence: None,
+        last_error: None,
+        ambiguous: false,
+        deduplicated: false,
+        delivered_at: None,
+        answer: None,
+        broker_message_id: None,
+        history_id: None,
+        ids: Vec::new(),
+        aborted_at: None,
+        aborted_by: None,
+        superseded_by: None,
+        superseded_by_id: None,
+        supersedes: None,
+        supersedes_id: None,
+    }
 }
 
 /// The schema allows no other names.

@@ -3,8 +3,11 @@
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
 use semel_store::sqlite::OpenError;
 
-const MIGRATIONS: [&str; 2] =
-    [include_str!("../../migrations/0001_outbox.sql"), include_str!("../../migrations/0002_lanes.sql")];
+const MIGRATIONS: [&str; 3] = [
+    include_str!("../../migrations/0001_outbox.sql"),
+    include_str!("../../migrations/0002_lanes.sql"),
+    include_str!("../../migrations/0003_plain_checks.sql"),
+];
 
 const VERSION: &str = "schema_version";
 

@@ -80,6 +80,11 @@ impl OutboxStore for SqliteStore {
         look(&*self.run, read::lanes)
     }
 
+    fn lane(&self, lane: &str) -> Reply<'_, LaneState> {
+        let lane = lane.to_owned();
+        look(&*self.run, move |connection| read::lane(connection, lane))
+    }
+
     fn find(&self, find: Find) -> Reply<'_, Option<Row>> {
         look(&*self.run, move |connection| row::find(connection, &find))
     }

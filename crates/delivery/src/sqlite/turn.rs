@@ -17,6 +17,8 @@ pub(super) struct Turn {
     pub(super) fence: i64,
     /// The last event.
     pub(super) last_event: i64,
+    /// Whether some id may be another name of a message: where none is, nobody looks for one.
+    pub(super) has_aliases: bool,
 }
 
 /// Why a member did not succeed. Nothing of it was written.
@@ -57,14 +59,17 @@ const FENCES_RESERVED: i64 = 1000;
 impl Turn {
     /// Counts what is there.
     pub(super) fn start(connection: &Connection) -> rusqlite::Result<Self> {
-        let sql = "SELECT count(*), coalesce(sum(payload_bytes), 0) FROM outbox INDEXED BY outbox_live
-            WHERE status IN ('pending', 'inflight', 'held')";
+        let sql = concat!(
+            "SELECT count(*), coalesce(sum(payload_bytes), 0) FROM outbox INDEXED BY outbox_live WHERE ",
+            live!()
+        );
         let (rows, bytes) = connection.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
         let fence = schema::meta(connection, FENCE)?.unwrap_or(0);
         let last_event =
             connection
                 .query_row("SELECT coalesce(max(number), 0) FROM outbox_events", [], |row| row.get(0))?;
-        Ok(Self { rows, bytes, fence, last_event })
+        let has_aliases = connection.prepare("SELECT 1 FROM outbox_aliases LIMIT 1")?.exists([])?;
+        Ok(Self { rows, bytes, fence, last_event, has_aliases })
     }
 
     /// A number that was never given before.

@@ -2,16 +2,17 @@
 //! batch is on disk.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use rusqlite::Connection;
 use semel_contract::planted::{self, Bug};
-use semel_store::sqlite::file;
+use semel_store::sqlite::{OpenError, file};
 use tokio::sync::{oneshot, watch};
 
+use super::batch::{self, Faults};
+use super::checkpoint::Checkpoints;
 use super::turn::{Fault, Turn};
 use crate::store::{Reply, StoreError};
 
@@ -19,19 +20,6 @@ use crate::store::{Reply, StoreError};
 const BATCH_MAX: usize = 512;
 /// Connections that are kept for reading.
 const READERS_KEPT_MAX: usize = 4;
-
-/// Faults on demand, for tests.
-#[derive(Debug, Default)]
-pub struct Faults {
-    disk_full: AtomicBool,
-}
-
-impl Faults {
-    /// From now on, or no longer, every commit finds the disk full.
-    pub fn fill_disk(&self, is_full: bool) {
-        self.disk_full.store(is_full, Ordering::Relaxed);
-    }
-}
 
 /// A member of a batch.
 pub(super) trait Member: Send {
@@ -119,47 +107,6 @@ pub(super) fn look<'a, T: Send + 'static>(
     })
 }
 
-/// Runs a batch in one transaction. `Err`: nothing of it was written.
-fn batch(
-    connection: &Connection,
-    turn: &mut Turn,
-    members: &mut [Box<dyn Member>],
-    faults: &Faults,
-) -> Result<(), Fault> {
-    let before = *turn;
-    let ran = (|| {
-        connection.execute_batch("BEGIN IMMEDIATE")?;
-        for member in &mut *members {
-            let counted = *turn;
-            connection.prepare_cached("SAVEPOINT member")?.execute([])?;
-            let ended = match member.run(connection, turn) {
-                Ok(()) => "RELEASE member",
-                Err(_) => {
-                    *turn = counted;
-                    "ROLLBACK TO member"
-                }
-            };
-            if connection.is_autocommit() {
-                return Err(Fault::DiskFull("the transaction was rolled back".to_owned()));
-            }
-            connection.prepare_cached(ended)?.execute([])?;
-        }
-        if faults.disk_full.load(Ordering::Relaxed) {
-            return Err(Fault::DiskFull("as a test wished".to_owned()));
-        }
-        connection.execute_batch("COMMIT")?;
-        Ok(())
-    })();
-    if ran.is_err() {
-        *turn = before;
-        if !connection.is_autocommit() {
-            // A rollback that fails leaves a transaction that the next BEGIN will find and report.
-            let _ = connection.execute_batch("ROLLBACK");
-        }
-    }
-    ran
-}
-
 /// In memory: the caller runs the work itself.
 pub(super) struct Inline {
     inner: Mutex<(Connection, Turn)>,
@@ -177,15 +124,10 @@ impl Run for Inline {
     fn write(&self, member: Box<dyn Member>) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let (connection, turn) = &mut *inner;
-        let mut members = [member];
-        let mut committed = batch(connection, turn, &mut members, &self.faults).map_err(StoreError::from);
-        if planted::is(Bug::OutboxAnswerBeforeSync) {
-            committed = Ok(());
-        }
-        tell(&self.told, turn);
-        let [member] = members;
-        drop(inner);
-        member.answer(committed);
+        let member: Box<dyn Member> =
+            if planted::is(Bug::OutboxAnswerBeforeSync) { Box::new(Hasty(member)) } else { member };
+        // What is in memory alone is in no doubt: the next batch finds what is there.
+        let _ = batch::run(connection, turn, vec![member], &self.faults, &mut |turn| tell(&self.told, turn));
     }
 
     fn look(&self, look: Look) {
@@ -202,6 +144,19 @@ impl Run for Inline {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let image = inner.0.serialize("main").ok()?;
         Some(image.to_vec())
+    }
+}
+
+/// Says that it succeeded without asking the disk: a bug on purpose.
+struct Hasty(Box<dyn Member>);
+
+impl Member for Hasty {
+    fn run(&mut self, connection: &Connection, turn: &mut Turn) -> Result<(), Fault> {
+        self.0.run(connection, turn)
+    }
+
+    fn answer(self: Box<Self>, _: Result<(), StoreError>) {
+        self.0.answer(Ok(()));
     }
 }
 
@@ -230,11 +185,12 @@ struct Shared {
 
 impl Threaded {
     pub(super) fn start(
-        connection: Connection,
+        mut connection: Connection,
         turn: Turn,
         path: PathBuf,
         told: watch::Sender<i64>,
-    ) -> std::io::Result<Self> {
+    ) -> Result<Self, OpenError> {
+        let checkpoints = Checkpoints::start(&mut connection, &path)?;
         let (queue, work) = channel();
         let shared = Arc::new(Shared {
             path,
@@ -245,7 +201,8 @@ impl Threaded {
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("outbox-writer".to_owned())
-            .spawn(move || of_thread.run(&connection, turn, &work, &told))?;
+            .spawn(move || of_thread.run(&connection, turn, &work, &told, checkpoints))
+            .map_err(OpenError::Io)?;
         Ok(Self { queue: Some(queue), thread: Some(thread), shared })
     }
 }
@@ -257,6 +214,7 @@ impl Shared {
         mut turn: Turn,
         work: &Receiver<Box<dyn Member>>,
         told: &watch::Sender<i64>,
+        mut checkpoints: Checkpoints,
     ) {
         while let Ok(first) = work.recv() {
             let mut members = vec![first];
@@ -264,20 +222,17 @@ impl Shared {
                 let Ok(member) = work.try_recv() else { break };
                 members.push(member);
             }
-            let committed = match self.failure() {
-                Some(why) => Err(StoreError::Failed(why)),
-                None => batch(connection, &mut turn, &mut members, &self.faults).map_err(|fault| {
-                    if let Fault::Sqlite(why) = &fault {
-                        *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.clone());
-                    }
-                    StoreError::from(fault)
-                }),
-            };
-            tell(told, &turn);
-            for member in members {
-                member.answer(committed.clone());
+            if let Some(why) = self.failure() {
+                members.into_iter().for_each(|member| member.answer(Err(StoreError::Failed(why.clone()))));
+                continue;
             }
+            let mut told = |turn: &Turn| tell(told, turn);
+            if let Err(why) = batch::run(connection, &mut turn, members, &self.faults, &mut told) {
+                *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+            }
+            checkpoints.keep(connection);
         }
+        drop(checkpoints);
         // What is in the log stays there: the next start copies it.
         let _ = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
     }

@@ -30,6 +30,8 @@ use crate::socket;
 const PING_EVERY: Duration = Duration::from_secs(20);
 /// The shortest buffer that hyper reads into.
 const BUFFER_BYTES_MIN: usize = 8192;
+/// What hyper takes without being told. It then uses its stack.
+const HEADERS_MAX_OF_HYPER: usize = 100;
 
 /// An answer in the making.
 type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
@@ -114,9 +116,13 @@ impl<D: Desk> Talk<D> {
     {
         let Limits { headers_max, header_bytes_max, .. } = self.limits;
         let closing = self.closing.clone();
-        let connection = http1::Builder::new()
+        let mut http = http1::Builder::new();
+        // A number that is set, even hyper's own, makes it clear room for as many with every request.
+        if headers_max != HEADERS_MAX_OF_HYPER {
+            http.max_headers(headers_max);
+        }
+        let connection = http
             .header_read_timeout(None)
-            .max_headers(headers_max)
             .max_header_size(header_bytes_max)
             .max_buf_size((header_bytes_max + 1024).max(BUFFER_BYTES_MIN))
             .serve_connection(TokioIo::new(stream), service_fn(self.answering(Spoken::Http1)))

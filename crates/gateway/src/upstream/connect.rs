@@ -19,9 +19,6 @@ use crate::trust::client_tls;
 /// How often a silent HTTP/2 connection is asked whether it is still there.
 const PING_EVERY: Duration = Duration::from_secs(20);
 
-/// Header lines of an answer.
-const ANSWER_HEADERS_MAX: usize = 1000;
-
 /// A connection that takes requests.
 pub(crate) enum Sender {
     /// One at a time.
@@ -89,8 +86,9 @@ impl Connector {
         let io = TokioIo::new(stream);
         match protocol {
             Protocol::Http1 => {
-                let (sender, connection) =
-                    http1::Builder::new().max_headers(ANSWER_HEADERS_MAX).handshake(io).await?;
+                // At most hyper's hundred header lines in an answer: for any other number it clears room for all of them
+                // with every answer, which costs more than the parsing.
+                let (sender, connection) = http1::Builder::new().handshake(io).await?;
                 tokio::spawn(connection.with_upgrades());
                 Ok(Sender::One(sender))
             }

@@ -12,7 +12,10 @@ use serde_json::{Map, Value, json};
 
 /// A JSON answer.
 pub(crate) fn json_answer(status: StatusCode, body: &Value) -> Response<Body> {
-    let mut response = Response::new(Body::from(format!("{body}\n")));
+    // What is made of text and numbers can be written.
+    let mut text = serde_json::to_vec(body).unwrap_or_default();
+    text.push(b'\n');
+    let mut response = Response::new(Body::from(text));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));

@@ -7,31 +7,28 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
+use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::http::{HeaderMap, Response, StatusCode, header};
-use axum::middleware::{self, Next};
+use axum::middleware;
 use axum::response::IntoResponse;
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::routing::{get, post};
 use base64::Engine as _;
 use semel_delivery::credentials::{Credential, Wallet};
-use semel_delivery::store::{Filter, Find, LaneState};
+use semel_delivery::store::{Filter, Find};
 use semel_delivery::url::Target;
 use semel_delivery::{NewBody, Outbox, OutboxError, Requeue, Row, Status};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::answer::{self, Refusal, failed, json_answer, refusal};
+use super::front::{self, too_large};
 use super::{envelope, openapi};
 
 /// Successors and predecessors that a receipt names.
 const CHAIN_MAX: usize = 1000;
 /// Events that are read at once.
 const EVENTS_MAX: u32 = 500;
-/// How much, and how long, of a body that is too large is read before the answer.
-const DRAIN_BYTES_MAX: usize = 16 << 20;
-const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
-
 /// What the handlers work on.
 #[derive(Clone)]
 pub(crate) struct Api {
@@ -39,11 +36,11 @@ pub(crate) struct Api {
     pub(crate) wallet: Arc<Wallet>,
 }
 
-type Answered = Result<Response<Body>, Refusal>;
+pub(super) type Answered = Result<Response<Body>, Refusal>;
 
 /// The routes.
 pub(crate) fn router(api: Api) -> Router {
-    let body_max = api.outbox.settings().payload_bytes_max * 2 + (64 << 10);
+    let body_max = front::body_bytes_max(&api);
     Router::new()
         .route("/v1/send", post(send))
         .route("/v1/messages", get(list))
@@ -63,42 +60,9 @@ pub(crate) fn router(api: Api) -> Router {
             refusal(StatusCode::NOT_FOUND, "not-found", "there is nothing here; see /v1/openapi.json")
         })
         .layer(DefaultBodyLimit::max(body_max))
-        .layer(middleware::from_fn(json_only))
-        .layer(middleware::from_fn_with_state(body_max, bounded))
+        .layer(middleware::from_fn_with_state(body_max, front::checked))
         .layer(middleware::map_response(crate::problems::rendered))
         .with_state(api)
-}
-
-/// Refuses a body that says that it is too large. What the caller is writing is read first, within bounds: a caller that is
-/// cut off while it writes does not see the answer.
-async fn bounded(State(body_max): State<usize>, request: Request, next: Next) -> Response<Body> {
-    let length = request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
-    if length.and_then(|length| length.parse().ok()).is_some_and(|length: usize| length > body_max) {
-        let drained = axum::body::to_bytes(request.into_body(), DRAIN_BYTES_MAX);
-        // Whether it all came does not matter.
-        let _ = tokio::time::timeout(DRAIN_TIME_MAX, drained).await;
-        return too_large();
-    }
-    next.run(request).await
-}
-
-fn too_large() -> Response<Body> {
-    refusal(StatusCode::PAYLOAD_TOO_LARGE, "too-large", "the envelope is larger than a message may be")
-}
-
-/// A body is JSON and says so: a form in a browser cannot say that.
-async fn json_only(request: Request, next: Next) -> Response<Body> {
-    let headers = request.headers();
-    let is_empty = !headers.contains_key(header::TRANSFER_ENCODING)
-        && headers.get(header::CONTENT_LENGTH).is_none_or(|length| length == "0");
-    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    let is_json =
-        kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"));
-    if !is_empty && !is_json {
-        let message = "send JSON, with Content-Type: application/json";
-        return refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE, "not-json", message);
-    }
-    next.run(request).await
 }
 
 type BodyRead = Result<Bytes, axum::extract::rejection::BytesRejection>;
@@ -122,17 +86,22 @@ fn parsed<T: for<'a> Deserialize<'a> + Default>(body: &Bytes) -> Result<T, Refus
 }
 
 async fn send(State(api): State<Api>, headers: HeaderMap, body: BodyRead) -> Answered {
-    let enqueue = envelope::read(&whole(body)?).map_err(|refused| failed(&OutboxError::Refused(refused)))?;
+    accept(&api, &whole(body)?, wanted_wait(&headers)).await
+}
+
+/// Accepts the message of a body, and waits for its end where that is wanted.
+pub(super) async fn accept(api: &Api, body: &[u8], wait: Option<Duration>) -> Answered {
+    let enqueue = envelope::read(body).map_err(|refused| failed(&OutboxError::Refused(refused)))?;
     let accepted = api.outbox.enqueue(enqueue).await.map_err(|error| failed(&error))?;
-    let (mut status, mut body) = answer::accepted(&accepted);
-    let wait = wanted_wait(&headers);
-    let is_live = accepted.receipt.status.is_live();
-    if let Some(wait) = wait.filter(|_| is_live) {
+    let mut finished = None;
+    if let Some(wait) = wait.filter(|_| accepted.receipt.status.is_live()) {
         let row = api.outbox.wait(accepted.receipt.id, wait).await.map_err(|error| failed(&error))?;
-        if let Some(row) = row.filter(|row| !row.status.is_live()) {
-            (status, body) = (StatusCode::OK, answer::receipt(&row));
-        }
+        finished = row.filter(|row| !row.status.is_live());
     }
+    let (status, body) = match finished {
+        Some(row) => (StatusCode::OK, answer::receipt(&row)),
+        None => answer::accepted(&accepted),
+    };
     let mut response = json_answer(status, &body);
     let place = format!("/v1/messages/{}", semel_delivery::url::encoded(&accepted.receipt.client_message_id));
     if let Ok(place) = place.parse() {
@@ -145,7 +114,7 @@ async fn send(State(api): State<Api>, headers: HeaderMap, body: BodyRead) -> Ans
 }
 
 /// `Prefer: wait=N`.
-fn wanted_wait(headers: &HeaderMap) -> Option<Duration> {
+pub(super) fn wanted_wait(headers: &HeaderMap) -> Option<Duration> {
     let values = headers.get_all("prefer").iter().filter_map(|value| value.to_str().ok());
     let mut preferences = values.flat_map(|value| value.split([',', ';']));
     let seconds = preferences.find_map(|preference| preference.trim().strip_prefix("wait="))?;
@@ -279,9 +248,7 @@ async fn resume(State(api): State<Api>, Path(lane): Path<String>) -> Answered {
 }
 
 async fn lane_now(api: &Api, lane: String) -> Answered {
-    let lanes = api.outbox.lanes().await.map_err(|error| failed(&error))?;
-    let empty = LaneState { lane: lane.clone(), is_paused: false, blocked_by: None, depth: 0 };
-    let state = lanes.into_iter().find(|state| state.lane == lane).unwrap_or(empty);
+    let state = api.outbox.lane(&lane).await.map_err(|error| failed(&error))?;
     Ok(json_answer(StatusCode::OK, &answer::lane(&state)))
 }
 

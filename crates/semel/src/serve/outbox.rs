@@ -7,8 +7,10 @@ mod file;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use axum::ServiceExt as _;
 use semel_contract::time::format_duration;
 use semel_delivery::credentials::Credential;
 use semel_delivery::store::Find;
@@ -17,10 +19,11 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use self::config::{Config, Listen};
-use self::door::{OwnSocket, Ticket, guarded, own_hosts, token};
+use self::door::{Guard, OwnSocket, Ticket, own_hosts, token};
 use super::notify;
 use crate::exit::{Exit, Stop};
-use crate::outbox::api::{Api, router};
+use crate::outbox::api::Api;
+use crate::outbox::front::Front;
 use crate::{logging, output_failed};
 
 /// How long attempts may go on after the end was asked for.
@@ -195,11 +198,16 @@ impl Running {
         let (door, address) = open_door(config).await?;
         note_address(&outbox, &address, config);
         let sending = outbox.start();
-        let routes = router(Api { outbox: outbox.clone(), wallet: config.wallet.clone() });
+        let api = Api { outbox: outbox.clone(), wallet: config.wallet.clone() };
         let callers = tokio::spawn(async move {
             let served = match door {
-                Door::Unix(socket) => axum::serve(socket, guarded(routes, None)).await,
-                Door::Tcp(listener, ticket) => axum::serve(listener, guarded(routes, Some(ticket))).await,
+                Door::Unix(socket) => {
+                    axum::serve(socket, Front::new(api, Guard(None)).into_make_service()).await
+                }
+                Door::Tcp(listener, ticket) => {
+                    let guard = Guard(Some(Arc::new(ticket)));
+                    axum::serve(listener, Front::new(api, guard).into_make_service()).await
+                }
             };
             if let Err(error) = served {
                 tracing::error!(%error, "the outbox takes no more messages");

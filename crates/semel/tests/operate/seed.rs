@@ -46,7 +46,8 @@ impl Seed {
                 principal: principal.to_owned(),
                 request_id: format!("req-{key}"),
                 ..About::default()
-            },
+            }
+            .into(),
             terms: None,
         };
         match self.runtime.block_on(self.store.claim(wish)).expect("the store answers") {

@@ -1,6 +1,8 @@
 //! What every backend promises to operators. Named in
 //! [`admin_conformance_tests!`](crate::admin_conformance_tests) like the rest of the suite.
 
+use std::sync::Arc;
+
 use semel_contract::restore::Undated;
 
 use super::*;
@@ -46,7 +48,7 @@ pub async fn a_record_is_found_by_number_request_and_key(fixture: &impl AdminFix
     let hers = id("alice");
     let his = Id { scope: scope("bob"), key: hers.key.clone() };
     let request = format!("request-{}", nonce());
-    let about = About { request_id: request.clone(), ..About::default() };
+    let about = Arc::new(About { request_id: request.clone(), ..About::default() });
     let first = won(&*store, Wish { about: about.clone(), ..wish(&hers) }).await;
     let second = won(&*store, Wish { guarantee: Guarantee::Atomic, about, ..wish(&his) }).await;
     settle(&*store, &hers, first, settled("x")).await;

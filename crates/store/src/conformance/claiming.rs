@@ -1,5 +1,7 @@
 //! Claims: one winner, fences that only grow, claims made again.
 
+use std::sync::Arc;
+
 use super::*;
 
 /// 64 at once, one winner; the others find its claim.
@@ -28,14 +30,14 @@ pub async fn one_of_many_concurrent_claims_wins(fixture: &impl Fixture) {
 pub async fn a_claim_keeps_what_it_was_told(fixture: &impl Fixture) {
     let store = fixture.store();
     let id = id("alice");
-    let about = About {
+    let about = Arc::new(About {
         endpoint: "create-order".to_owned(),
         tenant: Some("acme".to_owned()),
         principal: "alice\u{0301} 'quoted'".to_owned(),
         client_generated_at: Some(Timestamp::from_millis(1_700_000_000_123)),
         headers: vec![("x-client-tx-id".to_owned(), "tx-1".to_owned())],
         request_id: "req-7".to_owned(),
-    };
+    });
     let wished = Wish { payload_hash: Some([9; 32]), about: about.clone(), ..wish(&id) };
     let fence = won(&*store, wished).await;
     for _ in 0..2 {

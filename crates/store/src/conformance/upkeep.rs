@@ -54,7 +54,7 @@ pub async fn forgetting_a_principal_leaves_claims_and_others(fixture: &impl Fixt
     let store = fixture.store();
     let (hers, open, his) = (id("alice"), id("alice"), id("bob"));
     let by = |id: &Id, principal: &str| Wish {
-        about: About { principal: principal.to_owned(), ..About::default() },
+        about: About { principal: principal.to_owned(), ..About::default() }.into(),
         ..wish(id)
     };
     let alice = format!("alice-{}", nonce());
@@ -65,7 +65,7 @@ pub async fn forgetting_a_principal_leaves_claims_and_others(fixture: &impl Fixt
     settle(&*store, &his, fence, settled("x")).await;
     let namesake = id("alice");
     let acme = About { principal: alice.clone(), tenant: Some("acme".to_owned()), ..About::default() };
-    let fence = won(&*store, Wish { about: acme, ..wish(&namesake) }).await;
+    let fence = won(&*store, Wish { about: acme.into(), ..wish(&namesake) }).await;
     settle(&*store, &namesake, fence, settled("x")).await;
     assert_eq!(store.forget(None, &alice, "carol").await.expect("the store answers"), 1);
     assert_eq!(standing(&*store, &hers).await, Standing::Absent);
@@ -87,7 +87,7 @@ pub async fn lists_are_filtered_and_paged(fixture: &impl Fixture) {
             principal: principal.clone(),
             ..About::default()
         };
-        let fence = won(&*store, Wish { about, ..wish(&id) }).await;
+        let fence = won(&*store, Wish { about: about.into(), ..wish(&id) }).await;
         if at % 2 == 0 {
             settle(&*store, &id, fence, settled("x")).await;
         }

@@ -112,7 +112,7 @@ fn read(row: &Row) -> Result<Option<Entry>, String> {
     Ok(Some(Entry {
         id: Id { scope: Scope::from_bytes(scope), key },
         record,
-        about: about(row)?,
+        about: about(row)?.into(),
         answer: answer(row)?,
         settled_at: row.try_get::<_, Option<i64>>("settled_at").map_err(text)?.map(Timestamp::from_millis),
         late_until: Timestamp::from_millis(row.try_get("late_until").map_err(text)?),

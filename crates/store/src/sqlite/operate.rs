@@ -228,7 +228,8 @@ pub(super) fn seal(
         expires_at: Some(now.plus(lifetime.record())),
     };
     let (settled_at, late_until) = (Some(now), now);
-    let entry = Entry { id: id.clone(), record, about: about.clone(), answer: None, settled_at, late_until };
+    let entry =
+        Entry { id: id.clone(), record, about: about.clone().into(), answer: None, settled_at, late_until };
     turn.put(Kept { hash: id.hash(), entry, rotation: None })?;
     Ok(Sealed::Done)
 }

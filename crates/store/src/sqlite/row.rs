@@ -145,7 +145,7 @@ pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<Kept> {
     let answer = columns.answer()?;
     let record =
         Record { state, guarantee, fence, fingerprint, payload_hash, lease_until, created_at, expires_at };
-    let about = About { endpoint, tenant, principal, client_generated_at, headers, request_id };
+    let about = About { endpoint, tenant, principal, client_generated_at, headers, request_id }.into();
     Ok(Kept { hash, entry: Entry { id, record, about, answer, settled_at, late_until }, rotation })
 }
 

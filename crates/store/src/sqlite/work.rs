@@ -3,9 +3,12 @@
 
 use std::fmt;
 
-use rusqlite::{Connection, OptionalExtension, Params, Row};
+use rusqlite::{CachedStatement, Connection, OptionalExtension, Params, Row};
 
 use super::guard::WORK_TIME_MAX;
+
+/// What a handler's statements begin with among those that are kept.
+const OF_A_HANDLER: &str = "/* a handler's */ ";
 
 /// The database as a handler's closure sees it. Statements that control transactions, change settings, attach files or
 /// touch the store's own tables (`semel_…`) are refused.
@@ -20,15 +23,19 @@ impl fmt::Debug for Work<'_> {
 }
 
 impl<'a> Work<'a> {
-    // Nothing here goes through the statement cache: a statement of the store, found there by its text, would not be
-    // asked for its permission again.
     pub(super) fn new(connection: &'a Connection) -> Self {
         Self { connection }
     }
 
+    /// Prepares a statement, or takes one that was prepared before. Permission is asked for when a statement is prepared:
+    /// behind a mark that no statement of the store has, its text never finds one of those.
+    fn prepared(&self, sql: &str) -> rusqlite::Result<CachedStatement<'a>> {
+        self.connection.prepare_cached(&[OF_A_HANDLER, sql].concat())
+    }
+
     /// Runs one statement and says how many rows it changed.
     pub fn execute<P: Params>(&self, sql: &str, params: P) -> Result<usize, WorkError> {
-        Ok(self.connection.execute(sql, params)?)
+        Ok(self.prepared(sql)?.execute(params)?)
     }
 
     /// Reads the first row of a query; none is an error.
@@ -37,7 +44,7 @@ impl<'a> Work<'a> {
         P: Params,
         F: FnOnce(&Row<'_>) -> rusqlite::Result<T>,
     {
-        Ok(self.connection.query_row(sql, params, read)?)
+        Ok(self.prepared(sql)?.query_row(params, read)?)
     }
 
     /// Reads the first row of a query, if there is one.
@@ -46,7 +53,7 @@ impl<'a> Work<'a> {
         P: Params,
         F: FnOnce(&Row<'_>) -> rusqlite::Result<T>,
     {
-        Ok(self.connection.query_row(sql, params, read).optional()?)
+        Ok(self.prepared(sql)?.query_row(params, read).optional()?)
     }
 
     /// Reads every row of a query.
@@ -55,7 +62,7 @@ impl<'a> Work<'a> {
         P: Params,
         F: FnMut(&Row<'_>) -> rusqlite::Result<T>,
     {
-        let mut statement = self.connection.prepare(sql)?;
+        let mut statement = self.prepared(sql)?;
         let rows = statement.query_map(params, read)?;
         Ok(rows.collect::<Result<_, _>>()?)
     }

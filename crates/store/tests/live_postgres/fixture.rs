@@ -190,7 +190,7 @@ pub(crate) fn wish(id: &Id) -> Wish {
         payload_hash: None,
         rotation: None,
         terms: None,
-        about: About { principal: "alice".to_owned(), ..About::default() },
+        about: About { principal: "alice".to_owned(), ..About::default() }.into(),
     }
 }
 

@@ -200,7 +200,7 @@ async fn one_key_that_the_server_refuses_does_not_fail_its_batch() {
         .map(|at| {
             let (store, mut wish) = (Arc::clone(&here.store), wish(&id("mixed")));
             if at == 7 {
-                wish.about.principal = "not\0text".to_owned();
+                Arc::make_mut(&mut wish.about).principal = "not\0text".to_owned();
             }
             tokio::spawn(async move { store.claim(wish).await })
         })

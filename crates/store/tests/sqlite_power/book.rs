@@ -9,7 +9,7 @@ use semel_contract::key::{Format, Key};
 use semel_contract::profile::{Lifetime, presets};
 use semel_contract::record::{Fence, Guarantee, State};
 use semel_contract::scope::Scope;
-use semel_store::{About, Answer, Entry, Id, Wish};
+use semel_store::{Answer, Entry, Id, Wish};
 
 /// How a request is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,7 +166,7 @@ pub(crate) fn wish(id: &Id, nonce: u64, guarantee: Guarantee) -> Wish {
         payload_hash: None,
         rotation: None,
         terms: None,
-        about: About::default(),
+        about: std::sync::Arc::default(),
     }
 }
 

@@ -8,7 +8,7 @@ use semel_contract::key::{Format, Key};
 use semel_contract::profile::presets;
 use semel_contract::record::{Fence, Guarantee};
 use semel_contract::scope::Scope;
-use semel_store::{About, ClaimStore, Claimed, Filter, Id, Resolution, Resolved, Settlement, Wish, Written};
+use semel_store::{ClaimStore, Claimed, Filter, Id, Resolution, Resolved, Settlement, Wish, Written};
 
 fn id(key: &str) -> Id {
     Id {
@@ -68,7 +68,7 @@ pub(crate) async fn holds(store: &dyn ClaimStore) {
         payload_hash: None,
         rotation: None,
         terms: None,
-        about: About::default(),
+        about: std::sync::Arc::default(),
     };
     let claimed = store.claim(wish).await.expect("the store answers");
     assert!(matches!(claimed, Claimed::Won { fence, .. } if fence.number > LAST_FENCE), "{claimed:?}");

@@ -6,17 +6,15 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use axum::Router;
 use axum::body::Body;
-use axum::extract::{Request, State};
-use axum::http::{Response, StatusCode, header};
-use axum::middleware::{self, Next};
+use axum::http::{HeaderMap, Response, StatusCode, header};
 use axum::serve::Listener;
 use subtle::ConstantTimeEq;
 use tokio::net::{UnixListener, UnixStream};
 
 use crate::exit::{Exit, Stop};
 use crate::outbox::answer::refusal;
+use crate::outbox::front::Door;
 
 /// What TCP asks for.
 pub(crate) struct Ticket {
@@ -26,45 +24,48 @@ pub(crate) struct Ticket {
     pub(crate) hosts: Vec<String>,
 }
 
-/// The routes, behind the door. Without a ticket the socket has seen to it.
-pub(crate) fn guarded(router: Router, ticket: Option<Ticket>) -> Router {
-    router.layer(middleware::from_fn_with_state(ticket.map(Arc::new), guard))
-}
+/// Who stands at the door. Without a ticket the socket has seen to it.
+#[derive(Clone)]
+pub(crate) struct Guard(pub(crate) Option<Arc<Ticket>>);
 
-async fn guard(State(ticket): State<Option<Arc<Ticket>>>, request: Request, next: Next) -> Response<Body> {
-    let headers = request.headers();
-    if headers.contains_key(header::ORIGIN) {
-        return refusal(
-            StatusCode::FORBIDDEN,
-            "origin-refused",
-            "pages of a browser may not speak to the outbox",
-        );
-    }
-    let Some(ticket) = ticket else { return next.run(request).await };
-    let mut hosts = headers.get_all(header::HOST).iter();
-    let host = hosts.next().and_then(|host| host.to_str().ok()).unwrap_or_default().to_ascii_lowercase();
-    let name = host
-        .rsplit_once(':')
-        .filter(|(_, port)| port.bytes().all(|b| b.is_ascii_digit()))
-        .map_or(&*host, |(name, _)| name);
-    let is_allowed = ticket.hosts.iter().any(|allowed| *allowed == host || allowed == name);
-    if !is_allowed || hosts.next().is_some() {
-        return refusal(
-            StatusCode::FORBIDDEN,
-            "host-refused",
-            "this outbox is not called by that name; see --allow-host",
-        );
-    }
-    let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let given = given.strip_prefix("Bearer ").unwrap_or_default().trim();
-    let is_right = bool::from(given.as_bytes().ct_eq(ticket.token.as_bytes()));
-    if !is_right && request.uri().path() != "/healthz" {
+impl Door for Guard {
+    fn refuse(&self, headers: &HeaderMap, path: &str) -> Option<Response<Body>> {
+        if headers.contains_key(header::ORIGIN) {
+            let message = "pages of a browser may not speak to the outbox";
+            return Some(refusal(StatusCode::FORBIDDEN, "origin-refused", message));
+        }
+        let ticket = self.0.as_ref()?;
+        let mut hosts = headers.get_all(header::HOST).iter();
+        let host = hosts.next().and_then(|host| host.to_str().ok()).unwrap_or_default();
+        if !ticket.names(host) || hosts.next().is_some() {
+            let message = "this outbox is not called by that name; see --allow-host";
+            return Some(refusal(StatusCode::FORBIDDEN, "host-refused", message));
+        }
+        let given =
+            headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let given = given.strip_prefix("Bearer ").unwrap_or_default().trim();
+        let is_right = bool::from(given.as_bytes().ct_eq(ticket.token.as_bytes()));
+        if is_right || path == "/healthz" {
+            return None;
+        }
         let mut response =
             refusal(StatusCode::UNAUTHORIZED, "token-missing", "send Authorization: Bearer TOKEN");
         response.headers_mut().insert(header::WWW_AUTHENTICATE, header::HeaderValue::from_static("Bearer"));
-        return response;
+        Some(response)
     }
-    next.run(request).await
+}
+
+impl Ticket {
+    /// Whether the outbox may be called so.
+    fn names(&self, host: &str) -> bool {
+        let name = host
+            .rsplit_once(':')
+            .filter(|(_, port)| port.bytes().all(|b| b.is_ascii_digit()))
+            .map_or(host, |(name, _)| name);
+        self.hosts
+            .iter()
+            .any(|allowed| allowed.eq_ignore_ascii_case(host) || allowed.eq_ignore_ascii_case(name))
+    }
 }
 
 /// The names that an address has by itself.
