@@ -98,7 +98,8 @@ pub(crate) fn node_peers() -> Result<PathBuf, String> {
     if is_new {
         let npm = program("npm", "npm")?;
         let mut install = Command::new(npm);
-        install.args(["ci", "--no-audit", "--no-fund"]).current_dir(&to);
+        // Not `npm ci`, which refuses a lock file that leaves out what other platforms would install.
+        install.args(["install", "--no-save", "--no-audit", "--no-fund"]).current_dir(&to);
         process::supervise(&mut install, None).map_err(|failure| failure.to_string())?;
     }
     Ok(to)

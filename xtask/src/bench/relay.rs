@@ -22,9 +22,18 @@ const BULLMQ: &str = "BullMQ drain, Redis";
 const POSTGRES: &str = "relay drain, PostgreSQL, 50 a lane";
 const HELD: &str = "relay drain, PostgreSQL, a transaction held open";
 const SQLITE: &str = "relay drain, SQLite, 50 a lane";
-const ENTRIES: u64 = 20_000;
 const IN_A_LANE: u64 = 50;
-const DRAIN_SECONDS_MAX: u64 = 60;
+const DRAIN_SECONDS_MAX: u64 = 90;
+
+/// What is drained: so many entries, which wait so long for company that all of them are accepted before the first call.
+#[derive(Clone, Copy)]
+struct Amount {
+    entries: u64,
+    debounce: &'static str,
+}
+
+const FULL: Amount = Amount { entries: 20_000, debounce: "25s" };
+const QUICK: Amount = Amount { entries: 5_000, debounce: "12s" };
 
 const ACCEPT: &[Contestant] = &[
     Contestant::new("relay accept, SQLite", Serves::Relay(Store::Sqlite), Sends::Fresh),
@@ -37,6 +46,8 @@ pub(super) fn accept(world: &mut World, asked: &Asked) -> Result<Outcome, Failur
 
 pub(super) fn drain(world: &mut World, asked: &Asked) -> Result<Outcome, Failure> {
     let mut outcome = Outcome::default();
+    let amount = if asked.quick { QUICK } else { FULL };
+    let entries = amount.entries;
     let mut calls = 0.0;
     for round in 0..asked.rounds().min(3) {
         for name in [GRAPHILE, BULLMQ, POSTGRES, HELD, SQLITE] {
@@ -44,9 +55,11 @@ pub(super) fn drain(world: &mut World, asked: &Asked) -> Result<Outcome, Failure
                 continue;
             }
             let drained = match name {
-                GRAPHILE => graphile(world).map(|rate| (rate, "job and its completion synced (PostgreSQL)")),
-                BULLMQ => bullmq(world).map(|rate| (rate, "not durable: Redis without a log")),
-                _ => relay(world, name).map(|(rate, made)| {
+                GRAPHILE => {
+                    graphile(world, amount).map(|rate| (rate, "job and its completion synced (PostgreSQL)"))
+                }
+                BULLMQ => bullmq(world, amount).map(|rate| (rate, "not durable: Redis without a log")),
+                _ => relay(world, name, amount).map(|(rate, made)| {
                     calls = made;
                     (rate, "intent, watermark and a row for every original synced")
                 }),
@@ -66,10 +79,10 @@ pub(super) fn drain(world: &mut World, asked: &Asked) -> Result<Outcome, Failure
     }
     outcome.judge(&[Target::at_least(POSTGRES, GRAPHILE, 1.0)]);
     if calls > 0.0 {
-        let fewer = ENTRIES as f64 / calls;
+        let fewer = entries as f64 / calls;
         outcome.verdicts.push(Verdict {
             what: "relay: at least 20 times fewer calls with 50 entries a lane".to_owned(),
-            found: format!("{fewer:.0} times ({calls:.0} calls for {ENTRIES} entries)"),
+            found: format!("{fewer:.0} times ({calls:.0} calls for {entries} entries)"),
             holds: fewer >= 20.0,
         });
     }
@@ -91,23 +104,23 @@ fn add(outcome: &mut Outcome, name: &str, durability: &str, rate: f64) {
     }
 }
 
-fn graphile(world: &mut World) -> Result<f64, Failure> {
+fn graphile(world: &mut World, amount: Amount) -> Result<f64, Failure> {
     let peers = install::node_peers()?;
     let url = world.new_database()?;
-    node(&peers.join("graphile.mjs"), &url)
+    node(&peers.join("graphile.mjs"), &url, amount)
 }
 
-fn bullmq(world: &mut World) -> Result<f64, Failure> {
+fn bullmq(world: &mut World, amount: Amount) -> Result<f64, Failure> {
     let peers = install::node_peers()?;
     let redis = world.redis()?.to_string();
-    node(&peers.join("bullmq.mjs"), &redis)
+    node(&peers.join("bullmq.mjs"), &redis, amount)
 }
 
-fn node(script: &std::path::Path, server: &str) -> Result<f64, Failure> {
+fn node(script: &std::path::Path, server: &str, amount: Amount) -> Result<f64, Failure> {
     let mut command = Command::new(install::program("node", "nodejs")?);
     command
         .arg(script)
-        .args([server, &ENTRIES.to_string()])
+        .args([server, &amount.entries.to_string()])
         .env("NODE_ENV", "production")
         .env("NO_LOG_SUCCESS", "1");
     os::die_with_parent(&mut command, libc::SIGKILL);
@@ -118,15 +131,15 @@ fn node(script: &std::path::Path, server: &str) -> Result<f64, Failure> {
 }
 
 /// Accepts entries that wait, and times the drain from its first call to its last. Returns entries a second, and calls.
-fn relay(world: &mut World, name: &str) -> Result<(f64, f64), Failure> {
+fn relay(world: &mut World, name: &str, amount: Amount) -> Result<(f64, f64), Failure> {
     let store = if name == SQLITE { Store::Sqlite } else { Store::Postgres };
     let (upstream, url) = (world.upstream()?, world.store(store)?);
-    let server = world.relay_daemon(upstream, &url, "6s")?;
+    let server = world.relay_daemon(upstream, &url, amount.debounce)?;
     let running = Running::of(name, server, world::relay_request());
     let _held = (name == HELD).then(|| hold(world, &url)).transpose()?;
     let before = world::effects(upstream).unwrap_or(0);
-    let lanes = ENTRIES / IN_A_LANE;
-    load::send(&running, &["--lanes", &lanes.to_string(), "--connections", "256"], ENTRIES)?;
+    let lanes = amount.entries / IN_A_LANE;
+    load::send(&running, &["--lanes", &lanes.to_string(), "--connections", "256"], amount.entries)?;
     let accepted = world::effects(upstream).unwrap_or(0) - before;
     if accepted > 0 {
         return Err(Failure::Failed(format!("{accepted} calls were made before everything was accepted")));
@@ -140,13 +153,13 @@ fn relay(world: &mut World, name: &str) -> Result<(f64, f64), Failure> {
         }
         if calls >= lanes && is_empty(&running)? {
             let took = first.map_or(Duration::ZERO, |first| first.elapsed());
-            return Ok((ENTRIES as f64 / took.as_secs_f64().max(1e-9), calls as f64));
+            return Ok((amount.entries as f64 / took.as_secs_f64().max(1e-9), calls as f64));
         }
         if let Some(signal) = os::interrupted() {
             return Err(Failure::Interrupted(signal));
         }
         if waited.elapsed() > Duration::from_secs(DRAIN_SECONDS_MAX) {
-            return Err(Failure::Failed(format!("{calls} of {lanes} lanes after a minute")));
+            return Err(Failure::Failed(format!("{calls} of {lanes} lanes after a minute and a half")));
         }
         thread::sleep(Duration::from_millis(2));
     }

@@ -235,6 +235,8 @@ fn in_full(error: &dyn Error) -> String {
 struct Begun {
     // Given back to the pool only when nothing is open on it.
     client: Option<Object>,
+    /// Whether the server was told: it is told together with the first question.
+    is_begun: bool,
 }
 
 impl ToSql for Value {
@@ -256,9 +258,34 @@ impl ToSql for Value {
 
 impl Begun {
     async fn rows(&mut self, sql: &str, args: &[Value]) -> Result<Vec<Row>, StoreError> {
-        let client = self.client.as_ref().ok_or_else(|| StoreError::Failed("it has ended".to_owned()))?;
-        query(client, sql, args).await
+        let client = self.client.as_ref().ok_or_else(has_ended)?;
+        // Before the first await: whoever drops this meanwhile must roll back.
+        if std::mem::replace(&mut self.is_begun, true) {
+            return query(client, sql, args).await;
+        }
+        let begin = client.batch_execute("BEGIN");
+        if !sql.trim_start().starts_with("SELECT") {
+            begin.await.map_err(failed)?;
+            return query(client, sql, args).await;
+        }
+        // One round trip for both. A question changes nothing, should there be no transaction around it after all.
+        let (begun, found) = tokio::join!(biased; begin, query(client, sql, args));
+        begun.map_err(failed)?;
+        found
     }
+
+    /// Begins, where nothing was asked so far.
+    async fn begun(&mut self) -> Result<&Object, StoreError> {
+        let client = self.client.as_ref().ok_or_else(has_ended)?;
+        if !std::mem::replace(&mut self.is_begun, true) {
+            client.batch_execute("BEGIN").await.map_err(failed)?;
+        }
+        Ok(client)
+    }
+}
+
+fn has_ended() -> StoreError {
+    StoreError::Failed("it has ended".to_owned())
 }
 
 async fn query(client: &Object, sql: &str, args: &[Value]) -> Result<Vec<Row>, StoreError> {
@@ -328,7 +355,7 @@ impl Transaction for Begun {
 
     fn run_each<'a>(&'a mut self, sql: &'a str, rows: Vec<Vec<Value>>) -> Asked<'a, ()> {
         Box::pin(async move {
-            let client = self.client.as_ref().ok_or_else(|| StoreError::Failed("it has ended".to_owned()))?;
+            let client = self.begun().await?;
             match rows.as_slice() {
                 [] => Ok(()),
                 [one] => query(client, sql, one).await.map(drop),
@@ -339,9 +366,10 @@ impl Transaction for Begun {
 
     fn commit(mut self: Box<Self>) -> Asked<'static, ()> {
         Box::pin(async move {
-            let Some(client) = self.client.take() else {
-                return Err(StoreError::Failed("it has ended".to_owned()));
-            };
+            let client = self.client.take().ok_or_else(has_ended)?;
+            if !self.is_begun {
+                return Ok(());
+            }
             match client.batch_execute("COMMIT").await {
                 Ok(()) => Ok(()),
                 Err(error) if error.as_db_error().is_some() => {
@@ -360,7 +388,7 @@ impl Transaction for Begun {
 
 impl Drop for Begun {
     fn drop(&mut self) {
-        let Some(client) = self.client.take() else { return };
+        let Some(client) = self.client.take().filter(|_| self.is_begun) else { return };
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn(async move {
                 if client.batch_execute("ROLLBACK").await.is_err() {
@@ -376,9 +404,8 @@ impl Drop for Begun {
 impl Database for Postgres {
     fn begin(&self) -> Asked<'_, Box<dyn Transaction>> {
         Box::pin(async move {
-            let client = self.client().await?;
-            client.batch_execute("BEGIN").await.map_err(failed)?;
-            Ok(Box::new(Begun { client: Some(client) }) as Box<dyn Transaction>)
+            let client = Some(self.client().await?);
+            Ok(Box::new(Begun { client, is_begun: false }) as Box<dyn Transaction>)
         })
     }
 
