@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
+use std::fmt::Write as _;
 
 mod parse;
 
@@ -68,7 +69,10 @@ impl<'a> Json<'a> {
             Json::Null => out.push_str("null"),
             Json::Bool(true) => out.push_str("true"),
             Json::Bool(false) => out.push_str("false"),
-            Json::Number(value) => out.push_str(digits.format_finite(*value)),
+            Json::Number(value) => match whole(*value) {
+                Some(whole) => drop(write!(out, "{whole}")),
+                None => out.push_str(digits.format_finite(*value)),
+            },
             Json::Text(value) => write_string(value, out),
             Json::Array(items) => {
                 out.push('[');
@@ -190,6 +194,12 @@ fn array_index(token: &str) -> Option<usize> {
 }
 
 /// A string as RFC 8785 writes it: the short escapes, `\u00xx` for other control characters, all else as it is.
+/// A number without a fraction that is surely written without an exponent: most are, and are written faster so.
+fn whole(value: f64) -> Option<i64> {
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    (value.abs() < EXACT && value.fract() == 0.0).then_some(value as i64)
+}
+
 fn write_string(text: &str, out: &mut String) {
     out.push('"');
     let mut from = 0;
