@@ -180,14 +180,18 @@ mod tests {
             Self { connection, turn, answers: Arc::default(), ran: Arc::default(), commits: 0 }
         }
 
-        fn member(&self, number: i64, writes_first: bool, ends: fn() -> Result<(), Fault>) -> Box<dyn Member> {
+        fn member(
+            &self,
+            number: i64,
+            writes_first: bool,
+            ends: fn() -> Result<(), Fault>,
+        ) -> Box<dyn Member> {
             let (answers, ran) = (Arc::clone(&self.answers), Arc::clone(&self.ran));
             Box::new(Inserts { number, ends, writes_first, answers, ran, fault: false })
         }
 
         fn run(&mut self, members: Vec<Box<dyn Member>>, faults: &Faults) {
-            let ended =
-                run(&self.connection, &mut self.turn, members, faults, &mut |_| self.commits += 1);
+            let ended = run(&self.connection, &mut self.turn, members, faults, &mut |_| self.commits += 1);
             ended.unwrap();
         }
 

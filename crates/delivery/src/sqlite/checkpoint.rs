@@ -53,8 +53,10 @@ impl Checkpoints {
                 copy(&connection);
             }
         };
-        let thread =
-            std::thread::Builder::new().name("outbox-checkpoint".to_owned()).spawn(serve).map_err(OpenError::Io)?;
+        let thread = std::thread::Builder::new()
+            .name("outbox-checkpoint".to_owned())
+            .spawn(serve)
+            .map_err(OpenError::Io)?;
         Ok(Self {
             log_pages,
             copying,

@@ -126,10 +126,8 @@ pub(super) fn release(
     if held > 0 {
         events::general(connection, turn, "released", None, Some(principal), now)?;
     }
-    let sql = concat!(
-        "SELECT DISTINCT lane FROM outbox INDEXED BY outbox_live WHERE principal = ?1 AND ",
-        live!()
-    );
+    let sql =
+        concat!("SELECT DISTINCT lane FROM outbox INDEXED BY outbox_live WHERE principal = ?1 AND ", live!());
     let mut statement = connection.prepare_cached(sql)?;
     let lanes =
         statement.query_map([principal], |columns| columns.get(0))?.collect::<rusqlite::Result<_>>()?;

@@ -26,14 +26,12 @@ pub(super) fn read(columns: &Columns<'_>) -> rusqlite::Result<Row> {
         Ok(columns.get::<_, Option<i64>>(at)?.map(Timestamp::from_millis))
     };
     let when = |at: usize| -> rusqlite::Result<Timestamp> { Ok(Timestamp::from_millis(columns.get(at)?)) };
-    let fence =
-        match (columns.get::<_, Option<i64>>(25)?, columns.get::<_, Option<i64>>(26)?)
-        {
-            (Some(number), Some(nonce)) => {
-                Some(Fence { number: number.cast_unsigned(), nonce: nonce.cast_unsigned() })
-            }
-            _ => None,
-        };
+    let fence = match (columns.get::<_, Option<i64>>(25)?, columns.get::<_, Option<i64>>(26)?) {
+        (Some(number), Some(nonce)) => {
+            Some(Fence { number: number.cast_unsigned(), nonce: nonce.cast_unsigned() })
+        }
+        _ => None,
+    };
     let answer = match columns.get::<_, Option<u16>>(31)? {
         None => None,
         Some(status) => Some(Answer {
