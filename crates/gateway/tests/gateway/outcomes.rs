@@ -120,6 +120,24 @@ async fn an_answer_that_breaks_off_is_unknown() {
 }
 
 #[tokio::test]
+async fn an_answer_of_a_hundred_header_lines_is_read_and_one_more_is_unknown() {
+    let lines = |count: usize| (0..count).map(|n| format!("X-{n}: {n}\r\n")).collect::<String>();
+    let upstream = Upstream::start(move |_, before| match before {
+        // With its length, a hundred.
+        0 => Reply::status(201, &lines(99), "whole"),
+        _ => Reply::status(201, &lines(100), "one too many"),
+    })
+    .await;
+    let world = before(&upstream).await;
+    let whole = world.ask(keyed("/orders", "k1", "{}")).await;
+    assert_eq!((whole.status, whole.body.as_str(), whole.header("x-98")), (201, "whole", Some("98")));
+    let many = world.ask(keyed("/orders", "k2", "{}")).await;
+    assert_eq!((many.status, many.header("semel-outcome")), (502, Some("unknown")), "{many:?}");
+    assert_eq!(world.ask(keyed("/orders", "k2", "{}")).await.status, 409);
+    assert_eq!(upstream.count(), 2);
+}
+
+#[tokio::test]
 async fn an_upstream_that_knows_its_outcome_is_believed() {
     let upstream = Upstream::start(|_, before| match before {
         0 => Reply::status(500, "Semel-Outcome: not-applied\r\n", "rolled back"),
