@@ -146,10 +146,12 @@ impl Engine {
         }
     }
 
-    /// Lanes in which something waits and which are not known here. Most of them wait for a person or a credential.
+    /// Lanes in which something waits and which are not known here, or are known to be stuck: whoever was to tell that
+    /// something has changed may have gone away. Most of them still wait for a person or a credential.
     async fn search(&mut self) {
         match self.outbox.inner.store.live_lanes().await {
             Ok(mut lanes) => {
+                self.lanes.retain(|_, lane| !matches!(lane, Lane::Stuck));
                 lanes.retain(|lane| !self.lanes.contains_key(lane));
                 let now = self.outbox.now();
                 lanes.into_iter().for_each(|lane| self.look_at(lane, now));

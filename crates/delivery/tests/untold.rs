@@ -46,6 +46,21 @@ async fn a_message_that_is_handed_in_again_is_sent_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lane_that_is_free_again_without_a_word_goes_on_within_a_minute() {
+    let world = World::quick("ietf", |_, _| answer(200, &[], ""));
+    let (outbox, untold) = told_and_untold(&world).await;
+    outbox.pause("a").await.unwrap();
+    outbox.enqueue(message(1, "a")).await.unwrap();
+    let _sending = outbox.start();
+    pass(Duration::from_secs(5)).await;
+    assert_eq!(status(&outbox, 1).await, Status::Pending, "the lane is paused");
+    untold.resume("a").await.unwrap();
+    outbox.enqueue(message(2, "a")).await.unwrap();
+    pass(Duration::from_secs(65)).await;
+    assert_eq!((status(&outbox, 1).await, status(&outbox, 2).await), (Status::Done, Status::Done));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_release_that_finds_the_disk_full_is_tried_again() {
     let mut world = World::quick("ietf", |request, _| match header(request, "authorization").as_str() {
         "good" => answer(200, &[], ""),

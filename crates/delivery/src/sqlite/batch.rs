@@ -1,6 +1,6 @@
 //! One batch, one transaction. Members have no savepoints: one costs a copy of every page that a member touches. A
-//! member that refuses has written nothing, so the others go on beside it; one that breaks takes the whole batch back,
-//! and its members run again one by one, so that it harms only itself.
+//! member that refuses has written nothing, so the others go on beside it; one that breaks takes the whole batch back, which
+//! runs again without it, and then it runs alone: it harms only itself.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -25,8 +25,8 @@ impl Faults {
 
 /// Why nothing of a batch was written.
 enum Broken {
-    /// One of its members failed: alone, each of the others may succeed.
-    Member(Fault),
+    /// This one of its members failed: without it, the others may succeed.
+    Member(usize, Fault),
     /// The transaction itself failed.
     Transaction(Fault),
 }
@@ -40,33 +40,41 @@ pub(super) fn run(
     faults: &Faults,
     committed: &mut dyn FnMut(&Turn),
 ) -> Result<(), String> {
-    let ended = match attempt(connection, turn, &mut members, faults) {
-        Err(Broken::Member(_)) if members.len() > 1 => {
-            return singly(connection, turn, members, faults, committed);
+    let mut broken = Vec::new();
+    let ended = loop {
+        match attempt(connection, turn, &mut members, faults) {
+            Ok(()) => {
+                committed(turn);
+                break Ok(());
+            }
+            Err(Broken::Member(at, _)) if members.len() > 1 => broken.push(members.remove(at)),
+            Err(Broken::Member(_, fault)) => {
+                answer(members, &Err(fault.into()));
+                return singly(connection, turn, broken, faults, committed);
+            }
+            Err(Broken::Transaction(fault)) => break Err(fault),
         }
-        Ok(()) => {
-            committed(turn);
-            Ok(())
-        }
-        Err(Broken::Member(fault)) => {
-            answer(members, &Err(fault.into()));
-            return Ok(());
-        }
-        Err(Broken::Transaction(fault)) => Err(fault),
     };
     let doubt = match &ended {
         Err(Fault::Sqlite(why)) => Err(why.clone()),
         Ok(()) | Err(Fault::Refused(_) | Fault::DiskFull(_)) => Ok(()),
     };
     answer(members, &ended.map_err(StoreError::from));
-    doubt
+    match doubt {
+        Ok(()) => singly(connection, turn, broken, faults, committed),
+        Err(why) => {
+            // Nothing of these was written: their batch was taken back, and they did not run again.
+            answer(broken, &Err(StoreError::Failed(why.clone())));
+            Err(why)
+        }
+    }
 }
 
 fn answer(members: Vec<Box<dyn Member>>, ended: &Result<(), StoreError>) {
     members.into_iter().for_each(|member| member.answer(ended.clone()));
 }
 
-/// Runs the members of a batch that was taken back again, each in a transaction of its own.
+/// Runs members that broke their batch again, each in a transaction of its own.
 fn singly(
     connection: &Connection,
     turn: &mut Turn,
@@ -112,13 +120,13 @@ fn run_all(
 ) -> Result<(), Broken> {
     let failed = |error: rusqlite::Error| Broken::Transaction(error.into());
     connection.prepare_cached("BEGIN IMMEDIATE").and_then(|mut begin| begin.execute([])).map_err(failed)?;
-    for member in &mut *members {
+    for (at, member) in members.iter_mut().enumerate() {
         let counted = *turn;
         let written = connection.total_changes();
         match member.run(connection, turn) {
             Ok(()) => {}
             Err(Fault::Refused(_)) if connection.total_changes() == written => *turn = counted,
-            Err(fault) => return Err(Broken::Member(fault)),
+            Err(fault) => return Err(Broken::Member(at, fault)),
         }
         if connection.is_autocommit() {
             let why = "the transaction was rolled back".to_owned();
@@ -234,8 +242,12 @@ mod tests {
                 world.member(3, true, || Ok(())),
             ];
             world.run(members, &Faults::default());
-            assert_eq!(*world.answers.lock().unwrap(), [(1, true), (2, false), (3, true)]);
-            assert_eq!((world.kept(), world.commits, world.turn.rows), (vec![1, 3], 2, 2));
+            assert_eq!(*world.answers.lock().unwrap(), [(1, true), (3, true), (2, false)]);
+            assert_eq!(
+                (world.kept(), world.commits, world.turn.rows),
+                (vec![1, 3], 1, 2),
+                "the others share"
+            );
         }
     }
 
