@@ -181,7 +181,7 @@ impl Database for Way {
         self.works.is_broken()
     }
 
-    fn is_clock_believed(&self) -> bool {
-        self.base.is_clock_believed()
+    fn clock_ahead(&self) -> i64 {
+        self.base.clock_ahead()
     }
 }

@@ -104,6 +104,11 @@ async fn a_clock_that_was_set_forward_between_two_runs_makes_nothing_older() {
     machine.pass(2000);
     let store = open(&path, &machine);
     assert_eq!(age(&store, lane).await, 5000, "as much as has passed");
+    assert_eq!(
+        store.clock_ahead(),
+        HOUR,
+        "and perhaps this as well, after which a server may have forgotten a key"
+    );
     machine.pass(20_000);
     assert_eq!(age(&store, lane).await, 25_000);
 }

@@ -49,7 +49,8 @@ impl Turn<'_> {
             },
         };
         let age = |since: i64| Duration::from_millis(u64::try_from(self.began - since).unwrap_or(0));
-        let ages = Ages { first: age(batch.first), last: age(batch.last) };
+        // A clock that is not believed may be right, and the key forgotten: it is as old as it may be.
+        let ages = Ages { first: age(batch.first - store.clock_ahead()), last: age(batch.last) };
         // Until the last attempt can no longer go out, its age is negative: the rest of that time counts as well.
         let not_yet = Duration::from_millis(u64::try_from(batch.last - self.began).unwrap_or(0));
         let late = match planted::is(Bug::RelayLateWindowIgnored) {

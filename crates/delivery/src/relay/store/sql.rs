@@ -152,8 +152,9 @@ pub trait Database: Send + Sync + 'static {
         false
     }
 
-    /// Whether the clock is believed. While it is not, nothing expires.
-    fn is_clock_believed(&self) -> bool {
-        true
+    /// By how many milliseconds the clock is ahead of the time that is given, while nobody believes it. Then nothing
+    /// expires.
+    fn clock_ahead(&self) -> i64 {
+        0
     }
 }

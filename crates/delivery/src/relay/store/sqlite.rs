@@ -379,7 +379,7 @@ impl Database for Sqlite {
         self.is_broken.load(Ordering::SeqCst)
     }
 
-    fn is_clock_believed(&self) -> bool {
-        self.time.frozen().is_none()
+    fn clock_ahead(&self) -> i64 {
+        self.time.frozen().unwrap_or(0)
     }
 }
