@@ -95,7 +95,8 @@ async fn one(store: &dyn ClaimStore, seed: u64, number: u64) -> Result<(), Strin
         guarantee: Guarantee::Fenced,
         fingerprint: Some(Fingerprint { version: Version::Plain, bytes: [7; 32] }),
         payload_hash: None,
-        rotation: Some([9; 16]),
+        // One of its own, as every request has: the same would be refused as one under another credential.
+        rotation: Some(id.hash()),
         terms: None,
         about: About {
             endpoint: ENDPOINT.to_owned(),
@@ -107,7 +108,9 @@ async fn one(store: &dyn ClaimStore, seed: u64, number: u64) -> Result<(), Strin
     };
     let fence = match store.claim(wish).await.map_err(|error| error.to_string())? {
         Claimed::Won { fence, .. } => fence,
-        Claimed::Known { .. } | Claimed::Changed | Claimed::CredentialChanged => return Ok(()),
+        other @ (Claimed::Known { .. } | Claimed::Changed | Claimed::CredentialChanged) => {
+            return Err(format!("a record that cannot be filled in: {other:?}"));
+        }
     };
     let headers = vec![("content-type".to_owned(), b"application/json".to_vec())];
     let settlement =
