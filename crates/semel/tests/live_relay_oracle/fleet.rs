@@ -54,6 +54,14 @@ impl Fleet {
         self.slots.iter().find_map(up).expect("a replica runs")
     }
 
+    /// Whether every replica runs and is awake.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.slots.iter().all(|slot| {
+            let slot = slot.lock().unwrap();
+            slot.relay.is_some() && slot.frozen.is_none()
+        })
+    }
+
     /// kill -9. Returns when it is gone.
     pub(crate) fn kill(&self, at: usize) {
         let mut slot = self.slots[at].lock().unwrap_or_else(PoisonError::into_inner);
