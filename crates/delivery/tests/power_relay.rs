@@ -135,7 +135,7 @@ async fn request(store: &RelayStore, book: &Mutex<Book>, random: u64) -> Option<
         return Some(());
     }
     asks(&|told| told.apply_asked = true);
-    match store.applied(&work.hold, Reducer::Sum, 0, "answered").await {
+    match store.applied(&work.hold, Reducer::Sum, 0, "answered").await.map(|settled| settled.written) {
         Ok(Written::Done) => hears(&|told| told.is_applied = true),
         Ok(Written::Stale) => panic!("nobody else holds it"),
         Err(_) => return None,

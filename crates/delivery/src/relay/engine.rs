@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 
 use super::meters::Meters;
 use super::store::claim::{Claimed, Work};
-use super::store::settle::MEMBERS_MAX;
+use super::store::settle::{MEMBERS_MAX, Settled};
 use super::store::{RelayStore, StoreError, Written};
 use super::target::{LEASE, Target};
 use crate::Entropy;
@@ -33,7 +33,7 @@ pub enum Synced {
     Idle,
     /// Somebody else works on it.
     Busy,
-    /// A batch was settled; there may be more.
+    /// A batch was settled, and nothing more is due now.
     Applied,
     /// Something else changed, and the lane can be worked on again at once.
     Again,
@@ -149,11 +149,7 @@ impl Engine {
     }
 
     async fn go_on(&self, lane: i64, mut synced: Synced) -> Result<Synced, StoreError> {
-        while matches!(synced, Synced::Applied | Synced::Again) {
-            // Mostly it is not, and then the lane need not be locked.
-            if !self.store.is_due(lane, self.store.now().await?).await? {
-                return Ok(Synced::Applied);
-            }
+        while synced == Synced::Again {
             match self.sync_due(lane).await? {
                 Synced::Idle => return Ok(Synced::Applied),
                 next => synced = next,
@@ -228,6 +224,10 @@ impl Turn<'_> {
             Next::After(wait) | Next::NextPeriod(wait) => Some(self.now() + millis_of(wait)),
             Next::GiveUp(_) => None,
         }
+    }
+
+    fn settled(&self, settled: Settled) -> Synced {
+        self.done(settled.written, if settled.is_due { Synced::Again } else { Synced::Applied })
     }
 
     fn done(&self, written: Written, synced: Synced) -> Synced {

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use semel_contract::time::millis_of;
 use tokio::time::Instant;
 
 use super::store::ready::Place;
@@ -38,6 +39,8 @@ pub(crate) struct Found {
     pub(crate) is_more: bool,
     /// Whether this was a look of the clock, not only of a wake-up.
     pub(crate) is_poll: bool,
+    /// In how many milliseconds the next lane is due, where nothing was found and that is soon.
+    pub(crate) next: Option<u64>,
 }
 
 impl Finder {
@@ -67,6 +70,11 @@ impl Finder {
         }
         found.is_poll = is_time;
         found.is_more = is_cut || !self.is_around;
+        if found.lanes.is_empty() && !found.is_more {
+            // Not later than the next look: what others keep of lanes that were due then is not walked over in vain.
+            let next = store.next_due(now, now + millis_of(STEP_EVERY)).await?;
+            found.next = next.and_then(|due| u64::try_from(due - now).ok());
+        }
         Ok(found)
     }
 }

@@ -27,7 +27,7 @@ pub use self::audit::AuditRow;
 pub(crate) use self::audit::{about, audit, audit_all};
 pub use self::sql::{Database, StoreError};
 use self::sql::{Row, Transaction};
-pub(crate) use self::state::{State, held, locked, locked_by_name, locked_or_new};
+pub(crate) use self::state::{State, held, held_now, locked, locked_by_name, locked_now, locked_or_new};
 
 /// The store of a relay.
 #[derive(Clone)]
@@ -229,11 +229,16 @@ pub(crate) async fn waiting(
     hi: i64,
     most: i64,
 ) -> Result<Vec<Entry>, StoreError> {
-    let sql = "SELECT seq, request, pos, principal, value, session, created_ms FROM relay_item i
-        WHERE lane = $1 AND seq > $2 AND seq <= $3
-          AND NOT EXISTS (SELECT 1 FROM relay_held h WHERE h.lane = i.lane AND h.seq = i.seq)
-        ORDER BY seq LIMIT $4";
-    let rows = tx.run(sql, vec![lane.into(), watermark.into(), hi.into(), most.into()]).await?;
+    let rows = tx.run(WAITING, vec![lane.into(), watermark.into(), hi.into(), most.into()]).await?;
+    entries(&rows)
+}
+
+const WAITING: &str = "SELECT seq, request, pos, principal, value, session, created_ms FROM relay_item i
+    WHERE lane = $1 AND seq > $2 AND seq <= $3
+      AND NOT EXISTS (SELECT 1 FROM relay_held h WHERE h.lane = i.lane AND h.seq = i.seq)
+    ORDER BY seq LIMIT $4";
+
+fn entries(rows: &[Row]) -> Result<Vec<Entry>, StoreError> {
     let entry = |row: &Row| {
         Ok(Entry {
             seq: row.int(0)?,
@@ -250,10 +255,28 @@ pub(crate) async fn waiting(
 
 /// The frozen batch of a lane: the one after those that have ended.
 pub(crate) async fn intent(tx: &mut Tx, lane: i64, ended: i64) -> Result<Option<Intent>, StoreError> {
-    let sql =
-        "SELECT principal, lo, hi, before, after, version, key, request, tries, first_ms, last_ms, evidence
-        FROM relay_intent WHERE lane = $1 AND fence > $2 ORDER BY fence DESC LIMIT 1";
-    let rows = tx.run(sql, vec![lane.into(), ended.into()]).await?;
+    intent_of(&tx.run(INTENT, vec![lane.into(), ended.into()]).await?)
+}
+
+/// The frozen batch of a lane, and what waits in it, frozen or not. Before: the lane is locked.
+pub(crate) async fn intent_and_waiting(
+    tx: &mut Tx,
+    state: &State,
+    most: i64,
+) -> Result<(Option<Intent>, Vec<Entry>), StoreError> {
+    let of_intent = vec![state.lane.into(), state.ended.into()];
+    let of_waiting = vec![state.lane.into(), state.watermark.into(), state.last_seq.into(), most.into()];
+    match tx.run_all(vec![(INTENT, of_intent), (WAITING, of_waiting)]).await?.as_slice() {
+        [intents, waiting] => Ok((intent_of(intents)?, entries(waiting)?)),
+        _ => Err(StoreError::Failed("a question has no answer".to_owned())),
+    }
+}
+
+pub(crate) const INTENT: &str =
+    "SELECT principal, lo, hi, before, after, version, key, request, tries, first_ms, last_ms, evidence
+    FROM relay_intent WHERE lane = $1 AND fence > $2 ORDER BY fence DESC LIMIT 1";
+
+fn intent_of(rows: &[Row]) -> Result<Option<Intent>, StoreError> {
     let Some(row) = rows.first() else { return Ok(None) };
     Ok(Some(Intent {
         principal: row.text(0)?,
@@ -274,8 +297,14 @@ pub(crate) async fn intent(tx: &mut Tx, lane: i64, ended: i64) -> Result<Option<
 /// Ends the batch of a lane, whatever became of it. Before: the lane is locked. After: once the state is saved, nobody finds
 /// it any more.
 pub(crate) async fn end_intent(tx: &mut Tx, state: &mut State) -> Result<(), StoreError> {
-    let sql = "DELETE FROM relay_intent WHERE lane = $1 AND fence > $2";
-    tx.run(sql, vec![state.lane.into(), state.ended.into()]).await?;
+    let (sql, args) = ending(state);
+    tx.run(sql, args).await?;
     state.ended = state.fence;
     Ok(())
+}
+
+/// What takes the batches of a lane away that have not ended.
+pub(crate) fn ending(state: &State) -> (&'static str, Vec<sql::Value>) {
+    let sql = "DELETE FROM relay_intent WHERE lane = $1 AND fence > $2";
+    (sql, vec![state.lane.into(), state.ended.into()])
 }

@@ -88,9 +88,10 @@ impl Worker {
         let mut finder = Finder::default();
         while !self.stopping.load(Ordering::SeqCst) {
             let looked = Instant::now();
-            if let Err(error) = self.start_due(&mut finder).await {
+            let next = self.start_due(&mut finder).await.unwrap_or_else(|error| {
                 tracing::error!(%error, "the store does not answer; trying again");
-            }
+                None
+            });
             if credentials.elapsed() >= CREDENTIALS_EVERY {
                 credentials = Instant::now();
                 if let Err(error) = self.engine.release_renewed().await {
@@ -107,7 +108,9 @@ impl Worker {
                     Err(error) => tracing::error!(%error, "failed to sweep"),
                 }
             }
-            let _ = tokio::time::timeout(self.poll, self.wake.notified()).await;
+            // A lane that is due in between is worked on then, not with the next poll.
+            let pause = next.map_or(self.poll, |next| next.min(self.poll));
+            let _ = tokio::time::timeout(pause, self.wake.notified()).await;
             tokio::time::sleep_until(looked + LOOK_AT_MOST_EVERY).await;
         }
     }
@@ -121,7 +124,8 @@ impl Worker {
         self.parallel - self.permits.available_permits()
     }
 
-    async fn start_due(self: &Arc<Self>, finder: &mut Finder) -> Result<(), StoreError> {
+    /// Begins to work on what is due, and says in what time the next lane will be, where that is soon.
+    async fn start_due(self: &Arc<Self>, finder: &mut Finder) -> Result<Option<Duration>, StoreError> {
         loop {
             let found = finder.look(&self.engine.store).await?;
             let again = match found.is_poll {
@@ -130,11 +134,11 @@ impl Worker {
             };
             for lane in found.lanes.into_iter().chain(again) {
                 if !self.start_one(lane).await {
-                    return Ok(());
+                    return Ok(None);
                 }
             }
             if !found.is_more {
-                return Ok(());
+                return Ok(found.next.map(Duration::from_millis));
             }
         }
     }

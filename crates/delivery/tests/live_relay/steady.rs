@@ -109,7 +109,10 @@ async fn round(store: &RelayStore, number: usize, seen: &mut Place) {
             evidence: "[]".to_owned(),
         };
         assert_eq!(store.freeze(&work.hold, &intent).await.unwrap(), Written::Done);
-        assert_eq!(store.applied(&work.hold, Reducer::Sum, 0, "answered").await.unwrap(), Written::Done);
+        assert_eq!(
+            store.applied(&work.hold, Reducer::Sum, 0, "answered").await.unwrap().written,
+            Written::Done
+        );
         store.pause("t/alice", now - 1, "over").await.unwrap();
     }
 }

@@ -143,10 +143,10 @@ impl Turn<'_> {
         let changes_nothing =
             (before.is_some() && after == before) || (reducer == Reducer::Sum && delta == 0);
         if changes_nothing {
-            let written = store.settled_without_call(hold, &intent, reducer, quiet).await?;
+            let settled = store.settled_without_call(hold, &intent, reducer, quiet).await?;
             self.engine.meters.completed.add(fits as u64);
             self.engine.meters.calls_saved.add(fits as u64);
-            return Ok(self.done(written, Synced::Applied));
+            return Ok(self.settled(settled));
         }
         intent.request = match self.target.upstream.freeze(&batch) {
             Ok(request) => request,
@@ -179,10 +179,10 @@ impl Turn<'_> {
                     batch = intent.key,
                     "the upstream has applied a batch"
                 );
-                let written = store.applied(hold, reducer, quiet, "answered").await?;
+                let settled = store.applied(hold, reducer, quiet, "answered").await?;
                 self.engine.meters.completed.add(fits as u64);
                 self.engine.meters.calls_saved.add(fits as u64 - 1);
-                Ok(self.done(written, Synced::Applied))
+                Ok(self.settled(settled))
             }
             Verdict::Ambiguous(why) if planted::is(Bug::RelayAmbiguousSentAnew) => {
                 self.not_applied(sender, Verdict::Failed(why), &entries[..fits]).await

@@ -63,11 +63,11 @@ impl Turn<'_> {
             Rung::Applied => {
                 let members = self.members(batch);
                 let quiet = millis_of(self.target.debounce.quiet);
-                let written =
+                let settled =
                     store.applied(&self.work.hold, self.target.reducer, quiet, "found by looking").await?;
                 self.engine.meters.completed.add(members);
                 self.engine.meters.calls_saved.add(members.saturating_sub(1));
-                Ok(self.done(written, Synced::Applied))
+                Ok(self.settled(settled))
             }
             Rung::NotApplied => {
                 let written =
@@ -104,10 +104,10 @@ impl Turn<'_> {
             Verdict::Applied => {
                 let members = self.members(batch);
                 let quiet = millis_of(self.target.debounce.quiet);
-                let written = store.applied(hold, self.target.reducer, quiet, "answered again").await?;
+                let settled = store.applied(hold, self.target.reducer, quiet, "answered again").await?;
                 self.engine.meters.completed.add(members);
                 self.engine.meters.calls_saved.add(members.saturating_sub(1));
-                Ok(self.done(written, Synced::Applied))
+                Ok(self.settled(settled))
             }
             // The refusal is of this attempt. One before it may have been applied, and nothing here could tell by looking.
             Verdict::Refused(why) if matches!(self.target.tier, Tier::Key { .. }) => {

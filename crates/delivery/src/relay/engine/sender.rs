@@ -37,22 +37,27 @@ pub(super) enum Choice {
 impl Turn<'_> {
     /// What holds up all calls of the target, if anything does.
     pub(super) async fn held_up(&self) -> Result<Option<i64>, StoreError> {
+        Ok(self.engine.store.paused(&self.scopes(), self.now()).await?.values().copied().max())
+    }
+
+    /// What all calls of the target share.
+    fn scopes(&self) -> [String; 2] {
         let (name, origin) = (&self.target.name, self.target.upstream.origin());
-        let scopes = [Scope::Target.key(name, "", origin), Scope::Host.key(name, "", origin)];
-        Ok(self.engine.store.paused(&scopes, self.now()).await?.values().copied().max())
+        [Scope::Target.key(name, "", origin), Scope::Host.key(name, "", origin)]
     }
 
     /// Chooses among these principals, the first that may send. What a principal has waiting whose credential is known to
     /// be refused is parked on the way.
     pub(super) async fn choose(&self, principals: &[String]) -> Result<Choice, StoreError> {
         let store = &self.engine.store;
-        if let Some(until) = self.held_up().await? {
-            return Ok(Choice::Ended(self.waits("the target is paused", until).await?));
-        }
         let (name, origin) = (&self.target.name, self.target.upstream.origin());
         let key = |principal: &String| Scope::Credential.key(name, principal, origin);
-        let scopes: Vec<String> = principals.iter().map(key).collect();
+        let of_all = self.scopes();
+        let scopes: Vec<String> = of_all.iter().cloned().chain(principals.iter().map(key)).collect();
         let paused = store.paused(&scopes, self.now()).await?;
+        if let Some(until) = of_all.iter().filter_map(|scope| paused.get(scope)).max() {
+            return Ok(Choice::Ended(self.waits("the target is paused", *until).await?));
+        }
         let refused: BTreeMap<String, String> = store.refused(name, principals).await?;
         let mut due = self.now() + millis_of(PATIENCE);
         let mut why = "no principal has a credential".to_owned();

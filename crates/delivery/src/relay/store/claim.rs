@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::sql::StoreError;
-use super::{Entry, Hold, Intent, Lane, LaneState, RelayStore, Written, held, intent, locked, waiting};
+use super::{
+    Entry, Hold, Intent, Lane, LaneState, RelayStore, Written, held_now, intent_and_waiting, locked_now,
+};
 
 /// Scopes or principals that are asked for by one statement.
 const AT_ONCE: usize = 50;
@@ -69,17 +71,15 @@ impl RelayStore {
         most: i64,
         only_due: bool,
     ) -> Result<Claimed, StoreError> {
-        let now = self.now().await?;
         let mut tx = self.db.begin().await?;
-        let Some(mut state) = locked(&mut tx, lane).await? else { return Ok(Claimed::Idle) };
+        let (Some(mut state), now) = locked_now(&mut tx, lane).await? else { return Ok(Claimed::Idle) };
         if state.state != LaneState::Open || (only_due && state.due.is_none_or(|due| due > now)) {
             return Ok(Claimed::Idle);
         }
         if !state.owner.is_empty() && state.lease_until > now {
             return Ok(Claimed::Busy { until: state.lease_until });
         }
-        let intent = intent(&mut tx, lane, state.ended).await?;
-        let entries = waiting(&mut tx, lane, state.watermark, state.last_seq, most).await?;
+        let (intent, entries) = intent_and_waiting(&mut tx, &state, most).await?;
         if intent.is_none() && entries.is_empty() {
             if state.due.is_some() {
                 state.give_back(state.last_error.clone().as_deref(), None, now);
@@ -103,9 +103,8 @@ impl RelayStore {
 
     /// Gives a lane back unchanged, to be due then.
     pub async fn let_go(&self, hold: &Hold, error: Option<&str>, due: i64) -> Result<Written, StoreError> {
-        let now = self.now().await?;
         let mut tx = self.db.begin().await?;
-        let Some(mut state) = held(&mut tx, hold).await? else { return Ok(Written::Stale) };
+        let (Some(mut state), now) = held_now(&mut tx, hold).await? else { return Ok(Written::Stale) };
         state.give_back(error, Some(due), now);
         state.save(&mut tx).await?;
         tx.commit().await?;

@@ -150,7 +150,7 @@ async fn batches(store: &RelayStore) {
     // What comes now is not part of it.
     lanes_of(store, &submission("bob", "1", &[("a", 3)])).await;
     assert_eq!(store.request(request).await.unwrap().unwrap().items[0].state.name(), "processing");
-    assert_eq!(store.applied(&work.hold, Reducer::Sum, 0, "answered").await.unwrap(), Written::Done);
+    assert_eq!(store.applied(&work.hold, Reducer::Sum, 0, "answered").await.unwrap().written, Written::Done);
     let lane = store.find_lane("t", "g", "a").await.unwrap().unwrap();
     assert_eq!((lane.watermark, lane.applied), (1, Some(105)));
     let found = store.request(request).await.unwrap().unwrap();
@@ -172,9 +172,9 @@ async fn fences(store: &RelayStore) {
     for fence in [stale, Hold { fence: work.hold.fence + 1, ..work.hold }] {
         assert_eq!(store.freeze(&fence, &intent).await.unwrap(), Written::Stale);
         assert_eq!(store.resending(&fence, 9).await.unwrap(), Written::Stale);
-        assert_eq!(store.applied(&fence, Reducer::Sum, 0, "").await.unwrap(), Written::Stale);
+        assert_eq!(store.applied(&fence, Reducer::Sum, 0, "").await.unwrap().written, Written::Stale);
         assert_eq!(
-            store.settled_without_call(&fence, &intent, Reducer::Sum, 0).await.unwrap(),
+            store.settled_without_call(&fence, &intent, Reducer::Sum, 0).await.unwrap().written,
             Written::Stale
         );
         assert_eq!(store.dissolve(&fence, "", true, 0).await.unwrap(), Written::Stale);

@@ -5,7 +5,7 @@ use super::settle::{finished, of_lane, rest};
 use super::sql::StoreError;
 use super::{
     AuditRow, Entry, Hold, Lane, LaneState, RelayStore, Tx, Written, about, audit, audit_all, end_intent,
-    held, waiting,
+    held_now, waiting,
 };
 use crate::relay::reduce::{Reducer, commutes};
 use crate::relay::store::settle::MEMBERS_MAX;
@@ -23,9 +23,8 @@ impl RelayStore {
         digest: &str,
         reducer: Reducer,
     ) -> Result<Written, StoreError> {
-        let now = self.now().await?;
         let mut tx = self.db.begin().await?;
-        let Some(mut state) = held(&mut tx, hold).await? else { return Ok(Written::Stale) };
+        let (Some(mut state), now) = held_now(&mut tx, hold).await? else { return Ok(Written::Stale) };
         let lane = state.lane();
         end_intent(&mut tx, &mut state).await?;
         refused(&mut tx, &lane.target, principal, digest, now).await?;
@@ -55,9 +54,8 @@ impl RelayStore {
         digest: &str,
         due: i64,
     ) -> Result<Written, StoreError> {
-        let now = self.now().await?;
         let mut tx = self.db.begin().await?;
-        let Some(mut state) = held(&mut tx, hold).await? else { return Ok(Written::Stale) };
+        let (Some(mut state), now) = held_now(&mut tx, hold).await? else { return Ok(Written::Stale) };
         let lane = state.lane();
         refused(&mut tx, &lane.target, principal, digest, now).await?;
         state.give_back(Some("the credential was refused"), Some(due), now);
@@ -68,9 +66,8 @@ impl RelayStore {
 
     /// Stops a lane until an operator opens it.
     pub async fn block(&self, hold: &Hold, why: &str) -> Result<Written, StoreError> {
-        let now = self.now().await?;
         let mut tx = self.db.begin().await?;
-        let Some(mut state) = held(&mut tx, hold).await? else { return Ok(Written::Stale) };
+        let (Some(mut state), now) = held_now(&mut tx, hold).await? else { return Ok(Written::Stale) };
         let lane = state.lane();
         state.state = LaneState::Blocked;
         state.waits_for = None;
@@ -92,9 +89,8 @@ impl RelayStore {
         why: &str,
         reducer: Reducer,
     ) -> Result<Written, StoreError> {
-        let now = self.now().await?;
         let mut tx = self.db.begin().await?;
-        let Some(mut state) = held(&mut tx, hold).await? else { return Ok(Written::Stale) };
+        let (Some(mut state), now) = held_now(&mut tx, hold).await? else { return Ok(Written::Stale) };
         let lane = state.lane();
         end_intent(&mut tx, &mut state).await?;
         if commutes(reducer) {

@@ -5,13 +5,14 @@ use std::error::Error;
 use std::time::Duration;
 
 use deadpool_postgres::{Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime};
+use futures_util::future::join_all;
 use semel_store::postgres::Migrations;
 use sha2::{Digest, Sha256};
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::types::{IsNull, ToSql, Type, private::BytesMut, to_sql_checked};
-use tokio_postgres::{Config, NoTls, Socket};
+use tokio_postgres::{Config, NoTls, Socket, Statement};
 
-use super::sql::{Asked, Database, Row, StoreError, Transaction, Value};
+use super::sql::{Asked, Database, NOW, Row, StoreError, Transaction, Value};
 
 /// Every migration: its number, the newest that the oldest release knew which still works once it is applied, its text.
 const MIGRATIONS: &[(i32, i32, &str)] = &[
@@ -257,21 +258,27 @@ impl ToSql for Value {
 }
 
 impl Begun {
-    async fn rows(&mut self, sql: &str, args: &[Value]) -> Result<Vec<Row>, StoreError> {
+    /// Runs statements in one round trip, in their order.
+    async fn rows(&mut self, statements: Vec<(&str, Vec<Value>)>) -> Result<Vec<Vec<Row>>, StoreError> {
         let client = self.client.as_ref().ok_or_else(has_ended)?;
-        // Before the first await: whoever drops this meanwhile must roll back.
-        if std::mem::replace(&mut self.is_begun, true) {
-            return query(client, sql, args).await;
+        let only_asks = statements.iter().all(|(sql, _)| sql.trim_start().starts_with("SELECT"));
+        let mut prepared = Vec::with_capacity(statements.len());
+        for (sql, args) in statements {
+            prepared.push((prepare(client, sql).await?, args));
         }
-        let begin = client.batch_execute("BEGIN");
-        if !sql.trim_start().starts_with("SELECT") {
+        // Before it is sent: whoever drops this meanwhile must roll back.
+        let is_begun = std::mem::replace(&mut self.is_begun, true);
+        let begin = async { if is_begun { Ok(()) } else { client.batch_execute("BEGIN").await } };
+        // Each is sent when it is first looked at, and that happens in order.
+        let all = join_all(prepared.iter().map(|(statement, args)| query(client, statement, args)));
+        if !only_asks {
             begin.await.map_err(failed)?;
-            return query(client, sql, args).await;
+            return all.await.into_iter().collect();
         }
-        // One round trip for both. A question changes nothing, should there be no transaction around it after all.
-        let (begun, found) = tokio::join!(biased; begin, query(client, sql, args));
+        // A question changes nothing, should there be no transaction around it after all.
+        let (begun, found) = tokio::join!(biased; begin, all);
         begun.map_err(failed)?;
-        found
+        found.into_iter().collect()
     }
 
     /// Begins, where nothing was asked so far.
@@ -288,12 +295,17 @@ fn has_ended() -> StoreError {
     StoreError::Failed("it has ended".to_owned())
 }
 
-async fn query(client: &Object, sql: &str, args: &[Value]) -> Result<Vec<Row>, StoreError> {
+/// A statement in PostgreSQL's words.
+async fn prepare(client: &Object, sql: &str) -> Result<Statement, StoreError> {
     const ALONE: &str = "pg_advisory_xact_lock(hashtextextended($1, 0)) IS NOT NULL AND";
-    let sql = sql.replace("/*LOCK*/", "FOR UPDATE").replace("/*ALONE*/", ALONE);
-    let statement = client.prepare_cached(&sql).await.map_err(failed)?;
+    const CLOCK: &str = "(extract(epoch FROM pg_catalog.clock_timestamp()) * 1000)::bigint";
+    let sql = sql.replace("/*LOCK*/", "FOR UPDATE").replace("/*ALONE*/", ALONE).replace("/*NOW*/", CLOCK);
+    client.prepare_cached(&sql).await.map_err(failed)
+}
+
+async fn query(client: &Object, statement: &Statement, args: &[Value]) -> Result<Vec<Row>, StoreError> {
     let args: Vec<&(dyn ToSql + Sync)> = args.iter().map(|arg| arg as &(dyn ToSql + Sync)).collect();
-    let found = client.query(&statement, &args).await.map_err(failed)?;
+    let found = client.query(statement, &args).await.map_err(failed)?;
     found
         .iter()
         .map(|row| {
@@ -350,7 +362,11 @@ fn text(value: Option<&Value>) -> Option<&str> {
 
 impl Transaction for Begun {
     fn run<'a>(&'a mut self, sql: &'a str, args: Vec<Value>) -> Asked<'a, Vec<Row>> {
-        Box::pin(async move { self.rows(sql, &args).await })
+        Box::pin(async move { Ok(self.rows(vec![(sql, args)]).await?.pop().unwrap_or_default()) })
+    }
+
+    fn run_all<'a>(&'a mut self, statements: Vec<(&'a str, Vec<Value>)>) -> Asked<'a, Vec<Vec<Row>>> {
+        Box::pin(self.rows(statements))
     }
 
     fn run_each<'a>(&'a mut self, sql: &'a str, rows: Vec<Vec<Value>>) -> Asked<'a, ()> {
@@ -358,7 +374,7 @@ impl Transaction for Begun {
             let client = self.begun().await?;
             match rows.as_slice() {
                 [] => Ok(()),
-                [one] => query(client, sql, one).await.map(drop),
+                [one] => query(client, &prepare(client, sql).await?, one).await.map(drop),
                 many => insert_all(client, sql, many).await,
             }
         })
@@ -410,16 +426,16 @@ impl Database for Postgres {
     }
 
     fn read<'a>(&'a self, sql: &'a str, args: Vec<Value>) -> Asked<'a, Vec<Row>> {
-        Box::pin(async move { query(&self.client().await?, sql, &args).await })
+        Box::pin(async move {
+            let client = self.client().await?;
+            query(&client, &prepare(&client, sql).await?, &args).await
+        })
     }
 
     fn now(&self) -> Asked<'_, i64> {
         Box::pin(async move {
-            let client = self.client().await?;
-            let sql = "SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000)::bigint";
-            let statement = client.prepare_cached(sql).await.map_err(failed)?;
-            let row = client.query_one(&statement, &[]).await.map_err(failed)?;
-            Ok(row.get(0))
+            let rows = self.read(NOW, vec![]).await?;
+            rows.first().ok_or_else(|| StoreError::Failed("no time".to_owned()))?.int(0)
         })
     }
 

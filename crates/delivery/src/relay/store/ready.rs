@@ -54,19 +54,12 @@ impl RelayStore {
         Ok((due, last.filter(|_| rows.len() as i64 == most)))
     }
 
-    /// When the next lane is due, if one waits.
-    pub async fn next_due(&self) -> Result<Option<i64>, StoreError> {
-        let sql = "SELECT due_ms FROM relay_state WHERE due_ms IS NOT NULL ORDER BY due_ms LIMIT 1";
-        let rows = self.db.read(sql, vec![]).await?;
+    /// When the next lane is due after one time and until another, if one is.
+    pub async fn next_due(&self, after: i64, until: i64) -> Result<Option<i64>, StoreError> {
+        let sql = "SELECT due_ms FROM relay_state WHERE due_ms > $1 AND due_ms <= $2 AND due_ms IS NOT NULL
+            ORDER BY due_ms LIMIT 1";
+        let rows = self.db.read(sql, vec![after.into(), until.into()]).await?;
         rows.first().map_or(Ok(None), |row| row.maybe_int(0))
-    }
-
-    /// Whether a lane is due.
-    pub async fn is_due(&self, lane: i64, now: i64) -> Result<bool, StoreError> {
-        let sql = "SELECT due_ms FROM relay_state WHERE lane = $1 ORDER BY version DESC LIMIT 1";
-        let rows = self.db.read(sql, vec![lane.into()]).await?;
-        let due = rows.first().map_or(Ok(None), |row| row.maybe_int(0))?;
-        Ok(due.is_some_and(|due| due <= now))
     }
 
     /// Whether none of these lanes is worked on, or will be by then.

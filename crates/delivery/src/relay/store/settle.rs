@@ -4,15 +4,28 @@ use std::collections::BTreeMap;
 
 use semel_contract::planted::{self, Bug};
 
-use super::sql::StoreError;
+use super::sql::{StoreError, Value};
 use super::{
-    AuditRow, Entry, Hold, Intent, Lane, LaneState, RelayStore, State, Tx, Written, about, audit, audit_all,
-    end_intent, held, intent, waiting,
+    AuditRow, Entry, Hold, INTENT, Intent, Lane, LaneState, RelayStore, State, Tx, Written, about, audit,
+    audit_all, end_intent, ending, held, held_now, intent, waiting,
 };
 use crate::relay::reduce::{Reducer, chain};
 
 /// More entries than a batch ever has.
 pub const MEMBERS_MAX: i64 = 10_000;
+
+/// What became of a settlement, and whether the lane has more that is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settled {
+    /// Whether it did anything.
+    pub written: Written,
+    /// Whether the lane can be worked on again at once.
+    pub is_due: bool,
+}
+
+impl Settled {
+    const STALE: Self = Self { written: Written::Stale, is_due: false };
+}
 
 impl RelayStore {
     /// Freezes a batch.
@@ -22,9 +35,6 @@ impl RelayStore {
     pub async fn freeze(&self, hold: &Hold, batch: &Intent) -> Result<Written, StoreError> {
         let mut tx = self.db.begin().await?;
         let Some(state) = held(&mut tx, hold).await? else { return Ok(Written::Stale) };
-        if intent(&mut tx, hold.lane, state.ended).await?.is_some() {
-            return Err(StoreError::Failed("a batch of this lane is frozen".to_owned()));
-        }
         if batch.lo != state.watermark || batch.hi > state.last_seq || hold.fence <= state.ended {
             return Err(StoreError::Failed(
                 "a batch begins at the watermark and ends among known entries".to_owned(),
@@ -49,7 +59,11 @@ impl RelayStore {
             batch.last.into(),
             (&batch.evidence).into(),
         ];
-        tx.run(sql, args).await?;
+        let found =
+            tx.run_all(vec![(INTENT, vec![hold.lane.into(), state.ended.into()]), (sql, args)]).await?;
+        if found.first().is_none_or(|frozen| !frozen.is_empty()) {
+            return Err(StoreError::Failed("a batch of this lane is frozen".to_owned()));
+        }
         tx.commit().await?;
         Ok(Written::Done)
     }
@@ -76,16 +90,15 @@ impl RelayStore {
         reducer: Reducer,
         quiet_ms: i64,
         how: &str,
-    ) -> Result<Written, StoreError> {
-        let now = self.now().await?;
+    ) -> Result<Settled, StoreError> {
         let mut tx = self.db.begin().await?;
-        let Some(mut state) = held(&mut tx, hold).await? else { return Ok(Written::Stale) };
-        let Some(batch) = intent(&mut tx, hold.lane, state.ended).await? else { return Ok(Written::Stale) };
+        let (Some(mut state), now) = held_now(&mut tx, hold).await? else { return Ok(Settled::STALE) };
+        let Some(batch) = intent(&mut tx, hold.lane, state.ended).await? else { return Ok(Settled::STALE) };
         settle(&mut tx, &mut state, &batch, reducer, how, now).await?;
         rest(&mut tx, &mut state, None, now, quiet_ms).await?;
         state.save(&mut tx).await?;
         tx.commit().await?;
-        Ok(Written::Done)
+        Ok(Settled { written: Written::Done, is_due: state.due.is_some_and(|due| due <= now) })
     }
 
     /// Settles entries up to `hi` that change nothing, without a call.
@@ -95,19 +108,18 @@ impl RelayStore {
         batch: &Intent,
         reducer: Reducer,
         quiet_ms: i64,
-    ) -> Result<Written, StoreError> {
-        let now = self.now().await?;
+    ) -> Result<Settled, StoreError> {
         let mut tx = self.db.begin().await?;
-        let Some(mut state) = held(&mut tx, hold).await? else { return Ok(Written::Stale) };
+        let (Some(mut state), now) = held_now(&mut tx, hold).await? else { return Ok(Settled::STALE) };
         if intent(&mut tx, hold.lane, state.ended).await?.is_some() {
-            return Ok(Written::Stale);
+            return Ok(Settled::STALE);
         }
         settle(&mut tx, &mut state, batch, reducer, "the entries cancel out: nothing was written", now)
             .await?;
         rest(&mut tx, &mut state, None, now, quiet_ms).await?;
         state.save(&mut tx).await?;
         tx.commit().await?;
-        Ok(Written::Done)
+        Ok(Settled { written: Written::Done, is_due: state.due.is_some_and(|due| due <= now) })
     }
 
     /// Dissolves a batch that was not applied: its entries wait again, to be written then.
@@ -118,9 +130,8 @@ impl RelayStore {
         is_counted: bool,
         due: i64,
     ) -> Result<Written, StoreError> {
-        let now = self.now().await?;
         let mut tx = self.db.begin().await?;
-        let Some(mut state) = held(&mut tx, hold).await? else { return Ok(Written::Stale) };
+        let (Some(mut state), now) = held_now(&mut tx, hold).await? else { return Ok(Written::Stale) };
         end_intent(&mut tx, &mut state).await?;
         state.attempts += i64::from(is_counted);
         state.give_back(Some(error), Some(due), now);
@@ -131,9 +142,8 @@ impl RelayStore {
 
     /// Keeps a batch frozen that may have been applied, to be looked at then. `last` is when it went out at the latest.
     pub async fn keep(&self, hold: &Hold, seen: &Seen<'_>, due: i64) -> Result<Written, StoreError> {
-        let now = self.now().await?;
         let mut tx = self.db.begin().await?;
-        let Some(mut state) = held(&mut tx, hold).await? else { return Ok(Written::Stale) };
+        let (Some(mut state), now) = held_now(&mut tx, hold).await? else { return Ok(Written::Stale) };
         note(&mut tx, &state, seen).await?;
         state.attempts += i64::from(seen.is_counted);
         state.give_back(Some(seen.error), Some(due), now);
@@ -144,9 +154,8 @@ impl RelayStore {
 
     /// Leaves a batch to a person, with the evidence. The lane is no longer among the waiting work.
     pub async fn in_doubt(&self, hold: &Hold, seen: &Seen<'_>) -> Result<Written, StoreError> {
-        let now = self.now().await?;
         let mut tx = self.db.begin().await?;
-        let Some(mut state) = held(&mut tx, hold).await? else { return Ok(Written::Stale) };
+        let (Some(mut state), now) = held_now(&mut tx, hold).await? else { return Ok(Written::Stale) };
         note(&mut tx, &state, seen).await?;
         state.state = LaneState::InDoubt;
         audit(&mut tx, &of_lane(&state.lane(), "in-doubt", "relay", seen.error, now)).await?;
@@ -230,8 +239,9 @@ pub(crate) async fn settle(
         ..about(&lane, entry, "applied", now)
     };
     audit_all(tx, &members.iter().zip(&links).map(row).collect::<Vec<_>>()).await?;
-    applied_of(tx, lane.id, state.watermark, batch.hi, now).await?;
-    end_intent(tx, state).await?;
+    let [lock, tell] = applied_of(lane.id, state.watermark, batch.hi, now);
+    tx.run_all(vec![lock, tell, ending(state)]).await?;
+    state.ended = state.fence;
     state.watermark = batch.hi + i64::from(planted::is(Bug::RelayEntriesBelowWatermark));
     // Without a reading, the sum of what was written since the last known value is the best that is known.
     state.applied = batch.after;
@@ -240,21 +250,22 @@ pub(crate) async fn settle(
     Ok(())
 }
 
-/// Tells requests that their entries in this range of a lane are applied, all at once.
-async fn applied_of(tx: &mut Tx, lane: i64, lo: i64, hi: i64, now: i64) -> Result<(), StoreError> {
-    const MEMBERS: &str = "FROM relay_item i WHERE i.lane = $1 AND i.seq > $2 AND i.seq <= $3
-        AND NOT EXISTS (SELECT 1 FROM relay_held h WHERE h.lane = i.lane AND h.seq = i.seq)";
-    // In one order for everybody, so that no two lanes of one request wait for each other.
-    let sql =
-        format!("SELECT id FROM relay_request WHERE id IN (SELECT i.request {MEMBERS}) ORDER BY id /*LOCK*/");
-    tx.run(&sql, vec![lane.into(), lo.into(), hi.into()]).await?;
-    let sql = format!(
-        "UPDATE relay_request SET open = open - done.many,
+/// Tells requests that their entries in this range of a lane are applied, all at once: locks them in one order for everybody,
+/// so that no two lanes of one request wait for each other, then tells them.
+fn applied_of(lane: i64, lo: i64, hi: i64, now: i64) -> [(&'static str, Vec<Value>); 2] {
+    const LOCK: &str = "SELECT id FROM relay_request WHERE id IN (SELECT i.request FROM relay_item i
+            WHERE i.lane = $1 AND i.seq > $2 AND i.seq <= $3
+              AND NOT EXISTS (SELECT 1 FROM relay_held h WHERE h.lane = i.lane AND h.seq = i.seq))
+        ORDER BY id /*LOCK*/";
+    const TELL: &str = "UPDATE relay_request SET open = open - done.many,
             done_ms = CASE WHEN open = done.many AND dead = 0 THEN CAST($4 AS bigint) END
-         FROM (SELECT i.request AS request, count(*) AS many {MEMBERS} GROUP BY i.request) AS done
-         WHERE relay_request.id = done.request"
-    );
-    tx.run(&sql, vec![lane.into(), lo.into(), hi.into(), now.into()]).await.map(drop)
+        FROM (SELECT i.request AS request, count(*) AS many FROM relay_item i
+            WHERE i.lane = $1 AND i.seq > $2 AND i.seq <= $3
+              AND NOT EXISTS (SELECT 1 FROM relay_held h WHERE h.lane = i.lane AND h.seq = i.seq)
+            GROUP BY i.request) AS done
+        WHERE relay_request.id = done.request";
+    let range = || vec![lane.into(), lo.into(), hi.into()];
+    [(LOCK, range()), (TELL, [range(), vec![now.into()]].concat())]
 }
 
 /// Tells requests that entries of theirs are done with.
@@ -288,7 +299,10 @@ pub(crate) async fn rest(
     now: i64,
     quiet_ms: i64,
 ) -> Result<(), StoreError> {
-    let first = waiting(tx, state.lane, state.watermark, state.last_seq, 1).await?;
+    let first = match state.watermark == state.last_seq {
+        true => Vec::new(),
+        false => waiting(tx, state.lane, state.watermark, state.last_seq, 1).await?,
+    };
     state.watermark = first.first().map_or(state.last_seq, |entry| entry.seq - 1);
     let due = first.first().map(|_| state.due.unwrap_or(now).min(now + quiet_ms));
     state.give_back(error, due, now);

@@ -1,5 +1,6 @@
 //! What the relay asks of a database: transactions of plain statements. The statements are the same for every database;
 //! `$1` is an argument, and `/*LOCK*/` after a SELECT locks its rows where a database locks rows.
+//! `/*NOW*/` is the store's time, in a statement of its own ([`NOW`]).
 //! `/*ALONE*/` before a condition waits until no other transaction has said the same `$1` there, where several run at once.
 
 use std::fmt;
@@ -105,6 +106,9 @@ impl fmt::Display for StoreError {
 
 impl std::error::Error for StoreError {}
 
+/// A statement that tells the store's time in milliseconds.
+pub const NOW: &str = "SELECT /*NOW*/";
+
 /// What a database promises.
 pub type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
@@ -112,6 +116,18 @@ pub type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Sen
 pub trait Transaction: Send {
     /// Runs one statement.
     fn run<'a>(&'a mut self, sql: &'a str, args: Vec<Value>) -> Asked<'a, Vec<Row>>;
+
+    /// Runs several statements, none of which needs to know what another one found, without waiting in between. What one of
+    /// them locks is locked when the next one looks.
+    fn run_all<'a>(&'a mut self, statements: Vec<(&'a str, Vec<Value>)>) -> Asked<'a, Vec<Vec<Row>>> {
+        Box::pin(async move {
+            let mut found = Vec::with_capacity(statements.len());
+            for (sql, args) in statements {
+                found.push(self.run(sql, args).await?);
+            }
+            Ok(found)
+        })
+    }
 
     /// Runs one `INSERT … VALUES ($1, …)` for each of these rows, in their order.
     fn run_each<'a>(&'a mut self, sql: &'a str, rows: Vec<Vec<Value>>) -> Asked<'a, ()> {

@@ -12,7 +12,7 @@ use rusqlite::types::{ToSqlOutput, Value as SqlValue, ValueRef};
 use semel_store::clock::{Clock, Mark, StoreClock};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use super::sql::{Asked, Database, Row, StoreError, Transaction, Value};
+use super::sql::{Asked, Database, NOW, Row, StoreError, Transaction, Value};
 use super::timekeeping;
 
 /// Every migration: its number, the newest that the oldest release knew which still works once it is applied, its text.
@@ -28,7 +28,7 @@ pub struct Sqlite {
     connection: Arc<Mutex<Connection>>,
     is_broken: Arc<AtomicBool>,
     clock: Arc<dyn Clock>,
-    time: StoreClock,
+    time: Arc<StoreClock>,
     marked: Arc<AtomicI64>,
     lock: Option<(PathBuf, File)>,
 }
@@ -150,7 +150,7 @@ impl Sqlite {
     ) -> Result<Self, OpenError> {
         connection.set_prepared_statement_cache_capacity(128);
         migrate(&mut connection)?;
-        let time = timekeeping::resume(&mut connection, &*clock)?;
+        let time = Arc::new(timekeeping::resume(&mut connection, &*clock)?);
         Ok(Self {
             connection: Arc::new(Mutex::new(connection)),
             is_broken: Arc::new(AtomicBool::new(false)),
@@ -187,6 +187,8 @@ impl Sqlite {
         Ok(Box::new(Begun {
             connection: Some(connection),
             is_broken: Arc::clone(&self.is_broken),
+            clock: Arc::clone(&self.clock),
+            time: Arc::clone(&self.time),
             mark: is_due.then(|| (mark, Arc::clone(&self.marked))),
             syncs: self.lock.is_some(),
         }))
@@ -271,6 +273,8 @@ struct Begun {
     // Taken at the commit.
     connection: Option<OwnedMutexGuard<Connection>>,
     is_broken: Arc<AtomicBool>,
+    clock: Arc<dyn Clock>,
+    time: Arc<StoreClock>,
     /// The time to be written down with the commit, so that a later start never begins before it.
     mark: Option<(Mark, Arc<AtomicI64>)>,
     /// Whether a commit waits for a disk. In memory it is done at once, by the caller's own thread.
@@ -281,6 +285,9 @@ impl Begun {
     fn rows(&mut self, sql: &str, args: &[Value]) -> Result<Vec<Row>, StoreError> {
         let connection =
             self.connection.as_ref().ok_or_else(|| StoreError::Failed("it has ended".to_owned()))?;
+        if sql == NOW {
+            return Ok(vec![Row(vec![self.time.now(self.clock.read()).millis().into()])]);
+        }
         let sql = sql.replace('$', "?").replace("/*LOCK*/", "");
         let mut statement = connection.prepare_cached(&sql).map_err(failed)?;
         let columns = statement.column_count();

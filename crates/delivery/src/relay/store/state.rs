@@ -3,7 +3,7 @@
 
 use semel_contract::planted::{self, Bug};
 
-use super::sql::{Row, StoreError, Value};
+use super::sql::{NOW, Row, StoreError, Value};
 use super::{Hold, Lane, LaneState, Tx};
 
 /// A lane as it is, while its lock is held.
@@ -35,10 +35,11 @@ pub(crate) struct State {
     pub(crate) due: Option<i64>,
 }
 
-const COLUMNS: &str =
-    "version, label, watermark, applied, applied_ms, fence, ended, owner, lease_until, attempts, state,
-    waits_for, last_error, since_ms, due_ms, last_seq,
-    (SELECT max(i.seq) FROM relay_item i WHERE i.lane = s.lane AND i.seq > s.last_seq)";
+const STATE: &str =
+    "SELECT version, label, watermark, applied, applied_ms, fence, ended, owner, lease_until, attempts, state,
+        waits_for, last_error, since_ms, due_ms, last_seq,
+        (SELECT max(i.seq) FROM relay_item i WHERE i.lane = s.lane AND i.seq > s.last_seq)
+    FROM relay_state s WHERE lane = $1 ORDER BY version DESC LIMIT 1";
 
 impl State {
     /// The lane as others see it.
@@ -107,11 +108,29 @@ impl State {
 
 /// The lane of this number, locked until the transaction ends.
 pub(crate) async fn locked(tx: &mut Tx, lane: i64) -> Result<Option<State>, StoreError> {
+    state_of(&tx.run_all(lock(lane).into()).await?)
+}
+
+/// The same, and the store's time before it was locked.
+pub(crate) async fn locked_now(tx: &mut Tx, lane: i64) -> Result<(Option<State>, i64), StoreError> {
+    let [first, then] = lock(lane);
+    let found = tx.run_all(vec![(NOW, vec![]), first, then]).await?;
+    let [time, lane @ ..] = found.as_slice() else { return Err(StoreError::Failed("no time".to_owned())) };
+    let time = time.first().ok_or_else(|| StoreError::Failed("no time".to_owned()))?.int(0)?;
+    Ok((state_of(lane)?, time))
+}
+
+/// Locks a lane, and reads its state by a statement of its own: what was committed while we waited for the lock is seen.
+fn lock(lane: i64) -> [(&'static str, Vec<Value>); 2] {
     let sql = "SELECT id, target, grp, name FROM relay_lane WHERE id = $1 /*LOCK*/";
-    let rows = tx.run(sql, vec![lane.into()]).await?;
-    let Some(row) = rows.first() else { return Ok(None) };
-    // A statement of its own: what was committed while we waited for the lock must be seen.
-    read(tx, row).await.map(Some)
+    [(sql, vec![lane.into()]), (STATE, vec![lane.into()])]
+}
+
+fn state_of(found: &[Vec<Row>]) -> Result<Option<State>, StoreError> {
+    match found {
+        [lanes, states] => lanes.first().map(|lane| state(lane, states)).transpose(),
+        _ => Err(StoreError::Failed("a question has no answer".to_owned())),
+    }
 }
 
 /// The lane of these names, locked; created where there is none.
@@ -176,12 +195,14 @@ pub(crate) async fn locked_by_name(
 }
 
 async fn read(tx: &mut Tx, lane: &Row) -> Result<State, StoreError> {
-    let id = lane.int(0)?;
-    let sql = format!("SELECT {COLUMNS} FROM relay_state s WHERE lane = $1 ORDER BY version DESC LIMIT 1");
-    let rows = tx.run(&sql, vec![id.into()]).await?;
-    let row = rows.first().ok_or_else(|| StoreError::Failed("the lane has no state".to_owned()))?;
+    let rows = tx.run(STATE, vec![lane.int(0)?.into()]).await?;
+    state(lane, &rows)
+}
+
+fn state(lane: &Row, states: &[Row]) -> Result<State, StoreError> {
+    let row = states.first().ok_or_else(|| StoreError::Failed("the lane has no state".to_owned()))?;
     Ok(State {
-        lane: id,
+        lane: lane.int(0)?,
         target: lane.text(1)?,
         group: lane.text(2)?,
         name: lane.text(3)?,
@@ -206,7 +227,15 @@ async fn read(tx: &mut Tx, lane: &Row) -> Result<State, StoreError> {
 
 /// The lane of this hold, locked; `None` when the hold is no longer the lane's.
 pub(crate) async fn held(tx: &mut Tx, hold: &Hold) -> Result<Option<State>, StoreError> {
-    let found = locked(tx, hold.lane).await?;
-    let is_ours = |state: &State| !state.owner.is_empty() && state.fence == hold.fence;
-    Ok(found.filter(|state| is_ours(state) || planted::is(Bug::RelayNoFence)))
+    Ok(locked(tx, hold.lane).await?.filter(|state| is_of(state, hold)))
+}
+
+/// The same, and the store's time before it was locked.
+pub(crate) async fn held_now(tx: &mut Tx, hold: &Hold) -> Result<(Option<State>, i64), StoreError> {
+    let (found, now) = locked_now(tx, hold.lane).await?;
+    Ok((found.filter(|state| is_of(state, hold)), now))
+}
+
+fn is_of(state: &State, hold: &Hold) -> bool {
+    (!state.owner.is_empty() && state.fence == hold.fence) || planted::is(Bug::RelayNoFence)
 }
