@@ -9,6 +9,8 @@ const SHARDS: usize = 4096;
 /// Bits of a number that are kept; at a million a second that is nine years, at a thousand nine thousand.
 const NUMBER_BITS: u32 = 48;
 const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
+/// Numbers that are collected before they are added, some megabytes of them.
+const FILLED_AT_ONCE: usize = 1 << 19;
 /// A slot in which nothing is; numbers count from one.
 const EMPTY: u64 = 0;
 
@@ -39,13 +41,19 @@ impl Default for Numbers {
 
 impl Numbers {
     fn shard(&self, hash: &[u8; 16]) -> (MutexGuard<'_, Shard>, u16) {
+        let (at, tag) = self.place(hash);
+        (locked(&self.shards[at]), tag)
+    }
+
+    /// The shard of these bytes, and their tag there.
+    fn place(&self, hash: &[u8; 16]) -> (usize, u16) {
         let mixed = match &self.secret {
             Some(secret) => secret.hash_one(hash),
             None => u64::from_be_bytes(*hash.first_chunk().expect("sixteen bytes are more than eight")),
         };
         let [a, b, c, d, ..] = mixed.to_be_bytes();
         let at = usize::from(u16::from_be_bytes([a, b])) % SHARDS;
-        (locked(&self.shards[at]), u16::from_be_bytes([c, d]))
+        (at, u16::from_be_bytes([c, d]))
     }
 
     /// The numbers that may be of these bytes, the highest first.
@@ -59,22 +67,14 @@ impl Numbers {
 
     /// Adds a number, and says whether it was not there.
     pub(super) fn add(&self, hash: &[u8; 16], number: u64, who: Who) -> bool {
-        assert!(number != 0 && number <= NUMBER_MASK, "fence numbers have 48 bits");
+        check(number);
         let (mut shard, tag) = self.shard(hash);
         if shard.position(tag, number).is_some() {
             return false;
         }
-        shard.make_room();
+        shard.make_room(1);
         shard.insert(slot(tag, number), who);
         true
-    }
-
-    /// Adds a number that is surely not there.
-    pub(super) fn add_new(&self, hash: &[u8; 16], number: u64, who: Who) {
-        assert!(number != 0 && number <= NUMBER_MASK, "fence numbers have 48 bits");
-        let (mut shard, tag) = self.shard(hash);
-        shard.make_room();
-        shard.insert(slot(tag, number), who);
     }
 
     /// Takes a number out.
@@ -98,6 +98,55 @@ impl Numbers {
         found.sort_unstable();
         found
     }
+}
+
+/// Adds many numbers, one shard after the other: at random, every number would wait for memory several times.
+#[derive(Debug)]
+pub(super) struct Filling<'a> {
+    numbers: &'a Numbers,
+    rows: Vec<Row>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    shard: u16,
+    who: Who,
+    slot: u64,
+}
+
+impl<'a> Filling<'a> {
+    pub(super) fn new(numbers: &'a Numbers) -> Self {
+        Self { numbers, rows: Vec::new() }
+    }
+
+    /// Adds a number that is surely not there; it is found after [`Self::finish`].
+    pub(super) fn add(&mut self, hash: &[u8; 16], number: u64, who: Who) {
+        check(number);
+        let (shard, tag) = self.numbers.place(hash);
+        self.rows.push(Row { shard: shard as u16, who, slot: slot(tag, number) });
+        if self.rows.len() == FILLED_AT_ONCE {
+            self.put();
+        }
+    }
+
+    /// Adds what is left.
+    pub(super) fn finish(mut self) {
+        self.put();
+    }
+
+    fn put(&mut self) {
+        self.rows.sort_unstable_by_key(|row| row.shard);
+        for rows in self.rows.chunk_by(|one, next| one.shard == next.shard) {
+            let mut shard = locked(&self.numbers.shards[usize::from(rows[0].shard)]);
+            shard.make_room(rows.len());
+            rows.iter().for_each(|row| shard.insert(row.slot, row.who));
+        }
+        self.rows.clear();
+    }
+}
+
+fn check(number: u64) {
+    assert!(number != 0 && number <= NUMBER_MASK, "fence numbers have 48 bits");
 }
 
 fn shards() -> Vec<Mutex<Shard>> {
@@ -142,12 +191,13 @@ impl Shard {
         self.run(tag).find(|at| self.slots[*at] == wanted)
     }
 
-    /// Grows by half once three quarters are used, so that runs stay short.
-    fn make_room(&mut self) {
-        if (self.used + 1) * 4 <= self.slots.len() * 3 {
+    /// Makes room for so many more. Grows at least by half once three quarters are used, so that runs stay short.
+    fn make_room(&mut self, more: usize) {
+        let least = ((self.used + more) * 4).div_ceil(3);
+        if least <= self.slots.len() {
             return;
         }
-        let length = (self.slots.len() * 3 / 2).max(8);
+        let length = (self.slots.len() * 3 / 2).max(least).max(8);
         let slots = std::mem::replace(&mut self.slots, vec![EMPTY; length]);
         let whose = std::mem::replace(&mut self.whose, vec![0; length]);
         self.used = 0;
@@ -223,6 +273,20 @@ mod tests {
                 prop_assert_eq!(found, numbers.iter().copied().filter(|it| *it > 10).collect::<Vec<_>>());
             }
         }
+    }
+
+    #[test]
+    fn what_was_filled_in_is_found() {
+        let hash = |number: u64| {
+            u128::from(number).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C834).to_be_bytes()
+        };
+        let table = Numbers::default();
+        let many = FILLED_AT_ONCE as u64 + 1000;
+        let mut filling = Filling::new(&table);
+        (1..=many).for_each(|number| filling.add(&hash(number), number, 7));
+        filling.finish();
+        assert!((1..=many).all(|number| table.of(&hash(number)).contains(&number)));
+        assert_eq!(table.belonging(7, 0), (1..=many).collect::<Vec<_>>());
     }
 
     #[test]

@@ -11,7 +11,7 @@ use rusqlite::Connection;
 
 use super::connect;
 use super::error::OpenError;
-use super::numbers::{Numbers, Who};
+use super::numbers::{Filling, Numbers, Who};
 use super::row::{Hash, Kept, Rotation, number};
 use super::table::{self, Gone};
 
@@ -33,23 +33,38 @@ impl Places {
     /// Learns of every row in the file, on two threads.
     pub(super) fn fill(&self, connection: &Connection, path: &Path) -> Result<(), OpenError> {
         let middle = table::middle_expiry(connection)?;
-        let learn = |row: Gone, who: Who| {
-            if let Some(rotation) = row.rotation {
-                self.by_rotation.add_new(&rotation, row.number, who);
-            }
-            self.by_hash.add_new(&row.hash, row.number, who);
-        };
         std::thread::scope(|scope| {
             let later = scope.spawn(move || {
                 let connection = connect::for_reading(path)?;
-                Ok(table::each_record(&connection, middle.saturating_add(1)..=i64::MAX, learn)?)
+                self.learn(|learn| {
+                    table::each_record(&connection, middle.saturating_add(1)..=i64::MAX, learn)
+                })
             });
-            table::each_claim(connection, learn)?;
-            table::each_record(connection, i64::MIN..=middle, learn)?;
+            self.learn(|learn| {
+                table::each_claim(connection, &mut *learn)?;
+                table::each_record(connection, i64::MIN..=middle, learn)
+            })?;
             later
                 .join()
                 .unwrap_or_else(|_| Err(OpenError::Sqlite("the records could not be read".to_owned())))
         })
+    }
+
+    /// Learns of the rows of which `tell` tells.
+    fn learn(
+        &self,
+        tell: impl FnOnce(&mut dyn FnMut(Gone, Who)) -> rusqlite::Result<()>,
+    ) -> Result<(), OpenError> {
+        let (mut hashes, mut rotations) = (Filling::new(&self.by_hash), Filling::new(&self.by_rotation));
+        tell(&mut |row, who| {
+            if let Some(rotation) = row.rotation {
+                rotations.add(&rotation, row.number, who);
+            }
+            hashes.add(&row.hash, row.number, who);
+        })?;
+        hashes.finish();
+        rotations.finish();
+        Ok(())
     }
 
     /// The numbers under which there may be a row of this hash, the highest first.
