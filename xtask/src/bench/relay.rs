@@ -2,7 +2,7 @@
 //! job; also while a transaction of somebody else stays open.
 
 use std::process::{Child, Command, Stdio};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -30,10 +30,12 @@ const DRAIN_SECONDS_MAX: u64 = 90;
 struct Amount {
     entries: u64,
     debounce: &'static str,
+    /// The same.
+    waits: Duration,
 }
 
-const FULL: Amount = Amount { entries: 20_000, debounce: "25s" };
-const QUICK: Amount = Amount { entries: 5_000, debounce: "12s" };
+const FULL: Amount = Amount { entries: 20_000, debounce: "25s", waits: Duration::from_secs(25) };
+const QUICK: Amount = Amount { entries: 5_000, debounce: "8s", waits: Duration::from_secs(8) };
 
 const ACCEPT: &[Contestant] = &[
     Contestant::new("relay accept, SQLite", Serves::Relay(Store::Sqlite), Sends::Fresh),
@@ -130,39 +132,63 @@ fn node(script: &std::path::Path, server: &str, amount: Amount) -> Result<f64, F
     rate.ok_or_else(|| Failure::Failed(format!("{} said {text:?}", script.display())))
 }
 
-/// Accepts entries that wait, and times the drain from its first call to its last. Returns entries a second, and calls.
+/// Has one relay accept entries, waits until all of them are due, and times another that finds them, from its first call
+/// to its last. Returns entries a second, and calls.
 fn relay(world: &mut World, name: &str, amount: Amount) -> Result<(f64, f64), Failure> {
     let store = if name == SQLITE { Store::Sqlite } else { Store::Postgres };
     let (upstream, url) = (world.upstream()?, world.store(store)?);
-    let server = world.relay_daemon(upstream, &url, amount.debounce)?;
-    let running = Running::of(name, server, world::relay_request());
     let _held = (name == HELD).then(|| hold(world, &url)).transpose()?;
     let before = world::effects(upstream).unwrap_or(0);
     let lanes = amount.entries / IN_A_LANE;
-    load::send(&running, &["--lanes", &lanes.to_string(), "--connections", "256"], amount.entries)?;
+    let server = world.relay_daemon(upstream, &url, amount.debounce)?;
+    let accepting = Running::of(name, server, world::relay_request());
+    load::send(&accepting, &["--lanes", &lanes.to_string(), "--connections", "256"], amount.entries)?;
+    drop(accepting);
     let accepted = world::effects(upstream).unwrap_or(0) - before;
     if accepted > 0 {
         return Err(Failure::Failed(format!("{accepted} calls were made before everything was accepted")));
     }
-    let waited = Instant::now();
-    let mut first = None;
+    let due = Instant::now() + amount.waits;
+    while Instant::now() < due {
+        interrupted()?;
+        thread::sleep(Duration::from_millis(100));
+    }
+    // It may make its first call before it is known to be ready.
+    let first = first_call(upstream, before);
+    let server = world.relay_daemon(upstream, &url, amount.debounce)?;
+    let running = Running::of(name, server, world::relay_request());
+    let never = || Failure::Failed("no call was made".to_owned());
+    let first = first.join().ok().flatten().ok_or_else(never)?;
     loop {
         let calls = world::effects(upstream).unwrap_or(0) - before;
-        if calls > 0 && first.is_none() {
-            first = Some(Instant::now());
-        }
         if calls >= lanes && is_empty(&running)? {
-            let took = first.map_or(Duration::ZERO, |first| first.elapsed());
-            return Ok((amount.entries as f64 / took.as_secs_f64().max(1e-9), calls as f64));
+            let took = first.elapsed().as_secs_f64();
+            return Ok((amount.entries as f64 / took.max(1e-9), calls as f64));
         }
-        if let Some(signal) = os::interrupted() {
-            return Err(Failure::Interrupted(signal));
-        }
-        if waited.elapsed() > Duration::from_secs(DRAIN_SECONDS_MAX) {
+        interrupted()?;
+        if first.elapsed() > Duration::from_secs(DRAIN_SECONDS_MAX) {
             return Err(Failure::Failed(format!("{calls} of {lanes} lanes after a minute and a half")));
         }
         thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// When the first call after so many is seen.
+fn first_call(upstream: u16, before: u64) -> JoinHandle<Option<Instant>> {
+    let since = Instant::now();
+    thread::spawn(move || {
+        while since.elapsed() < Duration::from_secs(DRAIN_SECONDS_MAX) && os::interrupted().is_none() {
+            if world::effects(upstream).unwrap_or(before) > before {
+                return Some(Instant::now());
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        None
+    })
+}
+
+fn interrupted() -> Result<(), Failure> {
+    os::interrupted().map_or(Ok(()), |signal| Err(Failure::Interrupted(signal)))
 }
 
 /// Whether nothing waits any more: the last settlement is on disk.

@@ -250,10 +250,11 @@ pub(crate) async fn settle(
     Ok(())
 }
 
-/// Tells requests that their entries in this range of a lane are applied, all at once: locks them in one order for everybody,
-/// so that no two lanes of one request wait for each other, then tells them.
+/// Tells requests that their entries in this range of a lane are applied, all at once: locks those that may have entries in
+/// several lanes, in one order for everybody, so that no two lanes of one request wait for each other; then tells all.
 fn applied_of(lane: i64, lo: i64, hi: i64, now: i64) -> [(&'static str, Vec<Value>); 2] {
-    const LOCK: &str = "SELECT id FROM relay_request WHERE id IN (SELECT i.request FROM relay_item i
+    const LOCK: &str =
+        "SELECT id FROM relay_request WHERE items > 1 AND id IN (SELECT i.request FROM relay_item i
             WHERE i.lane = $1 AND i.seq > $2 AND i.seq <= $3
               AND NOT EXISTS (SELECT 1 FROM relay_held h WHERE h.lane = i.lane AND h.seq = i.seq))
         ORDER BY id /*LOCK*/";
