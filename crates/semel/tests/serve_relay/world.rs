@@ -214,6 +214,18 @@ blocked = ["418"]
         Self { dir }
     }
 
+    /// Sets a duration of the configuration.
+    pub(crate) fn set(&self, name: &str, value: &str) {
+        let text = std::fs::read_to_string(self.path().join("semel.toml")).unwrap();
+        let line = |line: &str| match line.split_once(" = ") {
+            Some((known, _)) if known == name => format!("{name} = \"{value}\"\n"),
+            _ => format!("{line}\n"),
+        };
+        let set: String = text.lines().map(line).collect();
+        assert_ne!(set, text, "{name} is there, and otherwise");
+        self.write("semel.toml", &set);
+    }
+
     pub(crate) fn path(&self) -> &Path {
         self.dir.path()
     }
