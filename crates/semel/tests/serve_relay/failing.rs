@@ -10,6 +10,7 @@ const ONE: &str = r#"[{"lane":"a","value":5}]"#;
 fn a_rate_limit_is_waited_for() {
     let service = Service::start();
     let folder = Folder::for_service(&service, "");
+    folder.set("sync_deadline", "3s");
     let relay = folder.start();
     service.next(&[Habit::Limits(5)]);
     let answer = relay.submit("alice", "1", "interactive", ONE);
