@@ -53,4 +53,5 @@ if __name__ == "__main__":
     method, url, text = sys.argv[1:4]
     base, _, path = url.removeprefix("http://").partition("/")
     token = sys.argv[4] if len(sys.argv) > 4 else None
-    print(json.dumps(Agent(f"http://{base}", token, timeout=2.0).act(method, f"/{path}", json.loads(text))))
+    agent = Agent(f"http://{base}", token, timeout=2.0, tries=16)
+    print(json.dumps(agent.act(method, f"/{path}", json.loads(text))))

@@ -48,7 +48,7 @@ Options:
   --planted BUG  plant a known bug in every process, to see that the run finds it";
 
 /// How long everything may take to settle once the faults have stopped.
-const CALM: Duration = Duration::from_secs(45);
+const CALM: Duration = Duration::from_secs(150);
 
 /// How long a person may take to bring every message to its end.
 const SETTLING: Duration = Duration::from_secs(120);

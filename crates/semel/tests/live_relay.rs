@@ -22,6 +22,7 @@ fn applied(relay: &Relay) -> Vec<serde_json::Value> {
 fn replicas_that_are_killed_lose_nothing_and_double_nothing() {
     let (base, service) = (Base::create(), Service::start());
     let folder = Folder::for_service(&service, "");
+    folder.set("sync_deadline", "3s");
     let start = || folder.start_with(&["--store", &base.url]);
     let relays = Mutex::new([start(), start()]);
     let sent = AtomicU64::new(0);
@@ -81,6 +82,7 @@ fn replicas_that_are_killed_lose_nothing_and_double_nothing() {
 fn a_replica_that_is_frozen_past_its_lease_changes_nothing_when_it_wakes() {
     let (base, service) = (Base::create(), Service::start());
     let folder = Folder::for_service(&service, "");
+    folder.set("sync_deadline", "3s");
     let frozen = folder.start_with(&["--store", &base.url]);
     service.next(&[Habit::AppliesAndHangs]);
     assert_eq!(frozen.submit("alice", "1", "background", r#"[{"lane":"a","value":5}]"#).status, 202);

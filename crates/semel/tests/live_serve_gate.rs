@@ -36,9 +36,9 @@ async fn database(name: &str) -> String {
     format!("{place}/{name}")
 }
 
-fn settings(upstream: &Upstream, store: &str) -> String {
+fn settings(upstream: &Upstream, store: &str, lease: &str) -> String {
     format!(
-        "store = \"{store}\"\n[gate]\nupstream = \"{}\"\n[defaults]\nlease = \"1s\"\n\
+        "store = \"{store}\"\n[gate]\nupstream = \"{}\"\n[defaults]\nlease = \"{lease}\"\n\
          [route.orders]\nmatch = \"POST /orders\"\n",
         upstream.url()
     )
@@ -52,7 +52,7 @@ async fn two_gateways_are_one_gate() {
     .await;
     let store = database("two").await;
     let folder = Folder::new();
-    folder.write("semel.toml", &settings(&upstream, &store));
+    folder.write("semel.toml", &settings(&upstream, &store, "10s"));
     let gates = [folder.start(&[]), folder.start(&[])];
     let asking = (0..200).map(|turn: usize| gates[turn % 2].ask(keyed("/orders", "k1", "{}")));
     let answers = futures_util::future::join_all(asking).await;
@@ -65,7 +65,7 @@ async fn what_a_killed_gateway_left_is_unknown_to_the_other() {
     let upstream = Upstream::start(|_, _| Reply::Silence).await;
     let store = database("killed").await;
     let folder = Folder::new();
-    folder.write("semel.toml", &settings(&upstream, &store));
+    folder.write("semel.toml", &settings(&upstream, &store, "1s"));
     let (mut one, other) = (folder.start(&[]), folder.start(&[]));
     let mut client = Client::connect(one.listen).await;
     client.send(keyed("/orders", "k1", "{}")).await;
@@ -135,7 +135,7 @@ async fn while_the_store_is_away_keyed_requests_wait_outside_and_others_pass() {
     let upstream = Upstream::start(|_, _| Reply::status(201, "", "done")).await;
     let (bridge, store) = Bridge::to(&database("away").await).await;
     let folder = Folder::new();
-    folder.write("semel.toml", &settings(&upstream, &store));
+    folder.write("semel.toml", &settings(&upstream, &store, "10s"));
     let gate = folder.start(&[]);
     assert_eq!(gate.ask(keyed("/orders", "k1", "{}")).await.status, 201);
     assert_eq!(gate.admin("/readyz").await.status, 200);

@@ -4,10 +4,10 @@
 
 mod sidecar;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use sidecar::{Database, Gateway, Service, answer, example, uuid};
+use sidecar::{Database, Gateway, PATIENCE, Service, answer, example, uuid};
 
 /// A request of a caller with a credential.
 fn call(address: &str, method: &str, path: &str, key: &str, body: &Value) -> (u16, String, Value) {
@@ -65,17 +65,18 @@ fn covers_the_whole_api(service: &Service, gateways: &[&Gateway]) {
 /// While the first attempt runs a retry is told so; afterwards it gets the answer.
 fn tells_who_comes_too_early(gateways: &[&Gateway]) {
     let (key, first) = (uuid(), gateways[0].address.clone());
+    let headers = format!("Authorization: Bearer me\r\nX-Idempotency-Key: {key}\r\nX-Work-Seconds: 3\r\n");
+    let claimed = gateways[0].claimed();
     let slow = {
-        let key = key.clone();
-        std::thread::spawn(move || {
-            let headers =
-                format!("Authorization: Bearer me\r\nX-Idempotency-Key: {key}\r\nX-Work-Seconds: 1\r\n");
-            answer(&first, "POST", "/api/stories", &headers, "{}").expect("an answer")
-        })
+        let headers = headers.clone();
+        std::thread::spawn(move || answer(&first, "POST", "/api/stories", &headers, "{}").expect("an answer"))
     };
-    std::thread::sleep(Duration::from_millis(400));
+    let until = Instant::now() + PATIENCE;
+    while gateways[0].claimed() == claimed {
+        assert!(Instant::now() < until, "the first attempt does not begin");
+        std::thread::sleep(Duration::from_millis(20));
+    }
     let last = &gateways[gateways.len() - 1].address;
-    let headers = format!("Authorization: Bearer me\r\nX-Idempotency-Key: {key}\r\nX-Work-Seconds: 1\r\n");
     let early = answer(last, "POST", "/api/stories", &headers, "{}").expect("an answer");
     assert_eq!((early.0, early.2), (409, Value::String("Request is being processed".to_owned())));
     assert!(early.1.contains("retry-after: 1"), "{}", early.1);

@@ -28,11 +28,11 @@ use api::{Api, TARGET};
 /// How long background points wait for company in this program.
 pub const DEBOUNCE: Duration = Duration::from_secs(1);
 
-/// The target: what the external service is, and what it offers.
+/// The target: what the external service is, what it offers, and how long background points wait for company.
 ///
 /// # Errors
 /// The address is not one.
-pub fn target(origin: &str) -> Result<Target, Box<dyn std::error::Error>> {
+pub fn target(origin: &str, debounce: Duration) -> Result<Target, Box<dyn std::error::Error>> {
     let url = || Template::parse(Place::Url, &format!("{origin}/patrols/{{lane}}"));
     let timeout = Duration::from_secs(2);
     let upstream = HttpUpstream {
@@ -56,7 +56,7 @@ pub fn target(origin: &str) -> Result<Target, Box<dyn std::error::Error>> {
     target.groups = groups;
     target.timeout = timeout;
     target.late_window = Duration::from_secs(4);
-    target.debounce = Debounce { quiet: DEBOUNCE, max_wait: DEBOUNCE };
+    target.debounce = Debounce { quiet: debounce, max_wait: debounce };
     target.sync_deadline = Duration::from_secs(3);
     target.blocked = vec!["blocked".to_owned()];
     target.check()?;
@@ -71,12 +71,13 @@ pub async fn start(
     file: &Path,
     origin: &str,
     wallet: Arc<Wallet>,
+    debounce: Duration,
 ) -> Result<Api, Box<dyn std::error::Error>> {
     let store = RelayStore::new(Arc::new(Sqlite::open(file, Arc::new(SystemClock))?));
     store.start().await?;
     let engine = Arc::new(Engine {
         store,
-        targets: [(TARGET.to_owned(), Arc::new(target(origin)?))].into(),
+        targets: [(TARGET.to_owned(), Arc::new(target(origin, debounce)?))].into(),
         credentials: wallet,
         entropy: Entropy::system(),
         clock: Arc::new(SystemClock),

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::clients::{End, Sent};
 use super::faults::Fault;
-use super::http;
+use super::http::{self, Answer};
 use super::upstream::Upstream;
 
 /// Effects of a run that proves something.
@@ -15,6 +15,9 @@ const EFFECTS_MIN: u64 = 100;
 
 /// How many ask again at a time.
 const ASKING: usize = 8;
+
+/// How long one of them goes on where nothing final is said.
+const INSISTING: Duration = Duration::from_secs(30);
 
 /// A line of the table.
 #[derive(Debug)]
@@ -94,7 +97,7 @@ pub(crate) fn judge(sent: &[Sent], upstream: &Upstream, gates: &[u16], more: Vec
 
 /// Asks for every acknowledged answer once more, several at a time; those that are another one now.
 fn asked_again(sent: &[Sent], gates: &[u16]) -> Vec<String> {
-    let (next, changed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let (next, changed) = (AtomicUsize::new(0), Mutex::new(Vec::<String>::new()));
     let ask = || {
         while let Some(one) = sent.get(next.fetch_add(1, Ordering::SeqCst)) {
             let End::Acknowledged(answer) = &one.end else { continue };
@@ -103,7 +106,10 @@ fn asked_again(sent: &[Sent], gates: &[u16]) -> Vec<String> {
                 one.key
             );
             let port = gates[one.intent.len() % gates.len()];
-            let again = http::send(port, &head, &one.intent, Duration::from_secs(10));
+            // Once a promise is broken, nobody needs to be waited for.
+            let is_whole = changed.lock().is_ok_and(|changed| changed.is_empty());
+            let within = if is_whole { INSISTING } else { Duration::ZERO };
+            let again = insist(within, || http::send(port, &head, &one.intent, Duration::from_secs(10)));
             let is_same = again
                 .as_ref()
                 .is_ok_and(|again| (again.status, &again.body) == (answer.status, &answer.body));
@@ -118,6 +124,22 @@ fn asked_again(sent: &[Sent], gates: &[u16]) -> Vec<String> {
         }
     });
     changed.into_inner().unwrap_or_default()
+}
+
+/// Asks until something final is said or time is up; then what was said last.
+fn insist(within: Duration, ask: impl Fn() -> std::io::Result<Answer>) -> std::io::Result<Answer> {
+    let began = Instant::now();
+    loop {
+        let said = ask();
+        let is_final = said.as_ref().is_ok_and(|said| {
+            let is_under_way = said.status == 409 && said.body.contains("in-flight");
+            said.status < 500 && !is_under_way
+        });
+        if is_final || began.elapsed() >= within {
+            return said;
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
 }
 
 impl Judged {

@@ -90,6 +90,11 @@ fn says_unknown(headers: &HeaderMap) -> bool {
 
 /// Sends a request until it is answered, or until the client's patience ends.
 pub(crate) async fn insist(app: &Router, path: &str, key: &str, until: Instant) -> Story {
+    insist_until(app, path, key, move || until).await
+}
+
+/// The same where the end of its patience is not known from the beginning.
+pub(crate) async fn insist_until(app: &Router, path: &str, key: &str, until: impl Fn() -> Instant) -> Story {
     let mut attempts = Vec::new();
     let mut pause = PAUSE_FIRST;
     let verdict = loop {
@@ -98,10 +103,10 @@ pub(crate) async fn insist(app: &Router, path: &str, key: &str, until: Instant) 
         attempts.push(attempt);
         match verdict {
             Some(verdict) => break verdict,
-            None if Instant::now() >= until => break Verdict::Unanswered,
+            None if Instant::now() >= until() => break Verdict::Unanswered,
             None => {
                 tokio::time::sleep(spread(pause, attempts.len(), key)).await;
-                tokio::time::sleep_until(next_retry().min(until).into()).await;
+                tokio::time::sleep_until(next_retry().min(until()).into()).await;
             }
         }
         pause = (pause * 2).min(PAUSE_LONGEST);

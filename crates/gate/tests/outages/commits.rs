@@ -29,6 +29,10 @@ struct Harmed {
 
 impl Harmed {
     async fn open(first_run_takes: Duration) -> Self {
+        Self::with_lease(LEASE, first_run_takes).await
+    }
+
+    async fn with_lease(lease: Duration, first_run_takes: Duration) -> Self {
         // The proxies must be there before the store opens, and the database before the proxies' URLs.
         let server = std::env::var("SEMEL_TEST_POSTGRES").unwrap_or_default();
         assert!(!server.is_empty(), "SEMEL_TEST_POSTGRES is not set: run `cargo xtask test`");
@@ -36,7 +40,7 @@ impl Harmed {
         let shop = Shop::planned(|url| Plan {
             handlers: Some(handlers.url(url)),
             store: Some(store.url(url)),
-            lease: LEASE,
+            lease,
             first_run_takes,
         })
         .await;
@@ -187,7 +191,8 @@ async fn a_lease_that_cannot_be_renewed_is_not_a_second_effect() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fenced_effect_whose_reply_is_lost_is_unknown_and_never_made_again() {
     let _turn = crate::turn().await;
-    let harmed = Harmed::open(Duration::ZERO).await;
+    // No lease lapses here: whoever is told that it is unknown is told so for the lost reply.
+    let harmed = Harmed::with_lease(Duration::from_secs(10), Duration::ZERO).await;
     harmed.handlers.harm(b"f-effect-", Harm::LoseReply { orphaned: SHORT }, RUNS);
     let stories = harmed.endure("/fenced", "f-effect").await;
     assert_eq!(harmed.handlers.harmed(), RUNS, "every harm met its effect");

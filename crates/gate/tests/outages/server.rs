@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 const VARIABLE: &str = "SEMEL_TEST_POSTGRES_BIN";
 const READY: &str = "database system is ready to accept connections";
-const START_MAX: Duration = Duration::from_secs(30);
+const START_MAX: Duration = Duration::from_secs(120);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Keeps the server for as long as its own input is open, then ends it at once: SIGQUIT is PostgreSQL's immediate

@@ -12,7 +12,7 @@ const TASKS: u32 = 64;
 const REQUESTS: u32 = 2_000;
 /// Every so many requests are sent twice at once.
 const DOUBLED_EVERY: u32 = 10;
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(90);
 /// Each session lives for about a fifth of a second, and none is ended any more after so long: then everybody must be answered.
 const PAUSE: Duration = Duration::from_millis(20);
 const STORM_MAX: Duration = Duration::from_secs(30);

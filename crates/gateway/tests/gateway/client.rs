@@ -40,7 +40,8 @@ impl Client {
 
     /// The next answer; `None` when the connection ends instead.
     pub(crate) async fn answer(&mut self) -> Option<Answer> {
-        let read = tokio::time::timeout(Duration::from_secs(20), message(&mut self.socket, &mut self.buffer));
+        let read =
+            tokio::time::timeout(Duration::from_secs(120), message(&mut self.socket, &mut self.buffer));
         let (head, body) = read.await.expect("an answer in time")?;
         let status = head.split(' ').nth(1)?.parse().ok()?;
         Some(Answer { status, head, body: String::from_utf8_lossy(&body).into_owned() })

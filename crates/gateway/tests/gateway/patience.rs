@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::upstream::{Reply, Upstream};
 use crate::world::{Wish, World, keyed, post};
 
-const PATIENCE: Duration = Duration::from_millis(400);
+const PATIENCE: Duration = Duration::from_millis(1500);
 
 async fn hasty(tls: bool) -> (Upstream, World) {
     let upstream = Upstream::start(|_, _| Reply::status(200, "", "ok")).await;
@@ -43,15 +43,16 @@ async fn borne(world: &World, bytes: &[u8], pause: Duration) -> Duration {
     tokio::select! {
         () = dripping => {}
         () = closing => {}
-        () = tokio::time::sleep(Duration::from_secs(10)) => panic!("never closed"),
+        () = tokio::time::sleep(Duration::from_secs(60)) => panic!("never closed"),
     }
     started.elapsed()
 }
 
+/// Not by much too early or too late: less than what lies between two of the deadlines.
 #[track_caller]
 fn on_time(borne: Duration, after: Duration) {
-    assert!(borne >= after - Duration::from_millis(20), "too early: {borne:?}");
-    assert!(borne < after + Duration::from_millis(300), "too late: {borne:?}");
+    assert!(borne >= after - Duration::from_millis(200), "too early: {borne:?}");
+    assert!(borne < after + Duration::from_millis(1200), "too late: {borne:?}");
 }
 
 #[tokio::test]
@@ -70,29 +71,40 @@ async fn a_head_that_drips_is_closed_on_time() {
 
 #[tokio::test]
 async fn half_a_preface_and_half_a_handshake_are_closed_on_time() {
-    let (_upstream, world) = hasty(false).await;
-    on_time(borne(&world, b"PRI * HTTP/2", Duration::ZERO).await, PATIENCE);
-    on_time(borne(&world, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Duration::ZERO).await, PATIENCE);
-    let (_upstream, world) = hasty(true).await;
-    on_time(borne(&world, b"", Duration::ZERO).await, PATIENCE);
-    on_time(borne(&world, b"\x16\x03\x01\x02\x00\x01", Duration::ZERO).await, PATIENCE);
+    let (_upstream, plain) = hasty(false).await;
+    let (_upstream, secure) = hasty(true).await;
+    let all = tokio::join!(
+        borne(&plain, b"PRI * HTTP/2", Duration::ZERO),
+        borne(&plain, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Duration::ZERO),
+        borne(&secure, b"", Duration::ZERO),
+        borne(&secure, b"\x16\x03\x01\x02\x00\x01", Duration::ZERO),
+    );
+    for borne in [all.0, all.1, all.2, all.3] {
+        on_time(borne, PATIENCE);
+    }
 }
 
 #[tokio::test]
 async fn a_second_head_has_the_same_time_and_an_idle_connection_more() {
     let (_upstream, world) = hasty(false).await;
-    let mut client = world.client().await;
-    assert_eq!(client.ask(post("/", "", "{}")).await.status, 200);
-    let started = Instant::now();
-    client.send("POST / HTT").await;
-    assert!(client.answer().await.is_none());
-    on_time(started.elapsed(), PATIENCE);
-
-    let mut client = world.client().await;
-    assert_eq!(client.ask(post("/", "", "{}")).await.status, 200);
-    let started = Instant::now();
-    assert!(client.answer().await.is_none());
-    on_time(started.elapsed(), 2 * PATIENCE);
+    let begun = async {
+        let mut client = world.client().await;
+        assert_eq!(client.ask(post("/", "", "{}")).await.status, 200);
+        let started = Instant::now();
+        client.send("POST / HTT").await;
+        assert!(client.answer().await.is_none());
+        started.elapsed()
+    };
+    let idle = async {
+        let mut client = world.client().await;
+        assert_eq!(client.ask(post("/", "", "{}")).await.status, 200);
+        let started = Instant::now();
+        assert!(client.answer().await.is_none());
+        started.elapsed()
+    };
+    let (begun, idle) = tokio::join!(begun, idle);
+    on_time(begun, PATIENCE);
+    on_time(idle, 2 * PATIENCE);
 }
 
 #[tokio::test]
@@ -104,21 +116,22 @@ async fn a_body_that_stops_is_given_up() {
         client.send(request.trim_end_matches("56789")).await;
         // A refusal or the end of the connection, but not for ever.
         let _ = client.answer().await;
-        assert!(started.elapsed() < 3 * PATIENCE, "{:?}", started.elapsed());
+        assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
     }
     assert!(upstream.seen().is_empty(), "half a body is no request");
 }
 
 #[tokio::test]
 async fn a_slow_service_is_waited_for() {
-    let upstream = Upstream::start(|_, _| Reply::after(4 * PATIENCE, 200, "", "late")).await;
+    let upstream = Upstream::start(|_, _| Reply::after(2 * PATIENCE, 200, "", "late")).await;
     let mut wish = Wish::behind(&upstream.url());
-    wish.limits.header_timeout = PATIENCE;
-    wish.limits.idle_timeout = PATIENCE;
-    wish.limits.write_timeout = PATIENCE;
+    wish.limits.header_timeout = PATIENCE / 2;
+    wish.limits.idle_timeout = PATIENCE / 2;
+    wish.limits.write_timeout = PATIENCE / 2;
+    wish.behind.timeout = Duration::from_secs(15);
     let world = wish.start().await;
-    assert_eq!(world.ask(post("/", "", "{}")).await.body, "late");
-    assert_eq!(world.ask(keyed("/", "k1", "{}")).await.body, "late");
+    let (plain, with_key) = tokio::join!(world.ask(post("/", "", "{}")), world.ask(keyed("/", "k1", "{}")));
+    assert_eq!((plain.body.as_str(), with_key.body.as_str()), ("late", "late"));
 }
 
 #[tokio::test]
@@ -132,7 +145,7 @@ async fn a_client_that_does_not_read_is_closed() {
     let started = Instant::now();
     client.send(post("/", "", "{}")).await;
     while upstream.count() == 0 || world.gateway.connections() > 0 {
-        assert!(started.elapsed() < Duration::from_secs(5), "never closed");
+        assert!(started.elapsed() < Duration::from_secs(30), "never closed");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert!(started.elapsed() >= PATIENCE);
@@ -175,14 +188,20 @@ async fn a_long_upload_may_take_its_time_and_a_silent_service_may_not() {
     let mut wish = Wish::behind(&upstream.url());
     wish.behind.timeout = PATIENCE;
     let world = wish.start().await;
-    let mut client = world.client().await;
-    client.send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 8\r\n\r\n").await;
-    for _ in 0..8 {
-        tokio::time::sleep(PATIENCE / 3).await;
-        client.send("x").await;
-    }
-    assert_eq!(client.answer().await.unwrap().body, "8");
-    let started = Instant::now();
-    assert_eq!(world.ask(post("/silent", "", "{}")).await.status, 504);
-    on_time(started.elapsed(), PATIENCE);
+    let upload = async {
+        let mut client = world.client().await;
+        client.send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 8\r\n\r\n").await;
+        for _ in 0..8 {
+            tokio::time::sleep(PATIENCE / 4).await;
+            client.send("x").await;
+        }
+        assert_eq!(client.answer().await.unwrap().body, "8");
+    };
+    let silence = async {
+        let started = Instant::now();
+        assert_eq!(world.ask(post("/silent", "", "{}")).await.status, 504);
+        started.elapsed()
+    };
+    let ((), silent) = tokio::join!(upload, silence);
+    on_time(silent, PATIENCE);
 }

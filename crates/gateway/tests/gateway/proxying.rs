@@ -79,7 +79,8 @@ async fn the_first_event_of_a_stream_arrives_at_once() {
         while !read.windows(7).any(|window| window == b"data: 1") {
             assert_ne!(client.socket.read_buf(&mut read).await.unwrap(), 0);
         }
-        assert!(started.elapsed() < Duration::from_millis(50), "{:?}", started.elapsed());
+        // The service says nothing more for a minute: whoever waited for the end would be later.
+        assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
     }
 }
 

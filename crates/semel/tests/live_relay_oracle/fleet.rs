@@ -41,17 +41,13 @@ impl Fleet {
 
     /// Where a replica listens; another one with each attempt.
     pub(crate) fn listen(&self, attempt: usize) -> Option<SocketAddr> {
-        let up = |slot: &Mutex<Slot>| {
-            let slot = slot.lock().unwrap();
-            slot.frozen.is_none().then(|| slot.relay.as_ref().map(|relay| relay.listen)).flatten()
-        };
-        let all: Vec<SocketAddr> = self.slots.iter().filter_map(up).collect();
+        let all: Vec<SocketAddr> = self.slots.iter().filter_map(|slot| awake(slot, |up| up.listen)).collect();
         (!all.is_empty()).then(|| all[attempt % all.len()])
     }
 
     pub(crate) fn admin(&self) -> SocketAddr {
-        let up = |slot: &Mutex<Slot>| slot.lock().unwrap().relay.as_ref().map(|relay| relay.admin);
-        self.slots.iter().find_map(up).expect("a replica runs")
+        let admin = self.slots.iter().find_map(|slot| awake(slot, |up| up.admin));
+        admin.expect("a replica runs and is awake")
     }
 
     /// Whether every replica runs and is awake.
@@ -83,12 +79,16 @@ impl Fleet {
         true
     }
 
-    /// Starts what was killed, wakes what was frozen for long enough.
+    /// Starts what was killed, wakes what was frozen for long enough. Nobody else starts one, and a slot is not locked
+    /// meanwhile: those who only ask where a replica is must not wait for it.
     pub(crate) fn mend(&self) {
         for (slot, folder) in self.slots.iter().zip(&self.folders) {
+            let is_gone = slot.lock().unwrap().relay.is_none();
+            let fresh =
+                is_gone.then(|| folder.try_start_with(&self.args.each_ref().map(String::as_str))).flatten();
             let mut slot = slot.lock().unwrap();
-            if slot.relay.is_none() {
-                slot.relay = Folder::try_start_with(folder, &self.args.each_ref().map(String::as_str));
+            if fresh.is_some() {
+                slot.relay = fresh;
             }
             if slot.frozen.is_some_and(|until| Instant::now() >= until) {
                 slot.frozen = None;
@@ -113,6 +113,12 @@ impl Fleet {
             folder.write(principal, &token);
         }
     }
+}
+
+/// Something of a slot's replica, if it runs and is awake.
+fn awake(slot: &Mutex<Slot>, what: fn(&Relay) -> SocketAddr) -> Option<SocketAddr> {
+    let slot = slot.lock().unwrap();
+    slot.relay.as_ref().filter(|_| slot.frozen.is_none()).map(what)
 }
 
 fn start(folder: &Folder, args: &[String; 4]) -> Relay {

@@ -32,7 +32,7 @@ use world::{call, try_call};
 /// How long requests are sent in the short form.
 const SENDING: Duration = Duration::from_secs(12);
 /// How long it may take until everything is settled: a lease, the late window, and pauses of the schedule.
-const SETTLING: Duration = Duration::from_secs(180);
+const SETTLING: Duration = Duration::from_secs(420);
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()

@@ -233,7 +233,8 @@ impl Service {
 
     fn apply_late(&self, asked: &Asked) {
         let (service, asked) = (self.clone(), asked.clone());
-        let by = Duration::from_millis(self.rng.below(LATE_WINDOW.as_millis() as u64 - 200));
+        // Half of the window, so that a thread which wakes late is not later than declared.
+        let by = Duration::from_millis(self.rng.below(LATE_WINDOW.as_millis() as u64 / 2));
         std::thread::spawn(move || {
             std::thread::sleep(by);
             service.apply(&asked);

@@ -19,7 +19,7 @@ async fn a_requeue_aborts_the_old_id_for_ever_and_the_chain_is_shown() {
         "--id",
         "first",
         "--wait",
-        "5",
+        "30",
         "--json",
     ]);
     assert_eq!(sent.status.code(), Some(1), "it was given up");
@@ -86,15 +86,10 @@ async fn what_may_have_been_delivered_is_requeued_by_force_only() {
     let (address, _) = obedient().await;
     let daemon = Daemon::start(&["--upstream", &format!("http://{address}")]);
     daemon.json(&["send", "/x/500", "-d", "{}", "--id", "doubt", "--lane", "a"]);
-    for _ in 0..200 {
-        if daemon.receipt("doubt").await["attempts"] != 0
-            && daemon.receipt("doubt").await["status"] == "pending"
-        {
-            break;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    }
+    daemon.until_it("doubt", |receipt| receipt["attempts"] != 0 && receipt["status"] == "pending").await;
     daemon.json(&["pause", "a"]);
+    // Another attempt may have begun before the pause.
+    daemon.until("doubt", "pending").await;
     let refused = daemon.command(&["requeue", "--id", "doubt", "--auto"]);
     let why = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(refused.status.code() == Some(5) && why.contains("may have been delivered"), "{why}");
@@ -114,13 +109,8 @@ async fn behind_a_gate_the_old_key_is_sealed_first() {
     let user = ["-H", "X-User: tester"];
     let id = "00000000-0000-4000-8000-000000000001";
     daemon.json(&[&["send", "/notes", "-d", r#"{"lane":"a","n":1}"#, "--id", id][..], &user].concat());
-    for _ in 0..500 {
-        if !seen.effects.lock().unwrap().is_empty() && daemon.receipt(id).await["possibly_delivered"] == true
-        {
-            break;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    }
+    let took_effect = || !seen.effects.lock().unwrap().is_empty();
+    daemon.until_it(id, |receipt| took_effect() && receipt["possibly_delivered"] == true).await;
     daemon.json(&["pause", "default"]);
     let receipt = daemon.until(id, "pending").await;
     assert_eq!(receipt["possibly_delivered"], true);
@@ -148,12 +138,7 @@ async fn a_key_that_never_arrived_is_sealed_and_its_successor_takes_effect_once(
     let daemon = Daemon::start(&["--upstream", &format!("http://{address}"), "--credential", &place]);
     let id = "00000000-0000-4000-8000-000000000002";
     daemon.json(&["send", "/notes", "-d", r#"{"lane":"a","n":1}"#, "--id", id]);
-    for _ in 0..500 {
-        if daemon.receipt(id).await["possibly_delivered"] == true {
-            break;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    }
+    daemon.until_it(id, |receipt| receipt["possibly_delivered"] == true).await;
     daemon.json(&["pause", "default"]);
     daemon.until(id, "pending").await;
     dying.abort();
@@ -225,7 +210,7 @@ fn the_outbox_of_semel_up_sends_through_its_gate() {
     let line = said.iter().find(|line| line.contains("semel outbox send")).unwrap();
     let line = line.replace("semel outbox", &format!("{} outbox", env!("CARGO_BIN_EXE_semel")));
     let sent =
-        std::process::Command::new("sh").args(["-c", &format!("{line} --wait 10 --json")]).output().unwrap();
+        std::process::Command::new("sh").args(["-c", &format!("{line} --wait 30 --json")]).output().unwrap();
     up.kill().unwrap();
     up.wait().unwrap();
     let receipt: serde_json::Value = serde_json::from_slice(&sent.stdout).unwrap();
@@ -239,7 +224,7 @@ async fn in_the_place_of_a_uuid_a_random_uuid_is_minted() {
     let daemon = Daemon::start(&["--upstream", &format!("http://{address}")]);
     // Where keys must be random UUIDs, a ULID would be refused.
     let uuid = "6f1c2b0e-7c1d-4f55-9c1a-0d8e6f1b2a33";
-    daemon.command(&["send", "/x/400", "--id", uuid, "--wait", "5"]);
+    daemon.command(&["send", "/x/400", "--id", uuid, "--wait", "30"]);
     let successor = daemon.json(&["requeue", "--id", uuid, "--auto"])["new"]["client_message_id"].clone();
     let successor = successor.as_str().unwrap();
     assert_eq!((successor.len(), successor.as_bytes()[14]), (36, b'4'), "a random UUID: {successor}");

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::http::Request;
@@ -100,14 +100,20 @@ impl Daemon {
 
     /// Waits until a message has this status.
     pub(crate) async fn until(&self, id: &str, status: &str) -> Value {
-        for _ in 0..400 {
+        self.until_it(id, |receipt| receipt["status"] == status).await
+    }
+
+    /// Waits until a message's receipt is as it should be.
+    pub(crate) async fn until_it(&self, id: &str, is: impl Fn(&Value) -> bool) -> Value {
+        let began = Instant::now();
+        loop {
             let receipt = self.receipt(id).await;
-            if receipt["status"] == status {
+            if is(&receipt) {
                 return receipt;
             }
+            assert!(began.elapsed() < Duration::from_secs(60), "{id} stays: {receipt}");
             tokio::time::sleep(Duration::from_millis(25)).await;
         }
-        panic!("{id} is not {status}: {}", self.receipt(id).await);
     }
 
     /// Runs `semel outbox` on this daemon's file.

@@ -144,7 +144,7 @@ async fn a_receipt_has_the_upstreams_response_in_time_or_a_202_comes_first() {
     let wait = |n: &'static str| [("prefer", n)];
     let socket = daemon.socket();
     let minted = json!({"request": {"method": "PUT", "url": "/x/200?q=1", "headers": {"X-A": "b"}, "body_base64": "AAEC"}});
-    let (status, body) = call(&socket, "POST", "/v1/send", Some(&minted), &wait("wait=5")).await.unwrap();
+    let (status, body) = call(&socket, "POST", "/v1/send", Some(&minted), &wait("wait=30")).await.unwrap();
     assert_eq!(
         (status, body["status"].as_str(), &body["response"]["status"]),
         (200, Some("done"), &json!(200))

@@ -45,7 +45,7 @@ async fn fifty_at_once_and_two_thousand_at_once_are_one_effect_each() {
 
 #[tokio::test]
 async fn a_client_that_times_out_and_retries_while_the_first_runs_succeeds() {
-    let upstream = slow_shop(Duration::from_millis(600)).await;
+    let upstream = slow_shop(Duration::from_secs(4)).await;
     let folder = Folder::new();
     let gate = folder.start(&["--upstream", &upstream.url()]);
     for _ in 0..2 {

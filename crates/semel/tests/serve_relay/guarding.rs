@@ -8,6 +8,7 @@ const ONE: &str = r#"[{"lane":"a","value":5}]"#;
 fn one_place_named_in_two_groups_is_one_lane() {
     let service = Service::start();
     let folder = Folder::for_service(&service, "");
+    folder.set("debounce", "4s");
     let relay = folder.start();
     std::thread::scope(|scope| {
         for group in 0..4 {

@@ -8,6 +8,7 @@ const ONE: &str = r#"[{"lane":"a","value":5}]"#;
 fn health_numbers_and_the_end() {
     let service = Service::start();
     let folder = Folder::for_service(&service, "");
+    folder.set("debounce", "4s");
     let mut relay = folder.start();
     assert_eq!(relay.operator("GET", "/healthz", "").status, 200);
     assert_eq!(relay.operator("GET", "/readyz", "").status, 200);

@@ -34,7 +34,7 @@ impl Redis {
     /// What Redis says to a command.
     pub(crate) fn ask(&self, command: &str) -> String {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         stream.write_all(format!("{command}\r\n").as_bytes()).unwrap();
         let mut said = vec![0; 4096];
         let length = stream.read(&mut said).unwrap();

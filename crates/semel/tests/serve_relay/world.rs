@@ -194,7 +194,7 @@ url = "http://{at}/scores/{{lane}}"
 body = '{{{{"score":{{after}}}}}}'
 tier = "read-back"
 late_window = "1s"
-sync_deadline = "3s"
+sync_deadline = "20s"
 timeout = "2s"
 read = {{ url = "http://{at}/scores/{{lane}}", value = "/score" }}
 blocked = ["418"]
@@ -212,6 +212,18 @@ blocked = ["418"]
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("semel.toml"), text).unwrap();
         Self { dir }
+    }
+
+    /// Sets a duration of the configuration.
+    pub(crate) fn set(&self, name: &str, value: &str) {
+        let text = std::fs::read_to_string(self.path().join("semel.toml")).unwrap();
+        let line = |line: &str| match line.split_once(" = ") {
+            Some((known, _)) if known == name => format!("{name} = \"{value}\"\n"),
+            _ => format!("{line}\n"),
+        };
+        let set: String = text.lines().map(line).collect();
+        assert_ne!(set, text, "{name} is there, and otherwise");
+        self.write("semel.toml", &set);
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -318,7 +330,7 @@ impl Drop for Relay {
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < Duration::from_secs(20), "{what}");
+        assert!(start.elapsed() < Duration::from_secs(60), "{what}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }

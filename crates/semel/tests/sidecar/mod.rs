@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: run `cargo xtask test`"))
@@ -118,6 +118,7 @@ impl Service {
 /// A running `semel serve gate`.
 pub(crate) struct Gateway {
     pub(crate) address: String,
+    admin: String,
     process: Process,
 }
 
@@ -130,15 +131,25 @@ impl Gateway {
         let mut process = Process(command.stdout(Stdio::piped()).spawn().expect("semel runs"));
         let mut output = BufReader::new(process.0.stdout.take().expect("its output is read"));
         let mut said = String::new();
-        while !said.contains("listening") || !said.ends_with('\n') {
+        while !said.contains("\n  admin") {
             assert!(output.read_line(&mut said).expect("text") > 0, "it ended after saying {said:?}");
         }
-        let address = said.lines().find_map(|line| line.trim().strip_prefix("listening"));
-        let address =
-            address.expect("it says where it listens").trim().trim_start_matches("http://").to_owned();
+        let place = |name: &str| {
+            let place = said.lines().find_map(|line| line.trim().strip_prefix(name));
+            place.expect("it says where it listens").trim().trim_start_matches("http://").to_owned()
+        };
+        let (address, admin) = (place("listening"), place("admin"));
         // What it says later is read, so that it is never held up.
         std::thread::spawn(move || std::io::copy(&mut output, &mut std::io::sink()));
-        Self { address, process }
+        Self { address, admin, process }
+    }
+
+    /// How many keys it has claimed.
+    pub(crate) fn claimed(&self) -> u64 {
+        let (_, _, text) = answer(&self.admin, "GET", "/metrics", "", "").expect("the gateway answers");
+        let lines = text.as_str().expect("text").lines();
+        let counts = lines.filter(|line| line.starts_with("semel_gate_new_keys_total{"));
+        counts.map(|line| line.rsplit(' ').next().unwrap_or("").parse::<u64>().expect("a count")).sum()
     }
 
     /// As `kill -9` does.

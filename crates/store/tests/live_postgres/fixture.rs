@@ -19,6 +19,8 @@ use semel_store::{About, AdminStore, Answer, ClaimStore, Claimed, Entry, Id, Set
 use tokio_postgres::{Client, NoTls};
 
 const VARIABLE: &str = "SEMEL_TEST_POSTGRES";
+/// Whoever took less did not wait for a row, where the store is a patient one.
+pub(crate) const AT_ONCE: Duration = Duration::from_secs(10);
 /// How long a claim of these tests is exclusive.
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
 
@@ -43,7 +45,16 @@ impl Database {
     }
 
     pub(crate) async fn store(&self, connections: usize) -> Arc<PostgresStore> {
-        let options = Options { connections, ..Options::default() };
+        self.store_with(Options { connections, ..Options::default() }).await
+    }
+
+    /// A store that waits for a row so long that waiting is told from not waiting.
+    pub(crate) async fn patient_store(&self, connections: usize) -> Arc<PostgresStore> {
+        let (lock_timeout, statement_timeout) = (Duration::from_secs(30), Duration::from_secs(60));
+        self.store_with(Options { connections, lock_timeout, statement_timeout, ..Options::default() }).await
+    }
+
+    async fn store_with(&self, options: Options) -> Arc<PostgresStore> {
         Arc::new(PostgresStore::connect(&self.url, options).await.expect("the store opens"))
     }
 
@@ -127,6 +138,14 @@ pub(crate) struct Postgres {
 pub(crate) async fn postgres() -> Postgres {
     let database = Database::create().await;
     let store = database.store(4).await;
+    let client = database.client().await;
+    Postgres { store, client, database }
+}
+
+/// The same with a store that waits for others for a long time.
+pub(crate) async fn patient_postgres() -> Postgres {
+    let database = Database::create().await;
+    let store = database.patient_store(4).await;
     let client = database.client().await;
     Postgres { store, client, database }
 }

@@ -9,7 +9,10 @@ use semel_store::postgres::{Fate, PostgresStore};
 use semel_store::{AdminStore, ClaimStore, Claimed, Id, Settlement, StoreError, Wish, Written};
 use tokio_postgres::{Client, IsolationLevel};
 
-use crate::fixture::{LEASE, Postgres, answer, atomic, entry, id, lifetime, postgres, settled, wish, won};
+use crate::fixture::{
+    AT_ONCE, LEASE, Postgres, answer, atomic, entry, id, lifetime, patient_postgres, postgres, settled, wish,
+    won,
+};
 
 const SETTLE: &str = "SELECT semel.settle($1, $2, $3::text::jsonb, $4)";
 
@@ -142,7 +145,7 @@ async fn a_settling_transaction_commits_synchronously_whatever_the_session_prefe
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_renewal_never_breaks_a_repeatable_read_settlement() {
-    let here = postgres().await;
+    let here = patient_postgres().await;
     let mut handler = here.database.client().await;
     for by_sql in [true, false] {
         let (id, fence) = claimed(&here, "repeatable").await;
@@ -159,7 +162,7 @@ async fn a_renewal_never_breaks_a_repeatable_read_settlement() {
         }
         let started = Instant::now();
         assert_eq!(here.store.renew(&held, LEASE).await, Ok(vec![Written::Done]), "and during it");
-        assert!(started.elapsed() < Duration::from_secs(1), "a settlement does not hold renewals up");
+        assert!(started.elapsed() < AT_ONCE, "a settlement does not hold renewals up");
         tx.commit().await.expect("it commits");
         assert_eq!(here.store.renew(&held, LEASE).await, Ok(vec![Written::Superseded]), "but not after it");
         assert_eq!(entry(&here.store, &id).await.record.state, State::Settled);
@@ -287,7 +290,7 @@ async fn supersede_against(here: &Postgres, commits: bool) -> (Fence, Result<Cla
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_supersede_loses_against_a_handler_that_commits() {
-    let here = postgres().await;
+    let here = patient_postgres().await;
     match supersede_against(&here, true).await {
         (first, Ok(Claimed::Known { entry, .. })) => {
             assert_eq!((entry.record.state, entry.record.fence), (State::Settled, first));
@@ -298,7 +301,7 @@ async fn a_supersede_loses_against_a_handler_that_commits() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_supersede_wins_against_a_handler_that_rolls_back() {
-    let here = postgres().await;
+    let here = patient_postgres().await;
     match supersede_against(&here, false).await {
         (first, Ok(Claimed::Won { fence, .. })) => assert!(fence.number > first.number),
         (_, other) => panic!("expected to win, found {other:?}"),
@@ -323,7 +326,7 @@ async fn a_handler_that_settles_after_being_superseded_raises() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sweep_leaves_a_settling_handler_alone() {
-    let here = postgres().await;
+    let here = patient_postgres().await;
     let mut handler = here.database.client().await;
     let (id, fence) = claimed(&here, "swept").await;
     let tx = handler.transaction().await.expect("a transaction");
@@ -332,14 +335,14 @@ async fn a_sweep_leaves_a_settling_handler_alone() {
     let started = Instant::now();
     let swept = here.store.sweep(100, Duration::ZERO).await.expect("the store answers");
     assert_eq!((swept.released, swept.unknown), (0, 0));
-    assert!(started.elapsed() < Duration::from_secs(1), "and does not wait for it");
+    assert!(started.elapsed() < AT_ONCE, "and does not wait for it");
     tx.commit().await.expect("it commits");
     assert_eq!(entry(&here.store, &id).await.record.state, State::Settled);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_else_waits_for_a_settling_handler() {
-    let here = postgres().await;
+    let here = patient_postgres().await;
     let mut handler = here.database.client().await;
     let (slow, fence) = claimed(&here, "slow").await;
     let tx = handler.transaction().await.expect("a transaction");
@@ -367,7 +370,7 @@ async fn nobody_else_waits_for_a_settling_handler() {
     for other in others {
         assert_eq!(other.await.expect("no panic"), Ok(Written::Done));
     }
-    assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+    assert!(started.elapsed() < AT_ONCE, "{:?}", started.elapsed());
     assert!(!giving_up.is_finished());
     tx.commit().await.expect("it commits");
     assert_eq!(giving_up.await.expect("no panic"), Ok(Written::Superseded));
@@ -376,7 +379,7 @@ async fn nobody_else_waits_for_a_settling_handler() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_fate_of_a_lost_commit_is_told_once_the_session_has_ended() {
-    let here = postgres().await;
+    let here = patient_postgres().await;
     let mut handler = here.database.client().await;
     for commits in [true, false] {
         let (id, fence) = claimed(&here, "orphan").await;

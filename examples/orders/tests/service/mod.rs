@@ -4,13 +4,17 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long one answer may take.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
 /// How long a retry goes on. A killed process holds its keys up for a lease of three seconds.
-const RETRY_TIME_MAX: Duration = Duration::from_secs(12);
+const RETRY_TIME_MAX: Duration = Duration::from_secs(60);
+/// How long it may take until every client has its first answer.
+const FIRST_ANSWERS_TIME_MAX: Duration = Duration::from_secs(60);
 /// Clients that send at once while the service is killed.
 const SENDERS: usize = 4;
 
@@ -157,13 +161,21 @@ pub(crate) fn a_killed_service_keeps_what_it_acknowledged_and_nothing_twice(stor
     let mut acknowledged = BTreeMap::new();
     for round in 0..2 {
         let address = service.address.clone();
+        let counts: Arc<[AtomicUsize; SENDERS]> = Arc::default();
         let senders: Vec<_> = (0..SENDERS)
             .map(|sender| {
-                let address = address.clone();
-                thread::spawn(move || send_until_it_breaks(&address, &format!("{round}-{sender}")))
+                let (address, counts) = (address.clone(), Arc::clone(&counts));
+                let name = format!("{round}-{sender}");
+                thread::spawn(move || send_until_it_breaks(&address, &name, &counts[sender]))
             })
             .collect();
-        thread::sleep(Duration::from_millis(300));
+        let began = Instant::now();
+        while counts.iter().any(|count| count.load(Ordering::SeqCst) == 0) {
+            assert!(began.elapsed() < FIRST_ANSWERS_TIME_MAX, "nothing is acknowledged to some: {counts:?}");
+            thread::sleep(Duration::from_millis(10));
+        }
+        // In the middle of others.
+        thread::sleep(Duration::from_millis(100));
         service.kill();
         service = Service::start(store);
         for sender in senders {
@@ -181,14 +193,21 @@ pub(crate) fn a_killed_service_keeps_what_it_acknowledged_and_nothing_twice(stor
 }
 
 /// Sends one order after the other, each under a key of its own, until the service is gone: the answers by key, and the
-/// key that got none.
-fn send_until_it_breaks(address: &str, name: &str) -> (BTreeMap<String, String>, String) {
+/// key that got none. The answers are counted as they come.
+fn send_until_it_breaks(
+    address: &str,
+    name: &str,
+    count: &AtomicUsize,
+) -> (BTreeMap<String, String>, String) {
     let mut answered = BTreeMap::new();
     for number in 0.. {
         let key = format!("{name}-{number}");
         let body = format!(r#"{{"item":"{key}","quantity":1}}"#);
         match send(address, "POST /orders", Some(&key), &body) {
-            Some(answer) if answer.status == 201 => answered.insert(key, answer.body),
+            Some(answer) if answer.status == 201 => {
+                count.fetch_add(1, Ordering::SeqCst);
+                answered.insert(key, answer.body)
+            }
             Some(_) | None => return (answered, key),
         };
     }
