@@ -17,7 +17,6 @@ use semel_contract::time::Timestamp;
 use semel_store::{About, ClaimStore, Id, StoreError};
 use sha2::{Digest, Sha256};
 
-use crate::recall;
 use crate::route::Route;
 
 /// The header lines of a request, as the contract reads them.
@@ -37,8 +36,6 @@ pub(crate) struct Arrival {
     pub(crate) payload_hash: Option<[u8; 32]>,
     pub(crate) rotation: Option<[u8; 16]>,
     pub(crate) first_sent: Option<Timestamp>,
-    /// When it was first sent at the earliest, from whatever it tells; for a store that was restored.
-    pub(crate) earliest: Option<Timestamp>,
     /// Whether its key was made here, and so cannot have been used before.
     pub(crate) is_minted: bool,
     pub(crate) about: Arc<About>,
@@ -142,7 +139,6 @@ impl Arrival {
             request_id: request_id.to_owned(),
         });
         let first_sent = profile.age.map_or(Ok(None), |policy| policy.read(&lines, &key))?;
-        let earliest = recall::earliest(&lines, &key, about.client_generated_at);
         let params = params.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         Ok(Self {
             id: Id { scope, key },
@@ -150,7 +146,6 @@ impl Arrival {
             payload_hash,
             rotation,
             first_sent,
-            earliest,
             is_minted: false,
             about,
             params,

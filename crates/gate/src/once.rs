@@ -72,7 +72,7 @@ impl GateLayer {
             over_limit: None,
         });
         let job = Job { context, inner: Operation(Some(operation)), whole: Whole { parts, body: payload } };
-        let (parts, body) = Deciding::new(job).decide().await?.into_parts();
+        let (parts, body) = Deciding::new(job).decide(None).await?.into_parts();
         let bytes = body
             .collect()
             .await

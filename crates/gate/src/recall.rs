@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use http::HeaderMap;
 use semel_contract::age::FIRST_SENT;
 use semel_contract::decide::{Claim, Standing};
 use semel_contract::key::Key;
@@ -14,6 +15,7 @@ use semel_contract::restore::{Candidate, Recall, recall};
 use semel_contract::time::Timestamp;
 use semel_store::{About, Claimed, Id, Settlement, StoreError, Wish};
 
+use crate::arrival::{Arrival, Lines};
 use crate::attempt::Context;
 use crate::layer::Shared;
 use crate::route::Route;
@@ -36,7 +38,12 @@ pub(crate) fn earliest<H: Headers + ?Sized>(
 }
 
 /// Whether a key may have had a record that is lost. The store is asked for its time only where a restore may matter.
-async fn asked(shared: &Shared, route: &Route, id: &Id, candidate: Candidate) -> Result<Recall, StoreError> {
+async fn asked(
+    shared: &Shared,
+    route: &Route,
+    id: &Id,
+    candidate: impl FnOnce() -> Candidate,
+) -> Result<Recall, StoreError> {
     let lifetime = &route.profile.lifetime;
     let mut restores = shared.store.restores().await?;
     // By this process's own clock, and generously: the store's decides.
@@ -45,7 +52,7 @@ async fn asked(shared: &Shared, route: &Route, id: &Id, candidate: Candidate) ->
         return Ok(Recall::Sure);
     }
     let (_, now) = shared.store.look_up(id).await?;
-    Ok(recall(&restores, candidate, lifetime, now))
+    Ok(recall(&restores, candidate(), lifetime, now))
 }
 
 /// Sealing says that nothing happened under a key. Where that is not known, the key becomes unknown first, and is found so.
@@ -73,7 +80,7 @@ pub(crate) async fn before_seal(
         | Standing::Sealed => return Ok(()),
     };
     let known_since = record.map(|record| record.created_at);
-    let candidate = Candidate { how, guarantee: route.profile.guarantee, first_sent, known_since };
+    let candidate = || Candidate { how, guarantee: route.profile.guarantee, first_sent, known_since };
     match asked(shared, route, id, candidate).await? {
         Recall::Sure => return Ok(()),
         Recall::Lost => {}
@@ -105,13 +112,19 @@ impl Context {
         &self,
         how: Claim,
         known_since: Option<Timestamp>,
+        headers: &HeaderMap,
     ) -> Result<Recall, Problem> {
         if self.arrival.is_minted {
             return Ok(Recall::Sure);
         }
-        let guarantee = self.route.profile.guarantee;
-        let candidate = Candidate { how, guarantee, first_sent: self.arrival.earliest, known_since };
-        let verdict = asked(&self.shared, &self.route, &self.arrival.id, candidate).await;
+        let Arrival { id, about, .. } = &self.arrival;
+        let candidate = || Candidate {
+            how,
+            guarantee: self.route.profile.guarantee,
+            first_sent: earliest(&Lines(headers), &id.key, about.client_generated_at),
+            known_since,
+        };
+        let verdict = asked(&self.shared, &self.route, id, candidate).await;
         verdict.map_err(|error| store_away(&error))
     }
 

@@ -256,20 +256,15 @@ where
 
     async fn run(mut self) -> Response<Body> {
         // Keys never stand in logs; their hashes are enough to follow one.
-        let key = hex(&self.context.arrival.id.hash()[..8]);
-        let span = tracing::info_span!(
-            "semel",
-            route = self.context.route.name,
-            request_id = self.context.request_id,
-            key
-        );
-        let hash = KeyHash(key);
-        let mut response = match self.decide().instrument(span).await {
-            Ok(response) => response,
-            Err(problem) => {
-                measure::refused(&self.context.route.name, problem.kind);
-                answer::refused(&self.context.route, &problem, &self.context.request_id)
+        let hash = KeyHash(hex(&self.context.arrival.id.hash()[..8]));
+        let known = self.context.glance().await;
+        let mut response = match &known {
+            // Nothing of it is told in logs, so that nothing is made ready for them.
+            Some(found) if matches!(self.decision(found), Ok(Decision::Replay)) => {
+                Step::LookedUp.taken();
+                self.context.replay(found.0.as_deref())
             }
+            Some(_) | None => self.told(known, &hash).await,
         };
         let profile = &self.context.route.profile;
         if !response.headers().contains_key(answer::GUARANTEE) {
@@ -280,7 +275,34 @@ where
         response
     }
 
-    pub(crate) async fn decide(&mut self) -> Result<Response<Body>, Problem> {
+    /// Decides under a name by which logs tell what comes of it.
+    async fn told(&mut self, known: Option<Known>, key: &KeyHash) -> Response<Body> {
+        let context = Arc::clone(&self.context);
+        let (route, request_id) = (&context.route.name, &context.request_id);
+        let span = tracing::info_span!("semel", route, request_id, key = key.0);
+        match self.decide(known).instrument(span).await {
+            Ok(response) => response,
+            Err(problem) => {
+                measure::refused(route, problem.kind);
+                answer::refused(&context.route, &problem, request_id)
+            }
+        }
+    }
+
+    /// What is to be done, as far as is known now.
+    fn decision(&self, (entry, now): &Known) -> Result<Decision, Problem> {
+        let (profile, arrival) = (&self.context.route.profile, &self.context.arrival);
+        age::refuse_future(profile, arrival.first_sent, *now)?;
+        // A fingerprint that was keyed with a secret which this replica does not have proves nothing either way.
+        if entry.as_deref().is_some_and(|entry| arrival.cannot_compare(&entry.record)) {
+            return Err(self.context.refusal(Kind::OutcomeUnknown, entry.as_deref()));
+        }
+        let arrival = decide::Arrival { fingerprints: &arrival.fingerprints, first_sent: arrival.first_sent };
+        Ok(decide(profile, &arrival, entry.as_ref().map(|entry| &entry.record), *now))
+    }
+
+    /// Decides, and carries it out. What is known already is not looked up again.
+    pub(crate) async fn decide(&mut self, known: Option<Known>) -> Result<Response<Body>, Problem> {
         let context = Arc::clone(&self.context);
         let profile = &context.route.profile;
         // Where nothing comes between look-up and claim, the claim is the look-up.
@@ -289,23 +311,16 @@ where
         let has_room = context.shared.detached.available_permits() > 0 && !context.shared.is_draining();
         let is_plain = profile.guard.is_none() && profile.age.is_none() && !context.arrival.is_by_former_name;
         let direct = is_plain && !between && has_room && !context.shared.store.reads_in_place();
-        let mut known: Option<Known> = direct.then_some((None, Timestamp::from_millis(0)));
+        let mut known = known.or_else(|| direct.then_some((None, Timestamp::from_millis(0))));
         for _ in 0..DECISIONS_MAX {
-            let (entry, now) = match known.take() {
+            let found = match known.take() {
                 Some(known) => known,
                 None => context.look_up().await?,
             };
             Step::LookedUp.taken();
-            age::refuse_future(profile, self.context.arrival.first_sent, now)?;
-            let arrival = decide::Arrival {
-                fingerprints: &context.arrival.fingerprints,
-                first_sent: context.arrival.first_sent,
-            };
-            // A fingerprint that was keyed with a secret which this replica does not have proves nothing either way.
-            if entry.as_deref().is_some_and(|entry| context.arrival.cannot_compare(&entry.record)) {
-                return Err(context.refusal(Kind::OutcomeUnknown, entry.as_deref()));
-            }
-            match decide(profile, &arrival, entry.as_ref().map(|entry| &entry.record), now) {
+            let decision = self.decision(&found)?;
+            let (entry, now) = found;
+            match decision {
                 Decision::Execute(how) => {
                     if how == Claim::TakeOver {
                         measure::expired_access(&context.route.name);
@@ -348,8 +363,10 @@ where
         Step::Admitted.taken();
         // What was accepted once is not refused now: the guard has no say about a retry of what is unknown, nor, in a store
         // that was restored, about a key that may have had a record.
-        let is_lost = self.context.recalls(how, known.map(|record| record.created_at)).await? == Recall::Lost;
         let job = self.job.take().expect("a request is executed once");
+        let known_since = known.map(|record| record.created_at);
+        let recalled = self.context.recalls(how, known_since, &job.whole.parts.headers).await?;
+        let is_lost = recalled == Recall::Lost;
         if let (Some(guard), false) =
             (&self.context.route.profile.guard, self.guard_passed || is_lost || is_retry)
         {

@@ -229,7 +229,7 @@ impl Writer {
 
     /// Opens the transaction, and sets fence numbers aside in it.
     fn begin(&mut self, connection: &Connection) -> rusqlite::Result<()> {
-        connection.execute_batch("BEGIN IMMEDIATE")?;
+        connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
         self.fences.reserve(connection, BATCH_MEMBERS_MAX as u64)
     }
 
@@ -254,7 +254,8 @@ impl Writer {
     }
 
     fn commit(&self, connection: &Connection) -> Result<(), CommitError> {
-        let commit = |sql| self.hub.guard.committing(|| connection.execute_batch(sql));
+        let commit =
+            |sql| self.hub.guard.committing(|| connection.prepare_cached(sql)?.execute([]).map(drop));
         let lost = || Err(CommitError::Unknown("a fault was asked for".to_owned()));
         match self.hub.faults.next_commit() {
             CommitFault::None => commit("COMMIT").map_err(CommitError::of),
