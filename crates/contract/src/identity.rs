@@ -85,7 +85,7 @@ impl Identity {
         let known = |principal| Ok(Reading::Known(Caller { tenant: None, principal }));
         match self {
             Identity::Authorization => match only_value(headers, "authorization")? {
-                Some(value) => known(format!("authorization:{}", hashed(value))),
+                Some(value) => known(["authorization:", &hashed(value)].concat()),
                 None => Err(missing("the Authorization header", self)),
             },
             Identity::Cookie(name) => match cookie(headers, name)? {
@@ -98,7 +98,7 @@ impl Identity {
                 let value = std::str::from_utf8(value).map_err(|_| missing("a readable principal", self))?;
                 Caller::verified(None, value.to_owned()).map(Reading::Known)
             }
-            Identity::Shared(name) => known(format!("shared:{name}")),
+            Identity::Shared(name) => known(["shared:", name].concat()),
             Identity::Jwt(_) | Identity::Check(_) => Ok(Reading::NeedsVerification),
         }
     }

@@ -102,7 +102,7 @@ impl Route {
         if !self.by_path {
             return Cow::Borrowed(&self.name);
         }
-        let endpoint = format!("{method} {path}");
+        let endpoint = [method, " ", path].concat();
         if endpoint.len() <= ENDPOINT_BYTES_MAX {
             return Cow::Owned(endpoint);
         }

@@ -10,24 +10,24 @@ use semel_contract::problem::{Kind, Problem};
 use crate::door::{self, Refused};
 use crate::entropy;
 use crate::gateway::Current;
-use crate::headers::{self, Origin, REQUEST_ID};
+use crate::headers::{self, REQUEST_ID};
 use crate::server::Facts;
 use crate::{pages, refusal};
 
 /// Answers a request.
 pub(crate) async fn walk(current: &Current, request: Request<Body>, facts: Facts) -> Response<Body> {
     let (mut parts, body) = request.into_parts();
-    let line = current.log.line(&parts, facts.peer.ip());
+    let line = current.log.line(&parts, facts.origin.peer);
     let id = headers::given_request_id(&parts.headers).cloned().unwrap_or_else(new_request_id);
     parts.headers.insert(REQUEST_ID, id.clone());
     let admitted = door::admit(&mut parts);
     headers::strip_own(&mut parts.headers, None);
     for (name, peers) in &current.trusted {
-        if !peers.contain(facts.peer.ip()) {
+        if !peers.contain(facts.origin.peer) {
             parts.headers.remove(name);
         }
     }
-    parts.extensions.insert(Origin { peer: facts.peer.ip(), scheme: facts.scheme });
+    parts.extensions.insert(facts.origin);
     let mut response = match admitted {
         Ok(()) => match pages::page(&parts) {
             Some(page) => page,

@@ -23,7 +23,7 @@ use super::Limits;
 use super::pulse::{Felt, Patience, Pulse, while_alive};
 use super::request::{Desk, Facts};
 use super::sniff::{Rewound, Spoken, sniff};
-use crate::headers::REPLAYED;
+use crate::headers::{Origin, REPLAYED};
 use crate::socket;
 
 /// How often a silent HTTP/2 client is asked whether it is still there.
@@ -69,7 +69,8 @@ impl<D: Desk> Connection<D> {
     async fn serve(self, pulse: Pulse) -> Result<(), String> {
         let Self { socket, peer, tls, limits, desk, closing } = self;
         let stream = Felt::new(socket, pulse.clone());
-        let facts = Facts { peer, scheme: if tls.is_some() { "https" } else { "http" } };
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let facts = Facts { origin: Origin::new(peer.ip(), scheme) };
         let talk = Talk { limits, desk, facts, pulse, closing };
         match tls {
             None => talk.begin(stream).await,

@@ -2,7 +2,6 @@
 //! read to their end where somebody refused them half way.
 
 use std::future::Future;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -15,6 +14,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
 use super::pulse::Busy;
+use crate::headers::Origin;
 use crate::upstream::Paced;
 
 /// How much of a refused body is read, so that its client gets to read the refusal.
@@ -36,10 +36,8 @@ pub(crate) trait Desk: Clone + Send + Sync + 'static {
 /// What is known of a request beside what it says.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
-    /// Who sent it.
-    pub(crate) peer: SocketAddr,
-    /// `http` or `https`.
-    pub(crate) scheme: &'static str,
+    /// Where it came from.
+    pub(crate) origin: Origin,
 }
 
 /// A request whose body is given up after so much silence.
