@@ -260,7 +260,7 @@ where
         let known = self.context.glance().await;
         let mut response = match &known {
             // Nothing of it is told in logs, so that nothing is made ready for them.
-            Some(found) if matches!(self.decision(found), Ok(Decision::Replay)) => {
+            Some(found) if self.is_quiet_replay(found) => {
                 Step::LookedUp.taken();
                 self.context.replay(found.0.as_deref())
             }
@@ -287,6 +287,13 @@ where
                 answer::refused(&context.route, &problem, request_id)
             }
         }
+    }
+
+    /// Whether it is answered from a record of which there is nothing more to say.
+    fn is_quiet_replay(&self, known: &Known) -> bool {
+        let answer = known.0.as_deref().and_then(|entry| entry.answer.as_ref());
+        matches!(self.decision(known), Ok(Decision::Replay))
+            && answer.is_none_or(|answer| !answer.outcome_unknown)
     }
 
     /// What is to be done, as far as is known now.

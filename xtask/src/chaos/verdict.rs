@@ -126,15 +126,13 @@ fn asked_again(sent: &[Sent], gates: &[u16]) -> Vec<String> {
     changed.into_inner().unwrap_or_default()
 }
 
-/// Asks until something final is said or time is up; then what was said last.
+/// Asks until a gate that can answer does, or time is up; then what was said last. What was acknowledged is settled: a gate
+/// that says otherwise, also that it is under way, has said enough.
 fn insist(within: Duration, ask: impl Fn() -> std::io::Result<Answer>) -> std::io::Result<Answer> {
     let began = Instant::now();
     loop {
         let said = ask();
-        let is_final = said.as_ref().is_ok_and(|said| {
-            let is_under_way = said.status == 409 && said.body.contains("in-flight");
-            said.status < 500 && !is_under_way
-        });
+        let is_final = said.as_ref().is_ok_and(|said| said.status < 500);
         if is_final || began.elapsed() >= within {
             return said;
         }

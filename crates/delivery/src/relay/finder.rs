@@ -29,6 +29,9 @@ pub(crate) struct Finder {
     around: i64,
     is_around: bool,
     stepped: Option<Instant>,
+    /// The next time at which a lane is due, and until when nothing else was.
+    next: Option<i64>,
+    known_until: i64,
 }
 
 /// What a look found.
@@ -39,8 +42,19 @@ pub(crate) struct Found {
     pub(crate) is_more: bool,
     /// Whether this was a look of the clock, not only of a wake-up.
     pub(crate) is_poll: bool,
-    /// In how many milliseconds the next lane is due, where nothing was found and that is soon.
-    pub(crate) next: Option<u64>,
+    /// How long ago the last step was.
+    pub(crate) since_step: Duration,
+    /// How long it takes until the next lane is due, where nothing was found and that is soon.
+    pub(crate) next: Option<Duration>,
+}
+
+impl Found {
+    /// How long nobody need look, if nobody is woken: until the next lane is due, and not longer than `poll` after the last
+    /// step, however often somebody has looked since.
+    pub(crate) fn pause(&self, poll: Duration) -> Duration {
+        let rest = if poll < STEP_EVERY { poll } else { poll.saturating_sub(self.since_step) };
+        self.next.map_or(rest, |next| next.min(rest))
+    }
 }
 
 impl Finder {
@@ -70,11 +84,41 @@ impl Finder {
         }
         found.is_poll = is_time;
         found.is_more = is_cut || !self.is_around;
+        found.since_step = self.stepped.map_or(Duration::ZERO, |stepped| stepped.elapsed());
         if found.lanes.is_empty() && !found.is_more {
-            // Not later than the next look: what others keep of lanes that were due then is not walked over in vain.
-            let next = store.next_due(now, now + millis_of(STEP_EVERY)).await?;
-            found.next = next.and_then(|due| u64::try_from(due - now).ok());
+            let left = |due: i64| Duration::from_millis(u64::try_from(due - now).unwrap_or(0));
+            found.next = self.next_due(store, now).await?.map(left);
         }
         Ok(found)
+    }
+
+    /// When the next lane is due, as far as was known when somebody last looked. Asked for as rarely as that allows, and not
+    /// far ahead: a database may have to walk over what it keeps of lanes that were to be due then.
+    async fn next_due(&mut self, store: &RelayStore, now: i64) -> Result<Option<i64>, StoreError> {
+        if self.known_until <= now || self.next.is_some_and(|next| next <= now) {
+            self.known_until = now + millis_of(STEP_EVERY);
+            self.next = store.next_due(now, self.known_until).await?;
+        }
+        Ok(self.next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_in_between_does_not_put_the_next_step_off() {
+        let (ms, poll) = (Duration::from_millis, Duration::from_secs(1));
+        let found = |since_step, next: Option<u64>| Found {
+            since_step: ms(since_step),
+            next: next.map(ms),
+            ..Found::default()
+        };
+        assert_eq!(found(0, None).pause(poll), poll);
+        assert_eq!(found(900, None).pause(poll), ms(100));
+        assert_eq!(found(0, Some(300)).pause(poll), ms(300));
+        assert_eq!(found(900, Some(300)).pause(poll), ms(100));
+        assert_eq!(found(900, None).pause(ms(50)), ms(50), "a shorter poll is as long as it is");
     }
 }

@@ -88,9 +88,9 @@ impl Worker {
         let mut finder = Finder::default();
         while !self.stopping.load(Ordering::SeqCst) {
             let looked = Instant::now();
-            let next = self.start_due(&mut finder).await.unwrap_or_else(|error| {
+            let pause = self.start_due(&mut finder).await.unwrap_or_else(|error| {
                 tracing::error!(%error, "the store does not answer; trying again");
-                None
+                self.poll
             });
             if credentials.elapsed() >= CREDENTIALS_EVERY {
                 credentials = Instant::now();
@@ -108,8 +108,6 @@ impl Worker {
                     Err(error) => tracing::error!(%error, "failed to sweep"),
                 }
             }
-            // A lane that is due in between is worked on then, not with the next poll.
-            let pause = next.map_or(self.poll, |next| next.min(self.poll));
             let _ = tokio::time::timeout(pause, self.wake.notified()).await;
             tokio::time::sleep_until(looked + LOOK_AT_MOST_EVERY).await;
         }
@@ -124,21 +122,22 @@ impl Worker {
         self.parallel - self.permits.available_permits()
     }
 
-    /// Begins to work on what is due, and says in what time the next lane will be, where that is soon.
-    async fn start_due(self: &Arc<Self>, finder: &mut Finder) -> Result<Option<Duration>, StoreError> {
+    /// Begins to work on what is due, and says how long nobody need look.
+    async fn start_due(self: &Arc<Self>, finder: &mut Finder) -> Result<Duration, StoreError> {
         loop {
             let found = finder.look(&self.engine.store).await?;
             let again = match found.is_poll {
                 true => std::mem::take(&mut *self.again.lock().unwrap_or_else(PoisonError::into_inner)),
                 false => BTreeSet::new(),
             };
+            let (pause, is_more) = (found.pause(self.poll), found.is_more);
             for lane in found.lanes.into_iter().chain(again) {
                 if !self.start_one(lane).await {
-                    return Ok(None);
+                    return Ok(self.poll);
                 }
             }
-            if !found.is_more {
-                return Ok(found.next.map(Duration::from_millis));
+            if !is_more {
+                return Ok(pause);
             }
         }
     }

@@ -47,6 +47,11 @@ impl Transaction for ListeningTransaction {
         self.inner.run(sql, args)
     }
 
+    fn run_all<'a>(&'a mut self, statements: Vec<(&'a str, Vec<Value>)>) -> Asked<'a, Vec<Vec<Row>>> {
+        statements.iter().for_each(|(sql, args)| note(&self.said, sql, args));
+        self.inner.run_all(statements)
+    }
+
     fn run_each<'a>(&'a mut self, sql: &'a str, rows: Vec<Vec<Value>>) -> Asked<'a, ()> {
         self.inner.run_each(sql, rows)
     }

@@ -17,7 +17,9 @@ pub(crate) const TIERS: [&str; 5] = ["key", "marker", "compare-and-set", "read-b
 /// Lanes of each.
 pub(crate) const LANES: u64 = 10;
 /// How late a write is applied at most, as declared.
-pub(crate) const LATE_WINDOW: Duration = Duration::from_secs(2);
+pub(crate) const LATE_WINDOW: Duration = Duration::from_secs(3);
+/// What is left of it for a machine that is slow to apply.
+const LATE_SLACK: Duration = Duration::from_millis(600);
 /// Faults in a row on one lane: more would be an outage, whose pauses are minutes long.
 const IN_A_ROW_MAX: u32 = 3;
 
@@ -234,7 +236,7 @@ impl Service {
     fn apply_late(&self, asked: &Asked) {
         let (service, asked) = (self.clone(), asked.clone());
         // Half of the window, so that a thread which wakes late is not later than declared.
-        let by = Duration::from_millis(self.rng.below(LATE_WINDOW.as_millis() as u64 / 2));
+        let by = Duration::from_millis(self.rng.below((LATE_WINDOW - LATE_SLACK).as_millis() as u64));
         std::thread::spawn(move || {
             std::thread::sleep(by);
             service.apply(&asked);

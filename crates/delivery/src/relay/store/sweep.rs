@@ -123,7 +123,9 @@ impl RelayStore {
                 SELECT lane, seq FROM relay_held WHERE state = $1 AND since_ms < $3 ORDER BY lane, seq LIMIT $6)
             RETURNING lane, seq, request, pos, principal, value";
         let args = vec![from.into(), to.into(), before.into(), now.into(), why.into(), AT_ONCE.into()];
-        let rows = tx.run(sql, args).await?;
+        let mut rows = tx.run(sql, args).await?;
+        // Requests in the order in which everybody else takes them.
+        rows.sort_by_key(|row| row.int(2).unwrap_or(0));
         for row in &rows {
             let names = tx
                 .run("SELECT target, grp, name FROM relay_lane WHERE id = $1", vec![row.int(0)?.into()])
