@@ -109,6 +109,13 @@ fn bug(name: &str) -> Result<Bug, String> {
     Bug::named(name).ok_or_else(|| format!("expected one of {}", known()))
 }
 
+impl Cli {
+    /// Whether the minutes that were asked for are over.
+    fn is_over(&self, since: Instant) -> bool {
+        self.minutes.is_some_and(|minutes| since.elapsed() > Duration::from_secs(minutes * 60))
+    }
+}
+
 /// What came of all seeds so far.
 #[derive(Debug, Default)]
 struct Total {
@@ -138,14 +145,11 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let since = Instant::now();
     if cli.tally {
-        return tally(&cli);
+        return tally(&cli, since);
     }
     let mut total = Total::default();
     let mut shown = since;
-    for seed in seeds(&cli) {
-        if cli.minutes.is_some_and(|minutes| since.elapsed() > Duration::from_secs(minutes * 60)) {
-            break;
-        }
+    for seed in seeds(&cli).take_while(|_| !cli.is_over(since)) {
         if let Err(explained) = one(&cli, seed, &mut total) {
             say(&format!("\n{explained}"));
             return ExitCode::from(1);
@@ -160,9 +164,9 @@ fn main() -> ExitCode {
 }
 
 /// Runs every seed once. The last line says how many broke a promise.
-fn tally(cli: &Cli) -> ExitCode {
+fn tally(cli: &Cli, since: Instant) -> ExitCode {
     let (mut broken, mut all) = (0_u64, 0_u64);
-    for seed in seeds(cli) {
+    for seed in seeds(cli).take_while(|_| !cli.is_over(since)) {
         let options = options(cli, seed);
         all += 1;
         if let Some(failure) = run(&options).failure {
