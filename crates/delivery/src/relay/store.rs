@@ -155,6 +155,8 @@ pub struct Entry {
     pub session: Option<String>,
     /// When it came.
     pub created: i64,
+    /// Whether its request has no other entry: then the watermark says that it is done.
+    pub is_alone: bool,
 }
 
 /// A frozen batch: what is being written, or may have been.
@@ -233,7 +235,8 @@ pub(crate) async fn waiting(
     entries(&rows)
 }
 
-const WAITING: &str = "SELECT seq, request, pos, principal, value, session, created_ms FROM relay_item i
+const WAITING: &str =
+    "SELECT seq, request, pos, principal, value, session, created_ms, alone FROM relay_item i
     WHERE lane = $1 AND seq > $2 AND seq <= $3
       AND NOT EXISTS (SELECT 1 FROM relay_held h WHERE h.lane = i.lane AND h.seq = i.seq)
     ORDER BY seq LIMIT $4";
@@ -248,6 +251,7 @@ fn entries(rows: &[Row]) -> Result<Vec<Entry>, StoreError> {
             value: row.int(4)?,
             session: row.maybe_text(5)?,
             created: row.int(6)?,
+            is_alone: row.maybe_int(7)?.is_some(),
         })
     };
     rows.iter().map(entry).collect()

@@ -136,8 +136,9 @@ async fn into_lane(
     if let Some(label) = items.iter().rev().find_map(|(_, item)| item.label.as_deref()) {
         state.label = Some(label.to_owned());
     }
-    let sql = "INSERT INTO relay_item (lane, seq, request, pos, principal, value, session, created_ms)
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
+    let sql = "INSERT INTO relay_item (lane, seq, request, pos, principal, value, session, created_ms, alone)
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+    let alone = (submission.items.len() == 1).then_some(1);
     let row = |(seq, (pos, item)): (i64, &(i64, &NewItem))| {
         vec![
             state.lane.into(),
@@ -148,6 +149,7 @@ async fn into_lane(
             item.value.into(),
             item.session.as_deref().into(),
             now.into(),
+            alone.into(),
         ]
     };
     tx.run_each(sql, (state.last_seq + 1..).zip(items).map(row).collect()).await?;

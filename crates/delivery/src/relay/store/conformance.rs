@@ -5,7 +5,7 @@ use std::future::Future;
 use super::accept::{Accepted, NewItem, Submission};
 use super::claim::{Claimed, Work};
 use super::settle::Seen;
-use super::{Hold, Intent, RelayStore, Written};
+use super::{AuditRow, Hold, Intent, RelayStore, Written};
 use crate::relay::debounce::{Debounce, Mode};
 use crate::relay::reduce::Reducer;
 
@@ -73,6 +73,7 @@ pub async fn run<F: Future<Output = RelayStore>>(fresh: impl Fn() -> F) {
     batches(&fresh().await).await;
     fences(&fresh().await).await;
     holding(&fresh().await).await;
+    forgetting(&fresh().await).await;
     audit(&fresh().await).await;
     races(&fresh().await).await;
 }
@@ -229,6 +230,65 @@ async fn holding(store: &RelayStore) {
         (found.open, found.dead, found.items.len(), found.items[0].state.name()),
         (1, 0, 1, "pending")
     );
+}
+
+/// Writes what waits in a lane.
+async fn write(store: &RelayStore, lane: i64) {
+    let work = claim(store, lane).await;
+    let hi = work.entries.last().map_or(0, |entry| entry.seq);
+    store.freeze(&work.hold, &batch(&work, hi)).await.unwrap();
+    store.applied(&work.hold, Reducer::Sum, 0, "answered").await.unwrap();
+}
+
+/// Forgets what is done, whenever that was.
+async fn forget(store: &RelayStore) -> i64 {
+    store.forget(i64::MAX).await.unwrap()
+}
+
+/// A request of one entry is done by its lane's watermark, any other once all of its entries are; and what is done, and
+/// nothing else, is forgotten.
+async fn forgetting(store: &RelayStore) {
+    let alice = lanes_of(store, &submission("alice", "1", &[("a", 5)])).await.0;
+    let (dave, in_a) = lanes_of(store, &submission("dave", "1", &[("a", 7)])).await;
+    let (carol, in_both) = lanes_of(store, &submission("carol", "1", &[("a", 1), ("b", 2)])).await;
+    let bob = lanes_of(store, &submission("bob", "1", &[("a", 3)])).await.0;
+    let work = claim(store, in_a[0]).await;
+    assert_eq!(store.park(&work.hold, "dave", "digest", Reducer::Sum).await.unwrap(), Written::Done);
+    assert_eq!(forget(store).await, 0);
+    write(store, in_a[0]).await;
+    let mut done = Vec::new();
+    for request in [alice, bob, carol, dave] {
+        let found = store.request(request).await.unwrap().unwrap();
+        done.push((store.is_done(request).await.unwrap(), found.open));
+    }
+    assert_eq!(done, [(true, 0), (true, 0), (false, 1), (false, 1)]);
+    let mut waiting = Vec::new();
+    for principal in ["alice", "bob", "carol", "dave"] {
+        let found = store.pending(principal, None, None).await.unwrap();
+        waiting.push(found.iter().map(|(lane, many)| (lane.name.clone(), *many)).collect::<Vec<_>>());
+    }
+    let one = |lane: &str| vec![(lane.to_owned(), 1)];
+    assert_eq!(waiting, [vec![], vec![], one("b"), one("a")]);
+    assert_eq!(forget(store).await, 2, "alice's and bob's");
+    assert_eq!(store.release("t", "dave", "x", &|| 0).await.unwrap(), 1);
+    assert_eq!(store.request(dave).await.unwrap().unwrap().open, 1);
+    for lane in in_both {
+        write(store, lane).await;
+    }
+    assert!(store.is_done(carol).await.unwrap() && store.is_done(dave).await.unwrap());
+    assert_eq!(forget(store).await, 2, "carol's and dave's");
+    assert_eq!(forget(store).await, 0);
+    for request in [alice, bob, carol, dave] {
+        assert_eq!(store.request(request).await.unwrap(), None);
+    }
+    let sums: i64 = store.audit_after(0, 100).await.unwrap().iter().map(applied).sum();
+    assert_eq!(sums, 5 + 7 + 1 + 2 + 3, "each was applied once");
+    let again = store.accept(&submission("alice", "1", &[("a", 5)])).await.unwrap();
+    assert!(matches!(again, Accepted::New { .. }), "{again:?}");
+}
+
+fn applied(row: &AuditRow) -> i64 {
+    row.value.filter(|_| row.event == "applied").unwrap_or(0)
 }
 
 async fn audit(store: &RelayStore) {

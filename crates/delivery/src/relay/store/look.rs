@@ -24,6 +24,10 @@ pub enum ItemState {
 }
 
 impl ItemState {
+    fn is_open(self) -> bool {
+        !matches!(self, ItemState::Completed | ItemState::Failed)
+    }
+
     /// The state's name.
     pub fn name(self) -> &'static str {
         match self {
@@ -113,10 +117,9 @@ impl RelayStore {
     /// A request with its items.
     pub async fn request(&self, id: i64) -> Result<Option<Request>, StoreError> {
         let mut tx = self.db.begin().await?;
-        let rows =
-            tx.run("SELECT open, dead, items FROM relay_request WHERE id = $1", vec![id.into()]).await?;
+        let rows = tx.run("SELECT dead, items FROM relay_request WHERE id = $1", vec![id.into()]).await?;
         let Some(row) = rows.first() else { return Ok(None) };
-        let (open, dead, count) = (row.int(0)?, row.int(1)?, row.int(2)?);
+        let (dead, count) = (row.int(0)?, row.int(1)?);
         let sql = "SELECT i.pos, l.name, l.grp, l.label, i.value, l.applied, i.seq, l.watermark, l.state, h.state, n.hi,
                 (SELECT s.waits_for FROM relay_state s WHERE s.lane = l.id ORDER BY s.version DESC LIMIT 1)
             FROM relay_item i JOIN relay_now l ON l.id = i.lane
@@ -137,14 +140,18 @@ impl RelayStore {
             items.retain(|(pos, _)| Some(*pos) != row.int(0).ok());
             items.push((row.int(0)?, item));
         }
-        Ok(Some(Request { open, dead, items: items.into_iter().map(|(_, item)| item).collect() }))
+        let items: Vec<Item> = items.into_iter().map(|(_, item)| item).collect();
+        let open = items.iter().filter(|item| item.state.is_open()).count() as i64;
+        Ok(Some(Request { open, dead, items }))
     }
 
     /// Whether every item of a request is applied or given up.
     pub async fn is_done(&self, id: i64) -> Result<bool, StoreError> {
         let mut tx = self.db.begin().await?;
-        let rows = tx.run("SELECT open FROM relay_request WHERE id = $1", vec![id.into()]).await?;
-        rows.first().map_or(Ok(true), |row| Ok(row.int(0)? == 0))
+        let sql = "SELECT i.seq FROM relay_item i JOIN relay_now l ON l.id = i.lane
+            LEFT JOIN relay_held h ON h.lane = i.lane AND h.seq = i.seq
+            WHERE i.request = $1 AND (h.state = 'parked' OR (h.state IS NULL AND i.seq > l.watermark)) LIMIT 1";
+        Ok(tx.run(sql, vec![id.into()]).await?.is_empty())
     }
 
     /// The lanes of a target, of one group or of all, with what waits.
@@ -188,15 +195,19 @@ impl RelayStore {
     ) -> Result<Vec<(Lane, i64)>, StoreError> {
         let mut tx = self.db.begin().await?;
         let sql = format!(
-            "SELECT {LANE}, waiting.many FROM relay_now JOIN (
+            "WITH RECURSIVE lanes (lane) AS (
+                SELECT min(lane) FROM relay_item WHERE principal = $1
+                UNION ALL
+                SELECT (SELECT min(i.lane) FROM relay_item i WHERE i.principal = $1 AND i.lane > lanes.lane)
+                FROM lanes WHERE lanes.lane IS NOT NULL)
+             SELECT {LANE}, waiting.many FROM relay_now JOIN (
                 SELECT lane AS of_lane, count(*) AS many FROM (
                     SELECT i.lane AS lane, i.session AS session
-                    FROM relay_request r JOIN relay_item i ON i.request = r.id JOIN relay_now l ON l.id = i.lane
-                    WHERE r.principal = $1 AND r.done_ms IS NULL AND i.seq > l.watermark
-                      AND NOT EXISTS (SELECT 1 FROM relay_held h WHERE h.lane = i.lane AND h.seq = i.seq)
+                    FROM lanes JOIN relay_now l ON l.id = lanes.lane
+                        JOIN relay_item i ON i.principal = $1 AND i.lane = l.id AND i.seq > l.watermark
+                    WHERE NOT EXISTS (SELECT 1 FROM relay_held h WHERE h.lane = i.lane AND h.seq = i.seq)
                     UNION ALL
-                    SELECT h.lane, h.session FROM relay_request r JOIN relay_held h ON h.request = r.id
-                    WHERE r.principal = $1 AND r.done_ms IS NULL AND h.state = 'parked') AS entries
+                    SELECT lane, session FROM relay_held WHERE principal = $1 AND state = 'parked') AS entries
                 WHERE CAST($3 AS text) IS NULL OR session = $3
                 GROUP BY lane) AS waiting ON waiting.of_lane = relay_now.id
              WHERE CAST($2 AS text) IS NULL OR grp = $2
@@ -269,6 +280,7 @@ impl RelayStore {
                 value: row.int(6)?,
                 session: row.maybe_text(7)?,
                 created: row.int(8)?,
+                is_alone: false,
             };
             Ok((row.text(0)?, row.text(1)?, entry))
         });

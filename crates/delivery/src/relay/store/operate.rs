@@ -242,6 +242,7 @@ fn held(row: &Row) -> Result<Entry, StoreError> {
         value: row.int(4)?,
         session: row.maybe_text(5)?,
         created: row.int(6)?,
+        is_alone: false,
     })
 }
 

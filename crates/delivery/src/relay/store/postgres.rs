@@ -18,6 +18,7 @@ use super::sql::{Asked, Database, NOW, Row, StoreError, Transaction, Value};
 const MIGRATIONS: &[(i32, i32, &str)] = &[
     (1, 1, include_str!("../migrations/postgres_0001_relay.sql")),
     (2, 2, include_str!("../migrations/postgres_0002_state.sql")),
+    (3, 3, include_str!("../migrations/postgres_0003_done.sql")),
 ];
 /// Who may do what. Applied with every migration, since it speaks of all tables.
 const ROLES: &str = include_str!("../migrations/postgres_roles.sql");
@@ -323,24 +324,36 @@ async fn query(client: &Object, statement: &Statement, args: &[Value]) -> Result
         .collect()
 }
 
-/// Rows as one statement: `VALUES ($1, …)` becomes a selection from one array for each column.
+/// Rows as one statement: `VALUES ($1, …)` becomes a selection from an array for each column, and from a single value where
+/// a column has the same in every row, which most have.
 async fn insert_all(client: &Object, sql: &str, rows: &[Vec<Value>]) -> Result<(), StoreError> {
     let no_insert = || StoreError::Failed("not an INSERT … VALUES ($1, …)".to_owned());
     let one = client.prepare_cached(sql).await.map_err(failed)?;
     let (head, rest) = sql.split_once("VALUES (").ok_or_else(no_insert)?;
     let (_, tail) = rest.split_once(')').ok_or_else(no_insert)?;
-    let mut columns: Vec<Box<dyn ToSql + Sync + Send>> = Vec::new();
-    let mut arrays = Vec::new();
+    let mut columns: Vec<Box<dyn ToSql + Sync + Send + '_>> = Vec::new();
+    let (mut selected, mut arrays, mut names) = (Vec::new(), Vec::new(), Vec::new());
+    let last = one.params().len().saturating_sub(1);
     for (at, kind) in one.params().iter().enumerate() {
-        let values = rows.iter().map(|row| row.get(at));
-        let (name, column): (&str, Box<dyn ToSql + Sync + Send>) = match kind {
-            &Type::INT8 => ("bigint", Box::new(values.map(int).collect::<Vec<_>>())),
-            _ => ("text", Box::new(values.map(text).collect::<Vec<_>>())),
-        };
+        let name = if *kind == Type::INT8 { "bigint" } else { "text" };
+        let mut values = rows.iter().map(|row| row.get(at));
+        // There is at least one array: it says how many rows there are.
+        let is_same = rows.windows(2).all(|two| two[0].get(at) == two[1].get(at));
+        if is_same && (at < last || !arrays.is_empty()) {
+            selected.push(format!("${}::{name}", at + 1));
+            columns.push(Box::new(values.next().flatten().cloned().unwrap_or(Value::Null)));
+            continue;
+        }
+        selected.push(format!("c{at}"));
+        names.push(format!("c{at}"));
         arrays.push(format!("${}::{name}[]", at + 1));
-        columns.push(column);
+        columns.push(match name {
+            "bigint" => Box::new(values.map(int).collect::<Vec<_>>()),
+            _ => Box::new(values.map(text).collect::<Vec<_>>()),
+        });
     }
-    let sql = format!("{head}SELECT * FROM unnest({}){tail}", arrays.join(", "));
+    let (selected, arrays, names) = (selected.join(", "), arrays.join(", "), names.join(", "));
+    let sql = format!("{head}SELECT {selected} FROM unnest({arrays}) AS rows ({names}){tail}");
     let statement = client.prepare_cached(&sql).await.map_err(failed)?;
     let args: Vec<&(dyn ToSql + Sync)> = columns.iter().map(|column| &**column as _).collect();
     client.execute(&statement, &args).await.map_err(failed).map(drop)

@@ -239,8 +239,14 @@ pub(crate) async fn settle(
         ..about(&lane, entry, "applied", now)
     };
     audit_all(tx, &members.iter().zip(&links).map(row).collect::<Vec<_>>()).await?;
-    let [lock, tell] = applied_of(lane.id, state.watermark, batch.hi, now);
-    tx.run_all(vec![lock, tell, ending(state)]).await?;
+    let mut ends = vec![ending(state)];
+    if members.iter().any(|entry| entry.is_alone) {
+        ends.push(done(lane.id, state.watermark, batch.hi, now));
+    }
+    if members.iter().any(|entry| !entry.is_alone) {
+        ends.extend(applied_of(lane.id, state.watermark, batch.hi, now));
+    }
+    tx.run_all(ends).await?;
     state.ended = state.fence;
     state.watermark = batch.hi + i64::from(planted::is(Bug::RelayEntriesBelowWatermark));
     // Without a reading, the sum of what was written since the last known value is the best that is known.
@@ -250,18 +256,25 @@ pub(crate) async fn settle(
     Ok(())
 }
 
+/// Notes that this range of a lane was applied: the requests of entries that came alone are done by that.
+fn done(lane: i64, lo: i64, hi: i64, now: i64) -> (&'static str, Vec<Value>) {
+    let sql = "INSERT INTO relay_done (lane, lo, hi, at_ms) VALUES ($1, $2, $3, $4)";
+    (sql, vec![lane.into(), lo.into(), hi.into(), now.into()])
+}
+
 /// Tells requests that their entries in this range of a lane are applied, all at once: locks those that may have entries in
-/// several lanes, in one order for everybody, so that no two lanes of one request wait for each other; then tells all.
+/// several lanes, in one order for everybody, so that no two lanes of one request wait for each other; then tells all. Those
+/// of entries that came alone need not be told.
 fn applied_of(lane: i64, lo: i64, hi: i64, now: i64) -> [(&'static str, Vec<Value>); 2] {
     const LOCK: &str =
         "SELECT id FROM relay_request WHERE items > 1 AND id IN (SELECT i.request FROM relay_item i
-            WHERE i.lane = $1 AND i.seq > $2 AND i.seq <= $3
+            WHERE i.lane = $1 AND i.seq > $2 AND i.seq <= $3 AND i.alone IS NULL
               AND NOT EXISTS (SELECT 1 FROM relay_held h WHERE h.lane = i.lane AND h.seq = i.seq))
         ORDER BY id /*LOCK*/";
     const TELL: &str = "UPDATE relay_request SET open = open - done.many,
             done_ms = CASE WHEN open = done.many AND dead = 0 THEN CAST($4 AS bigint) END
         FROM (SELECT i.request AS request, count(*) AS many FROM relay_item i
-            WHERE i.lane = $1 AND i.seq > $2 AND i.seq <= $3
+            WHERE i.lane = $1 AND i.seq > $2 AND i.seq <= $3 AND i.alone IS NULL
               AND NOT EXISTS (SELECT 1 FROM relay_held h WHERE h.lane = i.lane AND h.seq = i.seq)
             GROUP BY i.request) AS done
         WHERE relay_request.id = done.request";

@@ -19,6 +19,7 @@ use super::timekeeping;
 const MIGRATIONS: &[(i64, i64, &str)] = &[
     (1, 1, include_str!("../migrations/sqlite_0001_relay.sql")),
     (2, 2, include_str!("../migrations/sqlite_0002_state.sql")),
+    (3, 3, include_str!("../migrations/sqlite_0003_done.sql")),
 ];
 /// How far the clock may run before its mark is written down again.
 const MARK_EVERY_MILLIS: i64 = 10_000;

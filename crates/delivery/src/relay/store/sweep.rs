@@ -170,7 +170,13 @@ impl RelayStore {
         Ok(rows.len() as i64)
     }
 
-    async fn forget(&self, before: i64) -> Result<i64, StoreError> {
+    /// Forgets requests that were done before then, a bounded number.
+    pub(super) async fn forget(&self, before: i64) -> Result<i64, StoreError> {
+        Ok(self.forget_told(before).await? + self.forget_applied(before).await?)
+    }
+
+    /// Requests that were told that they are done.
+    async fn forget_told(&self, before: i64) -> Result<i64, StoreError> {
         let mut tx = self.db.begin().await?;
         let sql = "DELETE FROM relay_request WHERE id IN (
                 SELECT id FROM relay_request WHERE done_ms < $1 ORDER BY done_ms LIMIT $2) RETURNING id";
@@ -182,6 +188,42 @@ impl RelayStore {
         }
         tx.commit().await?;
         Ok(rows.len() as i64)
+    }
+
+    /// Requests of entries that came alone, batch by batch. What was taken out of its lane is not among them: its request is
+    /// told.
+    async fn forget_applied(&self, before: i64) -> Result<i64, StoreError> {
+        let mut count = 0;
+        while count < AT_ONCE {
+            let mut tx = self.db.begin().await?;
+            let sql = "DELETE FROM relay_done WHERE (lane, hi) IN (
+                    SELECT lane, hi FROM relay_done WHERE at_ms < $1 ORDER BY at_ms LIMIT 1)
+                RETURNING lane, lo, hi";
+            let rows = tx.run(sql, vec![before.into()]).await?;
+            let Some(row) = rows.first() else { break };
+            let range =
+                || Ok::<_, StoreError>(vec![row.int(0)?.into(), row.int(1)?.into(), row.int(2)?.into()]);
+            let requests = tx
+                .run(
+                    "DELETE FROM relay_request WHERE id IN (
+                        SELECT i.request FROM relay_item i
+                        WHERE i.lane = $1 AND i.seq > $2 AND i.seq <= $3 AND i.alone IS NOT NULL
+                          AND NOT EXISTS (SELECT 1 FROM relay_held h WHERE h.lane = i.lane AND h.seq = i.seq))
+                    RETURNING id",
+                    range()?,
+                )
+                .await?;
+            tx.run(
+                "DELETE FROM relay_item WHERE lane = $1 AND seq > $2 AND seq <= $3 AND alone IS NOT NULL
+                   AND NOT EXISTS (SELECT 1 FROM relay_held h
+                        WHERE h.lane = relay_item.lane AND h.seq = relay_item.seq)",
+                range()?,
+            )
+            .await?;
+            tx.commit().await?;
+            count += requests.len() as i64;
+        }
+        Ok(count)
     }
 }
 
