@@ -107,7 +107,8 @@ pub(crate) fn chaos(asked: &Asked) -> Result<(), Failure> {
     let gates = gates::start(&services, &to_postgres, &to_redis, &to_upstream, asked.planted.as_deref())?;
     let admins = [free_port()?, free_port()?];
     let relays = scores::relays(&services, &to_postgres, &to_scores, &admins, asked.planted.as_deref())?;
-    let outboxes = Outboxes::start(services.folder(), gates.ports(), asked.planted.as_deref())?;
+    let planted = asked.planted.as_deref();
+    let outboxes = Outboxes::start(services.folder(), gates.ports(), asked.lasts, planted)?;
     let stop = Arc::new(AtomicBool::new(false));
     let clients = Clients::start(gates.ports(), &stop, seed);
     let mail = Mail::start(outboxes.processes.ports(), &stop, seed);

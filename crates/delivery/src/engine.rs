@@ -83,6 +83,8 @@ struct Engine {
     lanes: HashMap<String, Lane>,
     due: BTreeSet<(Timestamp, String)>,
     walks: usize,
+    /// The store failed, and every lane would find the same: one walk is begun then, and none before.
+    resumes: Option<Timestamp>,
     ended: mpsc::UnboundedReceiver<(String, Walked)>,
     end: mpsc::UnboundedSender<(String, Walked)>,
 }
@@ -90,7 +92,16 @@ struct Engine {
 impl Engine {
     fn new(outbox: Outbox, stopped: watch::Receiver<bool>) -> Self {
         let (end, ended) = mpsc::unbounded_channel();
-        Self { outbox, stopped, lanes: HashMap::new(), due: BTreeSet::new(), walks: 0, ended, end }
+        Self {
+            outbox,
+            stopped,
+            lanes: HashMap::new(),
+            due: BTreeSet::new(),
+            walks: 0,
+            resumes: None,
+            ended,
+            end,
+        }
     }
 
     async fn run(mut self) {
@@ -186,11 +197,13 @@ impl Engine {
     }
 
     fn send_due(&mut self, now: Timestamp) {
-        while self.walks < self.outbox.inner.settings.parallel {
+        while !self.is_full() && self.resumes.is_none_or(|at| at <= now) {
             if self.due.first().is_none_or(|(at, _)| *at > now) {
                 return;
             }
             let Some((_, lane)) = self.due.pop_first() else { return };
+            // The next one a while later, unless this one finds that the store works.
+            self.resumes = self.resumes.map(|_| now.plus(AFTER_FAILURE));
             self.lanes.insert(lane.clone(), Lane::Walked(None));
             self.walks += 1;
             let walk = Walk { outbox: self.outbox.clone(), stopped: self.stopped.clone() };
@@ -198,7 +211,7 @@ impl Engine {
             let walking = tokio::spawn(async move { walk.walk(&name).await });
             tokio::spawn(async move {
                 // A walk that panicked leaves its row to its lease.
-                let walked = walking.await.unwrap_or(Walked::Failed);
+                let walked = walking.await.unwrap_or(Walked::Late);
                 let _ = end.send((lane, walked));
             });
         }
@@ -211,6 +224,10 @@ impl Engine {
             Some(Lane::Due(_) | Lane::Stuck) | None => None,
         };
         let now = self.outbox.now();
+        self.resumes = match walked {
+            Walked::Failed => Some(now.plus(AFTER_FAILURE)),
+            _ => None,
+        };
         match (walked, heard) {
             (Walked::More, _)
             | (Walked::Until(_) | Walked::Stuck | Walked::Empty, Some(Why::Changed))
@@ -220,15 +237,20 @@ impl Engine {
                 self.lanes.insert(lane, Lane::Stuck);
             }
             (Walked::Empty, None) => {}
-            (Walked::Failed, _) => self.look_at(lane, now.plus(AFTER_FAILURE)),
+            (Walked::Failed, _) => self.look_at(lane, now),
+            (Walked::Late, _) => self.look_at(lane, now.plus(AFTER_FAILURE)),
         }
     }
 
+    fn is_full(&self) -> bool {
+        self.walks >= self.outbox.inner.settings.parallel
+    }
+
     fn sleep(&self, now: Timestamp) -> Duration {
-        // Nothing is due while every walk is taken: the end of one wakes us.
-        let is_full = self.walks >= self.outbox.inner.settings.parallel;
         match self.due.first() {
-            Some((at, _)) if !is_full => {
+            // Nothing is due while every walk is taken: the end of one wakes us.
+            Some((at, _)) if !self.is_full() => {
+                let at = self.resumes.map_or(*at, |resumes| resumes.max(*at));
                 let wait = u64::try_from(at.millis_since(now)).unwrap_or(0).max(1);
                 // The wall clock may be set meanwhile: look at it now and then.
                 Duration::from_millis(wait).min(LONGEST_SLEEP)

@@ -3,12 +3,16 @@
 
 mod scripted;
 
+use std::fmt::Debug;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use scripted::{World, answer, header, message, pass, uuid};
 use semel_delivery::credentials::{Credential, Wallet};
 use semel_delivery::{Enqueue, Outbox, Status};
+use tracing::field::{Field, Visit};
+use tracing::span;
 
 async fn status(outbox: &Outbox, number: u32) -> Status {
     outbox.receipt(&uuid(number)).await.unwrap().unwrap().status
@@ -86,4 +90,59 @@ async fn a_release_that_finds_the_disk_full_is_tried_again() {
     world.store.faults().fill_disk(false);
     pass(Duration::from_secs(10)).await;
     assert_eq!(status(&outbox, 1).await, Status::Done);
+}
+
+/// Counts what is logged of claims that failed.
+#[derive(Clone, Default)]
+struct Failures(Arc<AtomicUsize>);
+
+impl Visit for Failures {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        let is_claim = field.name() == "message" && format!("{value:?}").contains("failed to claim");
+        self.0.fetch_add(usize::from(is_claim), Ordering::SeqCst);
+    }
+}
+
+impl tracing::Subscriber for Failures {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.target().starts_with("semel_delivery")
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        event.record(&mut self.clone());
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+/// Neither the disk nor the log is kept busy by every lane finding out for itself.
+#[tokio::test(start_paused = true)]
+async fn while_the_disk_is_full_one_lane_tries_for_all() {
+    let failures = Failures::default();
+    let _guard = tracing::subscriber::set_default(failures.clone());
+    let world = World::quick("ietf", |_, _| answer(200, &[], ""));
+    let outbox = world.open().await;
+    for number in 1..=300 {
+        outbox.enqueue(message(number, &format!("lane-{number}"))).await.unwrap();
+    }
+    world.store.faults().fill_disk(true);
+    let _sending = outbox.start();
+    pass(Duration::from_secs(20)).await;
+    let failed = failures.0.load(Ordering::SeqCst);
+    assert!((10..=60).contains(&failed), "{failed} attempts in 20 s");
+    world.store.faults().fill_disk(false);
+    pass(Duration::from_secs(10)).await;
+    for number in 1..=300 {
+        assert_eq!(status(&outbox, number).await, Status::Done);
+    }
 }

@@ -18,6 +18,8 @@ const CALLERS: u64 = 10;
 /// Messages after which a caller takes another lane: a lane whose head waits, waits.
 const LANE_MESSAGES: u64 = 4;
 const PATIENCE: Duration = Duration::from_secs(3);
+/// How many lanes that did not come to their end are shown.
+const LINES: usize = 20;
 
 /// The callers, at work.
 pub(crate) struct Mail {
@@ -65,13 +67,16 @@ impl Mail {
         let accepted: Vec<Accepted> =
             self.threads.into_iter().flat_map(|thread| thread.join().unwrap_or_default()).collect();
         let settled = settle(&self.ports, &accepted, upstream, until);
+        for line in settled.open(&accepted).iter().take(LINES) {
+            eprintln!("xtask: never came to an end: {line}");
+        }
         judged(&accepted, &settled, &upstream.effects(), &upstream.order())
     }
 }
 
 fn judged(
     accepted: &[Accepted],
-    Settled { standings, moved }: &Settled,
+    Settled { standings, moved, .. }: &Settled,
     effects: &BTreeMap<String, u32>,
     order: &[String],
 ) -> Vec<Row> {

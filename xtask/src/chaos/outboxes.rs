@@ -2,16 +2,20 @@
 //! told to fail its syncs; that of the second can be filled.
 
 use std::fs;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use super::processes::{Processes, Start, semel};
 use crate::os;
 
 /// The word that callers must know.
 pub(crate) const TOKEN: &str = "chaos-token";
-/// The size of the small disk.
-const DISK_BYTES: &str = "size=24m";
+/// The size of the small disk: what a write-ahead log may come to, and what an outbox keeps of every minute, with room to
+/// spare, so that it is full only when it is filled.
+const DISK_MIB: u64 = 64;
+const DISK_MIB_A_MINUTE: u64 = 32;
 
 /// The daemons and what can be done to their disks.
 pub(crate) struct Outboxes {
@@ -23,24 +27,32 @@ pub(crate) struct Outboxes {
 }
 
 /// A small disk of its own (tmpfs).
-struct Disk(PathBuf);
+struct Disk {
+    place: PathBuf,
+    bytes: u64,
+}
 
 impl Drop for Disk {
     fn drop(&mut self) {
         // Whoever still has a file open there is killed first; lazily, so that nothing is left mounted.
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+        let _ = Command::new("umount").arg("-l").arg(&self.place).status();
     }
 }
 
 impl Outboxes {
-    pub(crate) fn start(folder: &Path, gates: &[u16], planted: Option<&str>) -> Result<Self, String> {
+    pub(crate) fn start(
+        folder: &Path,
+        gates: &[u16],
+        lasts: Duration,
+        planted: Option<&str>,
+    ) -> Result<Self, String> {
         let failed = |error: std::io::Error| format!("failed to prepare the outboxes: {error}");
         let credential = folder.join("credential");
         fs::write(&credential, "Bearer chaos").map_err(failed)?;
         let token = folder.join("token");
         fs::write(&token, TOKEN).map_err(failed)?;
         let (library, sync_fails) = (sync_library(folder), folder.join("syncs-fail"));
-        let disk = small_disk(folder);
+        let disk = small_disk(folder, lasts);
         let start = |number: usize| -> Start {
             let own = folder.join(format!("outbox-{number}"));
             let _ = fs::create_dir_all(&own);
@@ -76,11 +88,12 @@ impl Outboxes {
 
     /// Fills the disk of the second, or empties it again. `false`: that cannot be done here.
     pub(crate) fn fill_disk(&self, full: bool) -> bool {
-        let Some(Disk(disk)) = &self.disk else { return false };
-        let ballast = disk.join("ballast");
+        let Some(Disk { place, bytes }) = &self.disk else { return false };
+        let ballast = place.join("ballast");
         if full {
             // It ends with an error, once there is no room.
-            let _ = fs::write(&ballast, vec![0; 64 << 20]);
+            let _ = fs::File::create(&ballast)
+                .and_then(|mut file| io::copy(&mut io::repeat(0).take(*bytes), &mut file));
         } else {
             let _ = fs::remove_file(&ballast);
         }
@@ -98,13 +111,15 @@ fn sync_library(folder: &Path) -> Option<PathBuf> {
 }
 
 /// The folder of the second outbox as a disk of its own, where root may do that.
-fn small_disk(folder: &Path) -> Option<Disk> {
+fn small_disk(folder: &Path, lasts: Duration) -> Option<Disk> {
     let place = folder.join("outbox-1");
     fs::create_dir_all(&place).ok()?;
     if !os::is_root() {
         return None;
     }
+    let mib = DISK_MIB + DISK_MIB_A_MINUTE * lasts.as_secs().div_ceil(60);
     let mut mount = Command::new("mount");
-    mount.args(["-t", "tmpfs", "-o", DISK_BYTES, "tmpfs"]).arg(&place).stderr(std::process::Stdio::null());
-    mount.status().ok().filter(std::process::ExitStatus::success).map(|_| Disk(place))
+    mount.args(["-t", "tmpfs", "-o", &format!("size={mib}m"), "tmpfs"]);
+    mount.arg(&place).stderr(std::process::Stdio::null());
+    mount.status().ok().filter(std::process::ExitStatus::success).map(|_| Disk { place, bytes: mib << 20 })
 }

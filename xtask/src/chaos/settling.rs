@@ -79,8 +79,30 @@ fn act(standing: &Standing, effects: u32, since: Duration) -> Act {
 pub(crate) struct Settled {
     /// Where each accepted message stands, or the one in its place.
     pub(crate) standings: Vec<Standing>,
+    /// What an outbox said to the last thing that was asked of it about a message, where it refused.
+    refusals: BTreeMap<usize, String>,
     /// Intents that somebody sent anew: they have left their place in their lane.
     pub(crate) moved: BTreeSet<String>,
+}
+
+impl Settled {
+    fn refused(&mut self, at: usize, told: Option<&(u16, String)>) {
+        match told {
+            Some((200, _)) => drop(self.refusals.remove(&at)),
+            Some((status, body)) => drop(self.refusals.insert(at, format!("{status} {}", body.trim()))),
+            None => drop(self.refusals.insert(at, "no answer".to_owned())),
+        }
+    }
+
+    /// A line for each lane that did not come to its end: what its first open message waits for.
+    pub(crate) fn open(&self, accepted: &[Accepted]) -> Vec<String> {
+        let line = |at: usize| {
+            let (one, standing) = (&accepted[at], &self.standings[at]);
+            let refusal = self.refusals.get(&at).map_or("nothing was asked", String::as_str);
+            format!("outbox {} {} {}: {standing:?}; {refusal}", one.outbox, one.intent, one.id)
+        };
+        heads(accepted, &self.standings).into_iter().map(line).collect()
+    }
 }
 
 /// Brings everything to its end, if there is time.
@@ -104,10 +126,14 @@ pub(crate) fn settle(ports: &[u16], accepted: &[Accepted], upstream: &Upstream, 
             match act(&settled.standings[at], taken, began.elapsed()) {
                 Act::Wait => {}
                 // Where it is refused, the next round looks again.
-                Act::TakeBack => drop(ask(ports[one.outbox], "POST", &format!("{id}/abort"), "")),
+                Act::TakeBack => {
+                    let done = ask(ports[one.outbox], "POST", &format!("{id}/abort"), "");
+                    settled.refused(at, done.as_ref());
+                }
                 Act::SendAnew { by_force } => {
                     let body = format!("{{\"auto\":true,\"force\":{by_force}}}");
                     let done = ask(ports[one.outbox], "POST", &format!("{id}/requeue"), &body);
+                    settled.refused(at, done.as_ref());
                     if let Some((200, body)) = done {
                         let told: Value = serde_json::from_str(&body).unwrap_or_default();
                         let new = told["new"]["client_message_id"].as_str().unwrap_or_default();

@@ -30,8 +30,10 @@ pub(super) enum Walked {
     Stuck,
     /// There is nothing.
     Empty,
-    /// The store failed.
+    /// The store failed, and nothing was claimed.
     Failed,
+    /// What was claimed is somebody else's by now, or nobody knows what became of it.
+    Late,
 }
 
 pub(super) struct Walk {
@@ -71,14 +73,14 @@ impl Walk {
                     return Walked::Failed;
                 }
             };
-            let Some(fence) = row.fence else { return Walked::Failed };
+            let Some(fence) = row.fence else { return Walked::Late };
             let attempted = attempt(&self.outbox, &row, request, now.plus(LEASE_MARGIN)).await;
             let settled = self.settle(row.id, fence, &attempted.verdict).await;
             if let Some((origin, digest)) = attempted.refused {
                 // Also where nobody knows whether it was written down: then it may be, and holds the principal.
                 inner.refusals.add(Refusal { principal: row.principal.clone(), origin, digest });
             }
-            let Some(settled) = settled else { return Walked::Failed };
+            let Some(settled) = settled else { return Walked::Late };
             self.tell(&settled, &attempted.verdict, expired).await;
             if let To::Retry(at) = attempted.verdict.to {
                 return Walked::Until(at);
