@@ -34,6 +34,7 @@ const MIGRATIONS: &[Migration] = &[
         sql: include_str!("migrations/0006_settle.sql"),
         works_for: 5,
     },
+    Migration { number: 7, name: "lean", sql: include_str!("migrations/0007_lean.sql"), works_for: 6 },
 ];
 
 /// The lock under which migrations are applied: "semel" in ASCII.

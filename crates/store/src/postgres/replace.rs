@@ -81,7 +81,7 @@ WITH gone AS (
 ), moved AS (
     UPDATE semel.record SET fence = nextval('semel.fence'), state = $2::smallint, status = $3::integer,
         headers = $4::bytea, body = $5::bytea, outcome_unknown = $6::boolean, settled_at = $7::bigint,
-        expires_at = $7::bigint + $8::bigint
+        expires_at = $7::bigint + $8::bigint, lifetime_ms = $7::bigint + $8::bigint - created_at
     WHERE fence = $1::bigint AND NOT $9::boolean
 ), unleased AS (
     DELETE FROM semel.lease WHERE fence = $1::bigint
@@ -93,9 +93,9 @@ const REMOVE: &str = "DELETE FROM semel.record WHERE fence = $1::bigint";
 
 const SEAL: &str = "
 INSERT INTO semel.record (fence, nonce, hash, scope, key, endpoint, tenant, principal, state, guarantee, created_at,
-    first_lease_until, late_until, settled_at, expires_at, client_generated_at, request_headers, request_id)
+    first_lease_until, late_until, settled_at, expires_at, lifetime_ms, client_generated_at, request_headers, request_id)
 VALUES (nextval('semel.fence'), 0, $1::bytea, $2::bytea, $3::text, $4::text, $5::text, $6::text, $7::smallint,
-    $8::smallint, $9::bigint, $9::bigint, $9::bigint, $9::bigint, $9::bigint + $10::bigint, $11::bigint,
+    $8::smallint, $9::bigint, $9::bigint, $9::bigint, $9::bigint, $9::bigint + $10::bigint, $10::bigint, $11::bigint,
     $12::bytea, $13::text)
 ON CONFLICT DO NOTHING RETURNING fence";
 

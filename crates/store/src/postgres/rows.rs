@@ -103,12 +103,19 @@ fn read(row: &Row) -> Result<Option<Entry>, String> {
         state: state_of(row.try_get("state").map_err(text)?).ok_or("its state")?,
         guarantee: guarantee_of(row.try_get("guarantee").map_err(text)?).ok_or("its guarantee")?,
         fence: fence_of(number, row.try_get("nonce").map_err(text)?),
-        fingerprint: fingerprint(row).map_err(text)?,
-        payload_hash: row.try_get::<_, Option<&[u8]>>("payload_hash").map_err(text)?.and_then(array),
+        fingerprint: fingerprint(
+            row.try_get("fingerprint").map_err(text)?,
+            row.try_get("fingerprint_version").map_err(text)?,
+        )
+        .ok_or("its fingerprint")?,
+        payload_hash: whole(row.try_get("payload_hash").map_err(text)?).ok_or("its payload's hash")?,
         lease_until: Timestamp::from_millis(row.try_get("lease_until").map_err(text)?),
         created_at: Timestamp::from_millis(row.try_get("created_at").map_err(text)?),
         expires_at: row.try_get::<_, Option<i64>>("expires_at").map_err(text)?.map(Timestamp::from_millis),
     };
+    if record.expires_at.is_some() && matches!(record.state, State::Claimed | State::Unknown) {
+        return Err("it expires, and nobody knows its outcome".to_owned());
+    }
     Ok(Some(Entry {
         id: Id { scope: Scope::from_bytes(scope), key },
         record,
@@ -123,11 +130,21 @@ fn array<const N: usize>(bytes: &[u8]) -> Option<[u8; N]> {
     bytes.try_into().ok()
 }
 
-fn fingerprint(row: &Row) -> Result<Option<Fingerprint>, tokio_postgres::Error> {
-    let bytes: Option<&[u8]> = row.try_get("fingerprint")?;
-    let version: Option<i16> = row.try_get("fingerprint_version")?;
-    let version = version.and_then(|byte| Version::from_byte(u8::try_from(byte).ok()?));
-    Ok(bytes.and_then(array).zip(version).map(|(bytes, version)| Fingerprint { version, bytes }))
+/// So many bytes, or none at all; `None` where there are others.
+fn whole<const N: usize>(bytes: Option<&[u8]>) -> Option<Option<[u8; N]>> {
+    bytes.map_or(Some(None), |bytes| array(bytes).map(Some))
+}
+
+/// A fingerprint of a version that is not known here is as good as none. `None` where it is no fingerprint.
+fn fingerprint(bytes: Option<&[u8]>, version: Option<i16>) -> Option<Option<Fingerprint>> {
+    match (whole(bytes)?, version) {
+        (Some(bytes), Some(version)) => {
+            let version = u8::try_from(version).ok().and_then(Version::from_byte);
+            Some(version.map(|version| Fingerprint { version, bytes }))
+        }
+        (None, None) => Some(None),
+        (Some(_), None) | (None, Some(_)) => None,
+    }
 }
 
 fn about(row: &Row) -> Result<About, String> {
@@ -173,6 +190,19 @@ mod tests {
         ];
         assert_eq!(unpack(&pack(&headers)), Some(headers));
         assert_eq!(unpack(&[]), Some(Vec::new()));
+    }
+
+    #[test]
+    fn what_is_no_fingerprint_is_not_read_as_none() {
+        let bytes = [7; 32];
+        let read = |bytes: Option<&[u8]>, version| fingerprint(bytes, version).map(|found| found.is_some());
+        assert_eq!(read(Some(&bytes), Some(1)), Some(true));
+        assert_eq!(read(None, None), Some(false));
+        assert_eq!(read(Some(&bytes), Some(999)), Some(false), "of a later release");
+        assert_eq!(read(Some(&bytes[1..]), Some(1)), None);
+        assert_eq!(read(Some(&bytes), None), None);
+        assert_eq!(read(None, Some(1)), None);
+        assert_eq!((whole::<32>(Some(&bytes[1..])), whole::<32>(None)), (None, Some(None)));
     }
 
     #[test]

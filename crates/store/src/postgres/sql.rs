@@ -3,8 +3,7 @@
 //! heard, the latest time seen, and the revision of `semel.clock` that both rest on. The first columns of each answer
 //! are `now`, `wall` and `revision`, on at least one row.
 //!
-//! Where rows are named by their numbers, their state is written `state + 0`: a plan that was made while there were few rows
-//! would otherwise read the whole index of open claims, in which every settlement leaves a dead entry until it is vacuumed.
+//! A settlement must not change what is indexed, so that its row stays in its page and no index is written.
 
 /// The server's clock in milliseconds.
 macro_rules! server_ms {
@@ -143,8 +142,7 @@ pub const RENUMBER: &str = timed!(
 SELECT t.now, t.wall, t.revision, moved.fence FROM t LEFT JOIN moved ON true"
 );
 
-/// Ends attempts, many at once. The sum keeps the planner from the index of what is open: one row after the other is
-/// reached by its number, while that index, read as a whole, names everything that was open since the last vacuum.
+/// Ends attempts, many at once.
 macro_rules! settle {
     ($lock:literal) => {
         timed!(
@@ -154,7 +152,7 @@ macro_rules! settle {
     AS e (fence, nonce, hash, state, status, headers, body, outcome_unknown, keep_ms, from_created, remove)
 ), mine AS MATERIALIZED (
     SELECT e.* FROM ending e
-    JOIN semel.record r ON r.fence = e.fence AND r.nonce = e.nonce AND r.hash = e.hash AND r.state + 0 IN (1, 5)
+    JOIN semel.record r ON r.fence = e.fence AND r.nonce = e.nonce AND r.hash = e.hash AND r.state IN (1, 5)
     FOR UPDATE OF r ",
             $lock,
             "
@@ -163,11 +161,12 @@ macro_rules! settle {
         outcome_unknown = m.outcome_unknown,
         settled_at = CASE m.state WHEN 5 THEN NULL ELSE t.now END,
         expires_at = CASE WHEN m.from_created AND r.state = 1 AND r.created_at + m.keep_ms > t.now
-            THEN r.created_at ELSE t.now END + m.keep_ms
-    FROM mine m, t WHERE r.fence = m.fence AND r.state + 0 IN (1, 5) AND NOT m.remove
+            THEN r.created_at ELSE t.now END + m.keep_ms,
+        lifetime_ms = CASE WHEN m.state = 4 THEN t.now - r.created_at + m.keep_ms ELSE r.lifetime_ms END
+    FROM mine m, t WHERE r.fence = m.fence AND r.state IN (1, 5) AND NOT m.remove
     RETURNING r.fence
 ), removed AS (
-    DELETE FROM semel.record r USING mine m WHERE r.fence = m.fence AND r.state + 0 IN (1, 5) AND m.remove
+    DELETE FROM semel.record r USING mine m WHERE r.fence = m.fence AND r.state IN (1, 5) AND m.remove
     RETURNING r.fence
 ), done AS (
     SELECT fence FROM kept UNION ALL SELECT fence FROM removed
@@ -197,7 +196,8 @@ UPDATE semel.record r SET state = $4::smallint, status = $5::integer, headers = 
     outcome_unknown = $8::boolean,
     settled_at = CASE $4::smallint WHEN 5 THEN NULL ELSE t.now END,
     expires_at = CASE WHEN $10::boolean AND r.state = 1 AND r.created_at + $9::bigint > t.now
-        THEN r.created_at ELSE t.now END + $9::bigint
+        THEN r.created_at ELSE t.now END + $9::bigint,
+    lifetime_ms = CASE WHEN $4::smallint = 4 THEN t.now - r.created_at + $9::bigint ELSE r.lifetime_ms END
 FROM t
 WHERE r.fence = $1::bigint AND r.nonce = $2::bigint AND r.hash = $3::bytea AND r.state IN (1, 5)
     AND t.synchronous IS NOT NULL
@@ -216,7 +216,7 @@ macro_rules! renew {
         timed!(
             ", held AS MATERIALIZED (
     SELECT l.fence, r.nonce, r.hash FROM unnest($4::bigint[], $5::bigint[], $6::bytea[]) AS h (fence, nonce, hash)
-    JOIN semel.record r ON r.fence = h.fence AND r.nonce = h.nonce AND r.hash = h.hash AND r.state + 0 = 1
+    JOIN semel.record r ON r.fence = h.fence AND r.nonce = h.nonce AND r.hash = h.hash AND r.state = 1
     JOIN semel.lease l ON l.fence = r.fence AND l.lease_until > (SELECT now FROM t)
     FOR UPDATE OF l ",
             $lock,
@@ -241,9 +241,10 @@ pub const SWEEP_EXPIRED: &str = timed!(
     ", gone AS (
     DELETE FROM semel.record WHERE fence IN (
         SELECT r.fence FROM semel.record r
-        WHERE r.expires_at IS NOT NULL AND r.expires_at <= (SELECT now - $4::bigint FROM t)
+        WHERE r.created_at + coalesce(r.lifetime_ms, 0) <= (SELECT now - $4::bigint FROM t)
+            AND r.expires_at <= (SELECT now - $4::bigint FROM t)
             AND r.state IN (2, 3, 4, 6) AND NOT (SELECT frozen FROM t)
-        ORDER BY r.expires_at LIMIT $5::bigint FOR UPDATE OF r SKIP LOCKED
+        ORDER BY r.created_at + coalesce(r.lifetime_ms, 0) LIMIT $5::bigint FOR UPDATE OF r SKIP LOCKED
     ) RETURNING hash
 )
 SELECT t.now, t.wall, t.revision, gone.hash FROM t LEFT JOIN gone ON true"
@@ -254,14 +255,14 @@ SELECT t.now, t.wall, t.revision, gone.hash FROM t LEFT JOIN gone ON true"
 pub const SWEEP_LAPSED: &str = timed!(
     ", lapsed AS MATERIALIZED (
     SELECT r.fence, r.guarantee FROM semel.lease l JOIN semel.record r ON r.fence = l.fence
-    WHERE l.lease_until <= (SELECT now FROM t) AND r.state + 0 = 1
+    WHERE l.lease_until <= (SELECT now FROM t) AND r.state = 1
     LIMIT $4::bigint FOR UPDATE OF r, l SKIP LOCKED
 ), marked AS (
     UPDATE semel.record r SET state = 5 FROM lapsed
-    WHERE r.fence = lapsed.fence AND r.state + 0 = 1 AND lapsed.guarantee = 2 RETURNING r.hash
+    WHERE r.fence = lapsed.fence AND r.state = 1 AND lapsed.guarantee = 2 RETURNING r.hash
 ), freed AS (
     DELETE FROM semel.record r USING lapsed
-    WHERE r.fence = lapsed.fence AND r.state + 0 = 1 AND lapsed.guarantee <> 2 RETURNING r.hash
+    WHERE r.fence = lapsed.fence AND r.state = 1 AND lapsed.guarantee <> 2 RETURNING r.hash
 ), unleased AS (
     DELETE FROM semel.lease l USING lapsed WHERE l.fence = lapsed.fence
 ), touched AS (
@@ -276,41 +277,59 @@ pub const SWEEP_LEASES: &str = timed!(
     DELETE FROM semel.lease WHERE fence IN (
         SELECT l.fence FROM semel.lease l
         WHERE l.lease_until <= (SELECT now FROM t)
-            AND NOT EXISTS (SELECT FROM semel.record r WHERE r.fence = l.fence AND r.state + 0 = 1)
+            AND NOT EXISTS (SELECT FROM semel.record r WHERE r.fence = l.fence AND r.state = 1)
         LIMIT $4::bigint FOR UPDATE OF l SKIP LOCKED
     ) RETURNING fence
 )
 SELECT t.now, t.wall, t.revision, (SELECT count(*) FROM gone) AS gone FROM t"
 );
 
-/// Entries by fence number.
+/// Entries by fence number. `by` is what is read in that order.
 macro_rules! list {
-    ($which:literal) => {
+    ($from:literal, $by:literal, $which:literal) => {
         timed!(
             "\nSELECT t.now, t.wall, t.revision, found.* FROM t LEFT JOIN (
     SELECT ",
             entry!(),
             "
-    FROM semel.record r LEFT JOIN semel.lease l ON l.fence = r.fence
-    WHERE r.fence > $4::bigint AND ($5::smallint IS NULL OR r.state = $5::smallint)
+    FROM ",
+            $from,
+            "
+    WHERE ",
+            $by,
+            " > $4::bigint AND ($5::smallint IS NULL OR r.state = $5::smallint)
         AND ($6::text IS NULL OR r.endpoint = $6::text)
         AND ($7::bigint IS NULL OR r.created_at < $7::bigint) ",
             $which,
             "
-    ORDER BY r.fence LIMIT $8::bigint
+    ORDER BY ",
+            $by,
+            " LIMIT $8::bigint
 ) found ON true"
         )
     };
 }
 
 /// All entries after a fence number ($4), by state ($5), endpoint ($6) and time ($7); at most $8.
-pub const LIST: &str = list!("");
+pub const LIST: &str = list!("semel.record r LEFT JOIN semel.lease l ON l.fence = r.fence", "r.fence", "");
 
-/// The same of what is open only: claims and unknown outcomes, which have an index of their own.
-pub const LIST_OPEN: &str = list!("AND r.state IN (1, 5)");
+/// The same of open claims, which are found by their leases.
+pub const LIST_CLAIMED: &str =
+    list!("semel.lease l JOIN semel.record r ON r.fence = l.fence", "l.fence", "AND r.state = 1");
+
+/// The same of unknown outcomes, which are found by their own list.
+pub const LIST_UNKNOWN: &str = list!(
+    "semel.unknown u JOIN semel.record r ON r.fence = u.fence LEFT JOIN semel.lease l ON l.fence = r.fence",
+    "u.fence",
+    "AND r.state = 5"
+);
 
 /// Those of one principal ($9).
-pub const LIST_OF_PRINCIPAL: &str = list!("AND r.principal = $9::text");
+pub const LIST_OF_PRINCIPAL: &str = list!(
+    "semel.record r LEFT JOIN semel.lease l ON l.fence = r.fence",
+    "r.fence",
+    "AND r.principal = $9::text"
+);
 
 /// Erases finished records of a principal ($4) of a tenant ($7, or of none), at most $5, and says so in the audit trail, in the name of $6.
 pub const FORGET: &str = timed!(

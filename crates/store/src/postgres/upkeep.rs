@@ -145,8 +145,11 @@ pub(super) async fn list(core: &Core, filter: &Filter) -> Result<Vec<Entry>, Sto
             values.push(principal);
             sql::LIST_OF_PRINCIPAL
         }
-        None if matches!(filter.state, Some(State::Claimed | State::Unknown)) => sql::LIST_OPEN,
-        None => sql::LIST,
+        None => match filter.state {
+            Some(State::Claimed) => sql::LIST_CLAIMED,
+            Some(State::Unknown) => sql::LIST_UNKNOWN,
+            Some(State::Settled | State::Unkept | State::Released | State::Sealed) | None => sql::LIST,
+        },
     };
     let answer = core.link.read(sql, &values).await?;
     answer.rows.iter().filter_map(|row| entry(row).transpose()).collect()

@@ -7,7 +7,7 @@ use crate::fixture::{Database, postgres};
 
 const ROWS: i64 = 1_000_000;
 /// The number of the newest migration.
-const NEWEST: i32 = 6;
+const NEWEST: i32 = 7;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn migrations_are_applied_once_also_by_many_at_a_time() {
@@ -119,7 +119,7 @@ async fn plans_that_are_made_while_the_tables_are_empty_reach_rows_one_by_one() 
     let statements = [("settle", sql::SETTLE, settle), ("renew", sql::RENEW, "NULL, NULL, NULL, NULL")];
     for (name, sql, values) in statements {
         let plan = plan(&here.client, sql, values).await;
-        assert!(!plan.contains("record_open") && !plan.contains("Materialize"), "{name}:\n{plan}");
+        assert!(!plan.contains("Materialize"), "{name}:\n{plan}");
         let scans = plan.lines().zip(plan.lines().skip(1)).filter(|(line, _)| line.contains("on record"));
         for (scan, condition) in scans.filter(|(scan, _)| scan.contains("Index Scan")) {
             assert!(condition.contains("Index Cond"), "{name} reads a whole index ({scan}):\n{plan}");
@@ -154,7 +154,8 @@ async fn what_runs_often_reads_no_table_from_end_to_end() {
         ),
         ("sweep", sql::SWEEP_EXPIRED, "0, 100".to_owned()),
         ("list", sql::LIST, "100, NULL, NULL, NULL, 50".to_owned()),
-        ("list of what is open", sql::LIST_OPEN, "100, 5::smallint, NULL, NULL, 50".to_owned()),
+        ("list of claims", sql::LIST_CLAIMED, "100, 1::smallint, NULL, NULL, 50".to_owned()),
+        ("list of unknown outcomes", sql::LIST_UNKNOWN, "100, 5::smallint, NULL, NULL, 50".to_owned()),
         ("find by number", sql::FIND, "1, 77".to_owned()),
         ("list of a principal", sql::LIST_OF_PRINCIPAL, "0, NULL, NULL, NULL, 50, 'p7'".to_owned()),
         ("forget", sql::FORGET, "'p7', 1000, 'carol', NULL".to_owned()),
@@ -181,10 +182,12 @@ async fn what_runs_often_reads_no_table_from_end_to_end() {
             }
         }
     }
-    let open = plan(&here.client, sql::LIST_OPEN, "100, 5::smallint, NULL, NULL, 50").await;
-    assert!(open.contains("record_open"), "settled records are not read:\n{open}");
+    for (sql, index) in [(sql::LIST_CLAIMED, "lease_pkey"), (sql::LIST_UNKNOWN, "unknown_pkey")] {
+        let open = plan(&here.client, sql, "100, 5::smallint, NULL, NULL, 50").await;
+        assert!(open.contains(index) && !open.contains("Sort"), "settled records are not read:\n{open}");
+    }
     let sweep = plan(&here.client, sql::SWEEP_EXPIRED, "0, 100").await;
-    assert!(sweep.contains("record_expires_at") && !sweep.contains("Sort"), "in order of expiry:\n{sweep}");
+    assert!(sweep.contains("record_lifetime") && !sweep.contains("Sort"), "in order of expiry:\n{sweep}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -205,6 +208,61 @@ async fn a_renewal_changes_no_index() {
     assert_eq!(row().await, before, "the record is not written");
     let pages = "SELECT pg_relation_size('semel.lease_pkey') / 8192";
     assert!(here.number(pages).await <= 2, "and the lease moves within its page");
+}
+
+/// The row stays in its page, and every index goes on naming the claim.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_settlement_changes_no_index() {
+    let here = postgres().await;
+    for number in 0..40 {
+        let id = crate::fixture::id(&format!("hot-{number}"));
+        crate::fixture::won(&here.store, crate::fixture::wish(&id)).await;
+    }
+    // As the store does it, where the server's counts can be seen before they are sent to the statistics.
+    let settle = sql::SETTLE
+        .replace("$1::bigint", "0::bigint")
+        .replace("$2::bigint", "0::bigint")
+        .replace("$3::bigint", "0::bigint");
+    let ending = "SELECT fence, nonce, hash, 2::smallint AS state, 201 AS status, ''::bytea AS headers,
+        decode(repeat('ab', 60), 'hex') AS body, false AS outcome_unknown, 86400000::bigint AS keep_ms,
+        false AS from_created, false AS remove FROM semel.record";
+    let (before, after) = settle.split_once("SELECT * FROM unnest(").expect("it names its endings");
+    let (_, after) = after.split_once(")\n), mine").expect("and locks them");
+    let settle = format!("{before}{ending}), mine{after}");
+    let counts = "SELECT pg_stat_get_xact_tuples_updated('semel.record'::regclass),
+        pg_stat_get_xact_tuples_hot_updated('semel.record'::regclass)";
+    here.client.batch_execute("BEGIN").await.expect("a transaction");
+    here.client.query(&settle, &[]).await.expect("the statement is valid");
+    let row = here.client.query_one(counts, &[]).await.expect("the counts");
+    here.client.batch_execute("ROLLBACK").await.expect("nothing stays");
+    assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (40, 40), "all of them, each in its page");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unknown_outcomes_are_listed_as_long_as_they_are_unknown() {
+    use semel_store::{ClaimStore, Settlement};
+    let here = postgres().await;
+    let listed =
+        "SELECT count(*) FROM semel.unknown u JOIN semel.record r ON r.fence = u.fence AND r.state = 5";
+    let both = async || (here.number("SELECT count(*) FROM semel.unknown").await, here.number(listed).await);
+    let mut claims = Vec::new();
+    for name in ["settled", "left", "removed"] {
+        let id = crate::fixture::id(name);
+        let fence = crate::fixture::won(&here.store, crate::fixture::wish(&id)).await;
+        here.store
+            .settle(&id, fence, Settlement::Unknown, &crate::fixture::lifetime())
+            .await
+            .expect("it is written");
+        claims.push((id, fence));
+    }
+    assert_eq!(both().await, (3, 3));
+    let (id, fence) = &claims[0];
+    let settled = crate::fixture::settled("late");
+    here.store.settle(id, *fence, settled, &crate::fixture::lifetime()).await.expect("late, and in time");
+    assert_eq!(both().await, (2, 2));
+    let gone = format!("DELETE FROM semel.record WHERE fence = {}", claims[2].1.number);
+    here.client.batch_execute(&gone).await.expect("it is removed");
+    assert_eq!(both().await, (1, 1));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
