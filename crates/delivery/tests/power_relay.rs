@@ -117,7 +117,9 @@ async fn request(store: &RelayStore, book: &Mutex<Book>, random: u64) -> Option<
         book.lock().unwrap().acknowledged += 1;
     };
     asks(&|_| {});
-    let Ok(Accepted::New { request, lanes }) = store.accept(&submission(number)).await else { return None };
+    let Ok(Accepted::New { request, lanes, .. }) = store.accept(&submission(number)).await else {
+        return None;
+    };
     hears(&|told| told.request = Some(request));
     if random.is_multiple_of(3) {
         return Some(());

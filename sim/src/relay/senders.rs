@@ -112,7 +112,7 @@ impl Senders {
             false => PATIENCE,
         };
         let accepted = timeout(patience, replica.engine.store.accept(submission)).await.ok()?.ok()?;
-        if let (Mode::Interactive, Accepted::New { request, lanes }) = (submission.mode, &accepted) {
+        if let (Mode::Interactive, Accepted::New { request, lanes, .. }) = (submission.mode, &accepted) {
             let (request, lanes) = (*request, lanes.clone());
             let wait = async move { replica.worker.wait(submission, request, &lanes).await };
             // The answer waits for the write; without one the entry is in all the same.

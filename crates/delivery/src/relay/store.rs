@@ -27,12 +27,13 @@ pub use self::audit::AuditRow;
 pub(crate) use self::audit::{about, audit, audit_all};
 pub use self::sql::{Database, StoreError};
 use self::sql::{Row, Transaction};
-pub(crate) use self::state::{State, held, held_now, locked, locked_by_name, locked_now, locked_or_new};
+pub(crate) use self::state::{State, held, held_now, locked, locked_now};
 
 /// The store of a relay.
 #[derive(Clone)]
 pub struct RelayStore {
     pub(crate) db: Arc<dyn Database>,
+    door: Arc<accept::Door>,
 }
 
 impl std::fmt::Debug for RelayStore {
@@ -191,7 +192,9 @@ pub struct Intent {
 impl RelayStore {
     /// A store on this database.
     pub fn new(db: Arc<dyn Database>) -> Self {
-        Self { db }
+        // A second transaction is of use where one can be written while another waits for the disk.
+        let turns = if db.is_owned() { 1 } else { 2 };
+        Self { db, door: Arc::new(accept::Door::new(turns)) }
     }
 
     /// The store's time in milliseconds.

@@ -52,7 +52,7 @@ impl Transaction for ListeningTransaction {
         self.inner.run_all(statements)
     }
 
-    fn run_each<'a>(&'a mut self, sql: &'a str, rows: Vec<Vec<Value>>) -> Asked<'a, ()> {
+    fn run_each<'a>(&'a mut self, sql: &'a str, rows: Vec<Vec<Value>>) -> Asked<'a, Vec<Row>> {
         self.inner.run_each(sql, rows)
     }
 

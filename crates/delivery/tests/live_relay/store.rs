@@ -1,5 +1,6 @@
 //! The store on PostgreSQL: the suite, and what only a server with many sessions shows.
 
+use semel_delivery::relay::store::StoreError;
 use semel_delivery::relay::store::accept::Accepted;
 use semel_delivery::relay::store::claim::Claimed;
 use semel_delivery::relay::store::conformance::{self, submission};
@@ -67,6 +68,28 @@ async fn two_transactions_that_would_commit_out_of_order_lose_nothing() {
     let values: Vec<(i64, i64)> = work.entries.iter().map(|entry| (entry.seq, entry.value)).collect();
     let order = [(1, 1), (2, 10), (3, 100)];
     assert!(values.len() >= 2 && values == order[..values.len()], "{values:?}");
+    base.drop().await;
+}
+
+/// PostgreSQL has no text with a zero byte in it.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_is_refused_takes_nobody_along() {
+    let base = Base::create().await;
+    let store = base.store().await;
+    let all: Vec<_> = (0..30)
+        .map(|number| {
+            submission("alice", &format!("{number}{}", if number == 17 { "\0" } else { "" }), &[("a", 1)])
+        })
+        .collect();
+    let told = futures_util::future::join_all(all.iter().map(|one| store.accept(one))).await;
+    for (number, told) in told.into_iter().enumerate() {
+        let is_as_expected = match number {
+            17 => matches!(told, Err(StoreError::Failed(_))),
+            _ => matches!(told, Ok(Accepted::New { .. })),
+        };
+        assert!(is_as_expected, "{number}");
+    }
+    assert_eq!(store.counts().await.unwrap().pending, 29);
     base.drop().await;
 }
 

@@ -39,7 +39,8 @@ async fn an_answer_waits_for_its_request_and_not_for_a_pause() {
     tokio::spawn(Arc::clone(&worker).run());
     let submit = async |key: &str| {
         let submission = world.submission("alice", key, Mode::Interactive, &[("a", 5)]);
-        let Accepted::New { request, lanes } = world.engine.store.accept(&submission).await.unwrap() else {
+        let Accepted::New { request, lanes, .. } = world.engine.store.accept(&submission).await.unwrap()
+        else {
             panic!()
         };
         worker.wait(&submission, request, &lanes).await.unwrap()

@@ -1,10 +1,19 @@
-//! Takes entries in: a request row, and for each item a row in its lane, numbered under the lane's lock.
+//! Takes entries in: a request row, and for each item a row in its lane, numbered under the lane's lock. Requests that come
+//! while others are being written share the next transaction; nobody waits for company.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use super::sql::StoreError;
-use super::{LaneState, RelayStore, Tx, locked_by_name, locked_or_new};
+use tokio::sync::{Semaphore, oneshot};
+
+use super::look::{Item, Request};
+use super::sql::{NOW, StoreError, Value};
+use super::state::{LaneName, locked_all, save_all};
+use super::{LaneState, RelayStore, State, Tx};
 use crate::relay::debounce::{Debounce, Due, Mode, due};
+
+/// Requests of one transaction.
+const TOGETHER_MAX: usize = 256;
 
 /// One item of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +60,8 @@ pub enum Accepted {
         request: i64,
         /// Its lanes.
         lanes: Vec<i64>,
+        /// The request as it was then.
+        found: Request,
     },
     /// The same request is known.
     Known {
@@ -61,6 +72,56 @@ pub enum Accepted {
     Mismatch,
 }
 
+/// Where those wait who are to be taken in. Each of them takes in whoever waits, once it has its turn.
+#[derive(Debug)]
+pub(super) struct Door {
+    waiting: Mutex<VecDeque<Waiting>>,
+    turns: Semaphore,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    submission: Arc<Submission>,
+    tell: oneshot::Sender<Told>,
+}
+
+/// What somebody who waits is told.
+#[derive(Debug)]
+enum Told {
+    /// What became of it.
+    End(Result<Accepted, StoreError>),
+    /// Together with others it was refused, and nothing was changed: it is to be tried by itself.
+    Alone,
+}
+
+impl Door {
+    /// So many may take in at a time.
+    pub(super) fn new(turns: usize) -> Self {
+        Self { waiting: Mutex::default(), turns: Semaphore::new(turns) }
+    }
+
+    fn wait(&self, submission: &Arc<Submission>) -> oneshot::Receiver<Told> {
+        let (tell, told) = oneshot::channel();
+        let one = Waiting { submission: Arc::clone(submission), tell };
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push_back(one);
+        told
+    }
+
+    /// Those who wait longest. Whoever has gone away meanwhile is left out: nothing was sent yet.
+    fn next(&self) -> Vec<Waiting> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = Vec::new();
+        while next.len() < TOGETHER_MAX
+            && let Some(one) = waiting.pop_front()
+        {
+            if !one.tell.is_closed() {
+                next.push(one);
+            }
+        }
+        next
+    }
+}
+
 impl RelayStore {
     /// Takes a request in, or finds it.
     ///
@@ -68,16 +129,165 @@ impl RelayStore {
     /// order of their numbers. Crash: before the commit nothing is known of the request; the same request sent again is
     /// then new. `Unknown`: sent again, it is found or new, never both.
     pub async fn accept(&self, submission: &Submission) -> Result<Accepted, StoreError> {
-        let now = self.now().await?;
-        let mut tx = self.db.begin().await?;
-        if let Some(known) = known(&mut tx, submission).await? {
-            return Ok(known);
+        let submission = Arc::new(submission.clone());
+        let mut told = self.door.wait(&submission);
+        loop {
+            tokio::select! {
+                biased;
+                told_now = &mut told => match told_now {
+                    Ok(Told::End(end)) => return end,
+                    Ok(Told::Alone) => return self.accept_alone(&submission).await,
+                    // Whoever took it along went away in the middle. Sent again, it is found or new.
+                    Err(_) => told = self.door.wait(&submission),
+                },
+                turn = self.door.turns.acquire() => {
+                    let _turn = turn.map_err(|_| StoreError::Failed("the store is closed".to_owned()))?;
+                    self.take_in().await;
+                }
+            }
+        }
+    }
+
+    /// Takes in whoever waits, in one transaction.
+    async fn take_in(&self) {
+        let waiting = self.door.next();
+        if waiting.is_empty() {
+            return;
+        }
+        let submissions: Vec<&Submission> = waiting.iter().map(|one| &*one.submission).collect();
+        let ends = match self.db.begin().await {
+            Ok(tx) => match accept_all(tx, &submissions).await {
+                Ok(all) => all.into_iter().map(|one| Told::End(Ok(one))).collect(),
+                // It may be one of them that is refused.
+                Err(StoreError::Failed(_)) if waiting.len() > 1 => {
+                    waiting.iter().map(|_| Told::Alone).collect()
+                }
+                Err(error) => told_all(&waiting, &error),
+            },
+            Err(error) => told_all(&waiting, &error),
+        };
+        for (one, end) in waiting.into_iter().zip(ends) {
+            // Whoever is gone asks again, or not.
+            let _ = one.tell.send(end);
+        }
+    }
+
+    async fn accept_alone(&self, submission: &Submission) -> Result<Accepted, StoreError> {
+        let accepted = accept_all(self.db.begin().await?, &[submission]).await?;
+        accepted.into_iter().next().ok_or_else(|| StoreError::Failed("nothing was accepted".to_owned()))
+    }
+}
+
+fn told_all(waiting: &[Waiting], error: &StoreError) -> Vec<Told> {
+    waiting.iter().map(|_| Told::End(Err(error.clone()))).collect()
+}
+
+/// Takes requests in, or finds them, in one transaction.
+async fn accept_all(mut tx: Tx, submissions: &[&Submission]) -> Result<Vec<Accepted>, StoreError> {
+    let now = tx.run(NOW, vec![]).await?;
+    let now = now.first().ok_or_else(|| StoreError::Failed("no time".to_owned()))?.int(0)?;
+    let known = requests(&mut tx, submissions, now).await?;
+    let mut by_lane: BTreeMap<LaneName<'_>, Vec<NewEntry<'_>>> = BTreeMap::new();
+    for (at, submission) in submissions.iter().enumerate() {
+        // The first of those with this key, and nobody has brought it before.
+        let Some(request) = known[&submission.id()].new_as(at) else { continue };
+        for (pos, item) in (0..).zip(&submission.items) {
+            let name = LaneName {
+                target: &submission.target,
+                group: submission.groups.then_some(item.group.as_str()),
+                name: &item.lane,
+            };
+            by_lane.entry(name).or_default().push(NewEntry { at, request, pos, submission, item });
+        }
+    }
+    let mut items: BTreeMap<(usize, i64), Item> = BTreeMap::new();
+    let mut lanes: BTreeMap<usize, Vec<i64>> = BTreeMap::new();
+    if !by_lane.is_empty() {
+        let names: Vec<_> = by_lane.iter().map(|(name, entries)| (*name, said(entries))).collect();
+        // In one order for everybody, so that no two wait for each other.
+        let mut states = locked_all(&mut tx, &names).await?;
+        let (mut rows, mut changed) = (Vec::new(), Vec::new());
+        for (state, entries) in states.iter_mut().zip(by_lane.values()) {
+            if into_lane(state, entries, now, &mut rows) {
+                changed.push(&*state);
+            }
+            for NewEntry { at, pos, item, .. } in entries {
+                items.insert((*at, *pos), waiting_item(state, item.value));
+                let lanes = lanes.entry(*at).or_default();
+                if !lanes.contains(&state.lane) {
+                    lanes.push(state.lane);
+                }
+            }
         }
         let sql =
-            "INSERT INTO relay_request (target, principal, key, fingerprint, mode, items, open, created_ms)
-            VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (principal, key) DO NOTHING RETURNING id";
+            "INSERT INTO relay_item (lane, seq, request, pos, principal, value, session, created_ms, alone)
+            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+        tx.run_each(sql, rows).await?;
+        save_all(&mut tx, &changed).await?;
+        tx.commit().await?;
+    }
+    let accepted = |(at, submission): (usize, &&Submission)| match &known[&submission.id()] {
+        Known { fingerprint, .. } if *fingerprint != submission.fingerprint => Accepted::Mismatch,
+        known => match known.new_as(at) {
+            Some(request) => {
+                let items: Vec<Item> =
+                    items.range((at, 0)..=(at, i64::MAX)).map(|(_, item)| item.clone()).collect();
+                let found = Request { open: items.len() as i64, dead: 0, items };
+                Accepted::New { request, lanes: lanes.get(&at).cloned().unwrap_or_default(), found }
+            }
+            None => Accepted::Known { request: known.request },
+        },
+    };
+    Ok(submissions.iter().enumerate().map(accepted).collect())
+}
+
+impl Submission {
+    /// What it is known by.
+    fn id(&self) -> (&str, &str) {
+        (&self.principal, &self.key)
+    }
+}
+
+/// What is known of a key.
+struct Known {
+    request: i64,
+    fingerprint: String,
+    /// Who of those that came together has brought it now, if nobody has before.
+    brought_by: Option<usize>,
+}
+
+impl Known {
+    /// Its number, if this one has brought it.
+    fn new_as(&self, at: usize) -> Option<i64> {
+        (self.brought_by == Some(at)).then_some(self.request)
+    }
+}
+
+/// One item on its way into its lane.
+struct NewEntry<'a> {
+    at: usize,
+    request: i64,
+    pos: i64,
+    submission: &'a Submission,
+    item: &'a NewItem,
+}
+
+/// The requests of these keys: known ones, and new ones, which have a row from now on.
+async fn requests<'a>(
+    tx: &mut Tx,
+    submissions: &[&'a Submission],
+    now: i64,
+) -> Result<BTreeMap<(&'a str, &'a str), Known>, StoreError> {
+    // One of each key, in one order for everybody, so that no two wait for each other.
+    let mut first: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for (at, submission) in submissions.iter().enumerate() {
+        first.entry(submission.id()).or_insert(at);
+    }
+    let known = find(tx, first.keys()).await?;
+    let row = |at: &usize| {
+        let submission = submissions[*at];
         let count = submission.items.len() as i64;
-        let args = vec![
+        vec![
             (&submission.target).into(),
             (&submission.principal).into(),
             (&submission.key).into(),
@@ -86,86 +296,99 @@ impl RelayStore {
             count.into(),
             count.into(),
             now.into(),
-        ];
-        let Some(row) = tx.run(sql, args).await?.into_iter().next() else {
-            // A racer was first, and has committed: a second read sees it.
-            let racer = known(&mut tx, submission).await?;
-            return racer.ok_or_else(|| StoreError::Failed("a racer's request is gone again".to_owned()));
-        };
-        let request = row.int(0)?;
-        let mut by_lane: BTreeMap<(&str, &str), Vec<(i64, &NewItem)>> = BTreeMap::new();
-        for (pos, item) in (0..).zip(&submission.items) {
-            let group = if submission.groups { item.group.as_str() } else { "" };
-            by_lane.entry((group, &item.lane)).or_default().push((pos, item));
-        }
-        let mut lanes = Vec::new();
-        // In one order for everybody, so that no two wait for each other.
-        for ((group, name), items) in by_lane {
-            lanes.push(into_lane(&mut tx, submission, request, (group, name), &items, now).await?);
-        }
-        tx.commit().await?;
-        Ok(Accepted::New { request, lanes })
-    }
-}
-
-async fn known(tx: &mut Tx, submission: &Submission) -> Result<Option<Accepted>, StoreError> {
-    let sql = "SELECT id, fingerprint FROM relay_request WHERE principal = $1 AND key = $2";
-    let rows = tx.run(sql, vec![(&submission.principal).into(), (&submission.key).into()]).await?;
-    let Some(row) = rows.first() else { return Ok(None) };
-    let is_same = row.text(1)? == submission.fingerprint;
-    Ok(Some(if is_same { Accepted::Known { request: row.int(0)? } } else { Accepted::Mismatch }))
-}
-
-async fn into_lane(
-    tx: &mut Tx,
-    submission: &Submission,
-    request: i64,
-    (group, name): (&str, &str),
-    items: &[(i64, &NewItem)],
-    now: i64,
-) -> Result<i64, StoreError> {
-    let mut state = match submission.groups {
-        true => locked_or_new(tx, &submission.target, group, name).await?,
-        false => {
-            let said =
-                items.iter().rev().map(|(_, item)| item.group.as_str()).find(|group| !group.is_empty());
-            locked_by_name(tx, &submission.target, said, name).await?
-        }
+        ]
     };
-    let before = state.clone();
-    if let Some(label) = items.iter().rev().find_map(|(_, item)| item.label.as_deref()) {
-        state.label = Some(label.to_owned());
+    let absent: Vec<_> = first.iter().filter(|(id, _)| !known.contains_key(*id)).collect();
+    let sql = "INSERT INTO relay_request (target, principal, key, fingerprint, mode, items, open, created_ms)
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (principal, key) DO NOTHING RETURNING id, principal, key";
+    let mut new: BTreeMap<(String, String), i64> = BTreeMap::new();
+    for row in tx.run_each(sql, absent.iter().map(|(_, at)| row(at)).collect()).await? {
+        new.insert((row.text(1)?, row.text(2)?), row.int(0)?);
     }
-    let sql = "INSERT INTO relay_item (lane, seq, request, pos, principal, value, session, created_ms, alone)
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
-    let alone = (submission.items.len() == 1).then_some(1);
-    let row = |(seq, (pos, item)): (i64, &(i64, &NewItem))| {
-        vec![
+    // Of the others a racer was first, and has committed: a second read sees it.
+    let id_of = |id: &(&str, &str)| new.get(&(id.0.to_owned(), id.1.to_owned())).copied();
+    let raced: Vec<_> = absent.iter().map(|(id, _)| *id).filter(|id| id_of(id).is_none()).collect();
+    let mut known = known;
+    known.extend(find(tx, raced).await?);
+    for (id, at) in first {
+        if let Some(request) = id_of(&id) {
+            let fingerprint = submissions[at].fingerprint.clone();
+            known.insert(id, Known { request, fingerprint, brought_by: Some(at) });
+        } else if !known.contains_key(&id) {
+            return Err(StoreError::Failed("a racer's request is gone again".to_owned()));
+        }
+    }
+    Ok(known)
+}
+
+async fn find<'a: 'b, 'b>(
+    tx: &mut Tx,
+    ids: impl IntoIterator<Item = &'b (&'a str, &'a str)>,
+) -> Result<BTreeMap<(&'a str, &'a str), Known>, StoreError> {
+    let sql = "SELECT id, fingerprint FROM relay_request WHERE principal = $1 AND key = $2";
+    let ids: Vec<(&str, &str)> = ids.into_iter().copied().collect();
+    let asked = ids.iter().map(|(principal, key)| (sql, vec![(*principal).into(), (*key).into()]));
+    let mut known = BTreeMap::new();
+    for (id, rows) in ids.iter().zip(tx.run_all(asked.collect()).await?) {
+        if let Some(row) = rows.first() {
+            known.insert(*id, Known { request: row.int(0)?, fingerprint: row.text(1)?, brought_by: None });
+        }
+    }
+    Ok(known)
+}
+
+/// The group that is said for a lane which is one in all groups.
+fn said<'a>(entries: &[NewEntry<'a>]) -> Option<&'a str> {
+    entries.iter().rev().map(|entry| entry.item.group.as_str()).find(|group| !group.is_empty())
+}
+
+/// An item that was accepted just now.
+fn waiting_item(state: &State, value: i64) -> Item {
+    Item {
+        lane: state.name.clone(),
+        group: state.group.clone(),
+        label: state.label.clone(),
+        value,
+        applied: state.applied,
+        state: state.of_new_entries(),
+    }
+}
+
+/// Puts entries at the end of their lane: adds their rows, and says whether anything else of the lane was changed, which is
+/// then to be saved.
+fn into_lane(state: &mut State, entries: &[NewEntry<'_>], now: i64, rows: &mut Vec<Vec<Value>>) -> bool {
+    let before = state.clone();
+    for (seq, entry) in (state.last_seq + 1..).zip(entries) {
+        let NewEntry { request, pos, submission, item, .. } = entry;
+        let alone = (submission.items.len() == 1).then_some(1);
+        rows.push(vec![
             state.lane.into(),
             seq.into(),
-            request.into(),
+            (*request).into(),
             (*pos).into(),
             (&submission.principal).into(),
             item.value.into(),
             item.session.as_deref().into(),
             now.into(),
             alone.into(),
-        ]
-    };
-    tx.run_each(sql, (state.last_seq + 1..).zip(items).map(row).collect()).await?;
-    // A lane that waits for a person or a credential is not among the waiting work.
-    if state.state == LaneState::Open {
-        let known = match (state.since, state.due) {
-            (Some(since), Some(at)) => Some(Due { since, at }),
-            (Some(_), None) | (None, _) => None,
-        };
-        let next = due(known, submission.mode, submission.debounce, now);
-        state.make_due(next.since, next.at);
+        ]);
+        if let Some(label) = &item.label {
+            state.label = Some(label.clone());
+        }
+        // A lane that waits for a person or a credential is not among the waiting work.
+        if state.state == LaneState::Open {
+            let known = match (state.since, state.due) {
+                (Some(since), Some(at)) => Some(Due { since, at }),
+                (Some(_), None) | (None, _) => None,
+            };
+            let next = due(known, submission.mode, submission.debounce, now);
+            state.make_due(next.since, next.at);
+        }
     }
     // The entries themselves tell the last number: most of them change nothing else of the lane.
-    if state != before {
-        state.last_seq += items.len() as i64;
-        state.save(tx).await?;
+    let is_changed = *state != before;
+    if is_changed {
+        state.last_seq += entries.len() as i64;
     }
-    Ok(before.lane)
+    is_changed
 }

@@ -64,7 +64,7 @@ pub(crate) async fn audit_all(tx: &mut Tx, rows: &[AuditRow]) -> Result<(), Stor
             row.detail.as_str().into(),
         ]
     };
-    tx.run_each(sql, rows.iter().map(args).collect()).await
+    tx.run_each(sql, rows.iter().map(args).collect()).await.map(drop)
 }
 
 /// Writes one row.

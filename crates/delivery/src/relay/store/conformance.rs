@@ -76,11 +76,13 @@ pub async fn run<F: Future<Output = RelayStore>>(fresh: impl Fn() -> F) {
     forgetting(&fresh().await).await;
     audit(&fresh().await).await;
     races(&fresh().await).await;
+    together(&fresh().await).await;
+    gone_away(&fresh().await).await;
 }
 
 async fn lanes_of(store: &RelayStore, submission: &Submission) -> (i64, Vec<i64>) {
     match store.accept(submission).await.unwrap() {
-        Accepted::New { request, lanes } => (request, lanes),
+        Accepted::New { request, lanes, .. } => (request, lanes),
         other => panic!("{other:?} is not new"),
     }
 }
@@ -285,6 +287,72 @@ async fn forgetting(store: &RelayStore) {
     assert_eq!(sums, 5 + 7 + 1 + 2 + 3, "each was applied once");
     let again = store.accept(&submission("alice", "1", &[("a", 5)])).await.unwrap();
     assert!(matches!(again, Accepted::New { .. }), "{again:?}");
+}
+
+/// Requests that come at once share transactions, and each is told what it would be told alone.
+async fn together(store: &RelayStore) {
+    let of = |number: usize| {
+        let (a, b) = (format!("a{}", number % 3), format!("b{}", number % 5));
+        let items = [(a.as_str(), 1), (b.as_str(), 10), (a.as_str(), 100)];
+        submission("alice", &number.to_string(), &items[..1 + number % 3])
+    };
+    // Each of 40 keys comes twice with the same items and once with others.
+    let all: Vec<Submission> = (0..120)
+        .map(|number| match number / 40 {
+            0 | 1 => of(number % 40),
+            _ => Submission { fingerprint: "other".to_owned(), ..of(number % 40) },
+        })
+        .collect();
+    let told = futures_util::future::join_all(all.iter().map(|one| store.accept(one))).await;
+    let mut requests = std::collections::BTreeMap::new();
+    for (number, told) in told.iter().enumerate() {
+        match told.as_ref().unwrap() {
+            Accepted::New { request, lanes, found } => {
+                assert_eq!(requests.insert(number % 40, *request), None, "{number} is new once");
+                assert_eq!(lanes.len(), 1 + usize::from(all[number].items.len() > 1));
+                assert_eq!(store.request(*request).await.unwrap().as_ref(), Some(found), "as it is read");
+            }
+            Accepted::Known { request } => {
+                assert!((40..80).contains(&number) && requests[&(number % 40)] == *request);
+            }
+            Accepted::Mismatch => assert!(number >= 80, "{number} is the same as before"),
+        }
+    }
+    assert_eq!(requests.len(), 40);
+    let wanted: i64 = (0..40).flat_map(|number| of(number).items).map(|item| item.value).sum();
+    let views = store.lanes("t", None, Reducer::Sum).await.unwrap();
+    assert_eq!((views.len(), views.iter().map(|view| view.delta).sum::<i64>()), (8, wanted));
+    for view in &views {
+        let entries = store.detail(view.lane.id).await.unwrap().unwrap().entries;
+        assert!(entries.iter().map(|entry| entry.seq).eq(1..=entries.len() as i64), "numbers have no gaps");
+    }
+}
+
+/// Whoever takes others along may go away in the middle: they are accepted all the same, once.
+async fn gone_away(store: &RelayStore) {
+    for round in 0..10 {
+        let tasks: Vec<_> = (0..24)
+            .map(|number| {
+                let one = submission("alice", &format!("{round}-{number}"), &[("a", 1)]);
+                let store = store.clone();
+                tokio::spawn(async move { store.accept(&one).await })
+            })
+            .collect();
+        tokio::time::sleep(std::time::Duration::from_micros(300 * round)).await;
+        for task in tasks.iter().step_by(3) {
+            task.abort();
+        }
+        for task in tasks {
+            match task.await {
+                Ok(told) => assert!(matches!(told, Ok(Accepted::New { .. } | Accepted::Known { .. }))),
+                Err(error) => assert!(error.is_cancelled(), "{error}"),
+            }
+        }
+        for number in 0..24 {
+            store.accept(&submission("alice", &format!("{round}-{number}"), &[("a", 1)])).await.unwrap();
+        }
+    }
+    assert_eq!(store.counts().await.unwrap().pending, 240);
 }
 
 fn applied(row: &AuditRow) -> i64 {

@@ -306,7 +306,10 @@ async fn prepare(client: &Object, sql: &str) -> Result<Statement, StoreError> {
 
 async fn query(client: &Object, statement: &Statement, args: &[Value]) -> Result<Vec<Row>, StoreError> {
     let args: Vec<&(dyn ToSql + Sync)> = args.iter().map(|arg| arg as &(dyn ToSql + Sync)).collect();
-    let found = client.query(statement, &args).await.map_err(failed)?;
+    rows_of(&client.query(statement, &args).await.map_err(failed)?)
+}
+
+fn rows_of(found: &[tokio_postgres::Row]) -> Result<Vec<Row>, StoreError> {
     found
         .iter()
         .map(|row| {
@@ -326,7 +329,7 @@ async fn query(client: &Object, statement: &Statement, args: &[Value]) -> Result
 
 /// Rows as one statement: `VALUES ($1, …)` becomes a selection from an array for each column, and from a single value where
 /// a column has the same in every row, which most have.
-async fn insert_all(client: &Object, sql: &str, rows: &[Vec<Value>]) -> Result<(), StoreError> {
+async fn insert_all(client: &Object, sql: &str, rows: &[Vec<Value>]) -> Result<Vec<Row>, StoreError> {
     let no_insert = || StoreError::Failed("not an INSERT … VALUES ($1, …)".to_owned());
     let one = client.prepare_cached(sql).await.map_err(failed)?;
     let (head, rest) = sql.split_once("VALUES (").ok_or_else(no_insert)?;
@@ -356,7 +359,7 @@ async fn insert_all(client: &Object, sql: &str, rows: &[Vec<Value>]) -> Result<(
     let sql = format!("{head}SELECT {selected} FROM unnest({arrays}) AS rows ({names}){tail}");
     let statement = client.prepare_cached(&sql).await.map_err(failed)?;
     let args: Vec<&(dyn ToSql + Sync)> = columns.iter().map(|column| &**column as _).collect();
-    client.execute(&statement, &args).await.map_err(failed).map(drop)
+    rows_of(&client.query(&statement, &args).await.map_err(failed)?)
 }
 
 fn int(value: Option<&Value>) -> Option<i64> {
@@ -382,12 +385,12 @@ impl Transaction for Begun {
         Box::pin(self.rows(statements))
     }
 
-    fn run_each<'a>(&'a mut self, sql: &'a str, rows: Vec<Vec<Value>>) -> Asked<'a, ()> {
+    fn run_each<'a>(&'a mut self, sql: &'a str, rows: Vec<Vec<Value>>) -> Asked<'a, Vec<Row>> {
         Box::pin(async move {
             let client = self.begun().await?;
             match rows.as_slice() {
-                [] => Ok(()),
-                [one] => query(client, &prepare(client, sql).await?, one).await.map(drop),
+                [] => Ok(Vec::new()),
+                [one] => query(client, &prepare(client, sql).await?, one).await,
                 many => insert_all(client, sql, many).await,
             }
         })

@@ -129,13 +129,14 @@ pub trait Transaction: Send {
         })
     }
 
-    /// Runs one `INSERT … VALUES ($1, …)` for each of these rows, in their order.
-    fn run_each<'a>(&'a mut self, sql: &'a str, rows: Vec<Vec<Value>>) -> Asked<'a, ()> {
+    /// Runs one `INSERT … VALUES ($1, …)` for each of these rows, in their order, and says what they return.
+    fn run_each<'a>(&'a mut self, sql: &'a str, rows: Vec<Vec<Value>>) -> Asked<'a, Vec<Row>> {
         Box::pin(async move {
+            let mut found = Vec::new();
             for row in rows {
-                self.run(sql, row).await?;
+                found.extend(self.run(sql, row).await?);
             }
-            Ok(())
+            Ok(found)
         })
     }
 

@@ -3,6 +3,7 @@
 
 use semel_contract::planted::{self, Bug};
 
+use super::look::ItemState;
 use super::sql::{NOW, Row, StoreError, Value};
 use super::{Hold, Lane, LaneState, Tx};
 
@@ -35,11 +36,17 @@ pub(crate) struct State {
     pub(crate) due: Option<i64>,
 }
 
-const STATE: &str =
-    "SELECT version, label, watermark, applied, applied_ms, fence, ended, owner, lease_until, attempts, state,
+macro_rules! state_of {
+    () => {
+        "SELECT version, label, watermark, applied, applied_ms, fence, ended, owner, lease_until, attempts, state,
         waits_for, last_error, since_ms, due_ms, last_seq,
         (SELECT max(i.seq) FROM relay_item i WHERE i.lane = s.lane AND i.seq > s.last_seq)
-    FROM relay_state s WHERE lane = $1 ORDER BY version DESC LIMIT 1";
+    FROM relay_state s"
+    };
+}
+
+const STATE_OF: &str = state_of!();
+const STATE: &str = concat!(state_of!(), " WHERE lane = $1 ORDER BY version DESC LIMIT 1");
 
 impl State {
     /// The lane as others see it.
@@ -75,6 +82,12 @@ impl State {
 
     /// Writes what was changed. Before: this transaction has locked the lane and read this state.
     pub(crate) async fn save(&mut self, tx: &mut Tx) -> Result<(), StoreError> {
+        let (sql, args) = self.saving();
+        self.version = saved(&tx.run(sql, args).await?)?;
+        Ok(())
+    }
+
+    fn saving(&self) -> (&'static str, Vec<Value>) {
         let sql = "UPDATE relay_state SET version = version + 1, label = $3, last_seq = $4, watermark = $5, applied = $6,
                 applied_ms = $7, fence = $8, ended = $9, owner = $10, lease_until = $11, attempts = $12, state = $13,
                 waits_for = $14, last_error = $15, since_ms = $16, due_ms = $17
@@ -98,12 +111,68 @@ impl State {
             self.since.into(),
             self.due.into(),
         ];
-        let rows = tx.run(sql, args).await?;
-        let row =
-            rows.first().ok_or_else(|| StoreError::Failed("the lane changed under its lock".to_owned()))?;
-        self.version = row.int(0)?;
-        Ok(())
+        (sql, args)
     }
+
+    /// Where an entry stands that came just now.
+    pub(crate) fn of_new_entries(&self) -> ItemState {
+        match (self.state, &self.waits_for) {
+            (LaneState::Open, _) => ItemState::Pending,
+            (LaneState::Blocked | LaneState::InDoubt, Some(_)) => ItemState::AuthRevoked,
+            (LaneState::Blocked | LaneState::InDoubt, None) => ItemState::Blocked,
+        }
+    }
+}
+
+fn saved(rows: &[Row]) -> Result<i64, StoreError> {
+    rows.first().ok_or_else(|| StoreError::Failed("the lane changed under its lock".to_owned()))?.int(0)
+}
+
+/// Writes what was changed of several lanes. Before: this transaction has locked them and read these states.
+pub(crate) async fn save_all(tx: &mut Tx, states: &[&State]) -> Result<(), StoreError> {
+    let found = tx.run_all(states.iter().map(|state| state.saving()).collect()).await?;
+    found.iter().try_for_each(|rows| saved(rows).map(drop))
+}
+
+/// What a lane is found by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LaneName<'a> {
+    pub(crate) target: &'a str,
+    /// `None` where one name is one lane in all groups.
+    pub(crate) group: Option<&'a str>,
+    pub(crate) name: &'a str,
+}
+
+const BY_NAME: &str =
+    "SELECT id, target, grp, name FROM relay_lane WHERE target = $1 AND grp = $2 AND name = $3 /*LOCK*/";
+
+/// The lanes of these names, locked in this order, each with the group that is said; created where there are none.
+pub(crate) async fn locked_all(
+    tx: &mut Tx,
+    names: &[(LaneName<'_>, Option<&str>)],
+) -> Result<Vec<State>, StoreError> {
+    let state_by_name = format!(
+        "{STATE_OF} WHERE lane = (SELECT id FROM relay_lane WHERE target = $1 AND grp = $2 AND name = $3)
+         ORDER BY version DESC LIMIT 1"
+    );
+    let mut asked = Vec::with_capacity(2 * names.len());
+    for (LaneName { target, group, name }, said) in names {
+        // Mostly a group is the one that is said, by which a lane is found in the index.
+        let group = group.or(*said).unwrap_or_default();
+        let names: Vec<Value> = vec![(*target).into(), group.into(), (*name).into()];
+        // Each state by a statement of its own: what was committed while we waited for the lock is seen.
+        asked.extend([(BY_NAME, names.clone()), (state_by_name.as_str(), names)]);
+    }
+    let found = tx.run_all(asked).await?;
+    let mut states = Vec::with_capacity(names.len());
+    for ((LaneName { target, group, name }, said), found) in names.iter().zip(found.chunks(2)) {
+        states.push(match (state_of(found)?, group) {
+            (Some(state), _) => state,
+            (None, Some(group)) => locked_or_new(tx, target, group, name).await?,
+            (None, None) => locked_by_name(tx, target, *said, name).await?,
+        });
+    }
+    Ok(states)
 }
 
 /// The lane of this number, locked until the transaction ends.
@@ -134,16 +203,10 @@ fn state_of(found: &[Vec<Row>]) -> Result<Option<State>, StoreError> {
 }
 
 /// The lane of these names, locked; created where there is none.
-pub(crate) async fn locked_or_new(
-    tx: &mut Tx,
-    target: &str,
-    group: &str,
-    name: &str,
-) -> Result<State, StoreError> {
+async fn locked_or_new(tx: &mut Tx, target: &str, group: &str, name: &str) -> Result<State, StoreError> {
     let names = || vec![target.into(), group.into(), name.into()];
     for _ in 0..2 {
-        let sql = "SELECT id, target, grp, name FROM relay_lane WHERE target = $1 AND grp = $2 AND name = $3 /*LOCK*/";
-        if let Some(row) = tx.run(sql, names()).await?.first() {
+        if let Some(row) = tx.run(BY_NAME, names()).await?.first() {
             return read(tx, row).await;
         }
         let sql = "INSERT INTO relay_lane (target, grp, name) VALUES ($1, $2, $3) ON CONFLICT (target, grp, name) DO NOTHING
@@ -161,7 +224,7 @@ pub(crate) async fn locked_or_new(
 }
 
 /// The one lane of this name in whatever group, locked; created where there is none. Its group becomes the one that is said.
-pub(crate) async fn locked_by_name(
+async fn locked_by_name(
     tx: &mut Tx,
     target: &str,
     group: Option<&str>,
@@ -170,8 +233,7 @@ pub(crate) async fn locked_by_name(
     let said = group.unwrap_or_default();
     for is_alone in [false, true] {
         // Mostly its group is the one that is said, by which it is found in the index.
-        let sql = "SELECT id, target, grp, name FROM relay_lane WHERE target = $1 AND grp = $2 AND name = $3 /*LOCK*/";
-        if let Some(row) = tx.run(sql, vec![target.into(), said.into(), name.into()]).await?.first() {
+        if let Some(row) = tx.run(BY_NAME, vec![target.into(), said.into(), name.into()]).await?.first() {
             return read(tx, row).await;
         }
         let sql = "SELECT id, target, grp, name FROM relay_lane WHERE target = $1 AND name = $2 ORDER BY id LIMIT 1 /*LOCK*/";

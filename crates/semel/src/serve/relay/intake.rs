@@ -161,16 +161,16 @@ async fn taken(
         items,
     };
     let (engine, worker) = (&intake.engine, &intake.worker);
-    let (request, is_known) = match engine.store.accept(&submission).await? {
+    let (request, is_known, found) = match engine.store.accept(&submission).await? {
         Accepted::Mismatch => {
             let why = "this key was used for other items; use a new key for a new request";
             return Err(Problem::new(Kind::FingerprintMismatch, why).into());
         }
         Accepted::Known { request } => {
             engine.meters.replayed.add(1);
-            (request, true)
+            (request, true, None)
         }
-        Accepted::New { request, lanes } => {
+        Accepted::New { request, lanes, found } => {
             engine.meters.accepted.add(submission.items.len() as u64);
             if mode == Mode::Background
                 && let Some(hints) = intake.hints.clone()
@@ -190,11 +190,16 @@ async fn taken(
                     tracing::warn!(%error, "the answer does not wait");
                 }
             }
-            (request, false)
+            (request, false, (mode == Mode::Background).then_some(found))
         }
     };
-    let found = engine.store.request(request).await?;
-    let found = found.ok_or_else(|| StoreError::Failed("the request is gone".to_owned()))?;
+    let found = match found {
+        Some(found) => found,
+        None => {
+            let found = engine.store.request(request).await?;
+            found.ok_or_else(|| StoreError::Failed("the request is gone".to_owned()))?
+        }
+    };
     Ok(answer::request(&target.profile, &found, is_known))
 }
 
