@@ -2,6 +2,7 @@
 //! while others are being written share the next transaction; nobody waits for company.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{Semaphore, oneshot};
@@ -83,6 +84,14 @@ pub(super) struct Door {
 struct Waiting {
     submission: Arc<Submission>,
     tell: oneshot::Sender<Told>,
+    is_taken: Arc<AtomicBool>,
+}
+
+/// The other end of [`Waiting`].
+struct Waits {
+    told: oneshot::Receiver<Told>,
+    /// Somebody takes it in, this one or another: now there is only to wait for what is told.
+    is_taken: Arc<AtomicBool>,
 }
 
 /// What somebody who waits is told.
@@ -100,11 +109,12 @@ impl Door {
         Self { waiting: Mutex::default(), turns: Semaphore::new(turns) }
     }
 
-    fn wait(&self, submission: &Arc<Submission>) -> oneshot::Receiver<Told> {
+    fn wait(&self, submission: &Arc<Submission>) -> Waits {
         let (tell, told) = oneshot::channel();
-        let one = Waiting { submission: Arc::clone(submission), tell };
+        let is_taken = Arc::new(AtomicBool::new(false));
+        let one = Waiting { submission: Arc::clone(submission), tell, is_taken: Arc::clone(&is_taken) };
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push_back(one);
-        told
+        Waits { told, is_taken }
     }
 
     /// Those who wait longest. Whoever has gone away meanwhile is left out: nothing was sent yet.
@@ -115,6 +125,7 @@ impl Door {
             && let Some(one) = waiting.pop_front()
         {
             if !one.tell.is_closed() {
+                one.is_taken.store(true, Ordering::SeqCst);
                 next.push(one);
             }
         }
@@ -130,17 +141,18 @@ impl RelayStore {
     /// then new. `Unknown`: sent again, it is found or new, never both.
     pub async fn accept(&self, submission: &Submission) -> Result<Accepted, StoreError> {
         let submission = Arc::new(submission.clone());
-        let mut told = self.door.wait(&submission);
+        let mut waits = self.door.wait(&submission);
         loop {
+            let is_taken = waits.is_taken.load(Ordering::SeqCst);
             tokio::select! {
                 biased;
-                told_now = &mut told => match told_now {
+                told = &mut waits.told => match told {
                     Ok(Told::End(end)) => return end,
                     Ok(Told::Alone) => return self.accept_alone(&submission).await,
                     // Whoever took it along went away in the middle. Sent again, it is found or new.
-                    Err(_) => told = self.door.wait(&submission),
+                    Err(_) => waits = self.door.wait(&submission),
                 },
-                turn = self.door.turns.acquire() => {
+                turn = self.door.turns.acquire(), if !is_taken => {
                     let _turn = turn.map_err(|_| StoreError::Failed("the store is closed".to_owned()))?;
                     self.take_in().await;
                 }
@@ -391,4 +403,60 @@ fn into_lane(state: &mut State, entries: &[NewEntry<'_>], now: i64, rows: &mut V
         state.last_seq += entries.len() as i64;
     }
     is_changed
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use super::super::sql::{Asked, Database, Transaction};
+    use super::*;
+
+    /// A database that never begins.
+    struct Slow;
+
+    impl Database for Slow {
+        fn begin(&self) -> Asked<'_, Box<dyn Transaction>> {
+            Box::pin(std::future::pending())
+        }
+
+        fn now(&self) -> Asked<'_, i64> {
+            Box::pin(std::future::pending())
+        }
+
+        fn is_owned(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn whoever_is_taken_along_waits_quietly() {
+        let store = RelayStore::new(Arc::new(Slow));
+        let submission = Submission {
+            target: "t".to_owned(),
+            principal: "alice".to_owned(),
+            key: "1".to_owned(),
+            fingerprint: String::new(),
+            mode: Mode::Background,
+            debounce: Debounce::default(),
+            groups: false,
+            items: vec![],
+        };
+        let mut context = Context::from_waker(Waker::noop());
+        let turns = store.door.turns.try_acquire_many(2).expect("nobody has a turn");
+        let mut one = pin!(store.accept(&submission));
+        assert!(matches!(one.as_mut().poll(&mut context), Poll::Pending));
+        // Somebody else takes it along, and is not done; meanwhile there are turns enough.
+        let taken = store.door.next();
+        drop(turns);
+        for _ in 0..3 {
+            assert!(matches!(one.as_mut().poll(&mut context), Poll::Pending));
+        }
+        assert_eq!(store.door.turns.available_permits(), 2, "it needs none");
+        // That one goes away in the middle: it is taken in by itself.
+        drop(taken);
+        assert!(matches!(one.as_mut().poll(&mut context), Poll::Pending));
+        assert_eq!(store.door.turns.available_permits(), 1);
+    }
 }
