@@ -34,7 +34,7 @@ struct Amount {
     waits: Duration,
 }
 
-const FULL: Amount = Amount { entries: 20_000, debounce: "25s", waits: Duration::from_secs(25) };
+const FULL: Amount = Amount { entries: 60_000, debounce: "25s", waits: Duration::from_secs(25) };
 const QUICK: Amount = Amount { entries: 5_000, debounce: "8s", waits: Duration::from_secs(8) };
 
 const ACCEPT: &[Contestant] = &[
