@@ -237,8 +237,7 @@ impl Engine {
                 self.lanes.insert(lane, Lane::Stuck);
             }
             (Walked::Empty, None) => {}
-            (Walked::Failed, _) => self.look_at(lane, now),
-            (Walked::Late, _) => self.look_at(lane, now.plus(AFTER_FAILURE)),
+            (Walked::Failed | Walked::Late, _) => self.look_at(lane, now.plus(AFTER_FAILURE)),
         }
     }
 

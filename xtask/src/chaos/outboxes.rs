@@ -16,6 +16,7 @@ pub(crate) const TOKEN: &str = "chaos-token";
 /// spare, so that it is full only when it is filled.
 const DISK_MIB: u64 = 64;
 const DISK_MIB_A_MINUTE: u64 = 32;
+const DISK_MIB_MAX: u64 = 1024;
 
 /// The daemons and what can be done to their disks.
 pub(crate) struct Outboxes {
@@ -117,7 +118,8 @@ fn small_disk(folder: &Path, lasts: Duration) -> Option<Disk> {
     if !os::is_root() {
         return None;
     }
-    let mib = DISK_MIB + DISK_MIB_A_MINUTE * lasts.as_secs().div_ceil(60);
+    // It is memory.
+    let mib = (DISK_MIB + DISK_MIB_A_MINUTE * lasts.as_secs().div_ceil(60)).min(DISK_MIB_MAX);
     let mut mount = Command::new("mount");
     mount.args(["-t", "tmpfs", "-o", &format!("size={mib}m"), "tmpfs"]);
     mount.arg(&place).stderr(std::process::Stdio::null());

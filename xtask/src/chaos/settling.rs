@@ -80,7 +80,7 @@ pub(crate) struct Settled {
     /// Where each accepted message stands, or the one in its place.
     pub(crate) standings: Vec<Standing>,
     /// What an outbox said to the last thing that was asked of it about a message, where it refused.
-    refusals: BTreeMap<usize, String>,
+    pub(crate) refusals: BTreeMap<usize, String>,
     /// Intents that somebody sent anew: they have left their place in their lane.
     pub(crate) moved: BTreeSet<String>,
 }

@@ -93,6 +93,72 @@ async fn one_that_is_refused_takes_nobody_along() {
     base.drop().await;
 }
 
+/// Callers that name a group, another one or none, in several replicas at once, for lanes that are new or known: nobody waits
+/// in a circle, and every state is read after its lock, however many lanes there are.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_lanes_are_locked_in_one_order_by_everybody() {
+    let base = Base::create().await;
+    let stores = [base.store().await, base.store().await];
+    let began = std::time::Instant::now();
+    let accepting = (0..60).map(|number: usize| {
+        let lanes: Vec<String> = (0..40).map(|lane| format!("l{}", (lane * 7 + number) % 45)).collect();
+        let items: Vec<(&str, i64)> = lanes.iter().map(|lane| (lane.as_str(), 1)).collect();
+        let mut one = submission("alice", &number.to_string(), &items);
+        one.groups = false;
+        for (at, item) in one.items.iter_mut().enumerate() {
+            item.group = ["g", "", "h"][(at + number) % 3].to_owned();
+        }
+        let store = stores[number % 2].clone();
+        tokio::spawn(async move { store.accept(&one).await })
+    });
+    for told in accepting.collect::<Vec<_>>() {
+        let told = told.await.unwrap();
+        assert!(matches!(told, Ok(Accepted::New { .. })), "{told:?}");
+    }
+    assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());
+    let deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()";
+    let found: i64 = client(&base.url).await.query_one(deadlocks, &[]).await.unwrap().get(0);
+    assert_eq!(found, 0);
+    let views = stores[0].lanes("t", None, semel_delivery::relay::reduce::Reducer::Sum).await.unwrap();
+    assert_eq!((views.len(), views.iter().map(|view| view.pending).sum::<i64>()), (45, 60 * 40));
+    for view in views {
+        let found = stores[0].detail(view.lane.id).await.unwrap().unwrap();
+        assert!(found.entries.iter().map(|entry| entry.seq).eq(1..=found.entries.len() as i64));
+        assert!(found.due.is_some(), "every lane is due");
+    }
+    base.drop().await;
+}
+
+/// One lane that somebody keeps locked does not hold up requests for others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lane_that_stays_locked_holds_up_its_own_requests_alone() {
+    let base = Base::create().await;
+    let store = base.store().await;
+    for lane in ["a", "b"] {
+        store.accept(&submission("alice", lane, &[(lane, 1)])).await.unwrap();
+    }
+    let mut other = client(&base.url).await;
+    let held = other.transaction().await.unwrap();
+    held.batch_execute("SELECT id FROM semel_relay.relay_lane WHERE name = 'a' FOR UPDATE").await.unwrap();
+    let accept = |key: String, lane: &'static str| {
+        let store = store.clone();
+        tokio::spawn(async move {
+            let began = std::time::Instant::now();
+            (store.accept(&submission("bob", &key, &[(lane, 1)])).await, began.elapsed())
+        })
+    };
+    let of_a = accept("a".to_owned(), "a");
+    let of_b: Vec<_> = (0..20).map(|number| accept(number.to_string(), "b")).collect();
+    for told in of_b {
+        let (told, took) = told.await.unwrap();
+        assert!(matches!(told, Ok(Accepted::New { .. })), "{told:?}");
+        assert!(took < std::time::Duration::from_millis(2500), "{took:?}");
+    }
+    held.commit().await.unwrap();
+    assert!(matches!(of_a.await.unwrap().0, Ok(Accepted::New { .. })));
+    base.drop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_audit_trail_cannot_be_emptied() {
     let base = Base::create().await;

@@ -4,17 +4,24 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{Semaphore, oneshot};
 
 use super::look::{Item, Request};
-use super::sql::{NOW, StoreError, Value};
-use super::state::{LaneName, locked_all, save_all};
+use super::sql::{HURRY, NOW, StoreError, Value};
+use super::state::{LaneName, locked_all, locked_in_turn, save_all};
 use super::{LaneState, RelayStore, State, Tx};
 use crate::relay::debounce::{Debounce, Due, Mode, due};
 
 /// Requests of one transaction.
 const TOGETHER_MAX: usize = 256;
+/// Their items, after which no other request is taken along.
+const ITEMS_TOGETHER: usize = 512;
+/// Requests that are tried by themselves at a time: fewer than there are connections, which others need as well.
+const ALONE_AT_ONCE: usize = 3;
+/// How long one of them waits for its turn.
+const ALONE_WAIT: Duration = Duration::from_secs(5);
 
 /// One item of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +85,7 @@ pub enum Accepted {
 pub(super) struct Door {
     waiting: Mutex<VecDeque<Waiting>>,
     turns: Semaphore,
+    alone: Semaphore,
 }
 
 #[derive(Debug)]
@@ -99,14 +107,14 @@ struct Waits {
 enum Told {
     /// What became of it.
     End(Result<Accepted, StoreError>),
-    /// Together with others it was refused, and nothing was changed: it is to be tried by itself.
+    /// It was refused, with others or in haste, and nothing was changed: it is to be tried by itself.
     Alone,
 }
 
 impl Door {
     /// So many may take in at a time.
     pub(super) fn new(turns: usize) -> Self {
-        Self { waiting: Mutex::default(), turns: Semaphore::new(turns) }
+        Self { waiting: Mutex::default(), turns: Semaphore::new(turns), alone: Semaphore::new(ALONE_AT_ONCE) }
     }
 
     fn wait(&self, submission: &Arc<Submission>) -> Waits {
@@ -120,12 +128,14 @@ impl Door {
     /// Those who wait longest. Whoever has gone away meanwhile is left out: nothing was sent yet.
     fn next(&self) -> Vec<Waiting> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut next = Vec::new();
+        let (mut next, mut items) = (Vec::new(), 0);
         while next.len() < TOGETHER_MAX
+            && items < ITEMS_TOGETHER
             && let Some(one) = waiting.pop_front()
         {
             if !one.tell.is_closed() {
                 one.is_taken.store(true, Ordering::SeqCst);
+                items += one.submission.items.len();
                 next.push(one);
             }
         }
@@ -167,16 +177,18 @@ impl RelayStore {
             return;
         }
         let submissions: Vec<&Submission> = waiting.iter().map(|one| &*one.submission).collect();
-        let ends = match self.db.begin().await {
-            Ok(tx) => match accept_all(tx, &submissions).await {
-                Ok(all) => all.into_iter().map(|one| Told::End(Ok(one))).collect(),
-                // It may be one of them that is refused.
-                Err(StoreError::Failed(_)) if waiting.len() > 1 => {
-                    waiting.iter().map(|_| Told::Alone).collect()
-                }
-                Err(error) => told_all(&waiting, &error),
-            },
-            Err(error) => told_all(&waiting, &error),
+        let together = match self.accept_all(&submissions, Locks::AtOnce).await {
+            // Some are new, or not where they were looked for: all of them anew, in their order.
+            Err(NotDone::Lanes) => self.accept_all(&submissions, Locks::InTurn).await,
+            other => other,
+        };
+        let ends = match together {
+            Ok(all) => all.into_iter().map(|one| Told::End(Ok(one))).collect(),
+            // It may be one of them that is refused, or that waits for what another transaction has locked.
+            Err(NotDone::Refused(StoreError::Failed(_)) | NotDone::Lanes) => {
+                waiting.iter().map(|_| Told::Alone).collect()
+            }
+            Err(error) => told_all(&waiting, &error.into()),
         };
         for (one, end) in waiting.into_iter().zip(ends) {
             // Whoever is gone asks again, or not.
@@ -185,7 +197,10 @@ impl RelayStore {
     }
 
     async fn accept_alone(&self, submission: &Submission) -> Result<Accepted, StoreError> {
-        let accepted = accept_all(self.db.begin().await?, &[submission]).await?;
+        // While the store is away each of them waits for it in turn; whoever is late does not.
+        let turn = tokio::time::timeout(ALONE_WAIT, self.door.alone.acquire()).await;
+        let _turn = turn.map_err(|_| StoreError::Failed("others wait for the store as well".to_owned()))?;
+        let accepted = self.accept_all(&[submission], Locks::Patiently).await?;
         accepted.into_iter().next().ok_or_else(|| StoreError::Failed("nothing was accepted".to_owned()))
     }
 }
@@ -194,10 +209,58 @@ fn told_all(waiting: &[Waiting], error: &StoreError) -> Vec<Told> {
     waiting.iter().map(|_| Told::End(Err(error.clone()))).collect()
 }
 
+/// How lanes are locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Locks {
+    /// All of them in one round trip, where all are there.
+    AtOnce,
+    /// One after the other, created where they are not there.
+    InTurn,
+    /// The same, and whoever else has locked one is waited for. Whoever takes others along does not wait long: they wait
+    /// with it.
+    Patiently,
+}
+
+/// Why requests were not taken in.
+enum NotDone {
+    /// There is no connection, and nobody else would get one, or the store says so.
+    Away(StoreError),
+    /// The transaction was refused; nobody knows which of the requests is the reason.
+    Refused(StoreError),
+    /// A lane is not where it was looked for. Nothing was changed.
+    Lanes,
+}
+
+impl From<StoreError> for NotDone {
+    fn from(error: StoreError) -> Self {
+        NotDone::Refused(error)
+    }
+}
+
+impl From<NotDone> for StoreError {
+    fn from(error: NotDone) -> Self {
+        match error {
+            NotDone::Away(error) | NotDone::Refused(error) => error,
+            NotDone::Lanes => StoreError::Failed("a lane is gone".to_owned()),
+        }
+    }
+}
+
+impl RelayStore {
+    async fn accept_all(&self, submissions: &[&Submission], locks: Locks) -> Result<Vec<Accepted>, NotDone> {
+        let tx = self.db.begin().await.map_err(NotDone::Away)?;
+        accept_all(tx, submissions, locks).await
+    }
+}
+
 /// Takes requests in, or finds them, in one transaction.
-async fn accept_all(mut tx: Tx, submissions: &[&Submission]) -> Result<Vec<Accepted>, StoreError> {
-    let now = tx.run(NOW, vec![]).await?;
-    let now = now.first().ok_or_else(|| StoreError::Failed("no time".to_owned()))?.int(0)?;
+async fn accept_all(mut tx: Tx, submissions: &[&Submission], locks: Locks) -> Result<Vec<Accepted>, NotDone> {
+    let mut start = vec![(NOW, vec![])];
+    if locks != Locks::Patiently {
+        start.push((HURRY, vec![]));
+    }
+    let now = tx.run_all(start).await?;
+    let now = now.iter().flatten().next().ok_or_else(|| StoreError::Failed("no time".to_owned()))?.int(0)?;
     let known = requests(&mut tx, submissions, now).await?;
     let mut by_lane: BTreeMap<LaneName<'_>, Vec<NewEntry<'_>>> = BTreeMap::new();
     for (at, submission) in submissions.iter().enumerate() {
@@ -217,7 +280,10 @@ async fn accept_all(mut tx: Tx, submissions: &[&Submission]) -> Result<Vec<Accep
     if !by_lane.is_empty() {
         let names: Vec<_> = by_lane.iter().map(|(name, entries)| (*name, said(entries))).collect();
         // In one order for everybody, so that no two wait for each other.
-        let mut states = locked_all(&mut tx, &names).await?;
+        let mut states = match locks {
+            Locks::AtOnce => locked_all(&mut tx, &names).await?.ok_or(NotDone::Lanes)?,
+            Locks::InTurn | Locks::Patiently => locked_in_turn(&mut tx, &names).await?,
+        };
         let (mut rows, mut changed) = (Vec::new(), Vec::new());
         for (state, entries) in states.iter_mut().zip(by_lane.values()) {
             if into_lane(state, entries, now, &mut rows) {
@@ -236,6 +302,8 @@ async fn accept_all(mut tx: Tx, submissions: &[&Submission]) -> Result<Vec<Accep
             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
         tx.run_each(sql, rows).await?;
         save_all(&mut tx, &changed).await?;
+    }
+    if known.values().any(|known| known.brought_by.is_some()) {
         tx.commit().await?;
     }
     let accepted = |(at, submission): (usize, &&Submission)| match &known[&submission.id()] {

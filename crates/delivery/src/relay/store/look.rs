@@ -119,15 +119,17 @@ impl RelayStore {
         let mut tx = self.db.begin().await?;
         let rows = tx.run("SELECT dead, items FROM relay_request WHERE id = $1", vec![id.into()]).await?;
         let Some(row) = rows.first() else { return Ok(None) };
-        let (dead, count) = (row.int(0)?, row.int(1)?);
+        let (mut dead, count) = (row.int(0)?, row.int(1)?);
         let sql = "SELECT i.pos, l.name, l.grp, l.label, i.value, l.applied, i.seq, l.watermark, l.state, h.state, n.hi,
-                (SELECT s.waits_for FROM relay_state s WHERE s.lane = l.id ORDER BY s.version DESC LIMIT 1)
-            FROM relay_item i JOIN relay_now l ON l.id = i.lane
+                (SELECT s.waits_for FROM relay_state s WHERE s.lane = l.id ORDER BY s.version DESC LIMIT 1), r.dead
+            FROM relay_item i JOIN relay_request r ON r.id = i.request JOIN relay_now l ON l.id = i.lane
             LEFT JOIN relay_held h ON h.lane = i.lane AND h.seq = i.seq
             LEFT JOIN relay_intent n ON n.lane = i.lane AND n.fence > l.ended
             WHERE i.request = $1 ORDER BY i.pos, i.seq";
         let mut items: Vec<(i64, Item)> = Vec::with_capacity(usize::try_from(count).unwrap_or(0));
         for row in tx.run(sql, vec![id.into()]).await? {
+            // Of the same moment as the items: what is given up meanwhile is not taken for applied.
+            dead = row.int(12)?;
             let item = Item {
                 lane: row.text(1)?,
                 group: row.text(2)?,

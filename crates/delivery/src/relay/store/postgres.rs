@@ -2,10 +2,13 @@
 //! promise needs, whatever the server or the role prefer.
 
 use std::error::Error;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use deadpool_postgres::{Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime};
-use futures_util::future::join_all;
+use futures_util::future::{MaybeDone, maybe_done};
 use semel_store::postgres::Migrations;
 use sha2::{Digest, Sha256};
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
@@ -168,6 +171,8 @@ impl Postgres {
     async fn migrate(&self) -> Result<(), StoreError> {
         let mut client = self.client().await?;
         let transaction = client.transaction().await.map_err(failed)?;
+        // An index of everything that is kept takes as long as it takes.
+        transaction.batch_execute("SET LOCAL statement_timeout = 0").await.map_err(failed)?;
         transaction.execute("SELECT pg_catalog.pg_advisory_xact_lock($1)", &[&LOCK]).await.map_err(failed)?;
         transaction
             .batch_execute(
@@ -270,16 +275,29 @@ impl Begun {
         // Before it is sent: whoever drops this meanwhile must roll back.
         let is_begun = std::mem::replace(&mut self.is_begun, true);
         let begin = async { if is_begun { Ok(()) } else { client.batch_execute("BEGIN").await } };
-        // Each is sent when it is first looked at, and that happens in order.
-        let all = join_all(prepared.iter().map(|(statement, args)| query(client, statement, args)));
+        let mut begin = Box::pin(maybe_done(begin));
+        look_once(begin.as_mut()).await;
+        // A question changes nothing, should there be no transaction around it after all; anything else waits for it.
         if !only_asks {
-            begin.await.map_err(failed)?;
-            return all.await.into_iter().collect();
+            begin.as_mut().await;
         }
-        // A question changes nothing, should there be no transaction around it after all.
-        let (begun, found) = tokio::join!(biased; begin, all);
-        begun.map_err(failed)?;
-        found.into_iter().collect()
+        // Each is sent when it is first looked at, and that happens here, in order.
+        let mut sent = Vec::with_capacity(prepared.len());
+        if only_asks || matches!(*begin, MaybeDone::Done(Ok(()))) {
+            for (statement, args) in &prepared {
+                let mut one = Box::pin(maybe_done(query(client, statement, args)));
+                look_once(one.as_mut()).await;
+                sent.push(one);
+            }
+        }
+        begin.as_mut().await;
+        begin.as_mut().take_output().ok_or_else(has_ended)?.map_err(failed)?;
+        let mut found = Vec::with_capacity(sent.len());
+        for mut one in sent {
+            one.as_mut().await;
+            found.push(one.as_mut().take_output().ok_or_else(has_ended)??);
+        }
+        Ok(found)
     }
 
     /// Begins, where nothing was asked so far.
@@ -292,6 +310,15 @@ impl Begun {
     }
 }
 
+/// Lets a future do what it does at first.
+async fn look_once<F: Future>(mut future: Pin<&mut F>) {
+    poll_fn(|context| {
+        let _ = future.as_mut().poll(context);
+        Poll::Ready(())
+    })
+    .await;
+}
+
 fn has_ended() -> StoreError {
     StoreError::Failed("it has ended".to_owned())
 }
@@ -299,8 +326,10 @@ fn has_ended() -> StoreError {
 /// A statement in PostgreSQL's words.
 async fn prepare(client: &Object, sql: &str) -> Result<Statement, StoreError> {
     const ALONE: &str = "pg_advisory_xact_lock(hashtextextended($1, 0)) IS NOT NULL AND";
+    const HURRY: &str = "pg_catalog.set_config('lock_timeout', '300ms', true),";
     const CLOCK: &str = "(extract(epoch FROM pg_catalog.clock_timestamp()) * 1000)::bigint";
-    let sql = sql.replace("/*LOCK*/", "FOR UPDATE").replace("/*ALONE*/", ALONE).replace("/*NOW*/", CLOCK);
+    let sql = sql.replace("/*LOCK*/", "FOR UPDATE").replace("/*ALONE*/", ALONE);
+    let sql = sql.replace("/*NOW*/", CLOCK).replace("/*HURRY*/", HURRY);
     client.prepare_cached(&sql).await.map_err(failed)
 }
 

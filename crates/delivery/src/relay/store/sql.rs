@@ -1,6 +1,6 @@
 //! What the relay asks of a database: transactions of plain statements. The statements are the same for every database;
 //! `$1` is an argument, and `/*LOCK*/` after a SELECT locks its rows where a database locks rows.
-//! `/*NOW*/` is the store's time, in a statement of its own ([`NOW`]).
+//! `/*NOW*/` is the store's time, in a statement of its own ([`NOW`]), and `/*HURRY*/` stands in [`HURRY`].
 //! `/*ALONE*/` before a condition waits until no other transaction has said the same `$1` there, where several run at once.
 
 use std::fmt;
@@ -108,6 +108,9 @@ impl std::error::Error for StoreError {}
 
 /// A statement that tells the store's time in milliseconds.
 pub const NOW: &str = "SELECT /*NOW*/";
+
+/// A statement after which nothing of this transaction waits long for what another one has locked: it fails instead.
+pub const HURRY: &str = "SELECT /*HURRY*/ 1";
 
 /// What a database promises.
 pub type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;

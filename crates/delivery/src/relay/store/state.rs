@@ -146,11 +146,12 @@ pub(crate) struct LaneName<'a> {
 const BY_NAME: &str =
     "SELECT id, target, grp, name FROM relay_lane WHERE target = $1 AND grp = $2 AND name = $3 /*LOCK*/";
 
-/// The lanes of these names, locked in this order, each with the group that is said; created where there are none.
+/// The lanes of these names, locked in this order, each with the group that is said. `None` where one of them is not found
+/// by it: to lock it now would be out of order, and two who do that may wait for each other.
 pub(crate) async fn locked_all(
     tx: &mut Tx,
     names: &[(LaneName<'_>, Option<&str>)],
-) -> Result<Vec<State>, StoreError> {
+) -> Result<Option<Vec<State>>, StoreError> {
     let state_by_name = format!(
         "{STATE_OF} WHERE lane = (SELECT id FROM relay_lane WHERE target = $1 AND grp = $2 AND name = $3)
          ORDER BY version DESC LIMIT 1"
@@ -164,12 +165,19 @@ pub(crate) async fn locked_all(
         asked.extend([(BY_NAME, names.clone()), (state_by_name.as_str(), names)]);
     }
     let found = tx.run_all(asked).await?;
+    found.chunks(2).map(state_of).collect()
+}
+
+/// The same, one after the other, created where there are none.
+pub(crate) async fn locked_in_turn(
+    tx: &mut Tx,
+    names: &[(LaneName<'_>, Option<&str>)],
+) -> Result<Vec<State>, StoreError> {
     let mut states = Vec::with_capacity(names.len());
-    for ((LaneName { target, group, name }, said), found) in names.iter().zip(found.chunks(2)) {
-        states.push(match (state_of(found)?, group) {
-            (Some(state), _) => state,
-            (None, Some(group)) => locked_or_new(tx, target, group, name).await?,
-            (None, None) => locked_by_name(tx, target, *said, name).await?,
+    for (LaneName { target, group, name }, said) in names {
+        states.push(match group {
+            Some(group) => locked_or_new(tx, target, group, name).await?,
+            None => locked_by_name(tx, target, *said, name).await?,
         });
     }
     Ok(states)

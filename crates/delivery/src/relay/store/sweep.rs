@@ -4,11 +4,14 @@ use std::time::Duration;
 
 use semel_contract::time::{format_duration, millis_of};
 
-use super::sql::StoreError;
+use super::sql::{StoreError, Value};
 use super::{AuditRow, RelayStore, audit};
 
 /// Rows that go in one transaction.
 const AT_ONCE: i64 = 500;
+
+/// Batches whose requests go in one transaction.
+const RANGES_AT_ONCE: i64 = 10;
 
 /// How long what is finished is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,35 +196,28 @@ impl RelayStore {
     /// Requests of entries that came alone, batch by batch. What was taken out of its lane is not among them: its request is
     /// told.
     async fn forget_applied(&self, before: i64) -> Result<i64, StoreError> {
+        let of_range = "WHERE i.lane = $1 AND i.seq > $2 AND i.seq <= $3 AND i.alone IS NOT NULL
+            AND NOT EXISTS (SELECT 1 FROM relay_held h WHERE h.lane = i.lane AND h.seq = i.seq)";
+        let requests = format!(
+            "DELETE FROM relay_request WHERE id IN (SELECT i.request FROM relay_item i {of_range}) RETURNING id"
+        );
+        let items = format!("DELETE FROM relay_item AS i {of_range}");
         let mut count = 0;
         while count < AT_ONCE {
             let mut tx = self.db.begin().await?;
             let sql = "DELETE FROM relay_done WHERE (lane, hi) IN (
-                    SELECT lane, hi FROM relay_done WHERE at_ms < $1 ORDER BY at_ms LIMIT 1)
+                    SELECT lane, hi FROM relay_done WHERE at_ms < $1 ORDER BY at_ms LIMIT $2)
                 RETURNING lane, lo, hi";
-            let rows = tx.run(sql, vec![before.into()]).await?;
-            let Some(row) = rows.first() else { break };
-            let range =
-                || Ok::<_, StoreError>(vec![row.int(0)?.into(), row.int(1)?.into(), row.int(2)?.into()]);
-            let requests = tx
-                .run(
-                    "DELETE FROM relay_request WHERE id IN (
-                        SELECT i.request FROM relay_item i
-                        WHERE i.lane = $1 AND i.seq > $2 AND i.seq <= $3 AND i.alone IS NOT NULL
-                          AND NOT EXISTS (SELECT 1 FROM relay_held h WHERE h.lane = i.lane AND h.seq = i.seq))
-                    RETURNING id",
-                    range()?,
-                )
-                .await?;
-            tx.run(
-                "DELETE FROM relay_item WHERE lane = $1 AND seq > $2 AND seq <= $3 AND alone IS NOT NULL
-                   AND NOT EXISTS (SELECT 1 FROM relay_held h
-                        WHERE h.lane = relay_item.lane AND h.seq = relay_item.seq)",
-                range()?,
-            )
-            .await?;
+            let ranges = tx.run(sql, vec![before.into(), RANGES_AT_ONCE.into()]).await?;
+            if ranges.is_empty() {
+                break;
+            }
+            for row in &ranges {
+                let range: Vec<Value> = vec![row.int(0)?.into(), row.int(1)?.into(), row.int(2)?.into()];
+                count += tx.run(&requests, range.clone()).await?.len() as i64;
+                tx.run(&items, range).await?;
+            }
             tx.commit().await?;
-            count += requests.len() as i64;
         }
         Ok(count)
     }

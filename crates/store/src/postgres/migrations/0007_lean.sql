@@ -1,6 +1,9 @@
 -- What a claim and its settlement cost. A settlement changes nothing that is indexed, so that it stays within its page and
 -- writes no index; and nothing is read and compiled anew for every statement.
 
+-- Nobody makes an outcome unknown between the list's beginning and its trigger, and nobody waits in a circle.
+LOCK TABLE semel.record IN ACCESS EXCLUSIVE MODE;
+
 -- Records whose outcome is unknown, for operators: few among many. Kept by a trigger, whoever writes the record.
 CREATE TABLE semel.unknown (
     fence bigint PRIMARY KEY
