@@ -122,7 +122,7 @@ async fn submitted(
             return Err(refused(StatusCode::UNPROCESSABLE_ENTITY, "this key was used for other points"));
         }
         Accepted::Known { request } => request,
-        Accepted::New { request, lanes } => {
+        Accepted::New { request, lanes, .. } => {
             if mode == Mode::Interactive {
                 api.worker.wait(&submission, request, &lanes).await.map_err(|error| away(&error))?;
             }
