@@ -9,6 +9,7 @@ mod audit;
 pub mod claim;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod door;
 pub mod hold;
 pub mod look;
 pub mod operate;
@@ -33,7 +34,7 @@ pub(crate) use self::state::{State, held, held_now, locked, locked_now};
 #[derive(Clone)]
 pub struct RelayStore {
     pub(crate) db: Arc<dyn Database>,
-    door: Arc<accept::Door>,
+    door: Arc<door::Door>,
 }
 
 impl std::fmt::Debug for RelayStore {
@@ -194,7 +195,7 @@ impl RelayStore {
     pub fn new(db: Arc<dyn Database>) -> Self {
         // A second transaction is of use where one can be written while another waits for the disk.
         let turns = if db.is_owned() { 1 } else { 2 };
-        Self { db, door: Arc::new(accept::Door::new(turns)) }
+        Self { db, door: Arc::new(door::Door::new(turns)) }
     }
 
     /// The store's time in milliseconds.
