@@ -26,6 +26,7 @@ mod operate;
 mod places;
 mod queue;
 mod readers;
+mod recent;
 mod recover;
 mod row;
 mod store;
@@ -112,6 +113,7 @@ impl SqliteStore {
             faults: faults::Faults::default(),
             held: Mutex::default(),
             places: places::Places::default(),
+            recent: recent::Recent::default(),
             restores: Mutex::new(ledger::restores(&connection)?),
             path,
         });

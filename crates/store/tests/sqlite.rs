@@ -28,6 +28,8 @@ mod closures;
 mod faults;
 #[path = "sqlite/files.rs"]
 mod files;
+#[path = "sqlite/recent.rs"]
+mod recent;
 mod upgrades;
 
 const LEASE: Duration = Duration::from_secs(30);

@@ -15,6 +15,7 @@ use super::live::Live;
 use super::places::Places;
 use super::queue::Queue;
 use super::readers::Readers;
+use super::recent::Recent;
 use crate::claims::StoreError;
 use crate::clock::{Clock, StoreClock};
 use crate::hints::Hints;
@@ -34,6 +35,8 @@ pub(super) struct Hub {
     pub(super) held: Mutex<Live>,
     /// Where rows are.
     pub(super) places: Places,
+    /// Records that were read lately.
+    pub(super) recent: Recent,
     /// Restores from backups, as they are written.
     pub(super) restores: Mutex<Vec<Restore>>,
 }

@@ -9,6 +9,7 @@ use semel_contract::record::Fence;
 use semel_contract::time::Timestamp;
 
 use super::places::Places;
+use super::recent::Recent;
 use super::row::{Hash, Kept, Rotation};
 use super::table::Gone;
 use super::turn::Left;
@@ -128,9 +129,13 @@ impl Staged {
     }
 
     /// Makes the changes true, and says who is to be woken.
-    pub(super) fn publish(self, live: &mut Live, places: &Places) -> Vec<Hash> {
+    pub(super) fn publish(self, live: &mut Live, places: &Places, recent: &Recent) -> Vec<Hash> {
         self.held.into_iter().for_each(|change| live.apply(change));
-        self.gone.iter().for_each(|row| places.remove(row));
+        for row in &self.gone {
+            // In this order: whoever puts it among the recent ones meanwhile looks whether its place is still known.
+            places.remove(row);
+            recent.remove(row);
+        }
         self.woken
     }
 

@@ -68,6 +68,8 @@ fn reopen(writer: &mut Writer, hub: &Hub) -> Result<Connection, OpenError> {
     let mut connection = connect::for_writing(&hub.path)?;
     hub.readers.open(&hub.path)?;
     hub.checkpointer.open(&hub.path)?;
+    // What was removed by the commit in doubt may be gone.
+    hub.recent.clear();
     writer.fences.reload(&connection)?;
     let reconciled = reconcile(&connection, &hub.live())?;
     *hub.live() = reconciled;

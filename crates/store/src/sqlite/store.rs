@@ -6,7 +6,7 @@ use std::future::ready;
 use std::time::Duration;
 
 use semel_contract::profile::Lifetime;
-use semel_contract::record::Fence;
+use semel_contract::record::{Fence, State};
 use semel_contract::restore::Restore;
 use semel_contract::time::Timestamp;
 use tokio::sync::oneshot;
@@ -17,8 +17,9 @@ use super::hub::Hub;
 use super::member::member;
 use super::operate::{self, Word};
 use super::queue::Refused;
+use super::recent::Age;
 use super::row::{Hash, Kept};
-use super::table;
+use super::table::{self, Gone};
 use super::turn::Turn;
 use crate::claims::{
     About, ClaimStore, Claimed, Entry, Filter, Id, Reply, Resolution, Resolved, Sealed, Settlement,
@@ -55,14 +56,14 @@ impl SqliteStore {
             // What is held counts before what is written, and is let go only after its end was committed: whatever was
             // acknowledged is found in one of the two.
             let held = self.hub.live().get(hash).filter(|kept| kept.entry.id == *id).cloned();
-            let kept = match held {
-                Some(kept) => Some(kept),
+            let found = match held {
+                Some(kept) => Some(kept.entry),
                 None => self.written(&known, hash, id)?,
             };
             // A row that came meanwhile is looked for again.
-            let now_known = if kept.is_some() { Vec::new() } else { self.hub.places.of(hash) };
-            if kept.is_some() || now_known == known {
-                return Ok((kept.map(|kept| kept.entry), self.hub.now()));
+            let now_known = if found.is_some() { Vec::new() } else { self.hub.places.of(hash) };
+            if found.is_some() || now_known == known {
+                return Ok((found, self.hub.now()));
             }
             known = now_known;
         }
@@ -71,11 +72,31 @@ impl SqliteStore {
 
 impl SqliteStore {
     /// What is written of an id under these numbers.
-    fn written(&self, known: &[u64], hash: Hash, id: &Id) -> Result<Option<Kept>, StoreError> {
-        if known.is_empty() {
-            return Ok(None);
+    fn written(&self, known: &[u64], hash: Hash, id: &Id) -> Result<Option<Entry>, StoreError> {
+        let Some(latest) = known.first() else { return Ok(None) };
+        if let Some(entry) = self.hub.recent.get(hash, *latest).filter(|entry| entry.id == *id) {
+            return Ok(Some(entry));
         }
-        self.hub.look(|connection| table::find(connection, known, hash, id))
+        let age = self.hub.recent.age();
+        let kept = self.hub.look(|connection| table::find(connection, known, hash, id))?;
+        Ok(kept.map(|kept| {
+            // Where another number is higher it would not be found there.
+            if kept.entry.record.fence.number == *latest {
+                self.remember(hash, &kept.entry, age);
+            }
+            kept.entry
+        }))
+    }
+
+    /// Whoever sends a request again may well send it once more.
+    fn remember(&self, hash: Hash, entry: &Entry, age: Age) {
+        let number = entry.record.fence.number;
+        if entry.record.state == State::Settled && self.hub.recent.add(hash, entry, age) {
+            // A row that was removed meanwhile is not kept in memory either.
+            if self.hub.places.of(hash).first() != Some(&number) {
+                self.hub.recent.remove(&Gone { number, hash, rotation: None });
+            }
+        }
     }
 }
 

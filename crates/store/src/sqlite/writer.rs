@@ -266,7 +266,7 @@ impl Writer {
 
     /// The changes are durable: they become visible, and whoever waits is woken.
     fn publish(&self, staged: Staged) {
-        let woken = staged.publish(&mut self.hub.live(), &self.hub.places);
+        let woken = staged.publish(&mut self.hub.live(), &self.hub.places, &self.hub.recent);
         woken.into_iter().for_each(|hash| self.hub.hints.wake(hash));
     }
 }
