@@ -2,6 +2,7 @@
 //! task of its own to its settlement.
 
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -171,13 +172,13 @@ where
             match context.arrival.is_known_by_a_former_name(&*context.shared.store).await {
                 Ok(false) => {}
                 Ok(true) => {
-                    Held::new(fence, &context, how).settle(without_effect(how)).await;
+                    Box::pin(Held::new(fence, &context, how).settle(without_effect(how))).await;
                     let problem =
                         Problem::new(Kind::InFlight, "this key is in use under the endpoint's former name");
                     return Outcome::Refused(problem.retry_after(Duration::from_secs(1)));
                 }
                 Err(error) => {
-                    Held::new(fence, &context, how).settle(without_effect(how)).await;
+                    Box::pin(Held::new(fence, &context, how).settle(without_effect(how))).await;
                     return Outcome::Refused(store_away(&error));
                 }
             }
@@ -258,23 +259,28 @@ where
     whole.parts.extensions.insert(dispatch.clone());
     let request = Request::from_parts(whole.parts, Body::from(whole.body));
     if poll_fn(|cx| inner.poll_ready(cx)).await.is_err() {
-        return held.not_sent(Kind::Overloaded, "the service was not ready").await;
+        return Box::pin(held.not_sent(Kind::Overloaded, "the service was not ready")).await;
     }
     if !dispatch.in_time() && !planted::is(Bug::DispatchAfterLease) {
-        return held.not_sent(Kind::Overloaded, "the claim took longer than its lease").await;
+        return Box::pin(held.not_sent(Kind::Overloaded, "the claim took longer than its lease")).await;
     }
     Step::Dispatched.taken();
     held.begin();
-    let call = AssertUnwindSafe(async move { inner.call(request).await }).catch_unwind();
-    let deadline = context.route.deadline;
-    let ended = match deadline {
-        Some(_) => tokio::time::timeout_at(held.until, call).await,
-        None => Ok(call.await),
+    let ended = {
+        // Dropped at the end of this block, before anything is said of it: what it holds must not stand in the way.
+        let mut call = pin!(AssertUnwindSafe(async move { inner.call(request).await }).catch_unwind());
+        match context.route.deadline {
+            Some(_) => tokio::time::timeout_at(held.until, call.as_mut()).await,
+            None => Ok(call.as_mut().await),
+        }
     };
     match ended {
         Ok(Ok(Ok(response))) => held.answered(response, &grant).await,
-        Ok(Ok(Err(_))) => held.cut_off(&grant, Kind::UpstreamReset, "the service failed").await,
-        Ok(Err(_)) => held.cut_off(&grant, Kind::UpstreamReset, "the handler panicked").await,
-        Err(_) => held.cut_off(&grant, Kind::HandlerTimeout, "the handler did not finish in time").await,
+        Ok(Ok(Err(_))) => Box::pin(held.cut_off(&grant, Kind::UpstreamReset, "the service failed")).await,
+        Ok(Err(_)) => Box::pin(held.cut_off(&grant, Kind::UpstreamReset, "the handler panicked")).await,
+        Err(_) => {
+            let why = "the handler did not finish in time";
+            Box::pin(held.cut_off(&grant, Kind::HandlerTimeout, why)).await
+        }
     }
 }

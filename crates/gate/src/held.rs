@@ -1,6 +1,7 @@
 //! A claim that is held: what the end of its attempt writes, and what is answered then. An answer goes out once what it
 //! rests on is durable.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -153,12 +154,8 @@ impl<'a> Held<'a> {
         if let Some(kept) = self.settled_by_handler(grant).await {
             return kept;
         }
-        match response.extensions().get::<Broken>() {
-            Some(Broken::NotSent(why)) => return self.not_sent(Kind::UpstreamUnreachable, why).await,
-            Some(Broken::Reset(why)) => return self.cut_off(grant, Kind::UpstreamReset, why).await,
-            Some(Broken::TimedOut(why)) => return self.cut_off(grant, Kind::UpstreamTimeout, why).await,
-            Some(Broken::Superseded) => return self.superseded(),
-            None => {}
+        if let Some(broken) = response.extensions().get::<Broken>() {
+            return Box::pin(self.broken(broken, grant)).await;
         }
         let mut response = response;
         // What an upstream says of its effect is for the gate; what the gate makes of it is for the client.
@@ -166,21 +163,34 @@ impl<'a> Held<'a> {
         let told = said.as_ref().and_then(|value| Told::parse(value.as_bytes()));
         if said.is_some_and(|value| value == "unknown") && self.guarantee() != Guarantee::Atomic {
             return match self.job.route.profile.on_unknown {
-                OnUnknown::Hold => self.keep(response, true, grant).await,
-                OnUnknown::Probe | OnUnknown::Forward | OnUnknown::Rerun => self.unknown(response).await,
+                OnUnknown::Hold => Box::pin(self.keep(response, true, grant)).await,
+                OnUnknown::Probe | OnUnknown::Forward | OnUnknown::Rerun => {
+                    Box::pin(self.unknown(response)).await
+                }
             };
         }
         let ending = Ending::Answered { status: response.status().as_u16(), told };
         match dispose(&self.job.route.profile, self.guarantee(), ending) {
             Disposition::Settle => self.keep(response, false, grant).await,
-            Disposition::SettleUnknown => self.keep(response, true, grant).await,
+            // What is done seldom is done in a box: otherwise every attempt would carry the room for it.
+            Disposition::SettleUnknown => Box::pin(self.keep(response, true, grant)).await,
             // An upstream that knows the key says so of all its attempts.
             Disposition::Release if told == Some(Told::NotApplied) => {
-                self.settle_against_handler(Settlement::Release, response).await
+                Box::pin(self.settle_against_handler(Settlement::Release, response)).await
             }
-            Disposition::Release => self.give_up(response).await,
-            Disposition::Unknown => self.unknown(response).await,
-            Disposition::NotSettled => self.not_settled().await,
+            Disposition::Release => Box::pin(self.give_up(response)).await,
+            Disposition::Unknown => Box::pin(self.unknown(response)).await,
+            Disposition::NotSettled => Box::pin(self.not_settled()).await,
+        }
+    }
+
+    /// The service that forwards has no answer.
+    async fn broken(&self, broken: &Broken, grant: &Grant) -> Response<Body> {
+        match broken {
+            Broken::NotSent(why) => self.not_sent(Kind::UpstreamUnreachable, why).await,
+            Broken::Reset(why) => self.cut_off(grant, Kind::UpstreamReset, why).await,
+            Broken::TimedOut(why) => self.cut_off(grant, Kind::UpstreamTimeout, why).await,
+            Broken::Superseded => self.superseded(),
         }
     }
 
@@ -200,10 +210,13 @@ impl<'a> Held<'a> {
         if outcome_unknown {
             parts.headers.insert(OUTCOME, HeaderValue::from_static("unknown"));
         }
-        let capturing = capture(&parts.headers, body, self.job.route.profile.stored.max_response_bytes);
-        let captured = match self.job.route.deadline {
-            Some(_) => tokio::time::timeout_at(self.until, capturing).await,
-            None => Ok(capturing.await),
+        let limit = self.job.route.profile.stored.max_response_bytes;
+        let captured = {
+            let mut capturing = pin!(capture(&parts.headers, body, limit));
+            match self.job.route.deadline {
+                Some(_) => tokio::time::timeout_at(self.until, capturing.as_mut()).await,
+                None => Ok(capturing.as_mut().await),
+            }
         };
         match captured {
             Ok(Captured::Whole(bytes)) => {
@@ -213,7 +226,7 @@ impl<'a> Held<'a> {
                     .await
             }
             Ok(Captured::Passing(body)) if planted::is(Bug::LargeAnswerForgotten) => {
-                self.settle(Settlement::Release).await;
+                Box::pin(self.settle(Settlement::Release)).await;
                 Response::from_parts(parts, body)
             }
             Ok(Captured::Passing(body)) => {
@@ -222,9 +235,12 @@ impl<'a> Held<'a> {
             }
             Ok(Captured::Broken(error)) => {
                 tracing::warn!(%error, "an answer broke off");
-                self.cut_off(grant, Kind::UpstreamReset, "the answer broke off").await
+                Box::pin(self.cut_off(grant, Kind::UpstreamReset, "the answer broke off")).await
             }
-            Err(_) => self.cut_off(grant, Kind::HandlerTimeout, "the answer did not end in time").await,
+            Err(_) => {
+                let why = "the answer did not end in time";
+                Box::pin(self.cut_off(grant, Kind::HandlerTimeout, why)).await
+            }
         }
     }
 

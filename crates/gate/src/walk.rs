@@ -22,7 +22,6 @@ use semel_contract::restore::Recall;
 use semel_contract::route::SAFE_METHODS;
 use semel_contract::time::Timestamp;
 use semel_store::{Entry, StoreError};
-use tokio::sync::OwnedSemaphorePermit;
 use tower_service::Service;
 use tracing::Instrument;
 
@@ -163,7 +162,8 @@ where
             if let Some(problem) = over_limit {
                 return refuse(problem);
             }
-            return unkeyed(route, inner, Request::from_parts(parts, Body::from(bytes))).await;
+            // What is done seldom is done in a box: otherwise every request would carry the room for it.
+            return Box::pin(unkeyed(route, inner, Request::from_parts(parts, Body::from(bytes)))).await;
         }
         Err(problem) => return refuse(problem),
     };
@@ -338,9 +338,9 @@ where
                     }
                 }
                 Decision::Replay => return Ok(context.replay(entry.as_deref())),
-                Decision::Wait => known = Some(context.wait().await?),
+                Decision::Wait => known = Some(Box::pin(context.wait()).await?),
                 Decision::Accepted => return Ok(context.accepted()),
-                Decision::Probe => context.probe(entry, now).await?,
+                Decision::Probe => Box::pin(context.probe(entry, now)).await?,
                 Decision::Refuse(kind) => return Err(context.refusal(kind, entry.as_deref())),
             }
         }
@@ -381,7 +381,7 @@ where
             let checked = crate::guard::check(guard, &body, now);
             drop(body);
             if let Err(problem) = checked {
-                return self.refuse_stale(job, problem, how, replaces, now).await;
+                return Box::pin(self.refuse_stale(job, problem, how, replaces, now)).await;
             }
             self.guard_passed = true;
         }
@@ -395,13 +395,21 @@ where
             return Err(draining());
         }
         if planted::is(Bug::CancelledByClient) {
-            let outcome = claim_and_run(job, how, replaces).await;
+            let outcome = Box::pin(claim_and_run(job, how, replaces)).await;
             return self.carry_on(outcome);
         }
         // In a box from the beginning: it is large, and is handed on several times.
         let attempt: Attempt<S> = match is_lost {
-            true => Box::pin(async move { permitted(permit, mark_unknown(job, how, replaces)).await }),
-            false => Box::pin(async move { permitted(permit, claim_and_run(job, how, replaces)).await }),
+            true => Box::pin(async move {
+                let outcome = mark_unknown(job, how, replaces).await;
+                drop(permit);
+                outcome
+            }),
+            false => Box::pin(async move {
+                let outcome = claim_and_run(job, how, replaces).await;
+                drop(permit);
+                outcome
+            }),
         };
         self.detached(attempt).await
     }
@@ -459,13 +467,6 @@ where
 
 /// An attempt that is under way.
 type Attempt<S> = Pin<Box<dyn Future<Output = Outcome<S>> + Send>>;
-
-/// Keeps its permit for as long as it runs.
-async fn permitted<T>(permit: OwnedSemaphorePermit, attempt: impl Future<Output = T>) -> T {
-    let ended = attempt.await;
-    drop(permit);
-    ended
-}
 
 /// What came of a decision to execute.
 enum Executed {

@@ -15,17 +15,16 @@ pub(crate) fn admit(parts: &mut Parts) -> Result<(), Refused> {
         return Err(Refused("CONNECT is not for a gateway"));
     }
     check_framing(&parts.headers)?;
-    let host = host(&parts.headers, parts.uri.authority(), parts.version)?;
-    parts.headers.insert(header::HOST, host);
-    let path = match parts.uri.path_and_query() {
-        Some(path) if parts.uri.path() == "*" && parts.method != Method::OPTIONS => {
-            let _ = path;
-            return Err(Refused("only OPTIONS may be sent to *"));
-        }
-        Some(path) => path.clone(),
-        None => PathAndQuery::from_static("/"),
-    };
-    parts.uri = Uri::from(path);
+    if let Some(host) = host(&parts.headers, parts.uri.authority(), parts.version)? {
+        parts.headers.insert(header::HOST, host);
+    }
+    if parts.uri.path() == "*" && parts.method != Method::OPTIONS {
+        return Err(Refused("only OPTIONS may be sent to *"));
+    }
+    if parts.uri.scheme().is_some() || parts.uri.authority().is_some() {
+        let path = parts.uri.path_and_query().cloned();
+        parts.uri = Uri::from(path.unwrap_or(PathAndQuery::from_static("/")));
+    }
     Ok(())
 }
 
@@ -47,8 +46,13 @@ fn check_framing(headers: &HeaderMap) -> Result<(), Refused> {
     Ok(())
 }
 
-/// The one host that a request is for: exactly one `Host` (HTTP/2: or the authority), and both the same where both are.
-fn host(headers: &HeaderMap, named: Option<&Authority>, version: Version) -> Result<HeaderValue, Refused> {
+/// The one host that a request is for, where `Host` does not say it: there is exactly one (HTTP/2: or the authority), and
+/// both are the same where both are.
+fn host(
+    headers: &HeaderMap,
+    named: Option<&Authority>,
+    version: Version,
+) -> Result<Option<HeaderValue>, Refused> {
     let mut hosts = headers.get_all(header::HOST).iter();
     let (given, second) = (hosts.next(), hosts.next());
     if second.is_some() {
@@ -56,21 +60,32 @@ fn host(headers: &HeaderMap, named: Option<&Authority>, version: Version) -> Res
     }
     if let Some(given) = given {
         let text = given.to_str().map_err(|_| Refused("Host is not readable"))?;
-        let host: Authority = text.parse().map_err(|_| Refused("Host is not the name of a host"))?;
+        if !is_plain(text) {
+            text.parse::<Authority>().map_err(|_| Refused("Host is not the name of a host"))?;
+        }
         if text.contains('@') {
             return Err(Refused("Host names a user"));
         }
-        if named.is_some_and(|named| !named.as_str().eq_ignore_ascii_case(host.as_str())) {
+        if named.is_some_and(|named| !named.as_str().eq_ignore_ascii_case(text)) {
             return Err(Refused("Host and the request's target name different hosts"));
         }
-        return Ok(given.clone());
+        return Ok(None);
     }
     match named {
         Some(named) if version == Version::HTTP_2 && !named.as_str().contains('@') => {
-            HeaderValue::from_str(named.as_str()).map_err(|_| Refused("the authority is not readable"))
+            let host = HeaderValue::from_str(named.as_str());
+            host.map(Some).map_err(|_| Refused("the authority is not readable"))
         }
         Some(_) | None => Err(Refused("Host is missing")),
     }
+}
+
+/// Whether a text surely names a host, perhaps with a port: most do in these letters, and need no parser.
+fn is_plain(text: &str) -> bool {
+    let (name, port) = text.split_once(':').unwrap_or((text, "80"));
+    let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'.' || byte == b'-';
+    let is_port = (1..=5).contains(&port.len()) && port.bytes().all(|byte| byte.is_ascii_digit());
+    !name.is_empty() && name.bytes().all(is_of_name) && is_port
 }
 
 #[cfg(test)]
@@ -96,6 +111,12 @@ mod tests {
         assert!(asked(one, "/", &[("host", "a b")]).is_err());
         assert!(asked(one, "/", &[("host", "u@x")]).is_err());
         assert!(asked(one, "/", &[("host", "")]).is_err());
+        for good in ["x.example:8080", "[::1]:80", "10.0.0.1", "a_b"] {
+            assert_eq!(asked(one, "/", &[("host", good)]), Ok((good.to_owned(), "/".to_owned())));
+        }
+        for bad in ["x:80:81", "x/y", "x?", "[::1", "x y:1"] {
+            assert!(asked(one, "/", &[("host", bad)]).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -1,32 +1,31 @@
-//! Random numbers for the ids of requests, fetched many at a time: a call of the system for each costs more than most of what
-//! is done with it. Not for anything that must differ between copies of a process, such as the nonces of claims.
+//! Ids of requests, made many at a time: a call of the system for each, and a piece of memory for each, cost more than most
+//! of what is done with them. Not for anything that must differ between copies of a process, such as the nonces of claims.
 
 use std::cell::RefCell;
 
-/// Numbers that are fetched at once.
-const FETCHED: usize = 64;
+use bytes::Bytes;
+use semel_contract::hex::hex;
 
-struct Fetched {
-    bytes: [u8; FETCHED * 8],
-    used: usize,
-}
+/// Random bytes of an id.
+const ID_BYTES: usize = 16;
+/// Ids that are made at once.
+const MADE: usize = 32;
 
 thread_local! {
-    static FETCHED_HERE: RefCell<Fetched> = const { RefCell::new(Fetched { bytes: [0; FETCHED * 8], used: FETCHED }) };
+    /// The digits of the ids that are made and not given yet.
+    static MADE_HERE: RefCell<Bytes> = const { RefCell::new(Bytes::new()) };
 }
 
-/// A number for an id.
-pub(crate) fn number() -> u64 {
-    FETCHED_HERE.with_borrow_mut(|fetched| {
-        if fetched.used == FETCHED {
+/// The digits of an id.
+pub(crate) fn id() -> Bytes {
+    MADE_HERE.with_borrow_mut(|made| {
+        if made.is_empty() {
+            let mut bytes = [0; ID_BYTES * MADE];
             // Without random numbers the ids are all the same, which is better than no answers.
-            let _ = getrandom::fill(&mut fetched.bytes);
-            fetched.used = 0;
+            let _ = getrandom::fill(&mut bytes);
+            *made = Bytes::from(hex(&bytes));
         }
-        let at = fetched.used * 8;
-        fetched.used += 1;
-        let bytes: [u8; 8] = fetched.bytes[at..at + 8].try_into().expect("eight bytes are eight");
-        u64::from_ne_bytes(bytes)
+        made.split_to(ID_BYTES * 2)
     })
 }
 
@@ -36,12 +35,12 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn no_number_is_given_twice() {
-        let threads: Vec<_> = (0..4)
-            .map(|_| std::thread::spawn(|| (0..FETCHED * 3).map(|_| number()).collect::<Vec<_>>()))
-            .collect();
-        let all: Vec<u64> = threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
-        assert_eq!(all.iter().collect::<HashSet<_>>().len(), FETCHED * 12);
-        assert!(!all.contains(&0));
+    fn no_id_is_given_twice() {
+        let threads: Vec<_> =
+            (0..4).map(|_| std::thread::spawn(|| (0..MADE * 3).map(|_| id()).collect::<Vec<_>>())).collect();
+        let all: Vec<Bytes> = threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
+        assert_eq!(all.iter().collect::<HashSet<_>>().len(), MADE * 12);
+        let is_id = |id: &Bytes| id.len() == 32 && id.iter().all(u8::is_ascii_hexdigit);
+        assert!(all.iter().all(is_id));
     }
 }

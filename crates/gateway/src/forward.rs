@@ -43,19 +43,22 @@ impl Service<Request<Body>> for Forward {
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let pool = Arc::clone(&self.0);
-        Box::pin(async move {
-            let (mut parts, body) = request.into_parts();
-            let grant = parts.extensions.remove::<Grant>();
-            Ok(match grant {
-                Some(grant) => keyed(&pool, parts, body, &grant).await,
-                None => unkeyed(&pool, parts, body).await,
-            })
-        })
+        let (mut parts, body) = request.into_parts();
+        // Each in its own box: what passes without a key does not carry what a key needs.
+        match parts.extensions.remove::<Grant>() {
+            Some(grant) => Box::pin(keyed(pool, parts, body, grant)),
+            None => Box::pin(unkeyed(pool, parts, body)),
+        }
     }
 }
 
 /// A request whose key was claimed. Its body is in memory already.
-async fn keyed(pool: &Arc<Pool>, mut parts: Parts, body: Body, grant: &Grant) -> Response<Body> {
+async fn keyed(
+    pool: Arc<Pool>,
+    mut parts: Parts,
+    body: Body,
+    grant: Grant,
+) -> Result<Response<Body>, Infallible> {
     let dispatch = parts.extensions.remove::<Dispatch>();
     onward(&mut parts);
     // What is kept is what was sent, not one of its compressed forms that the next client may not read.
@@ -66,17 +69,17 @@ async fn keyed(pool: &Arc<Pool>, mut parts: Parts, body: Body, grant: &Grant) ->
     let id = parts.headers.get(REQUEST_ID).cloned();
     // A gate that sets no limit to dispatching has none.
     let in_time = move || dispatch.as_ref().is_none_or(Dispatch::in_time);
-    match pool.send_keyed(fresh(parts, body), in_time).await {
+    Ok(match pool.send_keyed(fresh(parts, body), in_time).await {
         Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
             unanswered(unasked(), id.as_ref(), false)
         }
         Ok(response) => back(response, pool.patience(), Some(&OUTCOME)),
         Err(no_answer) => unanswered(no_answer, id.as_ref(), false),
-    }
+    })
 }
 
 /// A request without a key: both bodies stream.
-async fn unkeyed(pool: &Arc<Pool>, mut parts: Parts, body: Body) -> Response<Body> {
+async fn unkeyed(pool: Arc<Pool>, mut parts: Parts, body: Body) -> Result<Response<Body>, Infallible> {
     let client = parts.extensions.remove::<OnUpgrade>();
     let wanted = headers::upgrade_wanted(&parts.headers).filter(|_| parts.version == Version::HTTP_11);
     onward(&mut parts);
@@ -87,13 +90,13 @@ async fn unkeyed(pool: &Arc<Pool>, mut parts: Parts, body: Body) -> Response<Bod
     let id = parts.headers.get(REQUEST_ID).cloned();
     let is_unsafe = !parts.method.is_safe();
     let room = match wanted.is_some().then(|| pool.tunnel()) {
-        Some(None) => return refusal(&Problem::from(Kind::Overloaded), None, id.as_ref()),
+        Some(None) => return Ok(refusal(&Problem::from(Kind::Overloaded), None, id.as_ref())),
         Some(Some(room)) => Some(room),
         None => None,
     };
     let activity = Activity::default();
     let body = Body::new(Paced::noting(body, pool.stream_idle(), activity.clone()));
-    match (pool.send(fresh(parts, body), &activity).await, room, client) {
+    Ok(match (pool.send(fresh(parts, body), &activity).await, room, client) {
         (Ok(response), Some(room), Some(client)) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
             tunnel::open(client, response, room)
         }
@@ -102,7 +105,7 @@ async fn unkeyed(pool: &Arc<Pool>, mut parts: Parts, body: Body) -> Response<Bod
         }
         (Ok(response), _, _) => back(response, pool.stream_idle(), None),
         (Err(no_answer), _, _) => unanswered(no_answer, id.as_ref(), is_unsafe),
-    }
+    })
 }
 
 fn unasked() -> NoAnswer {
@@ -125,13 +128,13 @@ fn onward(parts: &mut Parts) {
     }
 }
 
-/// A request without what others have put into its extensions.
-fn fresh(parts: Parts, body: Body) -> Request<Body> {
+/// A request without what others have put into its extensions. In a box, because it is handed on several times.
+fn fresh(parts: Parts, body: Body) -> Box<Request<Body>> {
     let mut request = Request::new(body);
     *request.method_mut() = parts.method;
     *request.uri_mut() = parts.uri;
     *request.headers_mut() = parts.headers;
-    request
+    Box::new(request)
 }
 
 /// An answer, as it goes back.

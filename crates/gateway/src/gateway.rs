@@ -13,7 +13,6 @@ use semel_gate::{GateLayer, GateService};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 use tower_layer::Layer;
-use tower_service::Service;
 
 use crate::access::AccessLog;
 use crate::forward::Forward;
@@ -170,17 +169,11 @@ impl Inner {
 }
 
 impl Desk for Gateway {
-    async fn answer(&self, request: Request<Body>, facts: Facts) -> Response<Body> {
-        walk::walk(&self.current(), request, facts).await
-    }
-}
-
-impl Current {
-    /// Lets the gate have a request.
-    pub(crate) async fn gated(&self, request: Request<Body>) -> Response<Body> {
-        match self.service.clone().call(request).await {
-            Ok(response) => response,
-            Err(never) => match never {},
-        }
+    fn answer(
+        &self,
+        request: Request<Body>,
+        facts: Facts,
+    ) -> impl Future<Output = Response<Body>> + Send + 'static {
+        walk::walk(self.current(), request, facts)
     }
 }

@@ -1,6 +1,7 @@
 //! What of a message's headers passes through, and what is set anew. Pure: no connection and no clock.
 
 use std::net::IpAddr;
+use std::sync::{Arc, OnceLock};
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
@@ -56,16 +57,43 @@ const FORWARDING: [&str; 8] = [
 pub(crate) struct Origin {
     /// The address of the peer.
     pub(crate) peer: IpAddr,
-    /// The same as text, made once for each connection.
-    address: HeaderValue,
     /// `http` or `https`.
     pub(crate) scheme: &'static str,
+    told: Arc<Told>,
+}
+
+/// What services are told of it, made once for each connection.
+#[derive(Debug)]
+struct Told {
+    address: HeaderValue,
+    /// The host that was asked for first, and `Forwarded` for it: mostly the others ask for the same.
+    forwarded: OnceLock<(HeaderValue, HeaderValue)>,
 }
 
 impl Origin {
     pub(crate) fn new(peer: IpAddr, scheme: &'static str) -> Self {
         let address = HeaderValue::try_from(peer.to_string()).expect("an address is printable");
-        Self { peer, address, scheme }
+        Self { peer, scheme, told: Arc::new(Told { address, forwarded: OnceLock::new() }) }
+    }
+
+    /// `Forwarded` for a request to this host.
+    fn forwarded(&self, host: &HeaderValue) -> Option<HeaderValue> {
+        let known = self.told.forwarded.get().filter(|(known, _)| known == host);
+        if let Some((_, forwarded)) = known {
+            return Some(forwarded.clone());
+        }
+        let (before, after) = if self.peer.is_ipv6() { ("for=\"[", "]\"") } else { ("for=", "") };
+        // Put together by hand: formatting takes longer than all else that is done to a head.
+        let address = self.told.address.to_str().unwrap_or_default();
+        let host_text = host.to_str().unwrap_or_default();
+        let text = [before, address, after, ";host=\"", host_text, "\";proto=", self.scheme].concat();
+        // A host was checked at the door, and addresses are printable: this does not fail.
+        let forwarded = HeaderValue::try_from(text).ok()?;
+        // A copy: the host itself is a part of the buffer into which its request was read.
+        if let Ok(host) = HeaderValue::from_bytes(host.as_bytes()) {
+            let _ = self.told.forwarded.set((host, forwarded.clone()));
+        }
+        Some(forwarded)
     }
 }
 
@@ -121,19 +149,12 @@ fn is_own(name: &HeaderName) -> bool {
 /// Says where a request came from, in place of whatever the client said.
 pub(crate) fn set_forwarding(headers: &mut HeaderMap, origin: &Origin, host: &HeaderValue) {
     remove_where(headers, |name| FORWARDING.iter().any(|known| reads_as(name.as_str(), known)));
-    let Origin { peer, address, scheme } = origin;
-    let host_text = host.to_str().unwrap_or_default();
-    let (before, after) = if peer.is_ipv6() { ("for=\"[", "]\"") } else { ("for=", "") };
-    // Put together by hand: formatting takes longer than all else that is done to a head.
-    let address_text = address.to_str().unwrap_or_default();
-    let forwarded = [before, address_text, after, ";host=\"", host_text, "\";proto=", scheme].concat();
-    // A host was checked at the door, and addresses are printable: this does not fail.
-    if let Ok(forwarded) = HeaderValue::try_from(forwarded) {
+    if let Some(forwarded) = origin.forwarded(host) {
         headers.insert(header::FORWARDED, forwarded);
     }
-    headers.insert(X_FORWARDED_FOR, address.clone());
+    headers.insert(X_FORWARDED_FOR, origin.told.address.clone());
     headers.insert(X_FORWARDED_HOST, host.clone());
-    headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(scheme));
+    headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(origin.scheme));
 }
 
 /// Whether a client reads trailers, which some services (gRPC) want to know. Told to an HTTP/2 service only: HTTP/1.1 has
@@ -229,16 +250,20 @@ mod tests {
             ("x-forwarded-proto", "https"),
         ]);
         let origin = Origin::new("::1".parse().unwrap(), "http");
-        set_forwarding(&mut found, &origin, &HeaderValue::from_static("shop.example"));
-        assert_eq!(
-            found,
-            headers(&[
-                ("forwarded", "for=\"[::1]\";host=\"shop.example\";proto=http"),
-                ("x-forwarded-for", "::1"),
-                ("x-forwarded-host", "shop.example"),
-                ("x-forwarded-proto", "http"),
-            ])
-        );
+        // The second and the third come over the same connection as the first.
+        for host in ["shop.example", "shop.example", "other.example"] {
+            set_forwarding(&mut found, &origin, &HeaderValue::from_static(host));
+            let forwarded = format!("for=\"[::1]\";host=\"{host}\";proto=http");
+            assert_eq!(
+                found,
+                headers(&[
+                    ("forwarded", &forwarded),
+                    ("x-forwarded-for", "::1"),
+                    ("x-forwarded-host", host),
+                    ("x-forwarded-proto", "http"),
+                ])
+            );
+        }
     }
 
     #[test]

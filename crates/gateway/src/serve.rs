@@ -1,6 +1,7 @@
 //! Serves a service of this process with the deadlines and limits that clients of the gateway get.
 
 use std::convert::Infallible;
+use std::future::Future;
 use std::io;
 
 use axum_core::body::Body;
@@ -33,15 +34,21 @@ where
     S: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone + Send + Sync + 'static,
     S::Future: Send,
 {
-    async fn answer(&self, request: Request<Body>, _: Facts) -> Response<Body> {
+    fn answer(
+        &self,
+        request: Request<Body>,
+        _: Facts,
+    ) -> impl Future<Output = Response<Body>> + Send + 'static {
         let mut service = self.0.clone();
-        match std::future::poll_fn(|cx| service.poll_ready(cx)).await {
-            Ok(()) => {}
-            Err(never) => match never {},
-        }
-        match service.call(request).await {
-            Ok(response) => response,
-            Err(never) => match never {},
+        async move {
+            match std::future::poll_fn(|cx| service.poll_ready(cx)).await {
+                Ok(()) => {}
+                Err(never) => match never {},
+            }
+            match service.call(request).await {
+                Ok(response) => response,
+                Err(never) => match never {},
+            }
         }
     }
 }

@@ -1,11 +1,16 @@
 //! What the gateway does with a request before and after the gate: the door, the headers that are nobody's to set, the
 //! request's id, and the line in the log.
 
+use std::convert::Infallible;
+use std::future::{Future, ready};
+use std::pin::Pin;
+use std::sync::Arc;
+
 use axum_core::body::Body;
 use http::header::HeaderValue;
 use http::{Request, Response};
-use semel_contract::hex::hex;
 use semel_contract::problem::{Kind, Problem};
+use tower_service::Service;
 
 use crate::door::{self, Refused};
 use crate::entropy;
@@ -14,8 +19,12 @@ use crate::headers::{self, REQUEST_ID};
 use crate::server::Facts;
 use crate::{pages, refusal};
 
-/// Answers a request.
-pub(crate) async fn walk(current: &Current, request: Request<Body>, facts: Facts) -> Response<Body> {
+/// Answers a request. What is done before the gate is done at once, so that nothing of it is carried along.
+pub(crate) fn walk(
+    current: Arc<Current>,
+    request: Request<Body>,
+    facts: Facts,
+) -> impl Future<Output = Response<Body>> + Send + 'static {
     let (mut parts, body) = request.into_parts();
     let line = current.log.line(&parts, facts.origin.peer);
     let id = headers::given_request_id(&parts.headers).cloned().unwrap_or_else(new_request_id);
@@ -28,22 +37,30 @@ pub(crate) async fn walk(current: &Current, request: Request<Body>, facts: Facts
         }
     }
     parts.extensions.insert(facts.origin);
-    let mut response = match admitted {
+    let answer: Answer = match admitted {
         Ok(()) => match pages::page(&parts) {
-            Some(page) => page,
-            None => current.gated(Request::from_parts(parts, body)).await,
+            Some(page) => Box::pin(ready(Ok(page))),
+            None => current.service.clone().call(Request::from_parts(parts, body)),
         },
         Err(Refused(why)) => {
             let problem = Problem::new(Kind::RequestMalformed, why);
-            refusal::last(refusal::refusal(&problem, None, Some(&id)))
+            Box::pin(ready(Ok(refusal::last(refusal::refusal(&problem, None, Some(&id))))))
         }
     };
-    response.headers_mut().insert(REQUEST_ID, id.clone());
-    current.meters.answered(response.status(), line.elapsed());
-    current.log.note(line, &id, response)
+    async move {
+        let mut response = match answer.await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        };
+        response.headers_mut().insert(REQUEST_ID, id.clone());
+        current.meters.answered(response.status(), line.elapsed());
+        current.log.note(line, &id, response)
+    }
 }
 
+/// An answer that is under way.
+type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
 fn new_request_id() -> HeaderValue {
-    let random = [entropy::number(), entropy::number()].map(u64::to_be_bytes);
-    HeaderValue::try_from(hex(random.as_flattened())).expect("hexadecimal digits are printable")
+    HeaderValue::from_maybe_shared(entropy::id()).expect("hexadecimal digits are printable")
 }

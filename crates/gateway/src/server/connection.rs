@@ -1,7 +1,7 @@
 //! One connection, from its first byte to its last: TLS, the protocol, the requests on it, and its end in good order.
 
 use std::convert::Infallible;
-use std::future::Future;
+use std::future::{Future, ready};
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -161,14 +161,14 @@ impl<D: Desk> Talk<D> {
         move |request| {
             let came_along = spoken == Spoken::Http1 && pulse.came_along_with_a_replay();
             let busy = pulse.busy();
-            let (desk, facts, patience) = (desk.clone(), facts.clone(), limits.body_timeout);
+            if came_along {
+                return Box::pin(ready(Ok(super::request::returned(not_a_request(), busy))));
+            }
+            let request = super::request::received(request, limits.body_timeout);
+            let answer = desk.answer(request, facts.clone());
             let pulse = pulse.clone();
             Box::pin(async move {
-                if came_along {
-                    return Ok(super::request::returned(not_a_request(), busy));
-                }
-                let request = super::request::received(request, patience);
-                let response = desk.answer(request, facts).await;
+                let response = answer.await;
                 pulse.answers(REPLAYED.iter().any(|name| response.headers().contains_key(*name)));
                 Ok(super::request::returned(response, busy))
             })

@@ -29,8 +29,13 @@ const TALK_IDLE_MAX: Duration = Duration::from_secs(3600);
 
 /// Who answers requests.
 pub(crate) trait Desk: Clone + Send + Sync + 'static {
-    /// The answer to a request.
-    fn answer(&self, request: Request<Body>, facts: Facts) -> impl Future<Output = Response<Body>> + Send;
+    /// The answer to a request. What can be done at once is done before this returns, so that what waits is small. That part
+    /// runs in the task of the connection, for all the streams of one; it must not panic.
+    fn answer(
+        &self,
+        request: Request<Body>,
+        facts: Facts,
+    ) -> impl Future<Output = Response<Body>> + Send + 'static;
 }
 
 /// What is known of a request beside what it says.

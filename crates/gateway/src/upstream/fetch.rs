@@ -72,7 +72,7 @@ impl Fetcher {
         *request.method_mut() = Method::GET;
         *request.uri_mut() = path.parse().map_err(|_| format!("{path:?} is not a path"))?;
         *request.headers_mut() = headers;
-        let answered = self.pool.send(request, &Activity::default()).await;
+        let answered = self.pool.send(Box::new(request), &Activity::default()).await;
         let response = answered.map_err(|no_answer| match no_answer {
             NoAnswer::NotSent(why) | NoAnswer::Reset(why) | NoAnswer::TimedOut(why) => why,
         })?;

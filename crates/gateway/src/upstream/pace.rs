@@ -39,10 +39,11 @@ impl Activity {
         loop {
             let last = self.began + Duration::from_millis(self.last.load(Ordering::Relaxed));
             let due = last + patience;
-            if Instant::now() >= due {
+            tokio::time::sleep_until(due).await;
+            let noted = self.began + Duration::from_millis(self.last.load(Ordering::Relaxed));
+            if noted == last {
                 return;
             }
-            tokio::time::sleep_until(due).await;
         }
     }
 }

@@ -88,12 +88,13 @@ impl Pool {
         };
         let permit = match Arc::clone(room).try_acquire_owned() {
             Ok(permit) => permit,
-            Err(_) => self.wait_for(room).await?,
+            // What is done seldom is done in a box: otherwise every request would carry the room for it.
+            Err(_) => Box::pin(self.wait_for(room)).await?,
         };
         if self.upstream.protocol == Protocol::Http2 {
             // Whoever opens the connection is waited for, within bounds: what waited in vain was not sent.
             let patience = self.upstream.connect_timeout * 2;
-            let shared = tokio::time::timeout(patience, self.shared(idle_max)).await;
+            let shared = Box::pin(tokio::time::timeout(patience, self.shared(idle_max))).await;
             let sender = shared.map_err(|_| format!("no connection within {patience:?}"))??;
             return Ok(Loan { sender, permit });
         }
@@ -102,7 +103,7 @@ impl Pool {
                 return Ok(Loan { sender, permit });
             }
         }
-        Ok(Loan { sender: self.open().await?, permit })
+        Ok(Loan { sender: Box::pin(self.open()).await?, permit })
     }
 
     /// Waits for room, as long as one may wait for a connection.
@@ -144,9 +145,9 @@ impl Pool {
 
     fn keep(&self, sender: http1::SendRequest<Body>, since: Instant) {
         let mut idle = self.idle();
-        let now = Instant::now();
         // The oldest come first, and the closed ones are found when they are taken.
-        let old = idle.iter().take_while(|(_, since)| now - *since > IDLE_MAX).count();
+        let is_old = |other: Instant| since.saturating_duration_since(other) > IDLE_MAX;
+        let old = idle.iter().take_while(|(_, other)| is_old(*other)).count();
         idle.drain(..old);
         if idle.len() < IDLE_COUNT_MAX {
             // In order of age, so that the last is the youngest.

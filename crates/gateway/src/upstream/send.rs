@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum_core::body::Body;
+use futures_util::future::Either;
 use http::header;
 use http::uri::Authority;
 use http::{HeaderValue, Request, Response, Uri, Version};
@@ -42,7 +43,7 @@ impl Pool {
     /// sent. Never tries twice.
     pub(crate) async fn send_keyed(
         self: &Arc<Self>,
-        request: Request<Body>,
+        mut request: Box<Request<Body>>,
         in_time: impl Fn() -> bool + Send + Unpin + 'static,
     ) -> Result<Response<Lent>, NoAnswer> {
         let loan = self.lend(Room::Keyed, IDLE_KEYED_MAX).await.map_err(NoAnswer::NotSent)?;
@@ -50,10 +51,9 @@ impl Pool {
             return Err(NoAnswer::NotSent("no connection was ready before the claim's lease ended".into()));
         }
         // An HTTP/2 connection may let a request wait for its turn: then it is asked again before the body goes.
-        let request = match &loan.sender {
-            Sender::One(_) => request,
-            Sender::Many(_) => request.map(|body| Body::new(InTime { body, in_time })),
-        };
+        if let Sender::Many(_) = &loan.sender {
+            *request = std::mem::take(&mut *request).map(|body| Body::new(InTime { body, in_time }));
+        }
         match self.attempt(loan, request, &Activity::default()).await {
             Tried::Answered(response) => Ok(response),
             Tried::HandedBack(_, why) => Err(NoAnswer::NotSent(why)),
@@ -65,15 +65,23 @@ impl Pool {
     /// more on a new one.
     pub(crate) async fn send(
         self: &Arc<Self>,
-        request: Request<Body>,
+        request: Box<Request<Body>>,
         activity: &Activity,
     ) -> Result<Response<Lent>, NoAnswer> {
         let loan = self.lend(Room::Others, IDLE_MAX).await.map_err(NoAnswer::NotSent)?;
-        let request = match self.attempt(loan, request, activity).await {
-            Tried::Answered(response) => return Ok(response),
-            Tried::Broken(why) => return Err(why),
-            Tried::HandedBack(request, _) => *request,
-        };
+        match self.attempt(loan, request, activity).await {
+            Tried::Answered(response) => Ok(response),
+            Tried::Broken(why) => Err(why),
+            // Seldom, and in a box: otherwise every request would carry the room for it.
+            Tried::HandedBack(request, _) => Box::pin(self.send_again(request, activity)).await,
+        }
+    }
+
+    async fn send_again(
+        self: &Arc<Self>,
+        request: Box<Request<Body>>,
+        activity: &Activity,
+    ) -> Result<Response<Lent>, NoAnswer> {
         let loan = self.lend(Room::Others, Duration::ZERO).await.map_err(NoAnswer::NotSent)?;
         match self.attempt(loan, request, activity).await {
             Tried::Answered(response) => Ok(response),
@@ -82,19 +90,20 @@ impl Pool {
         }
     }
 
-    async fn attempt(self: &Arc<Self>, mut loan: Loan, request: Request<Body>, activity: &Activity) -> Tried {
-        let request = match self.addressed(request, &loan.sender) {
-            Ok(request) => request,
-            Err(error) => {
-                return Tried::Broken(NoAnswer::NotSent(format!("the request has no address: {error}")));
-            }
-        };
+    async fn attempt(
+        self: &Arc<Self>,
+        mut loan: Loan,
+        mut request: Box<Request<Body>>,
+        activity: &Activity,
+    ) -> Tried {
+        if let Err(error) = self.address(&mut request, &loan.sender) {
+            return Tried::Broken(NoAnswer::NotSent(format!("the request has no address: {error}")));
+        }
         let late = activity.idle_for(self.upstream.timeout);
-        let sent = async {
-            match &mut loan.sender {
-                Sender::One(sender) => sender.try_send_request(request).await,
-                Sender::Many(sender) => sender.try_send_request(request).await,
-            }
+        // Handed over before the first poll, so that it is not carried along.
+        let sent = match &mut loan.sender {
+            Sender::One(sender) => Either::Left(sender.try_send_request(*request)),
+            Sender::Many(sender) => Either::Right(sender.try_send_request(*request)),
         };
         let ended = tokio::select! {
             biased;
@@ -116,8 +125,8 @@ impl Pool {
         }
     }
 
-    /// The request as this connection wants it: HTTP/1.1 with a path and `Host`, HTTP/2 with the whole URI.
-    fn addressed(&self, mut request: Request<Body>, sender: &Sender) -> Result<Request<Body>, http::Error> {
+    /// Makes the request what this connection wants: HTTP/1.1 with a path and `Host`, HTTP/2 with the whole URI.
+    fn address(&self, request: &mut Request<Body>, sender: &Sender) -> Result<(), http::Error> {
         let target = &self.upstream.target;
         let path = target.path(request.uri())?;
         let is_of_known_length = request.body().size_hint().exact().is_some();
@@ -142,7 +151,7 @@ impl Pool {
                 *request.version_mut() = Version::HTTP_2;
             }
         }
-        Ok(request)
+        Ok(())
     }
 }
 
