@@ -56,8 +56,11 @@ impl Caller {
 
     /// Refuses names that a store could not keep: too long for an index, or with control characters.
     pub fn check(&self) -> Result<(), Problem> {
-        let is_bad =
-            |name: &String| name.chars().count() > CALLER_CHARS_MAX || name.chars().any(char::is_control);
+        let is_bad = |name: &String| match name.is_ascii() {
+            // Most are, and need not be taken apart.
+            true => name.len() > CALLER_CHARS_MAX || name.bytes().any(|byte| byte.is_ascii_control()),
+            false => name.chars().count() > CALLER_CHARS_MAX || name.chars().any(char::is_control),
+        };
         match [Some(&self.principal), self.tenant.as_ref()].into_iter().flatten().any(is_bad) {
             true => Err(Problem::new(
                 Kind::IdentityMissing,

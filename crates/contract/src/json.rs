@@ -193,36 +193,68 @@ fn array_index(token: &str) -> Option<usize> {
     plain.then(|| token.parse().ok()).flatten()
 }
 
-/// A string as RFC 8785 writes it: the short escapes, `\u00xx` for other control characters, all else as it is.
 /// A number without a fraction that is surely written without an exponent: most are, and are written faster so.
 fn whole(value: f64) -> Option<i64> {
     const EXACT: f64 = 9_007_199_254_740_992.0;
     (value.abs() < EXACT && value.fract() == 0.0).then_some(value as i64)
 }
 
-fn write_string(text: &str, out: &mut String) {
-    out.push('"');
-    let mut from = 0;
-    for (at, byte) in text.bytes().enumerate() {
-        let escape = match byte {
-            b'"' => "\\\"",
-            b'\\' => "\\\\",
-            8 => "\\b",
-            9 => "\\t",
-            10 => "\\n",
-            12 => "\\f",
-            13 => "\\r",
-            0..32 => "",
-            _ => continue,
-        };
-        out.push_str(&text[from..at]);
-        from = at + 1;
-        if escape.is_empty() {
-            out.push_str(&format!("\\u{byte:04x}"));
-        } else {
-            out.push_str(escape);
+/// How many bytes stand in a string as they are, from the beginning: no quote, no backslash, no control character. Looks
+/// at eight bytes in one word; the lowest mark in it is always that of the first special byte.
+fn plain_length(text: &[u8]) -> usize {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const HIGHS: u64 = 0x8080_8080_8080_8080;
+    let below = |word: u64, bound: u64| word.wrapping_sub(ONES * bound) & !word & HIGHS;
+    let equal = |word: u64, byte: u8| below(word ^ (ONES * u64::from(byte)), 1);
+    let (words, rest) = text.as_chunks::<8>();
+    for (at, word) in words.iter().enumerate() {
+        let word = u64::from_le_bytes(*word);
+        let special = below(word, 32) | equal(word, b'"') | equal(word, b'\\');
+        if special != 0 {
+            return at * 8 + special.trailing_zeros() as usize / 8;
         }
     }
-    out.push_str(&text[from..]);
+    let is_special = |byte: &u8| *byte < 32 || *byte == b'"' || *byte == b'\\';
+    words.len() * 8 + rest.iter().position(is_special).unwrap_or(rest.len())
+}
+
+/// A string as RFC 8785 writes it: the short escapes, `\u00xx` for other control characters, all else as it is.
+fn write_string(text: &str, out: &mut String) {
     out.push('"');
+    let mut rest = text;
+    loop {
+        let (plain, special) = rest.split_at(plain_length(rest.as_bytes()));
+        out.push_str(plain);
+        let Some(byte) = special.bytes().next() else { break };
+        match byte {
+            b'"' => out.push_str("\\\""),
+            b'\\' => out.push_str("\\\\"),
+            8 => out.push_str("\\b"),
+            9 => out.push_str("\\t"),
+            10 => out.push_str("\\n"),
+            12 => out.push_str("\\f"),
+            13 => out.push_str("\\r"),
+            other => out.push_str(&format!("\\u{other:04x}")),
+        }
+        rest = &special[1..];
+    }
+    out.push('"');
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn plain_bytes_are_counted_up_to_the_first_special_one(
+            text in prop::collection::vec(prop_oneof![3 => any::<u8>(), 1 => Just(b'"'), 12 => 32_u8..127], 0..70)
+        ) {
+            let is_special = |byte: &u8| *byte < 32 || *byte == b'"' || *byte == b'\\';
+            let first = text.iter().position(is_special).unwrap_or(text.len());
+            prop_assert_eq!(plain_length(&text), first);
+        }
+    }
 }

@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 
-use super::{Json, Members};
+use super::{Json, Members, plain_length};
 use crate::limits::{JSON_DEPTH_MAX, JSON_INTEGER_MAX};
 
 /// A parsed text.
@@ -183,6 +183,7 @@ impl<'a> Parser<'a> {
         let mut from = self.at;
         let mut unescaped = String::new();
         loop {
+            self.at += plain_length(&self.text.as_bytes()[self.at..]);
             match self.peek().ok_or(NotJson)? {
                 b'"' => {
                     let last = &self.text[from..self.at];
@@ -199,8 +200,7 @@ impl<'a> Parser<'a> {
                     unescaped.push(self.escape()?);
                     from = self.at;
                 }
-                0..32 => return Err(NotJson),
-                _ => self.at += 1,
+                _ => return Err(NotJson),
             }
         }
     }
