@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::row::Hash;
 use super::table::Gone;
@@ -39,7 +39,8 @@ pub(super) struct Age(u64);
 
 #[derive(Debug, Default)]
 struct Shard {
-    records: HashMap<Hash, Entry>,
+    /// Behind a pointer: a table keeps room for twice what is in it.
+    records: HashMap<Hash, Arc<Entry>>,
     /// The oldest first, with the numbers of their rows. One that was dropped or replaced may still be named.
     order: VecDeque<(Hash, u64)>,
     bytes: usize,
@@ -63,8 +64,8 @@ impl Recent {
 
     /// The record under this hash, if its row has this number.
     pub(super) fn get(&self, hash: Hash, number: u64) -> Option<Entry> {
-        let shard = self.shard(hash);
-        shard.records.get(&hash).filter(|entry| entry.record.fence.number == number).cloned()
+        let found = self.shard(hash).records.get(&hash).cloned();
+        found.filter(|entry| entry.record.fence.number == number).map(|entry| (*entry).clone())
     }
 
     /// Asked before a record is read that is then added.
@@ -90,7 +91,7 @@ impl Recent {
         shard.drop_one(hash, None);
         shard.bytes += bytes_of(entry);
         shard.order.push_back((hash, number));
-        shard.records.insert(hash, entry.clone());
+        shard.records.insert(hash, Arc::new(entry.clone()));
         shard.forget_dropped();
         while shard.bytes > self.shard_bytes_max
             && let Some((hash, number)) = shard.order.pop_front()
@@ -116,7 +117,7 @@ impl Recent {
 impl Shard {
     /// Drops the record under this hash, where a number is given only if it has that number.
     fn drop_one(&mut self, hash: Hash, number: Option<u64>) {
-        let is_meant = |entry: &Entry| number.is_none_or(|number| entry.record.fence.number == number);
+        let is_meant = |entry: &Arc<Entry>| number.is_none_or(|number| entry.record.fence.number == number);
         if self.records.get(&hash).is_some_and(is_meant)
             && let Some(entry) = self.records.remove(&hash)
         {
@@ -154,7 +155,6 @@ fn locked(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::time::Duration;
 
     use semel_contract::decide::Claim;
@@ -241,7 +241,7 @@ mod tests {
         let shard = locked(&recent.shards[0]);
         assert!(shard.bytes <= 10 * RECORD_BYTES && shard.records.len() <= 10);
         assert!(shard.order.len() <= 2 * shard.records.len() + NAMED_MORE_MAX + 1, "{}", shard.order.len());
-        let counted: usize = shard.records.values().map(bytes_of).sum();
+        let counted: usize = shard.records.values().map(|entry| bytes_of(entry)).sum();
         assert_eq!(counted, shard.bytes);
     }
 
