@@ -66,6 +66,7 @@ struct Core {
     signals: mpsc::Sender<[u8; 16]>,
     /// How many requests are looked into singly at once, so that the batches always find a connection.
     singles: Semaphore,
+    contest: claim::Contest,
     /// Restores from backups, as they were last seen.
     restores: admin::Restores,
 }
@@ -109,6 +110,7 @@ impl PostgresStore {
             hints: Hints::default(),
             signals,
             singles,
+            contest: claim::Contest::default(),
             restores: admin::Restores::default(),
         });
         let tasks = vec![

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use semel_contract::decide::{Claim, Standing};
@@ -26,19 +27,49 @@ const KNOWN_ROWS_MAX: usize = 64;
 /// Longest lease and late window that are kept, so that times stay within a bigint.
 const SPAN_MILLIS_MAX: i64 = 1 << 50;
 
+/// Batches after one in which two claimed the same key that are prepared for that to happen again.
+const CONTESTED_BATCHES: u32 = 64;
+
 type Asked = (Wish, Waiting<Claimed>);
+
+/// Whether others claim the same keys at the same moment, as far as the last batches tell.
+#[derive(Debug, Default)]
+pub(super) struct Contest(AtomicU32);
+
+impl Contest {
+    /// Whether to be prepared for it.
+    fn is_expected(&self) -> bool {
+        let fewer = |batches: u32| batches.checked_sub(1);
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer).is_ok()
+    }
+
+    /// It happened.
+    fn happened(&self) {
+        self.0.store(CONTESTED_BATCHES, Ordering::Relaxed);
+    }
+}
 
 /// Runs one batch. What the batch does not answer is tried singly, beside it.
 pub(super) async fn batch(core: Arc<Core>, asked: Vec<Asked>) {
     let wishes: Vec<&Wish> = asked.iter().map(|(wish, _)| wish).collect();
-    let (answers, unsure) = match attempt(&core, &wishes).await {
+    let attempted = match core.contest.is_expected() {
+        true => attempt(&core, sql::CLAIM_CONTESTED, &wishes).await,
+        false => match attempt(&core, sql::CLAIM, &wishes).await {
+            Err(Trouble::Taken(_)) => {
+                core.contest.happened();
+                attempt(&core, sql::CLAIM_CONTESTED, &wishes).await
+            }
+            other => other,
+        },
+    };
+    let (answers, unsure) = match attempted {
         Ok(answers) => (answers, None),
         Err(Trouble::NotSent(error)) => {
             asked.into_iter().for_each(|(_, waiting)| drop(waiting.send(Err(error.clone()))));
             return;
         }
         // One of them may be what the server refuses.
-        Err(Trouble::Refused(_)) => (vec![None; asked.len()], None),
+        Err(Trouble::Refused(_) | Trouble::Taken(_)) => (vec![None; asked.len()], None),
         Err(Trouble::Unsure(why)) => (vec![None; asked.len()], Some(why)),
     };
     let patience = Patience::new(unsure);
@@ -59,7 +90,8 @@ pub(super) async fn batch(core: Arc<Core>, asked: Vec<Asked>) {
 async fn alone(core: &Core, wish: &Wish, mut patience: Patience) -> Result<Claimed, StoreError> {
     let mut rounds = 0;
     loop {
-        let trouble = match attempt(core, &[wish]).await.map(|answers| answers.into_iter().next().flatten()) {
+        let attempted = attempt(core, sql::CLAIM_CONTESTED, &[wish]).await;
+        let trouble = match attempted.map(|answers| answers.into_iter().next().flatten()) {
             Ok(Some(claimed)) => return Ok(claimed),
             // What stood in the way is gone, or is an expired record under another credential.
             Ok(None) if rounds < ROUNDS_MAX => {
@@ -76,7 +108,7 @@ async fn alone(core: &Core, wish: &Wish, mut patience: Patience) -> Result<Claim
 }
 
 /// One attempt for all of these wishes; `None` where it must be tried again. After an error it is the same for all.
-async fn attempt(core: &Core, wishes: &[&Wish]) -> Result<Vec<Option<Claimed>>, Trouble> {
+async fn attempt(core: &Core, sql: &str, wishes: &[&Wish]) -> Result<Vec<Option<Claimed>>, Trouble> {
     debug_assert!(wishes.iter().all(|wish| wish.how == Claim::New), "others replace a record");
     // One of each key, in the order of the hashes: batches of several processes then never wait in a circle.
     let mut first = BTreeMap::new();
@@ -84,7 +116,7 @@ async fn attempt(core: &Core, wishes: &[&Wish]) -> Result<Vec<Option<Claimed>>, 
         first.entry(wish.id.hash()).or_insert(place);
     }
     let sent: Vec<(&[u8; 16], &Wish)> = first.iter().map(|(hash, place)| (hash, wishes[*place])).collect();
-    let (won, now) = insert(core, &sent).await?;
+    let (won, now) = insert(core, sql, &sent).await?;
     let mut answers: Vec<Option<Claimed>> = vec![None; wishes.len()];
     for (hash, place) in &first {
         if let Some(&(number, late)) = won.get(hash) {
@@ -108,7 +140,9 @@ async fn attempt(core: &Core, wishes: &[&Wish]) -> Result<Vec<Option<Claimed>>, 
 
 fn unsure(trouble: Trouble) -> Trouble {
     match trouble {
-        Trouble::NotSent(error) | Trouble::Refused(error) => Trouble::Unsure(error.to_string()),
+        Trouble::NotSent(error) | Trouble::Refused(error) | Trouble::Taken(error) => {
+            Trouble::Unsure(error.to_string())
+        }
         Trouble::Unsure(why) => Trouble::Unsure(why),
     }
 }
@@ -116,7 +150,11 @@ fn unsure(trouble: Trouble) -> Trouble {
 /// The numbers that were given, by hash, and whether each came late.
 type Numbers = BTreeMap<[u8; 16], (i64, bool)>;
 
-async fn insert(core: &Core, sent: &[(&[u8; 16], &Wish)]) -> Result<(Numbers, Timestamp), Trouble> {
+async fn insert(
+    core: &Core,
+    sql: &str,
+    sent: &[(&[u8; 16], &Wish)],
+) -> Result<(Numbers, Timestamp), Trouble> {
     let column = |of: fn(&Wish) -> &str| sent.iter().map(|(_, wish)| of(wish)).collect::<Vec<_>>();
     let number = |of: fn(&Wish) -> i64| sent.iter().map(|(_, wish)| of(wish)).collect::<Vec<_>>();
     let bytes = |of: fn(&Wish) -> Option<&[u8]>| sent.iter().map(|(_, wish)| of(wish)).collect::<Vec<_>>();
@@ -131,7 +169,7 @@ async fn insert(core: &Core, sent: &[(&[u8; 16], &Wish)]) -> Result<(Numbers, Ti
     let answer = core
         .link
         .run(
-            sql::CLAIM,
+            sql,
             &[
                 &hash,
                 &scope,

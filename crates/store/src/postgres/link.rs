@@ -30,6 +30,8 @@ pub(super) enum Trouble {
     NotSent(StoreError),
     /// The server refused it: nothing was written.
     Refused(StoreError),
+    /// The same, because another was there first.
+    Taken(StoreError),
     /// It may or may not have been committed.
     Unsure(String),
 }
@@ -38,7 +40,7 @@ impl Trouble {
     /// What a caller that writes is told.
     pub(super) fn of_write(self) -> StoreError {
         match self {
-            Trouble::NotSent(error) | Trouble::Refused(error) => error,
+            Trouble::NotSent(error) | Trouble::Refused(error) | Trouble::Taken(error) => error,
             Trouble::Unsure(why) => StoreError::Unknown(why),
         }
     }
@@ -46,7 +48,7 @@ impl Trouble {
     /// What a caller that only reads is told.
     pub(super) fn of_read(self) -> StoreError {
         match self {
-            Trouble::NotSent(error) | Trouble::Refused(error) => error,
+            Trouble::NotSent(error) | Trouble::Refused(error) | Trouble::Taken(error) => error,
             Trouble::Unsure(why) => StoreError::Unavailable(why),
         }
     }
@@ -88,7 +90,7 @@ impl Link {
     pub(super) async fn read(&self, sql: &str, values: &[Value<'_>]) -> Result<Timed, StoreError> {
         match self.run(sql, values).await {
             Ok(answer) => Ok(answer),
-            Err(Trouble::Refused(error)) => Err(error),
+            Err(Trouble::Refused(error) | Trouble::Taken(error)) => Err(error),
             Err(Trouble::NotSent(_) | Trouble::Unsure(_)) => {
                 self.run(sql, values).await.map_err(Trouble::of_read)
             }
@@ -244,7 +246,11 @@ impl Wire {
 
     fn trouble(&self, error: &tokio_postgres::Error) -> Trouble {
         self.spoiled.store(spoils(error), Ordering::Relaxed);
-        if was_refused(error) { Trouble::Refused(refusal(error)) } else { Trouble::Unsure(in_full(error)) }
+        match error.code() {
+            _ if !was_refused(error) => Trouble::Unsure(in_full(error)),
+            Some(code) if *code == SqlState::UNIQUE_VIOLATION => Trouble::Taken(refusal(error)),
+            Some(_) | None => Trouble::Refused(refusal(error)),
+        }
     }
 
     fn not_executed(&self, error: &tokio_postgres::Error) -> Trouble {

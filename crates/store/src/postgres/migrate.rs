@@ -35,6 +35,7 @@ const MIGRATIONS: &[Migration] = &[
         works_for: 5,
     },
     Migration { number: 7, name: "lean", sql: include_str!("migrations/0007_lean.sql"), works_for: 6 },
+    Migration { number: 8, name: "opened", sql: include_str!("migrations/0008_opened.sql"), works_for: 7 },
 ];
 
 /// The lock under which migrations are applied: "semel" in ASCII.

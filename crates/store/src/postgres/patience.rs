@@ -36,9 +36,13 @@ impl Patience {
     pub(super) async fn with(&mut self, trouble: Trouble) -> Result<(), StoreError> {
         match trouble {
             Trouble::Unsure(why) => self.unsure = Some(why),
-            Trouble::NotSent(error) | Trouble::Refused(error) if self.unsure.is_none() => return Err(error),
+            Trouble::NotSent(error) | Trouble::Refused(error) | Trouble::Taken(error)
+                if self.unsure.is_none() =>
+            {
+                return Err(error);
+            }
             // Only an answer of the store clears the doubt about the first attempt.
-            Trouble::NotSent(_) | Trouble::Refused(_) => {}
+            Trouble::NotSent(_) | Trouble::Refused(_) | Trouble::Taken(_) => {}
         }
         match &self.unsure {
             Some(why) if Instant::now() >= self.until => Err(StoreError::Unknown(why.clone())),

@@ -42,9 +42,14 @@ WHERE r.hash = $1::bytea AND r.scope = $2::bytea AND r.key = $3::text
 FOR UPDATE OF r"
 );
 
-/// Locks the lease of a record that is locked, so that no renewal comes in between.
+/// Locks the lease of a claim that is locked, so that no renewal comes in between. One that was never renewed is given its
+/// first lease ($5) as a lease of its own; what is no claim ($6) has none.
 const LOCK_LEASE: &str = timed!(
-    ", l AS MATERIALIZED (SELECT lease_until FROM semel.lease WHERE fence = $4::bigint FOR UPDATE)
+    ", l AS (
+    INSERT INTO semel.lease AS known (fence, lease_until) SELECT $4::bigint, $5::bigint WHERE $6::boolean
+    ON CONFLICT (fence) DO UPDATE SET lease_until = known.lease_until
+    RETURNING lease_until
+)
 SELECT t.now, t.wall, t.revision, l.lease_until FROM t LEFT JOIN l ON true"
 );
 
@@ -57,10 +62,8 @@ WITH moved AS (
         request_id = $16::text, settled_at = NULL, expires_at = NULL, status = NULL, headers = NULL, body = NULL,
         outcome_unknown = false, lifetime_ms = $17::bigint, anchor = $18::smallint, max_response_bytes = $19::integer
     WHERE fence = $1::bigint RETURNING fence
-), unleased AS (
-    DELETE FROM semel.lease WHERE fence = $1::bigint
-), leased AS (
-    INSERT INTO semel.lease (fence, lease_until) SELECT fence, $9::bigint FROM moved
+), opened AS (
+    INSERT INTO semel.opened (first, lease_until, fences) SELECT fence, $9::bigint, ARRAY[fence] FROM moved
 )
 SELECT fence FROM moved";
 
@@ -114,7 +117,8 @@ async fn lock(tx: &Tx<'_>, id: &Id) -> Result<Option<Locked>, Trouble> {
     let rows = tx.query(LOCK, &[&hash.as_slice(), &id.scope.as_bytes().as_slice(), &id.key.as_str()]).await?;
     let Some(row) = rows.first() else { return Ok(None) };
     let Some(mut entry) = entry(row).map_err(Trouble::Refused)? else { return Ok(None) };
-    let lease = tx.run(LOCK_LEASE, &[&stored_number(entry.record.fence)]).await?;
+    let (first, is_claim) = (entry.record.lease_until.millis(), entry.record.state == State::Claimed);
+    let lease = tx.run(LOCK_LEASE, &[&stored_number(entry.record.fence), &first, &is_claim]).await?;
     if let Some(until) = lease.rows.first().and_then(|row| row.get::<_, Option<i64>>("lease_until")) {
         entry.record.lease_until = Timestamp::from_millis(until);
     }

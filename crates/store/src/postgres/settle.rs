@@ -117,7 +117,7 @@ async fn some(core: &Arc<Core>, asked: Vec<Asked>) {
             asked.into_iter().for_each(|(_, waiting)| drop(waiting.send(Err(error.clone()))));
             return;
         }
-        Err(Trouble::Refused(_)) => (BTreeSet::new(), None),
+        Err(Trouble::Refused(_) | Trouble::Taken(_)) => (BTreeSet::new(), None),
         Err(Trouble::Unsure(why)) => (BTreeSet::new(), Some(why)),
     };
     let patience = Patience::new(unsure);

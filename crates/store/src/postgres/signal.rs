@@ -21,7 +21,8 @@ const NOTIFY_PAUSE: Duration = Duration::from_millis(5);
 /// The pause before a lost connection is made again.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(500);
 
-const NOTIFY: &str = "SELECT pg_notify('semel', $1::text)";
+/// A hint that a crash may take along is not worth a sync of the log.
+const NOTIFY: &str = "SELECT set_config('synchronous_commit', 'off', true), pg_notify('semel', $1::text)";
 const LISTEN: &str = "LISTEN semel";
 
 /// Sends what queued while the last notification was on its way, as one. Ends when the store is dropped.

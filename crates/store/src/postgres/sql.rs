@@ -95,9 +95,11 @@ FROM t LEFT JOIN (semel.record r LEFT JOIN semel.lease l ON l.fence = r.fence)
     ON r.hash = ANY ($4::bytea[]) OR r.rotation = ANY ($5::bytea[])"
 );
 
-/// Claims absent keys, many at once. Known keys are filtered first, since ON CONFLICT alone would wait for a settlement
+/// Claims absent keys, many at once. Known keys are filtered first, since the insert alone would wait for a settlement
 /// that is not yet committed. A row is `late` when higher numbers may have been given while it waited for its place.
-pub const CLAIM: &str = timed!(
+macro_rules! claim {
+    ($conflict:literal) => {
+        timed!(
     ", wish AS (
     SELECT * FROM unnest($4::bytea[], $5::bytea[], $6::text[], $7::bigint[], $8::bigint[], $9::bigint[],
         $10::smallint[], $11::bytea[], $12::smallint[], $13::bytea[], $14::bytea[], $15::text[], $16::text[],
@@ -121,23 +123,35 @@ pub const CLAIM: &str = timed!(
     FROM wish w, t
     WHERE NOT EXISTS (SELECT FROM semel.record k WHERE k.hash = w.hash)
         AND NOT EXISTS (SELECT FROM semel.record k WHERE k.rotation = w.rotation)
-    ON CONFLICT DO NOTHING
+    ",
+            $conflict,
+            "
     RETURNING fence, hash, first_lease_until, ",
     server_ms!(),
     " - (SELECT ms - now FROM t) - created_at > 1 AS late
-), leased AS (
-    INSERT INTO semel.lease (fence, lease_until) SELECT fence, first_lease_until FROM won
+), opened AS (
+    INSERT INTO semel.opened (first, lease_until, fences)
+    SELECT min(fence), min(first_lease_until), array_agg(fence) FROM won GROUP BY first_lease_until / 1000
 )
 SELECT t.now, t.wall, t.revision, won.fence, won.hash, won.late FROM t LEFT JOIN won ON true"
-);
+        )
+    };
+}
+
+/// Claims absent keys. One that another claims at the same moment fails them all: it is rare, and what finds out about it
+/// beforehand costs every claim.
+pub const CLAIM: &str = claim!("");
+
+/// Claims absent keys, and leaves out those that another claims at the same moment.
+pub const CLAIM_CONTESTED: &str = claim!("ON CONFLICT DO NOTHING");
 
 /// Gives a late claim a number that is higher than any given before ($4 and $5 are its fence).
 pub const RENUMBER: &str = timed!(
     ", moved AS (
     UPDATE semel.record SET fence = nextval('semel.fence') WHERE fence = $4::bigint AND nonce = $5::bigint AND state = 1
-    RETURNING fence
-), leased AS (
-    UPDATE semel.lease SET fence = moved.fence FROM moved WHERE lease.fence = $4::bigint
+    RETURNING fence, first_lease_until
+), opened AS (
+    INSERT INTO semel.opened (first, lease_until, fences) SELECT fence, first_lease_until, ARRAY[fence] FROM moved
 )
 SELECT t.now, t.wall, t.revision, moved.fence FROM t LEFT JOIN moved ON true"
 );
@@ -170,8 +184,6 @@ macro_rules! settle {
     RETURNING r.fence
 ), done AS (
     SELECT fence FROM kept UNION ALL SELECT fence FROM removed
-), unleased AS (
-    DELETE FROM semel.lease l USING done WHERE l.fence = done.fence
 )
 SELECT t.now, t.wall, t.revision, done.fence FROM t LEFT JOIN done ON true"
         )
@@ -210,20 +222,32 @@ WHERE r.fence = $1::bigint AND r.nonce = $2::bigint AND r.hash = $3::bytea AND r
     AND set_config('synchronous_commit', 'on', true) IS NOT NULL
 RETURNING true AS top_level";
 
-/// Extends leases. Only the lease is written; the record is only read.
+/// Extends leases. Only the lease is written; the record is only read. The first renewal of a claim makes its lease: whoever
+/// means to end the claim makes it as well, so that one of the two waits for the other.
 macro_rules! renew {
     ($lock:literal) => {
         timed!(
             ", held AS MATERIALIZED (
-    SELECT l.fence, r.nonce, r.hash FROM unnest($4::bigint[], $5::bigint[], $6::bytea[]) AS h (fence, nonce, hash)
+    SELECT r.fence, r.nonce, r.hash, r.first_lease_until
+    FROM unnest($4::bigint[], $5::bigint[], $6::bytea[]) AS h (fence, nonce, hash)
     JOIN semel.record r ON r.fence = h.fence AND r.nonce = h.nonce AND r.hash = h.hash AND r.state = 1
-    JOIN semel.lease l ON l.fence = r.fence AND l.lease_until > (SELECT now FROM t)
+), leased AS MATERIALIZED (
+    SELECT l.fence FROM held JOIN semel.lease l ON l.fence = held.fence AND l.lease_until > (SELECT now FROM t)
     FOR UPDATE OF l ",
             $lock,
             "
+), again AS (
+    UPDATE semel.lease l SET lease_until = t.now + $7::bigint FROM leased, t WHERE l.fence = leased.fence
+    RETURNING l.fence
+), first AS (
+    INSERT INTO semel.lease (fence, lease_until) SELECT held.fence, t.now + $7::bigint FROM held, t
+    WHERE held.first_lease_until > t.now AND NOT EXISTS (SELECT FROM semel.lease l WHERE l.fence = held.fence)
+    ORDER BY held.fence
+    ON CONFLICT DO NOTHING
+    RETURNING fence
 ), renewed AS (
-    UPDATE semel.lease l SET lease_until = t.now + $7::bigint FROM held, t WHERE l.fence = held.fence
-    RETURNING l.fence, held.nonce, held.hash
+    SELECT held.fence, held.nonce, held.hash
+    FROM (SELECT fence FROM again UNION ALL SELECT fence FROM first) written JOIN held ON held.fence = written.fence
 )
 SELECT t.now, t.wall, t.revision, renewed.fence, renewed.nonce, renewed.hash FROM t LEFT JOIN renewed ON true"
         )
@@ -250,8 +274,31 @@ pub const SWEEP_EXPIRED: &str = timed!(
 SELECT t.now, t.wall, t.revision, gone.hash FROM t LEFT JOIN gone ON true"
 );
 
+/// Gives claims whose first lease has lapsed that lease, where no renewal was faster, and forgets statements, at most $4, of
+/// which no claim can lapse any more without having one.
+pub const SWEEP_OPENED: &str = timed!(
+    ", due AS MATERIALIZED (
+    SELECT o.first, o.fences FROM semel.opened o WHERE o.lease_until <= (SELECT now FROM t)
+    ORDER BY o.lease_until LIMIT $4::bigint FOR UPDATE SKIP LOCKED
+), open AS MATERIALIZED (
+    SELECT due.first, r.fence, r.first_lease_until
+    FROM due CROSS JOIN LATERAL unnest(due.fences) AS given (fence)
+    JOIN semel.record r ON r.fence = given.fence AND r.state = 1
+), lapsed AS (
+    INSERT INTO semel.lease (fence, lease_until)
+    SELECT fence, first_lease_until FROM open WHERE first_lease_until <= (SELECT now FROM t) ORDER BY fence
+    ON CONFLICT DO NOTHING
+), gone AS (
+    DELETE FROM semel.opened o USING due
+    WHERE o.first = due.first AND NOT EXISTS (
+        SELECT FROM open WHERE open.first = due.first AND open.first_lease_until > (SELECT now FROM t))
+    RETURNING o.first
+)
+SELECT t.now, t.wall, t.revision, (SELECT count(*) FROM gone) AS gone FROM t"
+);
+
 /// Marks lapsed fenced claims unknown and frees abandoned atomic ones, at most $4. A row that a handler is settling at
-/// this moment is locked by it, and left alone.
+/// this moment is locked by it, and left alone. The lease stays a while: a renewal that comes late finds it lapsed.
 pub const SWEEP_LAPSED: &str = timed!(
     ", lapsed AS MATERIALIZED (
     SELECT r.fence, r.guarantee FROM semel.lease l JOIN semel.record r ON r.fence = l.fence
@@ -263,20 +310,18 @@ pub const SWEEP_LAPSED: &str = timed!(
 ), freed AS (
     DELETE FROM semel.record r USING lapsed
     WHERE r.fence = lapsed.fence AND r.state = 1 AND lapsed.guarantee <> 2 RETURNING r.hash
-), unleased AS (
-    DELETE FROM semel.lease l USING lapsed WHERE l.fence = lapsed.fence
 ), touched AS (
     SELECT hash, false AS freed FROM marked UNION ALL SELECT hash, true FROM freed
 )
 SELECT t.now, t.wall, t.revision, touched.hash, touched.freed FROM t LEFT JOIN touched ON true"
 );
 
-/// Removes lapsed leases of records that a handler settled in its own transaction, which leaves the lease alone.
+/// Removes leases of claims that have ended, once they have been lapsed for longer than any statement runs ($5 milliseconds).
 pub const SWEEP_LEASES: &str = timed!(
     ", gone AS (
     DELETE FROM semel.lease WHERE fence IN (
         SELECT l.fence FROM semel.lease l
-        WHERE l.lease_until <= (SELECT now FROM t)
+        WHERE l.lease_until <= (SELECT now - $5::bigint FROM t)
             AND NOT EXISTS (SELECT FROM semel.record r WHERE r.fence = l.fence AND r.state = 1)
         LIMIT $4::bigint FOR UPDATE OF l SKIP LOCKED
     ) RETURNING fence
@@ -313,9 +358,14 @@ macro_rules! list {
 /// All entries after a fence number ($4), by state ($5), endpoint ($6) and time ($7); at most $8.
 pub const LIST: &str = list!("semel.record r LEFT JOIN semel.lease l ON l.fence = r.fence", "r.fence", "");
 
-/// The same of open claims, which are found by their leases.
-pub const LIST_CLAIMED: &str =
-    list!("semel.lease l JOIN semel.record r ON r.fence = l.fence", "l.fence", "AND r.state = 1");
+/// The same of open claims, which are found by the statements that made them and by their leases.
+pub const LIST_CLAIMED: &str = list!(
+    "(SELECT unnest(fences) AS fence FROM semel.opened UNION SELECT fence FROM semel.lease) o
+        CROSS JOIN LATERAL (SELECT * FROM semel.record WHERE fence = o.fence OFFSET 0) r
+        LEFT JOIN semel.lease l ON l.fence = r.fence",
+    "o.fence",
+    "AND r.state = 1"
+);
 
 /// The same of unknown outcomes, which are found by their own list.
 pub const LIST_UNKNOWN: &str = list!(

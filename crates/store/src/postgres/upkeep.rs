@@ -16,8 +16,10 @@ use crate::claims::{Entry, Filter, Id, StoreError, Swept, Written};
 
 /// Leases that are renewed in one statement.
 const RENEWALS_MAX: usize = 1000;
-/// Batches of leases that one sweep removes at most.
+/// Batches of leases, and of statements that claimed, that one sweep removes at most.
 const LEASE_BATCHES_MAX: u32 = 100;
+/// How long a lapsed lease is kept: longer than a renewal may be under way.
+const LAPSED_KEPT: Duration = Duration::from_mins(2);
 /// Records that are erased in one transaction.
 const FORGET_BATCH: i64 = 1000;
 /// How often the latest time is marked; a restart of everything goes back by at most this much.
@@ -80,7 +82,13 @@ fn held_by(id: &Id, fence: Fence) -> Held {
 pub(super) async fn sweep(core: &Core, batch: u32, grace: Duration) -> Result<Swept, StoreError> {
     let batch = i64::from(batch);
     let run = async |sql, values: &[Value<'_>]| core.link.run(sql, values).await.map_err(Trouble::of_write);
+    let gone = |answer: Timed| answer.rows.first().map_or(0, |row| row.get::<_, i64>("gone"));
     let mut swept = Swept::default();
+    for _ in 0..LEASE_BATCHES_MAX {
+        if gone(run(sql::SWEEP_OPENED, &[&batch]).await?) < batch {
+            break;
+        }
+    }
     for row in &run(sql::SWEEP_LAPSED, &[&batch]).await?.rows {
         match row.get::<_, Option<bool>>("freed") {
             Some(true) => swept.released += 1,
@@ -89,11 +97,9 @@ pub(super) async fn sweep(core: &Core, batch: u32, grace: Duration) -> Result<Sw
         }
         announce(core, row);
     }
-    // Handlers that settle in their own transactions leave their leases behind, one each.
+    // A settlement leaves the lease behind, where there was one.
     for _ in 0..LEASE_BATCHES_MAX {
-        let gone =
-            run(sql::SWEEP_LEASES, &[&batch]).await?.rows.first().map_or(0, |row| row.get::<_, i64>("gone"));
-        if gone < batch {
+        if gone(run(sql::SWEEP_LEASES, &[&batch, &span(LAPSED_KEPT)]).await?) < batch {
             break;
         }
     }

@@ -169,6 +169,10 @@ async fn a_renewal_never_breaks_a_repeatable_read_settlement() {
     }
     here.pass(LEASE * 2).await;
     here.store.sweep(100, Duration::ZERO).await.expect("the store answers");
+    assert_eq!(here.number("SELECT count(*) FROM semel.opened").await, 0, "nothing can lapse any more");
+    assert_eq!(here.number("SELECT count(*) FROM semel.lease").await, 2, "renewals may still be under way");
+    here.pass(Duration::from_mins(2)).await;
+    here.store.sweep(100, Duration::ZERO).await.expect("the store answers");
     assert_eq!(here.number("SELECT count(*) FROM semel.lease").await, 0, "left leases are swept");
 }
 
@@ -207,6 +211,7 @@ async fn the_handlers_role_can_settle_and_nothing_else() {
     for forbidden in [
         "SELECT * FROM semel.record",
         "INSERT INTO semel.lease VALUES (1, 1)",
+        "DELETE FROM semel.opened",
         "UPDATE semel.record SET state = 2",
         "DELETE FROM semel.record",
         "TRUNCATE semel.record",

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use semel_contract::decide::Claim;
 use semel_contract::record::{Fence, State};
 use semel_store::postgres::PostgresStore;
-use semel_store::{ClaimStore, Claimed, Id, Settlement, Wish, Written};
+use semel_store::{ClaimStore, Claimed, Filter, Id, Settlement, Swept, Wish, Written};
 
 use crate::fixture::{
-    AT_ONCE, Database, LEASE, answer, atomic, entry, id, lifetime, postgres, settled, wish, won,
+    AT_ONCE, Database, LEASE, answer, atomic, entry, id, lifetime, patient_postgres, postgres, settled, wish,
+    won,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -240,32 +241,134 @@ async fn a_claim_that_waited_for_its_place_has_the_highest_number() {
     blocking.rollback().await.expect("the key is free again");
     let fence = claim.await.expect("no panic");
     assert!(fence.number > given.cast_unsigned(), "{fence} after {given}");
+    let found = here.store.list(&Filter { state: Some(State::Claimed), limit: 9, ..Filter::default() }).await;
+    let found: Vec<Fence> = found.expect("the store lists").iter().map(|entry| entry.record.fence).collect();
+    assert_eq!(found, [fence], "and is found by it among the open claims");
     let written = here.store.settle(&id, fence, settled("x"), &lifetime()).await;
     assert_eq!(written, Ok(Written::Done));
-    assert_eq!(here.number("SELECT count(*) FROM semel.lease").await, 0);
 }
 
-/// A renewal that was sent in time may be committed late: whoever supersedes waits for it.
+/// A renewal of this fence, and the time until which it is then held.
+const RENEW: &str = "INSERT INTO semel.lease AS l (fence, lease_until)
+    SELECT fence, first_lease_until + 3600000 FROM semel.record WHERE fence = $1
+    ON CONFLICT (fence) DO UPDATE SET lease_until = l.lease_until + 3600000";
+
+/// A renewal that was sent in time may be committed late: whoever supersedes waits for it, be it the first of its claim or
+/// not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_supersede_does_not_overtake_a_renewal_in_flight() {
     let here = postgres().await;
+    for (key, renewals) in [("renewed", 0), ("renewed before", 1)] {
+        let id = id(key);
+        let first = won(&here.store, atomic(&id)).await;
+        for _ in 0..renewals {
+            let renewed = here.store.renew(&[(id.clone(), first)], LEASE).await;
+            assert_eq!(renewed, Ok(vec![Written::Done]));
+        }
+        let mut other = here.database.client().await;
+        let renewing = other.transaction().await.expect("a transaction");
+        let number = first.number.cast_signed();
+        renewing.execute(RENEW, &[&number]).await.expect("it is renewed, but not yet for others to see");
+        here.pass(LEASE + Duration::from_secs(1)).await;
+        let superseding = tokio::spawn({
+            let store = Arc::clone(&here.store);
+            let wish = Wish { how: Claim::Supersede, replaces: Some(first), ..atomic(&id) };
+            async move { store.claim(wish).await }
+        });
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        renewing.commit().await.expect("now they see it");
+        match superseding.await.expect("no panic") {
+            Ok(Claimed::Known { entry, now }) => assert!(entry.record.lease_until > now),
+            other => panic!("expected the renewed claim, found {other:?}"),
+        }
+    }
+}
+
+/// The same of a sweep.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sweep_does_not_overtake_a_first_renewal_in_flight() {
+    let here = patient_postgres().await;
     let id = id("renewed");
-    let first = won(&here.store, atomic(&id)).await;
+    let fence = won(&here.store, wish(&id)).await;
     let mut other = here.database.client().await;
     let renewing = other.transaction().await.expect("a transaction");
-    let renew = "UPDATE semel.lease SET lease_until = lease_until + 3600000";
-    renewing.execute(renew, &[]).await.expect("the lease is renewed, but not yet for others to see");
+    let number = fence.number.cast_signed();
+    renewing.execute(RENEW, &[&number]).await.expect("it is renewed, but not yet for others to see");
     here.pass(LEASE + Duration::from_secs(1)).await;
-    let superseding = tokio::spawn({
+    let sweeping = tokio::spawn({
         let store = Arc::clone(&here.store);
-        let wish = Wish { how: Claim::Supersede, replaces: Some(first), ..atomic(&id) };
-        async move { store.claim(wish).await }
+        async move { store.sweep(100, Duration::ZERO).await }
     });
     tokio::time::sleep(Duration::from_millis(200)).await;
-    renewing.commit().await.expect("now they see it");
-    match superseding.await.expect("no panic") {
-        Ok(Claimed::Known { entry, now }) => assert!(entry.record.lease_until > now),
-        other => panic!("expected the renewed claim, found {other:?}"),
+    renewing.commit().await.expect("now it sees it");
+    assert_eq!(sweeping.await.expect("no panic"), Ok(Swept::default()));
+    assert_eq!(entry(&here.store, &id).await.record.state, State::Claimed);
+    let renewed = here.store.renew(&[(id.clone(), fence)], LEASE).await;
+    assert_eq!(renewed, Ok(vec![Written::Done]), "and it goes on as any renewed claim");
+}
+
+/// And the other way round: a first renewal that comes after the sweep, whatever the time was when it was sent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_first_renewal_does_not_revive_what_was_swept() {
+    let here = postgres().await;
+    let id = id("swept");
+    let fence = won(&here.store, wish(&id)).await;
+    here.pass(LEASE + Duration::from_secs(1)).await;
+    let swept = here.store.sweep(100, Duration::ZERO).await.expect("the store answers");
+    assert_eq!(swept, Swept { unknown: 1, ..Swept::default() });
+    // What a renewal would find whose statement began before the sweep and went on after it.
+    let late = "INSERT INTO semel.lease SELECT fence, first_lease_until + 3600000 FROM semel.record
+        ON CONFLICT DO NOTHING";
+    assert_eq!(here.client.execute(late, &[]).await.expect("the statement is valid"), 0);
+    let renewed = here.store.renew(&[(id.clone(), fence)], LEASE).await;
+    assert_eq!(renewed, Ok(vec![Written::Superseded]));
+    assert_eq!(entry(&here.store, &id).await.record.state, State::Unknown);
+}
+
+/// Claims of one statement may have leases of any length: each lapses at its own time, and none is forgotten.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claims_of_one_batch_lapse_each_at_its_own_time() {
+    let here = postgres().await;
+    let leases = [LEASE, LEASE * 4, LEASE + Duration::from_millis(300), LEASE * 2];
+    for (at, lease) in leases.into_iter().enumerate() {
+        won(&here.store, Wish { lease, ..wish(&id(&format!("lapses-{at}"))) }).await;
+    }
+    let together = "WITH apart AS (DELETE FROM semel.opened RETURNING first, lease_until, fences)
+        INSERT INTO semel.opened SELECT min(first), min(lease_until), array_agg(fence)
+        FROM apart, unnest(fences) AS given (fence)";
+    assert_eq!(here.client.execute(together, &[]).await.expect("the statement is valid"), 1);
+    let mut unknown = 0;
+    for (passed, expected) in [(LEASE - Duration::from_secs(3), 0), (Duration::from_secs(4), 2), (LEASE, 3)] {
+        here.pass(passed).await;
+        unknown += here.store.sweep(100, Duration::ZERO).await.expect("the store answers").unknown;
+        assert_eq!(unknown, expected);
+    }
+    here.pass(LEASE * 2).await;
+    assert_eq!(here.store.sweep(100, Duration::ZERO).await.expect("the store answers").unknown, 1);
+    assert_eq!(here.number("SELECT count(*) FROM semel.opened").await, 0);
+}
+
+/// Two processes claim the same keys at the same moment, again and again: each key is won once, and nobody is refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claims_that_two_processes_make_at_once_are_won_once() {
+    let database = Database::create().await;
+    let stores = [database.store(4).await, database.store(4).await];
+    for round in 0..40 {
+        let ids: Vec<Id> = (0..16).map(|key| id(&format!("both-{round}-{key}"))).collect();
+        let claims: Vec<_> = ids
+            .iter()
+            .flat_map(|id| stores.iter().map(move |store| (Arc::clone(store), wish(id))))
+            .map(|(store, wish)| tokio::spawn(async move { store.claim(wish).await }))
+            .collect();
+        let mut won = 0;
+        for claim in claims {
+            match claim.await.expect("no panic") {
+                Ok(Claimed::Won { .. }) => won += 1,
+                Ok(Claimed::Known { .. }) => {}
+                other => panic!("expected a winner and a loser, found {other:?}"),
+            }
+        }
+        assert_eq!(won, 16, "round {round}");
     }
 }
 
