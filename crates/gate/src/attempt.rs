@@ -1,5 +1,5 @@
-//! One attempt at a request: claim, run, capture, settle, answer. From the claim on it depends on no client: it runs in a
-//! task of its own to its settlement.
+//! One attempt at a request: claim, run, capture, settle, answer. From the claim on it depends on no client: it
+//! runs to its settlement whether or not anybody waits.
 
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;

@@ -49,6 +49,7 @@ mod limit;
 mod measure;
 mod observe;
 mod once;
+mod outlive;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 mod probe;

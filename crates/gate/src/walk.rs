@@ -33,6 +33,7 @@ use crate::keys;
 use crate::layer::Shared;
 use crate::limit;
 use crate::measure;
+use crate::outlive::{Work, outlive};
 use crate::route::Route;
 use crate::step::Step;
 
@@ -348,7 +349,7 @@ where
     }
 
     /// The guard, then the claim and, once it is won, the handler. From the claim on, the work no longer depends on the
-    /// client: it runs in a task of its own.
+    /// client: it outlives whoever waits for it.
     async fn execute(
         &mut self,
         how: Claim,
@@ -399,7 +400,7 @@ where
             return self.carry_on(outcome);
         }
         // In a box from the beginning: it is large, and is handed on several times.
-        let attempt: Attempt<S> = match is_lost {
+        let attempt: Work<Outcome<S>> = match is_lost {
             true => Box::pin(async move {
                 let outcome = mark_unknown(job, how, replaces).await;
                 drop(permit);
@@ -411,21 +412,8 @@ where
                 outcome
             }),
         };
-        self.detached(attempt).await
-    }
-
-    /// Runs an attempt in a task of its own: a client that goes away does not take it along.
-    async fn detached(&mut self, attempt: Attempt<S>) -> Result<Executed, Problem> {
-        match tokio::spawn(attempt.in_current_span()).await {
-            Ok(outcome) => self.carry_on(outcome),
-            Err(error) => match error.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
-                Err(error) => {
-                    tracing::error!(%error, "an attempt was ended from outside");
-                    Err(Problem::new(Kind::OutcomeUnknown, "the attempt was ended from outside"))
-                }
-            },
-        }
+        let outcome = outlive(attempt).await;
+        self.carry_on(outcome)
     }
 
     fn carry_on(&mut self, outcome: Outcome<S>) -> Result<Executed, Problem> {
@@ -456,7 +444,8 @@ where
             return Err(problem);
         }
         let kept = answer::kept_refusal(&self.context.route.profile, &problem, &self.context.request_id);
-        let executed = self.detached(Box::pin(crate::attempt::record(job, kept, how, replaces))).await;
+        let outcome = outlive(Box::pin(crate::attempt::record(job, kept, how, replaces))).await;
+        let executed = self.carry_on(outcome);
         if matches!(executed, Ok(Executed::Answered(_))) {
             measure::refused(&self.context.route.name, problem.kind);
             limit::count_stale(&self.context).await;
@@ -464,9 +453,6 @@ where
         executed
     }
 }
-
-/// An attempt that is under way.
-type Attempt<S> = Pin<Box<dyn Future<Output = Outcome<S>> + Send>>;
 
 /// What came of a decision to execute.
 enum Executed {
