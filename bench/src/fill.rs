@@ -113,8 +113,12 @@ async fn one(store: &dyn ClaimStore, seed: u64, number: u64) -> Result<(), Strin
         }
     };
     let headers = vec![("content-type".to_owned(), b"application/json".to_vec())];
-    let settlement =
-        Settlement::Settle(Answer { status: 200, headers, body: body(), outcome_unknown: false });
+    let settlement = Settlement::Settle(Answer {
+        status: 200,
+        headers: headers.into(),
+        body: body(),
+        outcome_unknown: false,
+    });
     match store.settle(&id, fence, settlement, &presets::ietf().lifetime).await {
         Ok(Written::Done) => Ok(()),
         Ok(Written::Superseded) => Err("a claim was superseded".to_owned()),

@@ -223,7 +223,7 @@ impl Call {
             (Acts::Before | Acts::After(_), said) => {
                 let answer = Answer {
                     status: 201,
-                    headers: vec![("x-tag".to_owned(), b"atomic".to_vec())],
+                    headers: vec![("x-tag".to_owned(), b"atomic".to_vec())].into(),
                     body: self.words(),
                     outcome_unknown: false,
                 };

@@ -31,7 +31,7 @@ fn truth(world: &World, slot: SlotNumber, entry: &Entry) -> Option<Answer> {
     let who = world.slot_of(slot).person as u64;
     Some(Answer {
         status: 201,
-        headers: vec![("x-tag".to_owned(), b"looked up".to_vec())],
+        headers: vec![("x-tag".to_owned(), b"looked up".to_vec())].into(),
         body: words(world, used, &effect.name, who, effect.fence),
         outcome_unknown: false,
     })

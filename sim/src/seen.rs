@@ -93,7 +93,7 @@ impl Seen {
         const PASSING: [&str; 3] = ["date", "idempotency-replayed", "set-cookie"];
         let is_kept = |name: &str| !PASSING.contains(&name) && !name.starts_with("semel-");
         let mut own: Vec<_> = self.headers.iter().filter(|(name, _)| is_kept(name)).cloned().collect();
-        let mut theirs = kept.headers.clone();
+        let mut theirs = kept.headers.to_vec();
         own.sort();
         theirs.sort();
         let unknown = self.is_unknown() == kept.outcome_unknown;

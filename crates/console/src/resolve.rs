@@ -134,5 +134,5 @@ fn resolution(told: Resolving) -> Result<Resolution, Refusal> {
         headers.push((name.as_str().to_owned(), value.as_bytes().to_vec()));
     }
     let body = Bytes::from(body);
-    Ok(Resolution::Applied(Some(Answer { status, headers, body, outcome_unknown: false })))
+    Ok(Resolution::Applied(Some(Answer { status, headers: headers.into(), body, outcome_unknown: false })))
 }

@@ -116,7 +116,8 @@ impl World {
     async fn settled(&self, principal: &str, key: &str) -> (Id, Fence) {
         let (id, fence) = self.claim(principal, key).await;
         let headers = vec![("content-type".to_owned(), b"text/plain".to_vec())];
-        let answer = Answer { status: 201, headers, body: "secret".into(), outcome_unknown: false };
+        let answer =
+            Answer { status: 201, headers: headers.into(), body: "secret".into(), outcome_unknown: false };
         self.settle(&id, fence, Settlement::Settle(answer)).await;
         (id, fence)
     }

@@ -26,7 +26,7 @@ const STRIPE_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed
 
 /// An answer without a body.
 pub fn empty(status: StatusCode) -> Answer {
-    Answer { status: status.as_u16(), headers: Vec::new(), body: Bytes::new(), outcome_unknown: false }
+    Answer { status: status.as_u16(), headers: [].into(), body: Bytes::new(), outcome_unknown: false }
 }
 
 /// A plain-text answer.
@@ -40,15 +40,16 @@ pub fn json(status: StatusCode, value: &serde_json::Value) -> Answer {
 }
 
 fn with_type(status: StatusCode, content_type: &str, body: Bytes) -> Answer {
-    let headers = vec![("content-type".to_owned(), content_type.as_bytes().to_vec())];
+    let headers = [("content-type".to_owned(), content_type.as_bytes().to_vec())].into();
     Answer { headers, body, ..empty(status) }
 }
 
 /// An answer without what is never kept, whoever made it.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub fn cleaned(mut answer: Answer) -> Answer {
-    answer.headers.iter_mut().for_each(|(name, _)| name.make_ascii_lowercase());
-    answer.headers.retain(|(name, _)| !NEVER_KEPT.contains(&name.as_str()) && !name.starts_with("semel-"));
+    let lowered = answer.headers.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.clone()));
+    let is_kept = |name: &str| !NEVER_KEPT.contains(&name) && !name.starts_with("semel-");
+    answer.headers = lowered.filter(|(name, _)| is_kept(name)).collect();
     answer
 }
 
@@ -80,7 +81,7 @@ pub(crate) fn kept(parts: &response::Parts, body: Bytes, outcome_unknown: bool) 
 pub(crate) fn restored(answer: &Answer) -> Response<Body> {
     let mut response = Response::new(Body::from(answer.body.clone()));
     *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::OK);
-    for (name, value) in &answer.headers {
+    for (name, value) in answer.headers.iter() {
         if let (Ok(name), Ok(value)) = (HeaderName::try_from(name.as_str()), HeaderValue::from_bytes(value)) {
             response.headers_mut().append(name, value);
         }

@@ -57,7 +57,7 @@ impl Context {
     pub(crate) fn replay(&self, entry: Option<&Entry>) -> Response<Body> {
         self.route.meters.replayed(&self.route.name);
         let empty =
-            Answer { status: 200, headers: Vec::new(), body: bytes::Bytes::new(), outcome_unknown: false };
+            Answer { status: 200, headers: [].into(), body: bytes::Bytes::new(), outcome_unknown: false };
         let kept = entry.and_then(|entry| entry.answer.as_ref()).unwrap_or(&empty);
         if kept.outcome_unknown && !self.route.has_replayed_error.swap(true, Ordering::Relaxed) {
             tracing::warn!(

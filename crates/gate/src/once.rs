@@ -81,7 +81,8 @@ impl GateLayer {
         let replayed = parts.headers.contains_key(answer::REPLAYED);
         let outcome_unknown = parts.headers.contains_key(answer::OUTCOME);
         let mut answer = answer::kept(&parts, bytes, outcome_unknown);
-        answer.headers.retain(|(name, _)| name != answer::REPLAYED.as_str());
+        let is_kept = |(name, _): &&(String, Vec<u8>)| name != answer::REPLAYED.as_str();
+        answer.headers = answer.headers.iter().filter(is_kept).cloned().collect();
         Ok(Once { answer, replayed })
     }
 }

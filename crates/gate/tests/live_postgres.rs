@@ -253,9 +253,7 @@ async fn transacts(State(pool): State<Pool>, grant: Grant) -> Response {
     let done = grant.transact(&pool, move |tx| {
         Box::pin(async move {
             insert(tx, &key).await?;
-            let mut answer = answer::text(StatusCode::CREATED, "done");
-            answer.headers.push(("Set-Cookie".to_owned(), b"secret=1".to_vec()));
-            Ok(answer)
+            Ok(answer::text(StatusCode::CREATED, "done").with_header("Set-Cookie", b"secret=1"))
         })
     });
     done.await.into_response()

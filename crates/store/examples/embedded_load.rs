@@ -199,7 +199,8 @@ fn settlement() -> Settlement {
         headers: vec![
             ("content-type".to_owned(), b"application/json".to_vec()),
             ("content-length".to_owned(), b"300".to_vec()),
-        ],
+        ]
+        .into(),
         body: Bytes::from_static(&[b'x'; 300]),
         outcome_unknown: false,
     })

@@ -150,12 +150,22 @@ pub enum Claimed {
 pub struct Answer {
     /// The status.
     pub status: u16,
-    /// The kept headers, in order, names in lower case.
-    pub headers: Vec<(String, Vec<u8>)>,
+    /// The kept headers, in order, names in lower case. Shared, since an answer is handed on several times.
+    pub headers: Arc<[(String, Vec<u8>)]>,
     /// The exact bytes.
     pub body: Bytes,
     /// Whether it took effect is not known.
     pub outcome_unknown: bool,
+}
+
+impl Answer {
+    /// The same answer with one more header.
+    #[must_use]
+    pub fn with_header(mut self, name: &str, value: impl Into<Vec<u8>>) -> Self {
+        let added = std::iter::once((name.to_owned(), value.into()));
+        self.headers = self.headers.iter().cloned().chain(added).collect();
+        self
+    }
 }
 
 /// Everything that is kept of one key.

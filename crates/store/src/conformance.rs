@@ -194,7 +194,8 @@ fn answer(body: &str) -> Answer {
     let header = |name: &str, value: &str| (name.to_owned(), value.as_bytes().to_vec());
     Answer {
         status: 201,
-        headers: vec![header("content-type", "text/plain"), header("x-tag", "a"), header("x-tag", "\u{e9}")],
+        headers: vec![header("content-type", "text/plain"), header("x-tag", "a"), header("x-tag", "\u{e9}")]
+            .into(),
         body: Bytes::copy_from_slice(body.as_bytes()),
         outcome_unknown: false,
     }

@@ -261,7 +261,7 @@ impl ClaimStore for MemoryStore {
             Resolution::Applied(Some(answer)) => Settlement::Settle(answer),
             Resolution::Applied(None) => Settlement::Unkept(Answer {
                 status: 0,
-                headers: Vec::new(),
+                headers: [].into(),
                 body: Bytes::new(),
                 outcome_unknown: false,
             }),

@@ -115,7 +115,7 @@ fn lifetime() -> Lifetime {
 fn answer(text: &str) -> Answer {
     Answer {
         status: 201,
-        headers: vec![("location".to_owned(), format!("/orders/{text}").into_bytes())],
+        headers: vec![("location".to_owned(), format!("/orders/{text}").into_bytes())].into(),
         body: Bytes::from(text.repeat(100)),
         outcome_unknown: false,
     }
@@ -325,7 +325,7 @@ async fn an_altered_marker_is_refused() {
         let altered = Protected::by(Protection::Encrypt(ring(&[("a", 1), ("b", 2)])));
         let fence = won_by(&*altered.inner, Wish { nonce: fence.nonce, ..wish(&source) }).await;
         let headers = vec![(MARKER_HEADER.to_owned(), marker.as_bytes().to_vec())];
-        planted(&altered, &source, fence, Answer { headers, ..sealed.clone() }).await;
+        planted(&altered, &source, fence, Answer { headers: headers.into(), ..sealed.clone() }).await;
         let why = refusal(&*altered.store, &source).await;
         assert!(why.contains(expected), "{marker}: {why}");
     }
@@ -413,7 +413,7 @@ async fn an_answer_that_looks_sealed_is_kept_as_the_handler_gave_it() {
         let protected = Protected::by(protection);
         for body in [Bytes::new(), Bytes::from_static(b"small")] {
             let id = id();
-            let given = Answer { headers: headers.clone(), body, ..answer("") };
+            let given = Answer { headers: headers.clone().into(), body, ..answer("") };
             written(&*protected.store, &id, Settlement::Settle(given.clone())).await;
             assert_eq!(kept(&*protected.store, &id).await, given);
         }
@@ -429,7 +429,13 @@ async fn a_compression_bomb_is_refused() {
         let fence = won(&*protected.store, &id).await;
         let body = [(named as u32).to_be_bytes().as_slice(), &bomb].concat();
         let headers = vec![(MARKER_HEADER.to_owned(), b"1 zstd open".to_vec())];
-        planted(&protected, &id, fence, Answer { headers, body: Bytes::from(body), ..answer("") }).await;
+        planted(
+            &protected,
+            &id,
+            fence,
+            Answer { headers: headers.into(), body: Bytes::from(body), ..answer("") },
+        )
+        .await;
         let why = match protected.store.look_up(&id).await {
             Err(StoreError::Unavailable(why)) => why,
             other => panic!("expected a refusal, found {other:?}"),

@@ -39,7 +39,7 @@ async fn settle(store: &dyn ClaimStore, id: &Id) -> Answer {
     let Ok(Claimed::Won { fence, .. }) = store.claim(wish).await else { panic!("the key is new") };
     let answer = Answer {
         status: 200,
-        headers: vec![("x-note".to_owned(), MARKER.to_vec())],
+        headers: vec![("x-note".to_owned(), MARKER.to_vec())].into(),
         body: Bytes::from(MARKER.repeat(50)),
         outcome_unknown: false,
     };

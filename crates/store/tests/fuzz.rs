@@ -60,7 +60,8 @@ impl World {
         let store = SqliteStore::open(path, Arc::new(TestClock::default())).expect("a new file");
         let answer = |body: &'static str| Answer {
             status: 201,
-            headers: vec![("location".to_owned(), b"/orders/1".to_vec()), ("x".to_owned(), b"\xff".to_vec())],
+            headers: vec![("location".to_owned(), b"/orders/1".to_vec()), ("x".to_owned(), b"\xff".to_vec())]
+                .into(),
             body: Bytes::from_static(body.as_bytes()),
             outcome_unknown: false,
         };

@@ -120,7 +120,7 @@ fn lifetime() -> Lifetime {
 
 fn answer(body: &str) -> Answer {
     let body = Bytes::copy_from_slice(body.as_bytes());
-    Answer { status: 201, headers: Vec::new(), body, outcome_unknown: false }
+    Answer { status: 201, headers: [].into(), body, outcome_unknown: false }
 }
 
 fn settled(body: &str) -> Settlement {

@@ -48,7 +48,7 @@ fn lifetime() -> Lifetime {
 
 fn settled(body: &str) -> Settlement {
     let body = Bytes::copy_from_slice(body.as_bytes());
-    Settlement::Settle(Answer { status: 200, headers: Vec::new(), body, outcome_unknown: false })
+    Settlement::Settle(Answer { status: 200, headers: [].into(), body, outcome_unknown: false })
 }
 
 async fn recovered(store: &SqliteStore) {

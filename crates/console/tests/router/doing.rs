@@ -21,7 +21,7 @@ async fn an_unknown_outcome_is_resolved_as_applied_with_its_answer() {
     let (entry, _) = world.store.look_up(&id).await.unwrap();
     let answer = entry.unwrap().answer.unwrap();
     assert_eq!((answer.status, &answer.body[..]), (201, &b"{\"id\":7}"[..]));
-    assert_eq!(answer.headers, [("location".to_owned(), b"/o/7".to_vec())]);
+    assert_eq!(answer.headers, [("location".to_owned(), b"/o/7".to_vec())].into());
     let row = latest(&router).await;
     assert_eq!((&row["action"], &row["actor"]), (&json!("resolve-applied"), &json!("carol (loopback)")));
     assert_eq!((&row["reason"], &row["record"]), (&json!("found in the books"), &json!(id_of(fence))));

@@ -15,7 +15,7 @@ async fn an_operation_without_http_runs_once() {
             assert!(!grant.derive("mail").is_empty());
             Answer {
                 status: 200,
-                headers: vec![],
+                headers: [].into(),
                 body: format!("report {run}").into(),
                 outcome_unknown: false,
             }

@@ -46,8 +46,12 @@ async fn an_atomic_handler_that_does_not_settle_is_a_fault() {
 async fn an_atomic_handler_that_settled_is_answered_from_its_record() {
     async fn settles(State(world): State<World>, grant: Grant) -> String {
         world.runs.fetch_add(1, Ordering::SeqCst);
-        let kept =
-            Answer { status: 201, headers: vec![], body: "from the record".into(), outcome_unknown: false };
+        let kept = Answer {
+            status: 201,
+            headers: [].into(),
+            body: "from the record".into(),
+            outcome_unknown: false,
+        };
         let settlement = semel_store::Settlement::Settle(kept.clone());
         world.store.settle(grant.id(), grant.fence(), settlement, grant.lifetime()).await.unwrap();
         grant.settled_with(kept);

@@ -67,7 +67,7 @@ impl Seed {
     pub(crate) fn settled(&self, principal: &str, key: &str) -> String {
         let (id, fence) = self.claim(principal, key, Duration::ZERO);
         let answer =
-            Answer { status: 201, headers: Vec::new(), body: "secret".into(), outcome_unknown: false };
+            Answer { status: 201, headers: [].into(), body: "secret".into(), outcome_unknown: false };
         self.settle(&id, fence, Settlement::Settle(answer));
         fence.number.to_string()
     }

@@ -44,7 +44,7 @@ pub(crate) fn fold(answer: &Answer) -> Vec<u8> {
     let headers: usize = answer.headers.iter().map(|(name, value)| 16 + name.len() + value.len()).sum();
     let mut piece = Vec::with_capacity(8 + headers + answer.body.len());
     piece.extend_from_slice(&(answer.headers.len() as u64).to_be_bytes());
-    for (name, value) in &answer.headers {
+    for (name, value) in answer.headers.iter() {
         put(&mut piece, name.as_bytes());
         put(&mut piece, value);
     }

@@ -120,7 +120,7 @@ pub(crate) fn open(protection: &Protection, place: Place<'_>, answer: Answer) ->
     let (headers, body) = unpack(marker.packing, piece)
         .and_then(|piece| unfold(&piece))
         .map_err(|Damaged(what)| what.to_owned())?;
-    Ok(Answer { headers, body, ..answer })
+    Ok(Answer { headers: headers.into(), body, ..answer })
 }
 
 fn mentions_marker(answer: &Answer) -> bool {
@@ -136,7 +136,7 @@ fn carried(answer: &Answer, marker: &Marker, blob: Vec<u8>, carrier: Carrier) ->
             Bytes::new()
         }
     };
-    Answer { status: answer.status, headers, body, outcome_unknown: answer.outcome_unknown }
+    Answer { status: answer.status, headers: headers.into(), body, outcome_unknown: answer.outcome_unknown }
 }
 
 fn blob_of(answer: &Answer) -> Result<(Carrier, Vec<u8>), String> {
@@ -228,7 +228,7 @@ mod tests {
         let repeated = (any::<u8>(), 0usize..5_000).prop_map(|(byte, count)| vec![byte; count]);
         let body = prop_oneof![prop::collection::vec(any::<u8>(), 0..2_000), repeated];
         (any::<u16>(), headers, body, any::<bool>()).prop_map(|(status, headers, body, outcome_unknown)| {
-            Answer { status, headers, body: Bytes::from(body), outcome_unknown }
+            Answer { status, headers: headers.into(), body: Bytes::from(body), outcome_unknown }
         })
     }
 
@@ -266,7 +266,8 @@ mod tests {
         ) {
             let id = id("alice");
             let mut answer = answer;
-            answer.headers.insert(0, (MARKER_HEADER.to_owned(), marker.into_bytes()));
+            let marked = std::iter::once((MARKER_HEADER.to_owned(), marker.into_bytes()));
+            answer.headers = marked.chain(answer.headers.iter().cloned()).collect();
             for protection in protections() {
                 let _ = open(&protection, Place { id: &id, nonce: 1 }, answer.clone());
             }
@@ -281,7 +282,7 @@ mod tests {
         let place = Place { id: &alices, nonce: 1 };
         let answer = Answer {
             status: 201,
-            headers: vec![("location".to_owned(), b"/orders/1".to_vec())],
+            headers: vec![("location".to_owned(), b"/orders/1".to_vec())].into(),
             body: Bytes::from(vec![b'a'; 1000]),
             outcome_unknown: false,
         };
@@ -301,8 +302,8 @@ mod tests {
         for changed in [
             Answer { status: 200, ..closed.clone() },
             Answer { outcome_unknown: true, ..closed.clone() },
-            Answer { headers: moved, body: Bytes::new(), ..closed.clone() },
-            Answer { headers: unpacked, ..closed.clone() },
+            Answer { headers: moved.into(), body: Bytes::new(), ..closed.clone() },
+            Answer { headers: unpacked.into(), ..closed.clone() },
         ] {
             assert_eq!(open(&protection, place, changed.clone()), Err(TAMPERED.to_owned()), "{changed:?}");
         }

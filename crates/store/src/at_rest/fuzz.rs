@@ -28,7 +28,7 @@ fn fuzz_at_rest() {
     ];
     let answer = |name: &str, value: &[u8], body: Vec<u8>| Answer {
         status: 200,
-        headers: vec![(name.to_owned(), value.to_vec())],
+        headers: vec![(name.to_owned(), value.to_vec())].into(),
         body: Bytes::from(body),
         outcome_unknown: false,
     };
@@ -70,7 +70,7 @@ fn parts_fit_in_one_way(input: &[u8]) -> Result<String, String> {
     match unfold(input) {
         Ok((headers, body)) => {
             let count = headers.len();
-            let again = fold(&Answer { status: 200, headers, body, outcome_unknown: false });
+            let again = fold(&Answer { status: 200, headers: headers.into(), body, outcome_unknown: false });
             if again == input { Ok(format!("{count} headers")) } else { Err(format!("folds to {again:?}")) }
         }
         Err(_) => Ok("no parts".to_owned()),
@@ -86,7 +86,12 @@ fn answer_of(input: &[u8]) -> Answer {
     }
     let body = lines.collect::<Vec<_>>().join(&b'\n');
     let status = u16::try_from(input.len()).unwrap_or(200);
-    Answer { status, headers, body: Bytes::from(body), outcome_unknown: input.first() == Some(&b'!') }
+    Answer {
+        status,
+        headers: headers.into(),
+        body: Bytes::from(body),
+        outcome_unknown: input.first() == Some(&b'!'),
+    }
 }
 
 fn what_is_closed_opens(protection: &Protection, place: Place<'_>, input: &[u8]) -> Result<String, String> {
@@ -137,7 +142,7 @@ fn anything_stored_opens_or_is_refused(
     let body = rest.get(1..).unwrap_or_default().to_vec();
     let stored = Answer {
         status: 200,
-        headers: vec![(MARKER_HEADER.to_owned(), marker.to_vec())],
+        headers: vec![(MARKER_HEADER.to_owned(), marker.to_vec())].into(),
         body: Bytes::from(body.clone()),
         outcome_unknown: false,
     };
@@ -148,7 +153,7 @@ fn anything_stored_opens_or_is_refused(
         _ => None,
     };
     match (open(protection, place, stored), expected) {
-        (Ok(opened), Some((headers, body))) if opened.headers == headers && opened.body == body => {
+        (Ok(opened), Some((headers, body))) if *opened.headers == *headers && opened.body == body => {
             Ok("opens")
         }
         (Err(_), None) => Ok("is refused"),

@@ -246,7 +246,7 @@ pub(super) async fn resolve(
         Resolution::Applied(Some(answer)) => Settlement::Settle(answer),
         Resolution::Applied(None) => Settlement::Unkept(Answer {
             status: 0,
-            headers: Vec::new(),
+            headers: [].into(),
             body: Bytes::new(),
             outcome_unknown: false,
         }),

@@ -171,7 +171,7 @@ fn answer(row: &Row) -> Result<Option<Answer>, String> {
     let body: Option<Vec<u8>> = row.try_get("body").map_err(text)?;
     Ok(Some(Answer {
         status: u16::try_from(status).map_err(|_| "its status")?,
-        headers: unpack(headers.unwrap_or_default()).ok_or("its headers")?,
+        headers: unpack(headers.unwrap_or_default()).ok_or("its headers")?.into(),
         body: Bytes::from(body.unwrap_or_default()),
         outcome_unknown: row.try_get("outcome_unknown").map_err(text)?,
     }))

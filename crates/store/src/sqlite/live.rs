@@ -92,10 +92,10 @@ pub(super) struct Staged {
 
 impl Staged {
     /// The claim under this hash as the next member sees it.
-    pub(super) fn get(&self, hash: Hash, live: &Live) -> Option<Kept> {
+    pub(super) fn get<'a>(&'a self, hash: Hash, live: &'a Live) -> Option<&'a Kept> {
         match self.held.get(&hash) {
-            Some(changed) => changed.clone(),
-            None => live.get(hash).cloned(),
+            Some(changed) => changed.as_ref(),
+            None => live.get(hash),
         }
     }
 

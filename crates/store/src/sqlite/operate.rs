@@ -195,7 +195,7 @@ pub(super) fn resolve(
 
 /// It took effect, and nobody knows with which answer.
 fn no_answer() -> Answer {
-    Answer { status: 0, headers: Vec::new(), body: Bytes::new(), outcome_unknown: false }
+    Answer { status: 0, headers: [].into(), body: Bytes::new(), outcome_unknown: false }
 }
 
 /// Cancels a key that has not taken effect.

@@ -188,7 +188,7 @@ mod tests {
             id: Id { scope: Scope::from_bytes([0; 32]), key },
             record: facts,
             about: Arc::new(About::default()),
-            answer: Some(Answer { status: 200, headers: Vec::new(), body, outcome_unknown: false }),
+            answer: Some(Answer { status: 200, headers: [].into(), body, outcome_unknown: false }),
             settled_at: Some(zero),
             late_until: zero,
         }

@@ -234,7 +234,7 @@ impl Columns<'_, '_> {
             .ok_or_else(|| self.senseless("not a list of headers"))?;
         let outcome_unknown = self.next()?;
         let body = Bytes::from(self.next::<Vec<u8>>()?);
-        Ok(Some(Answer { status, headers, body, outcome_unknown }))
+        Ok(Some(Answer { status, headers: headers.into(), body, outcome_unknown }))
     }
 }
 

@@ -110,7 +110,8 @@ impl<'a> Turn<'a> {
 
     /// What is known of an id: what is held counts before what is written.
     pub(super) fn find(&self, id: &Id, hash: Hash) -> Result<Option<Kept>, Fault> {
-        match self.staged.get(hash, &self.hub.live()) {
+        let held = self.staged.get(hash, &self.hub.live()).cloned();
+        match held {
             Some(held) if held.entry.id == *id => Ok(Some(held)),
             Some(_) => Err(Fault::Failed("another key has the same hash".to_owned())),
             None => Ok(table::find(self.connection, &self.hub.places.of(hash), hash, id)?),

@@ -220,7 +220,7 @@ pub(crate) fn atomic(id: &Id) -> Wish {
 pub(crate) fn answer(body: &str) -> Answer {
     Answer {
         status: 201,
-        headers: vec![("content-type".to_owned(), b"text/plain".to_vec())],
+        headers: vec![("content-type".to_owned(), b"text/plain".to_vec())].into(),
         body: Bytes::copy_from_slice(body.as_bytes()),
         outcome_unknown: false,
     }

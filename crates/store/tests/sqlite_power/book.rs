@@ -179,7 +179,7 @@ pub(crate) fn answer(number: u64, body_bytes: usize) -> Answer {
     let body: Vec<u8> = number.to_be_bytes().iter().copied().cycle().take(body_bytes).collect();
     Answer {
         status: 201,
-        headers: vec![("x".to_owned(), b"y".to_vec())],
+        headers: vec![("x".to_owned(), b"y".to_vec())].into(),
         body: Bytes::from(body),
         outcome_unknown: false,
     }
