@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 
 use super::RelayStore;
 use super::accept::{Accepted, Locks, NotDone, Submission};
@@ -16,9 +16,12 @@ use super::sql::StoreError;
 const TOGETHER_MAX: usize = 256;
 /// Their items, after which no other request is taken along.
 const ITEMS_TOGETHER: usize = 512;
-/// Requests that are tried by themselves at a time: fewer than there are connections, which others need as well.
-const ALONE_AT_ONCE: usize = 3;
-/// How long one of them waits for its turn.
+/// Requests that are tried by themselves at a time, in haste: with those that are patient fewer than there are connections,
+/// which others need as well.
+const ALONE_AT_ONCE: usize = 2;
+/// Requests that wait at a time for what another transaction has locked.
+const PATIENT_AT_ONCE: usize = 1;
+/// How long one of either waits for its turn.
 const ALONE_WAIT: Duration = Duration::from_secs(5);
 
 /// Where those wait who are to be taken in. Each of them takes in whoever waits, once it has its turn.
@@ -27,6 +30,7 @@ pub(super) struct Door {
     waiting: Mutex<VecDeque<Waiting>>,
     turns: Semaphore,
     alone: Semaphore,
+    patient: Semaphore,
 }
 
 #[derive(Debug)]
@@ -55,7 +59,12 @@ enum Told {
 impl Door {
     /// So many may take in at a time.
     pub(super) fn new(turns: usize) -> Self {
-        Self { waiting: Mutex::default(), turns: Semaphore::new(turns), alone: Semaphore::new(ALONE_AT_ONCE) }
+        Self {
+            waiting: Mutex::default(),
+            turns: Semaphore::new(turns),
+            alone: Semaphore::new(ALONE_AT_ONCE),
+            patient: Semaphore::new(PATIENT_AT_ONCE),
+        }
     }
 
     fn wait(&self, submission: &Arc<Submission>) -> Waits {
@@ -137,12 +146,29 @@ impl RelayStore {
         }
     }
 
+    /// Tries one by itself: in haste first, so that whoever was only in bad company does not wait behind those that wait
+    /// for a lock.
     async fn accept_alone(&self, submission: &Submission) -> Result<Accepted, StoreError> {
-        // While the store is away each of them waits for it in turn; whoever is late does not.
-        let turn = tokio::time::timeout(ALONE_WAIT, self.door.alone.acquire()).await;
-        let _turn = turn.map_err(|_| StoreError::Failed("others wait for the store as well".to_owned()))?;
-        let accepted = self.accept_all(&[submission], Locks::Patiently).await?;
+        let hasty = {
+            let _turn = in_turn(&self.door.alone).await?;
+            self.accept_all(&[submission], Locks::InTurn).await
+        };
+        let accepted = match hasty {
+            Err(NotDone::Refused(StoreError::Failed(_)) | NotDone::Lanes) => {
+                let _turn = in_turn(&self.door.patient).await?;
+                self.accept_all(&[submission], Locks::Patiently).await?
+            }
+            other => other?,
+        };
         accepted.into_iter().next().ok_or_else(|| StoreError::Failed("nothing was accepted".to_owned()))
+    }
+}
+
+/// While the store is away each waits for it in turn; whoever is late does not.
+async fn in_turn(turns: &Semaphore) -> Result<SemaphorePermit<'_>, StoreError> {
+    match tokio::time::timeout(ALONE_WAIT, turns.acquire()).await {
+        Ok(Ok(turn)) => Ok(turn),
+        Ok(Err(_)) | Err(_) => Err(StoreError::Failed("others wait for the store as well".to_owned())),
     }
 }
 
