@@ -62,6 +62,8 @@ WITH moved AS (
         request_id = $16::text, settled_at = NULL, expires_at = NULL, status = NULL, headers = NULL, body = NULL,
         outcome_unknown = false, lifetime_ms = $17::bigint, anchor = $18::smallint, max_response_bytes = $19::integer
     WHERE fence = $1::bigint RETURNING fence
+), ended AS (
+    UPDATE semel.lease SET ended = true WHERE fence = $1::bigint
 ), opened AS (
     INSERT INTO semel.opened (first, lease_until, fences) SELECT fence, $9::bigint, ARRAY[fence] FROM moved
 )
@@ -86,8 +88,6 @@ WITH gone AS (
         headers = $4::bytea, body = $5::bytea, outcome_unknown = $6::boolean, settled_at = $7::bigint,
         expires_at = $7::bigint + $8::bigint, lifetime_ms = $7::bigint + $8::bigint - created_at
     WHERE fence = $1::bigint AND NOT $9::boolean
-), unleased AS (
-    DELETE FROM semel.lease WHERE fence = $1::bigint
 )
 INSERT INTO semel.audit (at, action, actor, fence, reason, count, hash)
 VALUES ($7::bigint, $13::text, $10::text, $11::text, $12::text, 1, $14::bytea)";

@@ -232,13 +232,14 @@ macro_rules! renew {
     FROM unnest($4::bigint[], $5::bigint[], $6::bytea[]) AS h (fence, nonce, hash)
     JOIN semel.record r ON r.fence = h.fence AND r.nonce = h.nonce AND r.hash = h.hash AND r.state = 1
 ), leased AS MATERIALIZED (
-    SELECT l.fence FROM held JOIN semel.lease l ON l.fence = held.fence AND l.lease_until > (SELECT now FROM t)
+    SELECT l.fence, held.nonce, held.hash FROM held
+    JOIN semel.lease l ON l.fence = held.fence AND l.lease_until > (SELECT now FROM t) AND NOT l.ended
     FOR UPDATE OF l ",
             $lock,
             "
 ), again AS (
     UPDATE semel.lease l SET lease_until = t.now + $7::bigint FROM leased, t WHERE l.fence = leased.fence
-    RETURNING l.fence
+    RETURNING l.fence, leased.nonce, leased.hash
 ), first AS (
     INSERT INTO semel.lease (fence, lease_until) SELECT held.fence, t.now + $7::bigint FROM held, t
     WHERE held.first_lease_until > t.now AND NOT EXISTS (SELECT FROM semel.lease l WHERE l.fence = held.fence)
@@ -246,8 +247,8 @@ macro_rules! renew {
     ON CONFLICT DO NOTHING
     RETURNING fence
 ), renewed AS (
-    SELECT held.fence, held.nonce, held.hash
-    FROM (SELECT fence FROM again UNION ALL SELECT fence FROM first) written JOIN held ON held.fence = written.fence
+    SELECT fence, nonce, hash FROM again
+    UNION ALL SELECT r.fence, r.nonce, r.hash FROM first JOIN semel.record r ON r.fence = first.fence
 )
 SELECT t.now, t.wall, t.revision, renewed.fence, renewed.nonce, renewed.hash FROM t LEFT JOIN renewed ON true"
         )
@@ -275,30 +276,34 @@ SELECT t.now, t.wall, t.revision, gone.hash FROM t LEFT JOIN gone ON true"
 );
 
 /// Gives claims whose first lease has lapsed that lease, where no renewal was faster, and forgets statements, at most $4, of
-/// which no claim can lapse any more without having one.
+/// which no claim can lapse any more without having one. Ends nothing itself.
 pub const SWEEP_OPENED: &str = timed!(
     ", due AS MATERIALIZED (
     SELECT o.first, o.fences FROM semel.opened o WHERE o.lease_until <= (SELECT now FROM t)
     ORDER BY o.lease_until LIMIT $4::bigint FOR UPDATE SKIP LOCKED
 ), open AS MATERIALIZED (
-    SELECT due.first, r.fence, r.first_lease_until
-    FROM due CROSS JOIN LATERAL unnest(due.fences) AS given (fence)
-    JOIN semel.record r ON r.fence = given.fence AND r.state = 1
+    SELECT due.first, r.fence, r.first_lease_until FROM due
+    JOIN semel.record r ON r.fence = ANY (due.fences) AND r.state = 1
 ), lapsed AS (
+    -- A lease that is there is not touched: whoever renews it may wait for one of these.
     INSERT INTO semel.lease (fence, lease_until)
-    SELECT fence, first_lease_until FROM open WHERE first_lease_until <= (SELECT now FROM t) ORDER BY fence
+    SELECT fence, first_lease_until FROM open
+    WHERE first_lease_until <= (SELECT now FROM t)
+        AND NOT EXISTS (SELECT FROM semel.lease l WHERE l.fence = open.fence)
+    ORDER BY fence
     ON CONFLICT DO NOTHING
+), unlapsed AS MATERIALIZED (
+    SELECT DISTINCT first FROM open WHERE first_lease_until > (SELECT now FROM t)
 ), gone AS (
     DELETE FROM semel.opened o USING due
-    WHERE o.first = due.first AND NOT EXISTS (
-        SELECT FROM open WHERE open.first = due.first AND open.first_lease_until > (SELECT now FROM t))
+    WHERE o.first = due.first AND NOT EXISTS (SELECT FROM unlapsed WHERE unlapsed.first = due.first)
     RETURNING o.first
 )
 SELECT t.now, t.wall, t.revision, (SELECT count(*) FROM gone) AS gone FROM t"
 );
 
 /// Marks lapsed fenced claims unknown and frees abandoned atomic ones, at most $4. A row that a handler is settling at
-/// this moment is locked by it, and left alone. The lease stays a while: a renewal that comes late finds it lapsed.
+/// this moment is locked by it, and left alone. The lease stays a while: a renewal that comes late finds it ended.
 pub const SWEEP_LAPSED: &str = timed!(
     ", lapsed AS MATERIALIZED (
     SELECT r.fence, r.guarantee FROM semel.lease l JOIN semel.record r ON r.fence = l.fence
@@ -310,6 +315,8 @@ pub const SWEEP_LAPSED: &str = timed!(
 ), freed AS (
     DELETE FROM semel.record r USING lapsed
     WHERE r.fence = lapsed.fence AND r.state = 1 AND lapsed.guarantee <> 2 RETURNING r.hash
+), ended AS (
+    UPDATE semel.lease l SET ended = true FROM lapsed WHERE l.fence = lapsed.fence
 ), touched AS (
     SELECT hash, false AS freed FROM marked UNION ALL SELECT hash, true FROM freed
 )
@@ -360,7 +367,12 @@ pub const LIST: &str = list!("semel.record r LEFT JOIN semel.lease l ON l.fence 
 
 /// The same of open claims, which are found by the statements that made them and by their leases.
 pub const LIST_CLAIMED: &str = list!(
-    "(SELECT unnest(fences) AS fence FROM semel.opened UNION SELECT fence FROM semel.lease) o
+    "(
+            SELECT given.fence FROM semel.opened, LATERAL (
+                SELECT fence FROM semel.record WHERE fence = ANY (opened.fences) AND state = 1 OFFSET 0
+            ) given
+            UNION SELECT fence FROM semel.lease
+        ) o
         CROSS JOIN LATERAL (SELECT * FROM semel.record WHERE fence = o.fence OFFSET 0) r
         LEFT JOIN semel.lease l ON l.fence = r.fence",
     "o.fence",

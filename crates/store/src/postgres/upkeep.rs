@@ -16,8 +16,10 @@ use crate::claims::{Entry, Filter, Id, StoreError, Swept, Written};
 
 /// Leases that are renewed in one statement.
 const RENEWALS_MAX: usize = 1000;
-/// Batches of leases, and of statements that claimed, that one sweep removes at most.
-const LEASE_BATCHES_MAX: u32 = 100;
+/// Leases that are removed in one statement.
+const LEASES_AT_ONCE: i64 = 1000;
+/// Statements that claimed that are looked at together: each may have claimed a whole batch.
+const OPENED_AT_ONCE: i64 = 200;
 /// How long a lapsed lease is kept: longer than a renewal may be under way.
 const LAPSED_KEPT: Duration = Duration::from_mins(2);
 /// Records that are erased in one transaction.
@@ -82,13 +84,9 @@ fn held_by(id: &Id, fence: Fence) -> Held {
 pub(super) async fn sweep(core: &Core, batch: u32, grace: Duration) -> Result<Swept, StoreError> {
     let batch = i64::from(batch);
     let run = async |sql, values: &[Value<'_>]| core.link.run(sql, values).await.map_err(Trouble::of_write);
-    let gone = |answer: Timed| answer.rows.first().map_or(0, |row| row.get::<_, i64>("gone"));
     let mut swept = Swept::default();
-    for _ in 0..LEASE_BATCHES_MAX {
-        if gone(run(sql::SWEEP_OPENED, &[&batch]).await?) < batch {
-            break;
-        }
-    }
+    // What fails there does not keep the rest from being done.
+    let followed = follow(core).await;
     for row in &run(sql::SWEEP_LAPSED, &[&batch]).await?.rows {
         match row.get::<_, Option<bool>>("freed") {
             Some(true) => swept.released += 1,
@@ -96,12 +94,6 @@ pub(super) async fn sweep(core: &Core, batch: u32, grace: Duration) -> Result<Sw
             None => {}
         }
         announce(core, row);
-    }
-    // A settlement leaves the lease behind, where there was one.
-    for _ in 0..LEASE_BATCHES_MAX {
-        if gone(run(sql::SWEEP_LEASES, &[&batch, &span(LAPSED_KEPT)]).await?) < batch {
-            break;
-        }
     }
     for row in &run(sql::SWEEP_EXPIRED, &[&span(grace), &batch]).await?.rows {
         swept.removed += u64::from(announce(core, row).is_some());
@@ -111,7 +103,18 @@ pub(super) async fn sweep(core: &Core, batch: u32, grace: Duration) -> Result<Sw
         .query("SELECT semel.forget_budgets($1::bigint, $2::bigint)", &values)
         .await
         .map_err(Trouble::of_write)?;
+    followed.map_err(Trouble::of_write)?;
     Ok(swept)
+}
+
+/// Looks after claims whose first lease has lapsed, and removes leases that nobody needs any more: a settlement leaves the
+/// lease behind, where there was one.
+async fn follow(core: &Core) -> Result<(), Trouble> {
+    let gone = |answer: Timed| answer.rows.first().map_or(0, |row| row.get::<_, i64>("gone"));
+    while gone(core.link.run_aside(sql::SWEEP_OPENED, &[&OPENED_AT_ONCE]).await?) == OPENED_AT_ONCE {}
+    let values: [Value<'_>; 2] = [&LEASES_AT_ONCE, &span(LAPSED_KEPT)];
+    while gone(core.link.run_aside(sql::SWEEP_LEASES, &values).await?) == LEASES_AT_ONCE {}
+    Ok(())
 }
 
 fn announce(core: &Core, row: &Row) -> Option<()> {
@@ -161,7 +164,8 @@ pub(super) async fn list(core: &Core, filter: &Filter) -> Result<Vec<Entry>, Sto
     answer.rows.iter().filter_map(|row| entry(row).transpose()).collect()
 }
 
-/// Marks the latest time from time to time, and so notices a jump of the clock also when nobody asks for anything.
+/// Marks the latest time from time to time, and so notices a jump of the clock also when nobody asks for anything. Looks
+/// after claims meanwhile: sweeps may be a day apart, and what claimed since would be a long list.
 pub(super) async fn keep_time(core: Weak<Core>) {
     loop {
         tokio::time::sleep(MARK_EVERY).await;
@@ -169,6 +173,7 @@ pub(super) async fn keep_time(core: Weak<Core>) {
         // Whatever fails here is tried again, and meanwhile every statement keeps time by itself.
         if let Ok(Timed { now, .. }) = core.link.run_aside(sql::TIME, &[]).await {
             let _ = core.link.run_untimed(MARK, &[&now.millis()]).await;
+            let _ = follow(&core).await;
         }
     }
 }

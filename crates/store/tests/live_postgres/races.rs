@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use semel_contract::decide::Claim;
 use semel_contract::record::{Fence, State};
-use semel_store::postgres::PostgresStore;
+use semel_store::postgres::{PostgresStore, sql};
 use semel_store::{ClaimStore, Claimed, Filter, Id, Settlement, Swept, Wish, Written};
+use tokio_postgres::types::ToSql;
 
 use crate::fixture::{
     AT_ONCE, Database, LEASE, answer, atomic, entry, id, lifetime, patient_postgres, postgres, settled, wish,
@@ -307,22 +308,51 @@ async fn a_sweep_does_not_overtake_a_first_renewal_in_flight() {
     assert_eq!(renewed, Ok(vec![Written::Done]), "and it goes on as any renewed claim");
 }
 
-/// And the other way round: a first renewal that comes after the sweep, whatever the time was when it was sent.
+/// And the other way round: a renewal that comes after the sweep, whatever the time was when it was sent, and whether or not
+/// it is the first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_first_renewal_does_not_revive_what_was_swept() {
-    let here = postgres().await;
-    let id = id("swept");
-    let fence = won(&here.store, wish(&id)).await;
-    here.pass(LEASE + Duration::from_secs(1)).await;
-    let swept = here.store.sweep(100, Duration::ZERO).await.expect("the store answers");
-    assert_eq!(swept, Swept { unknown: 1, ..Swept::default() });
-    // What a renewal would find whose statement began before the sweep and went on after it.
-    let late = "INSERT INTO semel.lease SELECT fence, first_lease_until + 3600000 FROM semel.record
-        ON CONFLICT DO NOTHING";
-    assert_eq!(here.client.execute(late, &[]).await.expect("the statement is valid"), 0);
-    let renewed = here.store.renew(&[(id.clone(), fence)], LEASE).await;
-    assert_eq!(renewed, Ok(vec![Written::Superseded]));
-    assert_eq!(entry(&here.store, &id).await.record.state, State::Unknown);
+async fn a_renewal_does_not_revive_what_was_swept() {
+    let here = patient_postgres().await;
+    for (key, renewals) in [("swept", 0), ("renewed and swept", 1)] {
+        let id = id(key);
+        let fence = won(&here.store, wish(&id)).await;
+        for _ in 0..renewals {
+            let renewed = here.store.renew(&[(id.clone(), fence)], LEASE).await;
+            assert_eq!(renewed, Ok(vec![Written::Done]));
+        }
+        // It reads the time and the record, and comes to the lease only when the sweep is over.
+        let mut other = here.database.client().await;
+        let gate = other.transaction().await.expect("a transaction");
+        gate.batch_execute("SELECT pg_advisory_xact_lock(7)").await.expect("the lock is free");
+        let renewing = here.database.client().await;
+        let slowly = sql::RENEW_WAITING
+            .replace("FROM held\n", "FROM held CROSS JOIN slow\n")
+            .replace("FROM held, t", "FROM held CROSS JOIN slow, t")
+            .replace(
+                "), leased AS MATERIALIZED (",
+                "), slow AS MATERIALIZED (
+                    SELECT pg_advisory_xact_lock_shared(7) FROM held, t WHERE t.now > 0
+                ), leased AS MATERIALIZED (",
+            );
+        let (number, nonce, hash) =
+            (fence.number.cast_signed(), fence.nonce.cast_signed(), id.hash().to_vec());
+        let late = tokio::spawn(async move {
+            let values: [&(dyn ToSql + Sync); 7] =
+                [&0_i64, &0_i64, &0_i64, &vec![number], &vec![nonce], &vec![hash], &30_000_i64];
+            let rows = renewing.query(&slowly, &values).await.expect("the statement is valid");
+            rows.iter().filter(|row| row.get::<_, Option<i64>>("fence").is_some()).count()
+        });
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert!(!late.is_finished(), "it waits");
+        here.pass(LEASE + Duration::from_secs(1)).await;
+        let swept = here.store.sweep(100, Duration::ZERO).await.expect("the store answers");
+        assert_eq!(swept, Swept { unknown: 1, ..Swept::default() });
+        gate.rollback().await.expect("now it goes on");
+        assert_eq!(late.await.expect("no panic"), 0, "{key}");
+        let renewed = here.store.renew(&[(id.clone(), fence)], LEASE).await;
+        assert_eq!(renewed, Ok(vec![Written::Superseded]));
+        assert_eq!(entry(&here.store, &id).await.record.state, State::Unknown);
+    }
 }
 
 /// Claims of one statement may have leases of any length: each lapses at its own time, and none is forgotten.

@@ -2,13 +2,16 @@
 -- the statements that made them.
 
 -- One row for each statement that claimed, and for each second in which its leases end: the numbers that it gave, and when
--- the first of their leases lapses. The sweeper takes it away once none of them can lapse unnoticed any more.
+-- the first of their leases lapses. It goes once none of them can lapse unnoticed any more.
 CREATE TABLE semel.opened (
     first       bigint   PRIMARY KEY,
     lease_until bigint   NOT NULL,
     fences      bigint[] NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
 CREATE INDEX opened_lease_until ON semel.opened (lease_until);
+
+-- A lease that was ended stays for a while, so that a renewal which comes late finds that it was.
+ALTER TABLE semel.lease ADD COLUMN ended boolean NOT NULL DEFAULT false;
 
 CREATE OR REPLACE FUNCTION semel.grant_rights() RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
