@@ -9,7 +9,7 @@ use semel_sim::run::{Report, run, run_twice, too_small};
 use semel_sim::world::Invariant;
 
 /// How many seeds are played.
-const SEEDS: u64 = 100;
+const SEEDS: u64 = 240;
 /// Every so many of them are played twice here; the program plays all of them twice.
 const TWICE_EVERY: u64 = 15;
 /// Within so many seeds a planted mistake is found.

@@ -10,7 +10,8 @@
 //! [`Grant`]; elsewhere the claim is committed first, under a lease with a fence.
 //!
 //! Deploy the layer inside whatever authenticates, and give it an identity: a request without one has no scope and is
-//! refused. A client that disconnects does not cancel its request.
+//! refused. A client that disconnects does not cancel its request: whoever drops the answer's future leaves the work to a
+//! task of its own. Whoever neither drops nor polls it holds the work up, as with any handler.
 //!
 //! ```
 //! use std::sync::Arc;
