@@ -67,6 +67,7 @@ struct Core {
     /// How many requests are looked into singly at once, so that the batches always find a connection.
     singles: Semaphore,
     contest: claim::Contest,
+    following: tokio::sync::Mutex<()>,
     /// Restores from backups, as they were last seen.
     restores: admin::Restores,
 }
@@ -111,6 +112,7 @@ impl PostgresStore {
             signals,
             singles,
             contest: claim::Contest::default(),
+            following: tokio::sync::Mutex::default(),
             restores: admin::Restores::default(),
         });
         let tasks = vec![

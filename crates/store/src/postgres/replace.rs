@@ -88,6 +88,8 @@ WITH gone AS (
         headers = $4::bytea, body = $5::bytea, outcome_unknown = $6::boolean, settled_at = $7::bigint,
         expires_at = $7::bigint + $8::bigint, lifetime_ms = $7::bigint + $8::bigint - created_at
     WHERE fence = $1::bigint AND NOT $9::boolean
+), ended AS (
+    UPDATE semel.lease SET ended = true WHERE fence = $1::bigint
 )
 INSERT INTO semel.audit (at, action, actor, fence, reason, count, hash)
 VALUES ($7::bigint, $13::text, $10::text, $11::text, $12::text, 1, $14::bytea)";

@@ -282,8 +282,9 @@ pub const SWEEP_OPENED: &str = timed!(
     SELECT o.first, o.fences FROM semel.opened o WHERE o.lease_until <= (SELECT now FROM t)
     ORDER BY o.lease_until LIMIT $4::bigint FOR UPDATE SKIP LOCKED
 ), open AS MATERIALIZED (
-    SELECT due.first, r.fence, r.first_lease_until FROM due
-    JOIN semel.record r ON r.fence = ANY (due.fences) AND r.state = 1
+    SELECT due.first, r.fence, r.first_lease_until FROM due CROSS JOIN LATERAL (
+        SELECT fence, first_lease_until FROM semel.record WHERE fence = ANY (due.fences) AND state = 1 OFFSET 0
+    ) r
 ), lapsed AS (
     -- A lease that is there is not touched: whoever renews it may wait for one of these.
     INSERT INTO semel.lease (fence, lease_until)

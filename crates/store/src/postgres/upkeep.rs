@@ -110,6 +110,8 @@ pub(super) async fn sweep(core: &Core, batch: u32, grace: Duration) -> Result<Sw
 /// Looks after claims whose first lease has lapsed, and removes leases that nobody needs any more: a settlement leaves the
 /// lease behind, where there was one.
 async fn follow(core: &Core) -> Result<(), Trouble> {
+    // One at a time, so that renewals always find a connection beside it.
+    let _turn = core.following.lock().await;
     let gone = |answer: Timed| answer.rows.first().map_or(0, |row| row.get::<_, i64>("gone"));
     while gone(core.link.run_aside(sql::SWEEP_OPENED, &[&OPENED_AT_ONCE]).await?) == OPENED_AT_ONCE {}
     let values: [Value<'_>; 2] = [&LEASES_AT_ONCE, &span(LAPSED_KEPT)];

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use semel_contract::decide::Claim;
 use semel_contract::record::{Fence, State};
 use semel_store::postgres::{PostgresStore, sql};
-use semel_store::{ClaimStore, Claimed, Filter, Id, Settlement, Swept, Wish, Written};
+use semel_store::{ClaimStore, Claimed, Filter, Id, Resolution, Resolved, Settlement, Swept, Wish, Written};
 use tokio_postgres::types::ToSql;
 
 use crate::fixture::{
@@ -308,12 +308,14 @@ async fn a_sweep_does_not_overtake_a_first_renewal_in_flight() {
     assert_eq!(renewed, Ok(vec![Written::Done]), "and it goes on as any renewed claim");
 }
 
-/// And the other way round: a renewal that comes after the sweep, whatever the time was when it was sent, and whether or not
-/// it is the first.
+/// And the other way round: a renewal that comes after the sweep or an operator's word, whatever the time was when it was
+/// sent, and whether or not it is the first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_renewal_does_not_revive_what_was_swept() {
+async fn a_renewal_does_not_revive_what_was_ended() {
     let here = patient_postgres().await;
-    for (key, renewals) in [("swept", 0), ("renewed and swept", 1)] {
+    let cases = [("swept", 0, State::Unknown), ("renewed and swept", 1, State::Unknown)];
+    let resolved = [("resolved", 0, State::Unkept), ("renewed and resolved", 1, State::Unkept)];
+    for (key, renewals, ends) in cases.into_iter().chain(resolved) {
         let id = id(key);
         let fence = won(&here.store, wish(&id)).await;
         for _ in 0..renewals {
@@ -345,13 +347,19 @@ async fn a_renewal_does_not_revive_what_was_swept() {
         tokio::time::sleep(Duration::from_millis(300)).await;
         assert!(!late.is_finished(), "it waits");
         here.pass(LEASE + Duration::from_secs(1)).await;
-        let swept = here.store.sweep(100, Duration::ZERO).await.expect("the store answers");
-        assert_eq!(swept, Swept { unknown: 1, ..Swept::default() });
+        if ends == State::Unknown {
+            let swept = here.store.sweep(100, Duration::ZERO).await.expect("the store answers");
+            assert_eq!(swept, Swept { unknown: 1, ..Swept::default() });
+        } else {
+            let applied = Resolution::Applied(None);
+            let resolved = here.store.resolve(&id, fence, applied, &lifetime(), "carol", "seen").await;
+            assert_eq!(resolved, Ok(Resolved::Done));
+        }
         gate.rollback().await.expect("now it goes on");
         assert_eq!(late.await.expect("no panic"), 0, "{key}");
         let renewed = here.store.renew(&[(id.clone(), fence)], LEASE).await;
         assert_eq!(renewed, Ok(vec![Written::Superseded]));
-        assert_eq!(entry(&here.store, &id).await.record.state, State::Unknown);
+        assert_eq!(entry(&here.store, &id).await.record.state, ends);
     }
 }
 

@@ -116,7 +116,11 @@ async fn plans_that_are_made_while_the_tables_are_empty_reach_rows_one_by_one() 
     let here = postgres().await;
     here.client.batch_execute(PINNED).await.expect("a setting");
     let settle = "NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL";
-    let statements = [("settle", sql::SETTLE, settle), ("renew", sql::RENEW, "NULL, NULL, NULL, NULL")];
+    let statements = [
+        ("settle", sql::SETTLE, settle),
+        ("renew", sql::RENEW, "NULL, NULL, NULL, NULL"),
+        ("sweep of claims", sql::SWEEP_OPENED, "NULL"),
+    ];
     for (name, sql, values) in statements {
         let plan = plan(&here.client, sql, values).await;
         assert!(!plan.contains("Materialize"), "{name}:\n{plan}");
