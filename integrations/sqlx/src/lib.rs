@@ -109,7 +109,7 @@ async fn rolled_back(tx: Transaction<'_, Postgres>, why: NotDone) -> NotDone {
 fn restored(answer: &Answer) -> Response<Body> {
     let mut response = Response::new(Body::from(answer.body.clone()));
     *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::OK);
-    for (name, value) in &answer.headers {
+    for (name, value) in answer.headers.iter() {
         if let (Ok(name), Ok(value)) = (HeaderName::try_from(name.as_str()), HeaderValue::from_bytes(value)) {
             response.headers_mut().append(name, value);
         }

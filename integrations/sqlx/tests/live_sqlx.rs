@@ -103,9 +103,7 @@ async fn lose_the_connection(pool: &PgPool, grant: &Grant) -> Result<Response, N
 }
 
 async fn with_headers(pool: &PgPool, grant: &Grant) -> Result<Response, NotDone> {
-    let mut answer = done();
-    answer.headers.push(("link".to_owned(), b"<a>".to_vec()));
-    answer.headers.push(("link".to_owned(), b"<\xfc>".to_vec()));
+    let answer = done().with_header("link", b"<a>").with_header("link", b"<\xfc>");
     grant.commit_sqlx(begin(pool).await?, answer).await
 }
 
