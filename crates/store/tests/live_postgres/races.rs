@@ -216,6 +216,12 @@ async fn one_key_that_the_server_refuses_does_not_fail_its_batch() {
     assert_eq!(won, 39);
 }
 
+/// Takes a key, as another process does.
+const TAKE: &str =
+    "INSERT INTO semel.record (fence, nonce, hash, scope, key, endpoint, principal, state, guarantee,
+        created_at, first_lease_until, late_until, request_headers, request_id)
+    VALUES (nextval('semel.fence'), 1, $1, $2, $3, '', '', 1, 2, 0, 0, 0, '', '')";
+
 /// A claim draws its number before it has its place. If it then has to wait, others may have come and gone under
 /// higher numbers, also under its own key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -224,13 +230,9 @@ async fn a_claim_that_waited_for_its_place_has_the_highest_number() {
     let id = id("waited");
     let mut other = here.database.client().await;
     let blocking = other.transaction().await.expect("a transaction");
-    let insert =
-        "INSERT INTO semel.record (fence, nonce, hash, scope, key, endpoint, principal, state, guarantee,
-            created_at, first_lease_until, late_until, request_headers, request_id)
-        VALUES (nextval('semel.fence'), 1, $1, $2, $3, '', '', 1, 2, 0, 0, 0, '', '')";
     let hash = id.hash();
     blocking
-        .execute(insert, &[&hash.as_slice(), &id.scope.as_bytes().as_slice(), &id.key.as_str()])
+        .execute(TAKE, &[&hash.as_slice(), &id.scope.as_bytes().as_slice(), &id.key.as_str()])
         .await
         .expect("the key is taken, but not yet for others to see");
     let claim = tokio::spawn({
@@ -386,27 +388,34 @@ async fn claims_of_one_batch_lapse_each_at_its_own_time() {
     assert_eq!(here.number("SELECT count(*) FROM semel.opened").await, 0);
 }
 
-/// Two processes claim the same keys at the same moment, again and again: each key is won once, and nobody is refused.
+/// Of a batch of claims one meets a claim that another process makes at the same moment: it is told so, and the others win.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn claims_that_two_processes_make_at_once_are_won_once() {
-    let database = Database::create().await;
-    let stores = [database.store(4).await, database.store(4).await];
-    for round in 0..40 {
-        let ids: Vec<Id> = (0..16).map(|key| id(&format!("both-{round}-{key}"))).collect();
-        let claims: Vec<_> = ids
-            .iter()
-            .flat_map(|id| stores.iter().map(move |store| (Arc::clone(store), wish(id))))
-            .map(|(store, wish)| tokio::spawn(async move { store.claim(wish).await }))
-            .collect();
-        let mut won = 0;
-        for claim in claims {
-            match claim.await.expect("no panic") {
-                Ok(Claimed::Won { .. }) => won += 1,
-                Ok(Claimed::Known { .. }) => {}
-                other => panic!("expected a winner and a loser, found {other:?}"),
-            }
+async fn a_claim_that_another_makes_at_the_same_moment_harms_no_other() {
+    let here = patient_postgres().await;
+    let ids: Vec<Id> = (0..40).map(|number| id(&format!("at-once-{number}"))).collect();
+    let mut other = here.database.client().await;
+    let claiming = other.transaction().await.expect("a transaction");
+    let taken = &ids[30];
+    let hash = taken.hash();
+    claiming
+        .execute(TAKE, &[&hash.as_slice(), &taken.scope.as_bytes().as_slice(), &taken.key.as_str()])
+        .await
+        .expect("the key is taken, but not yet for others to see");
+    let claims: Vec<_> = ids
+        .iter()
+        .map(|id| {
+            let (store, wish) = (Arc::clone(&here.store), wish(id));
+            tokio::spawn(async move { store.claim(wish).await })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    claiming.commit().await.expect("now they see it");
+    for (id, claim) in ids.iter().zip(claims) {
+        match claim.await.expect("no panic") {
+            Ok(Claimed::Won { .. }) => assert_ne!(id, taken),
+            Ok(Claimed::Known { .. }) => assert_eq!(id, taken),
+            other => panic!("{id:?}: {other:?}"),
         }
-        assert_eq!(won, 16, "round {round}");
     }
 }
 
