@@ -14,7 +14,6 @@ use semel_contract::record::Guarantee;
 use semel_contract::scope::Scope;
 use semel_store::ClaimStore;
 use semel_store::claims::{About, Answer, Claimed, Id, Settlement, Wish, Written};
-use semel_store::clock::SystemClock;
 use semel_store::postgres::{Options, PostgresStore};
 use semel_store::sqlite::SqliteStore;
 
@@ -43,9 +42,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<(), String> {
     runtime()?.block_on(async {
         let store: Arc<dyn ClaimStore> = match args.store.strip_prefix("sqlite:") {
-            Some(path) => {
-                Arc::new(SqliteStore::open(path, Arc::new(SystemClock)).map_err(|error| error.to_string())?)
-            }
+            Some(path) => Arc::new(SqliteStore::open(path).map_err(|error| error.to_string())?),
             None => {
                 let connected = PostgresStore::connect(&args.store, Options::default()).await;
                 Arc::new(connected.map_err(|error| error.to_string())?)

@@ -15,7 +15,6 @@ use semel_gate::postgres::PostgresGrant;
 use semel_gate::sqlite::SqliteGrant;
 use semel_gate::{Gate, Grant, NotDone, Route, answer};
 use semel_store::ClaimStore;
-use semel_store::clock::SystemClock;
 use semel_store::postgres::{Options, PostgresStore};
 use semel_store::sqlite::SqliteStore;
 use semel_store::sqlite::rusqlite::Connection;
@@ -77,7 +76,7 @@ async fn without_storage(Json(new): Json<NewOrder>) -> Response {
 }
 
 fn on_sqlite(path: &str) -> Result<Router, Failure> {
-    let store = Arc::new(SqliteStore::open(path, Arc::new(SystemClock))?);
+    let store = Arc::new(SqliteStore::open(path)?);
     let table =
         "CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY, customer INTEGER, amount INTEGER)";
     Connection::open(path)?.execute(table, [])?;

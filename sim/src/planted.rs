@@ -58,15 +58,15 @@ impl Bug {
 pub fn store(planted: Option<Bug>, clock: &Arc<SimClock>) -> Arc<dyn ClaimStore> {
     let clock = Arc::clone(clock);
     match planted {
-        None | Some(Bug::LateDispatch) => Arc::new(MemoryStore::new(clock)),
-        Some(Bug::WallExpiry) => Arc::new(MemoryStore::new(Arc::new(Gullible(clock)))),
+        None | Some(Bug::LateDispatch) => Arc::new(MemoryStore::with_clock(clock)),
+        Some(Bug::WallExpiry) => Arc::new(MemoryStore::with_clock(Arc::new(Gullible(clock)))),
         Some(
             bug @ (Bug::FencelessSettle
             | Bug::WonTwice
             | Bug::LostOnCrash
             | Bug::ChangedByte
             | Bug::SweptLiveClaim),
-        ) => Arc::new(Broken { base: MemoryStore::new(clock), bug }),
+        ) => Arc::new(Broken { base: MemoryStore::with_clock(clock), bug }),
     }
 }
 

@@ -11,7 +11,6 @@ use semel_contract::key::Presence;
 use semel_contract::profile::presets;
 use semel_gate::{Gate, Route};
 use semel_gateway::{AccessLog, Callers, Gateway, Limits, Peers, Plan, Upstream};
-use semel_store::clock::SystemClock;
 use semel_store::memory::MemoryStore;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -84,7 +83,7 @@ fn gateway(upstream: &str) -> Result<Gateway, Failure> {
     let callers = Callers::new(&Identity::Authorization, Peers::default())?;
     let mut profile = presets::ietf();
     profile.key.presence = Presence::Optional;
-    let store = Arc::new(MemoryStore::new(Arc::new(SystemClock)));
+    let store = Arc::new(MemoryStore::new());
     let gate = Gate::on(store).identity(callers).route(Route::any().profile(profile));
     Ok(Gateway::new(Plan {
         gate: gate.build()?,

@@ -6,7 +6,7 @@
 //! # use semel_store::{clock::SystemClock, memory::MemoryStore};
 //! use semel_console::{Access, Console};
 //!
-//! let store = Arc::new(MemoryStore::new(Arc::new(SystemClock)));
+//! let store = Arc::new(MemoryStore::new());
 //! let access = Access::on("127.0.0.1:7401".parse().unwrap(), None, None).unwrap();
 //! let admin: axum::Router = Console::on(store, access).router();
 //! ```

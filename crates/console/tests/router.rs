@@ -62,7 +62,7 @@ impl Seen {
 impl World {
     fn new() -> Self {
         let clock = Arc::new(TestClock::default());
-        let store = Arc::new(MemoryStore::new(Arc::clone(&clock) as _));
+        let store = Arc::new(MemoryStore::with_clock(Arc::clone(&clock) as _));
         Self { clock, store }
     }
 

@@ -20,7 +20,7 @@
 //! use semel_gate::{Gate, Route};
 //! use semel_store::{clock::SystemClock, memory::MemoryStore};
 //!
-//! let store = Arc::new(MemoryStore::new(Arc::new(SystemClock)));
+//! let store = Arc::new(MemoryStore::new());
 //! let gate = Gate::on(store)
 //!     .identity("trusted:X-User".parse::<Identity>()?)
 //!     .route(Route::new("create-order", "POST /orders")?)

@@ -13,7 +13,6 @@ use semel_contract::identity::Identity;
 use semel_contract::profile::{OnUnknown, presets};
 use semel_gate::sqlite::SqliteGrant;
 use semel_gate::{Gate, Grant, Route, answer};
-use semel_store::clock::SystemClock;
 use semel_store::sqlite::{SqliteStore, WorkError, rusqlite};
 use tower::ServiceExt;
 
@@ -45,8 +44,7 @@ async fn order(grant: Grant, item: String) -> impl IntoResponse {
 impl Shop {
     fn open() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let store =
-            Arc::new(SqliteStore::open(folder.path().join("shop.db"), Arc::new(SystemClock)).unwrap());
+        let store = Arc::new(SqliteStore::open(folder.path().join("shop.db")).unwrap());
         let mut profile = presets::ietf();
         profile.on_unknown = OnUnknown::Hold;
         let gate = Gate::on(Arc::clone(&store) as _)

@@ -14,7 +14,6 @@ use crash::{Found, RUNS, Task, gate, generated_at, judge, key, send};
 use semel_contract::record::{Guarantee, State};
 use semel_gate::sqlite::SqliteGrant;
 use semel_gate::{Grant, Step, answer};
-use semel_store::clock::SystemClock;
 use semel_store::sqlite::{SqliteStore, rusqlite};
 use semel_store::{ClaimStore, Filter};
 
@@ -30,7 +29,7 @@ fn ledger(folder: &Path) -> rusqlite::Connection {
 }
 
 fn store(folder: &Path) -> Arc<SqliteStore> {
-    Arc::new(SqliteStore::open(folder.join("shop.db"), Arc::new(SystemClock)).expect("the store opens"))
+    Arc::new(SqliteStore::open(folder.join("shop.db")).expect("the store opens"))
 }
 
 fn app(folder: &Path, store: &Arc<SqliteStore>, guarantee: Guarantee) -> Router {

@@ -40,8 +40,7 @@ struct World {
 
 /// One store of each kind that needs no server.
 fn stores() -> Vec<(Arc<dyn ClaimStore>, Option<tempfile::TempDir>)> {
-    let mut stores: Vec<(Arc<dyn ClaimStore>, _)> =
-        vec![(Arc::new(MemoryStore::new(Arc::new(SystemClock))), None)];
+    let mut stores: Vec<(Arc<dyn ClaimStore>, _)> = vec![(Arc::new(MemoryStore::new()), None)];
     stores.extend(embedded());
     stores
 }
@@ -51,7 +50,7 @@ fn embedded() -> Option<(Arc<dyn ClaimStore>, Option<tempfile::TempDir>)> {
     use semel_store::sqlite::SqliteStore;
 
     let folder = tempfile::tempdir().unwrap();
-    let store = SqliteStore::open(folder.path().join("hostile.db"), Arc::new(SystemClock)).unwrap();
+    let store = SqliteStore::open(folder.path().join("hostile.db")).unwrap();
     Some((Arc::new(store), Some(folder)))
 }
 

@@ -56,7 +56,7 @@ impl tracing::Subscriber for Recorder {
 async fn keys_bodies_and_credentials_never_stand_in_logs() {
     let recorder = Recorder::default();
     let _guard = tracing::subscriber::set_default(recorder.clone());
-    let store = Arc::new(MemoryStore::new(Arc::new(TestClock::default())));
+    let store = Arc::new(MemoryStore::with_clock(Arc::new(TestClock::default())));
     let gate = Gate::on(store).route(Route::new("orders", "POST /{what}").unwrap()).build().unwrap();
     let panics = || async {
         if true {

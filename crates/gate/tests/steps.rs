@@ -23,7 +23,7 @@ async fn a_fresh_request_takes_every_step_once_and_in_order() {
     let mut profile = presets::walker();
     profile.limits.request = Some(Rate { count: 100, window: Duration::from_secs(60) });
     profile.limits.admission = Some(Rate { count: 100, window: Duration::from_secs(60) });
-    let gate = Gate::on(Arc::new(MemoryStore::new(Arc::new(SystemClock))))
+    let gate = Gate::on(Arc::new(MemoryStore::new()))
         .identity("trusted:X-User".parse::<Identity>().unwrap())
         .route(Route::new("r", "POST /r").unwrap().profile(profile))
         .build()

@@ -5,9 +5,7 @@ mod delivery;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use semel_store::clock::SystemClock;
 use semel_store::postgres::{Migrations, Options, Plan, PostgresStore};
 use semel_store::sqlite::{self, OpenError, SqliteStore};
 use serde_json::{Value, json};
@@ -168,7 +166,7 @@ fn in_file(path: &str, dry_run: bool) -> Result<Report, Stop> {
     }
     let version = sqlite::version(Path::new(path)).map_err(failed)?;
     if !dry_run {
-        drop(SqliteStore::open(Path::new(path), Arc::new(SystemClock)).map_err(failed)?);
+        drop(SqliteStore::open(Path::new(path)).map_err(failed)?);
     }
     let missing = version.missing.iter().map(|(number, name)| (*number, (*name).to_owned()));
     let store = format!("sqlite:{path}");

@@ -6,7 +6,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use semel_store::at_rest::{AtRest, KeyRing, Protection};
-use semel_store::clock::SystemClock;
 use semel_store::limits::{Fallback, Limiter, MemoryLimiter, RedisLimiter};
 use semel_store::postgres::{Migrations, Options, PostgresStore};
 use semel_store::sqlite::{OpenError, SqliteStore};
@@ -103,7 +102,7 @@ pub(crate) fn limiter(config: &Config, backend: &Backend) -> Result<Fallback, St
 }
 
 fn sqlite(path: &str) -> Result<SqliteStore, OpenError> {
-    SqliteStore::open(Path::new(path), Arc::new(SystemClock))
+    SqliteStore::open(Path::new(path))
 }
 
 /// Why a file of another user is not opened: what SQLite makes beside it would be ours, and its user could not open the

@@ -9,7 +9,6 @@ use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use semel_gate::{Gate, GateLayer, Route};
-use semel_store::clock::SystemClock;
 use semel_store::memory::MemoryStore;
 use serde_json::{Value, json};
 
@@ -56,7 +55,7 @@ impl Service {
 
 fn gate() -> GateLayer {
     let route = Route::new("create-order", "POST /orders").unwrap();
-    Gate::on(Arc::new(MemoryStore::new(Arc::new(SystemClock)))).route(route).build().unwrap()
+    Gate::on(Arc::new(MemoryStore::new())).route(route).build().unwrap()
 }
 
 async fn listen(router: Router) -> String {

@@ -14,7 +14,6 @@ use semel_contract::key::{Format, Key};
 use semel_contract::profile::presets;
 use semel_contract::record::Guarantee;
 use semel_contract::scope::Scope;
-use semel_store::clock::SystemClock;
 use semel_store::sqlite::{SqliteStore, TransactOutcome};
 use semel_store::{About, Answer, ClaimStore, Claimed, Id, Settlement, Wish, Written};
 
@@ -54,8 +53,7 @@ fn main() {
     };
     let (tasks, seconds, records) = (number(2, 64), number(3, 5), number(4, 0));
     let opened = Instant::now();
-    let store =
-        SqliteStore::open(at(0).expect("a file"), Arc::new(SystemClock)).expect("the file can be opened");
+    let store = SqliteStore::open(at(0).expect("a file")).expect("the file can be opened");
     println!("open {:.2} s, resident {} MB", opened.elapsed().as_secs_f64(), resident_megabytes());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build();
     let first =

@@ -21,7 +21,7 @@ use crate::claims::{
     About, Answer, ClaimStore, Claimed, Entry, Filter, Id, Reply, Resolution, Resolved, Sealed, Settlement,
     Swept, Wish, Written, expiry,
 };
-use crate::clock::{Clock, StoreClock};
+use crate::clock::{Clock, StoreClock, SystemClock};
 use crate::hints::Hints;
 
 /// A claim store in memory.
@@ -49,9 +49,20 @@ impl std::fmt::Debug for MemoryStore {
     }
 }
 
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl MemoryStore {
+    /// An empty store that goes by the system's clock.
+    pub fn new() -> Self {
+        Self::with_clock(Arc::new(SystemClock))
+    }
+
     /// An empty store that goes by this clock.
-    pub fn new(clock: Arc<dyn Clock>) -> Self {
+    pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
         let time = StoreClock::new(clock.read(), None);
         Self { clock, time, rows: Mutex::default(), hints: Hints::default() }
     }

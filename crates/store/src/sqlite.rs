@@ -52,7 +52,7 @@ use self::lock::FileLock;
 use self::readers::Lister;
 use self::writer::Writer;
 use crate::claims::{Id, Reply, Settlement, StoreError};
-use crate::clock::{Clock, StoreClock};
+use crate::clock::{Clock, StoreClock, SystemClock};
 use crate::hints::Hints;
 
 pub use self::error::OpenError;
@@ -92,7 +92,12 @@ impl SqliteStore {
     ///
     /// Before: no other store, of this process or another, has the file open. After: the schema is that of this release,
     /// and claims that an earlier process left open are unknown outcomes. Crash: opening again repeats what was not done.
-    pub fn open(path: impl AsRef<Path>, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
+        Self::open_with_clock(path, Arc::new(SystemClock))
+    }
+
+    /// Opens a file as [`open`](Self::open) does, with another clock than the system's: tests move theirs.
+    pub fn open_with_clock(path: impl AsRef<Path>, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
         connect::check_version()?;
         let path = connect::canonical(path.as_ref())?;
         let lock = FileLock::take(&path)?;

@@ -50,7 +50,7 @@ struct Protected {
 impl Protected {
     fn by(protection: Protection) -> Protected {
         let clock = Arc::new(TestClock::default());
-        let inner = Arc::new(MemoryStore::new(Arc::clone(&clock) as _));
+        let inner = Arc::new(MemoryStore::with_clock(Arc::clone(&clock) as _));
         let store = Arc::new(AtRest::new(Arc::clone(&inner), protection));
         Protected { clock, inner, store }
     }

@@ -11,7 +11,6 @@ use semel_contract::profile::presets;
 use semel_contract::record::Guarantee;
 use semel_contract::scope::Scope;
 use semel_store::at_rest::{AtRest, KeyRing, Protection};
-use semel_store::clock::SystemClock;
 use semel_store::sqlite::SqliteStore;
 use semel_store::{Answer, ClaimStore, Claimed, Id, Settlement, Wish, Written};
 
@@ -65,12 +64,7 @@ async fn a_marker_is_found_neither_in_the_file_nor_in_its_log() {
     };
     for (protected, found) in [(false, true), (true, false)] {
         let folder = tempfile::tempdir().expect("a folder");
-        let open = || {
-            Arc::new(
-                SqliteStore::open(folder.path().join("semel.db"), Arc::new(SystemClock))
-                    .expect("the store opens"),
-            )
-        };
+        let open = || Arc::new(SqliteStore::open(folder.path().join("semel.db")).expect("the store opens"));
         let sqlite = open();
         let store: Arc<dyn ClaimStore> = match protected {
             true => Arc::new(AtRest::new(Arc::clone(&sqlite), Protection::Encrypt(ring()))),

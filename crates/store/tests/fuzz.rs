@@ -57,7 +57,7 @@ fn wish(id: &Id, nonce: u64) -> Wish {
 impl World {
     fn new(path: &std::path::Path) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        let store = SqliteStore::open(path, Arc::new(TestClock::default())).expect("a new file");
+        let store = SqliteStore::open_with_clock(path, Arc::new(TestClock::default())).expect("a new file");
         let answer = |body: &'static str| Answer {
             status: 201,
             headers: vec![("location".to_owned(), b"/orders/1".to_vec()), ("x".to_owned(), b"\xff".to_vec())]

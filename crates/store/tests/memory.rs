@@ -16,7 +16,7 @@ struct Memory {
 
 async fn memory() -> Memory {
     let clock = Arc::new(TestClock::default());
-    let store = Arc::new(MemoryStore::new(Arc::clone(&clock) as _));
+    let store = Arc::new(MemoryStore::with_clock(Arc::clone(&clock) as _));
     Memory { clock, store }
 }
 

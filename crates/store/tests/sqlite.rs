@@ -45,7 +45,7 @@ impl Sqlite {
     fn new() -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let clock = Arc::new(TestClock::default());
-        let store = SqliteStore::open(directory.path().join("semel.db"), Arc::clone(&clock) as _);
+        let store = SqliteStore::open_with_clock(directory.path().join("semel.db"), Arc::clone(&clock) as _);
         Self { clock, store: Arc::new(store.expect("a new file can be opened")), directory }
     }
 
@@ -57,7 +57,7 @@ impl Sqlite {
     fn reopened(self) -> Self {
         let Self { clock, store, directory } = self;
         drop(Arc::try_unwrap(store).expect("nobody else uses the store"));
-        let store = SqliteStore::open(directory.path().join("semel.db"), Arc::clone(&clock) as _);
+        let store = SqliteStore::open_with_clock(directory.path().join("semel.db"), Arc::clone(&clock) as _);
         Self { clock, store: Arc::new(store.expect("the file can be opened again")), directory }
     }
 }

@@ -13,7 +13,6 @@ use semel_contract::key::{Format, Key};
 use semel_contract::profile::{Lifetime, presets};
 use semel_contract::record::{Fence, Guarantee};
 use semel_contract::scope::Scope;
-use semel_store::clock::SystemClock;
 use semel_store::sqlite::SqliteStore;
 use semel_store::{Answer, ClaimStore, Claimed, Id, Settlement, StoreError, Wish, Written};
 
@@ -101,7 +100,7 @@ fn a_failed_sync_is_an_unknown_result_and_then_the_truth() {
             let directory = tempfile::tempdir().expect("a directory");
             let disk = Disk::under(directory.path());
             let path = directory.path().join("semel.db");
-            let store = SqliteStore::open(&path, Arc::new(SystemClock)).expect("a new file");
+            let store = SqliteStore::open(&path).expect("a new file");
             let (before, during) = (id("before"), id("during"));
             let fence = claim(&store, &before).await;
             settle(&store, &before, fence).await;
@@ -115,7 +114,7 @@ fn a_failed_sync_is_an_unknown_result_and_then_the_truth() {
             let Ok(Claimed::Won { fence, .. }) = store.claim(wished).await else { panic!("it wins") };
             settle(&store, &during, fence).await;
             drop(store);
-            let store = SqliteStore::open(&path, Arc::new(SystemClock)).expect("the file again");
+            let store = SqliteStore::open(&path).expect("the file again");
             assert_eq!(standing(&store, &during).await, Standing::Settled, "{mood:?}");
         }
     });
@@ -127,7 +126,7 @@ fn a_log_without_room_refuses_and_loses_nothing() {
         let directory = tempfile::tempdir().expect("a directory");
         let disk = Disk::under(directory.path());
         let path = directory.path().join("semel.db");
-        let store = SqliteStore::open(&path, Arc::new(SystemClock)).expect("a new file");
+        let store = SqliteStore::open(&path).expect("a new file");
         let (before, during) = (id("before"), id("during"));
         let fence = claim(&store, &before).await;
         disk.becomes(Mood::Full);
@@ -141,7 +140,7 @@ fn a_log_without_room_refuses_and_loses_nothing() {
         assert_eq!(store.ready().await, Ok(()), "a full disk is not a doubt");
         settle(&store, &before, fence).await;
         drop(store);
-        let store = SqliteStore::open(&path, Arc::new(SystemClock)).expect("the file again");
+        let store = SqliteStore::open(&path).expect("the file again");
         assert_eq!(standing(&store, &before).await, Standing::Settled);
         assert_eq!(standing(&store, &during).await, Standing::Absent);
     });
@@ -155,7 +154,7 @@ fn nothing_acknowledged_is_lost_while_syncs_fail_again_and_again() {
         let directory = tempfile::tempdir().expect("a directory");
         let disk = Disk::under(directory.path());
         let path = directory.path().join("semel.db");
-        let store = Arc::new(SqliteStore::open(&path, Arc::new(SystemClock)).expect("a new file"));
+        let store = Arc::new(SqliteStore::open(&path).expect("a new file"));
         let keys = |task: usize| (0..REQUESTS).map(move |at| id(&format!("key-{task}-{at}")));
         let tasks: Vec<_> = (0..TASKS)
             .map(|task| {
@@ -177,7 +176,7 @@ fn nothing_acknowledged_is_lost_while_syncs_fail_again_and_again() {
         }
         disk.becomes(Mood::Works);
         drop(store);
-        let store = SqliteStore::open(&path, Arc::new(SystemClock)).expect("the file again");
+        let store = SqliteStore::open(&path).expect("the file again");
         for id in (0..TASKS).flat_map(keys) {
             assert_eq!(standing(&store, &id).await, Standing::Settled, "{}", id.key);
         }

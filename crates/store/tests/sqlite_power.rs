@@ -13,7 +13,6 @@ use std::time::Duration;
 use book::{Book, End, answer, id, lifetime, wish};
 use disk::{Disk, Mood};
 use semel_contract::record::Guarantee;
-use semel_store::clock::SystemClock;
 use semel_store::sqlite::rusqlite::Connection;
 use semel_store::sqlite::{SqliteStore, TransactOutcome};
 use semel_store::{ClaimStore, Claimed, Settlement, Written};
@@ -38,7 +37,7 @@ fn random(seed: u64) -> impl FnMut() -> u64 {
 
 /// One life of a store on a disk: opened, used by many at a time, closed. Ends early when the power goes.
 fn live(path: &Path, book: &Arc<Mutex<Book>>, seed: u64) {
-    let Ok(store) = SqliteStore::open(path, Arc::new(SystemClock)) else { return };
+    let Ok(store) = SqliteStore::open(path) else { return };
     let store = Arc::new(store);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build();
     let runtime = runtime.expect("a runtime");
@@ -112,8 +111,7 @@ async fn request(store: &SqliteStore, book: &Mutex<Book>, random: u64, body_byte
 
 /// Opens what the loss left, and compares it with the book.
 fn examine(path: &Path, book: &mut Book) -> Result<(), String> {
-    let store = SqliteStore::open(path, Arc::new(SystemClock))
-        .map_err(|error| format!("it does not open: {error}"))?;
+    let store = SqliteStore::open(path).map_err(|error| format!("it does not open: {error}"))?;
     let connection = Connection::open(path).map_err(|error| error.to_string())?;
     let sound: String = connection
         .query_row("PRAGMA integrity_check", [], |row| row.get(0))

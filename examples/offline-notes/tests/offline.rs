@@ -7,7 +7,6 @@ use axum::Router;
 use axum::routing::post;
 use semel_contract::identity::Identity;
 use semel_gate::{Gate, Route};
-use semel_store::clock::SystemClock;
 use semel_store::memory::MemoryStore;
 
 fn notes(file: &str, server: &str, rest: &[&str]) -> String {
@@ -40,7 +39,7 @@ async fn notes_wait_while_the_server_is_away_and_arrive_once_in_order() {
         of_server.lock().expect("no panic").push(text);
         "taken"
     };
-    let gate = Gate::on(Arc::new(MemoryStore::new(Arc::new(SystemClock))))
+    let gate = Gate::on(Arc::new(MemoryStore::new()))
         .identity("shared:notes".parse::<Identity>().expect("an identity"))
         .route(Route::new("note", "POST /notes").expect("a pattern"))
         .build()

@@ -12,7 +12,6 @@ use axum::{Json, Router};
 use semel_gate::sqlite::SqliteGrant;
 use semel_gate::{Grant, answer};
 use semel_store::ClaimStore;
-use semel_store::clock::SystemClock;
 use semel_store::sqlite::SqliteStore;
 use semel_store::sqlite::rusqlite::{self, Connection, Row};
 
@@ -24,7 +23,7 @@ const TABLE: &str = "
 
 /// Opens the file: the store of the records, and the routes of the orders.
 pub(crate) fn open(path: &Path) -> Result<(Arc<dyn ClaimStore>, Router), Failure> {
-    let store = Arc::new(SqliteStore::open(path, Arc::new(SystemClock))?);
+    let store = Arc::new(SqliteStore::open(path)?);
     Connection::open(path)?.execute(TABLE, [])?;
     let routes = Router::new().route("/orders", get(list).post(create)).with_state(path.to_owned());
     Ok((store, routes))

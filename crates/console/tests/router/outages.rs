@@ -8,7 +8,7 @@ use super::*;
 async fn a_store_that_is_away_is_said_and_nothing_is_claimed_of_it() {
     let folder = tempfile::tempdir().unwrap();
     let clock = Arc::new(TestClock::default());
-    let store = Arc::new(SqliteStore::open(folder.path().join("semel.db"), clock as _).unwrap());
+    let store = Arc::new(SqliteStore::open_with_clock(folder.path().join("semel.db"), clock as _).unwrap());
     let access = Access::on("127.0.0.1:7401".parse().unwrap(), None, None).unwrap();
     let router = Console::on(Arc::clone(&store) as _, access).router();
     assert_eq!(get(&router, "/readyz").await.status, 200);

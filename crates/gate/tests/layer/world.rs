@@ -34,7 +34,7 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new() -> Self {
         let clock = Arc::new(TestClock::default());
-        let store = Arc::new(MemoryStore::new(Arc::clone(&clock) as _));
+        let store = Arc::new(MemoryStore::with_clock(Arc::clone(&clock) as _));
         Self { runs: Arc::default(), go: Arc::new(Semaphore::new(0)), store, clock }
     }
 

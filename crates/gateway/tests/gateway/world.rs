@@ -10,7 +10,6 @@ use semel_contract::profile::{Profile, presets};
 use semel_gate::{Gate, GateBuilder, Route};
 use semel_gateway::{AccessLog, Callers, Gateway, Limits, Peers, Plan, Upstream as Behind};
 use semel_store::ClaimStore;
-use semel_store::clock::SystemClock;
 use semel_store::memory::MemoryStore;
 use tokio::net::TcpListener;
 
@@ -46,7 +45,7 @@ impl Wish {
         let mut profile = presets::ietf();
         profile.key.presence = Presence::Optional;
         Self {
-            store: Arc::new(MemoryStore::new(Arc::new(SystemClock))),
+            store: Arc::new(MemoryStore::new()),
             identity: "authorization".parse().unwrap(),
             peers: Peers::default(),
             limits: Limits::default(),

@@ -8,7 +8,6 @@ use semel_contract::identity::Identity;
 use semel_contract::time::format_duration;
 use semel_delivery::relay::Target;
 use semel_gateway::Gateway;
-use semel_store::clock::SystemClock;
 use semel_store::limits::{Fallback, MemoryLimiter, RedisLimiter};
 use semel_store::memory::MemoryStore;
 use serde_json::{Map, Value, json};
@@ -118,7 +117,7 @@ fn gate(config: &mut Config) -> Result<(), Stop> {
     // Looking must not make a file.
     let log = std::mem::replace(&mut config.gate.access_log, LogTo::Off);
     let limiter = Arc::new(MemoryLimiter::default());
-    let records = Arc::new(MemoryStore::new(Arc::new(SystemClock)));
+    let records = Arc::new(MemoryStore::new());
     let planned = plan::plan_on(config, false, records, Fallback::new(limiter.clone(), limiter));
     config.gate.access_log = log;
     if !has_upstream {

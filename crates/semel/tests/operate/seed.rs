@@ -1,7 +1,6 @@
 //! A store with something in it, as a gate would leave it.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use semel_contract::decide::Claim;
@@ -9,7 +8,6 @@ use semel_contract::key::{Format, Key};
 use semel_contract::profile::presets;
 use semel_contract::record::{Fence, Guarantee};
 use semel_contract::scope::Scope;
-use semel_store::clock::SystemClock;
 use semel_store::sqlite::SqliteStore;
 use semel_store::{About, Answer, ClaimStore, Claimed, Id, Settlement, Wish};
 
@@ -22,7 +20,7 @@ pub(crate) struct Seed {
 impl Seed {
     pub(crate) fn at(path: &Path) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        Self { store: SqliteStore::open(path, Arc::new(SystemClock)).expect("a store"), runtime }
+        Self { store: SqliteStore::open(path).expect("a store"), runtime }
     }
 
     fn claim(&self, principal: &str, key: &str, late: Duration) -> (Id, Fence) {

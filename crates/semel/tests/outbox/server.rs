@@ -15,7 +15,6 @@ use hyper_util::rt::TokioIo;
 use semel_contract::identity::Identity;
 use semel_contract::profile::presets;
 use semel_gate::{Gate, Route};
-use semel_store::clock::SystemClock;
 use semel_store::memory::MemoryStore;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -89,7 +88,7 @@ pub(crate) async fn gated_at(address: &str, identity: &str, loses: u64) -> (Sock
             (axum::http::StatusCode::CREATED, "done")
         }
     };
-    let store = Arc::new(MemoryStore::new(Arc::new(SystemClock)));
+    let store = Arc::new(MemoryStore::new());
     let mut profile = presets::ietf();
     profile.age = Some(semel_contract::profile::FirstSent { from_uuid7: false });
     let gate = Gate::on(store)

@@ -168,7 +168,7 @@ mod tests {
 
     use super::*;
     use crate::claims::{About, Answer, ClaimStore, Claimed, Id, Settlement, Wish};
-    use crate::clock::SystemClock;
+
     use crate::sqlite::SqliteStore;
 
     fn record(number: u64, body: Bytes) -> Entry {
@@ -248,7 +248,7 @@ mod tests {
     #[tokio::test]
     async fn a_settled_record_is_here_once_it_was_read() {
         let directory = tempfile::tempdir().expect("a directory");
-        let store = SqliteStore::open(directory.path().join("semel.db"), Arc::new(SystemClock));
+        let store = SqliteStore::open(directory.path().join("semel.db"));
         let store = store.expect("a new file can be opened");
         let settled = record(1, Bytes::from_static(b"{}"));
         let wish = Wish {

@@ -187,7 +187,8 @@ async fn a_member_that_fails_takes_its_own_writes_back_and_no_others() {
     )
     .expect("a trigger");
     drop(raw);
-    let store = Arc::new(SqliteStore::open(&path, Arc::clone(&clock) as _).expect("the file again"));
+    let store =
+        Arc::new(SqliteStore::open_with_clock(&path, Arc::clone(&clock) as _).expect("the file again"));
     let sqlite = Sqlite { clock, store, directory };
     let store = &sqlite.store;
     let (good, bad) = (id("good"), id("bad"));

@@ -6,7 +6,6 @@ use std::process::{Command, Stdio};
 
 use semel_contract::record::State;
 use semel_store::Filter;
-use semel_store::clock::SystemClock;
 use semel_store::sqlite::OpenError;
 use semel_store::sqlite::rusqlite::Connection;
 
@@ -20,7 +19,7 @@ fn a_second_store_of_one_file_is_refused() {
     let sqlite = Sqlite::new();
     let roundabout = sqlite.directory.path().join(".").join("semel.db");
     for path in [sqlite.path(), roundabout] {
-        match SqliteStore::open(path, Arc::clone(&sqlite.clock) as _) {
+        match SqliteStore::open_with_clock(path, Arc::clone(&sqlite.clock) as _) {
             Err(OpenError::Locked { lock_file, holder }) => {
                 assert_eq!(lock_file, sqlite.store.lock_file());
                 assert_eq!(holder, Some(std::process::id()));
@@ -37,7 +36,7 @@ fn a_file_behind_a_link_has_one_lock() {
     let sqlite = Sqlite::new();
     let link = sqlite.directory.path().join("link.db");
     std::os::unix::fs::symlink(sqlite.path(), &link).expect("a link");
-    let second = SqliteStore::open(link, Arc::clone(&sqlite.clock) as _);
+    let second = SqliteStore::open_with_clock(link, Arc::clone(&sqlite.clock) as _);
     assert!(matches!(second, Err(OpenError::Locked { .. })), "{second:?}");
 }
 
@@ -93,7 +92,7 @@ async fn time_does_not_go_back_over_a_restart() {
 #[test]
 fn doomed_process() {
     let Ok(path) = std::env::var(DOOMED) else { return };
-    let store = SqliteStore::open(path, Arc::new(SystemClock)).expect("the file can be opened");
+    let store = SqliteStore::open(path).expect("the file can be opened");
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     runtime.block_on(async {
         for at in 0.. {
@@ -131,7 +130,7 @@ async fn what_was_acknowledged_survives_a_kill() {
     child.wait().expect("it ends");
     assert!(acknowledged.len() >= 200, "only {} were acknowledged", acknowledged.len());
 
-    let store = SqliteStore::open(&path, Arc::new(SystemClock)).expect("the lock died with the process");
+    let store = SqliteStore::open(&path).expect("the lock died with the process");
     let mut last = 0;
     for line in acknowledged {
         let parts: Vec<&str> = line.split(' ').collect();
@@ -159,10 +158,10 @@ fn a_schema_of_a_later_release_is_refused() {
         assert_eq!(raw.execute(sql, (name, value)).expect("the schema says its version"), 1);
     };
     set("schema_version", 99);
-    let opened = SqliteStore::open(&path, Arc::clone(&clock) as _);
+    let opened = SqliteStore::open_with_clock(&path, Arc::clone(&clock) as _);
     drop(opened.expect("the newer schema says that it works for this release"));
     set("schema_works_for", 99);
-    let opened = SqliteStore::open(&path, clock as _);
+    let opened = SqliteStore::open_with_clock(&path, clock as _);
     assert!(matches!(opened, Err(OpenError::TooNew { found: 99, .. })), "{opened:?}");
     drop(raw);
     drop(directory);
@@ -171,7 +170,7 @@ fn a_schema_of_a_later_release_is_refused() {
 #[test]
 fn a_file_that_is_no_database_is_refused_and_left_alone() {
     let directory = tempfile::tempdir().expect("a directory");
-    let open = |name: &str| SqliteStore::open(directory.path().join(name), Arc::new(SystemClock));
+    let open = |name: &str| SqliteStore::open(directory.path().join(name));
 
     let text = "this is not a database, however long it may be\n".repeat(100);
     std::fs::write(directory.path().join("text"), &text).expect("a file");
@@ -189,7 +188,7 @@ async fn an_applications_own_file_may_carry_the_records() {
         raw.pragma_update(None, pragma, value).expect("a header field");
     }
     drop(raw);
-    let store = SqliteStore::open(&path, Arc::new(SystemClock)).expect("the file can be opened");
+    let store = SqliteStore::open(&path).expect("the file can be opened");
     assert_eq!(number(&store, "SELECT count(*) FROM orders").await, 1);
     let raw = Connection::open(&path).expect("a database");
     for (pragma, value) in [("application_id", 7_i64), ("user_version", 3)] {
@@ -232,10 +231,10 @@ async fn files_of_older_releases_are_upgraded_without_loss() {
     for version in [1, 3] {
         let directory = tempfile::tempdir().expect("a directory");
         let path = frozen(directory.path(), version);
-        let store = SqliteStore::open(&path, Arc::new(SystemClock)).expect("the file can be opened");
+        let store = SqliteStore::open(&path).expect("the file can be opened");
         crate::upgrades::holds(&store).await;
         drop(store);
-        drop(SqliteStore::open(&path, Arc::new(SystemClock)).expect("an upgrade is made once"));
+        drop(SqliteStore::open(&path).expect("an upgrade is made once"));
         let raw = Connection::open(&path).expect("a database");
         let found: String = raw.query_row("PRAGMA integrity_check", [], |row| row.get(0)).expect("a check");
         assert_eq!(found, "ok", "version {version}");
@@ -250,7 +249,7 @@ async fn rows_of_an_older_release_are_known_by_their_principal_and_rotation() {
     let path = frozen(directory.path(), 3);
     // Twice: the second start finds rows of both releases.
     for round in 0..2 {
-        let store = SqliteStore::open(&path, Arc::new(SystemClock)).expect("the file can be opened");
+        let store = SqliteStore::open(&path).expect("the file can be opened");
         let mut rotated = wish(&id("settled under another credential"), Guarantee::Fenced);
         rotated.rotation = Some([9; 16]);
         let claimed = store.claim(rotated).await;
@@ -261,7 +260,7 @@ async fn rows_of_an_older_release_are_known_by_their_principal_and_rotation() {
         let fence = won(&store, &id, Guarantee::Fenced).await;
         assert_eq!(settle(&store, &id, fence, settled("x")).await, Written::Done);
     }
-    let store = SqliteStore::open(&path, Arc::new(SystemClock)).expect("the file can be opened");
+    let store = SqliteStore::open(&path).expect("the file can be opened");
     assert_eq!(store.forget(None, "alice", "carol").await, Ok(7), "all but the two unknown outcomes");
     let filter = Filter { principal: Some("alice".to_owned()), limit: 100, ..Filter::default() };
     assert_eq!(store.list(&filter).await.expect("the store lists").len(), 2);
@@ -291,7 +290,8 @@ async fn a_restart_does_not_confirm_a_jump_of_the_clock() {
     assert_eq!(standing(&store, &id).await, Standing::Settled);
     drop(store);
     clock.advance(Duration::from_secs(3600));
-    let store = Arc::new(SqliteStore::open(&path, Arc::clone(&clock) as _).expect("the file again"));
+    let store =
+        Arc::new(SqliteStore::open_with_clock(&path, Arc::clone(&clock) as _).expect("the file again"));
     assert_eq!(standing(&store, &id).await, Standing::Settled, "a restart is nobody's word");
     assert!(store.clock_frozen().is_some());
     let (_, now) = store.look_up(&id).await.expect("the store answers");
