@@ -42,6 +42,7 @@ bugs! {
     "gate"   FencesReused                    "fences-reused"                  "numbers begin again after a release"
     "gate"   SweepsLiveClaims                "sweeps-live-claims"             "a claim is removed while its handler runs"
     "gate"   WallClockBelieved               "wall-clock-believed"            "a jump of the wall clock expires records"
+    "gate"   ClockBelievedAtStart            "clock-believed-at-start"        "a clock that was set while nobody ran expires records"
     "gate"   ReplayCharged                   "replay-charged"                 "a known key is refused by the limiter"
     "gate"   AnswerBeforeSettle              "answer-before-settle"           "the answer does not wait for its settlement"
     "gate"   DispatchAfterLease              "dispatch-after-lease"           "the handler is called though the lease has lapsed"

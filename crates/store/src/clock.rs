@@ -1,5 +1,10 @@
 //! The clock that decides expiry. It never goes back, and it does not believe a jump forward until an operator confirms
 //! it: a wrong clock must not make a record expire and its request run again.
+//!
+//! How a store uses it: it keeps a [`Mark`] of its time, every few seconds and at the end ([`StoreClock::mark`]). When it
+//! opens, it hands the mark that it finds to [`StoreClock::open`], or asks [`time_at_start`] where the time is counted by
+//! somebody else (a server). From then on it asks [`StoreClock::now`]; while [`StoreClock::frozen`] says something, it
+//! removes nothing.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -33,6 +38,12 @@ pub trait Clock: Send + Sync + 'static {
     fn boot(&self) -> u64 {
         0
     }
+
+    /// Whether somebody vouches for the wall clock: a time service that keeps it right. Asked only at the start, where no
+    /// ticks tell how long nobody was here.
+    fn is_synchronised(&self) -> bool {
+        false
+    }
 }
 
 /// The machine's own clocks.
@@ -53,6 +64,27 @@ impl Clock for SystemClock {
             if id.is_empty() { 0 } else { first_eight(&Sha256::digest(id)) }
         })
     }
+
+    fn is_synchronised(&self) -> bool {
+        is_synchronised()
+    }
+}
+
+/// Whether the kernel says that a time service keeps the wall clock right. Setting the clock by hand takes that back.
+#[cfg(target_os = "linux")]
+fn is_synchronised() -> bool {
+    // SAFETY: timex is plain numbers, for which all zeros are a value; no modes are set, so that the call only reads.
+    let state = unsafe {
+        let mut asked: libc::timex = std::mem::zeroed();
+        libc::adjtimex(&raw mut asked)
+    };
+    state >= 0 && state != libc::TIME_ERROR
+}
+
+/// These systems do not say; their clock is believed, as it always was.
+#[cfg(not(target_os = "linux"))]
+fn is_synchronised() -> bool {
+    true
 }
 
 fn first_eight(digest: &[u8]) -> u64 {
@@ -86,6 +118,84 @@ pub struct Mark {
     pub ticks: i64,
     /// The run of the machine that it counts.
     pub boot: u64,
+    /// How far ahead the wall clock was, unbelieved.
+    pub ahead: Ahead,
+}
+
+/// How far the wall clock is ahead of a store's time, where it is not believed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ahead {
+    /// It is believed.
+    #[default]
+    No,
+    /// It was ahead when a store opened, and nothing explained it. A time service may still vouch for it.
+    Unexplained,
+    /// The ticking clock contradicts it. An operator must confirm it.
+    Contradicted,
+}
+
+impl Ahead {
+    /// The number that stores keep for it.
+    pub fn number(self) -> i64 {
+        match self {
+            Ahead::No => 0,
+            Ahead::Contradicted => 1,
+            Ahead::Unexplained => -1,
+        }
+    }
+
+    /// What a kept number means. The release before kept how far ahead a contradicted clock was, in milliseconds.
+    pub fn from_number(number: i64) -> Self {
+        match number {
+            0 => Ahead::No,
+            1.. => Ahead::Contradicted,
+            ..=-1 => Ahead::Unexplained,
+        }
+    }
+}
+
+/// What the time is when a store opens, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// Nothing was kept: the wall clock's time.
+    First(Timestamp),
+    /// The ticking clock went on since the mark, so that the time is known whatever the wall clock shows.
+    Ticked(Timestamp),
+    /// The machine was started since, and a time service vouches for the wall clock.
+    Vouched(Timestamp),
+    /// The machine was started since, and only the wall clock says how long ago the mark was. Time goes on from the mark:
+    /// a wall clock that is ahead by more than a minute freezes expiry.
+    Unexplained(Timestamp),
+}
+
+impl Start {
+    /// The time.
+    pub fn time(self) -> Timestamp {
+        match self {
+            Start::First(time) | Start::Ticked(time) | Start::Vouched(time) | Start::Unexplained(time) => {
+                time
+            }
+        }
+    }
+}
+
+/// What the time is when a store opens that kept this mark. Ticks of the same run of the machine say how much time has
+/// passed. After a start of the machine nothing does but the wall clock: it is believed if a time service vouches for it
+/// (`is_synchronised`) and no jump of it waits for an operator. Otherwise time goes on from the mark, however long a
+/// downtime is usual: a wrong clock after a long night would run requests again.
+pub fn time_at_start(mark: Option<Mark>, here: Reading, boot: u64, is_synchronised: bool) -> Start {
+    let Some(mark) = mark else { return Start::First(here.wall) };
+    if planted::is(Bug::ClockBelievedAtStart) {
+        return Start::Vouched(mark.time.max(here.wall));
+    }
+    if boot != 0 && boot == mark.boot {
+        let passed = u64::try_from(millis_of(here.ticks) - mark.ticks).unwrap_or(0);
+        return Start::Ticked(mark.time.plus(Duration::from_millis(passed)));
+    }
+    match mark.ahead {
+        Ahead::No | Ahead::Unexplained if is_synchronised => Start::Vouched(mark.time.max(here.wall)),
+        Ahead::No | Ahead::Unexplained | Ahead::Contradicted => Start::Unexplained(mark.time),
+    }
 }
 
 /// The store's time.
@@ -100,6 +210,8 @@ struct Inner {
     ticks: Duration,
     /// By how many milliseconds the wall clock is ahead, unbelieved.
     jump: Option<i64>,
+    /// Whether a time service may vouch for it: no ticks contradict it.
+    may_be_vouched_for: bool,
 }
 
 fn nanos(time: Timestamp) -> i128 {
@@ -111,40 +223,68 @@ fn millis(nanos: i128) -> i64 {
 }
 
 impl StoreClock {
+    /// A clock that goes on from what a store kept, as [`time_at_start`] decides.
+    pub fn open(mark: Option<Mark>, clock: &dyn Clock) -> Self {
+        let first = clock.read();
+        let start = time_at_start(mark, first, clock.boot(), clock.is_synchronised());
+        let was_unexplained = mark.is_some_and(|mark| mark.ahead == Ahead::Unexplained);
+        let may_be_vouched_for = match start {
+            Start::First(_) | Start::Vouched(_) => false,
+            Start::Ticked(_) => was_unexplained,
+            Start::Unexplained(_) => mark.is_some_and(|mark| mark.ahead != Ahead::Contradicted),
+        };
+        let opened = Self::starting_at(start.time(), first);
+        opened.inner().may_be_vouched_for = may_be_vouched_for;
+        opened.now(first);
+        opened
+    }
+
     /// A clock that shows this time now, whatever the wall clock says.
-    pub fn starting_at(start: Timestamp, first: Reading) -> Self {
-        Self(Mutex::new(Inner { now: nanos(start), ticks: first.ticks, jump: None }))
+    fn starting_at(start: Timestamp, first: Reading) -> Self {
+        let (now, ticks) = (nanos(start), first.ticks);
+        Self(Mutex::new(Inner { now, ticks, jump: None, may_be_vouched_for: false }))
     }
 
-    /// A clock that goes on from a mark of the same run of the machine. `None`: of another one, so that nothing tells how
-    /// long ago it was.
-    pub fn resuming(mark: Mark, clock: &dyn Clock) -> Option<Self> {
-        let (reading, boot) = (clock.read(), clock.boot());
-        let passed = u64::try_from(millis_of(reading.ticks) - mark.ticks).unwrap_or(0);
-        let start = mark.time.plus(Duration::from_millis(passed));
-        (boot != 0 && boot == mark.boot).then(|| Self::starting_at(start, reading))
+    fn inner(&self) -> std::sync::MutexGuard<'_, Inner> {
+        self.0.lock().expect("reading a clock does not panic")
     }
 
-    /// The store's time now, to be written down.
+    /// The store's time now, to be written down. A wall clock that was ahead at the start, unexplained, is believed once a
+    /// time service vouches for it.
     pub fn mark(&self, clock: &dyn Clock) -> Mark {
         let reading = clock.read();
-        Mark { time: self.now(reading), ticks: millis_of(reading.ticks), boot: clock.boot() }
+        let mut time = self.now(reading);
+        if self.ahead() == Ahead::Unexplained && clock.is_synchronised() {
+            self.confirm(reading);
+            time = self.now(reading);
+        }
+        Mark { time, ticks: millis_of(reading.ticks), boot: clock.boot(), ahead: self.ahead() }
     }
 
-    /// A clock that starts no earlier than `high_water`, the latest time it ever gave.
+    /// Why the wall clock is not believed, where it is not.
+    fn ahead(&self) -> Ahead {
+        let inner = self.inner();
+        match (inner.jump, inner.may_be_vouched_for) {
+            (None, _) => Ahead::No,
+            (Some(_), true) => Ahead::Unexplained,
+            (Some(_), false) => Ahead::Contradicted,
+        }
+    }
+
+    /// A clock that starts no earlier than `high_water`, the latest time it ever gave, where nothing else was kept.
     pub fn new(first: Reading, high_water: Option<Timestamp>) -> Self {
-        let start = high_water.map_or(first.wall, |known| known.max(first.wall));
-        Self(Mutex::new(Inner { now: nanos(start), ticks: first.ticks, jump: None }))
+        Self::starting_at(high_water.map_or(first.wall, |known| known.max(first.wall)), first)
     }
 
     /// The store's time at this reading.
     pub fn now(&self, reading: Reading) -> Timestamp {
-        let mut inner = self.0.lock().expect("reading a clock does not panic");
+        let mut inner = self.inner();
         let passed = i128::try_from(reading.ticks.saturating_sub(inner.ticks).as_nanos()).unwrap_or(0);
         let ticked = inner.now + passed;
         let strays_by = nanos(reading.wall) - ticked;
         inner.ticks = inner.ticks.max(reading.ticks);
         inner.jump = (strays_by > JUMP_NANOS).then(|| millis(strays_by));
+        inner.may_be_vouched_for &= inner.jump.is_some();
         inner.now = if planted::is(Bug::WallClockBelieved) {
             inner.now.max(nanos(reading.wall))
         } else if strays_by.abs() > JUMP_NANOS {
@@ -159,15 +299,16 @@ impl StoreClock {
 
     /// By how many milliseconds the wall clock has jumped ahead, while nobody has confirmed it.
     pub fn frozen(&self) -> Option<i64> {
-        self.0.lock().expect("reading a clock does not panic").jump
+        self.inner().jump
     }
 
     /// An operator confirms that the wall clock is right.
     pub fn confirm(&self, reading: Reading) {
-        let mut inner = self.0.lock().expect("reading a clock does not panic");
+        let mut inner = self.inner();
         inner.now = inner.now.max(nanos(reading.wall));
         inner.ticks = reading.ticks;
         inner.jump = None;
+        inner.may_be_vouched_for = false;
     }
 }
 
@@ -238,6 +379,108 @@ mod tests {
     fn a_restart_does_not_go_back() {
         let clock = StoreClock::new(reading(1_000_000, 0), Some(Timestamp::from_millis(2_000_000)));
         assert_eq!(clock.now(reading(1_001_000, 1_000)).millis(), 2_001_000);
+    }
+
+    const HOUR: i64 = 3_600_000;
+
+    /// A machine whose clocks are set by hand.
+    struct Machine(Mutex<(Reading, u64, bool)>);
+
+    impl Machine {
+        fn new(wall: i64, ticks: u64, boot: u64, is_synchronised: bool) -> Self {
+            Self(Mutex::new((reading(wall, ticks), boot, is_synchronised)))
+        }
+
+        fn set(&self, wall: i64, ticks: u64, boot: u64, is_synchronised: bool) {
+            *self.0.lock().unwrap() = (reading(wall, ticks), boot, is_synchronised);
+        }
+    }
+
+    impl Clock for Machine {
+        fn read(&self) -> Reading {
+            self.0.lock().unwrap().0
+        }
+
+        fn boot(&self) -> u64 {
+            self.0.lock().unwrap().1
+        }
+
+        fn is_synchronised(&self) -> bool {
+            self.0.lock().unwrap().2
+        }
+    }
+
+    fn kept(boot: u64, ahead: Ahead) -> Option<Mark> {
+        Some(Mark { time: Timestamp::from_millis(10 * HOUR), ticks: 5_000, boot, ahead })
+    }
+
+    #[test]
+    fn what_the_time_is_at_a_start() {
+        let at = |hour: i64| Timestamp::from_millis(hour * HOUR);
+        let start = |mark, boot, is_synchronised| {
+            time_at_start(mark, reading(58 * HOUR, 8_000), boot, is_synchronised)
+        };
+        let ticked = Start::Ticked(at(10).plus(Duration::from_secs(3)));
+        for is_synchronised in [false, true] {
+            assert_eq!(start(None, 7, is_synchronised), Start::First(at(58)));
+            for ahead in [Ahead::No, Ahead::Unexplained, Ahead::Contradicted] {
+                assert_eq!(start(kept(7, ahead), 7, is_synchronised), ticked, "ticks know best");
+            }
+            let contradicted = start(kept(6, Ahead::Contradicted), 7, is_synchronised);
+            assert_eq!(contradicted, Start::Unexplained(at(10)), "an operator was asked");
+        }
+        for (mark, boot) in [(6, 7), (0, 7), (7, 0), (0, 0)] {
+            for ahead in [Ahead::No, Ahead::Unexplained] {
+                assert_eq!(start(kept(mark, ahead), boot, false), Start::Unexplained(at(10)));
+                assert_eq!(start(kept(mark, ahead), boot, true), Start::Vouched(at(58)));
+            }
+        }
+        let behind = time_at_start(kept(6, Ahead::No), reading(HOUR, 0), 7, true);
+        assert_eq!(behind, Start::Vouched(at(10)), "time never goes back");
+    }
+
+    #[test]
+    fn a_clock_that_was_set_while_nobody_ran_is_not_believed_at_the_start() {
+        for boot in [7, 8] {
+            let machine = Machine::new(58 * HOUR, 8_000, boot, false);
+            let clock = StoreClock::open(kept(7, Ahead::No), &machine);
+            assert!(clock.frozen().is_some_and(|ahead| ahead > 47 * HOUR), "run {boot}");
+            assert!(clock.now(machine.read()).millis() < 11 * HOUR, "nothing expires by it");
+            clock.confirm(machine.read());
+            assert_eq!((clock.now(machine.read()).millis(), clock.frozen()), (58 * HOUR, None));
+        }
+    }
+
+    #[test]
+    fn an_unexplained_start_ends_when_a_time_service_vouches_for_the_clock_also_after_a_restart() {
+        let machine = Machine::new(58 * HOUR, 8_000, 8, false);
+        let mark = StoreClock::open(kept(7, Ahead::No), &machine).mark(&machine);
+        assert_eq!((mark.time.millis(), mark.ahead), (10 * HOUR, Ahead::Unexplained));
+        let again = StoreClock::open(Some(mark), &machine);
+        assert_eq!(again.mark(&machine), mark);
+        machine.set(58 * HOUR + 1_000, 9_000, 8, true);
+        let vouched = again.mark(&machine);
+        assert_eq!((vouched.time.millis(), vouched.ahead), (58 * HOUR + 1_000, Ahead::No));
+        assert_eq!(again.frozen(), None);
+    }
+
+    #[test]
+    fn no_time_service_vouches_for_a_jump_that_the_ticks_contradict() {
+        let machine = Machine::new(10 * HOUR, 5_000, 7, true);
+        let clock = StoreClock::open(kept(7, Ahead::No), &machine);
+        machine.set(58 * HOUR, 6_000, 7, true);
+        let mark = clock.mark(&machine);
+        assert_eq!((mark.time.millis(), mark.ahead), (10 * HOUR + 1_000, Ahead::Contradicted));
+        machine.set(58 * HOUR, 1_000, 8, true);
+        assert_eq!(StoreClock::open(Some(mark), &machine).mark(&machine).ahead, Ahead::Contradicted);
+    }
+
+    #[test]
+    fn what_is_kept_of_a_clock_ahead_is_read_again_also_of_the_release_before() {
+        for ahead in [Ahead::No, Ahead::Unexplained, Ahead::Contradicted] {
+            assert_eq!(Ahead::from_number(ahead.number()), ahead);
+        }
+        assert_eq!(Ahead::from_number(172_800_000), Ahead::Contradicted);
     }
 
     #[test]

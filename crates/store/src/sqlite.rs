@@ -216,10 +216,10 @@ fn start_up(
 ) -> Result<(StoreClock, Timestamp), rusqlite::Error> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let time = timekeeping::resume(&transaction, clock)?;
-    let reading = clock.read();
-    let now = time.now(reading);
+    let mark = time.mark(clock);
+    let now = mark.time;
     table::orphan(&transaction, now)?;
-    timekeeping::write(&transaction, clock, reading, now, time.frozen())?;
+    timekeeping::write(&transaction, mark)?;
     transaction.commit()?;
     Ok((time, now))
 }

@@ -242,14 +242,7 @@ impl Writer {
         if !is_due {
             return Ok(self.time_written);
         }
-        let reading = self.hub.clock.read();
-        timekeeping::write(
-            connection,
-            &*self.hub.clock,
-            reading,
-            self.hub.time.now(reading),
-            self.hub.time.frozen(),
-        )?;
+        timekeeping::write(connection, self.hub.time.mark(&*self.hub.clock))?;
         Ok(now)
     }
 

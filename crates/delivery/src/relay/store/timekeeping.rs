@@ -4,7 +4,7 @@
 
 use rusqlite::{Connection, OptionalExtension};
 use semel_contract::time::Timestamp;
-use semel_store::clock::{Clock, Mark, StoreClock};
+use semel_store::clock::{Ahead, Clock, Mark, StoreClock};
 
 /// The latest time that was given, and the clocks at that moment.
 const HIGH_WATER: &str = "high_water";
@@ -19,10 +19,16 @@ pub(super) fn resume(connection: &mut Connection, clock: &dyn Clock) -> rusqlite
     let transaction = connection.transaction()?;
     let high_water = number(&transaction, HIGH_WATER)?.map(Timestamp::from_millis);
     let mark = high_water.zip(number(&transaction, TICKS)?).zip(number(&transaction, BOOT)?);
-    let mark = mark.map(|((time, ticks), boot)| Mark { time, ticks, boot: boot.cast_unsigned() });
-    let resumed = mark.and_then(|mark| StoreClock::resuming(mark, clock));
-    let is_known = resumed.is_some();
-    let time = resumed.unwrap_or_else(|| StoreClock::new(clock.read(), high_water));
+    let mark = mark.map(|((time, ticks), boot)| {
+        let ahead = Ahead::No;
+        Mark { time, ticks, boot: boot.cast_unsigned(), ahead }
+    });
+    let of_this_run = mark.filter(|mark| mark.boot != 0 && mark.boot == clock.boot());
+    let is_known = of_this_run.is_some();
+    let time = match of_this_run {
+        Some(mark) => StoreClock::open(Some(mark), clock),
+        None => StoreClock::new(clock.read(), high_water),
+    };
     let mark = time.mark(clock);
     if !is_known {
         let sql = "UPDATE relay_intent SET last_ms = max(last_ms, ?1)";
