@@ -1148,7 +1148,11 @@ def make_classification():
         classed(profile, 400, "key-invalid", "drop(bad-request)" if walker else "dead(rejected)")
         classed(profile, 401, None, "auth")
         classed(profile, 401, "identity-missing", "auth")
-        classed(profile, 403, None, "auth" if mesh else "dead(rejected)")
+        if mesh:
+            classed(profile, 403, None, "retry", max=3, then={"class": "dead", "reason": "forbidden"})
+        else:
+            classed(profile, 403, None, "dead(rejected)")
+        classed(profile, 403, "identity-refused", "auth" if mesh else "dead(rejected)")
         for status in (408, 425, 429):
             classed(profile, status, None, "retry-after")
         classed(profile, 429, "request-limited", "retry-after")

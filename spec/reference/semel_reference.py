@@ -633,8 +633,9 @@ RULES = {
         ([408, 425, 429, 503], ANY, RETRY_AFTER), (SERVER, ANY, RETRY),
     ],
     "mesh": [
-        (OK, ANY, SUCCESS), ([401, 403], ANY, AUTH), ([408, 425, 429, 503], ANY, RETRY_AFTER),
-        ([409], WAITING, RETRY_AFTER), (SERVER, ANY, RETRY),
+        (OK, ANY, SUCCESS), ([401], ANY, AUTH), ([403], ["identity-refused"], AUTH),
+        ([403], ANY, ("retry", None, 3, {"class": "dead", "reason": "forbidden"})),
+        ([408, 425, 429, 503], ANY, RETRY_AFTER), ([409], WAITING, RETRY_AFTER), (SERVER, ANY, RETRY),
     ],
 }
 

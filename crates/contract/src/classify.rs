@@ -50,18 +50,23 @@ pub struct Classify {
 impl Classify {
     /// What an answer with this status and code means. No answer at all is always worth another try.
     pub fn classify(&self, status: Option<u16>, code: Option<&str>) -> &Class {
+        self.classify_by(status, code.as_slice())
+    }
+
+    /// The same for an answer that several codes name, such as the one in its body and that of the page it links to.
+    pub fn classify_by(&self, status: Option<u16>, codes: &[&str]) -> &Class {
         let Some(status) = status else { return &Class::Retry };
+        let is_named = |known: &Cow<'static, str>| codes.iter().any(|code| is_same_code(known, code));
         let matches = |rule: &&Rule| {
             (rule.from..=rule.to).contains(&status)
-                && (rule.codes.is_empty()
-                    || code.is_some_and(|code| rule.codes.iter().any(|known| same_code(known, code))))
+                && (rule.codes.is_empty() || rule.codes.iter().any(is_named))
         };
         self.rules.iter().find(matches).map_or(&self.otherwise, |rule| &rule.class)
     }
 }
 
 /// Codes are compared without regard to case, `_` and `-` alike.
-fn same_code(a: &str, b: &str) -> bool {
+pub fn is_same_code(a: &str, b: &str) -> bool {
     let plain = |b: u8| if b == b'_' { b'-' } else { b.to_ascii_lowercase() };
     a.len() == b.len() && a.bytes().map(plain).eq(b.bytes().map(plain))
 }

@@ -167,7 +167,8 @@ impl FromStr for Format {
     }
 }
 
-fn is_uuid(text: &str) -> bool {
+/// Whether a text is a UUID with dashes, of any version.
+pub fn is_uuid(text: &str) -> bool {
     text.len() == 36
         && text.bytes().enumerate().all(|(at, b)| match at {
             8 | 13 | 18 | 23 => b == b'-',

@@ -62,6 +62,8 @@ bugs! {
     "outbox" OutboxKeyChanges                "outbox-key-changes"             "a retry is sent under another key"
     "outbox" OutboxAmbiguityForgotten        "outbox-ambiguity-forgotten"     "an attempt that broke off is said to have had no effect"
     "outbox" OutboxInterruptionForgotten     "outbox-interruption-forgotten"  "what a crash interrupted is said to have had no effect"
+    "outbox" OutboxRefusalBelieved           "outbox-refusal-believed"        "a refusal of the gate is said to mean that no attempt had an effect"
+    "outbox" OutboxHashedSealBelieved        "outbox-hashed-seal-believed"    "a seal under a hashed credential is taken for a seal of the key"
     "relay"  RelayMergedIntoFrozen           "relay-merged-into-frozen"       "entries join a batch that is frozen, and pass the watermark"
     "relay"  RelayNoFence                    "relay-no-fence"                 "whoever held a lane once may settle it"
     "relay"  RelayEntriesBelowWatermark      "relay-entries-below-watermark"  "the watermark passes an entry that is still to come"

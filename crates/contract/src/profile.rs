@@ -445,6 +445,12 @@ impl Lifetime {
         self.record.unwrap_or_else(|| self.derived())
     }
 
+    /// Whether retries up to this age are safe, without a margin of the sender's own, at a server of this profile that
+    /// announces this retry window: its records outlive what it announces, and a retry may be under way for a while.
+    pub fn covers(&self, max_age: Duration, announced: Duration) -> bool {
+        max_age <= announced && self.record() > self.retry_window
+    }
+
     /// What follows from the retry window.
     pub fn derived(&self) -> Duration {
         self.retry_window.saturating_add(self.skew.saturating_mul(2)).saturating_add(self.margin)

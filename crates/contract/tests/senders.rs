@@ -107,6 +107,7 @@ fn class(class: &Class) -> Value {
         Class::RetryAtMost(max, then) => {
             let then = match then.as_ref() {
                 Class::Drop(reason) => json!({"class": "drop", "reason": reason}),
+                Class::Dead(reason) => json!({"class": "dead", "reason": reason}),
                 other => panic!("no profile ends in {other:?}"),
             };
             json!({"class": "retry", "reason": null, "max": max, "then": then})

@@ -6,6 +6,7 @@ use std::time::Duration;
 use semel_contract::classify::{Class, code_of};
 use semel_contract::json::{Document, Json, Pointer};
 use semel_contract::planted::{self, Bug};
+use semel_contract::problem::Kind;
 use semel_contract::profile::{GiveUp, Profile};
 use semel_contract::schedule::{Cause, GiveUpReason, Next, Progress as Scheduled};
 use semel_contract::time::{Timestamp, millis_of};
@@ -14,6 +15,7 @@ use crate::age::{Age, Local, age};
 use crate::date::retry_after;
 use crate::limits::{ERROR_CHARS_MAX, RETENTION_MARGIN_PARTS};
 use crate::message::{Answer, HeldFor, Progress, Row};
+use crate::refusal::{self, Effects};
 use crate::settings::HeadPolicy;
 use crate::transport::Sent;
 
@@ -94,10 +96,11 @@ impl Facts<'_> {
 
     /// The age at which this message is given up: the profile's, and less where the server forgets sooner.
     fn max_age(&self) -> Option<Duration> {
-        let safe = self.retention.map(|retention| retention - retention / RETENTION_MARGIN_PARTS);
-        match (self.profile.schedule.max_age, safe) {
-            (Some(own), Some(safe)) => Some(own.min(safe)),
-            (own, safe) => own.or(safe),
+        let safe = |retention: Duration| retention - retention / RETENTION_MARGIN_PARTS;
+        match (self.profile.schedule.max_age, self.retention) {
+            (Some(own), Some(retention)) if self.profile.lifetime.covers(own, retention) => Some(own),
+            (Some(own), Some(retention)) => Some(own.min(safe(retention))),
+            (own, retention) => own.or(retention.map(safe)),
         }
     }
 
@@ -163,10 +166,10 @@ fn unanswered(facts: &Facts<'_>, outcome: &'static str, why: &str, ambiguous: bo
 }
 
 fn answered(facts: &Facts<'_>, answer: &Answer, ids: &[(String, Pointer)], random: f64) -> Verdict {
-    let code = code_of(&answer.body);
+    let kind = refusal::kind_of(answer);
+    let code = shown_code(answer, kind);
     let own = future_first_sent(code.as_deref());
-    let class =
-        own.as_ref().unwrap_or_else(|| facts.profile.classify.classify(Some(answer.status), code.as_deref()));
+    let class = own.as_ref().unwrap_or_else(|| class_of(facts.profile, answer, kind));
     let same_answer = format!("{} {}", answer.status, code.as_deref().unwrap_or_default());
     let mut progress = facts.row.progress.clone();
     if progress.same_answer.as_deref() != Some(&same_answer) {
@@ -197,17 +200,42 @@ fn answered(facts: &Facts<'_>, answer: &Answer, ids: &[(String, Pointer)], rando
         Class::Drop(reason) => facts.verdict(To::Dropped, Some(format!("{reason}: {said}"))),
         Class::Dead(reason) => facts.verdict(To::Dead, Some(format!("{reason}: {said}"))),
     };
-    let knows_again = knows_keys_again(answer);
     verdict.ended = Some(Ended { outcome: "answered", status: Some(answer.status) });
-    verdict.deduplicated |= knows_again;
-    verdict.ambiguous = match &verdict.to {
-        _ if may_have_applied(answer, code.as_deref()) => true,
-        // A server that knows keys again has spoken for every attempt.
-        To::Done(_) | To::Dead | To::Dropped if knows_again => false,
-        _ => verdict.ambiguous,
+    verdict.deduplicated |= refusal::knows_keys_again(answer);
+    let effects = refusal::effects(answer, kind, &facts.row.client_message_id);
+    verdict.ambiguous = match (effects, &verdict.to) {
+        (Effects::Taken | Effects::Possible, _) => true,
+        (Effects::All, To::Done(_) | To::Dead | To::Dropped) => false,
+        (Effects::All, To::Retry(_) | To::Held(_) | To::Expired(_)) | (Effects::Unsaid, _) => {
+            verdict.ambiguous
+        }
     };
-    verdict.answer = Some(kept(answer));
+    if effects == Effects::Taken {
+        verdict.error =
+            verdict.error.map(|said| format!("it took effect, and its answer was not kept: {said}"));
+    }
+    verdict.answer = Some(without_session(answer));
     verdict
+}
+
+/// What the profile makes of an answer, by the code in its body and by the refusal that it is.
+fn class_of<'a>(profile: &'a Profile, answer: &Answer, kind: Option<Kind>) -> &'a Class {
+    let code = code_of(&answer.body);
+    let codes = [code.as_deref(), kind.map(Kind::slug)];
+    let codes: Vec<&str> = codes.into_iter().flatten().collect();
+    match profile.classify.classify_by(Some(answer.status), &codes) {
+        // Some 409 says "later" and some says "never"; where no code tells them apart, the server's word does.
+        Class::RetryAfter if answer.status == 409 && kind.is_none() && refusal::forbids_retry(answer) => {
+            &profile.classify.otherwise
+        }
+        class => class,
+    }
+}
+
+/// The code that is shown: the body's own, unless that is a sentence.
+fn shown_code(answer: &Answer, kind: Option<Kind>) -> Option<String> {
+    let code = code_of(&answer.body).filter(|code| !code.contains(' '));
+    code.or_else(|| kind.map(|kind| kind.slug().to_owned()))
 }
 
 /// Header lines that belong to the connection or to somebody's session, and are not kept.
@@ -223,7 +251,7 @@ const NOT_KEPT: [&str; 9] = [
     "authorization",
 ];
 
-fn kept(answer: &Answer) -> Answer {
+fn without_session(answer: &Answer) -> Answer {
     let is_kept = |line: &&(String, String)| !NOT_KEPT.iter().any(|name| line.0.eq_ignore_ascii_case(name));
     Answer { headers: answer.headers.iter().filter(is_kept).cloned().collect(), ..answer.clone() }
 }
@@ -294,30 +322,6 @@ fn retried(
     let mut verdict = facts.verdict(to, Some(error));
     verdict.progress = progress;
     verdict
-}
-
-/// Whether the server shows that it answers a repeated key from its record.
-fn knows_keys_again(answer: &Answer) -> bool {
-    let guarantee = answer.header("semel-guarantee");
-    guarantee.is_some_and(|level| level != "none")
-        || answer.header("idempotency-replayed").is_some()
-        || answer.header("idempotent-replayed").is_some()
-        || answer.header("semel-retention").is_some()
-}
-
-/// Whether an answer that is not a success leaves open what happened.
-fn may_have_applied(answer: &Answer, code: Option<&str>) -> bool {
-    match answer.header("semel-outcome") {
-        Some("not-applied") => return false,
-        Some("unknown") => return true,
-        Some(_) | None => {}
-    }
-    match answer.status {
-        409 => matches!(code, Some("outcome-unknown" | "in-flight" | "in_flight")),
-        503 => false,
-        500..=599 => true,
-        _ => false,
-    }
 }
 
 /// Ids as JSON, so that a number stays one.

@@ -40,6 +40,7 @@ pub mod judge;
 pub mod limits;
 pub mod message;
 mod outbox;
+pub mod refusal;
 pub mod relay;
 mod requeue;
 mod settings;

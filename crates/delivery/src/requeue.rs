@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use semel_contract::key::is_uuid;
 use semel_contract::planted::{self, Bug};
 use semel_contract::profile::Generator;
 use semel_contract::record::Fence;
@@ -58,7 +59,7 @@ enum Seal {
     Applied(Answer),
     /// It was used, and nobody knows what came of it; or it runs.
     Open(String),
-    /// The server does not offer to seal keys, or does not answer.
+    /// The server does not offer to seal keys, does not answer, or seals for the present credential alone.
     Impossible(String),
 }
 
@@ -212,14 +213,6 @@ impl Outbox {
     }
 }
 
-fn is_uuid(id: &str) -> bool {
-    let is_fit = |(at, byte): (usize, u8)| match at {
-        8 | 13 | 18 | 23 => byte == b'-',
-        _ => byte.is_ascii_hexdigit(),
-    };
-    id.len() == 36 && id.bytes().enumerate().all(is_fit)
-}
-
 /// What the server's answer to a seal means.
 fn read_seal(answer: &Answer) -> Seal {
     let impossible =
@@ -227,7 +220,18 @@ fn read_seal(answer: &Answer) -> Seal {
     let Ok(told) = serde_json::from_slice::<Value>(&answer.body) else { return impossible() };
     let state = told["state"].as_str().unwrap_or_default();
     match (answer.status, told["sealed"].as_bool(), state) {
-        (200, Some(true), _) => Seal::Sealed,
+        (200, Some(true), _) => match told["identity"].as_str() {
+            Some("verified" | "shared") => Seal::Sealed,
+            Some("hashed") if planted::is(Bug::OutboxHashedSealBelieved) => Seal::Sealed,
+            // Under another credential the key may have been used, and may yet be.
+            Some("hashed") => Seal::Impossible(
+                "a seal does not reach what was sent under another credential: the server only hashes credentials"
+                    .to_owned(),
+            ),
+            Some(_) | None => Seal::Impossible(
+                "the server does not say whether its seal reaches what was sent under another credential".to_owned(),
+            ),
+        },
         (200, Some(false), "settled" | "unkept") => {
             let response = &told["response"];
             let status = response["status"].as_u64().or_else(|| told["status"].as_u64()).unwrap_or(200);

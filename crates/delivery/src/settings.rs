@@ -138,9 +138,10 @@ impl Settings {
 
     /// Refuses an age that a server's announced retention does not cover.
     pub fn check_against(&self, origin: &str, retention: Duration) -> Result<(), String> {
+        let is_safe = |age| age < retention || self.profile.lifetime.covers(age, retention);
         match self.profile.schedule.max_age {
-            Some(age) if age >= retention && !self.unsafe_max_age => Err(format!(
-                "max_age {} is not below the {} for which {origin} knows a key again (its Semel-Retention)",
+            Some(age) if !is_safe(age) && !self.unsafe_max_age => Err(format!(
+                "max_age {} is not covered by the {} for which {origin} knows a key again (its Semel-Retention)",
                 format_duration(age),
                 format_duration(retention),
             )),

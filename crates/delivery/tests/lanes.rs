@@ -225,6 +225,111 @@ async fn a_server_that_forgets_sooner_shortens_the_age() {
     assert!(refused.to_string().contains("max_age"), "{refused}");
 }
 
+/// The presets of gate and outbox fit each other: what the gate of a profile announces does not shorten its outbox.
+#[tokio::test(start_paused = true)]
+async fn a_gate_of_the_same_profile_does_not_shorten_the_age() {
+    for profile in ["walker", "mesh", "ietf"] {
+        let preset = semel_contract::profile::presets::preset(profile).unwrap();
+        let announced = preset.lifetime.retry_window.as_secs().to_string();
+        let max_age = u64::try_from(preset.schedule.max_age.unwrap().as_millis()).unwrap();
+        let mut world =
+            World::quick(profile, move |_, _| answer(503, &[("semel-retention", &announced)], ""));
+        world.settings.max_age_is_chosen = true;
+        let outbox = world.open().await;
+        outbox.enqueue(message(1, "a")).await.unwrap();
+        let _sending = outbox.start();
+        pass(9 * DAY).await;
+        assert!(!status(&outbox, 1).await.is_live(), "{profile}");
+        let last = *world.times().last().unwrap();
+        assert!((max_age - 1_000_000..=max_age).contains(&last), "{profile}: {last} of {max_age}");
+        world.open().await;
+    }
+}
+
+/// Refusals that are final are asked for once, also in the forms that have no code in their body.
+#[tokio::test(start_paused = true)]
+async fn a_spent_key_is_not_asked_for_again() {
+    use semel_contract::problem::{Kind, Problem};
+    for (profile, preset) in semel_contract::profile::presets::PRESETS {
+        for kind in [Kind::AnswerNotKept, Kind::KeySealed, Kind::CredentialChanged] {
+            let rendered = preset().wire.render(&Problem::from(kind), None, "r-1");
+            let world = World::quick(profile, move |_, _| {
+                let headers: Vec<(&str, &str)> =
+                    rendered.headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+                answer(rendered.status, &headers, &rendered.body)
+            });
+            let outbox = world.open().await;
+            outbox.enqueue(message(1, "a")).await.unwrap();
+            let _sending = outbox.start();
+            pass(Duration::from_secs(600)).await;
+            let row = outbox.receipt(&uuid(1)).await.unwrap().unwrap();
+            assert_eq!(
+                (row.status, row.attempts),
+                (Status::Dead, 1),
+                "{profile} {kind:?}: {:?}",
+                row.last_error
+            );
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_conflict_without_a_code_is_final_where_the_server_says_so() {
+    let world =
+        World::quick("feed", |_, _| answer(409, &[("X-Should-Retry", "false")], r#"{"error":"No."}"#));
+    let outbox = world.open().await;
+    outbox.enqueue(message(1, "a")).await.unwrap();
+    let _sending = outbox.start();
+    pass(Duration::from_secs(60)).await;
+    let row = outbox.receipt(&uuid(1)).await.unwrap().unwrap();
+    assert_eq!((row.status, row.attempts), (Status::Dead, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_member_may_not_do_does_not_hold_its_other_messages() {
+    let world = World::quick("mesh", |request, _| match request.target.path.as_str() {
+        "/forbidden" => answer(403, &[], r#"{"error":"not_subscribed"}"#),
+        _ => answer(200, &[], ""),
+    });
+    let outbox = world.open().await;
+    let mut forbidden = message(1, "a");
+    forbidden.request.url = "/forbidden".to_owned();
+    outbox.enqueue(forbidden).await.unwrap();
+    outbox.enqueue(message(2, "b")).await.unwrap();
+    outbox.enqueue(message(3, "a")).await.unwrap();
+    let _sending = outbox.start();
+    pass(Duration::from_secs(1)).await;
+    assert_eq!(status(&outbox, 2).await, Status::Done);
+    pass(Duration::from_secs(600)).await;
+    let row = outbox.receipt(&uuid(1)).await.unwrap().unwrap();
+    assert_eq!((row.status, row.attempts), (Status::Dead, 4), "{:?}", row.last_error);
+    assert_eq!(status(&outbox, 3).await, Status::Done);
+}
+
+/// Lanes are by principal, not by what is asked for: actions of several kinds stay in their order.
+#[tokio::test(start_paused = true)]
+async fn order_holds_across_kinds_of_actions() {
+    let world = World::new("walker", |_, count| match count {
+        2 => (Duration::from_millis(50), Sent::NotSent("no network".to_owned())),
+        _ => (Duration::from_millis(50), answer(200, &[], "")),
+    });
+    let outbox = world.open().await;
+    let paths: Vec<String> = (0..12)
+        .map(|number| format!("/{}/{number}", ["allocate", "advance", "complete"][number % 3]))
+        .collect();
+    for (number, path) in (0_u32..).zip(&paths) {
+        let mut enqueue = Enqueue::new(Request::json(["POST", "PUT"][number as usize % 2], path, "{}"));
+        enqueue.client_message_id = Some(uuid(number));
+        outbox.enqueue(enqueue).await.unwrap();
+    }
+    let _sending = outbox.start();
+    pass(Duration::from_secs(60)).await;
+    let mut seen: Vec<String> =
+        world.seen.lock().unwrap().iter().map(|(_, request)| request.target.path.clone()).collect();
+    seen.dedup();
+    assert_eq!(seen, paths, "one lane, in the order in which they came");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lane_out_of_order_is_rebuilt_by_the_application() {
     let mut world = World::quick("walker", |request, _| match request.target.path.as_str() {

@@ -5,13 +5,77 @@ mod scripted;
 use std::time::Duration;
 
 use scripted::{World, answer, message, pass, uuid};
-use semel_delivery::Requeue;
 use semel_delivery::transport::Sent;
+use semel_delivery::{Outbox, OutboxError, Requeue, Row, Status};
+
+/// An outbox whose first attempt broke off and whose second one was answered like this.
+async fn after_a_break(world: &World) -> (Outbox, Row) {
+    let outbox = world.open().await;
+    outbox.enqueue(message(1, "a")).await.unwrap();
+    let sending = outbox.start();
+    pass(Duration::from_secs(30)).await;
+    sending.stop(Duration::from_secs(1)).await;
+    let row = outbox.receipt(&uuid(1)).await.unwrap().unwrap();
+    (outbox, row)
+}
+
+/// What a gate says without or before looking a key up, or of another credential's use of it.
+const REFUSALS: [(u16, &str); 7] = [
+    (409, "credential-changed"),
+    (409, "answer-not-kept"),
+    (409, "key-sealed"),
+    (422, "too-old"),
+    (422, "fingerprint-mismatch"),
+    (400, "key-invalid"),
+    (413, "body-too-large"),
+];
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_does_not_say_that_earlier_attempts_had_no_effect() {
+    for (status, kind) in REFUSALS {
+        let world = World::quick("ietf", move |_, count| match count {
+            1 => Sent::TimedOut("no answer came".to_owned()),
+            _ => {
+                let body = format!(r#"{{"type":"urn:semel:problem:{kind}","status":{status}}}"#);
+                answer(status, &[("Semel-Guarantee", "fenced")], &body)
+            }
+        });
+        let (_, row) = after_a_break(&world).await;
+        assert_eq!(row.status, Status::Dead, "{kind}");
+        assert!(row.is_possibly_delivered(), "{kind}: the first attempt may have taken effect");
+        let error = row.last_error.unwrap();
+        assert_eq!(error.contains("it took effect"), kind == "answer-not-kept", "{error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_was_not_kept_is_an_effect_also_at_the_first_attempt() {
+    let world =
+        World::quick("ietf", |_, _| answer(409, &[], r#"{"type":"urn:semel:problem:answer-not-kept"}"#));
+    let (_, row) = after_a_break(&world).await;
+    assert!(row.status == Status::Dead && row.is_possibly_delivered(), "{row:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_seal_that_holds_for_one_credential_is_not_a_seal() {
+    for identity in [r#","identity":"hashed""#, ""] {
+        let world = World::quick("ietf", move |request, _| match request.target.path.ends_with("/seal") {
+            true => answer(200, &[], &format!(r#"{{"sealed":true{identity}}}"#)),
+            false => Sent::Broken("reset".to_owned()),
+        });
+        let (outbox, row) = after_a_break(&world).await;
+        let refused = outbox.requeue(&row, Requeue::default()).await;
+        assert!(matches!(refused, Err(OutboxError::State(_))), "{refused:?}");
+        let row = outbox.receipt(&uuid(1)).await.unwrap().unwrap();
+        let forced = outbox.requeue(&row, Requeue { force: true, ..Requeue::default() }).await.unwrap();
+        assert!(!forced.is_sealed && forced.old.ambiguous, "{forced:?}");
+    }
+}
 
 #[tokio::test(start_paused = true)]
 async fn the_key_of_what_may_have_arrived_is_sealed_first() {
     let world = World::quick("ietf", |request, _| match request.target.path.ends_with("/seal") {
-        true => answer(200, &[], r#"{"sealed":true}"#),
+        true => answer(200, &[], r#"{"sealed":true,"identity":"verified"}"#),
         false => Sent::Broken("reset".to_owned()),
     });
     let outbox = world.open().await;

@@ -79,6 +79,17 @@ pub(crate) enum Credential {
     Shared,
 }
 
+impl Credential {
+    /// The name in the keys API: whether what is said of a key holds for its owner, or for one credential alone.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Credential::Verified => "verified",
+            Credential::Hashed => "hashed",
+            Credential::Shared => "shared",
+        }
+    }
+}
+
 impl Arrival {
     /// Reads a keyed request.
     pub(crate) fn read(

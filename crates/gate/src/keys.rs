@@ -113,13 +113,19 @@ async fn asked(shared: &Shared, parts: &Parts, request_id: &str) -> Result<Value
             .map_err(|error| refuse(store_away(&error)))?;
         let sealed = shared.store.seal(&id, &about, &profile.lifetime).await;
         return match sealed.map_err(|error| refuse(store_away(&error)))? {
-            Sealed::Done => Ok(
-                json!({"key": text, "endpoint": endpoint, "sealed": true, "state": Standing::Sealed.name()}),
-            ),
+            Sealed::Done => Ok(json!({
+                "key": text,
+                "endpoint": endpoint,
+                "sealed": true,
+                "identity": verified.credential.name(),
+                "state": Standing::Sealed.name(),
+            })),
             Sealed::Known(entry) if !is_own(&entry) => Err(unknown()),
             Sealed::Known(entry) => {
                 let (_, now) = shared.store.look_up(&id).await.map_err(|error| refuse(store_away(&error)))?;
-                Ok(told(&entry, now, true))
+                let mut known = told(&entry, now, true);
+                known["identity"] = json!(verified.credential.name());
+                Ok(known)
             }
         };
     }

@@ -149,7 +149,7 @@ impl Server {
             }
             (Knows::Keys, None) => {
                 self.sealed.insert(key.to_owned());
-                json!({"sealed": true})
+                json!({"sealed": true, "identity": "verified"})
             }
         };
         Answer { status: 200, headers: Vec::new(), body: said.to_string().into_bytes() }

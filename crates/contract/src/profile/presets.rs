@@ -276,7 +276,9 @@ pub fn feed() -> Profile {
 pub fn mesh() -> Profile {
     let mut profile = ietf();
     profile.name = "mesh";
-    profile.key.sources = vec![Source::Json(pointer("/client_message_id"))];
+    // The outbox sends its id as a header, also where the body does not repeat it.
+    profile.key.sources =
+        vec![Source::Json(pointer("/client_message_id")), Source::Header("Idempotency-Key".to_owned())];
     profile.key.syntax = Syntax::Bare;
     profile.key.presence = Presence::Mint;
     profile.generator = Generator::Ulid;
@@ -297,7 +299,12 @@ pub fn mesh() -> Profile {
     profile.methods = vec!["POST"];
     profile.state_names =
         StateNames { claimed: "inflight", settled: "done", released: "dead", unknown: "unknown" };
-    profile.classify = classify(vec![on(403, &[], Class::Auth), on(409, &WAITING, Class::RetryAfter)]);
+    profile.classify = classify(vec![
+        on(403, &["identity-refused"], Class::Auth),
+        // A member that may not do this may do other things: its lanes do not wait for a new credential.
+        on(403, &[], Class::RetryAtMost(3, Box::new(Class::Dead(Cow::Borrowed("forbidden"))))),
+        on(409, &WAITING, Class::RetryAfter),
+    ]);
     profile.schedule.max_age = Some(6 * DAY);
     profile.lane = Lane::Independent;
     profile.acceptance = Acceptance::Queued;

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use semel_contract::classify::{Class, Classify, code_of};
+use semel_contract::classify::{Class, Classify, code_of, is_same_code};
 
+use crate::refusal::{Effects, effects, kind_of};
 use crate::relay::ladder::Tier;
 use crate::transport::Sent;
 
@@ -54,10 +55,16 @@ pub fn judge(reading: &Reading<'_>, sent: &Sent, retry_after: Option<Duration>) 
         Some(code) => format!("{} {code}", answer.status),
         None => answer.status.to_string(),
     };
-    let is_blocked = |word: &String| *word == answer.status.to_string() || code.as_deref() == Some(word);
+    let is_blocked = |word: &String| {
+        *word == answer.status.to_string() || code.as_deref().is_some_and(|code| is_same_code(word, code))
+    };
+    // What a gate before the service says of the batch's key counts, whatever the status usually means.
+    let said_of_key = effects(answer, kind_of(answer), "");
     match answer.status {
         _ if reading.blocked.iter().any(is_blocked) => Verdict::Blocked(said),
         200..=299 => Verdict::Applied,
+        _ if said_of_key == Effects::Taken => Verdict::Applied,
+        _ if said_of_key == Effects::Possible => Verdict::Ambiguous(said),
         401 => Verdict::Unauthorized,
         429 => Verdict::Limited { after: retry_after },
         // These say that nothing was done.
@@ -146,6 +153,7 @@ mod tests {
             (409, "", None, Verdict::Failed("409".into())),
             (418, "", None, Verdict::Blocked("418".into())),
             (403, r#"{"code":"api-blocked"}"#, None, Verdict::Blocked("403 api-blocked".into())),
+            (403, r#"{"code":"API_BLOCKED"}"#, None, Verdict::Blocked("403 API_BLOCKED".into())),
             (200, r#"{"error":"api-blocked"}"#, None, Verdict::Blocked("200 api-blocked".into())),
             (429, "", Some(120), Verdict::Limited { after: Some(Duration::from_secs(120)) }),
             (429, "", None, Verdict::Limited { after: None }),
@@ -160,6 +168,23 @@ mod tests {
         }
         assert_eq!(of(Tier::CompareAndSet, 412, "", None), Verdict::Conflict);
         assert_eq!(of(Tier::CompareAndSet, 409, "", None), Verdict::Conflict);
+    }
+
+    /// A gate that stands before the service runs a batch and cannot answer for it: a new batch would be a second effect.
+    #[test]
+    fn what_a_gate_says_of_the_key_counts_more_than_the_status() {
+        let said = |kind: &str| format!(r#"{{"type":"urn:semel:problem:{kind}"}}"#);
+        let cases = [
+            (503, "settlement-pending", Verdict::Ambiguous("503 settlement-pending".into())),
+            (409, "in-flight", Verdict::Ambiguous("409 in-flight".into())),
+            (409, "outcome-unknown", Verdict::Ambiguous("409 outcome-unknown".into())),
+            (409, "answer-not-kept", Verdict::Applied),
+            (503, "store-unavailable", Verdict::Failed("503 store-unavailable".into())),
+            (409, "key-sealed", Verdict::Refused("409 key-sealed".into())),
+        ];
+        for (status, kind, wanted) in cases {
+            assert_eq!(of(Tier::ReadBack, status, &said(kind), None), wanted, "{kind}");
+        }
     }
 
     #[test]

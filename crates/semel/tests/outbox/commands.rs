@@ -1,9 +1,10 @@
 //! `semel outbox`: with a daemon and without one; requeues, chains and seals.
 
+use semel_contract::profile::presets;
 use serde_json::json;
 
 use super::daemon::Daemon;
-use super::server::{gated, gated_at, obedient};
+use super::server::{gated, gated_at, gated_losing_the_first, obedient};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_requeue_aborts_the_old_id_for_ever_and_the_chain_is_shown() {
@@ -143,7 +144,7 @@ async fn a_key_that_never_arrived_is_sealed_and_its_successor_takes_effect_once(
     daemon.until(id, "pending").await;
     dying.abort();
     let _ = dying.await;
-    let (_, seen) = gated_at(&address, "authorization", 0).await;
+    let (_, seen) = gated_at(&address, "shared:notes", 0).await;
     let requeued = daemon.json(&["requeue", "--id", id, "--auto"]);
     assert_eq!((&requeued["sealed"], &requeued["possibly_delivered"]), (&json!(true), &json!(false)));
     daemon.json(&["resume", "default"]);
@@ -156,6 +157,54 @@ async fn a_key_that_never_arrived_is_sealed_and_its_successor_takes_effect_once(
     // What took effect is not requeued; what the gate kept is said.
     let done = daemon.command(&["requeue", "--id", new, "--auto"]);
     assert_eq!(done.status.code(), Some(5));
+}
+
+/// The token is rotated between two attempts, and the first one took effect without the outbox knowing. Whoever believes
+/// the receipts cannot make a second effect.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rotated_token_does_not_make_a_second_effect() {
+    let (address, seen) = gated_losing_the_first("authorization", presets::ietf()).await;
+    let secrets = tempfile::tempdir().unwrap();
+    let token = secrets.path().join("token");
+    std::fs::write(&token, "first").unwrap();
+    let place = format!("file:{}", token.display());
+    let daemon = Daemon::start(&["--upstream", &format!("http://{address}"), "--credential", &place]);
+    let id = "00000000-0000-4000-8000-000000000003";
+    daemon.json(&["pause", "default"]);
+    daemon.json(&["send", "/notes", "-d", r#"{"lane":"a","n":1}"#, "--id", id]);
+    // The reply is lost once the token is another one.
+    let rotate = token.clone();
+    *seen.on_first.lock().unwrap() =
+        Some(Box::new(move || std::fs::write(&rotate, "second").expect("the token is rotated")));
+    daemon.json(&["resume", "default"]);
+    let receipt = daemon.until(id, "dead").await;
+    assert_eq!(receipt["possibly_delivered"], true, "{receipt}");
+    assert!(receipt["last_error"].as_str().unwrap().contains("credential-changed"), "{receipt}");
+    let refused = daemon.command(&["requeue", "--id", id, "--auto"]);
+    let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(5) && why.contains("another credential"), "{why}");
+    assert_eq!(seen.effects.lock().unwrap().len(), 1, "one effect");
+    let forced = daemon.json(&["requeue", "--id", id, "--auto", "--force"]);
+    assert_eq!((&forced["sealed"], &forced["possibly_delivered"]), (&json!(false), &json!(true)));
+}
+
+/// An outbox and a gate of one preset understand each other: what is sent again is known again.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_preset_of_the_outbox_fits_the_gate_of_the_same_name() {
+    for (name, preset) in presets::PRESETS {
+        let mut profile = preset();
+        // What the application puts into its bodies is not the outbox's.
+        profile.guard = None;
+        let (address, seen) = gated_losing_the_first("trusted:X-User", profile).await;
+        let daemon = Daemon::start(&["--upstream", &format!("http://{address}"), "--profile", name]);
+        let id = "00000000-0000-4000-8000-000000000004";
+        let body = r#"{"lane":"a","n":1}"#;
+        daemon.json(&["send", "/notes", "-H", "X-User: ann", "-d", body, "--id", id, "--lane", "a"]);
+        let receipt = daemon.until(id, "done").await;
+        assert!(receipt["attempts"].as_u64() > Some(1), "{name}: the first reply is lost: {receipt}");
+        assert_eq!(seen.effects.lock().unwrap().len(), 1, "{name}: {receipt}");
+        assert_eq!(receipt["response"]["headers"]["idempotency-replayed"], "true", "{name}: {receipt}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

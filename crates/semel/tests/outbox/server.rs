@@ -13,7 +13,7 @@ use axum::response::IntoResponse;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use semel_contract::identity::Identity;
-use semel_contract::profile::presets;
+use semel_contract::profile::{Profile, presets};
 use semel_gate::{Gate, Route};
 use semel_store::memory::MemoryStore;
 use serde_json::{Value, json};
@@ -29,7 +29,18 @@ pub(crate) struct Seen {
     pub(crate) effects: Mutex<Vec<(String, u64)>>,
     /// Keys under which each number came.
     pub(crate) keys: Mutex<HashMap<(String, u64), BTreeSet<String>>>,
+    /// Done when the first reply is about to be lost.
+    pub(crate) on_first: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     arrivals: AtomicU64,
+}
+
+/// Which replies are lost.
+#[derive(Clone, Copy)]
+enum Loses {
+    /// One in so many; 0 means none.
+    OneIn(u64),
+    /// The first.
+    First,
 }
 
 impl Seen {
@@ -76,6 +87,15 @@ pub(crate) async fn gated(loses: u64) -> (SocketAddr, Arc<Seen>) {
 
 /// The same, at this address and with this identity.
 pub(crate) async fn gated_at(address: &str, identity: &str, loses: u64) -> (SocketAddr, Arc<Seen>) {
+    gate(address, identity, presets::ietf(), Loses::OneIn(loses)).await
+}
+
+/// A server behind a gate with this identity that loses its first reply.
+pub(crate) async fn gated_losing_the_first(identity: &str, profile: Profile) -> (SocketAddr, Arc<Seen>) {
+    gate("127.0.0.1:0", identity, profile, Loses::First).await
+}
+
+async fn gate(address: &str, identity: &str, mut profile: Profile, loses: Loses) -> (SocketAddr, Arc<Seen>) {
     let seen = Arc::new(Seen::default());
     let of_handler = Arc::clone(&seen);
     let handler = move |headers: HeaderMap, body: Bytes| {
@@ -89,7 +109,6 @@ pub(crate) async fn gated_at(address: &str, identity: &str, loses: u64) -> (Sock
         }
     };
     let store = Arc::new(MemoryStore::new());
-    let mut profile = presets::ietf();
     profile.age = Some(semel_contract::profile::FirstSent { from_uuid7: false });
     let gate = Gate::on(store)
         .identity(identity.parse::<Identity>().unwrap())
@@ -120,21 +139,30 @@ async fn answer(
     app: Router,
     seen: &Seen,
     request: Request<hyper::body::Incoming>,
-    loses: u64,
+    loses: Loses,
 ) -> Result<Response<Body>, std::io::Error> {
     let (parts, body) = request.into_parts();
     let body = http_body_util::BodyExt::collect(body).await.map_err(std::io::Error::other)?.to_bytes();
     if let Ok(told) = serde_json::from_slice::<Value>(&body)
         && let (Some(lane), Some(n)) = (told["lane"].as_str(), told["n"].as_u64())
     {
-        let key = parts.headers["idempotency-key"].to_str().unwrap().to_owned();
+        let key = ["idempotency-key", "x-idempotency-key"].iter().find_map(|name| parts.headers.get(*name));
+        let key = key.expect("it has a key").to_str().unwrap().to_owned();
         seen.keys.lock().unwrap().entry((lane.to_owned(), n)).or_default().insert(key);
     }
     seen.requests.lock().unwrap().push((parts.uri.path().to_owned(), parts.headers.clone(), body.to_vec()));
     let response =
         app.oneshot(Request::from_parts(parts, Body::from(body))).await.expect("a router does not fail");
     let count = seen.arrivals.fetch_add(1, Ordering::Relaxed);
-    // Spread, not every tenth: a lane would otherwise never or always be hit.
-    let is_lost = loses > 0 && (count.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32).is_multiple_of(loses);
+    let is_lost = match loses {
+        // Spread, not every tenth: a lane would otherwise never or always be hit.
+        Loses::OneIn(many) => {
+            many > 0 && (count.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32).is_multiple_of(many)
+        }
+        Loses::First => count == 0,
+    };
+    if is_lost && let Some(act) = seen.on_first.lock().unwrap().take() {
+        act();
+    }
     if is_lost { Err(std::io::Error::other("the reply is lost")) } else { Ok(response) }
 }
