@@ -67,7 +67,6 @@ impl SqliteStore {
         file::check_version()?;
         let path = file::canonical(path)?;
         let lock = FileLock::take(&path)?;
-        file::create(&path)?;
         let mut connection = file::for_writing(&path)?;
         schema::refuse_damage(&connection)?;
         // After a sync that failed, what is in memory is not evidence: the log is written and synced anew first.

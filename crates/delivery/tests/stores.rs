@@ -49,6 +49,31 @@ async fn a_file_has_one_owner_and_keeps_what_it_accepted() {
     assert!(path.metadata().unwrap().permissions().mode() & 0o077 == 0, "nobody else reads it");
 }
 
+/// Opens a file as a store of either kind.
+type OpenFile = fn(&Path) -> Result<Box<dyn std::any::Any>, OpenError>;
+
+#[test]
+fn a_second_name_or_a_removed_lock_file_makes_no_second_owner() {
+    use semel_delivery::relay::store::sqlite::Sqlite;
+    use semel_store::clock::SystemClock;
+    let opens: [OpenFile; 2] = [
+        |path| SqliteStore::open(path).map(|it| Box::new(it) as _),
+        |path| Sqlite::open(path, Arc::new(SystemClock)).map(|it| Box::new(it) as _),
+    ];
+    for open in opens {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, link) = (folder.path().join("x.db"), folder.path().join("y.db"));
+        let owner = open(&path).unwrap();
+        std::fs::remove_file(folder.path().join("x.db.lock")).unwrap();
+        std::fs::hard_link(&path, &link).unwrap();
+        for second in [&path, &link] {
+            assert!(matches!(open(second), Err(OpenError::Locked { .. })), "{second:?}");
+        }
+        drop(owner);
+        open(&path).unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_full_disk_refuses_and_leaves_the_id_free() {
     let folder = tempfile::tempdir().unwrap();

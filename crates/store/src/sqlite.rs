@@ -101,7 +101,6 @@ impl SqliteStore {
         connect::check_version()?;
         let path = connect::canonical(path.as_ref())?;
         let lock = FileLock::take(&path)?;
-        connect::create(&path)?;
         let mut connection = connect::for_writing(&path)?;
         migrate::migrate(&mut connection)?;
         let (time, time_written) = start_up(&mut connection, &*clock)?;
@@ -121,6 +120,7 @@ impl SqliteStore {
             recent: recent::Recent::default(),
             restores: Mutex::new(ledger::restores(&connection)?),
             path,
+            database: lock.database(),
         });
         hub.places.fill(&connection, &hub.path)?;
         hub.guard.install(&mut connection)?;

@@ -136,8 +136,11 @@ fn a_log_without_room_refuses_and_loses_nothing() {
         assert!(matches!(written, Err(StoreError::Full(_))), "{written:?}");
         assert_eq!(standing(&store, &during).await, Standing::Absent);
         assert_eq!(standing(&store, &before).await, Standing::Claimed);
+        let ready = store.ready().await;
+        assert!(matches!(ready, Err(StoreError::Full(_))), "it cannot serve: {ready:?}");
         disk.becomes(Mood::Works);
-        assert_eq!(store.ready().await, Ok(()), "a full disk is not a doubt");
+        // Nobody has to write for it.
+        recovered(&store).await;
         settle(&store, &before, fence).await;
         drop(store);
         let store = SqliteStore::open(&path).expect("the file again");

@@ -63,10 +63,9 @@ pub fn create(path: &Path) -> io::Result<()> {
     sync_directory_of(path)
 }
 
-/// Syncs the whole database file. Only while this process has no connection to it: closing any descriptor of a file
-/// drops the locks that a process has on it.
-pub(super) fn sync(path: &Path) -> io::Result<()> {
-    OpenOptions::new().read(true).write(true).open(path)?.sync_all()?;
+/// Syncs the whole database file, by a descriptor that stays open.
+pub(super) fn sync(file: &File, path: &Path) -> io::Result<()> {
+    file.sync_all()?;
     sync_directory_of(path)
 }
 

@@ -1,5 +1,6 @@
 //! Where the handles, the writer and the other threads of one store meet.
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -23,6 +24,8 @@ use crate::hints::Hints;
 /// What they all use.
 pub(super) struct Hub {
     pub(super) path: PathBuf,
+    /// What syncs the whole file.
+    pub(super) database: Arc<File>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) time: StoreClock,
     pub(super) hints: Hints,
@@ -61,10 +64,11 @@ impl Hub {
     }
 }
 
-/// Whether the store may answer.
+/// Whether the store may answer, and whether it can write.
 #[derive(Debug, Default)]
 pub(super) struct Health {
     is_ill: AtomicBool,
+    is_full: AtomicBool,
     reason: Mutex<String>,
 }
 
@@ -72,16 +76,43 @@ impl Health {
     /// Whether the store may answer; otherwise the error that everybody gets.
     pub(super) fn check(&self) -> Result<(), StoreError> {
         if self.is_ill.load(Ordering::SeqCst) {
-            let reason = self.reason.lock().expect("a reason is only copied");
-            return Err(StoreError::Unavailable(reason.clone()));
+            return Err(StoreError::Unavailable(self.reason()));
         }
         Ok(())
+    }
+
+    /// Whether the store can serve: it may answer, and there is room to write.
+    pub(super) fn ready(&self) -> Result<(), StoreError> {
+        self.check()?;
+        if self.is_full() { Err(StoreError::Full(self.reason())) } else { Ok(()) }
+    }
+
+    /// Whether the last write found no room.
+    pub(super) fn is_full(&self) -> bool {
+        self.is_full.load(Ordering::SeqCst)
+    }
+
+    fn reason(&self) -> String {
+        self.reason.lock().expect("a reason is only copied").clone()
     }
 
     /// The store must not answer, for this reason.
     pub(super) fn fail(&self, reason: String) {
         *self.reason.lock().expect("a reason is only copied") = reason;
         self.is_ill.store(true, Ordering::SeqCst);
+    }
+
+    /// A write found no room.
+    pub(super) fn note_full(&self, reason: &str) {
+        reason.clone_into(&mut self.reason.lock().expect("a reason is only copied"));
+        self.is_full.store(true, Ordering::SeqCst);
+    }
+
+    /// Something was written.
+    pub(super) fn note_room(&self) {
+        if self.is_full() {
+            self.is_full.store(false, Ordering::SeqCst);
+        }
     }
 
     /// The store may answer again.

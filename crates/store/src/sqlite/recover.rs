@@ -64,7 +64,7 @@ fn reopen(writer: &mut Writer, hub: &Hub) -> Result<Connection, OpenError> {
         return Err(OpenError::Sqlite("a reader stands in the way of a checkpoint".to_owned()));
     }
     drop(connection);
-    connect::sync(&hub.path)?;
+    connect::sync(&hub.database, &hub.path)?;
     let mut connection = connect::for_writing(&hub.path)?;
     hub.readers.open(&hub.path)?;
     hub.checkpointer.open(&hub.path)?;

@@ -212,7 +212,7 @@ impl ClaimStore for SqliteStore {
     }
 
     fn ready(&self) -> Reply<'_, ()> {
-        Box::pin(ready(self.hub.health.check()))
+        Box::pin(ready(self.hub.health.ready()))
     }
 
     fn restores(&self) -> Reply<'_, Vec<Restore>> {

@@ -31,6 +31,8 @@ use crate::claims::StoreError;
 const TIME_UNWRITTEN_MILLIS: i64 = 1000;
 /// How far it may run ahead before it is written down for its own sake.
 const TIME_UNWRITTEN_MAX: Duration = Duration::from_secs(60);
+/// How often a file without room is tried again where nobody writes.
+const FULL_TRIED_EVERY: Duration = Duration::from_secs(1);
 
 /// The writer's own state.
 pub(super) struct Writer {
@@ -106,9 +108,10 @@ impl Writer {
         let mut bounds = LogBounds::default();
         loop {
             self.hub.faults.apply_limit(connection);
-            let members = match self.hub.queue.next(TIME_UNWRITTEN_MAX) {
+            let patience = if self.hub.health.is_full() { FULL_TRIED_EVERY } else { TIME_UNWRITTEN_MAX };
+            let members = match self.hub.queue.next(patience) {
                 Next::Batch(members) => members,
-                // An empty batch writes the time down, if it went on.
+                // An empty batch writes the time down, if it went on or there was no room.
                 Next::Idle => Vec::new(),
                 Next::Closed => return End::Closed,
             };
@@ -172,6 +175,7 @@ impl Writer {
     /// Runs members one after the other in one transaction, and commits it.
     fn attempt(&mut self, connection: &Connection, members: &mut [Box<dyn Member>]) -> Attempt {
         let mut staged = Staged::default();
+        let written_before = connection.total_changes();
         let (time, end) = match self.run_all(connection, members, &mut staged) {
             Ok(time) => (time, self.commit(connection)),
             Err((fault, answered)) => (self.time_written, Err(CommitError::NotCommitted(fault, answered))),
@@ -180,6 +184,9 @@ impl Writer {
             Ok(()) => {
                 self.fences.committed();
                 self.time_written = time;
+                if connection.total_changes() > written_before {
+                    self.hub.health.note_room();
+                }
                 Attempt::Committed(staged)
             }
             Err(CommitError::NotCommitted(fault, answered)) => {
@@ -188,6 +195,9 @@ impl Writer {
                     let _ = connection.execute_batch("ROLLBACK");
                 }
                 staged.take_back(&self.hub.places);
+                if let Fault::Full(why) = &fault {
+                    self.hub.health.note_full(why);
+                }
                 Attempt::NotCommitted { fault, answered }
             }
             Err(CommitError::Unknown(why)) => {
@@ -224,7 +234,8 @@ impl Writer {
             result.map_err(|fault| (fault, None))?;
         }
         let has_written = connection.total_changes() > written_before;
-        self.write_time(connection, has_written).map_err(|error| (error.into(), None))
+        let is_trial = members.is_empty() && self.hub.health.is_full();
+        self.write_time(connection, has_written, is_trial).map_err(|error| (error.into(), None))
     }
 
     /// Opens the transaction, and sets fence numbers aside in it.
@@ -235,10 +246,17 @@ impl Writer {
 
     /// Writes the time down where it is due, and says what is then written. A batch that writes nothing else needs no
     /// sync, and does not get one for the time's sake every second.
-    fn write_time(&self, connection: &Connection, has_written: bool) -> rusqlite::Result<Timestamp> {
+    fn write_time(
+        &self,
+        connection: &Connection,
+        has_written: bool,
+        is_trial: bool,
+    ) -> rusqlite::Result<Timestamp> {
         let now = self.hub.now();
         let ahead = now.millis_since(self.time_written);
-        let is_due = ahead >= millis_of(TIME_UNWRITTEN_MAX) || (has_written && ahead > TIME_UNWRITTEN_MILLIS);
+        let is_due = is_trial
+            || ahead >= millis_of(TIME_UNWRITTEN_MAX)
+            || (has_written && ahead > TIME_UNWRITTEN_MILLIS);
         if !is_due {
             return Ok(self.time_written);
         }

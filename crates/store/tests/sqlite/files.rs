@@ -40,6 +40,90 @@ fn a_file_behind_a_link_has_one_lock() {
     assert!(matches!(second, Err(OpenError::Locked { .. })), "{second:?}");
 }
 
+/// A way to a second lock file of one database. Says where the second store is then opened.
+#[cfg(unix)]
+type Way = (&'static str, fn(&Path) -> PathBuf);
+
+#[cfg(unix)]
+const WAYS_AROUND: [Way; 4] = [
+    ("the lock file is removed", |path| {
+        std::fs::remove_file(lock_file_of(path)).expect("a lock file");
+        path.to_owned()
+    }),
+    ("the lock file is replaced", |path| {
+        std::fs::remove_file(lock_file_of(path)).expect("a lock file");
+        std::fs::write(lock_file_of(path), "1\n").expect("a lock file");
+        path.to_owned()
+    }),
+    ("a second name", |path| {
+        let link = path.with_file_name("hard.db");
+        std::fs::hard_link(path, &link).expect("a hard link");
+        link
+    }),
+    ("another name", |path| {
+        let moved = path.with_file_name("moved.db");
+        std::fs::rename(path, &moved).expect("a new name");
+        moved
+    }),
+];
+
+#[cfg(unix)]
+fn lock_file_of(path: &Path) -> PathBuf {
+    path.with_file_name("semel.db.lock")
+}
+
+#[cfg(unix)]
+#[test]
+fn no_way_around_the_lock_file_leads_to_a_second_owner() {
+    for (way, go) in WAYS_AROUND {
+        let sqlite = Sqlite::new();
+        let path = go(&sqlite.path());
+        let second = SqliteStore::open_with_clock(&path, Arc::clone(&sqlite.clock) as _);
+        assert!(matches!(second, Err(OpenError::Locked { .. })), "{way}: {second:?}");
+        assert_eq!(in_another_process(SECOND, &path), "locked", "{way}");
+        let raw = in_another_process(RAW, &path);
+        assert!(raw.contains("locked") || raw.contains("wal"), "{way}: SQLite's own locks stand: {raw}");
+        drop(sqlite.store);
+        assert_eq!(in_another_process(SECOND, &path), "opened", "{way}: the owner is gone");
+    }
+}
+
+/// Says to the test binary which file to open, as a store or with SQLite alone.
+#[cfg(unix)]
+const SECOND: &str = "SEMEL_TEST_SECOND";
+#[cfg(unix)]
+const RAW: &str = "SEMEL_TEST_RAW";
+
+#[cfg(unix)]
+fn in_another_process(variable: &str, path: &Path) -> String {
+    let child = Command::new(std::env::current_exe().expect("the test binary"))
+        .args(["--exact", "files::second_process", "--nocapture"])
+        .env(variable, path)
+        .output()
+        .expect("the test binary runs");
+    let said = String::from_utf8(child.stdout).expect("text");
+    said.lines().find_map(|line| line.strip_prefix("said ")).expect("an answer").to_owned()
+}
+
+/// Opens a file that another process may own, and says how that went.
+#[cfg(unix)]
+#[test]
+fn second_process() {
+    if let Ok(path) = std::env::var(SECOND) {
+        match SqliteStore::open(path) {
+            Ok(_) => println!("\nsaid opened"),
+            Err(OpenError::Locked { .. }) => println!("\nsaid locked"),
+            Err(error) => println!("\nsaid {error}"),
+        }
+    }
+    if let Ok(path) = std::env::var(RAW) {
+        let raw = Connection::open(path).expect("a database");
+        // Succeeds only where nobody has the file open.
+        let mode = raw.pragma_update_and_check(None, "journal_mode", "DELETE", |row| row.get::<_, String>(0));
+        println!("\nsaid {mode:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_restart_keeps_answers_and_makes_open_claims_unknown() {
     let sqlite = Sqlite::new();

@@ -1,15 +1,15 @@
 //! The relay's database on SQLite: one process, one file; or the same in memory. Every transaction is IMMEDIATE, and one
 //! runs at a time.
 
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use rusqlite::Connection;
 use rusqlite::types::{ToSqlOutput, Value as SqlValue, ValueRef};
 use semel_store::clock::{Clock, Mark, StoreClock};
+pub use semel_store::sqlite::OpenError;
+use semel_store::sqlite::file::{self, FileLock};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::sql::{Asked, Database, NOW, Row, StoreError, Transaction, Value};
@@ -31,53 +31,12 @@ pub struct Sqlite {
     clock: Arc<dyn Clock>,
     time: Arc<StoreClock>,
     marked: Arc<AtomicI64>,
-    lock: Option<(PathBuf, File)>,
+    lock: Option<FileLock>,
 }
 
 impl std::fmt::Debug for Sqlite {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Sqlite").field("lock", &self.lock).finish_non_exhaustive()
-    }
-}
-
-/// Why a file could not be opened.
-#[derive(Debug)]
-pub enum OpenError {
-    /// Another process has it.
-    Locked(PathBuf),
-    /// A later release wrote it.
-    TooNew {
-        /// Its version.
-        found: i64,
-    },
-    /// The file or its folder.
-    Io(std::io::Error),
-    /// SQLite.
-    Sqlite(rusqlite::Error),
-}
-
-impl std::fmt::Display for OpenError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            OpenError::Locked(path) => write!(f, "another process has it (see {})", path.display()),
-            OpenError::TooNew { found } => write!(f, "its schema {found} is of a later release"),
-            OpenError::Io(error) => write!(f, "{error}"),
-            OpenError::Sqlite(error) => write!(f, "{error}"),
-        }
-    }
-}
-
-impl std::error::Error for OpenError {}
-
-impl From<std::io::Error> for OpenError {
-    fn from(error: std::io::Error) -> Self {
-        OpenError::Io(error)
-    }
-}
-
-impl From<rusqlite::Error> for OpenError {
-    fn from(error: rusqlite::Error) -> Self {
-        OpenError::Sqlite(error)
     }
 }
 
@@ -90,30 +49,14 @@ impl Sqlite {
     /// # Errors
     /// Another process has it, a later release wrote it, or it cannot be read.
     pub fn open(path: &Path, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
-        semel_store::sqlite::file::check_version().map_err(std::io::Error::other)?;
-        let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let name = path.file_name().ok_or(std::io::ErrorKind::InvalidInput).map_err(std::io::Error::from)?;
-        let path = folder.canonicalize()?.join(name);
-        let lock = locked(&path)?;
-        let is_new = create(&path)?;
-        let connection = Connection::open(&path)?;
-        connection.pragma_update(None, "journal_mode", "WAL")?;
-        connection.pragma_update(None, "synchronous", "FULL")?;
-        connection.pragma_update(None, "fullfsync", true)?;
-        connection.pragma_update(None, "checkpoint_fullfsync", true)?;
+        file::check_version()?;
+        let path = file::canonical(path)?;
+        let lock = FileLock::take(&path)?;
+        let connection = file::for_writing(&path)?;
+        connection.pragma_update(None, "wal_autocheckpoint", 1000)?;
         connection.pragma_update(None, "journal_size_limit", 16 << 20)?;
-        let full: i64 = connection.pragma_query_value(None, "synchronous", |row| row.get(0))?;
-        let mode: String = connection.pragma_query_value(None, "journal_mode", |row| row.get(0))?;
-        if full != 2 || mode != "wal" {
-            return Err(OpenError::Io(std::io::Error::other(
-                "the file cannot be written durably (WAL, FULL)",
-            )));
-        }
         // After a sync that failed, what is in memory is not evidence: the log is written and synced anew first.
         connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
-        if is_new {
-            File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()?;
-        }
         Self::with(connection, clock, Some(lock))
     }
 
@@ -147,7 +90,7 @@ impl Sqlite {
     fn with(
         mut connection: Connection,
         clock: Arc<dyn Clock>,
-        lock: Option<(PathBuf, File)>,
+        lock: Option<FileLock>,
     ) -> Result<Self, OpenError> {
         connection.set_prepared_statement_cache_capacity(128);
         migrate(&mut connection)?;
@@ -167,12 +110,7 @@ impl Sqlite {
     /// # Errors
     /// The lock file cannot be written.
     pub fn publish_admin(&self, address: &str) -> std::io::Result<()> {
-        let Some((_, file)) = &self.lock else { return Ok(()) };
-        let content = format!("{}\n{}\n", std::process::id(), address.trim());
-        let mut file = file;
-        file.seek(SeekFrom::Start(0))?;
-        file.write_all(content.as_bytes())?;
-        file.set_len(content.len() as u64)
+        self.lock.as_ref().map_or(Ok(()), |lock| lock.publish(address))
     }
 
     async fn started(&self) -> Result<Box<dyn Transaction>, StoreError> {
@@ -194,34 +132,6 @@ impl Sqlite {
             syncs: self.lock.is_some(),
         }))
     }
-}
-
-/// Creates the file where there is none, readable by its owner only. Says whether it did.
-fn create(path: &Path) -> std::io::Result<bool> {
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    match options.open(path) {
-        Ok(file) => file.sync_all().map(|()| true),
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
-fn locked(path: &Path) -> Result<(PathBuf, File), OpenError> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".lock");
-    let beside = PathBuf::from(name);
-    let mut file = OpenOptions::new().create(true).read(true).write(true).truncate(false).open(&beside)?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => return Err(OpenError::Locked(beside)),
-        Err(TryLockError::Error(error)) => return Err(error.into()),
-    }
-    file.set_len(0)?;
-    writeln!(file, "{}", std::process::id())?;
-    Ok((beside, file))
 }
 
 /// The newest migration of a file, 0 where there is none, and the newest that this release knows. Changes nothing, and does
@@ -256,7 +166,7 @@ fn migrate(connection: &mut Connection) -> Result<(), OpenError> {
     let known = MIGRATIONS.len() as i64;
     // A later release may have written it in a way that this one can still work with.
     if found > known && works_for > known {
-        return Err(OpenError::TooNew { found });
+        return Err(OpenError::TooNew { found, known });
     }
     for (number, works_for, sql) in MIGRATIONS.iter().filter(|(number, ..)| *number > found) {
         transaction.execute_batch(sql)?;

@@ -56,7 +56,7 @@ pub(crate) async fn open(config: &Config, purpose: Purpose) -> Result<Opened, Op
                 let db: Arc<dyn Database> = Arc::<Sqlite>::clone(&file);
                 Ok(Opened { store: RelayStore::new(db), file: Some(file) })
             }
-            Err(OpenError::Locked(_)) => Err(OpenStop::Owned(PathBuf::from(path))),
+            Err(OpenError::Locked { .. }) => Err(OpenStop::Owned(PathBuf::from(path))),
             Err(error) => Err(failed(Exit::Io, error.to_string())),
         },
         Store::Postgres(url) => {
