@@ -54,6 +54,7 @@ bugs! {
     "gate"   UnknownFreed                    "unknown-freed"                  "an attempt that broke off frees its key"
     "gate"   IdentityLast                    "identity-last"                  "a key is answered before its caller is known"
     "gate"   LostKeyRun                      "lost-key-run"                   "a key whose record a restore may have lost is run"
+    "gate"   ReplacedGateClaims              "replaced-gate-claims"           "a gate whose configuration was replaced still claims"
     "outbox" OutboxAnswerBeforeSync          "outbox-answer-before-sync"      "a message is said to be in before its commit is done"
     "outbox" OutboxOrderBroken               "outbox-order-broken"            "a retry lets later messages of its lane pass"
     "outbox" OutboxAliasForgotten            "outbox-alias-forgotten"         "a double tap leaves no alias of its id"

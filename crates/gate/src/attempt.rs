@@ -29,7 +29,7 @@ use crate::layer::Shared;
 use crate::measure::{self, Call};
 use crate::route::Route;
 use crate::step::Step;
-use crate::walk::store_away;
+use crate::walk::{closed, store_away};
 
 /// How often a write whose result is not known is made again before the client is told so.
 pub(crate) const WRITE_TRIES: u32 = 4;
@@ -168,6 +168,11 @@ where
     match claim(&context, wish(&context, how, replaces), without_effect(how)).await {
         Ok(Claimed::Won { fence, .. }) => {
             Step::Claimed.taken();
+            // A gate that has taken over since looks for this claim and may have looked too early: so this one looks too.
+            if context.shared.is_draining() && !planted::is(Bug::ReplacedGateClaims) {
+                Box::pin(Held::new(fence, &context, how).settle(without_effect(how))).await;
+                return Outcome::Refused(closed());
+            }
             // Somebody who knows this endpoint by a former name may have come in between.
             match context.arrival.is_known_by_a_former_name(&*context.shared.store).await {
                 Ok(false) => {}

@@ -7,6 +7,7 @@ use semel_contract::record::Guarantee;
 use semel_store::Settlement;
 use tokio::time::Instant;
 
+use crate::attempt::without_effect;
 use crate::layer::GateLayer;
 
 /// How often it is looked whether everything has ended.
@@ -15,11 +16,19 @@ const LOOK: Duration = Duration::from_millis(10);
 const LAST_WRITES: Duration = Duration::from_secs(5);
 
 impl GateLayer {
+    /// Claims nothing from now on: what needs a new claim is told to come again with the same key. Records are still
+    /// answered from, and what is held is settled. A claim that is being made at this moment is given up, so that once this
+    /// has returned another gate can take over, under other names for the same requests.
+    pub fn close(&self) {
+        self.0.draining.store(true, Ordering::SeqCst);
+    }
+
     /// Takes no new keyed work, waits for what runs, and after `within` marks what is left: fenced attempts become
-    /// unknown, atomic ones are superseded and released, so that they can no longer commit. Says how many were left.
+    /// unknown, atomic ones are superseded and released, so that they can no longer commit; what follows an unknown attempt
+    /// stays unknown. Says how many were left.
     /// Then the process may exit.
     pub async fn drain(&self, within: Duration) -> usize {
-        self.0.draining.store(true, Ordering::SeqCst);
+        self.close();
         let until = Instant::now() + within;
         while !self.is_idle() && Instant::now() < until {
             tokio::time::sleep(LOOK).await;
@@ -28,7 +37,7 @@ impl GateLayer {
         let marking = left.iter().map(|claimed| {
             let profile = &claimed.route.profile;
             let settlement = match profile.guarantee {
-                Guarantee::Atomic => Settlement::Release,
+                Guarantee::Atomic => without_effect(claimed.how),
                 Guarantee::Fenced | Guarantee::None => Settlement::Unknown,
             };
             self.0.store.settle(&claimed.id, claimed.fence, settlement, &profile.lifetime)

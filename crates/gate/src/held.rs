@@ -146,7 +146,7 @@ impl<'a> Held<'a> {
     }
 
     pub(crate) fn keep_alive(&self) -> Hold {
-        self.job.shared.keeper.hold(&self.job.arrival.id, self.fence, &self.job.route)
+        self.job.shared.keeper.hold(&self.job.arrival.id, self.fence, self.how, &self.job.route)
     }
 
     /// The handler answered.

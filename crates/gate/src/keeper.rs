@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, btree_map};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
+use semel_contract::decide::Claim;
 use semel_contract::planted::{self, Bug};
 use semel_contract::record::Fence;
 use semel_store::{ClaimStore, Id, Written};
@@ -26,6 +27,8 @@ pub(crate) struct Keeper {
 pub(crate) struct Claimed {
     pub(crate) id: Id,
     pub(crate) fence: Fence,
+    /// What it was claimed over: an attempt that follows an unknown one leaves the key unknown.
+    pub(crate) how: Claim,
     pub(crate) route: Arc<Route>,
 }
 
@@ -53,8 +56,9 @@ impl Keeper {
     }
 
     /// Renews a claim from now on.
-    pub(crate) fn hold(&self, id: &Id, fence: Fence, route: &Arc<Route>) -> Hold {
-        let (claimed, lease) = (Claimed { id: id.clone(), fence, route: Arc::clone(route) }, route.lease);
+    pub(crate) fn hold(&self, id: &Id, fence: Fence, how: Claim, route: &Arc<Route>) -> Hold {
+        let lease = route.lease;
+        let claimed = Claimed { id: id.clone(), fence, how, route: Arc::clone(route) };
         let mut held = lock(&self.held);
         held.last += 1;
         let number = held.last;

@@ -5,6 +5,7 @@
 //! record or durably cancels the key, so that a late arrival is refused.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum_core::body::Body;
 use base64::Engine as _;
@@ -14,16 +15,17 @@ use semel_contract::decide::Standing;
 use semel_contract::key::Key;
 use semel_contract::problem::{Kind, Problem};
 use semel_contract::time::Timestamp;
-use semel_store::{About, Answer, Entry, Id, Sealed};
+use semel_store::{About, Answer, Entry, Id, Sealed, StoreError};
 use serde_json::{Value, json};
 
 use crate::answer;
 use crate::arrival::Lines;
 use crate::layer::Shared;
 use crate::limit;
+use crate::measure::Call;
 use crate::recall;
 use crate::route::Route;
-use crate::walk::store_away;
+use crate::walk::{closed, store_away};
 
 const PREFIX: &str = "/.well-known/semel/keys/";
 const SEAL: &str = "/seal";
@@ -86,13 +88,17 @@ async fn asked(shared: &Shared, parts: &Parts, request_id: &str) -> Result<Value
     let key = Key::parse(&profile.key.format, &text).map_err(refuse)?;
     let caller = &verified.caller;
     let mut id = Id { scope: profile.scope.scope(caller, &endpoint), key };
-    // What is known under a former name of the endpoint is known.
-    for name in &route.was {
-        let former = Id { scope: profile.scope.scope(caller, name), key: id.key.clone() };
-        let (entry, now) = shared.store.look_up(&former).await.map_err(|error| refuse(store_away(&error)))?;
-        if entry.is_some_and(|entry| Standing::of(Some(&entry.record), now) != Standing::Expired) {
-            id = former;
+    // What is known under a former name of the endpoint is known. Its present name comes first: what ran, ran under that.
+    let formers = route.was.iter().map(|name| profile.scope.scope(caller, name));
+    let formers = formers.map(|scope| Id { scope, key: id.key.clone() }).collect::<Vec<_>>();
+    let away = |error: StoreError| refuse(store_away(&error));
+    let mut is_used = is_known(shared, &id).await.map_err(away)?;
+    for former in &formers {
+        if is_used {
             break;
+        }
+        if is_known(shared, former).await.map_err(away)? {
+            (id, is_used) = (former.clone(), true);
         }
     }
     // Where a scope is shared, a key is still its own principal's.
@@ -107,12 +113,24 @@ async fn asked(shared: &Shared, parts: &Parts, request_id: &str) -> Result<Value
             request_id: request_id.to_owned(),
             ..About::default()
         };
+        if !is_used {
+            limit::seal(shared, &route, caller, &id).await.map_err(refuse)?;
+        }
         let first_sent = recall::earliest(&Lines(&parts.headers), &id.key, None);
-        recall::before_seal(shared, &route, &id, &about, first_sent)
-            .await
-            .map_err(|error| refuse(store_away(&error)))?;
+        recall::before_seal(shared, &route, &id, &about, first_sent).await.map_err(away)?;
         let sealed = shared.store.seal(&id, &about, &profile.lifetime).await;
-        return match sealed.map_err(|error| refuse(store_away(&error)))? {
+        let sealed = sealed.map_err(away)?;
+        // A gate that has taken over may have run it under another name, and somebody who knows it by a former one may have
+        // come in between: then it cannot be said that nothing happened.
+        if shared.is_draining() {
+            return Err(refuse(closed()));
+        }
+        for former in formers.iter().filter(|_| !is_used) {
+            if is_known(shared, former).await.map_err(away)? {
+                return Err(refuse(Problem::from(Kind::InFlight).retry_after(Duration::from_secs(1))));
+            }
+        }
+        return match sealed {
             Sealed::Done => Ok(json!({
                 "key": text,
                 "endpoint": endpoint,
@@ -122,18 +140,24 @@ async fn asked(shared: &Shared, parts: &Parts, request_id: &str) -> Result<Value
             })),
             Sealed::Known(entry) if !is_own(&entry) => Err(unknown()),
             Sealed::Known(entry) => {
-                let (_, now) = shared.store.look_up(&id).await.map_err(|error| refuse(store_away(&error)))?;
+                let (_, now) = shared.store.look_up(&id).await.map_err(away)?;
                 let mut known = told(&entry, now, true);
                 known["identity"] = json!(verified.credential.name());
                 Ok(known)
             }
         };
     }
-    let (entry, now) = shared.store.look_up(&id).await.map_err(|error| refuse(store_away(&error)))?;
-    let is_known =
+    let (entry, now) = shared.store.look_up(&id).await.map_err(away)?;
+    let is_told =
         |entry: &Entry| Standing::of(Some(&entry.record), now) != Standing::Expired && is_own(entry);
-    let entry = entry.filter(is_known).ok_or_else(unknown)?;
+    let entry = entry.filter(is_told).ok_or_else(unknown)?;
     Ok(told(&entry, now, false))
+}
+
+/// Whether there is a record of a key that has not expired.
+async fn is_known(shared: &Shared, id: &Id) -> Result<bool, StoreError> {
+    let (entry, now) = shared.meters.time(Call::LookUp, shared.store.look_up(id)).await?;
+    Ok(entry.is_some_and(|entry| Standing::of(Some(&entry.record), now) != Standing::Expired))
 }
 
 /// The route and endpoint that the query names. A gate with one route needs no name.

@@ -32,6 +32,8 @@ const DETACHED_MAX: usize = 10_000;
 const WAITERS_MAX: usize = 100_000;
 /// Requests that wait for one key.
 const WAITERS_PER_KEY_MAX: usize = 10_000;
+/// Budgets that a process has for all principals together; there are two.
+const BUDGETS_MAX: usize = 16;
 
 type Entropy = Arc<dyn Fn() -> u64 + Send + Sync>;
 
@@ -199,6 +201,7 @@ impl GateBuilder {
             clock: self.clock,
             probe: self.probe,
             limiter: self.limiter,
+            budgets: MemoryLimiter::with_room_for(BUDGETS_MAX),
             entropy: self.entropy,
             detached: Arc::new(Semaphore::new(self.detached_max)),
             waiters: Arc::new(Semaphore::new(self.waiters_max)),
@@ -220,6 +223,8 @@ pub(crate) struct Shared {
     time: StoreClock,
     pub(crate) probe: Option<Arc<dyn Probe>>,
     pub(crate) limiter: Arc<dyn Limiter>,
+    /// What this process does for all principals together.
+    pub(crate) budgets: MemoryLimiter,
     pub(crate) entropy: Entropy,
     pub(crate) keeper: Keeper,
     pub(crate) meters: StoreMeters,

@@ -9,7 +9,8 @@ use semel_contract::identity::Caller;
 use semel_contract::problem::{Kind, Problem};
 use semel_contract::profile::Rate;
 use semel_contract::time::Timestamp;
-use semel_store::limits::{Admission, Verdict, rate_limit_policy};
+use semel_store::Id;
+use semel_store::limits::{Admission, Limiter as _, Verdict, rate_limit_policy};
 
 use crate::attempt::Context;
 use crate::layer::Shared;
@@ -18,6 +19,12 @@ use crate::route::Route;
 
 /// Refusals of stale actions that one principal may have put on record.
 const STALE_RECORDS: Rate = Rate { count: 60, window: Duration::from_secs(3600) };
+
+/// Keys that were never used and that this process seals, for all principals together: a principal that is only hashed can
+/// be made up, and each such seal is a row that stays for a retention.
+const SEALS: Rate = Rate { count: 600, window: Duration::from_secs(60) };
+/// Refusals of stale actions that this process puts on record, for all principals together.
+const STALE_RECORDS_ALL: Rate = Rate { count: 600, window: Duration::from_secs(60) };
 
 /// The names of the two policies in `RateLimit` headers.
 const REQUEST: &str = "request";
@@ -66,17 +73,21 @@ pub(crate) async fn admit(context: &Context, how: Claim) -> Result<(), Problem> 
     if let Some(problem) = &context.over_limit {
         return Err(problem.clone());
     }
-    let limits = &context.route.profile.limits;
+    charge(&context.shared, &context.route, &context.caller, &context.arrival.id).await
+}
+
+/// Charges a new key to its principal's admission budget.
+async fn charge(shared: &Shared, route: &Route, caller: &Caller, id: &Id) -> Result<(), Problem> {
+    let limits = &route.profile.limits;
     let Some(rate) = limits.admission else { return Ok(()) };
     let admission = Admission {
-        principal: &subject(ADMISSION, &context.route, &context.caller),
-        id: context.arrival.id.hash(),
+        principal: &subject(ADMISSION, route, caller),
+        id: id.hash(),
         rate,
         charge: limits.admission_charge,
         attempts_per_id: limits.attempts_per_id,
     };
-    let now = context.shared.now();
-    match verdict(context.shared.limiter.admit(admission, now).await) {
+    match verdict(shared.limiter.admit(admission, shared.now()).await) {
         None => Ok(()),
         Some(after) => {
             Err(Problem::new(Kind::AdmissionLimited, format!("at most {} new keys are taken", rate.count))
@@ -85,10 +96,22 @@ pub(crate) async fn admit(context: &Context, how: Claim) -> Result<(), Problem> 
     }
 }
 
+/// Whether a key that was never used may be sealed: it is a new key of its principal, and one of the few that this process
+/// seals. Asking the process's own budget first leaves the principal's alone where there is no room.
+pub(crate) async fn seal(shared: &Shared, route: &Route, caller: &Caller, id: &Id) -> Result<(), Problem> {
+    if let Some(after) = verdict(shared.budgets.request(b"seals", SEALS, shared.now()).await) {
+        let why = format!("at most {} unused keys are sealed in {} s", SEALS.count, SEALS.window.as_secs());
+        return Err(Problem::new(Kind::AdmissionLimited, why).retry_after(after));
+    }
+    charge(shared, route, caller, id).await
+}
+
 /// Whether another refusal of a stale action of this principal may be put on record: storage is not free for the asking.
 pub(crate) async fn may_record_stale(context: &Context, now: Timestamp) -> bool {
     let subject = subject("stale", &context.route, &context.caller);
-    verdict(context.shared.limiter.request(&subject, STALE_RECORDS, now).await).is_none()
+    let of_all = context.shared.budgets.request(b"stale", STALE_RECORDS_ALL, now).await;
+    verdict(of_all).is_none()
+        && verdict(context.shared.limiter.request(&subject, STALE_RECORDS, now).await).is_none()
 }
 
 /// Counts a stale action that was put on record, for operators: metrics never name a principal.

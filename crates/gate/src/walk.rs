@@ -364,8 +364,8 @@ where
                 Problem::new(Kind::InFlight, "the endpoint was renamed; send it again with the same key");
             return Err(problem.retry_after(Duration::from_secs(STORE_RETRY_SECONDS)));
         }
-        if self.context.shared.is_draining() {
-            return Err(draining());
+        if self.context.shared.is_draining() && !planted::is(Bug::ReplacedGateClaims) {
+            return Err(closed());
         }
         limit::admit(&self.context, how).await?;
         Step::Admitted.taken();
@@ -392,8 +392,8 @@ where
             Problem::from(Kind::Overloaded).retry_after(Duration::from_secs(STORE_RETRY_SECONDS))
         })?;
         // With its permit it is seen by whoever drains; before, it may have been missed.
-        if self.context.shared.is_draining() {
-            return Err(draining());
+        if self.context.shared.is_draining() && !planted::is(Bug::ReplacedGateClaims) {
+            return Err(closed());
         }
         if planted::is(Bug::CancelledByClient) {
             let outcome = Box::pin(claim_and_run(job, how, replaces)).await;
@@ -466,8 +466,10 @@ fn too_large(limit: usize) -> Problem {
     Problem::new(Kind::BodyTooLarge, format!("at most {limit} bytes are read here"))
 }
 
-fn draining() -> Problem {
-    let problem = Problem::new(Kind::Overloaded, "this replica is shutting down");
+/// This gate claims nothing any more: it is shutting down, or its configuration was replaced.
+pub(crate) fn closed() -> Problem {
+    let problem =
+        Problem::new(Kind::Overloaded, "the gate is being replaced; send it again with the same key");
     problem.retry_after(Duration::from_secs(STORE_RETRY_SECONDS))
 }
 

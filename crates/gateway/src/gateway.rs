@@ -22,9 +22,7 @@ use crate::server::{Certificates, Desk, Doors, Facts, Limits};
 use crate::upstream::{Pool, Upstream};
 use crate::walk;
 
-/// How long the requests of settings that were replaced may still begin work under them.
-const REPLACED_FOR: Duration = Duration::from_secs(300);
-/// How long work that was begun under them is waited for.
+/// How long work that was begun under settings that were replaced is waited for.
 const REPLACED_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// Everything that a gateway is told, and that can be told anew while it runs.
@@ -101,19 +99,23 @@ impl Gateway {
     }
 
     /// Follows another plan from the next request on, and from the next connection on where it is about connections. How
-    /// many connections there may be stays as it was.
+    /// many connections there may be stays as it was. A request whose body is still on its way is answered by the plan
+    /// under which it began, but claims nothing under it: its key may have run under the next plan, in another form.
     ///
     /// # Errors
     /// A certificate cannot be read; then everything stays as it was.
     pub fn swap(&self, plan: Plan) -> Result<(), String> {
         let next = Arc::new(Current::of(plan)?);
-        let before =
-            std::mem::replace(&mut *self.0.current.write().unwrap_or_else(PoisonError::into_inner), next);
-        let (number, gate) = (self.0.swaps.fetch_add(1, Ordering::Relaxed), before.gate.clone());
+        let gate = {
+            let mut current = self.0.current.write().unwrap_or_else(PoisonError::into_inner);
+            // Closed before the next one is asked: a claim is seen by the one or given up by the other.
+            current.gate.close();
+            std::mem::replace(&mut *current, next).gate.clone()
+        };
+        let number = self.0.swaps.fetch_add(1, Ordering::Relaxed);
         self.0.replaced().push((number, gate.clone()));
         let inner = Arc::clone(&self.0);
         tokio::spawn(async move {
-            tokio::time::sleep(REPLACED_FOR).await;
             gate.drain(REPLACED_MAX).await;
             inner.replaced().retain(|(other, _)| *other != number);
         });

@@ -84,6 +84,53 @@ async fn a_key_known_by_a_former_name_is_neither_sealed_nor_unknown() {
     assert!(post_to(&app, "/orders", "k", "{}").await.is_replay());
 }
 
+/// Made-up principals do not fill the store with keys that were never used.
+#[tokio::test]
+async fn unused_keys_are_sealed_within_a_budget_of_all_principals() {
+    let world = World::new();
+    let app = world.with("POST /orders", presets::ietf());
+    let mut last = 200;
+    let mut sealed = 0;
+    for number in 0..2_000 {
+        let seen = send(&app, ask(&format!("u{number}"), "POST", "/k/seal?endpoint=r")).await;
+        last = seen.status;
+        if last != 200 {
+            assert_eq!((seen.status, seen.problem().as_str()), (429, "admission-limited"));
+            assert_ne!(seen.header("retry-after"), "");
+            break;
+        }
+        sealed += 1;
+    }
+    assert_eq!(last, 429, "{sealed} principals sealed a key each");
+    // What is used already costs nothing to tell.
+    let again = send(&app, ask("u1", "POST", "/k/seal?endpoint=r")).await;
+    assert_eq!((again.status, &read(&again)["state"]), (200, &json!("sealed")));
+    assert_eq!(post_to(&app, "/orders", "other", "{}").await.status, 201, "requests are not charged for it");
+}
+
+#[tokio::test]
+async fn sealing_an_unused_key_is_charged_like_a_new_key() {
+    let world = World::new();
+    let mut profile = presets::ietf();
+    profile.limits.admission = Some(Rate { count: 2, window: Duration::from_secs(3600) });
+    let app = world.with("POST /orders", profile);
+    for (key, status) in [("a", 200), ("b", 200), ("c", 429), ("a", 200)] {
+        let seen = send(&app, ask("alice", "POST", &format!("/{key}/seal?endpoint=r"))).await;
+        assert_eq!(seen.status, status, "{key}: {}", seen.body);
+    }
+}
+
+/// Under a gate that was replaced nobody can say that nothing happened: its successor may have run it.
+#[tokio::test]
+async fn a_closed_gate_seals_nothing() {
+    let world = World::new();
+    let gate = world.gate().route(Route::new("r", "POST /orders").unwrap()).build().unwrap();
+    let app = world.behind(gate.clone());
+    gate.close();
+    let seen = send(&app, ask("alice", "POST", "/k/seal?endpoint=r")).await;
+    assert_eq!((seen.status, seen.header("x-should-retry")), (503, "true"));
+}
+
 #[tokio::test]
 async fn a_key_in_a_shared_scope_is_still_its_own_principals() {
     let world = World::new();

@@ -82,6 +82,61 @@ async fn what_does_not_end_in_time_is_unknown() {
     running.abort();
 }
 
+/// A request whose body is on its way while the configuration is replaced runs under neither name if its retry has run.
+#[tokio::test]
+async fn a_gate_that_was_replaced_claims_nothing() {
+    let world = World::new();
+    let named = |name: &str| Route::new(name, "POST /orders").unwrap();
+    let old = world.gate().route(named("create")).build().unwrap();
+    let next = world.app(world.gate().route(named("create-order").was(["create".to_owned()])));
+    let (sender, body) = tokio::sync::mpsc::channel::<&str>(1);
+    let body = futures_util::stream::unfold(body, async |mut body| {
+        body.recv().await.map(|piece| (Ok::<_, std::io::Error>(piece), body))
+    });
+    let (parts, _) = request("/orders", Some("k"), "").into_parts();
+    let slow = Request::from_parts(parts, Body::from_stream(body));
+    let first = tokio::spawn({
+        let app = world.behind(old.clone());
+        async move { send(&app, slow).await }
+    });
+    // The channel holds one piece: once it takes the second, the first was read by the gate.
+    for piece in ["{", "}"] {
+        sender.send(piece).await.unwrap();
+    }
+    old.close();
+    let retry = post_to(&next, "/orders", "k", "{}").await;
+    assert_eq!((retry.status, world.runs()), (201, 1));
+    drop(sender);
+    let first = first.await.unwrap();
+    assert_eq!((first.status, first.problem().as_str()), (503, "overloaded"));
+    assert_eq!((first.header("x-should-retry"), world.runs()), ("true", 1));
+    assert!(post_to(&next, "/orders", "k", "{}").await.is_replay());
+    // What it knows it still tells.
+    assert_eq!(world.entries().await.len(), 1);
+}
+
+/// An atomic attempt that follows one of unknown outcome leaves it unknown, also where the drain's deadline ends it.
+#[tokio::test(start_paused = true)]
+async fn draining_frees_no_key_whose_earlier_attempt_is_unknown() {
+    let world = World::new();
+    let mut profile = presets::ietf();
+    profile.on_unknown = OnUnknown::Rerun;
+    let route = |profile: Profile| Route::new("r", "POST /slow").unwrap().profile(profile);
+    let fenced = world.gate().route(route(profile.clone()).deadline(Duration::from_secs(1)));
+    assert_eq!(post_to(&world.app(fenced), "/slow", "k", "{}").await.status, 504);
+    let atomic = world.gate().route(route(profile).atomic()).build().unwrap();
+    let running = tokio::spawn({
+        let app = world.behind(atomic.clone());
+        async move { post_to(&app, "/slow", "k", "{}").await }
+    });
+    while world.runs() < 2 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(atomic.drain(Duration::from_secs(2)).await, 1);
+    assert_eq!(world.entries().await[0].record.state, semel_contract::record::State::Unknown);
+    running.abort();
+}
+
 /// A service that cannot be reached.
 #[derive(Clone)]
 struct Away;

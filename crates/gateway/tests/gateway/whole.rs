@@ -129,6 +129,33 @@ async fn other_settings_hold_from_the_next_request_on() {
     assert_eq!(client.ask(keyed("/orders", "k1", "{}")).await.body, "one", "records stay");
 }
 
+/// The retry of a request whose body is still on its way runs under the endpoint's next name; then the first must not.
+#[tokio::test]
+async fn a_request_that_began_before_the_swap_does_not_run_a_second_time() {
+    let upstream = Upstream::start(|_, before| Reply::status(201, "", &before.to_string())).await;
+    let named = |name: &'static str| semel_gate::Route::new(name, "POST /orders").unwrap();
+    let of = |route: semel_gate::Route, store: Arc<semel_store::memory::MemoryStore>| {
+        let mut plan = Wish { store: Arc::clone(&store), ..Wish::behind(&upstream.url()) }.plan();
+        let callers = semel_gateway::Callers::new(&"authorization".parse().unwrap(), Default::default());
+        plan.gate = semel_gate::Gate::on(store).identity(callers.unwrap()).route(route).build().unwrap();
+        plan
+    };
+    let world = before(&upstream).await;
+    world.gateway.swap(of(named("create"), Arc::clone(&world.store))).unwrap();
+    let whole = keyed("/orders", "k1", "{}");
+    let mut first = world.client().await;
+    first.send(&whole[..whole.len() - 1]).await;
+    // A request of its own on the same gateway is answered: the head of the first was read before it.
+    assert_eq!(world.ask(keyed("/orders", "k0", "{}")).await.status, 201);
+    let renamed = named("create-order").was(["create".to_owned()]);
+    world.gateway.swap(of(renamed, Arc::clone(&world.store))).unwrap();
+    assert_eq!(world.ask(keyed("/orders", "k1", "{}")).await.status, 201);
+    let answer = first.ask(&whole[whole.len() - 1..]).await;
+    assert!(matches!(answer.status, 201 | 503), "{answer:?}");
+    assert_eq!(upstream.count(), 2, "k0 and k1, once each");
+    assert_eq!(world.ask(keyed("/orders", "k1", "{}")).await.header("idempotency-replayed"), Some("true"));
+}
+
 #[tokio::test]
 async fn a_gate_that_observes_changes_nothing() {
     let upstream = Upstream::start(|_, before| Reply::status(201, "", &before.to_string())).await;
