@@ -24,11 +24,11 @@ the outbox's and the relay's, which take longer.";
 const VARIABLE: &str = "SEMEL_PLANTED";
 
 /// Where the bugs are, and the tests that look for them: quick ones, which need no server and kill no process.
-const TESTS: &str = "--package semel-contract --package semel-store --package semel-gate --package semel-delivery \
+const TESTS: &str = "--package semel-contract --package semel-http --package semel-store --package semel-gate --package semel-delivery \
     --features semel-gate/planted,semel-gate/testing,semel-gate/failpoints,semel-store/conformance \
-    --features semel-delivery/planted,semel-delivery/conformance \
+    --features semel-delivery/planted,semel-delivery/conformance,semel-http/planted \
     --lib --test decisions --test requests --test senders --test profiles --test memory --test layer \
-    --test stores --test lanes --test requeues --test relay";
+    --test stores --test claims --test lanes --test requeues --test relay";
 
 /// Tests that kill and start an engine again for half a minute do so less often while one bug after another is looked at.
 const LESS_OFTEN: (&str, &str) = ("SEMEL_TEST_RELAY_CRASHES", "4");

@@ -2,42 +2,30 @@
 //! gives a request back unsent says so.
 
 use std::collections::HashMap;
-use std::error::Error;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Incoming;
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
-use tokio::time::Instant;
-use tokio_rustls::TlsConnector;
+use axum_core::body::Body;
+use http_body_util::{BodyExt, Limited};
+use rustls::ClientConfig;
+use semel_http::{HostSent, NoAnswer, Pool, PooledBody, Upstream, client_tls, error_chain};
 
 use crate::limits::ANSWER_BYTES_MAX;
 use crate::message::Answer;
 use crate::transport::{Outgoing, Sending, Sent, Transport};
 use crate::url::Target;
 
-/// A connection that was silent for longer may be on its way to be closed by the server.
-const IDLE_MAX: Duration = Duration::from_secs(1);
-/// Connections to one origin that are kept.
-const KEPT_MAX: usize = 64;
 /// How long a connection may take to be made.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(10);
-
-type Connection = SendRequest<Full<Bytes>>;
+/// Origins whose connections are kept.
+const ORIGINS_MAX: usize = 256;
 
 /// Sends over HTTP/1.1.
 pub struct Http1 {
-    tls: TlsConnector,
-    idle: Mutex<HashMap<String, Vec<(Instant, Connection)>>>,
+    /// Or why there is none: then nothing is sent over TLS.
+    tls: Result<Arc<ClientConfig>, String>,
+    pools: Mutex<HashMap<String, Arc<Pool>>>,
 }
 
 impl std::fmt::Debug for Http1 {
@@ -52,25 +40,10 @@ impl Default for Http1 {
     }
 }
 
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
-
 impl Http1 {
-    /// A transport that trusts the authorities of the web.
+    /// A transport that trusts the authorities of the web, and those in the file that `SSL_CERT_FILE` names.
     pub fn new() -> Self {
-        Self::trusting(RootCertStore::from_iter(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()))
-    }
-
-    /// A transport that trusts these authorities.
-    pub fn trusting(roots: RootCertStore) -> Self {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .expect("ring knows the default versions of TLS")
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Self { tls: TlsConnector::from(Arc::new(config)), idle: Mutex::default() }
+        Self { tls: client_tls(None).map(Arc::new), pools: Mutex::default() }
     }
 
     /// A transport that trusts the authorities in this PEM file, and no others.
@@ -78,107 +51,54 @@ impl Http1 {
     /// # Errors
     /// The file cannot be read, or holds no certificate.
     pub fn trusting_file(path: &Path) -> Result<Self, String> {
-        let unreadable =
-            |error: &dyn std::fmt::Display| format!("failed to read {}: {error}", path.display());
-        let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_file_iter(path).map_err(|error| unreadable(&error))? {
-            let certificate = certificate.map_err(|error| unreadable(&error))?;
-            roots.add(certificate).map_err(|error| unreadable(&error))?;
-        }
-        match roots.is_empty() {
-            true => Err(unreadable(&"it holds no certificate")),
-            false => Ok(Self::trusting(roots)),
-        }
+        Ok(Self { tls: Ok(Arc::new(client_tls(Some(path))?)), pools: Mutex::default() })
     }
 
-    /// A connection that was used a moment ago, if there is one.
-    fn kept(&self, origin: &str) -> Option<Connection> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_origin = idle.get_mut(origin)?;
-        while let Some((since, connection)) = of_origin.pop() {
-            if since.elapsed() < IDLE_MAX && connection.is_ready() {
-                return Some(connection);
-            }
+    /// The connections to an origin.
+    fn pool(&self, target: &Target) -> Result<Arc<Pool>, String> {
+        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pool) = pools.get(&target.origin) {
+            return Ok(Arc::clone(pool));
         }
-        idle.remove(origin);
-        None
-    }
-
-    fn keep(&self, origin: &str, connection: Connection) {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_origin = idle.entry(origin.to_owned()).or_default();
-        if of_origin.len() < KEPT_MAX {
-            of_origin.push((Instant::now(), connection));
-        }
-    }
-
-    async fn connect(&self, target: &Target) -> Result<Connection, String> {
-        let failed =
-            |error: &dyn Error| format!("{} could not be reached: {}", target.origin, in_full(error));
-        let socket =
-            TcpStream::connect((target.host.as_str(), target.port)).await.map_err(|error| failed(&error))?;
-        // A socket that refuses the option still works.
-        let _ = socket.set_nodelay(true);
-        let stream: Box<dyn Stream> = if target.is_tls {
-            let name = ServerName::try_from(target.host.clone()).map_err(|error| failed(&error))?;
-            Box::new(self.tls.connect(name, socket).await.map_err(|error| failed(&error))?)
-        } else {
-            Box::new(socket)
+        let upstream = Upstream {
+            connect_timeout: CONNECT_TIME_MAX,
+            host: HostSent::Own,
+            ..Upstream::at(target.origin.parse().map_err(|error: semel_http::BadTarget| error.to_string())?)
         };
-        let (connection, driver) =
-            http1::Builder::new().handshake(TokioIo::new(stream)).await.map_err(|error| failed(&error))?;
-        tokio::spawn(driver);
-        Ok(connection)
+        let pool = Pool::with_tls(upstream, self.tls.clone())?;
+        if pools.len() >= ORIGINS_MAX {
+            pools.retain(|_, pool| Arc::strong_count(pool) > 1);
+        }
+        if pools.len() < ORIGINS_MAX {
+            pools.insert(target.origin.clone(), Arc::clone(&pool));
+        }
+        Ok(pool)
     }
 
     async fn send_once(&self, outgoing: Outgoing) -> Sent {
-        let Outgoing { method, target, headers, body, timeout } = outgoing;
+        let Outgoing { method, target, headers, body, timeout, may_send } = outgoing;
         let request = http::Request::builder().method(method.as_str()).uri(target.path_and_query());
         let request = headers
             .iter()
-            .fold(request.header("host", &target.authority), |request, (name, value)| {
-                request.header(name, value)
-            })
-            .body(Full::new(Bytes::from(body)));
+            .fold(request, |request, (name, value)| request.header(name, value))
+            .body(Body::from(body));
         let request = match request {
-            Ok(request) => request,
+            Ok(request) => Box::new(request),
             Err(error) => return Sent::NotSent(format!("the request cannot be written: {error}")),
         };
-        let mut connection = match self.kept(&target.origin) {
-            Some(connection) => connection,
-            None => match tokio::time::timeout(CONNECT_TIME_MAX.min(timeout), self.connect(&target)).await {
-                Ok(Ok(connection)) => connection,
-                Ok(Err(why)) => return Sent::NotSent(why),
-                Err(_) => return Sent::NotSent(format!("{} could not be reached in time", target.origin)),
-            },
+        let pool = match self.pool(&target) {
+            Ok(pool) => pool,
+            Err(why) => return Sent::NotSent(why),
         };
-        let exchange = async {
-            let response = match connection.try_send_request(request).await {
-                Ok(response) => response,
-                Err(mut error) => {
-                    let why = in_full(error.error());
-                    return match error.take_message() {
-                        Some(_) => Sent::NotSent(why),
-                        None => Sent::Broken(why),
-                    };
-                }
-            };
-            match read(response).await {
-                Ok((answer, is_whole)) => {
-                    if is_whole
-                        && !answer
-                            .header("connection")
-                            .is_some_and(|value| value.eq_ignore_ascii_case("close"))
-                    {
-                        self.keep(&target.origin, connection);
-                    }
-                    Sent::Answered(answer)
-                }
-                Err(why) => Sent::Broken(why),
-            }
+        let response = match pool.send_once(request, may_send, timeout).await {
+            Ok(response) => response,
+            Err(NoAnswer::NotSent(why)) => return Sent::NotSent(why),
+            Err(NoAnswer::Reset(why)) => return Sent::Broken(why),
+            Err(NoAnswer::TimedOut(why)) => return Sent::TimedOut(why),
         };
-        match tokio::time::timeout(timeout, exchange).await {
-            Ok(sent) => sent,
+        match tokio::time::timeout(timeout, read(response)).await {
+            Ok(Ok(answer)) => Sent::Answered(answer),
+            Ok(Err(why)) => Sent::Broken(why),
             Err(_) => Sent::TimedOut(format!("{} did not answer within {timeout:?}", target.origin)),
         }
     }
@@ -191,7 +111,7 @@ impl Transport for Http1 {
 }
 
 /// Reads an answer. The status decides, so a body beyond the limit is cut and not an error.
-async fn read(response: http::Response<Incoming>) -> Result<(Answer, bool), String> {
+async fn read(response: http::Response<PooledBody>) -> Result<Answer, String> {
     let (parts, body) = response.into_parts();
     let headers = parts
         .headers
@@ -203,30 +123,12 @@ async fn read(response: http::Response<Incoming>) -> Result<(Answer, bool), Stri
     let status = parts.status.as_u16();
     let mut body = std::pin::pin!(Limited::new(body, ANSWER_BYTES_MAX));
     let mut bytes = Vec::new();
-    let mut is_whole = true;
     while let Some(frame) = body.as_mut().frame().await {
         match frame {
             Ok(frame) => bytes.extend(frame.into_data().unwrap_or_default()),
-            Err(error) if error.is::<http_body_util::LengthLimitError>() => {
-                is_whole = false;
-                break;
-            }
-            Err(error) => return Err(in_full(error.as_ref())),
+            Err(error) if error.is::<http_body_util::LengthLimitError>() => break,
+            Err(error) => return Err(error_chain(error.as_ref())),
         }
     }
-    Ok((Answer { status, headers, body: bytes }, is_whole))
-}
-
-/// An error with its causes.
-fn in_full(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let part = error.to_string();
-        if !text.contains(&part) {
-            text = format!("{text}: {part}");
-        }
-        cause = error.source();
-    }
-    text
+    Ok(Answer { status, headers, body: bytes })
 }

@@ -205,6 +205,7 @@ impl Outbox {
             headers: credential.headers,
             body: Vec::new(),
             timeout: SEAL_TIME_MAX,
+            may_send: semel_http::MaySend::always(),
         };
         match settings.transport.send(outgoing).await {
             Sent::Answered(answer) => read_seal(&answer),

@@ -5,6 +5,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
+pub use semel_http::MaySend;
+
 use crate::message::Answer;
 use crate::url::Target;
 
@@ -21,6 +23,9 @@ pub struct Outgoing {
     pub body: Vec<u8>,
     /// How long it may take.
     pub timeout: Duration,
+    /// Whether it may still be sent: a transport asks between connect and the first byte, and sends nothing once this says
+    /// no.
+    pub may_send: MaySend,
 }
 
 /// What became of one attempt.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use scripted::{World, answer, message, pass, uuid};
 use semel_delivery::credentials::{Asked, Credential, Credentials};
-use semel_delivery::transport::Sent;
+use semel_delivery::transport::{Outgoing, Sending, Sent, Transport};
 use semel_delivery::{Settings, Status};
 
 /// Takes so long to give the first credential, as a process does that stands still between its claim and the first byte.
@@ -60,6 +60,57 @@ async fn a_claim_that_grew_old_is_given_back_and_taken_anew() {
     assert_eq!((receipt.status, receipt.attempts, receipt.ambiguous), (Status::Done, 1, false));
     assert_eq!(outbox.attempts(row).await.unwrap().len(), 1, "what was not sent was no attempt");
     assert_eq!(world.seen.lock().unwrap().len(), 1);
+}
+
+/// Takes so long to connect the first time, as a process does that stands still between connect and the first byte.
+struct SlowToConnect {
+    first: Duration,
+    is_connected: AtomicBool,
+    inner: Arc<dyn Transport>,
+}
+
+impl Transport for SlowToConnect {
+    fn send(&self, request: Outgoing) -> Sending<'_> {
+        Box::pin(async move {
+            if !self.is_connected.swap(true, Ordering::Relaxed) {
+                pass(self.first).await;
+            }
+            match request.may_send.is_allowed() {
+                true => self.inner.send(request).await,
+                false => Sent::NotSent("it was too late for the first byte".to_owned()),
+            }
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_taken_back_while_it_connected_is_not_sent() {
+    let mut world = World::quick("ietf", |_, _| answer(200, &[], ""));
+    let inner = Arc::clone(&world.settings.transport);
+    let (first, is_connected) = (Duration::from_secs(300), AtomicBool::new(false));
+    world.settings.transport = Arc::new(SlowToConnect { first, is_connected, inner });
+    let outbox = world.open().await;
+    let row = outbox.enqueue(message(1, "a")).await.unwrap().receipt.id;
+    let _sending = outbox.start();
+    pass(Duration::from_secs(200)).await;
+    outbox.abort(row, "the lease is over").await.unwrap();
+    pass(Duration::from_secs(600)).await;
+    assert!(world.seen.lock().unwrap().is_empty(), "nothing is sent that was taken back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_grew_old_while_it_connected_is_no_attempt() {
+    let mut world = World::quick("ietf", |_, _| answer(200, &[], ""));
+    let inner = Arc::clone(&world.settings.transport);
+    let (first, is_connected) = (Duration::from_secs(70), AtomicBool::new(false));
+    world.settings.transport = Arc::new(SlowToConnect { first, is_connected, inner });
+    let outbox = world.open().await;
+    let row = outbox.enqueue(message(1, "a")).await.unwrap().receipt.id;
+    let _sending = outbox.start();
+    pass(Duration::from_secs(75)).await;
+    let receipt = outbox.receipt(&uuid(1)).await.unwrap().unwrap();
+    assert_eq!((receipt.status, receipt.attempts, receipt.ambiguous), (Status::Done, 1, false));
+    assert_eq!(outbox.attempts(row).await.unwrap().len(), 1, "what was not sent was no attempt");
 }
 
 #[tokio::test(start_paused = true)]

@@ -20,7 +20,7 @@ use tower_service::Service;
 use crate::headers::{self, FENCE, OUTCOME, Origin, REQUEST_ID};
 use crate::refusal::refusal;
 use crate::tunnel;
-use crate::upstream::{Activity, Lent, NoAnswer, Paced, Pool};
+use semel_http::{Activity, MaySend, NoAnswer, Paced, Pool, PooledBody};
 
 /// Forwards requests to one service.
 #[derive(Clone)]
@@ -68,8 +68,9 @@ async fn keyed(
     }
     let id = parts.headers.get(REQUEST_ID).cloned();
     // A gate that sets no limit to dispatching has none.
-    let in_time = move || dispatch.as_ref().is_none_or(Dispatch::in_time);
-    Ok(match pool.send_keyed(fresh(parts, body), in_time).await {
+    let may_send =
+        dispatch.map_or_else(MaySend::always, |dispatch| MaySend::when(move || dispatch.in_time()));
+    Ok(match pool.send_once(fresh(parts, body), may_send, pool.patience()).await {
         Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
             unanswered(unasked(), id.as_ref(), false)
         }
@@ -89,7 +90,7 @@ async fn unkeyed(pool: Arc<Pool>, mut parts: Parts, body: Body) -> Result<Respon
     }
     let id = parts.headers.get(REQUEST_ID).cloned();
     let is_unsafe = !parts.method.is_safe();
-    let room = match wanted.is_some().then(|| pool.tunnel()) {
+    let room = match wanted.is_some().then(|| pool.reserve_tunnel()) {
         Some(None) => return Ok(refusal(&Problem::from(Kind::Overloaded), None, id.as_ref())),
         Some(Some(room)) => Some(room),
         None => None,
@@ -139,7 +140,7 @@ fn fresh(parts: Parts, body: Body) -> Box<Request<Body>> {
 
 /// An answer, as it goes back.
 fn back(
-    response: Response<Lent>,
+    response: Response<PooledBody>,
     patience: Duration,
     believed: Option<&header::HeaderName>,
 ) -> Response<Body> {

@@ -19,8 +19,8 @@ use crate::forward::Forward;
 use crate::identity::Peers;
 use crate::measure::Meters;
 use crate::server::{Certificates, Desk, Doors, Facts, Limits};
-use crate::upstream::{Pool, Upstream};
 use crate::walk;
+use semel_http::{Pool, Upstream};
 
 /// How long work that was begun under settings that were replaced is waited for.
 const REPLACED_MAX: Duration = Duration::from_secs(24 * 3600);

@@ -12,7 +12,7 @@ use semel_gate::{Finding, Probe};
 use semel_store::Entry;
 
 use crate::headers::OUTCOME;
-use crate::upstream::{Fetched, Fetcher};
+use semel_http::{Fetched, Fetcher};
 
 /// How long an answer may take.
 const PROBE_TIME_MAX: Duration = Duration::from_secs(5);

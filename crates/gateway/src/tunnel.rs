@@ -8,13 +8,13 @@ use hyper_util::rt::TokioIo;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::headers;
-use crate::upstream::Lent;
+use semel_http::PooledBody;
 
 /// Answers the client as the service did, and joins the two connections once both have changed. Keeps its room until
 /// either ends.
 pub(crate) fn open(
     client: OnUpgrade,
-    mut response: Response<Lent>,
+    mut response: Response<PooledBody>,
     room: OwnedSemaphorePermit,
 ) -> Response<Body> {
     let service = hyper::upgrade::on(&mut response);

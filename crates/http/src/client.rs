@@ -1,24 +1,34 @@
-//! The service behind the gate: where it is, how it is reached, and what became of a request that was sent to it.
+//! A service that requests are sent to: where it is, how it is reached, and what came of a request that was sent to it.
 //! Never sends a keyed request twice.
 
 mod connect;
+mod connection;
 mod fetch;
-mod in_time;
-mod lent;
 mod pace;
 mod pool;
+mod pooled_body;
 mod send;
-mod target;
 
-pub(crate) use fetch::{Fetched, Fetcher};
-pub(crate) use lent::Lent;
-pub(crate) use pace::{Activity, Paced};
-pub(crate) use pool::Pool;
-pub(crate) use send::NoAnswer;
-pub use target::{BadTarget, Target};
+pub use fetch::{Fetched, Fetcher};
+pub use pace::{Activity, Paced};
+pub use pool::Pool;
+pub use pooled_body::PooledBody;
 
 use std::path::PathBuf;
 use std::time::Duration;
+
+use crate::target::Target;
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoAnswer {
+    /// Not a byte of the request was processed, and none will be.
+    NotSent(String),
+    /// It broke off after something was sent.
+    Reset(String),
+    /// No answer began in time.
+    TimedOut(String),
+}
 
 /// How the service is reached.
 #[derive(Clone, Debug)]
@@ -37,7 +47,8 @@ pub struct Upstream {
     pub protocol: Protocol,
     /// Which `Host` it is told.
     pub host: HostSent,
-    /// Keyed requests that are with it at a time; as many others, and as many connections that changed their protocol.
+    /// Keyed requests that are with it at a time, each on a connection of its own; as many others, and as many connections
+    /// that changed their protocol.
     pub connections_max: usize,
 }
 

@@ -12,7 +12,7 @@ const ASKED_AFTER: Duration = Duration::from_secs(60);
 const ASKED_EVERY: Duration = Duration::from_secs(15);
 
 /// Small pieces go out at once, and a peer that is gone is noticed. A socket that refuses this still works.
-pub(crate) fn prepare(socket: &TcpStream) {
+pub fn prepare_socket(socket: &TcpStream) {
     let keepalive = TcpKeepalive::new().with_time(ASKED_AFTER).with_interval(ASKED_EVERY);
     let _ = socket.set_nodelay(true);
     let _ = SockRef::from(socket).set_tcp_keepalive(&keepalive);

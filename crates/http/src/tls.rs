@@ -1,6 +1,6 @@
-//! Whose certificates are believed by what connects from here: those that browsers believe, or the authorities of a file.
-//! A server may also show the very certificate that the file holds: whoever puts it there means it, even where it was made
-//! as an authority, as simple tools do.
+//! Whose certificates are believed by what connects from here: those that browsers believe and those of `SSL_CERT_FILE`,
+//! or the authorities of a file that was named. A server may also show the very certificate that the named file holds: it
+//! was put there on purpose, even where it was made as an authority, as simple tools do.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,8 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
-/// What connects from here over TLS, believing the authorities of a PEM file, or those that browsers believe.
+/// What connects from here over TLS, believing the authorities of a PEM file, or those that browsers believe and those in
+/// the file that the environment variable `SSL_CERT_FILE` names.
 ///
 /// # Errors
 /// The file cannot be read, or holds no certificate.
@@ -23,12 +24,23 @@ pub fn client_tls(ca: Option<&Path>) -> Result<ClientConfig, String> {
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?;
     let Some(path) = ca else {
-        let roots = RootCertStore::from_iter(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+        let mut roots = RootCertStore::from_iter(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+        if let Some(path) = std::env::var_os("SSL_CERT_FILE") {
+            for certificate in read_certificates(Path::new(&path))
+                .map_err(|why| format!("SSL_CERT_FILE: failed to read {}: {why}", path.display()))?
+            {
+                roots.add(certificate).map_err(|error| format!("SSL_CERT_FILE: {error}"))?;
+            }
+        }
         return Ok(builder.with_root_certificates(roots).with_no_client_auth());
     };
     let verifier =
         Named::of(path, &provider).map_err(|why| format!("failed to read {}: {why}", path.display()))?;
     Ok(builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier)).with_no_client_auth())
+}
+
+fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    CertificateDer::pem_file_iter(path).and_then(Iterator::collect).map_err(|error| error.to_string())
 }
 
 /// Verifies by the certificates of a file.
@@ -40,9 +52,7 @@ struct Named {
 
 impl Named {
     fn of(path: &Path, provider: &Arc<CryptoProvider>) -> Result<Self, String> {
-        let certificates: Vec<CertificateDer<'static>> = CertificateDer::pem_file_iter(path)
-            .and_then(Iterator::collect)
-            .map_err(|error| error.to_string())?;
+        let certificates = read_certificates(path)?;
         let mut roots = RootCertStore::empty();
         for certificate in &certificates {
             roots.add(certificate.clone()).map_err(|error| error.to_string())?;

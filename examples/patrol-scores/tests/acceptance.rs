@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use semel_delivery::credentials::{Credential, Wallet};
-use semel_delivery::transport::{Outgoing, Sent, Transport};
+use semel_delivery::transport::{MaySend, Outgoing, Sent, Transport};
 use semel_delivery::{http1::Http1, url::Target};
 use semel_example_patrol_scores::api::{Api, TARGET};
 use semel_example_patrol_scores::service::{Habit, Service};
@@ -48,6 +48,7 @@ impl World {
             headers: lines,
             body: if body.is_null() { Vec::new() } else { body.to_string().into_bytes() },
             timeout: Duration::from_secs(20),
+            may_send: MaySend::always(),
         };
         match Http1::new().send(outgoing).await {
             Sent::Answered(answer) => {

@@ -13,8 +13,8 @@ use crate::outbox::yard::{Yard, at_once};
 use crate::stage::{Invariant, lock};
 
 impl Yard {
-    /// A request is about to be sent. Where its sender stood still for longer than its lease, others may have gone on.
-    pub(super) fn first_byte(&self, request: &Outgoing, was_paused: bool) {
+    /// A request is about to be sent: it is claimed, and nobody went on without it.
+    pub(super) fn first_byte(&self, request: &Outgoing) {
         let key = header(request, "idempotency-key").to_owned();
         if key.is_empty() {
             return;
@@ -32,7 +32,7 @@ impl Yard {
         // A process that stood still for longer than its lease has given the row back: then it says so.
         let is_given_back = row.status == Status::Pending && row.ambiguous;
         let is_claimed = is_begun && (row.status == Status::Inflight || is_given_back);
-        if !is_claimed && !was_paused {
+        if !is_claimed {
             self.fail(
                 Invariant::I5,
                 slot,

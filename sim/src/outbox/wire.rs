@@ -133,7 +133,10 @@ impl Wire {
             sleep(pause).await;
         }
         self.life.awake().await;
-        self.yard.first_byte(&request, pause.is_some());
+        if !request.may_send.is_allowed() {
+            return Sent::NotSent("it was too late for the first byte".to_owned());
+        }
+        self.yard.first_byte(&request);
         let sent = self.exchange(&request).await;
         self.life.awake().await;
         let key = key_of(&request);

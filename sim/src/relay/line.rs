@@ -7,7 +7,7 @@ use std::time::Duration;
 use semel_delivery::credentials::{Credential, Credentials};
 use semel_delivery::message::Answer;
 use semel_delivery::relay::upstream::{Asked, Batch, Current, Place, Read, Upstream};
-use semel_delivery::transport::Sent;
+use semel_delivery::transport::{MaySend, Sent};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::life::Life;
@@ -139,15 +139,15 @@ impl Line {
         }
     }
 
-    async fn sent(&self, frozen: &str, credential: Option<&Credential>) -> Sent {
-        let began = Instant::now();
+    async fn sent(&self, frozen: &str, credential: Option<&Credential>, may_send: MaySend) -> Sent {
+        // Connecting may take longer than any lease.
         if self.works.strikes(Mishap::LongPause) {
-            let most = u64::try_from(HALF.as_millis()).unwrap_or(0);
+            let most = u64::try_from(2 * LATE_WINDOW.as_millis()).unwrap_or(0);
             sleep(self.works.rng(|rng| rng.millis(1000, most))).await;
         }
         self.life.awake().await;
-        if began.elapsed() > HALF {
-            return Sent::TimedOut("the machine stood still for longer than its sockets live".to_owned());
+        if !may_send.is_allowed() {
+            return Sent::NotSent("it was too late for the first byte".to_owned());
         }
         let write = Write::of(frozen);
         self.works.first_byte(&write, frozen);
@@ -207,8 +207,13 @@ impl Upstream for Line {
         Ok(Write::frozen(batch))
     }
 
-    fn write<'a>(&'a self, frozen: &'a str, credential: Option<&'a Credential>) -> Asked<'a, Sent> {
-        Box::pin(self.sent(frozen, credential))
+    fn write<'a>(
+        &'a self,
+        frozen: &'a str,
+        credential: Option<&'a Credential>,
+        may_send: MaySend,
+    ) -> Asked<'a, Sent> {
+        Box::pin(self.sent(frozen, credential, may_send))
     }
 }
 

@@ -6,6 +6,7 @@ use semel_contract::age::FIRST_SENT;
 use semel_contract::planted::{self, Bug};
 use semel_contract::profile::Profile;
 use semel_contract::time::Timestamp;
+use semel_http::MaySend;
 
 use crate::credentials::Credential;
 use crate::envelope::{TX_HEADER, key_header};
@@ -53,13 +54,22 @@ pub(super) async fn attempt(
             return Attempted { verdict, refused: Some((origin, [0; 32])) };
         }
     };
-    if outbox.now() > begin_until {
+    let is_late = || outbox.now() > begin_until;
+    let digest = credential.digest();
+    let mut outgoing = outgoing(inner, row, &profile, target, request, credential);
+    if !planted::is(Bug::OutboxFirstByteUnasked) {
+        let outbox = outbox.clone();
+        // Asked again before the first byte: connecting takes time.
+        outgoing.may_send = MaySend::when(move || outbox.now() <= begin_until);
+    }
+    let sent = match is_late() {
+        true => Sent::NotSent("its claim grew old".to_owned()),
+        false => inner.settings.transport.send(outgoing).await,
+    };
+    if matches!(sent, Sent::NotSent(_)) && is_late() {
         let verdict = judge::too_late(&facts(inner, row, &profile, &origin));
         return Attempted { verdict, refused: None };
     }
-    let digest = credential.digest();
-    let outgoing = outgoing(inner, row, &profile, target, request, credential);
-    let sent = inner.settings.transport.send(outgoing).await;
     if let Sent::Answered(answer) = &sent {
         learn(outbox, &origin, answer).await;
     }
@@ -124,6 +134,7 @@ fn outgoing(
         headers,
         body: request.body,
         timeout: inner.settings.attempt_timeout,
+        may_send: MaySend::always(),
     }
 }
 

@@ -10,8 +10,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use semel_contract::planted::{self, Bug};
 use semel_contract::schedule::{Cause, Next, Progress};
 use semel_contract::time::millis_of;
+use semel_http::MaySend;
 use semel_store::clock::Clock;
 use tokio::sync::Notify;
 
@@ -211,6 +213,15 @@ impl Turn<'_> {
     /// Whether a call may still begin and end while the lane is ours.
     fn in_time(&self) -> bool {
         self.engine.clock.read().ticks + self.target.timeout < self.ends
+    }
+
+    /// The same, for whoever connects first and then sends: connecting may take longer than the lease.
+    fn may_send(&self) -> MaySend {
+        if planted::is(Bug::RelayFirstByteUnasked) {
+            return MaySend::always();
+        }
+        let (clock, timeout, ends) = (Arc::clone(&self.engine.clock), self.target.timeout, self.ends);
+        MaySend::when(move || clock.read().ticks + timeout < ends)
     }
 
     /// When to try again after a failure; `None` when it is time to give up.

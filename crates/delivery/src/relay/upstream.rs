@@ -6,6 +6,8 @@ pub mod http;
 use std::future::Future;
 use std::pin::Pin;
 
+use semel_http::MaySend;
+
 use crate::credentials::Credential;
 use crate::message::Answer;
 use crate::transport::Sent;
@@ -95,6 +97,12 @@ pub trait Upstream: Send + Sync + 'static {
     /// A value cannot be written where it should go.
     fn freeze(&self, batch: &Batch) -> Result<String, String>;
 
-    /// Sends a frozen write, once.
-    fn write<'a>(&'a self, frozen: &'a str, credential: Option<&'a Credential>) -> Asked<'a, Sent>;
+    /// Sends a frozen write, once, unless `may_send` says no between connect and the first byte: others may then have gone
+    /// on with the lane.
+    fn write<'a>(
+        &'a self,
+        frozen: &'a str,
+        credential: Option<&'a Credential>,
+        may_send: MaySend,
+    ) -> Asked<'a, Sent>;
 }

@@ -52,3 +52,32 @@ async fn an_answer_waits_for_its_request_and_not_for_a_pause() {
     assert!(start.elapsed() < Duration::from_secs(2), "a pause of two minutes is not waited for");
     assert_eq!(worker.stop(Duration::from_secs(5)).await, 0);
 }
+
+#[tokio::test]
+async fn a_write_that_stood_still_while_it_connected_is_not_sent_once_its_lease_is_over() {
+    let world = World::new(Tier::ReadBack, 1);
+    let Accepted::New { lanes, .. } = world.accept("alice", "1", Mode::Interactive, &[("a", 5)]).await else {
+        panic!()
+    };
+    world.service.next(&[Habit::Frozen]);
+    let (standing, lane) = (world.another(2), lanes[0]);
+    let standing = tokio::spawn(async move { standing.sync(lane).await });
+    world.service.freezes().await;
+    // Another takes over, and goes on from there.
+    let until = async |value: i64| {
+        for _ in 0..100 {
+            world.clock.pass(10_000);
+            world.engine.run_due().await.unwrap();
+            if world.service.value("a") == value {
+                return;
+            }
+        }
+        panic!("{value} was never written");
+    };
+    until(5).await;
+    world.accept("alice", "2", Mode::Interactive, &[("a", 3)]).await;
+    until(8).await;
+    world.service.thaw();
+    standing.await.unwrap().unwrap();
+    assert_eq!(world.service.value("a"), 8, "what others have written since is not undone");
+}

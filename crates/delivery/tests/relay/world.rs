@@ -17,8 +17,9 @@ use semel_delivery::relay::store::sql::{Asked, Database, Row, StoreError, Transa
 use semel_delivery::relay::store::sqlite::Sqlite;
 use semel_delivery::relay::upstream::{Batch, Current, Place, Read, Upstream};
 use semel_delivery::relay::{Engine, RelayStore, Target};
-use semel_delivery::transport::Sent;
+use semel_delivery::transport::{MaySend, Sent};
 use semel_store::clock::{Clock, Reading};
+use tokio::sync::Notify;
 
 pub(crate) const START: i64 = 1_800_000_000_000;
 
@@ -81,6 +82,8 @@ pub(crate) enum Habit {
     Limits(u64),
     /// Cannot be reached.
     Away,
+    /// Is reached only after [`Service::thaw`]: the machine stands still while it connects.
+    Frozen,
 }
 
 #[derive(Clone, Debug)]
@@ -117,17 +120,29 @@ pub(crate) struct Service {
     clock: Manual,
     books: Arc<Mutex<Books>>,
     reads: bool,
+    /// Told when a write stands still, and when it may go on.
+    frozen: Arc<(Notify, Notify)>,
 }
 
 impl Service {
     pub(crate) fn new(tier: Tier, clock: &Manual) -> Self {
         let reads = !matches!(tier, Tier::Blind(_));
-        Self { tier, clock: clock.clone(), books: Arc::default(), reads }
+        Self { tier, clock: clock.clone(), books: Arc::default(), reads, frozen: Arc::default() }
     }
 
     /// The next writes are treated so; then well.
     pub(crate) fn next(&self, habits: &[Habit]) {
         self.books.lock().unwrap().habits.extend(habits);
+    }
+
+    /// Waits until a write stands still.
+    pub(crate) async fn freezes(&self) {
+        self.frozen.0.notified().await;
+    }
+
+    /// Lets it go on.
+    pub(crate) fn thaw(&self) {
+        self.frozen.1.notify_one();
     }
 
     pub(crate) fn forget_habits(&self) {
@@ -246,8 +261,20 @@ impl Upstream for Service {
         &'a self,
         frozen: &'a str,
         credential: Option<&'a Credential>,
+        may_send: MaySend,
     ) -> semel_delivery::relay::upstream::Asked<'a, Sent> {
         self.catch_up();
+        if self.books.lock().unwrap().habits.front() == Some(&Habit::Frozen) {
+            self.books.lock().unwrap().habits.pop_front();
+            return Box::pin(async move {
+                self.frozen.0.notify_one();
+                self.frozen.1.notified().await;
+                match may_send.is_allowed() {
+                    true => self.write(frozen, credential, may_send).await,
+                    false => Sent::NotSent("it was too late for the first byte".to_owned()),
+                }
+            });
+        }
         if self.is_refused(credential) {
             return Box::pin(async { answered(401, None) });
         }
@@ -283,6 +310,7 @@ impl Upstream for Service {
             Habit::Answers(status) => answered(status, None),
             Habit::Limits(after) => answered(429, Some(after)),
             Habit::Away => Sent::NotSent("connection refused".to_owned()),
+            Habit::Frozen => unreachable!("it stood still before it connected"),
         };
         Box::pin(async move { sent })
     }

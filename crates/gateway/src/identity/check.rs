@@ -9,7 +9,7 @@ use semel_contract::identity::Caller;
 use semel_contract::problem::{Kind, Problem};
 
 use crate::headers::{Origin, REQUEST_ID};
-use crate::upstream::{Fetched, Fetcher};
+use semel_http::{Fetched, Fetcher};
 
 /// How long the service may take.
 const CHECK_TIME_MAX: Duration = Duration::from_secs(5);

@@ -11,7 +11,7 @@ use super::keys::{self, Key};
 use super::remote::{FETCH_TIME_MAX, Remote};
 use super::spec::{Place, Spec};
 use super::token::{Rejected, Token};
-use crate::upstream::Fetcher;
+use semel_http::Fetcher;
 
 /// Verifies tokens.
 #[derive(Debug)]

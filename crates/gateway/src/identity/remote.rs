@@ -8,7 +8,7 @@ use http::HeaderMap;
 use tokio::time::Instant;
 
 use super::keys::{self, Key};
-use crate::upstream::Fetcher;
+use semel_http::Fetcher;
 
 /// How long fetching keys may take.
 pub(crate) const FETCH_TIME_MAX: Duration = Duration::from_secs(5);

@@ -24,7 +24,7 @@ use super::pulse::{Felt, Patience, Pulse, while_alive};
 use super::request::{Desk, Facts};
 use super::sniff::{Rewound, Spoken, sniff};
 use crate::headers::{Origin, REPLAYED};
-use crate::socket;
+use semel_http::prepare_socket;
 
 /// How often a silent HTTP/2 client is asked whether it is still there.
 const PING_EVERY: Duration = Duration::from_secs(20);
@@ -50,7 +50,7 @@ pub(crate) struct Connection<D> {
 impl<D: Desk> Connection<D> {
     /// Serves it to its end.
     pub(crate) async fn run(self) {
-        socket::prepare(&self.socket);
+        prepare_socket(&self.socket);
         let limits = &self.limits;
         let pulse = Pulse::new(Patience {
             head: limits.header_timeout,

@@ -15,7 +15,7 @@ use hyper::body::Incoming;
 
 use super::pulse::Busy;
 use crate::headers::Origin;
-use crate::upstream::Paced;
+use semel_http::Paced;
 
 /// How much of a refused body is read, so that its client gets to read the refusal.
 const UNREAD_BYTES_MAX: usize = 256 << 10;

@@ -8,6 +8,7 @@ mod outcomes;
 mod patience;
 mod proxying;
 mod secure;
+mod streams;
 mod strict;
 mod upstream;
 mod whole;

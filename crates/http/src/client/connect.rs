@@ -1,31 +1,24 @@
 //! Opens connections to a service. Every error here means that not a byte of a request was sent.
 
-use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use axum_core::body::Body;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::{Protocol, Target, Upstream};
-use crate::socket;
-use crate::trust::client_tls;
+use super::connection::{Connection, Sender, SharedSender};
+use super::{Protocol, Upstream};
+use crate::first_byte::{FirstByte, GuardedStream};
+use crate::prepare_socket;
+use crate::target::Target;
 
 /// How often a silent HTTP/2 connection is asked whether it is still there.
 const PING_EVERY: Duration = Duration::from_secs(20);
-
-/// A connection that takes requests.
-pub(crate) enum Sender {
-    /// One at a time.
-    One(http1::SendRequest<Body>),
-    /// Many at once.
-    Many(http2::SendRequest<Body>),
-}
 
 /// Something that bytes go through.
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -43,30 +36,33 @@ impl Connector {
     /// What connects to a service.
     ///
     /// # Errors
-    /// Its certificates cannot be read.
-    pub(crate) fn new(upstream: &Upstream) -> Result<Self, String> {
+    /// It is reached over TLS, and there are no certificates, or none could have its name.
+    pub(crate) fn new(
+        upstream: &Upstream,
+        config: Result<Arc<ClientConfig>, String>,
+    ) -> Result<Self, String> {
         let target = upstream.target.clone();
         let tls = match target.is_tls() {
-            true => Some(tls(&target, upstream.ca.as_deref(), upstream.protocol)?),
+            true => Some(tls(&target, config?, upstream.protocol)?),
             false => None,
         };
         Ok(Self { target, tls, protocol: upstream.protocol, patience: upstream.connect_timeout })
     }
 
     /// Opens a connection.
-    pub(crate) async fn connect(&self) -> Result<Sender, String> {
+    pub(crate) async fn connect(&self) -> Result<Connection, String> {
         let opened = tokio::time::timeout(self.patience, self.open()).await;
         opened.unwrap_or_else(|_| Err(format!("{} could not be reached in time", self.target)))
     }
 
-    async fn open(&self) -> Result<Sender, String> {
+    async fn open(&self) -> Result<Connection, String> {
         let failed = |what: &str, error: &dyn std::error::Error| {
             format!("{} could not be reached: {what}{error}", self.target)
         };
         let socket = TcpStream::connect((self.target.host(), self.target.port()))
             .await
             .map_err(|error| failed("", &error))?;
-        socket::prepare(&socket);
+        prepare_socket(&socket);
         let (stream, agreed): (Box<dyn Stream>, _) = match &self.tls {
             None => (Box::new(socket), self.protocol),
             Some((connector, name)) => {
@@ -82,35 +78,46 @@ impl Connector {
         self.greet(stream, agreed).await.map_err(|error| failed("", &error))
     }
 
-    async fn greet(&self, stream: Box<dyn Stream>, protocol: Protocol) -> hyper::Result<Sender> {
-        let io = TokioIo::new(stream);
-        match protocol {
+    async fn greet(&self, stream: Box<dyn Stream>, protocol: Protocol) -> hyper::Result<Connection> {
+        let first_byte = FirstByte::new();
+        let guarded = Arc::clone(&first_byte);
+        let (sender, driver) = match protocol {
             Protocol::Http1 => {
+                let io = TokioIo::new(GuardedStream::http1(stream, guarded));
                 // At most hyper's hundred header lines in an answer: for any other number it clears room for all of them
                 // with every answer, which costs more than the parsing.
                 let (sender, connection) = http1::Builder::new().handshake(io).await?;
-                tokio::spawn(connection.with_upgrades());
-                Ok(Sender::One(sender))
+                (Sender::Http1(sender), tokio::spawn(async move { drop(connection.with_upgrades().await) }))
             }
             Protocol::Http2 => {
+                let io = TokioIo::new(GuardedStream::http2(stream, guarded));
                 let (sender, connection) = http2::Builder::new(TokioExecutor::new())
                     .timer(TokioTimer::new())
                     .keep_alive_interval(PING_EVERY)
                     .handshake(io)
                     .await?;
-                tokio::spawn(connection);
-                Ok(Sender::Many(sender))
+                let connection = Arc::new(Mutex::new(Box::pin(connection)));
+                let asked = Arc::clone(&connection);
+                let driver = std::future::poll_fn(move |cx| {
+                    connection.lock().unwrap_or_else(PoisonError::into_inner).as_mut().poll(cx).map(drop)
+                });
+                // Asked when it is needed: the driver is not woken when the service changes its mind.
+                let streams_max = Arc::new(move || {
+                    asked.lock().unwrap_or_else(PoisonError::into_inner).current_max_send_streams()
+                });
+                (Sender::Http2(SharedSender { sender, streams_max }), tokio::spawn(driver))
             }
-        }
+        };
+        Ok(Connection::new(sender, first_byte, driver.abort_handle()))
     }
 }
 
 fn tls(
     target: &Target,
-    ca: Option<&Path>,
+    config: Arc<ClientConfig>,
     protocol: Protocol,
 ) -> Result<(TlsConnector, ServerName<'static>), String> {
-    let mut config = client_tls(ca)?;
+    let mut config = Arc::unwrap_or_clone(config);
     config.alpn_protocols = match protocol {
         Protocol::Http1 => vec![b"http/1.1".to_vec()],
         Protocol::Http2 => vec![b"h2".to_vec(), b"http/1.1".to_vec()],

@@ -10,7 +10,8 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Limited};
 
-use super::{Activity, HostSent, NoAnswer, Pool, Target, Upstream};
+use super::{Activity, HostSent, NoAnswer, Pool, Upstream};
+use crate::target::{BadTarget, Target};
 
 /// The longest answer that is read.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
@@ -19,7 +20,7 @@ const ASKED_MAX: usize = 256;
 
 /// Asks one service.
 #[derive(Clone)]
-pub(crate) struct Fetcher {
+pub struct Fetcher {
     pool: Arc<Pool>,
     target: Target,
     patience: Duration,
@@ -32,10 +33,14 @@ impl std::fmt::Debug for Fetcher {
 }
 
 /// What it answered.
-pub(crate) struct Fetched {
-    pub(crate) status: StatusCode,
-    pub(crate) headers: HeaderMap,
-    pub(crate) body: Bytes,
+#[derive(Clone, Debug)]
+pub struct Fetched {
+    /// The status.
+    pub status: StatusCode,
+    /// The headers.
+    pub headers: HeaderMap,
+    /// The whole body.
+    pub body: Bytes,
 }
 
 impl Fetcher {
@@ -43,12 +48,12 @@ impl Fetcher {
     ///
     /// # Errors
     /// The URL is not one, or the file of certificates cannot be read.
-    pub(crate) fn of(url: &Uri, ca: Option<PathBuf>, patience: Duration) -> Result<Self, String> {
+    pub fn of(url: &Uri, ca: Option<PathBuf>, patience: Duration) -> Result<Self, String> {
         let (Some(scheme), Some(authority)) = (url.scheme_str(), url.authority()) else {
             return Err(format!("{url} has no host"));
         };
         let target: Target =
-            format!("{scheme}://{authority}").parse().map_err(|error: super::BadTarget| error.to_string())?;
+            format!("{scheme}://{authority}").parse().map_err(|error: BadTarget| error.to_string())?;
         let upstream = Upstream {
             timeout: patience,
             connect_timeout: patience,
@@ -61,7 +66,10 @@ impl Fetcher {
     }
 
     /// Asks for a path, with headers.
-    pub(crate) async fn ask(&self, path: &str, headers: HeaderMap) -> Result<Fetched, String> {
+    ///
+    /// # Errors
+    /// There is no answer, or it is too large or too slow.
+    pub async fn ask(&self, path: &str, headers: HeaderMap) -> Result<Fetched, String> {
         let asked = tokio::time::timeout(self.patience, self.exchange(path, headers)).await;
         asked.unwrap_or_else(|_| Err(format!("{} did not answer in time", self.target)))
     }

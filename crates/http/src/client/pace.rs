@@ -14,7 +14,7 @@ use tokio::time::{Instant, Sleep};
 
 /// When something last happened.
 #[derive(Clone, Debug)]
-pub(crate) struct Activity {
+pub struct Activity {
     began: Instant,
     /// Milliseconds after the beginning.
     last: Arc<AtomicU64>,
@@ -33,7 +33,7 @@ impl Activity {
     }
 
     /// Ends when nothing has happened for this long.
-    pub(crate) async fn idle_for(&self, patience: Duration) {
+    pub async fn idle_for(&self, patience: Duration) {
         // Begun again for every try.
         self.note();
         loop {
@@ -49,7 +49,8 @@ impl Activity {
 }
 
 /// A body that is given up when it is silent for too long while somebody waits for it.
-pub(crate) struct Paced<B> {
+#[derive(Debug)]
+pub struct Paced<B> {
     inner: B,
     patience: Duration,
     activity: Option<Activity>,
@@ -58,7 +59,7 @@ pub(crate) struct Paced<B> {
 
 /// A body broke off, or was given up.
 #[derive(Debug)]
-pub(crate) enum Ended {
+pub enum Ended {
     /// It was silent for too long.
     Silent(Duration),
     /// It broke off.
@@ -78,12 +79,12 @@ impl std::error::Error for Ended {}
 
 impl<B> Paced<B> {
     /// Gives `inner` up after this much silence.
-    pub(crate) fn new(inner: B, patience: Duration) -> Self {
+    pub fn new(inner: B, patience: Duration) -> Self {
         Self { inner, patience, activity: None, alarm: None }
     }
 
     /// The same, noting when pieces pass.
-    pub(crate) fn noting(inner: B, patience: Duration, activity: Activity) -> Self {
+    pub fn noting(inner: B, patience: Duration, activity: Activity) -> Self {
         Self { activity: Some(activity), ..Self::new(inner, patience) }
     }
 }

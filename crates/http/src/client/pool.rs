@@ -1,16 +1,21 @@
-//! Connections that are kept for the next request. Lends each to one request at a time (HTTP/2: to many), and takes it
-//! back when its answer has been read in full. Sends nothing itself.
+//! Connections that are kept for the next request. Gives each to one request at a time, and takes it back when its answer
+//! has been read in full. Over HTTP/2 requests without a key share connections, as far as their streams reach; a keyed
+//! request has one of its own, so that it never waits for a stream. Sends nothing itself.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum_core::body::Body;
-use hyper::client::conn::{http1, http2};
+use hyper::client::conn::http2;
+use rustls::ClientConfig;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-use super::connect::{Connector, Sender};
+use super::connect::Connector;
+use super::connection::{Connection, Sender, SharedSender};
 use super::{Protocol, Upstream};
+use crate::tls::client_tls;
 
 /// A connection that was idle for longer is not given a keyed request: its peer may be about to close it, and whether it
 /// had read the request by then could not be told.
@@ -21,17 +26,23 @@ pub(crate) const IDLE_MAX: Duration = Duration::from_secs(20);
 const IDLE_COUNT_MAX: usize = 256;
 
 /// The connections to one service.
-pub(crate) struct Pool {
+pub struct Pool {
     pub(super) upstream: Upstream,
     connector: Connector,
-    idle: Mutex<Vec<(Sender, Instant)>>,
-    /// The connection that takes many requests, and when it was last lent.
-    shared: tokio::sync::Mutex<Option<(http2::SendRequest<Body>, Instant)>>,
+    idle: Mutex<Vec<(Connection, Instant)>>,
+    /// Connections that take many requests.
+    shared: tokio::sync::Mutex<Vec<Shared>>,
     /// Room for keyed requests, and for others: streams that last do not take it from what must be answered once.
     keyed: Arc<Semaphore>,
     others: Arc<Semaphore>,
     /// Room for connections that changed their protocol.
     tunnels: Arc<Semaphore>,
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("target", &self.upstream.target).finish_non_exhaustive()
+    }
 }
 
 /// Whose room a request takes.
@@ -41,10 +52,61 @@ pub(crate) enum Room {
     Others,
 }
 
-/// A connection on loan.
-pub(crate) struct Loan {
-    pub(super) sender: Sender,
-    pub(super) permit: OwnedSemaphorePermit,
+/// An HTTP/2 connection that takes many requests.
+struct Shared {
+    shared: SharedSender,
+    /// When it was last given to a request.
+    used: Instant,
+    /// Held by this and by every request on it.
+    streams: Arc<()>,
+}
+
+impl Shared {
+    fn is_fresh(&self, idle_max: Duration) -> bool {
+        self.used.elapsed() <= idle_max && self.shared.sender.is_ready()
+    }
+
+    /// Whether the service allows another stream on it.
+    fn has_stream(&self) -> bool {
+        Arc::strong_count(&self.streams) <= (self.shared.streams_max)()
+    }
+
+    fn take_stream(&mut self) -> Lane {
+        self.used = Instant::now();
+        Lane::Shared { sender: self.shared.sender.clone(), _stream: Arc::clone(&self.streams) }
+    }
+}
+
+/// What a request goes out on.
+pub(super) enum Lane {
+    /// A connection of its own.
+    Own(Connection),
+    /// A stream beside others, counted while it is held.
+    Shared { sender: http2::SendRequest<Body>, _stream: Arc<()> },
+}
+
+/// A connection that belongs to a request until its answer has been read.
+pub(crate) struct PooledConnection {
+    pub(super) lane: Lane,
+    permit: OwnedSemaphorePermit,
+}
+
+impl PooledConnection {
+    /// Leaves the connection to what it became: it changed its protocol.
+    pub(super) fn detach(self) {
+        match self.lane {
+            Lane::Own(connection) => connection.detach(),
+            Lane::Shared { .. } => {}
+        }
+    }
+
+    /// Whether HTTP/2 is spoken on it.
+    pub(super) fn is_http2(&self) -> bool {
+        match &self.lane {
+            Lane::Own(connection) => matches!(connection.sender(), Sender::Http2(_)),
+            Lane::Shared { .. } => true,
+        }
+    }
 }
 
 impl Pool {
@@ -52,9 +114,21 @@ impl Pool {
     ///
     /// # Errors
     /// The service's certificates cannot be read.
-    pub(crate) fn new(upstream: Upstream) -> Result<Arc<Self>, String> {
+    pub fn new(upstream: Upstream) -> Result<Arc<Self>, String> {
+        let tls = match upstream.target.is_tls() {
+            true => client_tls(upstream.ca.as_deref()).map(Arc::new),
+            false => Err("there is no TLS".to_owned()),
+        };
+        Self::with_tls(upstream, tls)
+    }
+
+    /// The same, with certificates that were read before: `ca` is not looked at.
+    ///
+    /// # Errors
+    /// The service is reached over TLS, and there are no certificates, or none could have its name.
+    pub fn with_tls(upstream: Upstream, tls: Result<Arc<ClientConfig>, String>) -> Result<Arc<Self>, String> {
         Ok(Arc::new(Self {
-            connector: Connector::new(&upstream)?,
+            connector: Connector::new(&upstream, tls)?,
             keyed: Arc::new(Semaphore::new(upstream.connections_max)),
             others: Arc::new(Semaphore::new(upstream.connections_max)),
             tunnels: Arc::new(Semaphore::new(upstream.connections_max)),
@@ -65,45 +139,45 @@ impl Pool {
     }
 
     /// How long an answer to a keyed request may be silent.
-    pub(crate) fn patience(&self) -> Duration {
+    pub fn patience(&self) -> Duration {
         self.upstream.timeout
     }
 
     /// How long a stream may be silent.
-    pub(crate) fn stream_idle(&self) -> Duration {
+    pub fn stream_idle(&self) -> Duration {
         self.upstream.stream_idle
     }
 
     /// Room for a connection that changes its protocol, if there is any.
-    pub(crate) fn tunnel(&self) -> Option<OwnedSemaphorePermit> {
+    pub fn reserve_tunnel(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.tunnels).try_acquire_owned().ok()
     }
 
     /// A connection that is ready for a request: one that was idle for at most `idle_max`, or a new one. An error means
     /// that there is none, and that nothing was sent.
-    pub(crate) async fn lend(&self, room: Room, idle_max: Duration) -> Result<Loan, String> {
-        let room = match room {
+    pub(crate) async fn checkout(&self, room: Room, idle_max: Duration) -> Result<PooledConnection, String> {
+        let semaphore = match room {
             Room::Keyed => &self.keyed,
             Room::Others => &self.others,
         };
-        let permit = match Arc::clone(room).try_acquire_owned() {
+        let permit = match Arc::clone(semaphore).try_acquire_owned() {
             Ok(permit) => permit,
             // What is done seldom is done in a box: otherwise every request would carry the room for it.
-            Err(_) => Box::pin(self.wait_for(room)).await?,
+            Err(_) => Box::pin(self.wait_for(semaphore)).await?,
         };
-        if self.upstream.protocol == Protocol::Http2 {
-            // Whoever opens the connection is waited for, within bounds: what waited in vain was not sent.
+        if self.upstream.protocol == Protocol::Http2 && room == Room::Others {
+            // The request that opens the connection is waited for, within bounds: what waited in vain was not sent.
             let patience = self.upstream.connect_timeout * 2;
-            let shared = Box::pin(tokio::time::timeout(patience, self.shared(idle_max))).await;
-            let sender = shared.map_err(|_| format!("no connection within {patience:?}"))??;
-            return Ok(Loan { sender, permit });
+            let lane = Box::pin(tokio::time::timeout(patience, self.share(idle_max))).await;
+            let lane = lane.map_err(|_| format!("no connection within {patience:?}"))??;
+            return Ok(PooledConnection { lane, permit });
         }
-        while let Some(mut sender) = self.take_idle(idle_max) {
-            if is_ready(&mut sender).await {
-                return Ok(Loan { sender, permit });
+        while let Some(mut connection) = self.take_idle(idle_max) {
+            if connection.ready().await {
+                return Ok(PooledConnection { lane: Lane::Own(connection), permit });
             }
         }
-        Ok(Loan { sender: Box::pin(self.open()).await?, permit })
+        Ok(PooledConnection { lane: Lane::Own(Box::pin(self.open()).await?), permit })
     }
 
     /// Waits for room, as long as one may wait for a connection.
@@ -115,35 +189,36 @@ impl Pool {
         }
     }
 
-    async fn open(&self) -> Result<Sender, String> {
-        let mut sender = self.connector.connect().await?;
-        match is_ready(&mut sender).await {
-            true => Ok(sender),
+    async fn open(&self) -> Result<Connection, String> {
+        let mut connection = self.connector.connect().await?;
+        match connection.ready().await {
+            true => Ok(connection),
             false => Err(format!("{} closed the connection at once", self.upstream.target)),
         }
     }
 
     /// Takes a connection back as soon as it can take another request; never, if it cannot.
-    pub(super) fn take_back(
-        self: Arc<Self>,
-        mut sender: http1::SendRequest<Body>,
-        permit: OwnedSemaphorePermit,
-        ended: Instant,
-    ) {
-        if sender.is_ready() {
-            return self.keep(sender, ended);
+    pub(super) fn take_back(self: Arc<Self>, pooled: PooledConnection, ended: Instant) {
+        let PooledConnection { lane, permit } = pooled;
+        let mut connection = match lane {
+            Lane::Own(connection) => connection,
+            Lane::Shared { .. } => return,
+        };
+        if connection.is_ready() {
+            return self.keep(connection, ended);
         }
         // The answer has ended and the request may not have: it is still being sent. A runtime that is gone sends nothing.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         runtime.spawn(async move {
-            if sender.ready().await.is_ok() {
-                self.keep(sender, Instant::now());
+            if connection.ready().await {
+                self.keep(connection, Instant::now());
             }
             drop(permit);
         });
     }
 
-    fn keep(&self, sender: http1::SendRequest<Body>, since: Instant) {
+    fn keep(&self, mut connection: Connection, since: Instant) {
+        connection.finish();
         let mut idle = self.idle();
         // The oldest come first, and the closed ones are found when they are taken.
         let is_old = |other: Instant| since.saturating_duration_since(other) > IDLE_MAX;
@@ -152,49 +227,41 @@ impl Pool {
         if idle.len() < IDLE_COUNT_MAX {
             // In order of age, so that the last is the youngest.
             let place = idle.partition_point(|(_, other)| *other <= since);
-            idle.insert(place, (Sender::One(sender), since));
+            idle.insert(place, (connection, since));
         }
     }
 
     /// The connection that was used last, if it is fresh enough: the others are older still.
-    fn take_idle(&self, idle_max: Duration) -> Option<Sender> {
+    fn take_idle(&self, idle_max: Duration) -> Option<Connection> {
         let mut idle = self.idle();
         let (_, since) = idle.last()?;
         if since.elapsed() > idle_max {
             return None;
         }
-        idle.pop().map(|(sender, _)| sender)
+        idle.pop().map(|(connection, _)| connection)
     }
 
-    /// The connection that takes many requests, opened by the first who needs it while the others wait. A service that
-    /// turns out not to speak HTTP/2 gets a connection for each.
-    async fn shared(&self, idle_max: Duration) -> Result<Sender, String> {
+    /// A stream on a connection that takes many requests, opened by the first that needs it while the others wait. A
+    /// service that turns out not to speak HTTP/2 gets a connection for each request.
+    async fn share(&self, idle_max: Duration) -> Result<Lane, String> {
         let mut shared = self.shared.lock().await;
-        if let Some((sender, lent)) = shared.as_mut()
-            && lent.elapsed() <= idle_max
-            && !sender.is_closed()
-            && sender.ready().await.is_ok()
-        {
-            *lent = Instant::now();
-            return Ok(Sender::Many(sender.clone()));
+        shared.retain(|one| one.is_fresh(idle_max));
+        if let Some(one) = shared.iter_mut().find(|one| one.has_stream()) {
+            return Ok(one.take_stream());
         }
-        *shared = None;
-        let sender = self.open().await?;
-        if let Sender::Many(sender) = &sender {
-            *shared = Some((sender.clone(), Instant::now()));
-        }
-        Ok(sender)
+        let connection = self.open().await?;
+        let sender = match connection.sender() {
+            Sender::Http2(shared) => shared.clone(),
+            Sender::Http1(_) => return Ok(Lane::Own(connection)),
+        };
+        let mut one = Shared { shared: sender, used: Instant::now(), streams: Arc::default() };
+        let lane = one.take_stream();
+        shared.push(one);
+        Ok(lane)
     }
 
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<(Sender, Instant)>> {
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<(Connection, Instant)>> {
         // Nothing that holds this lock panics; a list of connections is whole in any case.
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-async fn is_ready(sender: &mut Sender) -> bool {
-    match sender {
-        Sender::One(sender) => sender.ready().await.is_ok(),
-        Sender::Many(sender) => sender.ready().await.is_ok(),
     }
 }

@@ -1,62 +1,58 @@
 //! An answer's body and the connection that it comes on, which goes back to the pool with the body's end.
 
+use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use axum_core::body::Body;
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
-use hyper::client::conn::http1::SendRequest;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
-use super::pool::Pool;
+use super::pool::{Pool, PooledConnection};
 
-/// The body of an answer. Whoever drops it half read closes its connection.
-pub(crate) struct Lent {
+/// The body of an answer. To drop it half read is to close its connection.
+pub struct PooledBody {
     body: Incoming,
-    /// Nothing to give back where the connection takes many requests at once.
-    due: Option<Due>,
+    /// What goes back.
+    due: Option<(Arc<Pool>, PooledConnection)>,
     /// When the end was seen.
     ended: Option<Instant>,
 }
 
-/// What goes back.
-struct Due {
-    pool: Arc<Pool>,
-    sender: SendRequest<Body>,
-    permit: OwnedSemaphorePermit,
-}
-
-impl Lent {
-    pub(super) fn shared(body: Incoming) -> Self {
-        Self { body, due: None, ended: None }
-    }
-
-    pub(super) fn of(
-        body: Incoming,
-        pool: Arc<Pool>,
-        sender: SendRequest<Body>,
-        permit: OwnedSemaphorePermit,
-    ) -> Self {
-        Self { body, due: Some(Due { pool, sender, permit }), ended: None }
+impl fmt::Debug for PooledBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PooledBody").field("ended", &self.ended).finish_non_exhaustive()
     }
 }
 
-impl Drop for Lent {
+impl PooledBody {
+    pub(super) fn new(body: Incoming, pool: Arc<Pool>, connection: PooledConnection) -> Self {
+        Self { body, due: Some((pool, connection)), ended: None }
+    }
+
+    /// Leaves the connection to what it became: it changed its protocol.
+    pub(super) fn detach(mut self) -> Self {
+        if let Some((_, connection)) = self.due.take() {
+            connection.detach();
+        }
+        self
+    }
+}
+
+impl Drop for PooledBody {
     fn drop(&mut self) {
-        let Some(Due { pool, sender, permit }) = self.due.take() else { return };
+        let Some((pool, connection)) = self.due.take() else { return };
         let ended = self.ended.or_else(|| self.body.is_end_stream().then(Instant::now));
         if let Some(ended) = ended {
             // A client that is slow to take what was read does not make the connection any younger.
-            pool.take_back(sender, permit, ended);
+            pool.take_back(connection, ended);
         }
     }
 }
 
-impl HttpBody for Lent {
+impl HttpBody for PooledBody {
     type Data = Bytes;
     type Error = hyper::Error;
 

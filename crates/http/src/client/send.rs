@@ -1,79 +1,73 @@
-//! Sends a request and says what became of it. A keyed request goes out once, after its right to go out was asked for
+//! Sends a request and says what came of it. A keyed request goes out once, after its right to go out was asked for
 //! immediately before the first byte; what surely was not sent is told apart from what may have been.
 
-use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum_core::body::Body;
-use futures_util::future::Either;
 use http::header;
 use http::uri::Authority;
-use http::{HeaderValue, Request, Response, Uri, Version};
+use http::{HeaderValue, Request, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
-use hyper::client::conn::TrySendError;
 
-use super::connect::Sender;
-use super::in_time::InTime;
-use super::lent::Lent;
+use super::connection::{Tried, broken_on_shared};
 use super::pace::Activity;
-use super::pool::{IDLE_KEYED_MAX, IDLE_MAX, Loan, Pool, Room};
+use super::pool::{IDLE_KEYED_MAX, IDLE_MAX, Lane, Pool, PooledConnection, Room};
+use super::pooled_body::PooledBody;
+use super::{HostSent, NoAnswer};
+use crate::first_byte::MaySend;
 
-/// Why there is no answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum NoAnswer {
-    /// Not a byte of the request was processed.
-    NotSent(String),
-    /// It broke off after something was sent.
-    Reset(String),
-    /// No answer began in time.
-    TimedOut(String),
-}
-
-/// What became of one try.
-enum Tried {
-    Answered(Response<Lent>),
+/// Why one try through the pool has no answer.
+enum Unanswered {
     /// The connection gave the request back before it wrote any of it.
     HandedBack(Box<Request<Body>>, String),
     Broken(NoAnswer),
 }
 
+impl From<Unanswered> for NoAnswer {
+    fn from(unanswered: Unanswered) -> Self {
+        match unanswered {
+            Unanswered::HandedBack(_, why) => NoAnswer::NotSent(why),
+            Unanswered::Broken(why) => why,
+        }
+    }
+}
+
 impl Pool {
-    /// Sends a request whose key was claimed. `in_time` is asked when a connection is ready; if it says no, nothing is
-    /// sent. Never tries twice.
-    pub(crate) async fn send_keyed(
+    /// Sends a request once. `may_send` is asked when a connection is ready, and again by the connection before the first
+    /// byte; if it says no, nothing is sent. An answer is waited for as long as `patience` says.
+    ///
+    /// # Errors
+    /// There is no answer; says whether something was sent.
+    pub async fn send_once(
         self: &Arc<Self>,
-        mut request: Box<Request<Body>>,
-        in_time: impl Fn() -> bool + Send + Unpin + 'static,
-    ) -> Result<Response<Lent>, NoAnswer> {
-        let loan = self.lend(Room::Keyed, IDLE_KEYED_MAX).await.map_err(NoAnswer::NotSent)?;
-        if !in_time() {
-            return Err(NoAnswer::NotSent("no connection was ready before the claim's lease ended".into()));
+        request: Box<Request<Body>>,
+        may_send: MaySend,
+        patience: Duration,
+    ) -> Result<Response<PooledBody>, NoAnswer> {
+        let connection = self.checkout(Room::Keyed, IDLE_KEYED_MAX).await.map_err(NoAnswer::NotSent)?;
+        if !may_send.is_allowed() {
+            return Err(NoAnswer::NotSent("no connection was ready before the lease ended".into()));
         }
-        // An HTTP/2 connection may let a request wait for its turn: then it is asked again before the body goes.
-        if let Sender::Many(_) = &loan.sender {
-            *request = std::mem::take(&mut *request).map(|body| Body::new(InTime { body, in_time }));
-        }
-        match self.attempt(loan, request, &Activity::default()).await {
-            Tried::Answered(response) => Ok(response),
-            Tried::HandedBack(_, why) => Err(NoAnswer::NotSent(why)),
-            Tried::Broken(why) => Err(why),
-        }
+        Ok(self.attempt(connection, request, may_send, &Activity::default(), patience).await?)
     }
 
     /// Sends a request without a key, as it streams in. One that an old connection gave back untouched is tried once
     /// more on a new one.
-    pub(crate) async fn send(
+    ///
+    /// # Errors
+    /// There is no answer; says whether something was sent.
+    pub async fn send(
         self: &Arc<Self>,
         request: Box<Request<Body>>,
         activity: &Activity,
-    ) -> Result<Response<Lent>, NoAnswer> {
-        let loan = self.lend(Room::Others, IDLE_MAX).await.map_err(NoAnswer::NotSent)?;
-        match self.attempt(loan, request, activity).await {
-            Tried::Answered(response) => Ok(response),
-            Tried::Broken(why) => Err(why),
+    ) -> Result<Response<PooledBody>, NoAnswer> {
+        let connection = self.checkout(Room::Others, IDLE_MAX).await.map_err(NoAnswer::NotSent)?;
+        match self.attempt(connection, request, MaySend::always(), activity, self.upstream.timeout).await {
+            Ok(response) => Ok(response),
+            Err(Unanswered::Broken(why)) => Err(why),
             // Seldom, and in a box: otherwise every request would carry the room for it.
-            Tried::HandedBack(request, _) => Box::pin(self.send_again(request, activity)).await,
+            Err(Unanswered::HandedBack(request, _)) => Box::pin(self.send_again(request, activity)).await,
         }
     }
 
@@ -81,114 +75,75 @@ impl Pool {
         self: &Arc<Self>,
         request: Box<Request<Body>>,
         activity: &Activity,
-    ) -> Result<Response<Lent>, NoAnswer> {
-        let loan = self.lend(Room::Others, Duration::ZERO).await.map_err(NoAnswer::NotSent)?;
-        match self.attempt(loan, request, activity).await {
-            Tried::Answered(response) => Ok(response),
-            Tried::HandedBack(_, why) => Err(NoAnswer::NotSent(why)),
-            Tried::Broken(why) => Err(why),
-        }
+    ) -> Result<Response<PooledBody>, NoAnswer> {
+        let connection = self.checkout(Room::Others, Duration::ZERO).await.map_err(NoAnswer::NotSent)?;
+        let (may_send, patience) = (MaySend::always(), self.upstream.timeout);
+        Ok(self.attempt(connection, request, may_send, activity, patience).await?)
     }
 
     async fn attempt(
         self: &Arc<Self>,
-        mut loan: Loan,
+        mut pooled: PooledConnection,
         mut request: Box<Request<Body>>,
+        may_send: MaySend,
         activity: &Activity,
-    ) -> Tried {
-        if let Err(error) = self.address(&mut request, &loan.sender) {
-            return Tried::Broken(NoAnswer::NotSent(format!("the request has no address: {error}")));
+        patience: Duration,
+    ) -> Result<Response<PooledBody>, Unanswered> {
+        if let Err(error) = self.address(&mut request, pooled.is_http2()) {
+            let why = NoAnswer::NotSent(format!("the request has no address: {error}"));
+            return Err(Unanswered::Broken(why));
         }
-        let late = activity.idle_for(self.upstream.timeout);
-        // Handed over before the first poll, so that it is not carried along.
-        let sent = match &mut loan.sender {
-            Sender::One(sender) => Either::Left(sender.try_send_request(*request)),
-            Sender::Many(sender) => Either::Right(sender.try_send_request(*request)),
+        let late = async {
+            activity.idle_for(patience).await;
+            format!("{} did not answer within {patience:?}", self.upstream.target)
         };
-        let ended = tokio::select! {
-            biased;
-            ended = sent => ended,
-            () = late => {
-                let why = format!("{} did not answer within {:?}", self.upstream.target, self.upstream.timeout);
-                return Tried::Broken(NoAnswer::TimedOut(why));
+        let tried = match &mut pooled.lane {
+            Lane::Own(connection) => connection.send(*request, may_send, late).await,
+            Lane::Shared { sender, .. } => {
+                let sent = sender.try_send_request(*request);
+                tokio::select! {
+                    biased;
+                    ended = sent => ended.map_or_else(broken_on_shared, Tried::Answered),
+                    why = late => Tried::Broken(NoAnswer::TimedOut(why)),
+                }
             }
         };
-        match ended {
-            Ok(response) => {
-                let Loan { sender, permit } = loan;
-                Tried::Answered(response.map(|body| match sender {
-                    Sender::One(sender) => Lent::of(body, Arc::clone(self), sender, permit),
-                    Sender::Many(_) => Lent::shared(body),
+        match tried {
+            Tried::Answered(response) => {
+                let is_detached = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+                Ok(response.map(|body| {
+                    let body = PooledBody::new(body, Arc::clone(self), pooled);
+                    if is_detached { body.detach() } else { body }
                 }))
             }
-            Err(error) => broken(error),
+            Tried::HandedBack(request, why) => Err(Unanswered::HandedBack(request, why)),
+            Tried::Broken(why) => Err(Unanswered::Broken(why)),
         }
     }
 
     /// Makes the request what this connection wants: HTTP/1.1 with a path and `Host`, HTTP/2 with the whole URI.
-    fn address(&self, request: &mut Request<Body>, sender: &Sender) -> Result<(), http::Error> {
+    fn address(&self, request: &mut Request<Body>, is_http2: bool) -> Result<(), http::Error> {
         let target = &self.upstream.target;
         let path = target.path(request.uri())?;
         let is_of_known_length = request.body().size_hint().exact().is_some();
         let headers = request.headers_mut();
-        if self.upstream.host == super::HostSent::Own || !headers.contains_key(header::HOST) {
+        if self.upstream.host == HostSent::Own || !headers.contains_key(header::HOST) {
             headers.insert(header::HOST, target.host_value());
         }
-        match sender {
-            Sender::One(_) => {
-                headers.remove(header::TE);
-                // Said here, or a GET would go on without the body that came with it.
-                if !is_of_known_length && !headers.contains_key(header::CONTENT_LENGTH) {
-                    headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
-                }
-                *request.uri_mut() = Uri::from(path);
-                *request.version_mut() = Version::HTTP_11;
+        if is_http2 {
+            let host = headers.remove(header::HOST).unwrap_or_else(|| target.host_value());
+            let authority = Authority::try_from(HeaderValue::as_bytes(&host))?;
+            *request.uri_mut() = target.absolute(path, authority)?;
+            *request.version_mut() = Version::HTTP_2;
+        } else {
+            headers.remove(header::TE);
+            // Said here, or a GET would go on without the body that came with it.
+            if !is_of_known_length && !headers.contains_key(header::CONTENT_LENGTH) {
+                headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
             }
-            Sender::Many(_) => {
-                let host = headers.remove(header::HOST).unwrap_or_else(|| target.host_value());
-                let authority = Authority::try_from(HeaderValue::as_bytes(&host))?;
-                *request.uri_mut() = target.absolute(path, authority)?;
-                *request.version_mut() = Version::HTTP_2;
-            }
+            *request.uri_mut() = Uri::from(path);
+            *request.version_mut() = Version::HTTP_11;
         }
         Ok(())
     }
-}
-
-fn broken(mut error: TrySendError<Request<Body>>) -> Tried {
-    let request = error.take_message();
-    let why = in_full(error.error());
-    match request {
-        Some(request) => Tried::HandedBack(Box::new(request), why),
-        None if is_unprocessed(error.error()) => Tried::Broken(NoAnswer::NotSent(why)),
-        None => Tried::Broken(NoAnswer::Reset(why)),
-    }
-}
-
-/// Whether an HTTP/2 peer said that it did not process the request: it refused the stream, or went away naming an
-/// earlier one as its last.
-fn is_unprocessed(error: &hyper::Error) -> bool {
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        if let Some(error) = error.downcast_ref::<h2::Error>() {
-            let is_refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
-            return error.is_remote() && (is_refused || error.is_go_away());
-        }
-        cause = error.source();
-    }
-    false
-}
-
-/// An error with its causes.
-fn in_full(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let part = error.to_string();
-        if !text.contains(&part) {
-            text = format!("{text}: {part}");
-        }
-        cause = error.source();
-    }
-    text
 }

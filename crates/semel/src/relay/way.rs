@@ -7,7 +7,7 @@ use axum::Router;
 use axum::body::Body;
 use http_body_util::BodyExt;
 use semel_delivery::http1::Http1;
-use semel_delivery::transport::{Outgoing, Sent, Transport};
+use semel_delivery::transport::{MaySend, Outgoing, Sent, Transport};
 use semel_delivery::url::Target;
 use serde_json::Value;
 use tower::ServiceExt;
@@ -105,8 +105,14 @@ impl Way {
                 let target = Target::absolute(&format!("{}{path}", url.trim_end_matches('/')))
                     .map_err(|error| Stop::new(Exit::Usage, format!("--admin: {error}")))?;
                 let timeout = Duration::from_secs(30);
-                let outgoing =
-                    Outgoing { method: method.to_owned(), target, headers, body: body.into_bytes(), timeout };
+                let outgoing = Outgoing {
+                    method: method.to_owned(),
+                    target,
+                    headers,
+                    body: body.into_bytes(),
+                    timeout,
+                    may_send: MaySend::always(),
+                };
                 match Http1::new().send(outgoing).await {
                     Sent::Answered(answer) => (answer.status, answer.body),
                     Sent::NotSent(why) | Sent::Broken(why) | Sent::TimedOut(why) => return Err(away(why)),

@@ -153,7 +153,11 @@ impl Turn<'_> {
             Err(why) => return self.buried(intent.hi, fits, &why).await,
         };
         if planted::is(Bug::RelaySentBeforeFrozen) {
-            let early = self.target.upstream.write(&intent.request, sender.credential.as_ref()).await;
+            let early = self
+                .target
+                .upstream
+                .write(&intent.request, sender.credential.as_ref(), self.may_send())
+                .await;
             tracing::trace!(?early, "sent before it was frozen");
         }
         if store.freeze(hold, &intent).await? == super::Written::Stale {
@@ -168,7 +172,8 @@ impl Turn<'_> {
         if planted::is(Bug::RelayWatermarkFirst) {
             store.applied(hold, reducer, quiet, "answered").await?;
         }
-        let sent = self.target.upstream.write(&intent.request, sender.credential.as_ref()).await;
+        let credential = sender.credential.as_ref();
+        let sent = self.target.upstream.write(&intent.request, credential, self.may_send()).await;
         match self.judge(&sent) {
             Verdict::Applied => {
                 // Said before the commit, so that whoever reads the log after a crash finds it.

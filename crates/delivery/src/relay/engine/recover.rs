@@ -99,7 +99,8 @@ impl Turn<'_> {
         }
         self.engine.meters.calls.add(1);
         self.engine.meters.retries.add(1);
-        let sent = self.target.upstream.write(&batch.request, sender.credential.as_ref()).await;
+        let credential = sender.credential.as_ref();
+        let sent = self.target.upstream.write(&batch.request, credential, self.may_send()).await;
         match self.judge(&sent) {
             Verdict::Applied => {
                 let members = self.members(batch);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_contract::json::Pointer;
+use semel_http::MaySend;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -85,7 +86,7 @@ impl HttpUpstream {
             && self.read.as_ref().is_none_or(|read| said(&read.url, &read.headers, None))
     }
 
-    async fn send(&self, frozen: Frozen, credential: Option<&Credential>) -> Sent {
+    async fn send(&self, frozen: Frozen, credential: Option<&Credential>, may_send: MaySend) -> Sent {
         let target = match Address::absolute(&frozen.url) {
             // A value in a template never leads to another host.
             Ok(target) if target.origin == self.origin => target,
@@ -104,6 +105,7 @@ impl HttpUpstream {
             headers,
             body: frozen.body.into_bytes(),
             timeout: self.timeout,
+            may_send,
         };
         self.transport.send(outgoing).await
     }
@@ -133,7 +135,7 @@ impl HttpUpstream {
             Ok(frozen) => frozen,
             Err(why) => return Read::Failed(why),
         };
-        match self.send(frozen, credential).await {
+        match self.send(frozen, credential, MaySend::always()).await {
             Sent::Answered(answer) if (200..300).contains(&answer.status) => {
                 found(reading, &answer).map_or(Read::Answered(answer), Read::Current)
             }
@@ -221,10 +223,15 @@ impl Upstream for HttpUpstream {
         serde_json::to_string(&frozen).map_err(|error| error.to_string())
     }
 
-    fn write<'a>(&'a self, frozen: &'a str, credential: Option<&'a Credential>) -> Asked<'a, Sent> {
+    fn write<'a>(
+        &'a self,
+        frozen: &'a str,
+        credential: Option<&'a Credential>,
+        may_send: MaySend,
+    ) -> Asked<'a, Sent> {
         Box::pin(async move {
             match serde_json::from_str(frozen) {
-                Ok(frozen) => self.send(frozen, credential).await,
+                Ok(frozen) => self.send(frozen, credential, may_send).await,
                 Err(error) => Sent::NotSent(format!("the frozen request cannot be read: {error}")),
             }
         })
