@@ -3,25 +3,23 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
-use crate::bench::install;
 use crate::failure::Failure;
-use crate::{flags, process};
+use crate::{callgrind, flags, process};
 
 const USAGE: &str = "\
 Usage: cargo xtask instructions [--record]
 
 Builds a gateway with its client and its upstream on one thread, runs it under callgrind with N and with 2N requests for
-each path (pass, fresh, replay), and compares (instructions(2N) - instructions(N)) / N with bench/instructions.toml.
-Fails when a path costs over a tenth more. Installs valgrind where it can; where it cannot, it says so and checks nothing.
+each path, and compares (instructions(2N) - instructions(N)) / N with bench/instructions.toml. The paths: pass (no key),
+fresh and replay with the store in memory, fresh-sqlite on the embedded store, accept (a message given to the outbox). Fails when a path costs over a tenth more. Installs valgrind where it can; where it cannot, it says so and checks nothing.
 
 Options:
   --record   write what was counted into bench/instructions.toml";
 
 const RECORD: &str = "bench/instructions.toml";
-const PATHS: [&str; 3] = ["pass", "fresh", "replay"];
+const PATHS: [&str; 5] = ["pass", "fresh", "replay", "fresh-sqlite", "accept"];
 const REQUESTS: u64 = 500;
 /// How much more a path may cost, in hundredths.
 const GROWTH_MAX: u64 = 10;
@@ -39,21 +37,15 @@ pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
         }
         [first, ..] => return Err(flags::unknown(first, USAGE)),
     };
-    let valgrind = match install::program("valgrind", "valgrind") {
+    let valgrind = match callgrind::find() {
         Ok(valgrind) => valgrind,
         Err(why) => {
             println!("NOT CHECKED: {why}");
             return Ok(());
         }
     };
-    process::run(&mut process::cargo(&[
-        "build",
-        "--profile",
-        "instructions",
-        "-p",
-        "semel-bench-instructions",
-    ]))?;
-    let counted = count_all(&valgrind)?;
+    let binary = callgrind::build("instructions")?;
+    let counted = count_all(&valgrind, &binary)?;
     let file = process::repository().join(RECORD);
     if record {
         fs::write(&file, written(&counted)).map_err(|error| format!("cannot write {RECORD}: {error}"))?;
@@ -72,31 +64,14 @@ pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
     }
 }
 
-fn count_all(valgrind: &Path) -> Result<Counts, Failure> {
-    let binary = install::target().join("instructions/semel-bench-instructions");
+fn count_all(valgrind: &Path, binary: &Path) -> Result<Counts, Failure> {
+    let count = |path, requests| callgrind::run(valgrind, binary, path, requests, Path::new("/dev/null"));
     let mut counts = Counts::new();
     for path in PATHS {
-        let once = count(valgrind, &binary, path, REQUESTS)?;
-        let twice = count(valgrind, &binary, path, REQUESTS * 2)?;
+        let (once, twice) = (count(path, REQUESTS)?, count(path, REQUESTS * 2)?);
         counts.insert(path.to_owned(), twice.saturating_sub(once) / REQUESTS);
     }
     Ok(counts)
-}
-
-fn count(valgrind: &Path, binary: &PathBuf, path: &str, requests: u64) -> Result<u64, Failure> {
-    let mut command = Command::new(valgrind);
-    command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(binary);
-    command.args([path, &requests.to_string()]);
-    let output = command.output().map_err(|error| format!("cannot start valgrind: {error}"))?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    collected(&said).filter(|_| output.status.success()).ok_or_else(|| {
-        Failure::Failed(format!("`{}` failed ({}):\n{said}", process::line(&command), output.status))
-    })
-}
-
-/// The count in callgrind's last words.
-fn collected(said: &str) -> Option<u64> {
-    said.lines().find_map(|line| line.split_once("Collected :")?.1.trim().parse().ok())
 }
 
 /// One line for each path, and the paths that grew too much. A path that is not on record has grown.
@@ -104,13 +79,13 @@ fn compare(recorded: &Counts, counted: &Counts) -> (Vec<String>, Vec<String>) {
     let (mut lines, mut grown) = (Vec::new(), Vec::new());
     for (path, now) in counted {
         let Some(before) = recorded.get(path) else {
-            lines.push(format!("{path:8} {now:>9} instructions a request, not on record"));
+            lines.push(format!("{path:12} {now:>9} instructions a request, not on record"));
             grown.push(path.clone());
             continue;
         };
         let change = *now as f64 / *before as f64 - 1.0;
         lines.push(format!(
-            "{path:8} {now:>9} instructions a request, on record {before:>9} ({:+.1} %)",
+            "{path:12} {now:>9} instructions a request, on record {before:>9} ({:+.1} %)",
             change * 100.0
         ));
         if now * 100 > before * (100 + GROWTH_MAX) {
@@ -137,9 +112,9 @@ fn read(text: &str) -> Result<Counts, String> {
 }
 
 fn written(counts: &Counts) -> String {
-    let mut text = "# Instructions of one request through gateway and gate with the store in memory; client and upstream on the same\n\
-                    # thread are counted too, and SHA-256 in software, as valgrind has it. `cargo xtask instructions` compares;\n\
-                    # CI fails when a path costs over a tenth more.\n"
+    let mut text = "# Instructions of one request through gateway and gate, with the store in memory or (-sqlite) the embedded one, or of\n\
+                    # one message that the outbox accepts. Client and upstream are counted too, and SHA-256 in software, as valgrind has\n\
+                    # it. `cargo xtask instructions` compares; CI fails when a path costs over a tenth more.\n"
         .to_owned();
     for (path, count) in counts {
         text.push_str(&format!("{path} = {count}\n"));
@@ -167,15 +142,6 @@ mod tests {
     fn what_is_written_is_read_again() {
         assert_eq!(read(&written(&counts(225_504))), Ok(counts(225_504)));
         assert!(read("fresh 12").is_err() && read("fresh = many").is_err());
-    }
-
-    #[test]
-    fn callgrinds_last_words_are_understood() {
-        assert_eq!(
-            collected("==1== Events    : Ir\n==1== Collected : 112582024\n==1==\n"),
-            Some(112_582_024)
-        );
-        assert_eq!(collected("==1== nothing"), None);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 mod bench;
 mod binaries;
+mod callgrind;
 mod chaos;
 mod ci;
 mod dist;
@@ -11,6 +12,7 @@ mod flags;
 mod fuzz;
 mod instructions;
 mod integrations;
+mod lines;
 mod mutate;
 mod os;
 mod planted;
@@ -18,8 +20,10 @@ mod process;
 mod reference;
 mod services;
 mod sim;
+mod source;
 mod test;
 mod tidy;
+mod walk;
 
 use std::process::ExitCode;
 
@@ -55,6 +59,8 @@ const COMMANDS: &[Entry] = &[
         about: "count the instructions of a request and compare with what is on record",
         run: instructions::run,
     },
+    Entry { name: "walk", about: "count the files and crates that one request visits", run: walk::run },
+    Entry { name: "lines", about: "count the lines of product code, here or at revisions", run: lines::run },
     Entry {
         name: "fuzz",
         about: "feed changed inputs to everything that reads bytes of others",

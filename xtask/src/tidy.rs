@@ -2,6 +2,7 @@
 //! are shown; each rule lives in its own file, as a function from text to findings.
 
 mod arrows;
+mod cycles;
 mod files;
 mod headers;
 mod licences;
@@ -20,11 +21,14 @@ use crate::flags::{self, Asked};
 use files::Tree;
 
 const USAGE: &str = "\
-Usage: cargo xtask tidy
+Usage: cargo xtask tidy [--cycles]
 
 Checks what no compiler checks, prints each check with `ok` or its findings, and exits with 1 if there are any:
-arrows between crates, purity of the contract, file headers, names, Markdown links, problem pages, vectors,
-the reference of the settings, licences, number of packages, unfinished code.";
+arrows between crates, cycles between modules, purity of the contract, file headers, names, Markdown links, problem pages, vectors,
+the reference of the settings, licences, number of packages, unfinished code.
+
+Options:
+  --cycles  print the cycles between the modules of each crate with their arrows, and check nothing";
 
 /// Something that is not as it should be, and what to do about it.
 #[derive(Debug, PartialEq, Eq)]
@@ -55,6 +59,7 @@ struct Check {
 
 const CHECKS: &[Check] = &[
     Check { name: "arrows", run: arrows::check },
+    Check { name: "cycles", run: cycles::check },
     Check { name: "purity", run: purity::check },
     Check { name: "headers", run: headers::check },
     Check { name: "names", run: names::check },
@@ -68,6 +73,12 @@ const CHECKS: &[Check] = &[
 ];
 
 pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
+    if let [flag] = args
+        && flag == "--cycles"
+    {
+        println!("{}", cycles::figures(&Tree::of_repository()?));
+        return Ok(());
+    }
     match flags::only_help(args, USAGE)? {
         Asked::Help => {
             println!("{USAGE}");
