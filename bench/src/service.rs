@@ -11,9 +11,7 @@ use axum::routing::post;
 use axum::{Json, Router};
 use deadpool_postgres::{Manager, Pool};
 use semel_contract::identity::Identity;
-use semel_gate::postgres::PostgresGrant;
-use semel_gate::sqlite::SqliteGrant;
-use semel_gate::{Gate, Grant, NotDone, Route, answer};
+use semel_gate::{GateLayer, Route, SettleError, postgres, sqlite};
 use semel_store::ClaimStore;
 use semel_store::postgres::{Options, PostgresStore};
 use semel_store::sqlite::SqliteStore;
@@ -83,12 +81,13 @@ fn on_sqlite(path: &str) -> Result<Router, Failure> {
     gated(Router::new().route("/orders", post(take_on_sqlite)), store)
 }
 
-async fn take_on_sqlite(grant: Grant, Json(new): Json<NewOrder>) -> impl IntoResponse {
-    SqliteGrant::transact(&grant, move |db| {
-        db.execute("INSERT INTO orders (customer, amount) VALUES (?1, ?2)", (new.customer, new.amount))?;
-        Ok(answer::json(StatusCode::CREATED, &new.taken(db.last_insert_rowid())))
-    })
-    .await
+async fn take_on_sqlite(grant: sqlite::Grant, Json(new): Json<NewOrder>) -> impl IntoResponse {
+    grant
+        .transact(move |db| {
+            db.execute("INSERT INTO orders (customer, amount) VALUES (?1, ?2)", (new.customer, new.amount))?;
+            Ok((StatusCode::CREATED, Json(new.taken(db.last_insert_rowid()))))
+        })
+        .await
 }
 
 async fn on_postgres(url: &str) -> Result<Router, Failure> {
@@ -102,20 +101,19 @@ async fn on_postgres(url: &str) -> Result<Router, Failure> {
 
 async fn take_on_postgres(
     State(pool): State<Pool>,
-    grant: Grant,
+    grant: postgres::Grant,
     Json(new): Json<NewOrder>,
-) -> Result<Response, NotDone> {
-    let failed = |error: &dyn std::fmt::Display| NotDone::Failed(error.to_string());
-    let mut connection = pool.get().await.map_err(|error| failed(&error))?;
+) -> Result<Response, SettleError> {
+    let mut connection = pool.get().await?;
     let insert = "INSERT INTO orders (customer, amount) VALUES ($1, $2) RETURNING id";
-    let insert = connection.prepare_cached(insert).await.map_err(|error| failed(&error))?;
-    let tx = connection.transaction().await.map_err(|error| failed(&error))?;
-    let row = tx.query_one(&insert, &[&new.customer, &new.amount]).await.map_err(|error| failed(&error))?;
-    grant.commit(tx, answer::json(StatusCode::CREATED, &new.taken(row.get(0)))).await
+    let insert = connection.prepare_cached(insert).await?;
+    let tx = connection.transaction().await?;
+    let row = tx.query_one(&insert, &[&new.customer, &new.amount]).await?;
+    grant.commit(tx, (StatusCode::CREATED, Json(new.taken(row.get(0))))).await
 }
 
 fn gated(routes: Router, store: Arc<dyn ClaimStore>) -> Result<Router, Failure> {
     let route = Route::new("create-order", "POST /orders")?.atomic();
-    let gate = Gate::on(store).identity(Identity::Authorization).route(route).build()?;
+    let gate = GateLayer::builder(store).identity(Identity::Authorization).route(route).build()?;
     Ok(routes.layer(gate))
 }

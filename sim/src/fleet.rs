@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use semel_contract::identity::Identity;
-use semel_gate::{Gate, GateService};
+use semel_gate::{GateLayer, GateService};
 use semel_store::ClaimStore;
 use tokio::time::sleep;
 use tower::Layer;
@@ -122,13 +122,14 @@ fn build(world: &Arc<World>, name: &str, life: u32) -> Node {
     };
     let nonces = Mutex::new(Rng::new(world.rng(Rng::draw)));
     let (waiters, waiters_per_key) = world.plan.waiters_max;
-    let mut gate = Gate::on(Arc::clone(&store) as Arc<dyn ClaimStore>)
+    let mut gate = GateLayer::builder(Arc::clone(&store) as Arc<dyn ClaimStore>)
         .identity(identity)
         .clock(world.clock_for_gate())
         .entropy(move || nonces.lock().expect("drawing does not panic").draw())
         .probe(LedgerProbe::new(Arc::clone(world)))
-        .detached_max(world.plan.detached_max)
-        .waiters_max(waiters, waiters_per_key);
+        .max_in_flight(world.plan.detached_max)
+        .max_waiters(waiters)
+        .max_waiters_per_key(waiters_per_key);
     for endpoint in &world.plan.endpoints {
         gate = gate.route(endpoint.route(world.plan.has_mixed_leases()));
     }

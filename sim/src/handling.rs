@@ -12,7 +12,7 @@ use http::{Request, Response};
 use http_body_util::BodyExt;
 use semel_contract::record::Fence;
 use semel_contract::time::{Timestamp, millis_of};
-use semel_gate::{Broken, Grant, NotDone};
+use semel_gate::{Broken, Grant, SettleError, settling};
 use semel_store::{Answer, StoreError, Written};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -229,7 +229,7 @@ impl Call {
                 };
                 match self.commit(&answer).await {
                     Ok(()) => {
-                        self.grant.settled_with(answer);
+                        settling::confirm(&self.grant, answer);
                         self.say(said)
                     }
                     Err(not_done) => Ok(not_done.into_response()),
@@ -238,20 +238,20 @@ impl Call {
         }
     }
 
-    async fn commit(&self, answer: &Answer) -> Result<(), NotDone> {
+    async fn commit(&self, answer: &Answer) -> Result<(), SettleError> {
         let (id, lifetime) = (self.grant.id(), self.grant.lifetime());
         for _ in 0..COMMIT_TRIES {
             let effect = (self.used, self.name.as_str());
             match self.store.commit(id, self.fence(), answer.clone(), lifetime, effect).await {
                 Ok(Written::Done) => return Ok(()),
-                Ok(Written::Superseded) => return Err(NotDone::Superseded),
+                Ok(Written::Superseded) => return Err(SettleError::Superseded),
                 Err(error @ (StoreError::Unavailable(_) | StoreError::Full(_))) => {
-                    return Err(NotDone::Store(error));
+                    return Err(SettleError::Store(error));
                 }
                 Err(StoreError::Unknown(_)) => sleep(Duration::from_millis(50)).await,
             }
         }
-        Err(NotDone::Unknown("simulated".to_owned()))
+        Err(SettleError::Unknown("simulated".into()))
     }
 }
 

@@ -11,7 +11,7 @@ use semel_contract::key::Presence;
 use semel_contract::profile::presets;
 use semel_delivery::accept::Acceptance;
 use semel_delivery::{Enqueue, Outbox, Request, Settings};
-use semel_gate::{Gate, Route};
+use semel_gate::{GateLayer, Route};
 use semel_gateway::{AccessLog, Callers, Gateway, Limits, Peers, Plan, Upstream};
 use semel_store::claims::ClaimStore;
 use semel_store::memory::MemoryStore;
@@ -130,7 +130,7 @@ fn gateway(upstream: &str, store: Arc<dyn ClaimStore>) -> Result<Gateway, Failur
     let callers = Callers::new(&Identity::Authorization, Peers::default())?;
     let mut profile = presets::ietf();
     profile.key.presence = Presence::Optional;
-    let gate = Gate::on(store).identity(callers).route(Route::any().profile(profile));
+    let gate = GateLayer::builder(store).identity(callers).route(Route::any().profile(profile));
     Ok(Gateway::new(Plan {
         gate: gate.build()?,
         upstream: Upstream::at(upstream.parse()?),

@@ -83,6 +83,18 @@ pub enum Reading {
 }
 
 impl Identity {
+    /// The header in which an authenticating proxy or layer in front names the caller, such as `X-User`. It must also
+    /// remove the header from what comes in.
+    ///
+    /// ```
+    /// use semel_contract::identity::Identity;
+    /// assert_eq!(Identity::header("X-User"), "trusted:X-User".parse()?);
+    /// # Ok::<(), semel_contract::identity::IdentityError>(())
+    /// ```
+    pub fn header(name: impl Into<String>) -> Self {
+        Identity::Trusted(name.into())
+    }
+
     /// Reads the caller off the request's headers.
     pub fn read<H: Headers + ?Sized>(&self, headers: &H) -> Result<Reading, Problem> {
         let known = |principal| Ok(Reading::Known(Caller { tenant: None, principal }));
@@ -158,10 +170,22 @@ impl fmt::Display for Identity {
     }
 }
 
-impl FromStr for Identity {
-    type Err = String;
+/// Why a text names no identity, with what was expected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IdentityError(String);
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl fmt::Display for IdentityError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for IdentityError {}
+
+impl FromStr for Identity {
+    type Err = IdentityError;
+
+    fn from_str(text: &str) -> Result<Self, IdentityError> {
         match text.split_once(':') {
             None if text == "authorization" => Ok(Identity::Authorization),
             Some(("cookie", name)) if is_header_name(name) => Ok(Identity::Cookie(name.to_owned())),
@@ -171,9 +195,9 @@ impl FromStr for Identity {
                 Ok(Identity::Check(url.to_owned()))
             }
             Some(("shared", name)) if !name.is_empty() => Ok(Identity::Shared(name.to_owned())),
-            _ => Err(format!(
+            _ => Err(IdentityError(format!(
                 "unknown identity {text:?}: expected authorization, cookie:NAME, trusted:HEADER, jwt:KEYS, check:URL or shared:NAME"
-            )),
+            ))),
         }
     }
 }

@@ -16,6 +16,18 @@ pub struct Pattern {
     segments: Vec<Segment>,
 }
 
+/// Why a text is not a pattern, with what was expected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PatternError(String);
+
+impl fmt::Display for PatternError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for PatternError {}
+
 /// One part of a path pattern. The order is that of precedence: the more particular first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Segment {
@@ -93,11 +105,14 @@ impl Pattern {
 }
 
 impl FromStr for Pattern {
-    type Err = String;
+    type Err = PatternError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let bad =
-            |why: &str| format!("bad route {text:?}: {why}; expected something like \"POST /orders/{{id}}\"");
+    fn from_str(text: &str) -> Result<Self, PatternError> {
+        let bad = |why: &str| {
+            PatternError(format!(
+                "bad route {text:?}: {why}; expected something like \"POST /orders/{{id}}\""
+            ))
+        };
         let (methods, path) = text.split_once(' ').ok_or_else(|| bad("a method and a path are needed"))?;
         let methods = match methods {
             "*" => Vec::new(),

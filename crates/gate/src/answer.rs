@@ -1,10 +1,13 @@
-//! Answers: built for keeping, kept of responses, and turned into responses again.
+//! Answers: what is kept of responses, and how they become responses again.
 
 use std::time::Duration;
 
 use axum_core::body::Body;
+use axum_core::response::IntoResponse;
 use bytes::Bytes;
+use futures_util::FutureExt;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, response};
+use http_body_util::BodyExt;
 use semel_contract::outcome::NEVER_KEPT;
 use semel_contract::planted::{self, Bug};
 use semel_contract::problem::render::Rendered;
@@ -24,34 +27,27 @@ pub(crate) const OUTCOME: HeaderName = HeaderName::from_static("semel-outcome");
 pub(crate) const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 const STRIPE_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
-/// An answer without a body.
-pub fn empty(status: StatusCode) -> Answer {
-    Answer { status: status.as_u16(), headers: [].into(), body: Bytes::new(), outcome_unknown: false }
+/// The answer that is recorded of a handler's response. Its body must be at hand: a stream has no end that could be
+/// recorded with the effect.
+pub(crate) fn record_of(response: impl IntoResponse) -> Result<Answer, BodyStreams> {
+    let (parts, body) = response.into_response().into_parts();
+    match body.collect().now_or_never() {
+        Some(Ok(collected)) => Ok(kept(&parts, collected.to_bytes(), false)),
+        Some(Err(_)) | None => Err(BodyStreams),
+    }
 }
 
-/// A plain-text answer.
-pub fn text(status: StatusCode, text: impl Into<String>) -> Answer {
-    with_type(status, "text/plain; charset=utf-8", Bytes::from(text.into()))
+/// A response whose body is not at hand cannot be recorded inside a transaction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BodyStreams;
+
+impl std::fmt::Display for BodyStreams {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("an answer that is recorded with its effect cannot be a stream; give it whole")
+    }
 }
 
-/// A JSON answer.
-pub fn json(status: StatusCode, value: &serde_json::Value) -> Answer {
-    with_type(status, "application/json", Bytes::from(value.to_string()))
-}
-
-fn with_type(status: StatusCode, content_type: &str, body: Bytes) -> Answer {
-    let headers = [("content-type".to_owned(), content_type.as_bytes().to_vec())].into();
-    Answer { headers, body, ..empty(status) }
-}
-
-/// An answer without what is never kept, whoever made it.
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
-pub fn cleaned(mut answer: Answer) -> Answer {
-    let lowered = answer.headers.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.clone()));
-    let is_kept = |name: &str| !NEVER_KEPT.contains(&name) && !name.starts_with("semel-");
-    answer.headers = lowered.filter(|(name, _)| is_kept(name)).collect();
-    answer
-}
+impl std::error::Error for BodyStreams {}
 
 /// What is kept of a response.
 pub(crate) fn kept(parts: &response::Parts, body: Bytes, outcome_unknown: bool) -> Answer {

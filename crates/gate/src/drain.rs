@@ -53,6 +53,6 @@ impl GateLayer {
     }
 
     fn is_idle(&self) -> bool {
-        self.0.detached.available_permits() >= self.0.detached_max && self.0.keeper.held().is_empty()
+        self.0.in_flight.available_permits() >= self.0.max_in_flight && self.0.keeper.held().is_empty()
     }
 }

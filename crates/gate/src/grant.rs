@@ -4,6 +4,12 @@
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
+use axum_core::BoxError;
+use axum_core::extract::FromRequestParts;
+use axum_core::response::{IntoResponse, Response};
+use http::header::RETRY_AFTER;
+use http::request::Parts;
+use http::{HeaderValue, StatusCode};
 use semel_contract::hex::hex;
 use semel_contract::profile::Lifetime;
 use semel_contract::record::Fence;
@@ -35,16 +41,10 @@ impl Grant {
         Self(Arc::new(Inner { id, fence, lifetime, store, settled: Mutex::new(None) }))
     }
 
-    /// Where the record is kept.
-    pub fn records(&self) -> &dyn ClaimStore {
-        &*self.0.store
-    }
-
     /// The gate's store, when it is of this kind.
-    #[cfg(any(feature = "sqlite", feature = "postgres"))]
-    pub(crate) fn store<S: ClaimStore>(&self) -> Result<&S, NotDone> {
-        let store: &dyn std::any::Any = self.records();
-        store.downcast_ref().ok_or(NotDone::WrongStore)
+    pub(crate) fn store<S: ClaimStore>(&self) -> Result<&S, NotGranted> {
+        let store: &dyn std::any::Any = &*self.0.store;
+        store.downcast_ref().ok_or(NotGranted::OtherStore)
     }
 
     /// Which key is executed.
@@ -78,7 +78,7 @@ impl Grant {
     }
 
     /// Notes that the record was committed together with the effect. The layer then answers from it.
-    pub fn settled_with(&self, answer: Answer) {
+    pub(crate) fn note_settled(&self, answer: Answer) {
         *self.0.settled.lock().expect("nothing that holds this lock panics") = Some(answer);
     }
 
@@ -88,79 +88,116 @@ impl Grant {
 }
 
 /// Why a handler's transaction was not committed together with its record. Nothing of it took effect, but for
-/// [`NotDone::Unknown`].
+/// [`SettleError::Unknown`].
 #[derive(Debug)]
-pub enum NotDone {
+#[non_exhaustive]
+pub enum SettleError {
     /// Another attempt holds the key by now. Rolled back.
     Superseded,
-    /// The handler's own work failed, in its words. Rolled back.
-    Failed(String),
+    /// The handler's own work failed. Rolled back.
+    Failed(BoxError),
     /// The store could not be reached. Nothing was written.
     Store(StoreError),
     /// It could not be found out whether the transaction was committed. The next attempt will find out.
-    Unknown(String),
-    /// The gate's store is of another kind than this transaction.
-    WrongStore,
+    Unknown(BoxError),
 }
 
-impl fmt::Display for NotDone {
+impl SettleError {
+    /// The handler's own work failed: its transaction is rolled back, and the key is free again.
+    ///
+    /// ```
+    /// use semel_gate::SettleError;
+    /// let failed = "12x".parse::<u32>().map_err(SettleError::failed).unwrap_err();
+    /// assert_eq!(failed.to_string(), "the transaction was rolled back: invalid digit found in string");
+    /// ```
+    pub fn failed(error: impl Into<BoxError>) -> Self {
+        SettleError::Failed(error.into())
+    }
+}
+
+impl fmt::Display for SettleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            NotDone::Superseded => {
+            SettleError::Superseded => {
                 f.write_str("another attempt holds this key by now; the transaction was rolled back")
             }
-            NotDone::Failed(why) => write!(f, "the transaction was rolled back: {why}"),
-            NotDone::Store(error) => write!(f, "nothing was written: {error}"),
-            NotDone::Unknown(why) => {
-                write!(f, "it is not known whether the transaction was committed: {why}")
+            SettleError::Failed(error) => write!(f, "the transaction was rolled back: {error}"),
+            SettleError::Store(error) => write!(f, "nothing was written: {error}"),
+            SettleError::Unknown(error) => {
+                write!(f, "it is not known whether the transaction was committed: {error}")
             }
-            NotDone::WrongStore => f.write_str("the gate keeps its records elsewhere than in this database"),
         }
     }
 }
 
-impl std::error::Error for NotDone {}
+impl std::error::Error for SettleError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            SettleError::Superseded => None,
+            SettleError::Failed(error) | SettleError::Unknown(error) => Some(&**error),
+            SettleError::Store(error) => Some(error),
+        }
+    }
+}
 
-impl axum_core::response::IntoResponse for NotDone {
-    fn into_response(self) -> axum_core::response::Response {
+impl IntoResponse for SettleError {
+    fn into_response(self) -> Response {
         // On an atomic route each of these leaves the key free, or unknown where that is the truth.
         let status = match &self {
-            NotDone::Superseded => http::StatusCode::CONFLICT,
-            NotDone::Store(_) => http::StatusCode::SERVICE_UNAVAILABLE,
-            NotDone::Failed(_) | NotDone::Unknown(_) | NotDone::WrongStore => {
-                http::StatusCode::INTERNAL_SERVER_ERROR
-            }
+            SettleError::Superseded => StatusCode::CONFLICT,
+            SettleError::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
+            SettleError::Failed(_) | SettleError::Unknown(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
         tracing::warn!(error = %self, "a handler's transaction was not committed");
         // The words are for the log: a client has no business with the database's.
         let mut response = (status, "the request was not carried out").into_response();
-        if status == http::StatusCode::SERVICE_UNAVAILABLE {
-            response.headers_mut().insert(http::header::RETRY_AFTER, http::HeaderValue::from_static("1"));
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }
         match self {
-            NotDone::Superseded => drop(response.extensions_mut().insert(Broken::Superseded)),
-            NotDone::Unknown(why) => drop(response.extensions_mut().insert(Broken::Reset(why))),
-            NotDone::Failed(_) | NotDone::Store(_) | NotDone::WrongStore => {}
+            SettleError::Superseded => drop(response.extensions_mut().insert(Broken::Superseded)),
+            SettleError::Unknown(why) => {
+                drop(response.extensions_mut().insert(Broken::Reset(why.to_string())));
+            }
+            SettleError::Failed(_) | SettleError::Store(_) => {}
         }
         response
     }
 }
 
-/// There is no grant: the route is not protected, or the request had no key.
+/// There is no grant to be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NotGranted;
+#[non_exhaustive]
+pub enum NotGranted {
+    /// The route is not protected, or the request had no key.
+    Missing,
+    /// The gate keeps its records elsewhere than this kind of grant settles.
+    OtherStore,
+}
 
-impl axum_core::response::IntoResponse for NotGranted {
-    fn into_response(self) -> axum_core::response::Response {
-        let text = "this route needs a semel gate in front of it and an idempotency key on the request";
-        (http::StatusCode::INTERNAL_SERVER_ERROR, text).into_response()
+impl fmt::Display for NotGranted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            NotGranted::Missing => {
+                "this route needs a semel gate in front of it and an idempotency key on the request"
+            }
+            NotGranted::OtherStore => "the gate keeps its records in another kind of store than this grant",
+        })
     }
 }
 
-impl<S: Send + Sync> axum_core::extract::FromRequestParts<S> for Grant {
+impl std::error::Error for NotGranted {}
+
+impl IntoResponse for NotGranted {
+    fn into_response(self) -> Response {
+        (StatusCode::INTERNAL_SERVER_ERROR, self.to_string()).into_response()
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Grant {
     type Rejection = NotGranted;
 
-    async fn from_request_parts(parts: &mut http::request::Parts, _: &S) -> Result<Self, NotGranted> {
-        parts.extensions.get::<Grant>().cloned().ok_or(NotGranted)
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, NotGranted> {
+        parts.extensions.get::<Grant>().cloned().ok_or(NotGranted::Missing)
     }
 }

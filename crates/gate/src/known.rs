@@ -96,7 +96,7 @@ impl Context {
         let too_many = || Problem::from(Kind::TooManyWaiters).retry_after(Duration::from_secs(1));
         let _permit = self.shared.waiters.try_acquire().map_err(|_| too_many())?;
         let listener = hints.listen(hash);
-        if hints.waiting(hash) > self.shared.waiters_per_key_max {
+        if hints.waiting(hash) > self.shared.max_waiters_per_key {
             return Err(too_many());
         }
         measure::waiting(&self.route.name);

@@ -1,20 +1,26 @@
 //! The tower layer and its builder. Owns what the gate is told; the walk of a request is in `walk`.
 
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
+use axum_core::BoxError;
 use axum_core::body::Body;
+use bytes::Bytes;
+use futures_util::TryFutureExt;
+use futures_util::future::MapOk;
 use http::{Request, Response};
 use semel_contract::fingerprint::Secret;
 use semel_contract::identity::Identity;
+use semel_contract::profile::safety::Unsafe;
 use semel_contract::record::Guarantee;
-use semel_contract::route::Params;
+use semel_contract::route::{Params, PatternError};
 use semel_contract::time::Timestamp;
-use semel_store::ClaimStore;
 use semel_store::clock::{Clock, StoreClock, SystemClock};
 use semel_store::limits::{Limiter, MemoryLimiter};
+use semel_store::{ClaimStore, IntoStore};
 use tokio::sync::Semaphore;
 use tower_layer::Layer;
 use tower_service::Service;
@@ -26,8 +32,8 @@ use crate::probe::Probe;
 use crate::route::Route;
 use crate::walk;
 
-/// Requests that run on though their client may be gone.
-const DETACHED_MAX: usize = 10_000;
+/// Requests that run at a time, with or without a client that waits.
+const IN_FLIGHT_MAX: usize = 10_000;
 /// Requests that wait for another with the same key, in all.
 const WAITERS_MAX: usize = 100_000;
 /// Requests that wait for one key.
@@ -46,24 +52,74 @@ pub struct GateBuilder {
     probe: Option<Arc<dyn Probe>>,
     limiter: Arc<dyn Limiter>,
     entropy: Entropy,
-    detached_max: usize,
-    waiters_max: usize,
-    waiters_per_key_max: usize,
+    max_in_flight: usize,
+    max_waiters: usize,
+    max_waiters_per_key: usize,
     observes: bool,
+    is_strict: bool,
     fingerprint_secrets: Vec<Secret>,
 }
 
-/// Why a gate cannot be built.
+/// Why a gate cannot be built. Each names the route and what to change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BuildError(String);
+#[non_exhaustive]
+pub enum BuildError {
+    /// A route's pattern cannot be read.
+    Pattern {
+        /// The route's name.
+        route: String,
+        /// What is wrong with it.
+        error: PatternError,
+    },
+    /// A route's settings would not be safe.
+    Unsafe {
+        /// The route's name.
+        route: String,
+        /// The settings, and what each must be.
+        settings: Vec<Unsafe>,
+    },
+    /// A route is atomic, but the store encrypts or compresses answers, which a handler's own transaction cannot do.
+    AtomicEncoded {
+        /// The route's name.
+        route: String,
+    },
+    /// Two routes match the same requests.
+    Clash {
+        /// The name of the one.
+        route: String,
+        /// The name of the other.
+        other: String,
+    },
+}
 
 impl fmt::Display for BuildError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        match self {
+            BuildError::Pattern { route, error } => write!(f, "route {route}: {error}"),
+            BuildError::Unsafe { route, settings } => {
+                let found: Vec<String> = settings.iter().map(ToString::to_string).collect();
+                write!(f, "route {route}: {}", found.join("; "))
+            }
+            BuildError::AtomicEncoded { route } => write!(
+                f,
+                "route {route}: an atomic route's answers are written by its handler, which cannot encrypt or \
+                 compress them; make the route fenced or switch encryption and compression off"
+            ),
+            BuildError::Clash { route, other } => {
+                write!(f, "routes {route} and {other} match the same requests")
+            }
+        }
     }
 }
 
-impl std::error::Error for BuildError {}
+impl std::error::Error for BuildError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            BuildError::Pattern { error, .. } => Some(error),
+            BuildError::Unsafe { .. } | BuildError::AtomicEncoded { .. } | BuildError::Clash { .. } => None,
+        }
+    }
+}
 
 impl fmt::Debug for GateBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -81,10 +137,11 @@ impl GateBuilder {
             probe: None,
             limiter: Arc::new(MemoryLimiter::default()),
             entropy: Arc::new(|| getrandom::u64().expect("the system gives random numbers")),
-            detached_max: DETACHED_MAX,
-            waiters_max: WAITERS_MAX,
-            waiters_per_key_max: WAITERS_PER_KEY_MAX,
+            max_in_flight: IN_FLIGHT_MAX,
+            max_waiters: WAITERS_MAX,
+            max_waiters_per_key: WAITERS_PER_KEY_MAX,
             observes: false,
+            is_strict: false,
             fingerprint_secrets: Vec::new(),
         }
     }
@@ -133,16 +190,30 @@ impl GateBuilder {
 
     /// At most so many requests run at a time; more are refused before they are claimed.
     #[must_use]
-    pub fn detached_max(mut self, max: usize) -> Self {
-        self.detached_max = max;
+    pub fn max_in_flight(mut self, max: usize) -> Self {
+        self.max_in_flight = max;
         self
     }
 
-    /// At most so many requests wait for another with the same key: in all, and for one key.
+    /// At most so many requests wait for another with the same key, over all keys.
     #[must_use]
-    pub fn waiters_max(mut self, all: usize, per_key: usize) -> Self {
-        self.waiters_max = all;
-        self.waiters_per_key_max = per_key;
+    pub fn max_waiters(mut self, max: usize) -> Self {
+        self.max_waiters = max;
+        self
+    }
+
+    /// At most so many requests wait for one key.
+    #[must_use]
+    pub fn max_waiters_per_key(mut self, max: usize) -> Self {
+        self.max_waiters_per_key = max;
+        self
+    }
+
+    /// For tests: a handler of an atomic route that answers without settling panics, where it would answer 500
+    /// `not-settled` in production.
+    #[must_use]
+    pub fn strict(mut self) -> Self {
+        self.is_strict = true;
         self
     }
 
@@ -167,28 +238,24 @@ impl GateBuilder {
     /// A profile is unsafe, or two routes match the same requests.
     pub fn build(mut self) -> Result<GateLayer, BuildError> {
         for route in &self.routes {
-            let found: Vec<String> = route.unsafeties().iter().map(ToString::to_string).collect();
-            if !found.is_empty() {
-                return Err(BuildError(format!("route {}: {}", route.name, found.join("; "))));
+            if let Some(error) = route.bad_pattern.clone() {
+                return Err(BuildError::Pattern { route: route.name.clone(), error });
+            }
+            let settings = route.unsafeties();
+            if !settings.is_empty() {
+                return Err(BuildError::Unsafe { route: route.name.clone(), settings });
             }
         }
         let is_atomic = |route: &&Route| route.profile.guarantee == Guarantee::Atomic;
         if let Some(route) = self.routes.iter().find(is_atomic).filter(|_| self.store.writes_alone()) {
-            return Err(BuildError(format!(
-                "route {}: an atomic route's answers are written by its handler, which cannot encrypt or compress them; \
-                 make the route fenced or switch encryption and compression off",
-                route.name
-            )));
+            return Err(BuildError::AtomicEncoded { route: route.name.clone() });
         }
         self.routes.sort_by(|a, b| a.pattern.precedence(&b.pattern));
         for (at, one) in self.routes.iter().enumerate() {
             if let Some(other) =
                 self.routes[at + 1..].iter().find(|other| one.pattern.clashes_with(&other.pattern))
             {
-                return Err(BuildError(format!(
-                    "routes {} and {} match the same requests",
-                    one.name, other.name
-                )));
+                return Err(BuildError::Clash { route: one.name.clone(), other: other.name.clone() });
             }
         }
         Ok(GateLayer(Arc::new(Shared {
@@ -203,10 +270,11 @@ impl GateBuilder {
             limiter: self.limiter,
             budgets: MemoryLimiter::with_room_for(BUDGETS_MAX),
             entropy: self.entropy,
-            detached: Arc::new(Semaphore::new(self.detached_max)),
-            waiters: Arc::new(Semaphore::new(self.waiters_max)),
-            waiters_per_key_max: self.waiters_per_key_max,
-            detached_max: self.detached_max,
+            in_flight: Arc::new(Semaphore::new(self.max_in_flight)),
+            waiters: Arc::new(Semaphore::new(self.max_waiters)),
+            max_waiters_per_key: self.max_waiters_per_key,
+            max_in_flight: self.max_in_flight,
+            is_strict: self.is_strict,
             draining: AtomicBool::new(false),
             observes: self.observes,
             fingerprint_secrets: self.fingerprint_secrets,
@@ -228,10 +296,12 @@ pub(crate) struct Shared {
     pub(crate) entropy: Entropy,
     pub(crate) keeper: Keeper,
     pub(crate) meters: StoreMeters,
-    pub(crate) detached: Arc<Semaphore>,
+    pub(crate) in_flight: Arc<Semaphore>,
     pub(crate) waiters: Arc<Semaphore>,
-    pub(crate) waiters_per_key_max: usize,
-    pub(crate) detached_max: usize,
+    pub(crate) max_waiters_per_key: usize,
+    pub(crate) max_in_flight: usize,
+    /// A handler that forgot to settle panics.
+    pub(crate) is_strict: bool,
     /// No new work is begun.
     pub(crate) draining: AtomicBool,
     /// Nothing is enforced.
@@ -268,6 +338,25 @@ impl Shared {
 #[derive(Clone)]
 pub struct GateLayer(pub(crate) Arc<Shared>);
 
+impl GateLayer {
+    /// Begins a gate that keeps its records in this store.
+    ///
+    /// ```
+    /// use semel_contract::identity::Identity;
+    /// use semel_gate::{GateLayer, Route};
+    /// use semel_store::memory::MemoryStore;
+    ///
+    /// let gate = GateLayer::builder(MemoryStore::new())
+    ///     .identity(Identity::header("X-User"))
+    ///     .route(Route::post("/orders").name("create-order"))
+    ///     .build()?;
+    /// # Ok::<(), semel_gate::BuildError>(())
+    /// ```
+    pub fn builder(store: impl IntoStore) -> GateBuilder {
+        GateBuilder::new(store.into_store())
+    }
+}
+
 impl fmt::Debug for GateLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("GateLayer").field("routes", &self.0.routes).finish_non_exhaustive()
@@ -295,24 +384,71 @@ impl<S> fmt::Debug for GateService<S> {
     }
 }
 
-impl<S> Service<Request<Body>> for GateService<S>
+/// Takes requests with any body. The service behind the gate is given the request as it was read, so it takes
+/// [`Body`]; its own answers may have any body. That fits axum's routes, tonic's, and every tower service that is
+/// generic over its request's body.
+impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for GateService<S>
 where
-    S: Service<Request<Body>, Response = Response<Body>> + Clone + Send + 'static,
+    S: Service<Request<Body>, Response = Response<ResBody>> + Clone + Send + 'static,
     S::Future: Send,
     S::Error: Send,
+    ReqBody: http_body::Body<Data = Bytes> + Send + 'static,
+    ReqBody::Error: Into<BoxError>,
+    ResBody: http_body::Body<Data = Bytes> + Send + 'static,
+    ResBody::Error: Into<BoxError>,
 {
     type Response = Response<Body>;
     type Error = S::Error;
-    type Future = walk::Walking<S::Error>;
+    type Future = ResponseFuture<S::Error>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
+    fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         // The clone that was polled ready is the one that is called.
         let fresh = self.inner.clone();
-        let inner = std::mem::replace(&mut self.inner, fresh);
-        walk::walk(Arc::clone(&self.shared), inner, request)
+        let inner = Unified(std::mem::replace(&mut self.inner, fresh));
+        ResponseFuture(walk::walk(Arc::clone(&self.shared), inner, request.map(Body::new)))
+    }
+}
+
+/// The answer of a [`GateService`], in time.
+#[must_use = "futures do nothing unless polled"]
+pub struct ResponseFuture<E>(walk::Walking<E>);
+
+impl<E> fmt::Debug for ResponseFuture<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+    }
+}
+
+impl<E> Future for ResponseFuture<E> {
+    type Output = Result<Response<Body>, E>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.as_mut().poll(cx)
+    }
+}
+
+/// A service whose answers have the gate's own kind of body. A body that is of this kind already stays as it is.
+struct Unified<S>(S);
+
+impl<S, B> Service<Request<Body>> for Unified<S>
+where
+    S: Service<Request<Body>, Response = Response<B>>,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    type Response = Response<Body>;
+    type Error = S::Error;
+    type Future = MapOk<S::Future, fn(Response<B>) -> Response<Body>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        self.0.call(request).map_ok(|response| response.map(Body::new))
     }
 }

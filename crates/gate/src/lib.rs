@@ -10,20 +10,18 @@
 //! [`Grant`]; elsewhere the claim is committed first, under a lease with a fence.
 //!
 //! Deploy the layer inside whatever authenticates, and give it an identity: a request without one has no scope and is
-//! refused. A client that disconnects does not cancel its request: whoever drops the answer's future leaves the work to a
-//! task of its own. Whoever neither drops nor polls it holds the work up, as with any handler.
+//! refused. A client that disconnects does not cancel its request: when the answer's future is dropped, the work goes on
+//! in a task of its own. A future that is kept but not polled holds its work up, as with any handler.
 //!
 //! ```
-//! use std::sync::Arc;
 //! use axum::{Router, routing::post};
 //! use semel_contract::identity::Identity;
-//! use semel_gate::{Gate, Route};
-//! use semel_store::{clock::SystemClock, memory::MemoryStore};
+//! use semel_gate::{GateLayer, Route};
+//! use semel_store::memory::MemoryStore;
 //!
-//! let store = Arc::new(MemoryStore::new());
-//! let gate = Gate::on(store)
-//!     .identity("trusted:X-User".parse::<Identity>()?)
-//!     .route(Route::new("create-order", "POST /orders")?)
+//! let gate = GateLayer::builder(MemoryStore::new())
+//!     .identity(Identity::header("X-User"))
+//!     .route(Route::post("/orders").name("create-order"))
 //!     .build()?;
 //! let app: Router = Router::new().route("/orders", post(|| async { "created" })).layer(gate);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -32,7 +30,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
-pub mod answer;
+mod answer;
 mod arrival;
 mod attempt;
 mod capture;
@@ -56,22 +54,20 @@ pub mod postgres;
 mod probe;
 mod recall;
 mod route;
+pub mod settling;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 mod step;
 mod sweeper;
 mod walk;
 
-use std::sync::Arc;
-
-use semel_store::ClaimStore;
-
 pub use attempt::Broken;
+pub use axum_core::body::Body;
 pub use dispatch::Dispatch;
-pub use grant::{Grant, NotDone, NotGranted};
+pub use grant::{Grant, NotGranted, SettleError};
 pub use identity::{CallerExtension, Identified, Identify, Verified};
-pub use layer::{BuildError, GateBuilder, GateLayer, GateService};
-pub use once::Once;
+pub use layer::{BuildError, GateBuilder, GateLayer, GateService, ResponseFuture};
+pub use once::OnceOutcome;
 pub use probe::{Finding, Probe};
 pub use route::Route;
 pub use step::Step;
@@ -79,17 +75,6 @@ pub use step::Step;
 pub use step::on_step;
 pub use sweeper::{sweep_for_ever, sweep_now};
 pub use walk::KeyHash;
-
-/// Where a gate begins.
-#[derive(Clone, Copy, Debug)]
-pub struct Gate;
-
-impl Gate {
-    /// A gate that keeps its records in this store.
-    pub fn on(store: Arc<dyn ClaimStore>) -> GateBuilder {
-        GateBuilder::new(store)
-    }
-}
 
 /// A store in memory and a clock that tests move.
 #[cfg(feature = "testing")]

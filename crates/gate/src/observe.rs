@@ -12,10 +12,10 @@ use semel_contract::decide::{Claim, Decision, decide};
 use semel_contract::outcome::{Disposition, Ending, Told, dispose};
 use semel_contract::record::Guarantee;
 use semel_contract::{decide as table, request};
-use semel_store::{Claimed, Settlement};
+use semel_store::{Answer, Claimed, Settlement};
 use tower_service::Service;
 
-use crate::answer::{self, OUTCOME};
+use crate::answer::OUTCOME;
 use crate::arrival::{self, Arrival, KeyRead};
 use crate::attempt::{Broken, Context, claim, wish};
 use crate::capture::{Captured, capture};
@@ -156,7 +156,12 @@ impl Noted {
             Some(Broken::Reset(_) | Broken::TimedOut(_)) => Ending::CutOff,
             None => Ending::Answered { status: response.status().as_u16(), told },
         };
-        let kept = answer::empty(response.status());
+        let kept = Answer {
+            status: response.status().as_u16(),
+            headers: [].into(),
+            body: Bytes::new(),
+            outcome_unknown: false,
+        };
         let profile = &self.context.route.profile;
         let settlement = match dispose(profile, Guarantee::Fenced, ending) {
             Disposition::Settle => Settlement::Unkept(kept),

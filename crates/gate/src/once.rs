@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 
 use axum_core::body::Body;
+use axum_core::response::IntoResponse;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::BodyExt;
@@ -27,7 +28,8 @@ use crate::walk::{Deciding, store_away};
 
 /// What came of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Once {
+#[non_exhaustive]
+pub struct OnceOutcome {
     /// The answer, of this run or of the first.
     pub answer: Answer,
     /// Whether it was given again rather than made.
@@ -47,10 +49,11 @@ impl GateLayer {
         key: &str,
         payload: impl Into<Bytes>,
         operation: F,
-    ) -> Result<Once, Problem>
+    ) -> Result<OnceOutcome, Problem>
     where
         F: FnOnce(Grant) -> R + Send + 'static,
-        R: Future<Output = Answer> + Send + 'static,
+        R: Future + Send + 'static,
+        R::Output: IntoResponse,
     {
         let payload = payload.into();
         let (parts, ()) = Request::post("/").body(()).expect("a plain request can be built").into_parts();
@@ -83,7 +86,7 @@ impl GateLayer {
         let mut answer = answer::kept(&parts, bytes, outcome_unknown);
         let is_kept = |(name, _): &&(String, Vec<u8>)| name != answer::REPLAYED.as_str();
         answer.headers = answer.headers.iter().filter(is_kept).cloned().collect();
-        Ok(Once { answer, replayed })
+        Ok(OnceOutcome { answer, replayed })
     }
 }
 
@@ -93,7 +96,8 @@ struct Operation<F>(Option<F>);
 impl<F, R> Service<Request<Body>> for Operation<F>
 where
     F: FnOnce(Grant) -> R + Send + 'static,
-    R: Future<Output = Answer> + Send + 'static,
+    R: Future + Send + 'static,
+    R::Output: IntoResponse,
 {
     type Response = Response<Body>;
     type Error = Infallible;
@@ -106,6 +110,6 @@ where
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let operation = self.0.take().expect("an attempt runs its operation once");
         let grant = request.extensions().get::<Grant>().cloned().expect("an attempt carries its grant");
-        Box::pin(async move { Ok(answer::restored(&operation(grant).await)) })
+        Box::pin(async move { Ok(operation(grant).await.into_response()) })
     }
 }

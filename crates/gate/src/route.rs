@@ -9,7 +9,7 @@ use semel_contract::hex::hex;
 use semel_contract::profile::safety::Unsafe;
 use semel_contract::profile::{OnUnknown, Profile, presets};
 use semel_contract::record::Guarantee;
-use semel_contract::route::Pattern;
+use semel_contract::route::{Pattern, PatternError};
 use sha2::{Digest, Sha256};
 
 use crate::identity::{Callers, Identify};
@@ -39,6 +39,10 @@ pub struct Route {
     /// Whether the log has said what to do about replayed errors.
     pub(crate) has_replayed_error: Arc<AtomicBool>,
     by_path: bool,
+    /// Set by [`Route::atomic`], so that a profile that is given later does not undo it.
+    is_atomic: bool,
+    /// Why the pattern cannot be read, told when the gate is built.
+    pub(crate) bad_pattern: Option<PatternError>,
 }
 
 impl Route {
@@ -48,13 +52,47 @@ impl Route {
         route.endpoint_by_path()
     }
 
+    /// Covers `POST` requests of a path such as `/orders/{id}`. A path that cannot be read is told when the gate is
+    /// built. Without [`Route::name`] the route is named by its method and path.
+    ///
+    /// ```
+    /// use semel_gate::Route;
+    /// let route = Route::post("/orders").name("create-order").atomic();
+    /// ```
+    pub fn post(path: &str) -> Self {
+        Self::of_method("POST", path)
+    }
+
+    /// Covers `PUT` requests of a path.
+    pub fn put(path: &str) -> Self {
+        Self::of_method("PUT", path)
+    }
+
+    /// Covers `PATCH` requests of a path.
+    pub fn patch(path: &str) -> Self {
+        Self::of_method("PATCH", path)
+    }
+
+    /// Covers `DELETE` requests of a path.
+    pub fn delete(path: &str) -> Self {
+        Self::of_method("DELETE", path)
+    }
+
+    fn of_method(method: &str, path: &str) -> Self {
+        let text = format!("{method} {path}");
+        Self::new(&text, &text)
+            .unwrap_or_else(|error| Self { bad_pattern: Some(error), ..Self::any().name(text) })
+    }
+
     /// A route with a stable name, covering requests such as `POST /orders/{id}`, with the `ietf` profile.
     ///
     /// # Errors
-    /// The pattern is not one.
-    pub fn new(name: &str, pattern: &str) -> Result<Self, String> {
+    /// The pattern cannot be read.
+    pub fn new(name: &str, pattern: &str) -> Result<Self, PatternError> {
         let pattern = pattern.parse()?;
         Ok(Self {
+            is_atomic: false,
+            bad_pattern: None,
             name: name.to_owned(),
             pattern,
             profile: presets::ietf(),
@@ -92,9 +130,12 @@ impl Route {
         self
     }
 
-    /// The route's name.
-    pub fn name(&self) -> &str {
-        &self.name
+    /// The stable name under which keys of this route are recorded. It survives a change of the path; to change the name
+    /// itself, see [`Route::was`].
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
     }
 
     /// The endpoint that a request belongs to: what its key is for.
@@ -120,16 +161,17 @@ impl Route {
         }
     }
 
-    /// Another profile.
+    /// Another profile. A route that was made [`atomic`](Route::atomic) stays so.
     #[must_use]
     pub fn profile(mut self, profile: Profile) -> Self {
         self.profile = profile;
-        self
+        if self.is_atomic { self.atomic() } else { self }
     }
 
     /// The handler commits its effect and its record in one transaction, by its [`Grant`](crate::Grant).
     #[must_use]
     pub fn atomic(mut self) -> Self {
+        self.is_atomic = true;
         self.profile.guarantee = Guarantee::Atomic;
         self
     }
@@ -173,8 +215,8 @@ impl Route {
         if self.profile.on_unknown == OnUnknown::Probe && self.deadline.is_none() {
             found.push(Unsafe {
                 setting: "deadline",
-                reason: "must be set where a probe is asked: until then a handler that still runs could be told apart \
-                         from one that failed by nobody"
+                reason: "must be set on a route that asks a probe: without it, a handler that still runs cannot be \
+                         told from one that failed"
                     .to_owned(),
             });
         }

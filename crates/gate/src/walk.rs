@@ -316,7 +316,7 @@ where
         // Where nothing comes between look-up and claim, the claim is the look-up.
         let between = profile.limits.admission.is_some() || context.over_limit.is_some();
         // A gate that has no room for new work still answers from its records.
-        let has_room = context.shared.detached.available_permits() > 0 && !context.shared.is_draining();
+        let has_room = context.shared.in_flight.available_permits() > 0 && !context.shared.is_draining();
         let is_plain = profile.guard.is_none() && profile.age.is_none() && !context.arrival.is_by_former_name;
         let direct = is_plain && !between && has_room && !context.shared.store.reads_in_place();
         let mut known = known.or_else(|| direct.then_some((None, Timestamp::from_millis(0))));
@@ -387,7 +387,7 @@ where
             self.guard_passed = true;
         }
         Step::Guarded.taken();
-        let permit = Arc::clone(&self.context.shared.detached).try_acquire_owned();
+        let permit = Arc::clone(&self.context.shared.in_flight).try_acquire_owned();
         let permit = permit.map_err(|_| {
             Problem::from(Kind::Overloaded).retry_after(Duration::from_secs(STORE_RETRY_SECONDS))
         })?;

@@ -11,8 +11,8 @@ use axum::routing::post;
 use http_body_util::BodyExt;
 use semel_contract::identity::Identity;
 use semel_contract::profile::{OnUnknown, presets};
-use semel_gate::sqlite::SqliteGrant;
-use semel_gate::{Gate, Grant, Route, answer};
+use semel_gate::sqlite::Grant;
+use semel_gate::{GateLayer, Route};
 use semel_store::sqlite::{SqliteStore, WorkError, rusqlite};
 use tower::ServiceExt;
 
@@ -32,10 +32,10 @@ async fn order(grant: Grant, item: String) -> impl IntoResponse {
                 "fails" => Err(WorkError::Handler("no such item".to_owned())),
                 "panics" => panic!("on purpose"),
                 "meddles" => {
-                    db.execute("DELETE FROM semel_record", []).map(|_| answer::empty(StatusCode::OK))
+                    db.execute("DELETE FROM semel_record", []).map(|_| (StatusCode::OK, String::new()))
                 }
-                "commits" => db.execute("COMMIT", []).map(|_| answer::empty(StatusCode::OK)),
-                _ => Ok(answer::text(StatusCode::CREATED, format!("row {}", db.last_insert_rowid()))),
+                "commits" => db.execute("COMMIT", []).map(|_| (StatusCode::OK, String::new())),
+                _ => Ok((StatusCode::CREATED, format!("row {}", db.last_insert_rowid()))),
             }
         })
         .await
@@ -47,7 +47,7 @@ impl Shop {
         let store = Arc::new(SqliteStore::open(folder.path().join("shop.db")).unwrap());
         let mut profile = presets::ietf();
         profile.on_unknown = OnUnknown::Hold;
-        let gate = Gate::on(Arc::clone(&store) as _)
+        let gate = GateLayer::builder(Arc::clone(&store))
             .identity("trusted:X-User".parse::<Identity>().unwrap())
             .route(Route::new("orders", "POST /orders").unwrap().profile(profile).atomic())
             .build()

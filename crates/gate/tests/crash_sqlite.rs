@@ -12,8 +12,8 @@ use axum::response::IntoResponse;
 use axum::routing::post;
 use crash::{Found, RUNS, Task, gate, generated_at, judge, key, send};
 use semel_contract::record::{Guarantee, State};
-use semel_gate::sqlite::SqliteGrant;
-use semel_gate::{Grant, Step, answer};
+use semel_gate::Step;
+use semel_gate::sqlite::Grant;
 use semel_store::sqlite::{SqliteStore, rusqlite};
 use semel_store::{ClaimStore, Filter};
 
@@ -40,7 +40,7 @@ fn app(folder: &Path, store: &Arc<SqliteStore>, guarantee: Guarantee) -> Router 
             .transact(move |db| {
                 db.execute("CREATE TABLE IF NOT EXISTS effect (key TEXT NOT NULL)", [])?;
                 db.execute("INSERT INTO effect (key) VALUES (?1)", [&key])?;
-                Ok(answer::text(StatusCode::CREATED, "done"))
+                Ok((StatusCode::CREATED, "done"))
             })
             .await
             .into_response()

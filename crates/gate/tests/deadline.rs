@@ -12,7 +12,7 @@ use axum::body::Body;
 use axum::http::Request;
 use axum::routing::post;
 use semel_contract::identity::Identity;
-use semel_gate::{Gate, Route, Step, on_step};
+use semel_gate::{GateLayer, Route, Step, on_step};
 use semel_store::memory::MemoryStore;
 use tower::ServiceExt;
 
@@ -34,7 +34,7 @@ async fn a_handler_past_its_deadline_is_dropped_before_its_outcome_is_written() 
             noted.store(seen.load(Ordering::SeqCst), Ordering::SeqCst);
         }
     });
-    let gate = Gate::on(Arc::new(MemoryStore::new()))
+    let gate = GateLayer::builder(MemoryStore::new())
         .identity("trusted:X-User".parse::<Identity>().unwrap())
         .route(Route::new("r", "POST /r").unwrap().deadline(Duration::from_secs(5)))
         .build()

@@ -21,7 +21,7 @@ use semel_contract::key::Presence;
 use semel_contract::key::{Format, Pattern, Source, Syntax};
 use semel_contract::profile::{Profile, presets};
 use semel_gate::testing::MemoryStore;
-use semel_gate::{Gate, GateBuilder, Grant, Route};
+use semel_gate::{GateBuilder, GateLayer, Grant, Route};
 use semel_store::ClaimStore;
 use semel_store::clock::SystemClock;
 use tower::ServiceExt;
@@ -78,7 +78,7 @@ impl World {
         routes: impl FnOnce(GateBuilder) -> GateBuilder,
     ) -> Self {
         let identity = "trusted:X-User".parse::<Identity>().unwrap();
-        let gate = routes(Gate::on(store).identity(identity)).build().unwrap();
+        let gate = routes(GateLayer::builder(store).identity(identity)).build().unwrap();
         let runs = Arc::new(AtomicUsize::new(0));
         let mut handlers = Router::new().route("/orders", post(handle)).route("/any/{*rest}", post(handle));
         for (name, _) in presets::PRESETS {

@@ -15,8 +15,8 @@ use axum::routing::post;
 use crash::{Found, RUNS, Task, gate, generated_at, judge, key, send};
 use deadpool_postgres::{Manager, Pool};
 use semel_contract::record::{Guarantee, State as RecordState};
-use semel_gate::postgres::PostgresGrant;
-use semel_gate::{Grant, NotDone, Step, answer};
+use semel_gate::postgres::Grant;
+use semel_gate::{SettleError, Step};
 use semel_store::postgres::{Options, PostgresStore};
 use semel_store::{ClaimStore, Filter};
 use tokio_postgres::NoTls;
@@ -29,8 +29,8 @@ struct Shop {
     pool: Pool,
 }
 
-fn failed(error: impl std::fmt::Display) -> NotDone {
-    NotDone::Failed(error.to_string())
+fn failed(error: impl std::fmt::Display) -> SettleError {
+    SettleError::failed(error.to_string())
 }
 
 impl Shop {
@@ -82,7 +82,7 @@ impl Shop {
     }
 }
 
-async fn insert(client: &tokio_postgres::Transaction<'_>, key: &str) -> Result<(), NotDone> {
+async fn insert(client: &tokio_postgres::Transaction<'_>, key: &str) -> Result<(), SettleError> {
     client.execute("INSERT INTO public.effect (key) VALUES ($1)", &[&key]).await.map_err(failed)?;
     Ok(())
 }
@@ -92,7 +92,7 @@ async fn atomic(State(pool): State<Pool>, grant: Grant) -> Response {
         let mut connection = pool.get().await.map_err(failed)?;
         let tx = connection.transaction().await.map_err(failed)?;
         insert(&tx, grant.id().key.as_str()).await?;
-        grant.commit(tx, answer::text(StatusCode::CREATED, "done")).await
+        grant.commit(tx, (StatusCode::CREATED, "done")).await
     };
     work().await.into_response()
 }
@@ -242,7 +242,7 @@ async fn nested(State(pool): State<Pool>, grant: Grant) -> Response {
         let mut outer = connection.transaction().await.map_err(failed)?;
         let inner = outer.transaction().await.map_err(failed)?;
         insert(&inner, grant.id().key.as_str()).await?;
-        grant.commit(inner, answer::text(StatusCode::CREATED, "done")).await
+        grant.commit(inner, (StatusCode::CREATED, "done")).await
     };
     work().await.into_response()
 }
@@ -253,7 +253,7 @@ async fn transacts(State(pool): State<Pool>, grant: Grant) -> Response {
     let done = grant.transact(&pool, move |tx| {
         Box::pin(async move {
             insert(tx, &key).await?;
-            Ok(answer::text(StatusCode::CREATED, "done").with_header("Set-Cookie", b"secret=1"))
+            Ok((StatusCode::CREATED, [("set-cookie", "secret=1")], "done"))
         })
     });
     done.await.into_response()

@@ -9,7 +9,7 @@ use axum::body::Body;
 use axum::http::Request;
 use axum::routing::post;
 use semel_gate::testing::{MemoryStore, TestClock};
-use semel_gate::{Gate, Route};
+use semel_gate::{GateLayer, Route};
 use tower::ServiceExt;
 use tracing::field::{Field, Visit};
 use tracing::span;
@@ -57,7 +57,8 @@ async fn keys_bodies_and_credentials_never_stand_in_logs() {
     let recorder = Recorder::default();
     let _guard = tracing::subscriber::set_default(recorder.clone());
     let store = Arc::new(MemoryStore::with_clock(Arc::new(TestClock::default())));
-    let gate = Gate::on(store).route(Route::new("orders", "POST /{what}").unwrap()).build().unwrap();
+    let gate =
+        GateLayer::builder(store).route(Route::new("orders", "POST /{what}").unwrap()).build().unwrap();
     let panics = || async {
         if true {
             panic!("on purpose")

@@ -10,7 +10,7 @@ use axum::http::Request;
 use axum::routing::post;
 use semel_contract::identity::Identity;
 use semel_contract::profile::{Rate, presets};
-use semel_gate::{Gate, Route, Step, on_step};
+use semel_gate::{GateLayer, Route, Step, on_step};
 use semel_store::clock::{Clock, SystemClock};
 use semel_store::memory::MemoryStore;
 use tower::ServiceExt;
@@ -23,7 +23,7 @@ async fn a_fresh_request_takes_every_step_once_and_in_order() {
     let mut profile = presets::walker();
     profile.limits.request = Some(Rate { count: 100, window: Duration::from_secs(60) });
     profile.limits.admission = Some(Rate { count: 100, window: Duration::from_secs(60) });
-    let gate = Gate::on(Arc::new(MemoryStore::new()))
+    let gate = GateLayer::builder(MemoryStore::new())
         .identity("trusted:X-User".parse::<Identity>().unwrap())
         .route(Route::new("r", "POST /r").unwrap().profile(profile))
         .build()

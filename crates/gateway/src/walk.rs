@@ -40,7 +40,7 @@ pub(crate) fn walk(
     let answer: Answer = match admitted {
         Ok(()) => match pages::page(&parts) {
             Some(page) => Box::pin(ready(Ok(page))),
-            None => current.service.clone().call(Request::from_parts(parts, body)),
+            None => Box::pin(current.service.clone().call(Request::from_parts(parts, body))),
         },
         Err(Refused(why)) => {
             let problem = Problem::new(Kind::RequestMalformed, why);

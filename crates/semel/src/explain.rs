@@ -12,7 +12,7 @@ use semel_contract::identity::{Caller, Identity};
 use semel_contract::problem::{Kind, Problem};
 use semel_contract::profile::presets;
 
-use crate::config::{Config, Variables};
+use crate::config::{Config, Setting, Variables};
 use crate::exit::{Exit, Stop};
 use crate::output_failed;
 use reading::Reading;
@@ -103,7 +103,7 @@ impl Reader {
             config.defaults = profile;
         }
         if let Some(identity) = &args.identity {
-            config.identity = identity.parse::<Identity>().map_err(usage)?;
+            config.identity = <Identity as Setting>::read(identity).map_err(usage)?;
         }
         let caller = match (&args.principal, &args.tenant) {
             (Some(principal), tenant) => {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use semel_gate::{Gate, Route};
+use semel_gate::{GateLayer, Route};
 use semel_store::memory::MemoryStore;
 use serde_json::{Value, json};
 use server::{Fault, serve};
@@ -130,7 +130,7 @@ async fn semel_passes_its_own_examination() {
             (axum::http::StatusCode::CREATED, Json(json!({"id": id})))
         }
     };
-    let gate = Gate::on(Arc::new(MemoryStore::new()))
+    let gate = GateLayer::builder(MemoryStore::new())
         .route(Route::new("create-order", "POST /orders").unwrap())
         .build()
         .unwrap();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use semel_gate::{Gate, GateLayer, Route};
+use semel_gate::{GateLayer, Route};
 use semel_store::memory::MemoryStore;
 use serde_json::{Value, json};
 
@@ -55,7 +55,7 @@ impl Service {
 
 fn gate() -> GateLayer {
     let route = Route::new("create-order", "POST /orders").unwrap();
-    Gate::on(Arc::new(MemoryStore::new())).route(route).build().unwrap()
+    GateLayer::builder(MemoryStore::new()).route(route).build().unwrap()
 }
 
 async fn listen(router: Router) -> String {

@@ -158,16 +158,6 @@ pub struct Answer {
     pub outcome_unknown: bool,
 }
 
-impl Answer {
-    /// The same answer with one more header.
-    #[must_use]
-    pub fn with_header(mut self, name: &str, value: impl Into<Vec<u8>>) -> Self {
-        let added = std::iter::once((name.to_owned(), value.into()));
-        self.headers = self.headers.iter().cloned().chain(added).collect();
-        self
-    }
-}
-
 /// Everything that is kept of one key.
 #[derive(Clone, Debug)]
 pub struct Entry {
@@ -291,6 +281,30 @@ pub fn expiry(before: &Record, state: State, lifetime: &Lifetime, now: Timestamp
         State::Settled | State::Unkept | State::Sealed => Some(anchor.plus(lifetime.record())),
         State::Released => lifetime.released.map(|kept| now.plus(kept)),
         State::Claimed | State::Unknown => None,
+    }
+}
+
+/// A claim store as a gate takes it: owned, or shared with other parts of the program.
+pub trait IntoStore {
+    /// The store, shared.
+    fn into_store(self) -> Arc<dyn ClaimStore>;
+}
+
+impl<S: ClaimStore> IntoStore for S {
+    fn into_store(self) -> Arc<dyn ClaimStore> {
+        Arc::new(self)
+    }
+}
+
+impl<S: ClaimStore> IntoStore for Arc<S> {
+    fn into_store(self) -> Arc<dyn ClaimStore> {
+        self
+    }
+}
+
+impl IntoStore for Arc<dyn ClaimStore> {
+    fn into_store(self) -> Arc<dyn ClaimStore> {
+        self
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use axum::Router;
 use axum::routing::post;
 use semel_contract::identity::Identity;
-use semel_gate::{Gate, Route};
+use semel_gate::{GateLayer, Route};
 use semel_store::memory::MemoryStore;
 
 fn notes(file: &str, server: &str, rest: &[&str]) -> String {
@@ -39,7 +39,7 @@ async fn notes_wait_while_the_server_is_away_and_arrive_once_in_order() {
         of_server.lock().expect("no panic").push(text);
         "taken"
     };
-    let gate = Gate::on(Arc::new(MemoryStore::new()))
+    let gate = GateLayer::builder(MemoryStore::new())
         .identity("shared:notes".parse::<Identity>().expect("an identity"))
         .route(Route::new("note", "POST /notes").expect("a pattern"))
         .build()

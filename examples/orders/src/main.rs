@@ -13,7 +13,7 @@ use std::time::Duration;
 use axum::routing::post;
 use flags::{Asked, Flags, Store};
 use semel_contract::identity::Identity;
-use semel_gate::{Gate, GateLayer, Route};
+use semel_gate::{GateLayer, Route};
 use semel_store::ClaimStore;
 use tokio::net::TcpListener;
 
@@ -57,12 +57,12 @@ async fn serve(flags: Flags) -> Result<(), Failure> {
 }
 
 fn gate(store: Arc<dyn ClaimStore>) -> Result<GateLayer, Failure> {
-    let create = Route::new("create-order", "POST /orders")?.atomic().lease(LEASE);
-    let refund = Route::new("refund-order", "POST /orders/{id}/refund")?.lease(LEASE);
-    // Whoever can reach this port can claim to be anybody: `trusted` means that a proxy in front authenticates the
+    let create = Route::post("/orders").name("create-order").atomic().lease(LEASE);
+    let refund = Route::post("/orders/{id}/refund").name("refund-order").lease(LEASE);
+    // Anybody who can reach this port can claim to be anybody: this identity means that a proxy in front authenticates the
     // caller, sets X-User and removes it from what comes in, and that nobody gets past that proxy.
-    let identity: Identity = "trusted:X-User".parse()?;
-    Ok(Gate::on(store).identity(identity).route(create).route(refund).build()?)
+    let identity = Identity::header("X-User");
+    Ok(GateLayer::builder(store).identity(identity).route(create).route(refund).build()?)
 }
 
 fn welcome(address: &str) -> String {

@@ -8,8 +8,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use deadpool_postgres::{Manager, Pool};
-use semel_gate::postgres::PostgresGrant;
-use semel_gate::{Grant, NotDone, answer};
+use semel_gate::SettleError;
+use semel_gate::postgres::Grant;
 use semel_store::ClaimStore;
 use semel_store::postgres::{Options, PostgresStore};
 use tokio_postgres::NoTls;
@@ -34,16 +34,12 @@ async fn create(
     State(pool): State<Pool>,
     grant: Grant,
     Json(new): Json<NewOrder>,
-) -> Result<Response, NotDone> {
-    let mut connection = pool.get().await.map_err(failed)?;
-    let tx = connection.transaction().await.map_err(failed)?;
+) -> Result<Response, SettleError> {
+    let mut connection = pool.get().await?;
+    let tx = connection.transaction().await?;
     let insert = "INSERT INTO orders (item, quantity) VALUES ($1, $2) RETURNING id";
-    let row = tx.query_one(insert, &[&new.item, &new.quantity]).await.map_err(failed)?;
-    grant.commit(tx, answer::json(StatusCode::CREATED, &new.created(row.get(0)))).await
-}
-
-fn failed(error: impl std::fmt::Display) -> NotDone {
-    NotDone::Failed(error.to_string())
+    let row = tx.query_one(insert, &[&new.item, &new.quantity]).await?;
+    grant.commit(tx, (StatusCode::CREATED, Json(new.created(row.get(0))))).await
 }
 
 async fn list(State(pool): State<Pool>) -> Response {

@@ -9,8 +9,8 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use semel_gate::sqlite::SqliteGrant;
-use semel_gate::{Grant, answer};
+use semel_gate::sqlite::Grant;
+
 use semel_store::ClaimStore;
 use semel_store::sqlite::SqliteStore;
 use semel_store::sqlite::rusqlite::{self, Connection, Row};
@@ -34,7 +34,7 @@ async fn create(grant: Grant, Json(new): Json<NewOrder>) -> impl IntoResponse {
         .transact(move |db| {
             let insert = "INSERT INTO orders (item, quantity) VALUES (?1, ?2)";
             db.execute(insert, (&new.item, new.quantity))?;
-            Ok(answer::json(StatusCode::CREATED, &new.created(db.last_insert_rowid())))
+            Ok((StatusCode::CREATED, Json(new.created(db.last_insert_rowid()))))
         })
         .await
 }

@@ -9,7 +9,7 @@ use axum::http::{Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use semel_contract::identity::Identity;
-use semel_gate::{Gate, Grant, Route, answer};
+use semel_gate::{GateLayer, Grant, Route, settling};
 use semel_store::postgres::{Options, PostgresStore};
 use tokio_postgres::{Client, NoTls};
 use tower::ServiceExt;
@@ -26,8 +26,8 @@ async fn pass_on(State(database): State<Arc<Client>>, grant: Grant) -> Response 
         database.batch_execute("ROLLBACK").await.expect("it rolls back");
         return StatusCode::CONFLICT.into_response();
     }
-    grant.settled_with(answer::json(StatusCode::CREATED, &serde_json::json!({"id": 1})));
-    StatusCode::CREATED.into_response()
+    let answer = (StatusCode::CREATED, axum::Json(serde_json::json!({"id": 1})));
+    settling::confirm(&grant, settling::answer_of(answer).expect("a whole answer"))
 }
 
 async fn connect(url: &str) -> Client {
@@ -56,7 +56,7 @@ async fn what_the_guides_sql_settles_is_replayed() {
     let database = Arc::new(connect(&url).await);
     database.batch_execute("CREATE TABLE orders (item text, quantity integer)").await.expect("a table");
     let store = Arc::new(PostgresStore::connect(&url, Options::default()).await.expect("a store"));
-    let gate = Gate::on(store)
+    let gate = GateLayer::builder(store)
         .identity("trusted:X-User".parse::<Identity>().expect("an identity"))
         .route(Route::new("create-order", "POST /orders").expect("a route").atomic())
         .build()

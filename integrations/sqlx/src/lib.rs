@@ -5,14 +5,14 @@
 //! use axum::extract::State;
 //! use axum::http::StatusCode;
 //! use axum::response::IntoResponse;
-//! use semel_gate::{Grant, NotDone, answer};
+//! use semel_gate::Grant;
 //! use semel_sqlx::{SqlxGrant, failed};
 //! use sqlx::PgPool;
 //!
 //! async fn create_order(State(pool): State<PgPool>, grant: Grant, item: String) -> impl IntoResponse {
 //!     let mut tx = pool.begin().await.map_err(failed)?;
 //!     sqlx::query("INSERT INTO orders (item) VALUES ($1)").bind(&item).execute(&mut *tx).await.map_err(failed)?;
-//!     grant.commit_sqlx(tx, answer::text(StatusCode::CREATED, "created")).await
+//!     grant.commit_sqlx(tx, (StatusCode::CREATED, "created")).await
 //! }
 //! ```
 //!
@@ -23,14 +23,14 @@
 
 mod settle;
 
-use std::any::Any;
 use std::future::Future;
 
 use axum_core::body::Body;
-use http::{HeaderName, HeaderValue, Response, StatusCode};
-use semel_gate::{Grant, NotDone};
+use axum_core::response::IntoResponse;
+use http::Response;
+use semel_gate::{Grant, SettleError, settling};
 use semel_store::postgres::{Fate, PostgresStore};
-use semel_store::{Answer, StoreError, Written};
+use semel_store::{StoreError, Written};
 use sqlx::{Database, Postgres, Transaction};
 use sqlx_core::transaction::TransactionManager;
 
@@ -40,36 +40,36 @@ pub trait SqlxGrant {
     ///
     /// Before: the transaction is a top-level one on the database in which the gate keeps its records. After `Ok`: effect,
     /// record and answer are durable, and the response is the recorded one. After `Err`: the transaction was rolled back,
-    /// but for [`NotDone::Unknown`].
+    /// but for [`SettleError::Unknown`].
     fn commit_sqlx(
         &self,
         tx: Transaction<'_, Postgres>,
-        answer: Answer,
-    ) -> impl Future<Output = Result<Response<Body>, NotDone>> + Send;
+        response: impl IntoResponse + Send,
+    ) -> impl Future<Output = Result<Response<Body>, SettleError>> + Send;
 }
 
 /// The handler's own failure, in its words. The transaction is rolled back when it is dropped.
-pub fn failed(error: impl std::fmt::Display) -> NotDone {
-    NotDone::Failed(error.to_string())
+pub fn failed(error: impl std::fmt::Display) -> SettleError {
+    SettleError::failed(error.to_string())
 }
 
 impl SqlxGrant for Grant {
     async fn commit_sqlx(
         &self,
         mut tx: Transaction<'_, Postgres>,
-        answer: Answer,
-    ) -> Result<Response<Body>, NotDone> {
+        response: impl IntoResponse + Send,
+    ) -> Result<Response<Body>, SettleError> {
         let store = store_of(self)?;
         if depth(&tx) != 1 {
             return Err(failed("a savepoint cannot be settled in; give the outermost transaction"));
         }
-        let answer = semel_gate::answer::cleaned(answer);
+        let answer = settling::answer_of(response)?;
         match settle::settle(&mut tx, self, &answer).await {
             Ok(Written::Done) => {}
-            Ok(Written::Superseded) => return Err(rolled_back(tx, NotDone::Superseded).await),
+            Ok(Written::Superseded) => return Err(rolled_back(tx, SettleError::Superseded).await),
             Err(error) => {
                 let error = StoreError::Unavailable(error.to_string());
-                return Err(rolled_back(tx, NotDone::Store(error)).await);
+                return Err(rolled_back(tx, SettleError::Store(error)).await);
             }
         }
         if let Err(error) = tx.commit().await {
@@ -77,19 +77,16 @@ impl SqlxGrant for Grant {
             match store.fate(self.id(), self.fence()).await {
                 Ok(Fate::Committed) => {}
                 Ok(Fate::NotCommitted) => return Err(failed(error)),
-                Err(unreachable) => return Err(NotDone::Unknown(format!("{error}; {unreachable}"))),
+                Err(unreachable) => return Err(SettleError::Unknown(format!("{error}; {unreachable}").into())),
             }
         }
         store.announce(self.id());
-        let response = restored(&answer);
-        self.settled_with(answer);
-        Ok(response)
+        Ok(settling::confirm(self, answer))
     }
 }
 
-fn store_of(grant: &Grant) -> Result<&PostgresStore, NotDone> {
-    let records: &dyn Any = grant.records();
-    records.downcast_ref().ok_or(NotDone::WrongStore)
+fn store_of(grant: &Grant) -> Result<&PostgresStore, SettleError> {
+    settling::store_of(grant).map_err(SettleError::failed)
 }
 
 /// How many transactions are open on this connection, one inside the other. All but the first are savepoints, which sqlx
@@ -99,20 +96,8 @@ fn depth(tx: &Transaction<'_, Postgres>) -> usize {
 }
 
 /// Rolls back now rather than when the connection is next used: until then others wait for the record.
-async fn rolled_back(tx: Transaction<'_, Postgres>, why: NotDone) -> NotDone {
+async fn rolled_back(tx: Transaction<'_, Postgres>, why: SettleError) -> SettleError {
     // One that cannot be rolled back is rolled back by the server, when the connection ends.
     let _ = tx.rollback().await;
     why
-}
-
-/// The response that a kept answer stands for.
-fn restored(answer: &Answer) -> Response<Body> {
-    let mut response = Response::new(Body::from(answer.body.clone()));
-    *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::OK);
-    for (name, value) in answer.headers.iter() {
-        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name.as_str()), HeaderValue::from_bytes(value)) {
-            response.headers_mut().append(name, value);
-        }
-    }
-    response
 }

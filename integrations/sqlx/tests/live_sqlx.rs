@@ -6,16 +6,16 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, Request, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use http_body_util::BodyExt;
 use semel_contract::identity::Identity;
 use semel_contract::profile::{Anchor, presets};
-use semel_gate::{Gate, Grant, NotDone, Route, answer};
+use semel_gate::{GateLayer, Grant, Route, SettleError, settling};
 use semel_sqlx::{SqlxGrant, failed};
 use semel_store::postgres::{Options, PostgresStore};
-use semel_store::{Answer, ClaimStore, Filter};
+use semel_store::{ClaimStore, Filter};
 use sqlx::{Connection, PgPool, raw_sql};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -35,12 +35,11 @@ struct Shop {
 /// What came back: the status, the body and the headers.
 type Answered = (u16, String, HeaderMap);
 
-async fn create_order(State(pool): State<PgPool>, grant: Grant, item: String) -> Result<Response, NotDone> {
+async fn create_order(State(pool): State<PgPool>, grant: Grant, item: String) -> Result<Response, SettleError> {
     let mut tx = pool.begin().await.map_err(failed)?;
     let insert = sqlx::query_scalar("INSERT INTO orders (item) VALUES ($1) RETURNING id").bind(&item);
     let id: i64 = insert.fetch_one(&mut *tx).await.map_err(failed)?;
-    let answer = answer::text(StatusCode::CREATED, format!("order {id}"));
-    grant.commit_sqlx(tx, answer).await
+    grant.commit_sqlx(tx, (StatusCode::CREATED, format!("order {id}"))).await
 }
 
 /// What an order says decides what becomes of it.
@@ -58,30 +57,30 @@ async fn order(state: State<PgPool>, grant: Grant, item: String) -> Response {
     ended.into_response()
 }
 
-async fn begin(pool: &PgPool) -> Result<sqlx::Transaction<'static, sqlx::Postgres>, NotDone> {
+async fn begin(pool: &PgPool) -> Result<sqlx::Transaction<'static, sqlx::Postgres>, SettleError> {
     let mut tx = pool.begin().await.map_err(failed)?;
     raw_sql("INSERT INTO orders (item) VALUES ('special')").execute(&mut *tx).await.map_err(failed)?;
     Ok(tx)
 }
 
-fn done() -> Answer {
-    answer::text(StatusCode::CREATED, "done")
+fn done() -> (StatusCode, &'static str) {
+    (StatusCode::CREATED, "done")
 }
 
-async fn fail(pool: &PgPool) -> Result<Response, NotDone> {
+async fn fail(pool: &PgPool) -> Result<Response, SettleError> {
     let mut tx = begin(pool).await?;
     raw_sql("SELECT 1 / 0").execute(&mut *tx).await.map_err(failed)?;
     unreachable!("a division by zero fails")
 }
 
-async fn break_late(pool: &PgPool, grant: &Grant) -> Result<Response, NotDone> {
+async fn break_late(pool: &PgPool, grant: &Grant) -> Result<Response, SettleError> {
     let mut tx = begin(pool).await?;
     raw_sql("INSERT INTO line (order_id) VALUES (-1)").execute(&mut *tx).await.map_err(failed)?;
     grant.commit_sqlx(tx, done()).await
 }
 
 /// Another attempt takes the key over while this one runs: the fence of its record is another from then on.
-async fn lose_the_key(pool: &PgPool, grant: &Grant) -> Result<Response, NotDone> {
+async fn lose_the_key(pool: &PgPool, grant: &Grant) -> Result<Response, SettleError> {
     let tx = begin(pool).await?;
     let number = i64::try_from(grant.fence().number).expect("a small number");
     let take = sqlx::query("UPDATE semel.record SET nonce = nonce + 1 WHERE fence = $1").bind(number);
@@ -89,30 +88,33 @@ async fn lose_the_key(pool: &PgPool, grant: &Grant) -> Result<Response, NotDone>
     grant.commit_sqlx(tx, done()).await
 }
 
-async fn nest(pool: &PgPool, grant: &Grant) -> Result<Response, NotDone> {
+async fn nest(pool: &PgPool, grant: &Grant) -> Result<Response, SettleError> {
     let mut outer = begin(pool).await?;
     let inner = outer.begin().await.map_err(failed)?;
     grant.commit_sqlx(inner, done()).await
 }
 
 /// A trigger ends the session in the middle of its commit, as a fail-over would.
-async fn lose_the_connection(pool: &PgPool, grant: &Grant) -> Result<Response, NotDone> {
+async fn lose_the_connection(pool: &PgPool, grant: &Grant) -> Result<Response, SettleError> {
     let mut tx = begin(pool).await?;
     raw_sql("INSERT INTO poison VALUES (1)").execute(&mut *tx).await.map_err(failed)?;
     grant.commit_sqlx(tx, done()).await
 }
 
-async fn with_headers(pool: &PgPool, grant: &Grant) -> Result<Response, NotDone> {
-    let answer = done().with_header("link", b"<a>").with_header("link", b"<\xfc>");
+async fn with_headers(pool: &PgPool, grant: &Grant) -> Result<Response, SettleError> {
+    let mut answer = done().into_response();
+    for value in [b"<a>".as_slice(), b"<\xfc>"] {
+        answer.headers_mut().append("link", HeaderValue::from_bytes(value).expect("a value"));
+    }
     grant.commit_sqlx(begin(pool).await?, answer).await
 }
 
 /// A snapshot from before a renewal of the lease does not stand in the way of the settlement.
-async fn repeat_the_read(pool: &PgPool, grant: &Grant) -> Result<Response, NotDone> {
+async fn repeat_the_read(pool: &PgPool, grant: &Grant) -> Result<Response, SettleError> {
     let mut tx = pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ").await.map_err(failed)?;
     raw_sql("INSERT INTO orders (item) VALUES ('special')").execute(&mut *tx).await.map_err(failed)?;
     let held = [(grant.id().clone(), grant.fence())];
-    grant.records().renew(&held, Duration::from_secs(60)).await.map_err(failed)?;
+    settling::store_of::<PostgresStore>(grant).map_err(failed)?.renew(&held, Duration::from_secs(60)).await.map_err(failed)?;
     grant.commit_sqlx(tx, done()).await
 }
 
@@ -194,7 +196,7 @@ impl Shop {
         let pool = PgPool::connect(url).await.expect("the server answers");
         let mut profile = presets::ietf();
         (profile.lifetime.record, profile.lifetime.anchor) = (Some(LIFETIME), Anchor::Created);
-        let gate = Gate::on(Arc::clone(&store) as _)
+        let gate = GateLayer::builder(Arc::clone(&store))
             .identity("trusted:X-User".parse::<Identity>().expect("an identity"))
             .route(Route::new("orders", "POST /orders").expect("a route").profile(profile).atomic())
             .build()

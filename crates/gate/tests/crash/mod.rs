@@ -13,7 +13,7 @@ use http_body_util::BodyExt;
 use semel_contract::identity::Identity;
 use semel_contract::profile::{Profile, Rate, presets};
 use semel_contract::record::Guarantee;
-use semel_gate::{Gate, GateLayer, Route, Step, on_step};
+use semel_gate::{GateLayer, Route, Step, on_step};
 use semel_store::ClaimStore;
 use semel_store::clock::{Clock, SystemClock};
 use tower::ServiceExt;
@@ -84,7 +84,7 @@ pub(crate) fn gate(store: Arc<dyn ClaimStore>, guarantee: Guarantee) -> GateLaye
     profile.limits.admission = Some(Rate { count: 1_000_000, window: Duration::from_secs(60) });
     let route = Route::new("orders", "POST /orders").expect("a pattern").profile(profile);
     let identity = "trusted:X-User".parse::<Identity>().expect("an identity");
-    Gate::on(store).identity(identity).route(route).build().expect("a safe gate")
+    GateLayer::builder(store).identity(identity).route(route).build().expect("a safe gate")
 }
 
 /// Sends the request of a task. The times in it are those of the first attempt.

@@ -13,12 +13,7 @@ async fn an_operation_without_http_runs_once() {
         let operation = move |grant: Grant| async move {
             let run = runs.fetch_add(1, Ordering::SeqCst) + 1;
             assert!(!grant.derive("mail").is_empty());
-            Answer {
-                status: 200,
-                headers: [].into(),
-                body: format!("report {run}").into(),
-                outcome_unknown: false,
-            }
+            format!("report {run}")
         };
         gate.once(&route, &alice, key, payload.to_owned(), operation).await
     };
@@ -52,7 +47,7 @@ async fn an_atomic_route_needs_a_store_that_its_handler_can_write() {
     let world = World::new();
     let compressed = || Arc::new(AtRest::new(Arc::clone(&world.store), Protection::Compress { reads: None }));
     let fenced = Route::new("r", "POST /a").unwrap();
-    let error = Gate::on(compressed()).route(fenced.clone().atomic()).build().unwrap_err();
+    let error = GateLayer::builder(compressed()).route(fenced.clone().atomic()).build().unwrap_err();
     assert!(error.to_string().contains("compress"), "{error}");
-    assert!(Gate::on(compressed()).route(fenced).build().is_ok());
+    assert!(GateLayer::builder(compressed()).route(fenced).build().is_ok());
 }

@@ -24,7 +24,7 @@ async fn identity_comes_first_and_scopes_never_meet() {
 #[tokio::test]
 async fn a_rotated_token_does_not_run_the_request_again() {
     let world = World::new();
-    let gate = Gate::on(Arc::clone(&world.store) as _).route(Route::new("r", "POST /orders").unwrap());
+    let gate = GateLayer::builder(Arc::clone(&world.store)).route(Route::new("r", "POST /orders").unwrap());
     let app = world.app(gate);
     let with = |token: &str, key: &str| {
         Request::post("/orders")

@@ -37,9 +37,14 @@ async fn a_lease_is_renewed_while_the_handler_runs() {
 #[tokio::test]
 async fn an_atomic_handler_that_does_not_settle_is_a_fault() {
     let world = World::new();
-    let app = world.app(world.gate().route(Route::new("r", "POST /orders").unwrap().atomic()));
-    let call = tokio::spawn(async move { post_to(&app, "/orders", "k", "").await });
-    assert!(call.await.unwrap_err().is_panic(), "in tests it is loud");
+    let route = || Route::post("/orders").atomic();
+    let app = world.app(world.gate().route(route()));
+    let answer = post_to(&app, "/orders", "k", "").await;
+    assert_eq!(answer.status, 500);
+    assert!(answer.body.contains("not-settled"), "{}", answer.body);
+    let app = world.app(world.gate().route(route()).strict());
+    let call = tokio::spawn(async move { post_to(&app, "/orders", "k2", "").await });
+    assert!(call.await.unwrap_err().is_panic(), "a strict gate is loud");
 }
 
 #[tokio::test]
@@ -54,7 +59,7 @@ async fn an_atomic_handler_that_settled_is_answered_from_its_record() {
         };
         let settlement = semel_store::Settlement::Settle(kept.clone());
         world.store.settle(grant.id(), grant.fence(), settlement, grant.lifetime()).await.unwrap();
-        grant.settled_with(kept);
+        semel_gate::settling::confirm(&grant, kept);
         "not this".to_owned()
     }
     let world = World::new();

@@ -109,7 +109,8 @@ async fn a_waiter_that_goes_away_never_claims() {
 #[tokio::test]
 async fn waiters_are_bounded() {
     let world = World::new();
-    let gate = world.gate().route(Route::new("r", "POST /slow").unwrap()).waiters_max(100, 2);
+    let gate =
+        world.gate().route(Route::new("r", "POST /slow").unwrap()).max_waiters(100).max_waiters_per_key(2);
     let app = world.app(gate);
     let calls: Vec<_> = (0..5)
         .map(|_| {
@@ -132,7 +133,7 @@ async fn waiters_are_bounded() {
 #[tokio::test]
 async fn work_in_progress_is_bounded_before_the_claim() {
     let world = World::new();
-    let gate = world.gate().route(Route::new("r", "POST /slow").unwrap()).detached_max(1);
+    let gate = world.gate().route(Route::new("r", "POST /slow").unwrap()).max_in_flight(1);
     let app = world.app(gate);
     let first = tokio::spawn({
         let app = app.clone();

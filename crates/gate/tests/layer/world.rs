@@ -15,7 +15,7 @@ pub(crate) use semel_contract::identity::{Caller, Identity};
 pub(crate) use semel_contract::problem::Kind;
 pub(crate) use semel_contract::profile::{InFlight, OnError, OnUnknown, Profile, Rate, presets};
 pub(crate) use semel_gate::testing::{MemoryStore, TestClock};
-pub(crate) use semel_gate::{Broken, Finding, Gate, GateBuilder, GateLayer, Grant, Probe, Route};
+pub(crate) use semel_gate::{Broken, Finding, GateBuilder, GateLayer, Grant, Probe, Route};
 pub(crate) use semel_store::{Answer, ClaimStore, Entry, Filter};
 pub(crate) use serde_json::{Value, json};
 pub(crate) use tokio::sync::Semaphore;
@@ -43,7 +43,7 @@ impl World {
     }
 
     pub(crate) fn gate(&self) -> GateBuilder {
-        Gate::on(Arc::clone(&self.store) as _)
+        GateLayer::builder(Arc::clone(&self.store))
             .identity("trusted:X-User".parse::<Identity>().unwrap())
             .clock(Arc::clone(&self.clock) as _)
     }

@@ -7,13 +7,13 @@ use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use axum::routing::post;
 use semel_contract::identity::{Caller, Identity};
-use semel_gate::{CallerExtension, Gate, Identify, Route};
+use semel_gate::{CallerExtension, GateLayer, Identify, Route};
 use tower::ServiceExt;
 
 use crate::shop::Shop;
 
 fn app(shop: &Shop, identity: impl Identify) -> Router {
-    let gate = Gate::on(std::sync::Arc::clone(&shop.store) as _)
+    let gate = GateLayer::builder(std::sync::Arc::clone(&shop.store))
         .identity(identity)
         .route(Route::new("orders", "POST /orders").expect("a pattern"))
         .build()

@@ -12,8 +12,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use deadpool_postgres::Pool;
 use semel_contract::identity::Identity;
-use semel_gate::postgres::PostgresGrant;
-use semel_gate::{Gate, Grant, Route, answer};
+use semel_gate::postgres::Grant;
+use semel_gate::{GateLayer, Route};
 use tokio_postgres::IsolationLevel;
 
 use crate::client::attempt;
@@ -80,7 +80,7 @@ async fn repeatable(State(pool): State<Pool>, grant: Grant) -> Response {
         let tx = builder.start().await.map_err(failed)?;
         tx.execute("INSERT INTO public.effect (key) VALUES ($1)", &[&key]).await.map_err(failed)?;
         tokio::time::sleep(HANDLER).await;
-        grant.commit(tx, answer::text(StatusCode::CREATED, key)).await
+        grant.commit(tx, (StatusCode::CREATED, key.to_owned())).await
     };
     work().await.into_response()
 }
@@ -90,7 +90,7 @@ async fn renewals_never_break_a_repeatable_read_settlement() {
     let _turn = crate::turn().await;
     const REQUESTS: usize = 10;
     let shop = Shop::create().await;
-    let gate = Gate::on(Arc::clone(&shop.store) as _)
+    let gate = GateLayer::builder(Arc::clone(&shop.store))
         .identity("trusted:X-User".parse::<Identity>().expect("an identity"))
         .route(Route::new("slow", "POST /atomic").expect("a pattern").atomic().lease(LEASE))
         .build()

@@ -13,8 +13,8 @@ use axum::routing::post;
 use deadpool_postgres::{Manager, Pool, Runtime};
 use semel_contract::identity::Identity;
 use semel_contract::profile::{InFlight, Profile, presets};
-use semel_gate::postgres::PostgresGrant;
-use semel_gate::{Gate, Grant, NotDone, Route, answer};
+use semel_gate::postgres::Grant;
+use semel_gate::{GateLayer, Route, SettleError};
 use semel_store::postgres::{Options, PostgresStore};
 use tokio_postgres::{Client, NoTls};
 
@@ -120,12 +120,12 @@ fn app(store: &Arc<PostgresStore>, desk: &Arc<Desk>, lease: Duration) -> Router 
     let profile = Profile { in_flight: InFlight::Wait { deadline: IN_FLIGHT_WAIT }, ..presets::ietf() };
     let route =
         |pattern| Route::new(pattern, pattern).expect("a pattern").profile(profile.clone()).lease(lease);
-    let gate = Gate::on(Arc::clone(store) as _)
+    let gate = GateLayer::builder(Arc::clone(store))
         .identity("trusted:X-User".parse::<Identity>().expect("an identity"))
         .route(route("POST /atomic").atomic())
         .route(route("POST /fenced"))
         .route(route("POST /idle"))
-        .detached_max(RUNNING_MAX)
+        .max_in_flight(RUNNING_MAX)
         .build()
         .expect("a safe gate");
     Router::new()
@@ -171,8 +171,8 @@ impl Desk {
     }
 }
 
-pub(crate) fn failed(error: impl std::fmt::Display) -> NotDone {
-    NotDone::Failed(error.to_string())
+pub(crate) fn failed(error: impl std::fmt::Display) -> SettleError {
+    SettleError::failed(error.to_string())
 }
 
 async fn atomic(State(desk): State<Arc<Desk>>, grant: Grant, headers: HeaderMap) -> Response {
@@ -183,7 +183,7 @@ async fn atomic(State(desk): State<Arc<Desk>>, grant: Grant, headers: HeaderMap)
         let tx = connection.transaction().await.map_err(failed)?;
         tx.execute(EFFECT, &[&key]).await.map_err(failed)?;
         tokio::time::sleep(thinks).await;
-        grant.commit(tx, answer::text(StatusCode::CREATED, key)).await
+        grant.commit(tx, (StatusCode::CREATED, key.to_owned())).await
     };
     work().await.into_response()
 }

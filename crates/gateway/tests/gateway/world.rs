@@ -7,7 +7,7 @@ use std::time::Duration;
 use semel_contract::identity::Identity;
 use semel_contract::key::Presence;
 use semel_contract::profile::{Profile, presets};
-use semel_gate::{Gate, GateBuilder, Route};
+use semel_gate::{GateBuilder, GateLayer, Route};
 use semel_gateway::{AccessLog, Callers, Gateway, Limits, Peers, Plan, Upstream as Behind};
 use semel_store::ClaimStore;
 use semel_store::memory::MemoryStore;
@@ -66,7 +66,7 @@ impl Wish {
         };
         let store: Arc<dyn ClaimStore> = self.store;
         let route = Route::any().lease(self.lease).deadline(Duration::from_secs(20)).profile(self.profile);
-        let gate = (self.gate)(Gate::on(store).identity(callers).route(route)).build().unwrap();
+        let gate = (self.gate)(GateLayer::builder(store).identity(callers).route(route)).build().unwrap();
         Plan { gate, upstream: self.behind, tls: self.tls, limits: self.limits, trusted, log: self.log }
     }
 

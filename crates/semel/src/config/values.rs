@@ -6,11 +6,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use semel_contract::identity::Identity;
+use semel_contract::identity::{Identity, IdentityError};
 use semel_contract::json::Pointer;
 use semel_contract::key::{Format, Source};
 use semel_contract::profile::{InFlight, Rate, Replay, SweepWhen};
-use semel_contract::route::Pattern;
+use semel_contract::route::{Pattern, PatternError};
 use semel_contract::time::parse_duration;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
@@ -72,11 +72,11 @@ impl Setting for Match {
 impl Match {
     /// The pattern, with these methods where it names none.
     pub(crate) fn pattern(&self, methods: &[&str]) -> Result<Pattern, String> {
-        if self.0.starts_with('/') {
-            format!("{} {}", methods.join("|"), self.0).parse()
-        } else {
-            self.0.parse()
-        }
+        let parsed = match self.0.starts_with('/') {
+            true => format!("{} {}", methods.join("|"), self.0).parse(),
+            false => self.0.parse(),
+        };
+        parsed.map_err(|error: PatternError| error.to_string())
     }
 }
 
@@ -94,7 +94,7 @@ impl Setting for Duration {
 
 impl Setting for Identity {
     fn read(text: &str) -> Result<Self, String> {
-        text.parse()
+        text.parse().map_err(|error: IdentityError| error.to_string())
     }
 }
 

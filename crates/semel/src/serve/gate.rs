@@ -86,7 +86,7 @@ impl Args {
             config.store = Store::read(store).map_err(usage("--store"))?;
         }
         if let Some(identity) = &self.identity {
-            config.identity = identity.parse::<Identity>().map_err(usage("--identity"))?;
+            config.identity = <Identity as Setting>::read(identity).map_err(usage("--identity"))?;
         }
         if let Some(log) = &self.access_log {
             config.gate.access_log = LogTo::read(log).map_err(usage("--access-log"))?;

@@ -9,7 +9,7 @@ use semel_contract::fingerprint::Secret;
 use semel_contract::identity::Identity;
 use semel_contract::key::Presence;
 use semel_contract::profile::Profile;
-use semel_gate::{Gate, GateLayer, Route};
+use semel_gate::{GateLayer, Route};
 use semel_gateway::{AccessLog, Callers, Peers, Plan, Probes, Upstream};
 use semel_store::ClaimStore;
 use semel_store::limits::Fallback;
@@ -23,10 +23,6 @@ const REQUIRED: &str = "POST|PATCH /{path*}";
 
 /// The shortest secret of fingerprints.
 const SECRET_BYTES_MIN: usize = 32;
-
-/// Waiters in all and for one key, where the settings name only one of the two.
-const WAITERS_MAX: usize = 100_000;
-const WAITERS_PER_KEY_MAX: usize = 10_000;
 
 /// What the gateway is told.
 pub(crate) fn plan(config: &Config, require_key: bool, store: &Opened) -> Result<Plan, Stop> {
@@ -89,19 +85,19 @@ fn gate(
     upstream: &Upstream,
 ) -> Result<GateLayer, Stop> {
     let bad = |message: String| Stop::new(Exit::Config, message);
-    let mut gate = Gate::on(records).identity(callers).limiter(limiter);
+    let mut gate = GateLayer::builder(records).identity(callers).limiter(limiter);
     if let Some(path) = &config.gate.fingerprint_keys {
         gate = gate.fingerprint_secrets(secrets(path).map_err(bad)?);
     }
     let bounds = config.gate.bounds;
     if let Some(max) = bounds.running {
-        gate = gate.detached_max(max);
+        gate = gate.max_in_flight(max);
     }
-    if bounds.waiting.is_some() || bounds.waiting_per_key.is_some() {
-        gate = gate.waiters_max(
-            bounds.waiting.unwrap_or(WAITERS_MAX),
-            bounds.waiting_per_key.unwrap_or(WAITERS_PER_KEY_MAX),
-        );
+    if let Some(max) = bounds.waiting {
+        gate = gate.max_waiters(max);
+    }
+    if let Some(max) = bounds.waiting_per_key {
+        gate = gate.max_waiters_per_key(max);
     }
     if config.gate.mode == Mode::Observe {
         gate = gate.observe();
@@ -120,7 +116,8 @@ fn gate(
         let optional = Route::any().profile(config.defaults.clone());
         gate = gate.route(timed(optional, config.timing));
         if require_key {
-            let route = Route::new("required", REQUIRED).map_err(bad)?.endpoint_by_path();
+            let route =
+                Route::new("required", REQUIRED).map_err(|error| bad(error.to_string()))?.endpoint_by_path();
             gate = gate.route(timed(route.profile(required(&config.defaults)), config.timing));
         }
     }
@@ -134,7 +131,8 @@ fn gate(
             }
         }
         let profile = if require_key { required(&route.profile) } else { route.profile.clone() };
-        let mut named = Route::new(&route.name, &route.pattern.to_string()).map_err(bad)?;
+        let mut named =
+            Route::new(&route.name, &route.pattern.to_string()).map_err(|error| bad(error.to_string()))?;
         named = named.was(route.was.iter().cloned());
         if let Some(identity) = &route.identity {
             let callers = Callers::new(identity, config.gate.trusted_peers.clone());

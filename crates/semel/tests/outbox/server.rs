@@ -14,7 +14,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use semel_contract::identity::Identity;
 use semel_contract::profile::{Profile, presets};
-use semel_gate::{Gate, Route};
+use semel_gate::{GateLayer, Route};
 use semel_store::memory::MemoryStore;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -110,7 +110,7 @@ async fn gate(address: &str, identity: &str, mut profile: Profile, loses: Loses)
     };
     let store = Arc::new(MemoryStore::new());
     profile.age = Some(semel_contract::profile::FirstSent { from_uuid7: false });
-    let gate = Gate::on(store)
+    let gate = GateLayer::builder(store)
         .identity(identity.parse::<Identity>().unwrap())
         .route(Route::new("note", "POST /notes").unwrap().profile(profile))
         .build()

@@ -91,7 +91,7 @@ impl Config {
             config.store = Store::read(store).map_err(usage("--store"))?;
         }
         if let Some(identity) = flags.identity {
-            config.identity = identity.parse::<Identity>().map_err(usage("--identity"))?;
+            config.identity = <Identity as Setting>::read(identity).map_err(usage("--identity"))?;
             Callers::check(&config.identity).map_err(usage("--identity"))?;
         }
         if let Some(url) = flags.redis {
@@ -120,7 +120,8 @@ impl Config {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let store = variable("SEMEL_RELAY_STORE").or(relay.store).or(variable("SEMEL_STORE")).or(store);
         let identity = variable("SEMEL_IDENTITY").or(identity);
-        let identity = identity.map_or(Ok(Identity::Authorization), |text| text.parse())?;
+        let identity =
+            identity.map_or(Ok(Identity::Authorization), |text| <Identity as Setting>::read(&text))?;
         Callers::check(&identity)?;
         let hours = |hours: u64| Duration::from_secs(hours * 3600);
         let kept = |name: &str, text: &Option<String>, usual| duration(name, text.as_deref(), usual);

@@ -1,0 +1,39 @@
+//! For integrations with other database libraries: what a library needs to settle a [`Grant`] inside a transaction of its
+//! own. Handlers do not need it. `semel-sqlx` is built on it.
+//!
+//! The order is: take the store, make the answer, write the settlement in the transaction with the grant's fence, commit,
+//! find out about a commit whose result was lost, and only then [`confirm`].
+
+use axum_core::body::Body;
+use axum_core::response::IntoResponse;
+use http::Response;
+use semel_store::{Answer, ClaimStore};
+
+use crate::answer;
+use crate::grant::{Grant, NotGranted, SettleError};
+
+/// The store in which the gate keeps its records, when it is of this kind.
+///
+/// # Errors
+/// It is of another kind.
+pub fn store_of<S: ClaimStore>(grant: &Grant) -> Result<&S, NotGranted> {
+    grant.store()
+}
+
+/// The answer to record for a handler's response: its status, its body, and those of its headers that may be kept.
+///
+/// # Errors
+/// Its body is a stream.
+pub fn answer_of(response: impl IntoResponse) -> Result<Answer, SettleError> {
+    answer::record_of(response).map_err(SettleError::failed)
+}
+
+/// Says that the transaction with this answer was committed. The layer then answers from the record; so does the response
+/// that is returned.
+///
+/// Call it only after a commit that is known to have happened: what is confirmed here is told to the client.
+pub fn confirm(grant: &Grant, answer: Answer) -> Response<Body> {
+    let response = answer::restored(&answer);
+    grant.note_settled(answer);
+    response
+}
