@@ -13,7 +13,7 @@ macro_rules! pages {
         /// Every page, by the last part of its problem's type.
         const PAGES: &[(&str, &str)] = &[$((
             $slug,
-            include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../spec/problems/", $slug, ".md")),
+            include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/problems/", $slug, ".md")),
         ),)*];
     };
 }
