@@ -96,7 +96,7 @@ pub(crate) fn chaos(asked: &Asked) -> Result<(), Failure> {
     let _watch = os::Interrupts::watch();
     let seed = asked.seed.unwrap_or_else(Random::seed);
     eprintln!("xtask: chaos with seed {seed} for {}", seconds(asked.lasts));
-    process::supervise(&mut process::cargo(&["build", "-p", "semel", "--features", "planted"]), None)?;
+    process::supervise(&mut process::cargo(&["build", "-p", "semel-cli", "--features", "planted"]), None)?;
     let mut services = Services::start(Permission::InstallIfMissing)?;
     let upstream = Upstream::start(seed)?;
     let to_upstream = Proxy::start(upstream.port())?;

@@ -40,7 +40,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
 }
 
 fn dist() -> Result<(), Failure> {
-    process::run(&mut process::cargo(&["build", "--release", "--locked", "-p", "semel"]))?;
+    process::run(&mut process::cargo(&["build", "--release", "--locked", "-p", "semel-cli"]))?;
     let repository = process::repository();
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repository.join("target"), PathBuf::from);

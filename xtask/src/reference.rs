@@ -11,9 +11,9 @@ Writes docs/reference/configuration.md from the types that read the file.";
 
 /// Where the settings are read.
 pub(crate) const SOURCES: [&str; 3] = [
-    "crates/semel/src/config/file.rs",
-    "crates/semel/src/serve/outbox/file.rs",
-    "crates/semel/src/serve/relay/file.rs",
+    "crates/cli/src/config/file.rs",
+    "crates/cli/src/serve/outbox/file.rs",
+    "crates/cli/src/serve/relay/file.rs",
 ];
 /// Where they are described.
 pub(crate) const PAGE: &str = "docs/reference/configuration.md";

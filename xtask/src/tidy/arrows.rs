@@ -25,7 +25,7 @@ const ARROWS: &[(&str, Arrows)] = &[
     ("broker", To(&["contract", "http", "store", "delivery"])),
     ("gateway", To(&["contract", "http", "store", "gate"])),
     ("console", To(&["contract", "store"])),
-    ("semel", To(&["contract", "http", "store", "gate", "delivery", "broker", "gateway", "console"])),
+    ("cli", To(&["contract", "http", "store", "gate", "delivery", "broker", "gateway", "console"])),
     ("fuzz", To(&[])),
     ("sim", Anywhere),
     ("bench", Anywhere),
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn the_binary_may_not_contain_the_tools() {
-        let packages = [package("semel", &["semel-sim"]), package("semel-sim", &["semel"])];
+        let packages = [package("semel-cli", &["semel-sim"]), package("semel-sim", &["semel-cli"])];
         assert_eq!(judge(&packages, |_, _| 1).len(), 1);
     }
 
@@ -141,7 +141,7 @@ mod tests {
             package("semel-gate", &["semel-contract", "semel-store"]),
             package("semel-example-axum", &["semel-gate", "semel"]),
             package("semel", &["semel-gate"]),
-            package("xtask", &["semel"]),
+            package("xtask", &["semel-cli"]),
         ];
         assert_eq!(judge(&packages, |_, _| 1), []);
     }

@@ -11,15 +11,15 @@ use crate::source::modules::{Mention, Modules};
 /// The cycles that stand today: the parent, as `CRATE` or `CRATE::module`, and how many modules are in each cycle below
 /// it, largest first. Whoever takes one apart lowers the number here.
 const ALLOWED: &[(&str, &[usize])] = &[
+    ("cli", &[2]),
+    ("cli::outbox", &[2]),
+    ("cli::serve", &[3]),
+    ("cli::serve::relay", &[2]),
     ("contract", &[2, 2]),
     ("delivery", &[7, 3]),
     ("delivery::sqlite", &[2]),
     ("gate", &[10, 3]),
     ("gateway", &[2]),
-    ("semel", &[2]),
-    ("semel::outbox", &[2]),
-    ("semel::serve", &[3]),
-    ("semel::serve::relay", &[2]),
     ("sim", &[11, 3]),
     ("store::postgres", &[3]),
     ("store::sqlite", &[7, 3, 2, 2]),

@@ -6,8 +6,8 @@ use super::files::Tree;
 use super::{Finding, Seen};
 use crate::process;
 
-const PACKAGE: &str = "semel";
-const MANIFEST: &str = "crates/semel/Cargo.toml";
+const PACKAGE: &str = "semel-cli";
+const MANIFEST: &str = "crates/cli/Cargo.toml";
 const PACKAGES_MAX: usize = 300;
 
 pub(crate) fn check(_tree: &Tree) -> Result<Seen, String> {
