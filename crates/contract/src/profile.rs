@@ -52,8 +52,6 @@ pub struct Profile {
     pub replay: Replay,
     /// The limiters.
     pub limits: Limits,
-    /// Whether a known key is answered before the request is validated.
-    pub order: Order,
     /// The methods that a route of this profile covers unless it says otherwise.
     pub methods: Vec<&'static str>,
     /// Whether a released key may be used again.
@@ -72,14 +70,10 @@ pub struct Profile {
     pub give_up: GiveUp,
     /// How messages are ordered.
     pub lane: Lane,
-    /// What an accepted message is answered with.
-    pub acceptance: Acceptance,
     /// When expired records are removed.
     pub sweep: Sweep,
     /// How bodies are kept.
     pub stored: Stored,
-    /// How the audit trail is written.
-    pub audit: Audit,
 }
 
 /// How keys are minted.
@@ -206,8 +200,6 @@ pub enum Anchor {
 pub enum Replay {
     /// The first answer, byte for byte.
     Verbatim,
-    /// The entry's present state.
-    Live,
     /// Another status, with `duplicate: true`.
     Duplicate {
         /// The status.
@@ -246,15 +238,6 @@ pub enum Charge {
     NewKey,
     /// One id within one window, however often it is tried.
     IdWindow,
-}
-
-/// Whether a known key is answered before the request is validated. Identity always comes first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
-    /// Look-up first.
-    LookupFirst,
-    /// Validation first.
-    ValidateFirst,
 }
 
 /// Whether a released key may be used again.
@@ -328,20 +311,6 @@ pub enum Reducer {
     Max,
 }
 
-/// What an accepted message is answered with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Acceptance {
-    /// The handler's own answer.
-    Handler,
-    /// One answer, held up to the deadline: 200 when done, else 202.
-    Sync {
-        /// How long it is held.
-        deadline: Duration,
-    },
-    /// 202 at once.
-    Queued,
-}
-
 /// When expired records are removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sweep {
@@ -371,15 +340,6 @@ pub struct Stored {
     pub max_response_bytes: u64,
     /// Whether kept answers are compressed.
     pub compress: bool,
-}
-
-/// How the audit trail is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Audit {
-    /// In the settling transaction.
-    InTransaction,
-    /// Afterwards, rebuildable.
-    Async,
 }
 
 /// The hashes of one request, as far as a mismatch may show them.

@@ -5,8 +5,8 @@ use semel_contract::key::{Presence, Syntax};
 use semel_contract::outcome::Keep;
 use semel_contract::profile::presets::{PRESETS, ietf};
 use semel_contract::profile::{
-    Acceptance, Anchor, Audit, Charge, FailedKey, Generator, GiveUp, InFlight, Lane, Mismatch, OnError,
-    OnUnknown, Order, Profile, Reducer, Replay, Reveal, SweepWhen,
+    Anchor, Charge, FailedKey, Generator, GiveUp, InFlight, Lane, Mismatch, OnError, OnUnknown, Profile,
+    Reducer, Replay, Reveal, SweepWhen,
 };
 use semel_contract::record::Guarantee;
 use semel_contract::schedule::Jitter;
@@ -15,7 +15,7 @@ use semel_contract::time::format_duration as show;
 type Row = (&'static str, fn(&Profile) -> String);
 
 /// Every row of the table and how a preset fills it.
-const ROWS: [Row; 34] = [
+const ROWS: [Row; 32] = [
     ("key source", |p| list(p.key.sources.iter().map(ToString::to_string))),
     ("syntax", |p| {
         word(match p.key.syntax {
@@ -66,7 +66,6 @@ const ROWS: [Row; 34] = [
     ("released rows kept", |p| p.lifetime.released.map_or_else(|| word("no"), show)),
     ("replay", |p| match p.replay {
         Replay::Verbatim => word("verbatim"),
-        Replay::Live => word("live"),
         Replay::Duplicate { status } => format!("duplicate {status}"),
     }),
     ("released answers", released),
@@ -138,11 +137,6 @@ const ROWS: [Row; 34] = [
             Generator::Ulid => "ulid",
         })
     }),
-    ("accepted with", |p| match p.acceptance {
-        Acceptance::Handler => word("handler's own"),
-        Acceptance::Sync { deadline } => format!("one answer within {}", show(deadline)),
-        Acceptance::Queued => word("queued"),
-    }),
     ("swept", |p| {
         let log = if p.sweep.log { ", logged" } else { "" };
         match p.sweep.when {
@@ -155,22 +149,13 @@ const ROWS: [Row; 34] = [
         assert_eq!(p.stored.max_body_bytes, p.stored.max_response_bytes);
         format!("up to {} MiB{compressed}", p.stored.max_response_bytes >> 20)
     }),
-    ("audit", |p| {
-        word(match p.audit {
-            Audit::InTransaction => "in transaction",
-            Audit::Async => "afterwards",
-        })
-    }),
     // What all presets share is said below the table.
     ("", |p| {
         assert_eq!(
             (p.on_unknown, p.failed_key, p.guarantee),
             (OnUnknown::Hold, FailedKey::Reclaim, Guarantee::Fenced)
         );
-        assert_eq!(
-            (p.order, p.limits.request_refuses_known, p.lifetime.record),
-            (Order::LookupFirst, false, None)
-        );
+        assert_eq!((p.limits.request_refuses_known, p.lifetime.record), (false, None));
         String::new()
     }),
     ("setting", |p| word(p.name)),

@@ -92,7 +92,7 @@ pub(crate) fn restored(answer: &Answer) -> Response<Body> {
 pub(crate) fn replayed(profile: &Profile, answer: &Answer) -> Response<Body> {
     let mut response = restored(answer);
     match profile.replay {
-        Replay::Verbatim | Replay::Live => {}
+        Replay::Verbatim => {}
         // What may not have taken effect is never dressed up as a success.
         Replay::Duplicate { .. } if answer.outcome_unknown => {}
         Replay::Duplicate { status } => {

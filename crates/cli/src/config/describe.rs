@@ -90,7 +90,6 @@ fn decisions(profile: &Profile) -> Vec<(&'static str, String)> {
     };
     let replay = match profile.replay {
         Replay::Verbatim => "verbatim".to_owned(),
-        Replay::Live => "live".to_owned(),
         Replay::Duplicate { status } => format!("duplicate {status}"),
     };
     let failed_key = match profile.failed_key {

@@ -4,9 +4,8 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use super::{
-    Acceptance, Anchor, Audit, Charge, FailedKey, Generator, GiveUp, Guard, InFlight, Lane, Lifetime, Limits,
-    Mismatch, OnError, OnUnknown, Order, Profile, Rate, Reducer, Replay, Reveal, StateNames, Stored, Sweep,
-    SweepWhen,
+    Anchor, Charge, FailedKey, Generator, GiveUp, Guard, InFlight, Lane, Lifetime, Limits, Mismatch, OnError,
+    OnUnknown, Profile, Rate, Reducer, Replay, Reveal, StateNames, Stored, Sweep, SweepWhen,
 };
 use crate::classify::{Class, Classify, Rule};
 use crate::fingerprint::{Input, Recipe};
@@ -89,7 +88,6 @@ pub fn ietf() -> Profile {
             admission_charge: Charge::IdWindow,
             attempts_per_id: 100,
         },
-        order: Order::LookupFirst,
         methods: vec!["POST", "PATCH"],
         failed_key: FailedKey::Reclaim,
         state_names: names("in_progress", "completed", "released"),
@@ -110,10 +108,8 @@ pub fn ietf() -> Profile {
         },
         give_up: GiveUp::Dead,
         lane: Lane::Fifo,
-        acceptance: Acceptance::Handler,
         sweep: Sweep { when: SweepWhen::Every(HOUR), batch: 1000, log: false },
         stored: Stored { max_body_bytes: 1 << 20, max_response_bytes: 1 << 20, compress: false },
-        audit: Audit::InTransaction,
     }
 }
 
@@ -206,7 +202,6 @@ pub fn scores() -> Profile {
     profile.wire = wire(Form::Message, &[words(Kind::KeyMissing, "Idempotency key required")]);
     profile.lifetime = lifetime(23 * HOUR, Duration::ZERO, HOUR, Anchor::Settled);
     profile.lifetime.released = Some(7 * DAY);
-    profile.replay = Replay::Live;
     profile.methods = vec!["POST"];
     profile.state_names =
         StateNames { claimed: "processing", settled: "completed", released: "failed", unknown: "in_doubt" };
@@ -216,7 +211,6 @@ pub fn scores() -> Profile {
     profile.schedule.burst_attempts = Some(6);
     profile.schedule.period = 5 * MINUTE;
     profile.lane = Lane::Coalesce(Reducer::Sum);
-    profile.acceptance = Acceptance::Sync { deadline: 10 * SECOND };
     profile
 }
 
@@ -295,7 +289,6 @@ pub fn mesh() -> Profile {
     profile.record =
         rules_before(&[KeepRule::one(503, Keep::Release), KeepRule::range(400, 499, Keep::Release)]);
     profile.replay = Replay::Duplicate { status: 200 };
-    profile.order = Order::LookupFirst;
     profile.methods = vec!["POST"];
     profile.state_names =
         StateNames { claimed: "inflight", settled: "done", released: "dead", unknown: "unknown" };
@@ -307,8 +300,6 @@ pub fn mesh() -> Profile {
     ]);
     profile.schedule.max_age = Some(6 * DAY);
     profile.lane = Lane::Independent;
-    profile.acceptance = Acceptance::Queued;
-    profile.audit = Audit::Async;
     profile
 }
 
