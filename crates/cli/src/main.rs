@@ -17,6 +17,7 @@ mod relay;
 mod serve;
 mod store;
 mod storm;
+mod style;
 mod up;
 
 use std::process::ExitCode;
@@ -95,6 +96,7 @@ fn main() -> ExitCode {
 /// Says on standard error why a command stopped: in words, or where JSON was asked for as one JSON object.
 fn stopped(stop: &Stop, wants_json: bool) -> ExitCode {
     let Stop { exit, message } = stop;
+    let message = config::without_passwords(message);
     let text = match wants_json {
         true => {
             let code = *exit as u8;
