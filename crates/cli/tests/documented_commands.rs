@@ -77,14 +77,14 @@ fn commands(text: &str) -> Vec<String> {
 fn script(before: &[&str], commands: &[String]) -> String {
     let mut script = String::from(
         "set -u\nserver() {\n\
-         \x20 \"$@\" > server.log 2>&1 & pid=$!\n\
+         \x20 \"$@\" > server.log 2>&1 & pid=$!; pids=\"$pids $pid\"\n\
          \x20 for _ in $(seq 300); do\n\
          \x20   grep -qE 'ready|Ctrl-C ends|listening|try ' server.log && return 0\n\
          \x20   kill -0 $pid 2>/dev/null || break\n\
          \x20   sleep 0.1\n\
          \x20 done\n\
          \x20 echo \"FAILED to start: $*\"; cat server.log; exit 1\n}\n\
-         running=''\n",
+         running='' pids=''\n",
     );
     for command in before {
         script.push_str(&format!("server {command}\n"));
@@ -102,7 +102,7 @@ fn script(before: &[&str], commands: &[String]) -> String {
             )),
         }
     }
-    script.push_str("kill $(jobs -p) 2>/dev/null; wait; exit 0\n");
+    script.push_str("kill $pids 2>/dev/null; wait; exit 0\n");
     script
 }
 
@@ -144,8 +144,11 @@ fn network_of_its_own() -> std::io::Result<()> {
 
 /// Whether a command line is one: its flags and subcommands exist.
 fn is_read(line: &str) -> bool {
-    let line = line.split(" | ").next().unwrap_or(line).split(" > ").next().unwrap_or(line);
-    let help = format!("{} --help > /dev/null", line.split(" < ").next().unwrap_or(line).trim_end());
+    let ends = [" | ", " > ", " < ", " #", " &"];
+    let line = ends.iter().fold(line, |line, end| line.split(end).next().unwrap_or(line)).trim_end();
+    // Records and entries have numbers.
+    let line = format!("{} ", line.replace('\n', " ")).replace(" ID ", " 7 ");
+    let help = format!("{line} --help > /dev/null");
     let path = format!("{}:{}", binaries(), std::env::var("PATH").unwrap());
     Command::new("sh").args(["-c", &help]).env("PATH", path).status().is_ok_and(|status| status.success())
 }

@@ -13,7 +13,7 @@ use crate::limits::KEY_CHARS_MAX;
 use crate::problem::{Kind, Problem};
 use crate::request::{Body, Headers, trimmed};
 
-/// The headers by which clients everywhere send keys. A key in one of them is read on every route, whatever its sources
+/// The headers by which clients everywhere send keys. A key in one of them is never ignored, whatever the sources of a route
 /// say: a key that is ignored is a retry that runs again.
 pub const KEY_HEADERS: [&str; 2] = ["Idempotency-Key", "X-Idempotency-Key"];
 
@@ -317,9 +317,12 @@ impl KeyPolicy {
             };
             add(&mut found, value, || source.clone())?;
         }
-        for name in KEY_HEADERS.iter().filter(|name| !self.has_header_source(name)) {
-            let value = self.read_header(headers, name)?;
-            add(&mut found, value, || Source::Header((*name).to_owned()))?;
+        let reads_headers = self.sources.iter().any(|source| matches!(source, Source::Header(_)));
+        if !reads_headers {
+            for name in KEY_HEADERS {
+                let value = self.read_header(headers, name)?;
+                add(&mut found, value, || Source::Header(name.to_owned()))?;
+            }
         }
         match found {
             Some((text, source, written)) => {
@@ -329,20 +332,24 @@ impl KeyPolicy {
                 Kind::BodyNotJson,
                 "the key is read from the body, which must be JSON without repeated names",
             )),
-            None => match self.presence {
-                Presence::Required => {
-                    Err(Problem::new(Kind::KeyMissing, format!("send a key in {}", self.sources_in_words())))
-                }
-                Presence::Optional | Presence::Mint => Ok(None),
-            },
+            None => self.refuse_missing(headers).map(|()| None),
         }
     }
 
-    fn has_header_source(&self, header: &str) -> bool {
-        self.sources.iter().any(|source| match source {
-            Source::Header(name) => name.eq_ignore_ascii_case(header),
-            Source::Json(_) => false,
-        })
+    /// Refuses a request whose key is missing where it is required, or stands in a header that this route does not read.
+    fn refuse_missing<H: Headers + ?Sized>(&self, headers: &H) -> Result<(), Problem> {
+        let given = KEY_HEADERS.iter().find(|name| headers.values(name).next().is_some());
+        let wanted = self.sources_in_words();
+        match (given, self.presence) {
+            (Some(given), _) => {
+                let detail = format!("{given} is not read here: send the key in {wanted}");
+                Err(Problem::new(Kind::KeyMissing, detail))
+            }
+            (None, Presence::Required) => {
+                Err(Problem::new(Kind::KeyMissing, format!("send a key in {wanted}")))
+            }
+            (None, Presence::Optional | Presence::Mint) => Ok(()),
+        }
     }
 
     /// Whether a request may carry a key, as far as its headers tell. A body that was not read yet may always hold one.

@@ -6,7 +6,6 @@ use axum::body::Body;
 use http::Request as HttpRequest;
 use semel_contract::key::{Format, Key};
 use semel_contract::record::Guarantee;
-use semel_store::clock::SystemClock;
 use semel_store::limits::{Fallback, MemoryLimiter};
 use semel_store::memory::MemoryStore;
 use semel_store::{ClaimStore, Filter};
@@ -126,7 +125,7 @@ struct Made {
 }
 
 async fn ask_gate(config: &Config, request: &Request) -> Made {
-    let records = Arc::new(MemoryStore::new(Arc::new(SystemClock)));
+    let records = Arc::new(MemoryStore::new());
     let limiter = Arc::new(MemoryLimiter::default());
     let store: Arc<dyn ClaimStore> = records.clone();
     let planned = plan::plan_on(config, false, store, Fallback::new(limiter.clone(), limiter));

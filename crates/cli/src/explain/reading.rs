@@ -5,7 +5,7 @@ use semel_contract::hex::hex;
 use semel_contract::identity::{self, Caller};
 use semel_contract::key::{Found, Presence};
 use semel_contract::problem::{Kind, Problem};
-use semel_contract::profile::Profile;
+use semel_contract::profile::{Generator, Profile};
 use semel_contract::request::{Body, Headers};
 use semel_contract::time::format_duration;
 use serde_json::{Value, json};
@@ -166,6 +166,13 @@ impl Reading {
                     "a shared identity demands a version 4 UUID as key",
                 ));
                 self.found = Some(found);
+            }
+            // A key is made for it by the profile's generator, and a shared identity takes no other than a random UUID.
+            Ok(None) if endpoint.identity.is_shared() && endpoint.profile.generator != Generator::Uuid4 => {
+                self.refuse(Problem::new(
+                    Kind::KeyTooWeak,
+                    "a shared identity demands a version 4 UUID as key",
+                ));
             }
             Ok(found) => {
                 if found.is_none() {

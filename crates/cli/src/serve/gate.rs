@@ -26,7 +26,7 @@ use crate::store::{self, Backend};
 #[derive(Debug, Clone, clap::Args)]
 #[command(
     after_help = "As long as no route is declared, every method but GET, HEAD, OPTIONS and TRACE is protected when it carries \
-an Idempotency-Key or X-Idempotency-Key.\nSignals: TERM and INT end it once what runs is answered (a second one at once), \
+an Idempotency-Key.\nSignals: TERM and INT end it once what runs is answered (a second one at once), \
 HUP reads the configuration and the certificates again."
 )]
 pub(crate) struct Args {
