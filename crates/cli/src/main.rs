@@ -10,6 +10,7 @@ mod exit;
 mod explain;
 mod gate;
 mod logging;
+mod man;
 mod migrate;
 mod outbox;
 mod problems;
@@ -61,6 +62,8 @@ enum Command {
     Up(up::Args),
     /// Print completions for a shell.
     Completions(completions::Args),
+    /// Print the manual page.
+    Man(man::Args),
 }
 
 fn main() -> ExitCode {
@@ -86,6 +89,7 @@ fn main() -> ExitCode {
         Command::Storm(args) => storm::run(&args),
         Command::Up(args) => up::run(&args),
         Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => man::run(&args),
     };
     match outcome {
         Ok(exit) => ExitCode::from(exit as u8),

@@ -164,7 +164,12 @@ fn the_commands_of_every_document_run() {
         for command in read.iter().filter(|command| command.starts_with("semel ")) {
             assert!(is_read(command), "{document}: {command}");
         }
-        let (code, said) = run(&script(before, &run_here));
+        // The guide about the file has one, in pieces.
+        let blocks = text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
+        let file: String = blocks.filter(|_| document.ends_with("configuring.md")).collect();
+        let write = format!("cat > semel.toml <<'EOF'\n{file}EOF\n");
+        let write = if file.is_empty() { "" } else { &*write };
+        let (code, said) = run(&format!("{write}{}", script(before, &run_here)));
         assert_eq!(code, Some(0), "{document}:\n{said}");
     }
 }

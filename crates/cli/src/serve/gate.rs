@@ -115,6 +115,14 @@ impl Args {
         if let Some(log) = &self.access_log {
             config.gate.access_log = LogTo::read(log).map_err(usage("--access-log"))?;
         }
+        let gate = &config.gate;
+        if gate.listen == gate.admin && gate.listen.port() != 0 {
+            let why = format!(
+                "--listen and --admin are both {}: operators need an address of their own",
+                gate.listen
+            );
+            return Err(Stop::new(Exit::Usage, why));
+        }
         Ok(config)
     }
 }

@@ -210,6 +210,10 @@ async fn addresses_have_short_forms_and_a_bad_one_is_shown_how() {
     let output = folder.bare(&["--listen", "here", "--upstream", &upstream.url()]).output().unwrap();
     let words = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(2) && words.contains("127.0.0.1:7400"), "{words}");
+    let same = ["--listen", ":7999", "--admin", "127.0.0.1:7999", "--upstream", "127.0.0.1:3000"];
+    let output = folder.bare(&same).output().unwrap();
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && words.contains("an address of their own"), "{words}");
 }
 
 #[tokio::test]
