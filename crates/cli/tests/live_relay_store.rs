@@ -130,7 +130,7 @@ fn one_role_migrates_and_another_serves_without_power_over_the_audit_trail() {
             "UPDATE semel_relay.relay_audit SET value = 0",
             "TRUNCATE semel_relay.relay_audit",
             "ALTER TABLE semel_relay.relay_audit DISABLE TRIGGER ALL",
-            "INSERT INTO semel_relay.migration VALUES (99, 'x', 99)",
+            "INSERT INTO semel_relay.migration (number, checksum, works_for) VALUES (99, 'x', 99)",
         ] {
             let error = client.batch_execute(sql).await.expect_err(sql);
             assert_eq!(error.code().map(|code| code.code()), Some("42501"), "{sql}: {error}");

@@ -23,31 +23,34 @@ use crate::clock::{Clock, SystemClock};
 use crate::hints::Hints;
 
 mod admin;
+pub mod base;
 mod batch;
 mod claim;
 mod clock;
-mod connect;
 mod limiter;
 mod link;
-mod migrate;
 mod patience;
 mod replace;
 mod rows;
+mod schema;
 mod settle;
 mod signal;
 pub mod sql;
 mod upkeep;
 
-pub use connect::{ConnectError, Migrations, Options};
+pub use base::{ConnectError, Migrations, Plan, Step};
 pub use limiter::PostgresLimiter;
-pub use migrate::{Plan, Step};
 pub use replace::Fate;
+pub use schema::Options;
 
+use base::{FirstConnection, error_chain};
 use batch::Queue;
 use clock::{Seen, ServerClock};
-use link::{Link, Trouble, in_full};
+use link::{Link, Trouble};
 use settle::{Ending, Write};
 
+/// The name of this store among the server's sessions.
+const APPLICATION_NAME: &str = "semel";
 /// Connections beside those for requests: one for renewals, one for notifications and the clock.
 const SIDE_CONNECTIONS: usize = 2;
 
@@ -99,10 +102,11 @@ impl PostgresStore {
         T::TlsConnect: Send + Sync,
         <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
     {
-        let config = connect::config(url)?;
+        let config = base::config(url, APPLICATION_NAME)?;
         let clock = prepare(&config, &options, tls.clone()).await?;
-        let pool = connect::pool(config.clone(), tls.clone(), options.connections, &options)?;
-        let side = connect::pool(config.clone(), tls.clone(), SIDE_CONNECTIONS, &options)?;
+        let session = options.session();
+        let pool = base::pool(config.clone(), tls.clone(), options.connections, &session)?;
+        let side = base::pool(config.clone(), tls.clone(), SIDE_CONNECTIONS, &session)?;
         let link = Link::new(pool, side, clock, options.statement_timeout);
         let (signals, queue) = mpsc::channel(signal::SIGNALS_MAX);
         let singles = Semaphore::new((options.connections / 2).max(1));
@@ -137,13 +141,8 @@ impl PostgresStore {
         T: MakeTlsConnect<Socket>,
         T::Stream: Send + 'static,
     {
-        let unreachable = |error: tokio_postgres::Error| ConnectError::Unreachable(in_full(&error));
-        let (client, connection) = connect::config(url)?.connect(tls).await.map_err(unreachable)?;
-        let driver = tokio::spawn(connection);
-        let plan = migrate::plan(&client).await;
-        drop(client);
-        driver.abort();
-        plan
+        let first = FirstConnection::open(&base::config(url, APPLICATION_NAME)?, tls).await?;
+        base::plan(&schema::SCHEMA, first.client()).await
     }
 
     /// Ends an attempt in the handler's own transaction, so that effect and record are committed together.
@@ -210,16 +209,10 @@ where
     T: MakeTlsConnect<Socket>,
     T::Stream: Send + 'static,
 {
-    let unreachable = |error: tokio_postgres::Error| ConnectError::Unreachable(in_full(&error));
-    let (mut client, connection) = config.connect(tls).await.map_err(unreachable)?;
-    let driver = tokio::spawn(connection);
-    connect::check_durable(&client).await?;
-    client.batch_execute(&connect::session(options)).await.map_err(unreachable)?;
-    migrate::migrate(&mut client, options.migrations).await?;
-    let clock = begin_time(&client).await.map_err(unreachable)?;
-    drop(client);
-    driver.abort();
-    Ok(clock)
+    let mut first = FirstConnection::open(config, tls).await?;
+    first.prepare(&options.session(), &schema::SCHEMA, options.migrations).await?;
+    let unreachable = |error: tokio_postgres::Error| ConnectError::Unreachable(error_chain(&error));
+    begin_time(first.client()).await.map_err(unreachable)
 }
 
 /// The clock to begin with. Where the server's clock cannot be believed, that is written down before anybody acts by it.

@@ -12,6 +12,8 @@ mod faults;
 mod fixture;
 #[path = "live_postgres/handlers.rs"]
 mod handlers;
+#[path = "live_postgres/lifetimes.rs"]
+mod lifetimes;
 #[path = "live_postgres/limits.rs"]
 mod limits;
 #[path = "live_postgres/proxy.rs"]
@@ -20,6 +22,8 @@ mod proxy;
 mod races;
 #[path = "live_postgres/schema.rs"]
 mod schema;
+#[path = "live_postgres/server.rs"]
+mod server;
 #[path = "live_postgres/servers.rs"]
 mod servers;
 mod upgrades;

@@ -43,6 +43,17 @@ impl Base {
         RelayStore::new(Arc::new(Postgres::connect(&self.url, 8).await.unwrap()))
     }
 
+    /// The user, the address of the server and the name of the database.
+    pub(crate) fn parts(&self) -> (String, (String, u16), String) {
+        let config: tokio_postgres::Config = self.url.parse().unwrap();
+        let host = match config.get_hosts().first() {
+            Some(tokio_postgres::config::Host::Tcp(host)) => host.clone(),
+            Some(tokio_postgres::config::Host::Unix(_)) | None => "127.0.0.1".to_owned(),
+        };
+        let port = config.get_ports().first().copied().unwrap_or(5432);
+        (config.get_user().unwrap_or("postgres").to_owned(), (host, port), self.name.clone())
+    }
+
     pub(crate) async fn drop(self) {
         let sql = format!("DROP DATABASE {} WITH (FORCE)", self.name);
         client(&server()).await.batch_execute(&sql).await.unwrap();

@@ -10,6 +10,7 @@ use tokio_postgres::error::{Severity, SqlState};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, Transaction};
 
+use super::base::error_chain;
 use super::clock::{Belief, Jump, Seen, ServerClock, stored_ticks};
 use super::sql;
 use crate::claims::StoreError;
@@ -150,7 +151,7 @@ impl Link {
 
     async fn wire(&self, pool: &Pool) -> Result<Wire, Trouble> {
         let object = pool.get().await.map_err(|error| {
-            Trouble::NotSent(StoreError::Unavailable(format!("no connection: {}", in_full(&error))))
+            Trouble::NotSent(StoreError::Unavailable(format!("no connection: {}", error_chain(&error))))
         })?;
         Ok(Wire { object: Some(object), spoiled: AtomicBool::new(false) })
     }
@@ -251,7 +252,7 @@ impl Wire {
         let begin = tokio::time::timeout(link.call_timeout, client.transaction());
         match begin.await {
             Ok(Ok(transaction)) => Ok(Tx { transaction, spoiled, link }),
-            Ok(Err(error)) => Err(Trouble::NotSent(StoreError::Unavailable(in_full(&error)))),
+            Ok(Err(error)) => Err(Trouble::NotSent(StoreError::Unavailable(error_chain(&error)))),
             Err(_) => Err(silent()),
         }
     }
@@ -259,7 +260,7 @@ impl Wire {
     fn trouble(&self, error: &tokio_postgres::Error) -> Trouble {
         self.spoiled.store(spoils(error), Ordering::Relaxed);
         match error.code() {
-            _ if !was_refused(error) => Trouble::Unsure(in_full(error)),
+            _ if !was_refused(error) => Trouble::Unsure(error_chain(error)),
             Some(code) if *code == SqlState::UNIQUE_VIOLATION => Trouble::Taken(refusal(error)),
             Some(_) | None => Trouble::Refused(refusal(error)),
         }
@@ -313,7 +314,7 @@ impl Tx<'_> {
                 Ok(())
             }
             Ok(Err(error)) if was_refused(&error) => Err(Trouble::Refused(refusal(&error))),
-            Ok(Err(error)) => Err(Trouble::Unsure(in_full(&error))),
+            Ok(Err(error)) => Err(Trouble::Unsure(error_chain(&error))),
             Err(_) => Err(Trouble::Unsure("the server does not answer a commit".to_owned())),
         }
     }
@@ -350,21 +351,10 @@ fn spoils(error: &tokio_postgres::Error) -> bool {
 
 fn refusal(error: &tokio_postgres::Error) -> StoreError {
     match error.code() {
-        Some(code) if *code == SqlState::DISK_FULL => StoreError::Full(in_full(error)),
+        Some(code) if *code == SqlState::DISK_FULL => StoreError::Full(error_chain(error)),
         Some(code) if *code == SqlState::LOCK_NOT_AVAILABLE => {
             StoreError::Unavailable("another transaction is writing this key, and does not end".to_owned())
         }
-        Some(_) | None => StoreError::Unavailable(in_full(error)),
+        Some(_) | None => StoreError::Unavailable(error_chain(error)),
     }
-}
-
-/// An error with what caused it, without the statement.
-pub(super) fn in_full(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }

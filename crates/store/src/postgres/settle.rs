@@ -10,9 +10,10 @@ use semel_contract::record::{Fence, State};
 use tokio_postgres::Transaction;
 use tokio_postgres::types::Type;
 
+use super::base::error_chain;
 use super::batch::Waiting;
 use super::claim::span;
-use super::link::{Trouble, Value, in_full};
+use super::link::{Trouble, Value};
 use super::patience::Patience;
 use super::rows::{pack, state_number, stored_nonce, stored_number};
 use super::{Core, sql};
@@ -235,6 +236,6 @@ pub(super) async fn settle_in(tx: &Transaction<'_>, ending: &Ending) -> Result<W
         Ok([row, ..]) if row.get("top_level") => Ok(Written::Done),
         Ok(_) => Err(StoreError::Unavailable(IN_SAVEPOINT.to_owned())),
         // Nothing is committed yet: whatever failed, the handler rolls back.
-        Err(error) => Err(StoreError::Unavailable(in_full(error))),
+        Err(error) => Err(StoreError::Unavailable(error_chain(error))),
     }
 }

@@ -43,7 +43,7 @@ async fn a_schema_that_is_not_known_is_refused() {
     let database = Database::create().await;
     let refusing = || Options { migrations: Migrations::Refuse, ..Options::default() };
     let missing = PostgresStore::connect(&database.url, refusing()).await.map(drop);
-    assert_eq!(missing, Err(ConnectError::SchemaOlder { found: 0, known: NEWEST }));
+    assert_eq!(missing, Err(ConnectError::SchemaOlder { schema: "semel", found: 0, known: NEWEST }));
     drop(database.store(1).await);
     let client = database.client().await;
     let run = async |sql: &str| client.batch_execute(sql).await.expect("the test may change the table");
@@ -54,11 +54,11 @@ async fn a_schema_that_is_not_known_is_refused() {
     run(&format!("{insert} VALUES ({later}, 'later', '', {NEWEST})")).await;
     assert_eq!(open().await, Ok(()), "a newer schema that says that it works for this release");
     run(&format!("UPDATE semel.migration SET works_for = {later} WHERE number = {later}")).await;
-    assert_eq!(open().await, Err(ConnectError::SchemaNewer { found: later, known: NEWEST }));
+    assert_eq!(open().await, Err(ConnectError::SchemaNewer { schema: "semel", found: later, known: NEWEST }));
     run(&format!("DELETE FROM semel.migration WHERE number = {later}")).await;
     assert_eq!(open().await, Ok(()));
     run("UPDATE semel.migration SET checksum = 'edited' WHERE number = 2").await;
-    let changed = ConnectError::SchemaChanged { number: 2, name: "settle".to_owned() };
+    let changed = ConnectError::SchemaChanged { schema: "semel", number: 2, name: "settle".to_owned() };
     assert_eq!(open().await, Err(changed));
 }
 

@@ -7,45 +7,41 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use deadpool_postgres::{Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime};
+use deadpool_postgres::{Object, Pool};
 use futures_util::future::{MaybeDone, maybe_done};
 use semel_store::postgres::Migrations;
-use sha2::{Digest, Sha256};
+use semel_store::postgres::base::{self, FirstConnection, Migration, Schema, Session, error_chain};
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::types::{IsNull, ToSql, Type, private::BytesMut, to_sql_checked};
-use tokio_postgres::{Config, NoTls, Socket, Statement};
+use tokio_postgres::{NoTls, Socket, Statement};
 
 use super::sql::{Asked, Database, NOW, Row, StoreError, Transaction, Value};
 
-/// Every migration: its number, the newest that the oldest release knew which still works once it is applied, its text.
-const MIGRATIONS: &[(i32, i32, &str)] = &[
-    (1, 1, include_str!("../migrations/postgres_0001_relay.sql")),
-    (2, 2, include_str!("../migrations/postgres_0002_state.sql")),
-    (3, 3, include_str!("../migrations/postgres_0003_done.sql")),
+/// The schema `semel_relay`. Its lock is "relay" in ASCII. Who may do what is applied after every other migration, since it
+/// speaks of all tables.
+const SCHEMA: Schema = Schema { name: "semel_relay", lock: 0x72_65_6c_61_79, migrations: MIGRATIONS };
+const MIGRATIONS: &[Migration] = &[
+    migration(1, "relay", include_str!("../migrations/postgres_0001_relay.sql"), 1),
+    migration(2, "state", include_str!("../migrations/postgres_0002_state.sql"), 2),
+    migration(3, "done", include_str!("../migrations/postgres_0003_done.sql"), 3),
+    migration(4, "rights", include_str!("../migrations/postgres_roles.sql"), 3),
 ];
-/// Who may do what. Applied with every migration, since it speaks of all tables.
-const ROLES: &str = include_str!("../migrations/postgres_roles.sql");
-/// The lock under which migrations are applied: "relay" in ASCII.
-const LOCK: i64 = 0x72_65_6c_61_79;
-/// How long it may take to get a connection.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+const fn migration(number: i32, name: &'static str, sql: &'static str, works_for: i32) -> Migration {
+    Migration { number, name, sql, works_for }
+}
+
+/// The name of a relay among the server's sessions.
+const APPLICATION_NAME: &str = "semel relay";
 
 /// Statistics count the rows that are alive, and there are few: a bitmap of all versions of a lane would look cheap, and
 /// read every one that another transaction keeps. With these settings an index is read in its order.
-const SESSION: &str = "
-    SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
-    SET synchronous_commit = on;
-    SET statement_timeout = '10s';
-    SET lock_timeout = '5s';
-    SET idle_in_transaction_session_timeout = '10s';
-    SET search_path = semel_relay, pg_catalog;
-    SET client_min_messages = warning;
-    SET jit = off;
-    SET plan_cache_mode = force_generic_plan;
-    SET enable_seqscan = off;
-    SET enable_hashjoin = off;
-    SET enable_mergejoin = off;
-    SET enable_bitmapscan = off";
+const SESSION: Session = Session {
+    statement_timeout: Duration::from_secs(10),
+    lock_timeout: Duration::from_secs(5),
+    search_path: "semel_relay, pg_catalog",
+    plans_off: &["enable_bitmapscan"],
+};
 
 /// A database of a server.
 #[derive(Debug)]
@@ -78,21 +74,10 @@ impl Postgres {
         T::TlsConnect: Send + Sync,
         <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
     {
-        let store = Self::reach(url, connections, tls)?;
-        match migrations {
-            Migrations::Apply => store.migrate().await?,
-            Migrations::Refuse => match store.versions().await? {
-                (_, missing) if missing.is_empty() => {}
-                (found, missing) => {
-                    let known = found + missing.len() as i32;
-                    return Err(StoreError::Failed(format!(
-                        "the schema semel_relay is at migration {found} of {known}; run `semel migrate` with a role that \
-                         may change it"
-                    )));
-                }
-            },
-        }
-        Ok(store)
+        let config = base::config(url, APPLICATION_NAME).map_err(failed)?;
+        let mut first = FirstConnection::open(&config, tls.clone()).await.map_err(failed)?;
+        first.prepare(&SESSION, &SCHEMA, migrations).await.map_err(failed)?;
+        Ok(Self { pool: base::pool(config, tls, connections, &SESSION).map_err(failed)? })
     }
 
     /// The newest migration that is applied, and the numbers of those that are missing. Changes nothing.
@@ -101,142 +86,22 @@ impl Postgres {
     /// The server cannot be reached, or the schema is one that this release does not know.
     pub async fn migration_plan<T>(url: &str, tls: T) -> Result<(i32, Vec<i32>), StoreError>
     where
-        T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
-        T::Stream: Send + Sync,
-        T::TlsConnect: Send + Sync,
-        <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
+        T: MakeTlsConnect<Socket>,
+        T::Stream: Send + 'static,
     {
-        Self::reach(url, 1, tls)?.versions().await
-    }
-
-    async fn versions(&self) -> Result<(i32, Vec<i32>), StoreError> {
-        let client = self.client().await?;
-        let there = "SELECT pg_catalog.to_regclass('semel_relay.migration') IS NOT NULL";
-        let applied = match client.query_one(there, &[]).await.map_err(failed)?.get(0) {
-            true => client.query(APPLIED, &[]).await.map_err(failed)?,
-            false => Vec::new(),
-        };
-        let applied = known_ones(&applied)?;
-        let missing =
-            MIGRATIONS.iter().map(|(number, ..)| *number).filter(|number| !applied.contains(number));
-        Ok((applied.last().copied().unwrap_or(0), missing.collect()))
-    }
-
-    fn reach<T>(url: &str, connections: usize, tls: T) -> Result<Self, StoreError>
-    where
-        T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
-        T::Stream: Send + Sync,
-        T::TlsConnect: Send + Sync,
-        <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
-    {
-        let mut config: Config = url.parse().map_err(failed)?;
-        config.application_name("semel relay");
-        if config.get_connect_timeout().is_none() {
-            config.connect_timeout(CONNECT_TIMEOUT);
-        }
-        config.keepalives_idle(Duration::from_secs(15));
-        config.tcp_user_timeout(Duration::from_secs(15));
-        let manager =
-            Manager::from_config(config, tls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
-        let pool = Pool::builder(manager)
-            .max_size(connections.max(1))
-            .runtime(Runtime::Tokio1)
-            .wait_timeout(Some(CONNECT_TIMEOUT))
-            .create_timeout(Some(CONNECT_TIMEOUT))
-            .recycle_timeout(Some(CONNECT_TIMEOUT))
-            .post_create(Hook::async_fn(|client, _| {
-                Box::pin(async move {
-                    client.batch_execute(SESSION).await.map_err(HookError::Backend)?;
-                    let row = client
-                        .query_one("SELECT pg_catalog.current_setting('fsync')", &[])
-                        .await
-                        .map_err(HookError::Backend)?;
-                    match row.get::<_, &str>(0) {
-                        "on" => Ok(()),
-                        other => Err(HookError::message(format!(
-                            "PostgreSQL runs with fsync={other} and may forget what it confirmed; set fsync=on"
-                        ))),
-                    }
-                })
-            }))
-            .build()
-            .map_err(failed)?;
-        Ok(Self { pool })
+        let config = base::config(url, APPLICATION_NAME).map_err(failed)?;
+        let first = FirstConnection::open(&config, tls).await.map_err(failed)?;
+        let plan = base::plan(&SCHEMA, first.client()).await.map_err(failed)?;
+        Ok((plan.found, plan.missing.iter().map(|step| step.number).collect()))
     }
 
     async fn client(&self) -> Result<Object, StoreError> {
         self.pool.get().await.map_err(failed)
     }
-
-    async fn migrate(&self) -> Result<(), StoreError> {
-        let mut client = self.client().await?;
-        let transaction = client.transaction().await.map_err(failed)?;
-        // An index of everything that is kept takes as long as it takes.
-        transaction.batch_execute("SET LOCAL statement_timeout = 0").await.map_err(failed)?;
-        transaction.execute("SELECT pg_catalog.pg_advisory_xact_lock($1)", &[&LOCK]).await.map_err(failed)?;
-        transaction
-            .batch_execute(
-                "CREATE SCHEMA IF NOT EXISTS semel_relay;
-                 CREATE TABLE IF NOT EXISTS semel_relay.migration (
-                    number integer PRIMARY KEY, checksum text NOT NULL, works_for integer NOT NULL,
-                    applied_at timestamptz NOT NULL DEFAULT clock_timestamp())",
-            )
-            .await
-            .map_err(failed)?;
-        let applied = known_ones(&transaction.query(APPLIED, &[]).await.map_err(failed)?)?;
-        for (number, works_for, sql) in MIGRATIONS.iter().filter(|(number, ..)| !applied.contains(number)) {
-            transaction.batch_execute(sql).await.map_err(failed)?;
-            let sql_text =
-                "INSERT INTO semel_relay.migration (number, checksum, works_for) VALUES ($1, $2, $3)";
-            transaction.execute(sql_text, &[number, &checksum(sql), works_for]).await.map_err(failed)?;
-        }
-        let rights = "SELECT pg_catalog.to_regprocedure('semel_relay.grant_rights()') IS NOT NULL";
-        let has_rights: bool = transaction.query_one(rights, &[]).await.map_err(failed)?.get(0);
-        if !has_rights || applied.len() < MIGRATIONS.len() {
-            transaction.batch_execute(ROLES).await.map_err(failed)?;
-        }
-        transaction.commit().await.map_err(failed)
-    }
 }
 
-const APPLIED: &str = "SELECT number, checksum, works_for FROM semel_relay.migration ORDER BY number";
-
-fn checksum(sql: &str) -> String {
-    Sha256::digest(sql).iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// The numbers of the migrations that are applied, where this release can work with them.
-fn known_ones(applied: &[tokio_postgres::Row]) -> Result<Vec<i32>, StoreError> {
-    let newest = MIGRATIONS.iter().map(|(number, ..)| *number).max().unwrap_or(0);
-    let number = |row: &tokio_postgres::Row| row.get::<_, i32>(0);
-    // A later release may have changed it in a way that this one can still work with.
-    if let Some(row) = applied.last().filter(|row| row.get::<_, i32>(2) > newest) {
-        let why = format!("the schema semel_relay is at migration {}, of a later release", number(row));
-        return Err(StoreError::Failed(why));
-    }
-    for row in applied {
-        let known = MIGRATIONS.iter().find(|(known, ..)| *known == number(row));
-        if known.is_some_and(|(.., sql)| row.get::<_, &str>(1) != checksum(sql)) {
-            let why = format!("migration {} of semel_relay was applied in another form", number(row));
-            return Err(StoreError::Failed(why));
-        }
-    }
-    Ok(applied.iter().map(number).collect())
-}
-
-fn failed(error: impl Error) -> StoreError {
-    StoreError::Failed(in_full(&error))
-}
-
-/// An error with its causes.
-fn in_full(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
+fn failed(error: impl Error + 'static) -> StoreError {
+    StoreError::Failed(error_chain(&error))
 }
 
 struct Begun {
@@ -440,7 +305,7 @@ impl Transaction for Begun {
                 Err(error) => {
                     // The connection broke off: the server may have committed.
                     drop(Object::take(client));
-                    Err(StoreError::Unknown(in_full(&error)))
+                    Err(StoreError::Unknown(error_chain(&error)))
                 }
             }
         })
