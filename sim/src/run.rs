@@ -16,9 +16,8 @@ use crate::part::Part;
 use crate::plan::{Operated, Options};
 use crate::report::{EFFECTS_MIN, Report};
 use crate::routes::{CAP, Endpoint};
-use crate::stage::Stage;
 use crate::weather;
-use crate::world::{Failure, Invariant, World};
+use crate::world::World;
 
 /// How long it takes until a healed fleet has nothing left to do: leases, late windows, background settlements.
 const SETTLING: Duration = Duration::from_secs(400);
@@ -47,7 +46,7 @@ pub fn run(options: &Options) -> Report {
 /// Where the two runs part.
 pub fn run_twice(options: &Options) -> Result<Report, String> {
     let (one, two) = (run(options), run(options));
-    match one.log.first_difference(&two.log) {
+    match one.log().first_difference(two.log()) {
         None if one.hash == two.hash => Ok(one),
         difference => Err(format!("seed {} does not repeat itself: {difference:?}", options.seed)),
     }

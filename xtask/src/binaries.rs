@@ -108,6 +108,8 @@ impl TestBinary {
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.path);
         command.args(args).current_dir(&self.package).stdin(Stdio::null()).env("RUST_BACKTRACE", "0");
+        // As cargo has it: ours names this package.
+        command.env("CARGO_MANIFEST_DIR", &self.package);
         command
     }
 
