@@ -13,9 +13,9 @@ use semel_store::{
 };
 use tokio::time::sleep;
 
+use crate::book::Use;
 use crate::coverage::Met;
 use crate::faults::Fault;
-use crate::ledger::Use;
 use crate::life::Life;
 use crate::world::World;
 

@@ -20,10 +20,8 @@ const ALLOWED: &[(&str, &[usize])] = &[
     ("delivery::sqlite", &[2]),
     ("gate", &[10, 3]),
     ("gateway", &[2]),
-    ("sim", &[11, 3]),
     ("store::postgres", &[3]),
     ("store::sqlite", &[7, 3, 2, 2]),
-    ("xtask::chaos", &[2]),
 ];
 
 /// This file, where the list is kept.
