@@ -43,6 +43,7 @@ bugs! {
     "gate"   SweepsLiveClaims                "sweeps-live-claims"             "a claim is removed while its handler runs"
     "gate"   WallClockBelieved               "wall-clock-believed"            "a jump of the wall clock expires records"
     "gate"   ClockBelievedAtStart            "clock-believed-at-start"        "a clock that was set while nobody ran expires records"
+    "gate"   ClockStepsAddUp                 "clock-steps-add-up"             "small steps of the server's clock let a claim lapse early"
     "gate"   ReplayCharged                   "replay-charged"                 "a known key is refused by the limiter"
     "gate"   AnswerBeforeSettle              "answer-before-settle"           "the answer does not wait for its settlement"
     "gate"   DispatchAfterLease              "dispatch-after-lease"           "the handler is called though the lease has lapsed"

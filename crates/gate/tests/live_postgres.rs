@@ -216,7 +216,7 @@ async fn a_killed_process_leaves_no_half_truth() {
                 .collect();
             tasks.iter().for_each(|task| task.kill_at_step("a_killed_process_leaves_no_half_truth"));
             // Only time makes the claims of a dead process anybody's business.
-            shop.sql("UPDATE semel.clock SET offset_ms = offset_ms + 31000, revision = revision + 1").await;
+            shop.sql("SELECT semel.shift_clock(31000)").await;
             for task in &tasks {
                 let effects_after_crash = shop.effects(&task.key).await;
                 let filter = Filter {

@@ -14,7 +14,8 @@ use semel_contract::time::{Timestamp, millis_of};
 use sha2::{Digest, Sha256};
 
 /// How far the wall clock may stray from the ticking one before it counts as a jump.
-const JUMP_NANOS: i128 = 60_000_000_000;
+pub(crate) const JUMP_MILLIS: i64 = 60_000;
+const JUMP_NANOS: i128 = JUMP_MILLIS as i128 * NANOS_PER_MILLI;
 /// A smaller difference is made up slowly: by one part in so many of the time that passes. A lease is thus never shorter
 /// than its length less this part of it, whatever the wall clock does.
 pub const SLEW_PARTS: u32 = 64;

@@ -19,7 +19,7 @@ use crate::claims::{
     About, ClaimStore, Claimed, Entry, Filter, Id, Reply, Resolution, Resolved, Sealed, Settlement,
     StoreError, Swept, Wish, Written,
 };
-use crate::clock::boot_time;
+use crate::clock::{Clock, SystemClock};
 use crate::hints::Hints;
 
 mod admin;
@@ -100,10 +100,10 @@ impl PostgresStore {
         <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
     {
         let config = connect::config(url)?;
-        let seen = prepare(&config, &options, tls.clone()).await?;
+        let clock = prepare(&config, &options, tls.clone()).await?;
         let pool = connect::pool(config.clone(), tls.clone(), options.connections, &options)?;
         let side = connect::pool(config.clone(), tls.clone(), SIDE_CONNECTIONS, &options)?;
-        let link = Link::new(pool, side, ServerClock::new(seen, boot_time()), options.statement_timeout);
+        let link = Link::new(pool, side, clock, options.statement_timeout);
         let (signals, queue) = mpsc::channel(signal::SIGNALS_MAX);
         let singles = Semaphore::new((options.connections / 2).max(1));
         let core = Arc::new(Core {
@@ -205,7 +205,7 @@ impl PostgresStore {
 }
 
 /// The first connection: sees that the server is durable, brings the schema up to date and reads the clock.
-async fn prepare<T>(config: &Config, options: &Options, tls: T) -> Result<Seen, ConnectError>
+async fn prepare<T>(config: &Config, options: &Options, tls: T) -> Result<ServerClock, ConnectError>
 where
     T: MakeTlsConnect<Socket>,
     T::Stream: Send + 'static,
@@ -216,17 +216,34 @@ where
     connect::check_durable(&client).await?;
     client.batch_execute(&connect::session(options)).await.map_err(unreachable)?;
     migrate::migrate(&mut client, options.migrations).await?;
-    let seen = first_time(&client).await.map_err(unreachable)?;
+    let clock = begin_time(&client).await.map_err(unreachable)?;
     drop(client);
     driver.abort();
-    Ok(seen)
+    Ok(clock)
 }
 
-/// The time to begin with: no earlier than the last mark. A clock that was set back while nobody was here then strays from
-/// it, and is found out by the next statement like any other jump.
-async fn first_time(client: &Client) -> Result<Seen, tokio_postgres::Error> {
-    let row = client.query_one(sql::TIME, &[&0_i64, &0_i64, &-1_i64]).await?;
-    Ok(Seen { now: row.get("now"), wall: row.get("wall"), revision: row.get("revision") })
+/// The clock to begin with. Where the server's clock cannot be believed, that is written down before anybody acts by it.
+async fn begin_time(client: &Client) -> Result<ServerClock, tokio_postgres::Error> {
+    let (boot, sent) = (SystemClock.boot(), SystemClock.read());
+    let all: i64 = i64::MAX / 4;
+    let row = client.query_one(sql::BEGIN, &[&0_i64, &0_i64, &all, &boot.cast_signed()]).await?;
+    let seen =
+        Seen { now: row.try_get("now")?, wall: row.try_get("wall")?, revision: row.try_get("revision")? };
+    let found = clock::Found {
+        seen,
+        high_water: row.try_get("high_water")?,
+        mark: Option::zip(row.try_get("time_ms")?, row.try_get("ticks_ms")?),
+        uncorrected: row.try_get("uncorrected")?,
+    };
+    let begun = clock::begin(found, sent, boot, SystemClock.is_synchronised());
+    if let Some(jump) = begun.jump {
+        let values: [link::Value<'_>; 3] = [&jump.by_millis, &jump.revision, &!jump.is_contradicted];
+        client.execute(sql::CORRECT, &values).await?;
+    }
+    let ticks = clock::stored_ticks(sent.ticks);
+    client.execute(sql::MARK, &[&boot.cast_signed(), &begun.time, &ticks]).await?;
+    let last = begun.time.saturating_add(row.try_get("moved_ms")?);
+    Ok(ServerClock::new(begun.time, sent.ticks, last, seen.revision))
 }
 
 impl Core {

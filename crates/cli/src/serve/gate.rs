@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use semel_contract::identity::Identity;
 use semel_gateway::{Gateway, Limits};
+use semel_store::admin::ClockState;
 use tokio::net::TcpListener;
 
 use super::admin::{self, Admin, admin_router};
@@ -18,7 +19,7 @@ use super::{announce, notify, plan, sockets};
 use crate::config::{self, Config, LogTo, Setting, Store, Variables};
 use crate::exit::{Exit, Stop};
 use crate::logging;
-use crate::store::{self, Backend};
+use crate::store::{self, Backend, Opened};
 
 /// Run the gate as a reverse proxy in front of a service.
 #[derive(Debug, Clone, clap::Args)]
@@ -123,6 +124,7 @@ async fn serve(args: &Args, config: Config) -> Result<Exit, Stop> {
         return Err(Stop::new(Exit::Usage, format!("the upstream {} is this gate itself", upstream.target)));
     }
     let store = store::open(&config).await?;
+    warn_of_frozen_clock(&store).await;
     let plan = plan::plan(&config, args.require_key, &store)?;
     let gateway = Gateway::new(plan).map_err(|error| Stop::new(Exit::Config, error))?;
     let gate_listener = TcpListener::from_std(sockets.gate).map_err(|error| failed("listen", error))?;
@@ -164,6 +166,16 @@ async fn serve(args: &Args, config: Config) -> Result<Exit, Stop> {
     asked.abort();
     clients.abort();
     Ok(Exit::Success)
+}
+
+/// Says so where the store does not believe its clock at start: nothing expires until somebody does something.
+async fn warn_of_frozen_clock(store: &Opened) {
+    let Ok(ClockState { jump_millis: Some(ahead), .. }) = store.operated.clock().await else { return };
+    tracing::warn!(
+        ahead_seconds = ahead / 1000,
+        "the clock is ahead of the store's time, and nothing explains it: nothing expires. Mend the clock, or confirm \
+         it with `semel gate clock --confirm --reason …`"
+    );
 }
 
 /// Where the command line finds the process that owns a file: the second line of its lock file.

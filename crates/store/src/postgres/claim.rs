@@ -13,7 +13,7 @@ use semel_contract::time::{Timestamp, millis_of};
 use tokio_postgres::Row;
 
 use super::batch::Waiting;
-use super::clock::JUMP_MILLIS;
+use super::clock::UNNOTICED_MILLIS;
 use super::link::Trouble;
 use super::patience::Patience;
 use super::rows::{entry, fence_of, guarantee_number, pack, stored_nonce};
@@ -230,9 +230,9 @@ pub(super) fn span(duration: Duration) -> i64 {
     millis_of(duration).min(SPAN_MILLIS_MAX)
 }
 
-/// A late window, longer by what the server's clock may be set ahead without anybody noticing.
+/// A late window, longer by what a process may believe the server's clock to be ahead.
 pub(super) fn late(window: Duration) -> i64 {
-    span(window).saturating_add(JUMP_MILLIS)
+    span(window).saturating_add(UNNOTICED_MILLIS)
 }
 
 /// A number that was drawn early but took its place late is drawn again: meanwhile another attempt may have had the key

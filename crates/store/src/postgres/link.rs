@@ -10,7 +10,8 @@ use tokio_postgres::error::{Severity, SqlState};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, Transaction};
 
-use super::clock::{Jump, Seen, ServerClock};
+use super::clock::{Belief, Jump, Seen, ServerClock, stored_ticks};
+use super::sql;
 use crate::claims::StoreError;
 use crate::clock::boot_time;
 
@@ -110,15 +111,15 @@ impl Link {
     /// A connection of the pool may have died since it was used: if nothing was executed, the next is taken.
     async fn run_on(&self, pool: &Pool, sql: &str, values: &[Value<'_>]) -> Result<Timed, Trouble> {
         let mut tries = 1;
-        let rows = loop {
+        let (rows, sent) = loop {
             match self.wire(pool).await?.run(self, sql, values).await {
-                Ok(rows) => break rows,
+                Ok(answered) => break answered,
                 Err(Trouble::NotSent(_)) if tries < CONNECTIONS_TRIED_MAX => tries += 1,
                 Err(trouble) => return Err(trouble),
             }
         };
         // Past here the connection is free again, since a jump of the clock takes another one to write down.
-        let now = self.learn(&rows).await?;
+        let now = self.learn(&rows, sent).await?;
         Ok(Timed { rows, now })
     }
 
@@ -156,24 +157,28 @@ impl Link {
 
     /// Takes in the time that a statement reports. A jump is written into the clock's row, so that every process and
     /// every handler keeps to the time as it ticked.
-    async fn learn(&self, rows: &[Row]) -> Result<Timestamp, Trouble> {
+    async fn learn(&self, rows: &[Row], sent: Duration) -> Result<Timestamp, Trouble> {
         let seen = rows.first().and_then(seen).ok_or_else(|| {
             Trouble::Unsure("the server answered without the time; is the schema another one?".to_owned())
         })?;
-        if let Some(jump) = self.clock.learn(seen, boot_time()) {
+        if let Some(jump) = self.clock.learn(seen, sent, boot_time()) {
             // If this fails, the next statement finds the jump again; until then nobody here believes it.
             let _ = self.write_down(jump).await;
         }
         Ok(Timestamp::from_millis(seen.now))
     }
 
-    async fn write_down(&self, Jump { by_millis, revision }: Jump) -> Result<(), Trouble> {
-        const CORRECT: &str = "
-            UPDATE semel.clock SET offset_ms = offset_ms - $1::bigint, jump_ms = jump_ms + $1::bigint,
-                revision = revision + 1
-            WHERE revision = $2::bigint";
+    async fn write_down(&self, jump: Jump) -> Result<(), Trouble> {
         let wire = self.wire(&self.side).await?;
-        wire.query(self, CORRECT, &[&by_millis, &revision]).await.map(drop)
+        let values: [Value<'_>; 3] = [&jump.by_millis, &jump.revision, &!jump.is_contradicted];
+        wire.query(self, sql::CORRECT, &values).await.map(drop)
+    }
+
+    /// Keeps what is counted here, for the next process.
+    pub(super) async fn mark_time(&self, boot: u64) -> Result<(), Trouble> {
+        let ticks = boot_time();
+        let Belief { ticked, .. } = self.clock.belief(ticks);
+        self.run_untimed(sql::MARK, &[&boot.cast_signed(), &ticked, &stored_ticks(ticks)]).await.map(drop)
     }
 }
 
@@ -200,12 +205,19 @@ impl Drop for Wire {
 }
 
 impl Wire {
-    async fn run(&self, link: &Link, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, Trouble> {
+    /// The rows, and the ticks at which they were asked for.
+    async fn run(
+        &self,
+        link: &Link,
+        sql: &str,
+        values: &[Value<'_>],
+    ) -> Result<(Vec<Row>, Duration), Trouble> {
         link.transactions.fetch_add(1, Ordering::Relaxed);
-        let belief = link.clock.belief(boot_time());
-        let mut all: Vec<Value<'_>> = vec![&belief.ticked, &belief.last, &belief.revision];
+        let sent = boot_time();
+        let belief = link.clock.belief(sent);
+        let mut all: Vec<Value<'_>> = vec![&belief.ticked, &belief.last, &belief.within];
         all.extend(values);
-        self.query(link, sql, &all).await
+        Ok((self.query(link, sql, &all).await?, sent))
     }
 
     async fn query(&self, link: &Link, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, Trouble> {
@@ -269,11 +281,12 @@ pub(super) struct Tx<'a> {
 impl Tx<'_> {
     /// Runs a timed statement. Its failure is never unsure: without a commit nothing is written.
     pub(super) async fn run(&self, sql: &str, values: &[Value<'_>]) -> Result<Timed, Trouble> {
-        let belief = self.link.clock.belief(boot_time());
-        let mut all: Vec<Value<'_>> = vec![&belief.ticked, &belief.last, &belief.revision];
+        let sent = boot_time();
+        let belief = self.link.clock.belief(sent);
+        let mut all: Vec<Value<'_>> = vec![&belief.ticked, &belief.last, &belief.within];
         all.extend(values);
         let rows = self.query(sql, &all).await?;
-        let now = self.link.learn(&rows).await?;
+        let now = self.link.learn(&rows, sent).await?;
         Ok(Timed { rows, now })
     }
 

@@ -1,7 +1,7 @@
 //! The statements that run often, as text: for reading, for `EXPLAIN`, and for users of other drivers. The first three
 //! parameters of each are what the caller believes of the time: the time as it ticked on since the server was last
-//! heard, the latest time seen, and the revision of `semel.clock` that both rest on. The first columns of each answer
-//! are `now`, `wall` and `revision`, on at least one row.
+//! heard (less what the store's time was moved on purpose), the latest time of the store seen, and how far from the first
+//! the server's clock is believed. The first columns of each answer are `now`, `wall` and `revision`, on at least one row.
 //!
 //! A settlement must not change what is indexed, so that its row stays in its page and no index is written.
 
@@ -12,21 +12,25 @@ macro_rules! server_ms {
     };
 }
 
-/// The time of a statement, as the CTE `t`. A jump of the server's clock that nobody meant is not believed: time then
-/// goes on as it ticked at the caller.
+/// The time of a statement, as the CTE `t`. The server's clock is believed as far as the caller's ticks agree with it: a
+/// step of it that nobody meant is not, whatever its size. `semel.now_ms()` corrects the clock in the same way.
 macro_rules! clock {
     () => {
         concat!(
             "server AS MATERIALIZED (
     SELECT ",
             $crate::postgres::sql::server_ms!(),
-            " AS ms, offset_ms, high_water_ms, revision, frozen FROM semel.clock
-), t AS MATERIALIZED (
-    SELECT CASE WHEN revision = $3::bigint AND abs(ms + offset_ms - $1::bigint) > 60000
-            THEN greatest($1::bigint, $2::bigint)
-            ELSE greatest(ms + offset_ms, $2::bigint, high_water_ms) END AS now,
-        ms + offset_ms AS wall, ms, revision, frozen
+            " AS ms, offset_ms, jump_ms, jump_at_ms, moved_ms, high_water_ms, revision, frozen FROM semel.clock
+), corrected AS MATERIALIZED (
+    SELECT ms + offset_ms - moved_ms + CASE WHEN abs(jump_ms) > 60000 THEN 0 ELSE
+            greatest(-(greatest(ms - jump_at_ms, 0) / 64), least(jump_ms, greatest(ms - jump_at_ms, 0) / 64)) END AS wall,
+        ms, moved_ms, high_water_ms, revision, frozen
     FROM server
+), t AS MATERIALIZED (
+    SELECT greatest(greatest($1::bigint - $3::bigint, least(wall, $1::bigint + $3::bigint)) + moved_ms,
+            $2::bigint, high_water_ms) AS now,
+        wall, ms, revision, frozen
+    FROM corrected
 )"
         )
     };
@@ -35,7 +39,7 @@ macro_rules! clock {
 /// The time at which one row of a batch is written: the statement's time and what has passed since it was read.
 macro_rules! at_row {
     () => {
-        concat!("t.now - t.ms + ", server_ms!())
+        concat!("greatest(t.now, t.now - t.ms + ", server_ms!(), ")")
     };
 }
 
@@ -76,6 +80,51 @@ pub(super) use {clock, entry, found, server_ms, timed};
 
 /// The store's time, nothing else.
 pub const TIME: &str = timed!("\nSELECT now, wall, revision FROM t");
+
+/// What a process begins with: the time, the last mark of any process, and that of this run ($4) of this machine.
+pub(super) const BEGIN: &str = timed!(
+    "\nSELECT t.now, t.wall, t.revision, c.moved_ms, nullif(c.high_water_ms, 0) - c.moved_ms AS high_water,
+    t.ms + c.offset_ms + c.jump_ms AS uncorrected, m.time_ms, m.ticks_ms
+FROM t CROSS JOIN semel.clock c LEFT JOIN semel.clock_mark m ON m.boot = $4::bigint"
+);
+
+/// Takes what the server's clock did by itself ($1) out of the store's time, unless somebody else did ($2 is the revision at
+/// which it was seen; $3: nothing contradicts it).
+pub(super) const CORRECT: &str = concat!(
+    "
+UPDATE semel.clock AS c SET offset_ms = c.offset_ms + s.made_up - $1::bigint,
+    jump_ms = c.jump_ms - s.made_up + $1::bigint, jump_at_ms = s.ms, revision = c.revision + 1,
+    is_unexplained = $3::boolean OR (c.is_unexplained AND abs($1::bigint) <= 60000)
+FROM (
+    SELECT ms, semel.made_up_ms(jump_ms, jump_at_ms, ms) AS made_up
+    FROM semel.clock, (SELECT ",
+    server_ms!(),
+    " AS ms) AS server
+) AS s
+WHERE c.revision = $2::bigint"
+);
+
+/// Keeps what this run ($1) of this machine counted ($2) at these ticks ($3), and from time to time the latest time.
+pub(super) const MARK: &str = "
+WITH kept AS (
+    INSERT INTO semel.clock_mark AS m (boot, time_ms, ticks_ms) SELECT $1::bigint, $2::bigint, $3::bigint
+    WHERE $1::bigint <> 0
+    ON CONFLICT (boot) DO UPDATE
+        SET time_ms = excluded.time_ms, ticks_ms = excluded.ticks_ms, marked_at = clock_timestamp()
+), gone AS (
+    DELETE FROM semel.clock_mark WHERE marked_at < clock_timestamp() - interval '90 days' AND boot <> $1::bigint
+)
+UPDATE semel.clock SET high_water_ms = $2::bigint + moved_ms WHERE high_water_ms < $2::bigint + moved_ms - 5000";
+
+/// Believes a clock that was ahead at a start, unexplained, where this machine's clock ($1), for which a time service
+/// vouches, shows the same.
+pub(super) const VOUCH: &str = concat!(
+    "
+SELECT semel.confirm_clock() FROM semel.clock
+WHERE is_unexplained AND frozen AND abs(",
+    server_ms!(),
+    " + offset_ms + jump_ms - $1::bigint) <= 60000"
+);
 
 /// One key, by its hash and by itself ($4 to $6).
 pub const LOOK_UP: &str = timed!(

@@ -13,6 +13,7 @@ use super::link::{Timed, Trouble, Value};
 use super::rows::{entry, state_number, stored_nonce, stored_number};
 use super::{Core, sql};
 use crate::claims::{Entry, Filter, Id, StoreError, Swept, Written};
+use crate::clock::{Clock, SystemClock};
 
 /// Leases that are renewed in one statement.
 const RENEWALS_MAX: usize = 1000;
@@ -26,9 +27,6 @@ const LAPSED_KEPT: Duration = Duration::from_mins(2);
 const FORGET_BATCH: i64 = 1000;
 /// How often the latest time is marked; a restart of everything goes back by at most this much.
 const MARK_EVERY: Duration = Duration::from_secs(10);
-
-const MARK: &str = "
-    UPDATE semel.clock SET high_water_ms = $1::bigint WHERE high_water_ms < $1::bigint - 5000";
 
 /// Extends leases. A fence that is skipped because somebody is writing its lease is asked for again, singly.
 pub(super) async fn renew(
@@ -173,9 +171,20 @@ pub(super) async fn keep_time(core: Weak<Core>) {
         tokio::time::sleep(MARK_EVERY).await;
         let Some(core) = core.upgrade() else { return };
         // Whatever fails here is tried again, and meanwhile every statement keeps time by itself.
-        if let Ok(Timed { now, .. }) = core.link.run_aside(sql::TIME, &[]).await {
-            let _ = core.link.run_untimed(MARK, &[&now.millis()]).await;
+        if core.link.run_aside(sql::TIME, &[]).await.is_ok() {
+            let _ = core.link.mark_time(SystemClock.boot()).await;
+            let _ = vouch(&core).await;
             let _ = follow(&core).await;
         }
     }
+}
+
+/// Believes a clock that was ahead at a start, unexplained, once a time service vouches for this machine's clock and the
+/// server's agrees with it.
+async fn vouch(core: &Core) -> Result<(), Trouble> {
+    if !SystemClock.is_synchronised() {
+        return Ok(());
+    }
+    let wall = SystemClock.read().wall.millis();
+    core.link.run_untimed(sql::VOUCH, &[&wall]).await.map(drop)
 }

@@ -95,3 +95,74 @@ async fn a_clock_that_was_set_back_while_nobody_was_here_goes_on_from_the_mark()
     let (_, later) = fresh.look_up(&id("any")).await.expect("the store answers");
     assert!(later.millis_since(after) >= 20, "and it does not stand still");
 }
+
+/// Steps of the server's clock, in milliseconds: two below a minute, many small ones, and there and back.
+const STEPS: [&[i64]; 4] =
+    [&[55_000, 55_000], &[200; 200], &[-40_000, 59_000, 59_000], &[55_000, 172_800_000]];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn steps_of_the_servers_clock_of_any_size_and_number_let_no_claim_lapse_early() {
+    for steps in STEPS {
+        let here = postgres().await;
+        let id = id("held");
+        let started = std::time::Instant::now();
+        won(&here.store, wish(&id)).await;
+        for step in steps {
+            here.set_wall_off(*step).await;
+            here.store.ready().await.expect("the store answers");
+        }
+        // A process that starts in the middle of it comes to the same opinion.
+        let fresh = here.database.store(2).await;
+        for store in [&here.store, &fresh] {
+            let swept = store.sweep(100, Duration::ZERO).await.expect("the store answers");
+            let found = standing(store, &id).await;
+            assert!(
+                started.elapsed() < crate::fixture::LEASE * 9 / 10,
+                "the machine is too slow for this test"
+            );
+            assert_eq!((swept.unknown, found), (0, Standing::Claimed), "{steps:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_set_ahead_while_no_gate_ran_is_frozen_at_the_next_start() {
+    let Postgres { store, client, database } = postgres().await;
+    let id = id("done");
+    let fence = won(&store, wish(&id)).await;
+    assert_eq!(store.settle(&id, fence, settled("x"), &lifetime()).await, Ok(Written::Done));
+    let take_over = Wish { how: Claim::TakeOver, replaces: Some(fence), ..wish(&id) };
+    drop(store);
+    let set = "UPDATE semel.clock SET offset_ms = offset_ms + $1";
+    client.execute(set, &[&MONTH_MILLIS]).await.expect("the clock is set");
+    let store = database.store(2).await;
+    assert_eq!(standing(&store, &id).await, Standing::Settled);
+    assert!(
+        matches!(store.claim(take_over.clone()).await, Ok(Claimed::Known { .. })),
+        "it must not run again"
+    );
+    assert_eq!(store.sweep(100, Duration::ZERO).await.expect("the store answers").removed, 0);
+    assert!(store.frozen().await.expect("the store answers").is_some());
+    store.confirm_clock().await.expect("an operator confirms");
+    assert_eq!(standing(&store, &id).await, Standing::Expired);
+    assert!(matches!(store.claim(take_over).await, Ok(Claimed::Won { .. })));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_start_on_another_machine_does_not_believe_a_gap_that_nothing_explains() {
+    let here = postgres().await;
+    let (id, take_over) = done(&here).await;
+    let Postgres { store, client, database } = here;
+    drop(store);
+    // Another machine has no mark of its own, and the server shows another time than any clock here.
+    client.execute("DELETE FROM semel.clock_mark", &[]).await.expect("the mark is gone");
+    let set = "UPDATE semel.clock SET offset_ms = offset_ms + $1";
+    client.execute(set, &[&MONTH_MILLIS]).await.expect("the clock is set");
+    let store = database.store(2).await;
+    assert_eq!(standing(&store, &id).await, Standing::Settled);
+    assert!(matches!(store.claim(take_over).await, Ok(Claimed::Known { .. })), "it must not run again");
+    assert!(store.frozen().await.expect("the store answers").is_some());
+    let row =
+        client.query_one("SELECT is_unexplained FROM semel.clock", &[]).await.expect("the row is there");
+    assert!(row.get::<_, bool>(0), "a time service may still vouch for it");
+}
