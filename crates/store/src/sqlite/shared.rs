@@ -1,53 +1,52 @@
-//! Where the handles, the writer and the other threads of one store meet.
+//! Where the handles, the writer and the other threads of the claim store meet: the engine's part, and what is kept in
+//! memory beside the rows.
 
-use std::fs::File;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use rusqlite::Connection;
 use semel_contract::restore::Restore;
 use semel_contract::time::Timestamp;
 
-use super::checkpoint::Checkpointer;
-use super::faults::Faults;
-use super::guard::Guard;
-use super::live::Live;
-use super::places::Places;
-use super::queue::Queue;
-use super::readers::Readers;
+use super::engine::{EngineError, Shared};
+use super::key_index::KeyIndex;
+use super::open_claims::OpenClaims;
 use super::recent::Recent;
 use crate::claims::StoreError;
-use crate::clock::{Clock, StoreClock};
 use crate::hints::Hints;
 
 /// What they all use.
-pub(super) struct Hub {
-    pub(super) path: PathBuf,
-    /// What syncs the whole file.
-    pub(super) database: Arc<File>,
-    pub(super) clock: Arc<dyn Clock>,
-    pub(super) time: StoreClock,
+pub(super) struct StoreShared {
+    pub(super) engine: Arc<Shared>,
     pub(super) hints: Hints,
-    pub(super) queue: Queue,
-    pub(super) guard: Arc<Guard>,
-    pub(super) readers: Readers,
-    pub(super) checkpointer: Checkpointer,
-    pub(super) health: Health,
-    pub(super) faults: Faults,
-    pub(super) held: Mutex<Live>,
+    open_claims: Mutex<OpenClaims>,
     /// Where rows are.
-    pub(super) places: Places,
+    pub(super) index: KeyIndex,
     /// Records that were read lately.
     pub(super) recent: Recent,
     /// Restores from backups, as they are written.
     pub(super) restores: Mutex<Vec<Restore>>,
 }
 
-impl Hub {
+impl StoreShared {
+    pub(super) fn new(engine: Arc<Shared>, restores: Vec<Restore>) -> Self {
+        Self {
+            engine,
+            hints: Hints::default(),
+            open_claims: Mutex::default(),
+            index: KeyIndex::default(),
+            recent: Recent::default(),
+            restores: Mutex::new(restores),
+        }
+    }
+
     /// The store's time.
     pub(super) fn now(&self) -> Timestamp {
-        self.time.now(self.clock.read())
+        self.engine.time.now()
+    }
+
+    /// Whether the store may answer.
+    pub(super) fn check(&self) -> Result<(), StoreError> {
+        Ok(self.engine.health.check()?)
     }
 
     /// Looks something up. It sees everything that was committed when it was called.
@@ -55,68 +54,29 @@ impl Hub {
         &self,
         read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, StoreError> {
-        self.readers.look(self.guard.commits(), read)
+        Ok(self.engine.look(read)?)
     }
 
-    /// What is held; never keep it across I/O.
-    pub(super) fn live(&self) -> MutexGuard<'_, Live> {
-        self.held.lock().expect("nothing panics while it changes what is held")
+    /// Reads on the connection for lists.
+    pub(super) fn list<T>(
+        &self,
+        read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        Ok(self.engine.list(read)?)
+    }
+
+    /// The claims that are held; never keep them locked across I/O.
+    pub(super) fn open_claims(&self) -> MutexGuard<'_, OpenClaims> {
+        self.open_claims.lock().expect("nothing panics while it changes what is held")
     }
 }
 
-/// Whether the store may answer, and whether it can write.
-#[derive(Debug, Default)]
-pub(super) struct Health {
-    is_ill: AtomicBool,
-    is_full: AtomicBool,
-    reason: Mutex<String>,
-}
-
-impl Health {
-    /// Whether the store may answer; otherwise the error that everybody gets.
-    pub(super) fn check(&self) -> Result<(), StoreError> {
-        if self.is_ill.load(Ordering::SeqCst) {
-            return Err(StoreError::Unavailable(self.reason()));
+impl From<EngineError> for StoreError {
+    fn from(error: EngineError) -> Self {
+        match error {
+            EngineError::Full(why) => StoreError::Full(why),
+            EngineError::Unavailable(why) => StoreError::Unavailable(why),
+            EngineError::Unknown(why) => StoreError::Unknown(why),
         }
-        Ok(())
-    }
-
-    /// Whether the store can serve: it may answer, and there is room to write.
-    pub(super) fn ready(&self) -> Result<(), StoreError> {
-        self.check()?;
-        if self.is_full() { Err(StoreError::Full(self.reason())) } else { Ok(()) }
-    }
-
-    /// Whether the last write found no room.
-    pub(super) fn is_full(&self) -> bool {
-        self.is_full.load(Ordering::SeqCst)
-    }
-
-    fn reason(&self) -> String {
-        self.reason.lock().expect("a reason is only copied").clone()
-    }
-
-    /// The store must not answer, for this reason.
-    pub(super) fn fail(&self, reason: String) {
-        *self.reason.lock().expect("a reason is only copied") = reason;
-        self.is_ill.store(true, Ordering::SeqCst);
-    }
-
-    /// A write found no room.
-    pub(super) fn note_full(&self, reason: &str) {
-        reason.clone_into(&mut self.reason.lock().expect("a reason is only copied"));
-        self.is_full.store(true, Ordering::SeqCst);
-    }
-
-    /// Something was written.
-    pub(super) fn note_room(&self) {
-        if self.is_full() {
-            self.is_full.store(false, Ordering::SeqCst);
-        }
-    }
-
-    /// The store may answer again.
-    pub(super) fn restore(&self) {
-        self.is_ill.store(false, Ordering::SeqCst);
     }
 }
