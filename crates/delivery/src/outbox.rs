@@ -247,6 +247,14 @@ impl Outbox {
         }
     }
 
+    /// Whether the store can serve: it may answer, and there is room to write. Otherwise it recovers by itself.
+    ///
+    /// # Errors
+    /// It cannot.
+    pub async fn ready(&self) -> Result<(), OutboxError> {
+        Ok(self.inner.store.ready().await?)
+    }
+
     /// The message of this id, or of one of its other names.
     ///
     /// # Errors

@@ -117,6 +117,7 @@ macro_rules! conformance_tests {
             lifetimes_count_from_their_anchor,
             an_outcome_that_was_unknown_lives_from_when_it_is_known,
             an_unkept_answer_keeps_its_status_only,
+            an_unkept_answer_expires_as_a_kept_one_does,
             an_unknown_mark_keeps_its_fence,
             one_key_in_two_scopes_never_meets,
             a_rotated_credential_is_recognised,

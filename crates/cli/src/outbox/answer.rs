@@ -73,7 +73,9 @@ pub(crate) fn failed(error: &OutboxError) -> Response<Body> {
             refusal(status(507), "queue-full", &error.to_string())
         }
         OutboxError::Store(StoreError::DiskFull(_)) => refusal(status(507), "disk-full", &error.to_string()),
-        OutboxError::Store(StoreError::Failed(_)) | OutboxError::Open(_) | OutboxError::Unsafe(_) => {
+        OutboxError::Store(StoreError::Failed(_) | StoreError::Unknown(_))
+        | OutboxError::Open(_)
+        | OutboxError::Unsafe(_) => {
             refusal(StatusCode::SERVICE_UNAVAILABLE, "store-failed", &error.to_string())
         }
         OutboxError::Unknown => refusal(StatusCode::NOT_FOUND, "unknown-message", &error.to_string()),

@@ -345,6 +345,7 @@ async fn metrics(State(api): State<Api>) -> Answered {
 }
 
 async fn healthz(State(api): State<Api>) -> Answered {
+    api.outbox.ready().await.map_err(|error| failed(&error))?;
     api.outbox.found(Find::Row(0)).await.map_err(|error| failed(&error))?;
     Ok("ok\n".into_response())
 }

@@ -168,11 +168,6 @@ impl Running {
         Ok(())
     }
 
-    /// Whether the file must be opened anew.
-    pub(crate) fn is_broken(&self) -> bool {
-        self.opened.store.is_broken()
-    }
-
     /// Takes nothing new, and waits for what is being written. Returns how many lanes are left.
     pub(crate) async fn stop(self) -> usize {
         self.is_stopping.store(true, Ordering::Relaxed);

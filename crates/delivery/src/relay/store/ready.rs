@@ -75,8 +75,9 @@ impl RelayStore {
         Ok(true)
     }
 
-    /// Whether the database answers.
+    /// Whether the database can serve, and answers.
     pub async fn ping(&self) -> Result<(), StoreError> {
+        self.db.ready().await?;
         self.db.read("SELECT lane FROM relay_state WHERE lane = 0 LIMIT 1", vec![]).await.map(drop)
     }
 }

@@ -9,21 +9,21 @@ use semel_contract::profile::Lifetime;
 use semel_contract::record::{Fence, Guarantee, Record, State};
 use semel_contract::time::Timestamp;
 
-use super::error::Fault;
-use super::ledger;
-use super::row::{Hash, Kept};
-use super::table::{self, AuditRow};
-use super::turn::Turn;
+use super::admin_rows;
+use super::claim_tx::ClaimTx;
+use super::engine::Fault;
+use super::row::{Hash, StoredEntry};
+use super::statements::{self, AuditRow};
 use crate::admin::{Audited, action};
 use crate::claims::{
     About, Answer, Claimed, Entry, Id, Resolution, Resolved, Sealed, Settlement, Swept, Wish, Written, expiry,
 };
 
 /// Claims a key.
-pub(super) fn claim(turn: &mut Turn<'_>, wish: &Wish, hash: Hash) -> Result<Claimed, Fault> {
-    let now = turn.now();
-    match turn.find(&wish.id, hash)? {
-        Some(Kept { entry, .. }) => {
+pub(super) fn claim(tx: &mut ClaimTx<'_>, wish: &Wish, hash: Hash) -> Result<Claimed, Fault> {
+    let now = tx.now();
+    match tx.find(&wish.id, hash)? {
+        Some(StoredEntry { entry, .. }) => {
             let record = &entry.record;
             if record.state == State::Claimed && record.fence.nonce == wish.nonce {
                 return Ok(Claimed::Won { fence: record.fence, now });
@@ -37,12 +37,12 @@ pub(super) fn claim(turn: &mut Turn<'_>, wish: &Wish, hash: Hash) -> Result<Clai
         None => return Ok(Claimed::Changed),
     }
     if let Some(rotation) = wish.rotation
-        && turn.rotation_lives(rotation, hash, now)?
+        && tx.rotation_lives(rotation, hash, now)?
     {
         return Ok(Claimed::CredentialChanged);
     }
-    let fence = turn.next_fence(wish.nonce);
-    turn.put(Kept { hash, entry: claimed(wish, fence, now), rotation: wish.rotation })?;
+    let fence = tx.next_fence(wish.nonce);
+    tx.put(StoredEntry { hash, entry: claimed(wish, fence, now), rotation: wish.rotation })?;
     Ok(Claimed::Won { fence, now })
 }
 
@@ -82,7 +82,7 @@ fn claimed(wish: &Wish, fence: Fence, now: Timestamp) -> Entry {
 /// What a fence is worth now.
 pub(super) enum Holds {
     /// It may settle this.
-    Open(Kept),
+    Open(StoredEntry),
     /// It has settled this.
     Ended(Entry),
     /// Nothing.
@@ -90,8 +90,8 @@ pub(super) enum Holds {
 }
 
 /// Whether a fence holds a key.
-pub(super) fn holds(turn: &Turn<'_>, id: &Id, fence: Fence) -> Result<Holds, Fault> {
-    let Some(kept) = turn.find(id, id.hash())?.filter(|kept| kept.entry.record.fence == fence) else {
+pub(super) fn holds(tx: &ClaimTx<'_>, id: &Id, fence: Fence) -> Result<Holds, Fault> {
+    let Some(kept) = tx.find(id, id.hash())?.filter(|kept| kept.entry.record.fence == fence) else {
         return Ok(Holds::No);
     };
     Ok(match kept.entry.record.state {
@@ -103,15 +103,15 @@ pub(super) fn holds(turn: &Turn<'_>, id: &Id, fence: Fence) -> Result<Holds, Fau
 
 /// Ends an attempt.
 pub(super) fn settle(
-    turn: &mut Turn<'_>,
+    tx: &mut ClaimTx<'_>,
     id: &Id,
     fence: Fence,
     settlement: &Settlement,
     lifetime: &Lifetime,
 ) -> Result<Written, Fault> {
-    match holds(turn, id, fence)? {
+    match holds(tx, id, fence)? {
         Holds::Open(kept) => {
-            write(turn, kept, settlement, lifetime)?;
+            write(tx, kept, settlement, lifetime)?;
             Ok(Written::Done)
         }
         Holds::Ended(entry) if says_the_same(&entry, settlement) => Ok(Written::Done),
@@ -121,19 +121,19 @@ pub(super) fn settle(
 
 /// Writes a settlement over a claim or an unknown outcome.
 pub(super) fn write(
-    turn: &mut Turn<'_>,
-    mut kept: Kept,
+    tx: &mut ClaimTx<'_>,
+    mut kept: StoredEntry,
     settlement: &Settlement,
     lifetime: &Lifetime,
 ) -> Result<(), Fault> {
-    let now = turn.now();
+    let now = tx.now();
     let state = settlement.state();
     let record = &mut kept.entry.record;
     record.expires_at = expiry(record, state, lifetime, now);
     record.state = state;
     kept.entry.settled_at = (state != State::Unknown).then_some(now);
     kept.entry.answer = answer_of(settlement);
-    turn.put(kept)
+    tx.put(kept)
 }
 
 /// What is kept of a settlement's answer.
@@ -159,17 +159,17 @@ pub(super) struct Word {
 
 /// Resolves an unknown outcome.
 pub(super) fn resolve(
-    turn: &mut Turn<'_>,
+    tx: &mut ClaimTx<'_>,
     id: &Id,
     fence: Fence,
     word: &Word,
     lifetime: &Lifetime,
 ) -> Result<Resolved, Fault> {
-    let now = turn.now();
-    let is_unknown = |kept: &Kept| {
+    let now = tx.now();
+    let is_unknown = |kept: &StoredEntry| {
         kept.entry.record.fence == fence && Standing::of(Some(&kept.entry.record), now) == Standing::Unknown
     };
-    let Some(mut kept) = turn.find(id, id.hash())?.filter(is_unknown) else {
+    let Some(mut kept) = tx.find(id, id.hash())?.filter(is_unknown) else {
         return Ok(Resolved::NotUnknown);
     };
     let (settlement, action) = match &word.resolution {
@@ -180,7 +180,7 @@ pub(super) fn resolve(
         }
         Resolution::NotApplied => (Settlement::Release, action::RESOLVE_NOT_APPLIED),
     };
-    kept.entry.record.fence = turn.next_fence(fence.nonce);
+    kept.entry.record.fence = tx.next_fence(fence.nonce);
     let row = AuditRow {
         at: now,
         actor: word.by.clone(),
@@ -188,8 +188,8 @@ pub(super) fn resolve(
         fence: Some(fence.to_string()),
         reason: word.reason.clone(),
     };
-    table::audit(turn.connection(), &row, Some(kept.hash))?;
-    write(turn, kept, &settlement, lifetime)?;
+    statements::audit(tx.connection(), &row, Some(kept.hash))?;
+    write(tx, kept, &settlement, lifetime)?;
     Ok(Resolved::Done)
 }
 
@@ -200,13 +200,13 @@ fn no_answer() -> Answer {
 
 /// Cancels a key that has not taken effect.
 pub(super) fn seal(
-    turn: &mut Turn<'_>,
+    tx: &mut ClaimTx<'_>,
     id: &Id,
     about: &About,
     lifetime: &Lifetime,
 ) -> Result<Sealed, Fault> {
-    let now = turn.now();
-    if let Some(kept) = turn.find(id, id.hash())? {
+    let now = tx.now();
+    if let Some(kept) = tx.find(id, id.hash())? {
         match Standing::of(Some(&kept.entry.record), now) {
             Standing::Absent | Standing::Expired | Standing::Released => {}
             Standing::Claimed
@@ -220,7 +220,7 @@ pub(super) fn seal(
     let record = Record {
         state: State::Sealed,
         guarantee: Guarantee::None,
-        fence: turn.next_fence(0),
+        fence: tx.next_fence(0),
         fingerprint: None,
         payload_hash: None,
         lease_until: now,
@@ -230,54 +230,54 @@ pub(super) fn seal(
     let (settled_at, late_until) = (Some(now), now);
     let entry =
         Entry { id: id.clone(), record, about: about.clone().into(), answer: None, settled_at, late_until };
-    turn.put(Kept { hash: id.hash(), entry, rotation: None })?;
+    tx.put(StoredEntry { hash: id.hash(), entry, rotation: None })?;
     Ok(Sealed::Done)
 }
 
 /// Removes at most `limit` expired records, and ends at most `lapsed_max` lapsed claims.
 pub(super) fn sweep(
-    turn: &mut Turn<'_>,
+    tx: &mut ClaimTx<'_>,
     limit: u32,
     lapsed_max: usize,
     grace: Duration,
 ) -> Result<Swept, Fault> {
-    let now = turn.now();
+    let now = tx.now();
     let mut swept = Swept::default();
-    for mut kept in turn.lapsed(now, lapsed_max) {
+    for mut kept in tx.lapsed(now, lapsed_max) {
         match kept.entry.record.guarantee {
             Guarantee::Atomic | Guarantee::None => {
-                turn.let_go(kept.hash);
+                tx.let_go(kept.hash);
                 swept.released += 1;
             }
             Guarantee::Fenced => {
                 kept.entry.record.state = State::Unknown;
-                turn.put(kept)?;
+                tx.put(kept)?;
                 swept.unknown += 1;
             }
         }
     }
-    if !turn.is_frozen() {
-        let removed = table::sweep(turn.connection(), now.minus(grace), limit)?;
+    if !tx.is_frozen() {
+        let removed = statements::sweep(tx.connection(), now.minus(grace), limit)?;
         swept.removed = removed.len() as u64;
-        turn.removed(removed);
+        tx.forget_rows(removed);
     }
     Ok(swept)
 }
 
 /// Erases those of these rows that are finished records of a principal, and leaves an audit row that does not name it.
 pub(super) fn forget(
-    turn: &mut Turn<'_>,
+    tx: &mut ClaimTx<'_>,
     tenant: Option<&str>,
     principal: &str,
     by: &str,
     numbers: &[u64],
 ) -> Result<u64, Fault> {
-    let gone = table::forget(turn.connection(), tenant, principal, numbers)?;
-    ledger::forget_stale(turn.connection(), tenant, principal)?;
+    let gone = statements::forget(tx.connection(), tenant, principal, numbers)?;
+    admin_rows::forget_stale(tx.connection(), tenant, principal)?;
     let count = gone.len() as u64;
     let row = Audited {
         number: 0,
-        at: turn.now(),
+        at: tx.now(),
         actor: by.to_owned(),
         action: action::FORGET.to_owned(),
         hash: None,
@@ -285,7 +285,7 @@ pub(super) fn forget(
         reason: String::new(),
         count,
     };
-    ledger::note(turn.connection(), &row)?;
-    turn.removed(gone);
+    admin_rows::note(tx.connection(), &row)?;
+    tx.forget_rows(gone);
     Ok(count)
 }

@@ -1,70 +1,73 @@
 //! The writes that wait for the writer, in order and bounded in number and in bytes. A batch is whatever waits when the
-//! writer comes back; nobody waits for a batch to fill.
+//! writer comes back; no write waits for a batch to fill.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-use super::member::Member;
+use super::job::WriteJob;
 
 /// Writes that may wait.
-const QUEUE_MEMBERS_MAX: usize = 8192;
+const QUEUE_JOBS_MAX: usize = 8192;
 /// Answers and the like that may wait, in bytes.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
-/// Members of one batch.
-pub(super) const BATCH_MEMBERS_MAX: usize = 1024;
-/// What one batch writes, roughly, in bytes; a single larger member is a batch of its own.
+/// Jobs of one batch.
+pub const BATCH_JOBS_MAX: usize = 1024;
+/// What one batch writes, roughly, in bytes; a single larger job is a batch of its own.
 const BATCH_BYTES_MAX: usize = 4 << 20;
 
 /// The queue.
-#[derive(Default)]
-pub(super) struct Queue {
-    waiting: Mutex<Waiting>,
+pub(super) struct Queue<S> {
+    waiting: Mutex<Waiting<S>>,
     came: Condvar,
 }
 
-#[derive(Default)]
-struct Waiting {
-    members: VecDeque<Box<dyn Member>>,
+struct Waiting<S> {
+    jobs: VecDeque<Box<dyn WriteJob<S>>>,
     bytes: usize,
     is_closed: bool,
     /// The writer sleeps until it is woken. Waking one that does not sleep is a system call for nothing.
     is_asleep: bool,
 }
 
+impl<S> Default for Queue<S> {
+    fn default() -> Self {
+        let waiting = Waiting { jobs: VecDeque::new(), bytes: 0, is_closed: false, is_asleep: false };
+        Self { waiting: Mutex::new(waiting), came: Condvar::new() }
+    }
+}
+
 /// What the writer finds.
-pub(super) enum Next {
+pub(super) enum Next<S> {
     /// These, at least one.
-    Batch(Vec<Box<dyn Member>>),
+    Batch(Vec<Box<dyn WriteJob<S>>>),
     /// Nothing came for a while.
     Idle,
     /// Nothing will come any more.
     Closed,
 }
 
-/// The queue is full, or nobody serves it any more. The member was not queued.
+/// The queue is full, or no writer serves it any more. The job was not queued.
 #[derive(Debug)]
 pub(super) struct Refused(pub(super) &'static str);
 
-impl Queue {
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+impl<S> Queue<S> {
+    fn waiting(&self) -> MutexGuard<'_, Waiting<S>> {
         self.waiting.lock().expect("queueing does not panic")
     }
 
-    /// Adds a member, or refuses it.
-    pub(super) fn push(&self, member: Box<dyn Member>) -> Result<(), Refused> {
+    /// Adds a job, or refuses it.
+    pub(super) fn push(&self, job: Box<dyn WriteJob<S>>) -> Result<(), Refused> {
         let mut waiting = self.waiting();
         if waiting.is_closed {
             return Err(Refused("the writer has stopped"));
         }
-        let bytes = waiting.bytes + member.bytes();
-        if waiting.members.len() >= QUEUE_MEMBERS_MAX
-            || (bytes > QUEUE_BYTES_MAX && !waiting.members.is_empty())
-        {
+        let bytes = waiting.bytes + job.bytes();
+        if waiting.jobs.len() >= QUEUE_JOBS_MAX || (bytes > QUEUE_BYTES_MAX && !waiting.jobs.is_empty()) {
             return Err(Refused("too many writes wait"));
         }
         waiting.bytes = bytes;
-        waiting.members.push_back(member);
+        waiting.jobs.push_back(job);
         let is_asleep = std::mem::take(&mut waiting.is_asleep);
         drop(waiting);
         if is_asleep {
@@ -74,47 +77,42 @@ impl Queue {
     }
 
     /// Takes what waits, up to the bounds of a batch; waits itself where nothing does.
-    pub(super) fn next(&self, patience: Duration) -> Next {
+    pub(super) fn next(&self, patience: Duration) -> Next<S> {
         let waiting = self.waiting();
-        let nothing = |waiting: &mut Waiting| {
-            waiting.is_asleep = waiting.members.is_empty() && !waiting.is_closed;
+        let nothing = |waiting: &mut Waiting<S>| {
+            waiting.is_asleep = waiting.jobs.is_empty() && !waiting.is_closed;
             waiting.is_asleep
         };
         let (mut waiting, _) =
             self.came.wait_timeout_while(waiting, patience, nothing).expect("queueing does not panic");
         waiting.is_asleep = false;
-        if waiting.members.is_empty() {
+        if waiting.jobs.is_empty() {
             return if waiting.is_closed { Next::Closed } else { Next::Idle };
         }
         let mut batch = Vec::new();
         let mut bytes = 0;
-        while let Some(member) = waiting.members.front() {
-            let more = bytes + member.bytes();
-            if batch.len() == BATCH_MEMBERS_MAX || (more > BATCH_BYTES_MAX && !batch.is_empty()) {
+        while let Some(job) = waiting.jobs.front() {
+            let more = bytes + job.bytes();
+            if batch.len() == BATCH_JOBS_MAX || (more > BATCH_BYTES_MAX && !batch.is_empty()) {
                 break;
             }
             bytes = more;
-            batch.extend(waiting.members.pop_front());
+            batch.extend(waiting.jobs.pop_front());
         }
         waiting.bytes -= bytes;
         Next::Batch(batch)
     }
 
     /// Takes everything that waits.
-    pub(super) fn drain(&self) -> Vec<Box<dyn Member>> {
+    pub(super) fn drain(&self) -> Vec<Box<dyn WriteJob<S>>> {
         let mut waiting = self.waiting();
         waiting.bytes = 0;
-        std::mem::take(&mut waiting.members).into()
+        std::mem::take(&mut waiting.jobs).into()
     }
 
     /// Nothing more is accepted.
     pub(super) fn close(&self) {
         self.waiting().is_closed = true;
         self.came.notify_all();
-    }
-
-    /// Whether nothing more is accepted.
-    pub(super) fn is_closed(&self) -> bool {
-        self.waiting().is_closed
     }
 }

@@ -10,8 +10,8 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::connect;
 use super::error::OpenError;
+use super::file::{canonical, create};
 
 /// The longest content of a lock file that is read.
 const LOCK_FILE_BYTES_MAX: u64 = 4096;
@@ -37,7 +37,7 @@ pub struct Owner {
 /// whether that process still has it.
 pub fn owner(database: &Path) -> io::Result<Owner> {
     let mut text = String::new();
-    let path = beside(&connect::canonical(database)?);
+    let path = beside(&canonical(database)?);
     File::open(path)?.take(LOCK_FILE_BYTES_MAX).read_to_string(&mut text)?;
     let mut lines = text.lines().map(str::trim);
     let process = lines.next().and_then(|line| line.parse().ok());
@@ -68,7 +68,7 @@ impl FileLock {
             }
             Err(TryLockError::Error(error)) => return Err(error.into()),
         }
-        connect::create(database)?;
+        create(database)?;
         let owned = OwnedDatabase::take(database)?;
         let database =
             owned.ok_or_else(|| OpenError::Locked { lock_file: database.to_owned(), holder: None })?;

@@ -8,26 +8,25 @@ use semel_contract::decide::Standing;
 use semel_contract::record::Fence;
 use semel_contract::time::Timestamp;
 
-use super::places::Places;
+use super::key_index::KeyIndex;
 use super::recent::Recent;
-use super::row::{Hash, Kept, Rotation};
-use super::table::Gone;
-use super::turn::Left;
+use super::row::{Hash, Rotation, StoredEntry};
+use super::statements::RowRef;
 use crate::claims::{Filter, Id, Written};
 
 /// A change of what is held: `None` lets go.
-pub(super) type Change = (Hash, Option<Kept>);
+pub(super) type Change = (Hash, Option<StoredEntry>);
 
 /// The held claims, by the hash of their id.
 #[derive(Debug, Default)]
-pub(super) struct Live {
-    held: HashMap<Hash, Kept>,
+pub(super) struct OpenClaims {
+    held: HashMap<Hash, StoredEntry>,
     rotations: HashMap<Rotation, Hash>,
 }
 
-impl Live {
+impl OpenClaims {
     /// The claim that is held under this hash.
-    pub(super) fn get(&self, hash: Hash) -> Option<&Kept> {
+    pub(super) fn get(&self, hash: Hash) -> Option<&StoredEntry> {
         self.held.get(&hash)
     }
 
@@ -37,7 +36,7 @@ impl Live {
     }
 
     /// All of them.
-    pub(super) fn all(&self) -> impl Iterator<Item = &Kept> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &StoredEntry> {
         self.held.values()
     }
 
@@ -75,32 +74,32 @@ impl Live {
     }
 
     /// The claims that a list shows.
-    pub(super) fn matching(&self, filter: &Filter) -> Vec<Kept> {
+    pub(super) fn matching(&self, filter: &Filter) -> Vec<StoredEntry> {
         self.all().filter(|kept| kept.is_shown(filter)).cloned().collect()
     }
 }
 
-/// What the members of one batch changed so far, on top of what is held: true only once the batch commits.
+/// What the jobs of one batch changed so far, on top of what is held: true only once the batch commits.
 #[derive(Debug, Default)]
 pub(super) struct Staged {
-    held: HashMap<Hash, Option<Kept>>,
+    held: HashMap<Hash, Option<StoredEntry>>,
     rotations: HashMap<Rotation, Option<Hash>>,
     woken: Vec<Hash>,
-    added: Vec<Gone>,
-    gone: Vec<Gone>,
+    added: Vec<RowRef>,
+    gone: Vec<RowRef>,
 }
 
 impl Staged {
-    /// The claim under this hash as the next member sees it.
-    pub(super) fn get<'a>(&'a self, hash: Hash, live: &'a Live) -> Option<&'a Kept> {
+    /// The claim under this hash as the next job sees it.
+    pub(super) fn get<'a>(&'a self, hash: Hash, live: &'a OpenClaims) -> Option<&'a StoredEntry> {
         match self.held.get(&hash) {
             Some(changed) => changed.as_ref(),
             None => live.get(hash),
         }
     }
 
-    /// Whose claim has this rotation, as the next member sees it.
-    pub(super) fn rotation(&self, rotation: Rotation, live: &Live) -> Option<Hash> {
+    /// Whose claim has this rotation, as the next job sees it.
+    pub(super) fn rotation(&self, rotation: Rotation, live: &OpenClaims) -> Option<Hash> {
         match self.rotations.get(&rotation) {
             Some(changed) => *changed,
             None => live.rotation(rotation),
@@ -112,35 +111,45 @@ impl Staged {
         self.held.contains_key(&hash)
     }
 
-    /// Adds what a member did.
-    pub(super) fn add(&mut self, left: Left, live: &Live) {
-        for (hash, kept) in left.changes {
-            if let Some(rotation) = self.get(hash, live).and_then(|before| before.rotation) {
-                self.rotations.insert(rotation, None);
-            }
-            if let Some(rotation) = kept.as_ref().and_then(|kept| kept.rotation) {
-                self.rotations.insert(rotation, Some(hash));
-            }
-            self.held.insert(hash, kept);
+    /// A job changes what is held under this hash.
+    pub(super) fn change(&mut self, (hash, kept): Change, live: &OpenClaims) {
+        if let Some(rotation) = self.get(hash, live).and_then(|before| before.rotation) {
+            self.rotations.insert(rotation, None);
         }
-        self.woken.extend(left.woken);
-        self.added.extend(left.added);
-        self.gone.extend(left.gone);
+        if let Some(rotation) = kept.as_ref().and_then(|kept| kept.rotation) {
+            self.rotations.insert(rotation, Some(hash));
+        }
+        self.held.insert(hash, kept);
+    }
+
+    /// Those who wait for this are woken once the batch commits.
+    pub(super) fn wake(&mut self, hash: Hash) {
+        self.woken.push(hash);
+    }
+
+    /// Rows that are new, where they were not known before.
+    pub(super) fn add_rows(&mut self, rows: impl IntoIterator<Item = RowRef>) {
+        self.added.extend(rows);
+    }
+
+    /// Rows that are there no more.
+    pub(super) fn remove_rows(&mut self, rows: impl IntoIterator<Item = RowRef>) {
+        self.gone.extend(rows);
     }
 
     /// Makes the changes true, and says who is to be woken.
-    pub(super) fn publish(self, live: &mut Live, places: &Places, recent: &Recent) -> Vec<Hash> {
+    pub(super) fn publish(self, live: &mut OpenClaims, index: &KeyIndex, recent: &Recent) -> Vec<Hash> {
         self.held.into_iter().for_each(|change| live.apply(change));
         for row in &self.gone {
-            // In this order: whoever puts it among the recent ones meanwhile looks whether its place is still known.
-            places.remove(row);
+            // In this order: a reader that puts it among the recent ones meanwhile looks whether its place is still known.
+            index.remove(row);
             recent.remove(row);
         }
         self.woken
     }
 
     /// Nothing of it was written.
-    pub(super) fn take_back(self, places: &Places) {
-        self.added.iter().for_each(|row| places.remove(row));
+    pub(super) fn take_back(self, index: &KeyIndex) {
+        self.added.iter().for_each(|row| index.remove(row));
     }
 }

@@ -1,25 +1,18 @@
-//! Reads: look-ups on the calling thread, lists on a thread of their own. A look-up by index takes some ten
-//! microseconds, less than handing it to another thread would; a list may read a lot and must not stand in the way of
-//! the caller's other work.
+//! Connections that only read: several for look-ups, one for lists. A look-up by index takes some ten microseconds, less
+//! than handing it to another thread would; a list may read a lot.
 
 use std::path::Path;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
-use std::thread::JoinHandle;
+use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use rusqlite::Connection;
 
-use super::connect;
-use super::error::{Fault, OpenError};
-use super::hub::Hub;
-use crate::claims::StoreError;
+use super::error::{EngineError, OpenError};
+use super::file;
 
 /// Connections for look-ups, at least.
 const LOOK_UPS_AT_ONCE_MIN: usize = 2;
 /// Connections for look-ups, at most.
 const LOOK_UPS_AT_ONCE_MAX: usize = 16;
-/// Lists that may wait.
-const LISTS_WAITING_MAX: usize = 64;
 
 /// Connections that only read. They are closed while the store recovers.
 #[derive(Debug)]
@@ -67,16 +60,16 @@ impl Default for Readers {
 }
 
 impl Readers {
-    /// Opens every connection anew.
+    /// Opens every connection again.
     pub(super) fn open(&self, path: &Path) -> Result<(), OpenError> {
         for slot in &self.look_ups {
-            *locked(slot) = Some(Reader { connection: connect::for_reading(path)?, as_of: None });
+            *locked(slot) = Some(Reader { connection: file::for_reading(path)?, as_of: None });
         }
-        *locked(&self.lists) = Some(connect::for_reading(path)?);
+        *locked(&self.lists) = Some(file::for_reading(path)?);
         Ok(())
     }
 
-    /// Closes every connection, once whoever uses it is done.
+    /// Closes every connection, once its user is done.
     pub(super) fn close(&self) {
         self.look_ups.iter().for_each(|slot| drop(locked(slot).take()));
         drop(locked(&self.lists).take());
@@ -87,28 +80,28 @@ impl Readers {
         &self,
         commits: u64,
         read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
-    ) -> Result<T, StoreError> {
+    ) -> Result<T, EngineError> {
         let free = self.look_ups.iter().find_map(try_locked);
         let mut slot = free.unwrap_or_else(|| locked(&self.look_ups[0]));
         let reader = slot.as_mut().ok_or_else(closed)?;
         let seen = reader.see(commits).and_then(|()| read(&reader.connection));
         if seen.is_err() {
-            // Whatever went wrong, the next one begins anew.
+            // Whatever went wrong, the next one begins again.
             let _ = reader.end();
         }
-        seen.map_err(|error| Fault::from(error).into())
+        seen.map_err(EngineError::from)
     }
 
     /// Reads on the connection for lists.
     pub(super) fn list<T>(
         &self,
         read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
-    ) -> Result<T, StoreError> {
+    ) -> Result<T, EngineError> {
         let slot = locked(&self.lists);
-        read(slot.as_ref().ok_or_else(closed)?).map_err(|error| Fault::from(error).into())
+        read(slot.as_ref().ok_or_else(closed)?).map_err(EngineError::from)
     }
 
-    /// Ends the transactions of look-ups, so that none of them stands in the way of a checkpoint. They begin anew as
+    /// Ends the transactions of look-ups, so that none of them stands in the way of a checkpoint. They begin again as
     /// soon as what this returns is dropped.
     pub(super) fn stand_aside(&self) -> Aside<'_> {
         let mut look_ups: Vec<_> = self.look_ups.iter().map(locked).collect();
@@ -133,8 +126,8 @@ impl Aside<'_> {
     }
 }
 
-fn closed() -> StoreError {
-    StoreError::Unavailable("the store is being recovered".to_owned())
+fn closed() -> EngineError {
+    EngineError::Unavailable("the store is being recovered".to_owned())
 }
 
 // A reader that panicked has changed nothing.
@@ -147,47 +140,5 @@ fn try_locked<T>(slot: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
         Ok(guard) => Some(guard),
         Err(TryLockError::WouldBlock) => None,
         Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-    }
-}
-
-type Task = Box<dyn FnOnce(&Hub) + Send>;
-
-/// The thread that lists.
-#[derive(Debug)]
-pub(super) struct Lister {
-    tasks: Option<SyncSender<Task>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Lister {
-    /// Starts it.
-    pub(super) fn start(hub: Arc<Hub>) -> std::io::Result<Self> {
-        let (tasks, waiting) = sync_channel(LISTS_WAITING_MAX);
-        let serve = move |waiting: Receiver<Task>| waiting.iter().for_each(|task| task(&hub));
-        let thread =
-            std::thread::Builder::new().name("semel-sqlite-list".to_owned()).spawn(move || serve(waiting))?;
-        Ok(Self { tasks: Some(tasks), thread: Some(thread) })
-    }
-
-    /// Hands it a task, or refuses.
-    pub(super) fn ask(&self, task: Task) -> Result<(), StoreError> {
-        match self.tasks.as_ref().map(|tasks| tasks.try_send(task)) {
-            Some(Ok(())) => Ok(()),
-            Some(Err(TrySendError::Full(_))) => {
-                Err(StoreError::Unavailable("too many lists wait".to_owned()))
-            }
-            Some(Err(TrySendError::Disconnected(_))) | None => {
-                Err(StoreError::Unavailable("the store has stopped".to_owned()))
-            }
-        }
-    }
-
-    /// Ends it, once it has done what waits.
-    pub(super) fn stop(&mut self) {
-        self.tasks = None;
-        if let Some(thread) = self.thread.take() {
-            // It has nothing to say; a panic in it was reported where it happened.
-            let _ = thread.join();
-        }
     }
 }

@@ -6,7 +6,7 @@ use rusqlite::{Connection, Row, named_params, params};
 use semel_contract::restore::{Restore, Undated};
 use semel_contract::time::{Timestamp, millis_of};
 
-use super::row::{self, Hash, Kept, claim_columns, no_record_columns, record_columns};
+use super::row::{self, Hash, StoredEntry, claim_columns, no_record_columns, record_columns};
 use crate::admin::{Audited, CLEANUPS_KEPT_MAX, Cleanup, STALE_KEPT, StaleCount, Trail};
 use crate::claims::Swept;
 
@@ -51,22 +51,30 @@ const STALE: &str = "SELECT tenant, principal, count, first_at, last_at FROM sem
 const COUNT_STALE: &str = "INSERT INTO semel_stale (principal, tenant, count, first_at, last_at) \
      VALUES (?1, ?2, 1, ?3, ?3) ON CONFLICT (principal, tenant) DO UPDATE SET count = count + 1, last_at = ?3";
 
-fn kept(connection: &Connection, sql: &str, values: impl rusqlite::Params) -> rusqlite::Result<Vec<Kept>> {
+fn kept(
+    connection: &Connection,
+    sql: &str,
+    values: impl rusqlite::Params,
+) -> rusqlite::Result<Vec<StoredEntry>> {
     connection.prepare(sql)?.query_map(values, row::read)?.collect()
 }
 
 /// The row with this number.
-pub(super) fn by_number(connection: &Connection, number: i64) -> rusqlite::Result<Vec<Kept>> {
+pub(super) fn by_number(connection: &Connection, number: i64) -> rusqlite::Result<Vec<StoredEntry>> {
     kept(connection, BY_NUMBER, params![number, 1])
 }
 
 /// The rows of this request; reads everything.
-pub(super) fn by_request_id(connection: &Connection, id: &str, limit: u32) -> rusqlite::Result<Vec<Kept>> {
+pub(super) fn by_request_id(
+    connection: &Connection,
+    id: &str,
+    limit: u32,
+) -> rusqlite::Result<Vec<StoredEntry>> {
     kept(connection, BY_REQUEST_ID, params![id, limit])
 }
 
 /// The rows with this key; reads everything.
-pub(super) fn by_key(connection: &Connection, key: &str, limit: u32) -> rusqlite::Result<Vec<Kept>> {
+pub(super) fn by_key(connection: &Connection, key: &str, limit: u32) -> rusqlite::Result<Vec<StoredEntry>> {
     kept(connection, BY_KEY, params![key, limit])
 }
 
@@ -249,7 +257,7 @@ mod tests {
     #[test]
     fn a_number_and_the_trail_of_a_key_are_found_by_index() {
         let mut connection = Connection::open_in_memory().expect("a database in memory");
-        super::super::migrate::migrate(&mut connection).expect("the schema is well formed");
+        super::super::schema::SCHEMA.migrate(&mut connection).expect("the schema is well formed");
         for (sql, wanted) in [
             (BY_NUMBER, "SEARCH semel_record USING INTEGER PRIMARY KEY"),
             (HASH_OF_NUMBER, "semel_audit_fence"),

@@ -18,7 +18,7 @@ const OWN_PREFIX: &str = "semel_";
 
 /// The state that the hooks of one connection share with the writer.
 #[derive(Debug, Default)]
-pub(super) struct Guard {
+pub(crate) struct Guard {
     may_commit: AtomicBool,
     deadline: Mutex<Option<Instant>>,
     at_work: AtomicBool,
@@ -52,7 +52,7 @@ impl Guard {
     }
 
     /// Begins a closure's time; it ends when the answer is dropped, also by a panic.
-    pub(super) fn work(&self) -> AtWork<'_> {
+    pub(crate) fn work(&self) -> AtWork<'_> {
         let deadline = Instant::now() + WORK_TIME_MAX;
         *self.deadline.lock().expect("looking at a deadline does not panic") = Some(deadline);
         self.at_work.store(true, Ordering::SeqCst);
@@ -89,14 +89,14 @@ impl Guard {
 
 /// A closure is running.
 #[derive(Debug)]
-pub(super) struct AtWork<'a> {
+pub(crate) struct AtWork<'a> {
     guard: &'a Guard,
     deadline: Instant,
 }
 
 impl AtWork<'_> {
     /// Whether its time is over.
-    pub(super) fn is_too_slow(&self) -> bool {
+    pub(crate) fn is_too_slow(&self) -> bool {
         Instant::now() >= self.deadline
     }
 }

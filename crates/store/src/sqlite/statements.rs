@@ -6,10 +6,9 @@ use rusqlite::{Connection, OptionalExtension, Row, named_params, params};
 use semel_contract::record::{Fence, State};
 use semel_contract::time::Timestamp;
 
-use super::numbers::Who;
-use super::places::who;
+use super::fence_table::{Who, who};
 use super::row::{
-    self, Hash, Kept, Rotation, claim_columns, no_record_columns, number, record_columns, write_claim,
+    self, Hash, Rotation, StoredEntry, claim_columns, no_record_columns, number, record_columns, write_claim,
     write_record,
 };
 use crate::claims::{Filter, Id};
@@ -112,7 +111,7 @@ pub struct AuditRow {
 
 /// A row that is there no more, and what it was known by.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Gone {
+pub(super) struct RowRef {
     /// Its number.
     pub(super) number: u64,
     /// The hash of its id.
@@ -128,7 +127,7 @@ pub(super) fn find(
     numbers: &[u64],
     hash: Hash,
     id: &Id,
-) -> rusqlite::Result<Option<Kept>> {
+) -> rusqlite::Result<Option<StoredEntry>> {
     for number in numbers {
         match at(connection, *number, hash)? {
             Some(kept) if kept.entry.id == *id => return Ok(Some(kept)),
@@ -142,7 +141,7 @@ pub(super) fn find(
 }
 
 /// The row with this number, if it is one of this hash.
-pub(super) fn at(connection: &Connection, number: u64, hash: Hash) -> rusqlite::Result<Option<Kept>> {
+pub(super) fn at(connection: &Connection, number: u64, hash: Hash) -> rusqlite::Result<Option<StoredEntry>> {
     for sql in [RECORD_AT, CLAIM_AT] {
         let mut statement = connection.prepare_cached(sql)?;
         let mut rows = statement.query(params![number.cast_signed(), hash])?;
@@ -154,7 +153,7 @@ pub(super) fn at(connection: &Connection, number: u64, hash: Hash) -> rusqlite::
 }
 
 /// Every claim that was open when it was last written.
-pub(super) fn open_claims(connection: &Connection) -> rusqlite::Result<Vec<Kept>> {
+pub(super) fn open_claims(connection: &Connection) -> rusqlite::Result<Vec<StoredEntry>> {
     connection.prepare(OPEN_CLAIMS)?.query_map([], row::read)?.collect()
 }
 
@@ -166,12 +165,12 @@ pub(super) fn is_written(connection: &Connection, fence: Fence) -> rusqlite::Res
 }
 
 /// Removes the row with this number, if there is one of this hash.
-pub(super) fn erase(connection: &Connection, number: u64, hash: Hash) -> rusqlite::Result<Option<Gone>> {
+pub(super) fn erase(connection: &Connection, number: u64, hash: Hash) -> rusqlite::Result<Option<RowRef>> {
     for sql in [ERASE_CLAIM, ERASE_RECORD] {
         let mut statement = connection.prepare_cached(sql)?;
         let erased = statement.query_row(params![number.cast_signed(), hash], |row| row.get(0)).optional()?;
         if let Some(rotation) = erased {
-            return Ok(Some(Gone { number, hash, rotation }));
+            return Ok(Some(RowRef { number, hash, rotation }));
         }
     }
     Ok(None)
@@ -184,12 +183,12 @@ pub(super) fn erase_claim(connection: &Connection, number: u64) -> rusqlite::Res
 }
 
 /// Writes a claim or an unknown outcome.
-pub(super) fn insert_claim(connection: &Connection, kept: &Kept) -> rusqlite::Result<()> {
+pub(super) fn insert_claim(connection: &Connection, kept: &StoredEntry) -> rusqlite::Result<()> {
     write_claim(&mut connection.prepare_cached(INSERT_CLAIM)?, kept).map(drop)
 }
 
 /// Writes a finished record.
-pub(super) fn insert_record(connection: &Connection, kept: &Kept) -> rusqlite::Result<()> {
+pub(super) fn insert_record(connection: &Connection, kept: &StoredEntry) -> rusqlite::Result<()> {
     write_record(&mut connection.prepare_cached(INSERT_RECORD)?, kept).map(drop)
 }
 
@@ -214,7 +213,7 @@ pub(super) fn middle_expiry(connection: &Connection) -> rusqlite::Result<i64> {
 }
 
 /// Tells of every claim and unknown outcome: what it is known by, and whose it is.
-pub(super) fn each_claim(connection: &Connection, tell: impl FnMut(Gone, Who)) -> rusqlite::Result<()> {
+pub(super) fn each_claim(connection: &Connection, tell: impl FnMut(RowRef, Who)) -> rusqlite::Result<()> {
     each(connection, WRITTEN_CLAIMS, "SELECT principal FROM semel_claim WHERE fence = ?1", [], tell)
 }
 
@@ -222,7 +221,7 @@ pub(super) fn each_claim(connection: &Connection, tell: impl FnMut(Gone, Who)) -
 pub(super) fn each_record(
     connection: &Connection,
     expires: RangeInclusive<i64>,
-    tell: impl FnMut(Gone, Who),
+    tell: impl FnMut(RowRef, Who),
 ) -> rusqlite::Result<()> {
     let principal = "SELECT principal FROM semel_record WHERE fence = ?1";
     each(connection, WRITTEN_RECORDS, principal, [*expires.start(), *expires.end()], tell)
@@ -233,7 +232,7 @@ fn each(
     sql: &str,
     principal: &str,
     values: impl rusqlite::Params,
-    mut tell: impl FnMut(Gone, Who),
+    mut tell: impl FnMut(RowRef, Who),
 ) -> rusqlite::Result<()> {
     let (mut statement, mut principal) = (connection.prepare(sql)?, connection.prepare(principal)?);
     let mut rows = statement.query(values)?;
@@ -260,7 +259,7 @@ pub(super) fn orphan(connection: &Connection, now: Timestamp) -> rusqlite::Resul
 }
 
 /// Removes records that expired by then, and says which.
-pub(super) fn sweep(connection: &Connection, by: Timestamp, limit: u32) -> rusqlite::Result<Vec<Gone>> {
+pub(super) fn sweep(connection: &Connection, by: Timestamp, limit: u32) -> rusqlite::Result<Vec<RowRef>> {
     connection.prepare_cached(SWEEP)?.query_map(params![by.millis(), limit], gone)?.collect()
 }
 
@@ -270,7 +269,7 @@ pub(super) fn forget(
     tenant: Option<&str>,
     principal: &str,
     numbers: &[u64],
-) -> rusqlite::Result<Vec<Gone>> {
+) -> rusqlite::Result<Vec<RowRef>> {
     let mut statement = connection.prepare_cached(FORGET)?;
     let mut forgotten = Vec::new();
     for number in numbers {
@@ -280,12 +279,12 @@ pub(super) fn forget(
     Ok(forgotten)
 }
 
-fn gone(row: &Row<'_>) -> rusqlite::Result<Gone> {
-    Ok(Gone { number: row.get::<_, i64>(0)?.cast_unsigned(), hash: row.get(1)?, rotation: row.get(2)? })
+fn gone(row: &Row<'_>) -> rusqlite::Result<RowRef> {
+    Ok(RowRef { number: row.get::<_, i64>(0)?.cast_unsigned(), hash: row.get(1)?, rotation: row.get(2)? })
 }
 
 /// Lists unknown outcomes and records by fence number, of every principal.
-pub(super) fn list(connection: &Connection, filter: &Filter) -> rusqlite::Result<Vec<Kept>> {
+pub(super) fn list(connection: &Connection, filter: &Filter) -> rusqlite::Result<Vec<StoredEntry>> {
     let after = filter.after.map_or(0, |after| i64::try_from(after).unwrap_or(i64::MAX));
     connection
         .prepare_cached(LIST)?
@@ -307,10 +306,10 @@ pub(super) fn list_at(
     connection: &Connection,
     filter: &Filter,
     numbers: &[u64],
-) -> rusqlite::Result<Vec<Kept>> {
+) -> rusqlite::Result<Vec<StoredEntry>> {
     let mut found = Vec::new();
     for number in numbers {
-        let shown = |kept: &Kept| kept.entry.record.state != State::Claimed && kept.is_shown(filter);
+        let shown = |kept: &StoredEntry| kept.entry.record.state != State::Claimed && kept.is_shown(filter);
         found.extend(by_number(connection, *number)?.filter(shown));
         if found.len() == filter.limit as usize {
             break;
@@ -320,7 +319,7 @@ pub(super) fn list_at(
 }
 
 /// The row with this number.
-fn by_number(connection: &Connection, number: u64) -> rusqlite::Result<Option<Kept>> {
+fn by_number(connection: &Connection, number: u64) -> rusqlite::Result<Option<StoredEntry>> {
     for sql in [RECORD_NUMBERED, CLAIM_NUMBERED] {
         let mut statement = connection.prepare_cached(sql)?;
         let mut rows = statement.query([number.cast_signed()])?;
@@ -358,24 +357,6 @@ pub(super) fn audited(connection: &Connection, limit: u32) -> rusqlite::Result<V
         .collect()
 }
 
-/// A number that outlives the process.
-pub(super) fn meta(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
-    meta_if_any(connection, name)?.ok_or(rusqlite::Error::QueryReturnedNoRows)
-}
-
-/// The same, where it may not have been written yet.
-pub(super) fn meta_if_any(connection: &Connection, name: &str) -> rusqlite::Result<Option<i64>> {
-    let sql = "SELECT value FROM semel_meta WHERE name = ?1";
-    connection.query_row(sql, [name], |row| row.get(0)).optional()
-}
-
-/// Writes a number that outlives the process.
-pub(super) fn set_meta(connection: &Connection, name: &str, value: i64) -> rusqlite::Result<()> {
-    let sql = "INSERT INTO semel_meta (name, value) VALUES (?1, ?2)
-        ON CONFLICT (name) DO UPDATE SET value = excluded.value";
-    connection.prepare_cached(sql)?.execute(params![name, value]).map(drop)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -386,7 +367,7 @@ mod tests {
 
     fn plan(sql: &str) -> String {
         let mut connection = Connection::open_in_memory().expect("a database in memory");
-        super::super::migrate::migrate(&mut connection).expect("the schema is well formed");
+        super::super::schema::SCHEMA.migrate(&mut connection).expect("the schema is well formed");
         let without = explained(&connection, sql);
         connection.execute_batch(A_MILLION).expect("statistics can be written");
         assert_eq!(explained(&connection, sql), without, "statistics do not change the plan");

@@ -9,40 +9,32 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
-use super::connect;
-use super::error::OpenError;
-use super::numbers::{Filling, Numbers, Who};
-use super::row::{Hash, Kept, Rotation, number};
-use super::table::{self, Gone};
-
-/// The four bytes of a principal. They are written into rows, so they never change.
-pub(super) fn who(principal: &str) -> Who {
-    let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    let hash = principal.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, mix);
-    ((hash >> 32) ^ (hash & 0xffff_ffff)) as Who
-}
+use super::engine::{self, OpenError};
+use super::fence_table::{FenceTable, Filling, Who, who};
+use super::row::{Hash, Rotation, StoredEntry, number};
+use super::statements::{self, RowRef};
 
 /// The numbers of all rows.
 #[derive(Debug, Default)]
-pub(super) struct Places {
-    by_hash: Numbers,
-    by_rotation: Numbers,
+pub(super) struct KeyIndex {
+    by_hash: FenceTable,
+    by_rotation: FenceTable,
 }
 
-impl Places {
+impl KeyIndex {
     /// Learns of every row in the file, on two threads.
     pub(super) fn fill(&self, connection: &Connection, path: &Path) -> Result<(), OpenError> {
-        let middle = table::middle_expiry(connection)?;
+        let middle = statements::middle_expiry(connection)?;
         std::thread::scope(|scope| {
             let later = scope.spawn(move || {
-                let connection = connect::for_reading(path)?;
+                let connection = engine::for_reading(path)?;
                 self.learn(|learn| {
-                    table::each_record(&connection, middle.saturating_add(1)..=i64::MAX, learn)
+                    statements::each_record(&connection, middle.saturating_add(1)..=i64::MAX, learn)
                 })
             });
             self.learn(|learn| {
-                table::each_claim(connection, &mut *learn)?;
-                table::each_record(connection, i64::MIN..=middle, learn)
+                statements::each_claim(connection, &mut *learn)?;
+                statements::each_record(connection, i64::MIN..=middle, learn)
             })?;
             later
                 .join()
@@ -53,7 +45,7 @@ impl Places {
     /// Learns of the rows of which `tell` tells.
     fn learn(
         &self,
-        tell: impl FnOnce(&mut dyn FnMut(Gone, Who)) -> rusqlite::Result<()>,
+        tell: impl FnOnce(&mut dyn FnMut(RowRef, Who)) -> rusqlite::Result<()>,
     ) -> Result<(), OpenError> {
         let (mut hashes, mut rotations) = (Filling::new(&self.by_hash), Filling::new(&self.by_rotation));
         tell(&mut |row, who| {
@@ -83,9 +75,9 @@ impl Places {
     }
 
     /// A row is about to be written. Says what to take out again if it is not, where it was not known already.
-    pub(super) fn add(&self, kept: &Kept) -> Option<Gone> {
+    pub(super) fn add(&self, kept: &StoredEntry) -> Option<RowRef> {
         let number = number(kept.entry.record.fence).cast_unsigned();
-        let row = Gone { number, hash: kept.hash, rotation: kept.rotation };
+        let row = RowRef { number, hash: kept.hash, rotation: kept.rotation };
         let who = who(&kept.entry.about.principal);
         if let Some(rotation) = row.rotation {
             self.by_rotation.add(&rotation, row.number, who);
@@ -94,20 +86,10 @@ impl Places {
     }
 
     /// A row is there no more.
-    pub(super) fn remove(&self, row: &Gone) {
+    pub(super) fn remove(&self, row: &RowRef) {
         if let Some(rotation) = row.rotation {
             self.by_rotation.remove(&rotation, row.number);
         }
         self.by_hash.remove(&row.hash, row.number);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::who;
-
-    #[test]
-    fn the_four_bytes_of_a_principal_stay_what_they_are() {
-        assert_eq!((who(""), who("alice")), (0x4fd0_bfc1, 892_015_548));
     }
 }

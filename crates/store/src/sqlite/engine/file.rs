@@ -10,14 +10,16 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
 use super::error::OpenError;
-use super::migrate;
+use super::schema::{Schema, Version};
 
 /// Earlier versions have the WAL-reset bug, which can corrupt a database when checkpoints and writes meet.
 const SQLITE_VERSION_LEAST: i32 = 3_051_003;
 /// How long a lock of a foreign process or a reader is waited for.
 const BUSY: Duration = Duration::from_millis(250);
 /// Prepared statements that a connection keeps.
-const STATEMENTS_KEPT_MAX: usize = 64;
+const STATEMENTS_KEPT_MAX: usize = 128;
+/// What the log is cut to when it begins again. Below that it keeps its length: writing over it needs no new blocks.
+const LOG_KEPT_BYTES: i64 = 64 << 20;
 
 /// Settings of every connection that writes, with the value that is read back.
 const SETTINGS: &[(&str, &str, &str)] = &[
@@ -31,7 +33,7 @@ const SETTINGS: &[(&str, &str, &str)] = &[
 ];
 
 /// Refuses an SQLite library that is too old.
-pub fn check_version() -> Result<(), OpenError> {
+pub(super) fn check_version() -> Result<(), OpenError> {
     if rusqlite::version_number() < SQLITE_VERSION_LEAST {
         return Err(OpenError::SqliteTooOld { found: rusqlite::version() });
     }
@@ -50,7 +52,7 @@ pub fn canonical(path: &Path) -> io::Result<PathBuf> {
 }
 
 /// Creates the file where there is none, readable by its owner only, and makes its name durable.
-pub fn create(path: &Path) -> io::Result<()> {
+pub(super) fn create(path: &Path) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
     #[cfg(unix)]
@@ -77,20 +79,33 @@ fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
+/// Which schema a file has. Changes nothing, and does not ask who owns the file.
+///
+/// # Errors
+/// It cannot be read, or a later release wrote it in a way that this one does not understand.
+pub fn version(path: &Path, schema: &Schema) -> Result<Version, OpenError> {
+    let found = match path.try_exists()? {
+        true => schema.check(&for_reading(path)?)?,
+        false => 0,
+    };
+    Ok(schema.after(found))
+}
+
 /// A connection that may write.
-pub fn for_writing(path: &Path) -> Result<Connection, OpenError> {
+pub(super) fn for_writing(path: &Path, schema: &Schema) -> Result<Connection, OpenError> {
     let connection = open(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-    // Before the first setting: a file of somebody else is left as it is.
-    migrate::check(&connection)?;
+    // Before the first setting: a file of a later release is left as it is.
+    schema.check(&connection)?;
     set(&connection, "journal_mode", "WAL", "wal")?;
     for (pragma, value, wanted) in SETTINGS {
         set(&connection, pragma, value, wanted)?;
     }
+    connection.pragma_update(None, "journal_size_limit", LOG_KEPT_BYTES)?;
     Ok(connection)
 }
 
 /// A connection that only reads. The file is already in WAL mode.
-pub fn for_reading(path: &Path) -> Result<Connection, OpenError> {
+pub(crate) fn for_reading(path: &Path) -> Result<Connection, OpenError> {
     let connection = open(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
     set(&connection, "query_only", "ON", "1")?;
     Ok(connection)
@@ -99,11 +114,17 @@ pub fn for_reading(path: &Path) -> Result<Connection, OpenError> {
 fn open(path: &Path, access: OpenFlags) -> Result<Connection, OpenError> {
     let connection = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     connection.busy_timeout(BUSY)?;
-    connection.set_prepared_statement_cache_capacity(STATEMENTS_KEPT_MAX);
+    keep_statements(&connection)?;
     // After a failed sync the log may not be what its index says: nothing may copy it on the way out.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     Ok(connection)
+}
+
+/// Statements are prepared once: values that are bound do not change how they are run.
+pub(super) fn keep_statements(connection: &Connection) -> rusqlite::Result<()> {
+    connection.set_prepared_statement_cache_capacity(STATEMENTS_KEPT_MAX);
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(drop)
 }
 
 fn set(

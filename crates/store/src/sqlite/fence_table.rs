@@ -17,9 +17,16 @@ const EMPTY: u64 = 0;
 /// Which principal it belongs to, as far as four bytes can tell.
 pub(super) type Who = u32;
 
+/// The four bytes of a principal. They are written into rows, so they never change.
+pub(super) fn who(principal: &str) -> Who {
+    let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    let hash = principal.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, mix);
+    ((hash >> 32) ^ (hash & 0xffff_ffff)) as Who
+}
+
 /// The table.
 #[derive(Debug)]
-pub(super) struct Numbers {
+pub(super) struct FenceTable {
     shards: Vec<Mutex<Shard>>,
     /// Mixed into the bytes, so that nobody can choose keys that meet at one place.
     secret: Option<RandomState>,
@@ -33,13 +40,13 @@ struct Shard {
     used: usize,
 }
 
-impl Default for Numbers {
+impl Default for FenceTable {
     fn default() -> Self {
         Self { shards: shards(), secret: Some(RandomState::new()) }
     }
 }
 
-impl Numbers {
+impl FenceTable {
     fn shard(&self, hash: &[u8; 16]) -> (MutexGuard<'_, Shard>, u16) {
         let (at, tag) = self.place(hash);
         (locked(&self.shards[at]), tag)
@@ -103,7 +110,7 @@ impl Numbers {
 /// Adds many numbers, one shard after the other: at random, every number would wait for memory several times.
 #[derive(Debug)]
 pub(super) struct Filling<'a> {
-    numbers: &'a Numbers,
+    numbers: &'a FenceTable,
     rows: Vec<Row>,
 }
 
@@ -115,7 +122,7 @@ struct Row {
 }
 
 impl<'a> Filling<'a> {
-    pub(super) fn new(numbers: &'a Numbers) -> Self {
+    pub(super) fn new(numbers: &'a FenceTable) -> Self {
         Self { numbers, rows: Vec::new() }
     }
 
@@ -255,7 +262,7 @@ mod tests {
         fn every_row_is_named_and_what_was_taken_out_is_not(
             steps in prop::collection::vec((any::<bool>(), 0_u16..40, 1_u64..60), 1..400)
         ) {
-            let table = Numbers { shards: shards(), secret: None };
+            let table = FenceTable { shards: shards(), secret: None };
             let mut model: BTreeMap<u16, BTreeSet<u64>> = BTreeMap::new();
             for (adds, of, number) in steps {
                 let numbers = model.entry(of).or_default();
@@ -280,7 +287,7 @@ mod tests {
         let hash = |number: u64| {
             u128::from(number).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C834).to_be_bytes()
         };
-        let table = Numbers::default();
+        let table = FenceTable::default();
         let many = FILLED_AT_ONCE as u64 + 1000;
         let mut filling = Filling::new(&table);
         (1..=many).for_each(|number| filling.add(&hash(number), number, 7));
@@ -291,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_row_costs_at_most_twenty_four_bytes() {
-        let table = Numbers::default();
+        let table = FenceTable::default();
         for number in 1..=100_000_u64 {
             let mixed = number.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes();
             let mut hash = [0; 16];
@@ -300,5 +307,10 @@ mod tests {
         }
         let slots: usize = table.shards.iter().map(|shard| locked(shard).slots.capacity()).sum();
         assert!(slots * 12 <= 2_400_000, "{slots}");
+    }
+
+    #[test]
+    fn the_four_bytes_of_a_principal_stay_what_they_are() {
+        assert_eq!((who(""), who("alice")), (0x4fd0_bfc1, 892_015_548));
     }
 }

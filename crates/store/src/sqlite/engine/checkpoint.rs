@@ -1,5 +1,5 @@
 //! Checkpoints: the write-ahead log is copied into the file by a thread of its own, which never stops the writer. That
-//! alone lets the log grow while the writer is busy, because the log begins anew only when all of it is copied. So past a
+//! alone lets the log grow while the writer is busy, because the log begins again only when all of it is copied. So past a
 //! bound the writer copies the rest, which is little once the thread has done its part. Neither waits for a reader, and
 //! the log keeps its length on disk: writing over it needs no new blocks, and a sync of it has less to do.
 
@@ -9,9 +9,11 @@ use std::thread::JoinHandle;
 
 use rusqlite::{Connection, Row};
 
-use super::connect;
 use super::error::OpenError;
-use super::hub::Hub;
+use super::file;
+use super::guard::Guard;
+use super::readers::Readers;
+use super::schema::Schema;
 
 /// Bytes of one page in the log, with its header.
 const LOG_PAGE_BYTES: u64 = 4096 + 24;
@@ -39,9 +41,9 @@ enum Order {
 }
 
 impl Checkpointer {
-    /// Opens its connection anew.
-    pub(super) fn open(&self, path: &Path) -> Result<(), OpenError> {
-        *self.connection() = Some(connect::for_writing(path)?);
+    /// Opens its connection again.
+    pub(super) fn open(&self, path: &Path, schema: &Schema) -> Result<(), OpenError> {
+        *self.connection() = Some(file::for_writing(path, schema)?);
         Ok(())
     }
 
@@ -90,11 +92,14 @@ impl Checkpointer {
 }
 
 /// Starts the thread.
-pub(super) fn start(hub: Arc<Hub>) -> std::io::Result<JoinHandle<()>> {
+pub(super) fn start(
+    checkpointer: Arc<Checkpointer>,
+    readers: Arc<Readers>,
+) -> std::io::Result<JoinHandle<()>> {
     let serve = move || {
-        while hub.checkpointer.next() == Order::Run {
-            if let Some(connection) = hub.checkpointer.connection().as_ref() {
-                drop(hub.readers.stand_aside());
+        while checkpointer.next() == Order::Run {
+            if let Some(connection) = checkpointer.connection().as_ref() {
+                drop(readers.stand_aside());
                 // What a checkpoint does not manage stays in the log, and the next one copies it again.
                 let _ = checkpoint(connection, "PASSIVE");
             }
@@ -133,38 +138,45 @@ impl Default for LogBounds {
     }
 }
 
+/// Who has to do with the log.
+pub(super) struct Log<'a> {
+    pub(super) guard: &'a Guard,
+    pub(super) readers: &'a Readers,
+    pub(super) checkpointer: &'a Checkpointer,
+}
+
 impl LogBounds {
     /// After a commit: keeps the log within its bounds.
-    pub(super) fn keep(&mut self, connection: &Connection, hub: &Hub) {
-        let bytes = hub.guard.log_pages() * LOG_PAGE_BYTES;
+    pub(super) fn keep(&mut self, connection: &Connection, log: &Log<'_>) {
+        let bytes = log.guard.log_pages() * LOG_PAGE_BYTES;
         if bytes < self.asked_at_bytes {
             // The log has begun anew.
             *self = Self::default();
         }
-        if bytes >= self.rest_at_bytes && self.copy_rest(connection, hub, bytes) {
+        if bytes >= self.rest_at_bytes && self.copy_rest(connection, log, bytes) {
             return;
         }
         if bytes >= self.asked_at_bytes + PASSIVE_BYTES {
             self.asked_at_bytes = bytes;
-            hub.checkpointer.give(Order::Run);
+            log.checkpointer.give(Order::Run);
         }
     }
 
     /// Copies what the thread has not, unless the thread is at it. Says whether it did.
-    fn copy_rest(&mut self, connection: &Connection, hub: &Hub, bytes: u64) -> bool {
+    fn copy_rest(&mut self, connection: &Connection, log: &Log<'_>, bytes: u64) -> bool {
         // Two checkpoints at once would only stand in each other's way.
         let other = if bytes >= self.rest_at_bytes + (WAIT_BYTES - REST_BYTES) {
-            Some(hub.checkpointer.connection())
+            Some(log.checkpointer.connection())
         } else {
-            hub.checkpointer.free_connection()
+            log.checkpointer.free_connection()
         };
         let Some(other) = other else { return false };
         // Nobody who looks at an older moment holds the copy back, and nobody waits while the disk works.
-        drop(hub.readers.stand_aside());
+        drop(log.readers.stand_aside());
         let copied = checkpoint(connection, "PASSIVE");
         // With everything copied, beginning anew writes nothing. Whoever lists is not waited for: then it begins anew
         // another time.
-        let aside = hub.readers.stand_aside();
+        let aside = log.readers.stand_aside();
         let reached = match copied {
             Ok(Reached::End) if aside.is_complete() => checkpoint(connection, "RESTART"),
             other => other,

@@ -7,11 +7,11 @@ use rusqlite::Connection;
 
 /// The faults that are to happen.
 #[derive(Debug, Default)]
-#[cfg_attr(not(feature = "conformance"), allow(unreachable_pub))]
 pub struct Faults {
     commit: AtomicU8,
     pages: AtomicU32,
     no_recovery: AtomicBool,
+    disk_full: AtomicBool,
 }
 
 const COMMIT_LOST_AFTER: u8 = 1;
@@ -43,6 +43,15 @@ impl Faults {
     #[cfg(feature = "conformance")]
     pub fn hold_recovery(&self, hold: bool) {
         self.no_recovery.store(hold, Ordering::SeqCst);
+    }
+
+    /// From now on, or no longer, every commit finds the disk full.
+    pub fn fill_disk(&self, is_full: bool) {
+        self.disk_full.store(is_full, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_disk_full(&self) -> bool {
+        self.disk_full.load(Ordering::SeqCst)
     }
 
     pub(super) fn next_commit(&self) -> CommitFault {

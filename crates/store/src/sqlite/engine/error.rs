@@ -1,13 +1,10 @@
-//! What can go wrong with the file: when it is opened, and when a member of a batch runs. What a caller of the store
-//! sees of the latter is a [`StoreError`].
+//! What can go wrong with the file: when it is opened, when a job runs, and when its batch is committed.
 
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
 use rusqlite::ErrorCode;
-
-use crate::claims::StoreError;
 
 /// Why a file could not be opened as a store.
 #[derive(Debug)]
@@ -56,7 +53,10 @@ impl fmt::Display for OpenError {
                 holder.map_or(Ok(()), |pid| write!(f, " by process {pid}"))
             }
             OpenError::TooNew { found, known } => {
-                write!(f, "the file has schema version {found}; this release knows versions up to {known}")
+                write!(
+                    f,
+                    "the file has schema version {found}, of a later release; this one knows versions up to {known}"
+                )
             }
             OpenError::Corrupt(why) => write!(f, "the file is damaged or not a database: {why}"),
             OpenError::Setting { pragma, wanted, found } => {
@@ -90,9 +90,9 @@ impl From<rusqlite::Error> for OpenError {
     }
 }
 
-/// Why a member of a batch, or a read, did not succeed. Nothing of it was written.
+/// Why a job, or a read, did not succeed. Nothing of it was written.
 #[derive(Clone, Debug)]
-pub(super) enum Fault {
+pub enum Fault {
     /// There is no room.
     Full(String),
     /// Anything else.
@@ -105,16 +105,55 @@ impl From<rusqlite::Error> for Fault {
     }
 }
 
-impl From<Fault> for StoreError {
+/// Why the engine did not do what it was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EngineError {
+    /// There is no room. Nothing was written.
+    Full(String),
+    /// Nothing was written.
+    Unavailable(String),
+    /// Whether it was written is not known.
+    Unknown(String),
+}
+
+impl From<Fault> for EngineError {
     fn from(fault: Fault) -> Self {
         match fault {
-            Fault::Full(why) => StoreError::Full(why),
-            Fault::Failed(why) => StoreError::Unavailable(why),
+            Fault::Full(why) => EngineError::Full(why),
+            Fault::Failed(why) => EngineError::Unavailable(why),
+        }
+    }
+}
+
+impl From<rusqlite::Error> for EngineError {
+    fn from(error: rusqlite::Error) -> Self {
+        Fault::from(error).into()
+    }
+}
+
+/// How a commit failed.
+#[derive(Clone, Debug)]
+pub(super) enum CommitError {
+    /// Nothing of it is there.
+    NotCommitted(Fault),
+    /// It may or may not be there.
+    Unknown(String),
+}
+
+impl From<rusqlite::Error> for CommitError {
+    fn from(error: rusqlite::Error) -> Self {
+        match error.sqlite_error_code() {
+            // A veto, a broken reference and a lock are found before anything is written. A full disk cuts the log
+            // before the frame that commits, so no restart takes it for a commit.
+            Some(ErrorCode::ConstraintViolation | ErrorCode::DatabaseBusy | ErrorCode::DiskFull) => {
+                CommitError::NotCommitted(error.into())
+            }
+            Some(_) | None => CommitError::Unknown(error.to_string()),
         }
     }
 }
 
 /// Whether an error says that there is no room.
-pub(super) fn is_full(error: &rusqlite::Error) -> bool {
+pub(crate) fn is_full(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(ErrorCode::DiskFull)
 }
