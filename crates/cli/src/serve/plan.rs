@@ -58,6 +58,7 @@ pub(crate) fn plan_on(
         tls: config.gate.tls.clone(),
         limits: config.gate.limits.clone(),
         trusted: trusted(config),
+        cors: config.gate.cors.clone(),
         log,
     })
 }
