@@ -97,6 +97,10 @@ layered! {
         limits: Limits,
         /// Addresses or networks whose `trusted:NAME` header is believed. Default: the loopback.
         trusted_peers: Vec<String>,
+        /// Origins of pages that may use the gate from a browser, such as `https://app.example`; `*` means all. Default: none.
+        cors: Vec<String>,
+        /// Whether those pages may send cookies; not together with `*`. Default `false`.
+        cors_credentials: bool,
         /// Where requests are written down: `stderr`, `off` or a path. Default `stderr`.
         access_log: Text<LogTo>,
         /// How long running requests are waited for at the end; then they are marked unknown. Default `30s`.
@@ -163,6 +167,11 @@ pub(crate) struct Limits {
     pub(crate) header_timeout: Option<Text<Duration>>,
     /// How long a request's body may be silent. Default `60s`.
     pub(crate) body_timeout: Option<Text<Duration>>,
+    /// How long the whole body of a keyed request may take. Default `5m`.
+    pub(crate) body_deadline: Option<Text<Duration>>,
+    /// Bytes of the bodies of keyed requests that are in memory at a time, in all; what finds no room is refused before it is
+    /// read. Default `256MiB`.
+    pub(crate) bodies: Option<Text<Bytes>>,
     /// How long a connection without a request is kept. Default `75s`.
     pub(crate) idle_timeout: Option<Text<Duration>>,
     /// How long a client may refuse to read its answer. Default `60s`.

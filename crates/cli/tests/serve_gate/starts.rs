@@ -192,3 +192,11 @@ async fn operators_are_not_waited_for_for_ever_either() {
     assert!(silent.answer().await.is_none());
     assert!((9..15).contains(&started.elapsed().as_secs()), "{:?}", started.elapsed());
 }
+
+#[tokio::test]
+async fn a_service_that_is_not_there_is_named_at_the_start() {
+    let folder = Folder::new();
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let process = folder.start(&["--upstream", &format!("http://{address}")]);
+    process.until_said(&format!("http://{address} could not be reached")).await;
+}

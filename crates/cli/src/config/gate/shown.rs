@@ -22,6 +22,7 @@ impl Gate {
                 self.tls.as_ref().map_or_else(|| "none".to_owned(), |tls| tls.cert.display().to_string()),
             ),
             ("trusted_peers", self.trusted_peers.to_string()),
+            ("cors", self.cors.as_ref().map_or_else(|| "none".to_owned(), ToString::to_string)),
             ("access_log", self.access_log.to_string()),
             ("drain", show(self.drain)),
             ("redis", self.redis.as_deref().map_or_else(|| "none".to_owned(), redacted)),
@@ -78,7 +79,15 @@ impl Bounds {
     fn describe(self) -> String {
         let shown =
             [("running", self.running), ("waiting", self.waiting), ("waiting_per_key", self.waiting_per_key)];
-        shown.iter().filter_map(|(name, given)| given.map(|given| format!(", {name} {given}"))).collect()
+        let mut text: String =
+            shown.iter().filter_map(|(name, given)| given.map(|given| format!(", {name} {given}"))).collect();
+        if let Some(bytes) = self.bodies {
+            text.push_str(&format!(", bodies {bytes}"));
+        }
+        if let Some(deadline) = self.body_deadline {
+            text.push_str(&format!(", body_deadline {}", show(deadline)));
+        }
+        text
     }
 }
 
