@@ -129,6 +129,15 @@ impl Wallet {
         self.give_at((principal.to_owned(), origin.to_owned(), Some(target.to_owned())), credential);
     }
 
+    /// For whom callers gave credentials, and for which origins.
+    pub fn given(&self) -> Vec<(String, String)> {
+        let given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut whose: Vec<_> =
+            given.keys().map(|(principal, origin, _)| (principal.clone(), origin.clone())).collect();
+        whose.sort();
+        whose
+    }
+
     fn give_at(&self, at: Whose, credential: Credential) {
         let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
         if credential.headers.is_empty() {

@@ -49,6 +49,7 @@ pub mod store;
 mod time;
 pub mod transport;
 pub mod url;
+pub mod waiting;
 
 pub use engine::Sending;
 pub use entropy::Entropy;

@@ -88,8 +88,6 @@ pub enum Head {
     Wait(Timestamp),
     /// Something that is being sent, held or behind a dead head: an event will say when to look again.
     Stuck,
-    /// Something of this principal, whose credential was refused.
-    Refused(String),
     /// Nothing.
     Empty,
 }
@@ -136,6 +134,8 @@ pub struct LaneState {
     pub blocked_by: Option<i64>,
     /// Messages that wait in it.
     pub depth: u64,
+    /// The first of them.
+    pub head: Option<i64>,
 }
 
 /// How full the outbox is.

@@ -20,7 +20,7 @@ use crate::url::Target;
 pub(super) struct Attempted {
     /// What is written.
     pub(super) verdict: Verdict,
-    /// The origin and the credential that was refused.
+    /// The origin and the credential that it refused, where that is news.
     pub(super) refused: Option<(String, [u8; 32])>,
 }
 
@@ -56,6 +56,10 @@ pub(super) async fn attempt(
     };
     let is_late = || outbox.now() > begin_until;
     let digest = credential.digest();
+    if inner.refusals.is_refused(&row.principal, &origin, &digest) {
+        let verdict = judge::credential_refused(&facts(inner, row, &profile, &origin), &origin);
+        return Attempted { verdict, refused: None };
+    }
     let mut outgoing = outgoing(inner, row, &profile, target, request, credential);
     if !planted::is(Bug::OutboxFirstByteUnasked) {
         let outbox = outbox.clone();
