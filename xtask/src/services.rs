@@ -54,8 +54,12 @@ impl Services {
         let given_postgres = given(POSTGRES_VARIABLE, 5432)?;
         let given_redis = given(REDIS_VARIABLE, 6379)?;
         let scratch = Scratch::create()?;
-        let wanted =
-            find::Wanted { postgres: given_postgres.is_none(), redis: given_redis.is_none(), python: true };
+        let wanted = find::Wanted {
+            postgres: given_postgres.is_none(),
+            redis: given_redis.is_none(),
+            python: true,
+            promtool: true,
+        };
         let found = find_or_install(wanted, permission, &scratch)?;
 
         let mut redis = match (given_redis, &found.redis) {
@@ -180,7 +184,7 @@ impl Service {
 
 /// A PostgreSQL of its own, ready, without the rest.
 pub(crate) fn postgres_alone(permission: Permission, scratch: &Scratch) -> Result<Server, Failure> {
-    let wanted = find::Wanted { postgres: true, redis: false, python: false };
+    let wanted = find::Wanted { postgres: true, redis: false, python: false, promtool: false };
     let found = find_or_install(wanted, permission, scratch)?;
     let bin = found.postgres_bin.expect("find_or_install returns only when what is wanted is there");
     let mut server = postgres::spawn(&bin, scratch)?;
@@ -190,7 +194,7 @@ pub(crate) fn postgres_alone(permission: Permission, scratch: &Scratch) -> Resul
 
 /// A Redis of its own, ready, without the rest.
 pub(crate) fn redis_alone(permission: Permission, scratch: &Scratch) -> Result<Server, Failure> {
-    let wanted = find::Wanted { postgres: false, redis: true, python: false };
+    let wanted = find::Wanted { postgres: false, redis: true, python: false, promtool: false };
     let found = find_or_install(wanted, permission, scratch)?;
     let binary = found.redis.expect("find_or_install returns only when what is wanted is there");
     let mut server = redis::spawn(&binary, scratch)?;

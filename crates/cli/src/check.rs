@@ -8,9 +8,11 @@ use std::path::{Path, PathBuf};
 use semel_contract::profile::Profile;
 use serde_json::{Value, json};
 
-use crate::config::{Config, Variables, describe, redacted};
+use crate::config::{Config, Route, Variables, describe, redacted, without_passwords};
 use crate::exit::{Exit, Stop};
 use crate::output_failed;
+use crate::serve::announce;
+use crate::style;
 use parts::Parts;
 
 /// Check a configuration and show the retention arithmetic.
@@ -18,7 +20,7 @@ use parts::Parts;
 #[command(
     after_help = "The whole file is read: routes and [gate], and where they are there [outbox] and [relay] with its targets. \
 What `semel serve gate`, `serve outbox` or `serve relay` would refuse is refused here. A file that the settings name and that \
-is not on this machine, such as a certificate, is a warning.\n\nEvery setting of the file's top, [gate] and [defaults] can be overridden by a variable, such as \
+is not on this machine, such as a certificate, is a warning, and so is mode = \"observe\", in which nothing is protected.\n\nEvery setting of the file's top, [gate] and [defaults] can be overridden by a variable, such as \
 SEMEL_STORE, SEMEL_GATE_LISTEN or SEMEL_DEFAULTS_RETRY_WINDOW.\nExits 1 when a setting is unsafe or a part would not start, 3 when the file cannot be read."
 )]
 pub(crate) struct Args {
@@ -42,6 +44,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
     warnings.extend(parts.warnings.iter().cloned());
     let report = Report { warnings, config, parts };
     let text = if args.json { format!("{}\n", report.json()) } else { report.text() };
+    let text = without_passwords(&text);
+    let text = if args.json { text } else { style::first_words(&text) };
     std::io::stdout().write_all(text.as_bytes()).map_err(|error| output_failed(&error))?;
     Ok(if report.is_safe() { Exit::Success } else { Exit::Found })
 }
@@ -66,52 +70,20 @@ impl Report {
     fn text(&self) -> String {
         let config = &self.config;
         let mut text = String::new();
-        let mut line = |name: &str, value: &str| text.push_str(&format!("{name:<18}{value}\n"));
         let origin = config.path.as_ref().map_or_else(
-            || {
-                "none: every method but GET, HEAD, OPTIONS and TRACE is keyed when a key is present"
-                    .to_owned()
-            },
+            || "none: no file was named, and there is no semel.toml here".to_owned(),
             |path| path.display().to_string(),
         );
-        line("configuration", &origin);
-        line("store", &config.store.to_string());
-        line("identity", &redacted(&config.identity.to_string()));
-        for (name, value) in config.gate.describe() {
-            line(name, &value);
-        }
-        match &config.gate.upstream {
-            Some(upstream) => line("upstream", &upstream.target.to_string()),
-            None => line("upstream", "none yet: say gate.upstream"),
+        text.push_str(&line("configuration", &origin));
+        // A file that is about other parts only is read for them.
+        if !config.is_about_others() {
+            text.push_str(&self.gate_text());
         }
         if !config.applied.overriding.is_empty() {
-            line("overridden by", &config.applied.overriding.join(", "));
+            text.push_str(&line("overridden by", &config.applied.overriding.join(", ")));
         }
-        for (name, profile) in self.profiles() {
-            text.push_str(&format!("\n[{name}]\n"));
-            for (setting, value) in describe(profile) {
-                text.push_str(&format!("  {setting:<18}{value}\n"));
-            }
-            if let Some(route) = config.routes.iter().find(|route| format!("route.{}", route.name) == name) {
-                text.push_str(&format!("  {:<18}{}\n", "match", route.pattern));
-                if !route.was.is_empty() {
-                    text.push_str(&format!("  {:<18}{}\n", "was", route.was.join(", ")));
-                }
-                if let Some(probe) = &route.probe {
-                    text.push_str(&format!("  {:<18}{probe}\n", "probe"));
-                }
-            }
-            for bound in profile.arithmetic() {
-                text.push_str(&format!(
-                    "  {} {}\n",
-                    if bound.holds { "ok    " } else { "UNSAFE" },
-                    bound.rule
-                ));
-            }
-            for found in profile.unsafeties() {
-                text.push_str(&format!("  UNSAFE change {found}\n"));
-            }
-        }
+        let profiles = self.profiles().filter(|_| !config.is_about_others());
+        profiles.for_each(|(name, profile)| text.push_str(&self.profile_text(&name, profile)));
         for (name, about) in [("outbox", &self.parts.outbox), ("relay", &self.parts.relay)] {
             let Some(about) = about else { continue };
             text.push_str(&format!("\n[{name}]\n"));
@@ -130,6 +102,49 @@ impl Report {
         } else {
             "\nrefused: change the settings marked UNSAFE\n"
         });
+        text
+    }
+
+    fn gate_text(&self) -> String {
+        let config = &self.config;
+        let mut text = String::new();
+        for protected in announce::protected(config, false) {
+            text.push_str(&line("protects", &protected));
+        }
+        text.push_str(&line("store", &config.store.to_string()));
+        text.push_str(&line("identity", &redacted(&config.identity.to_string())));
+        for (name, value) in config.gate.describe() {
+            text.push_str(&line(name, &value));
+        }
+        let upstream = config.gate.upstream.as_ref().map(|upstream| upstream.target.to_string());
+        text.push_str(&line("upstream", upstream.as_deref().unwrap_or("none yet: say gate.upstream")));
+        text
+    }
+
+    fn profile_text(&self, name: &str, profile: &Profile) -> String {
+        let mut text = format!("\n[{name}]\n");
+        for (setting, value) in describe(profile) {
+            text.push_str(&indented(setting, &value));
+        }
+        let named = |route: &&Route| format!("route.{}", route.name) == name;
+        if let Some(route) = self.config.routes.iter().find(named) {
+            text.push_str(&indented("match", &route.pattern.to_string()));
+            if let Some(identity) = &route.identity {
+                text.push_str(&indented("identity", &redacted(&identity.to_string())));
+            }
+            if !route.was.is_empty() {
+                text.push_str(&indented("was", &route.was.join(", ")));
+            }
+            if let Some(probe) = &route.probe {
+                text.push_str(&indented("probe", probe));
+            }
+        }
+        for bound in profile.arithmetic() {
+            text.push_str(&format!("  {} {}\n", if bound.holds { "ok    " } else { "UNSAFE" }, bound.rule));
+        }
+        for found in profile.unsafeties() {
+            text.push_str(&format!("  UNSAFE change {found}\n"));
+        }
         text
     }
 
@@ -177,11 +192,22 @@ impl Report {
     }
 }
 
+/// How wide the names of settings are.
+const NAME_CHARS: usize = 23;
+
+fn line(name: &str, value: &str) -> String {
+    format!("{name:<NAME_CHARS$}{value}\n")
+}
+
+fn indented(name: &str, value: &str) -> String {
+    format!("  {}", line(name, value))
+}
+
 /// A setting with its value; tables with their rows below.
 fn shown(name: &str, value: &Value) -> String {
     match value {
         Value::Null => String::new(),
-        Value::String(text) => format!("  {name:<18}{text}\n"),
+        Value::String(text) => indented(name, text),
         Value::Object(rows) => rows
             .iter()
             .map(|(row, fields)| {
@@ -189,9 +215,9 @@ fn shown(name: &str, value: &Value) -> String {
                 let fields: Vec<String> = fields
                     .map(|(name, value)| format!("{name} {}", value.as_str().unwrap_or_default()))
                     .collect();
-                format!("  {name:<18}{row}: {}\n", fields.join(", "))
+                indented(name, &format!("{row}: {}", fields.join(", ")))
             })
             .collect(),
-        other => format!("  {name:<18}{other}\n"),
+        other => indented(name, &other.to_string()),
     }
 }

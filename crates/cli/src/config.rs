@@ -23,7 +23,9 @@ pub(crate) use file::Mode;
 pub(crate) use gate::{AtRest, Gate, target};
 pub(crate) use overrides::Variables;
 pub(crate) use route::{Endpoint, Route, Timing};
-pub(crate) use values::{LogTo, RedisUrl, Setting, Store, redacted};
+pub(crate) use values::{
+    LogTo, RedisUrl, Setting, Store, address, bytes, duration, redacted, size, without_passwords,
+};
 
 use crate::exit::{Exit, Stop};
 use file::File;
@@ -32,7 +34,7 @@ use overrides::Applied;
 /// The settings in force.
 #[derive(Debug)]
 pub(crate) struct Config {
-    /// Where they came from; `None` means that there is no file and every path is its own endpoint.
+    /// Where they came from; `None` means that there is no file.
     pub(crate) path: Option<PathBuf>,
     /// Where records are kept.
     pub(crate) store: Store,
@@ -48,13 +50,14 @@ pub(crate) struct Config {
     pub(crate) routes: Vec<Route>,
     /// The variables that took part.
     pub(crate) applied: Applied,
-    /// Whether the file speaks of an outbox, and of a relay.
+    /// The parts of which the file speaks.
     pub(crate) speaks_of: Parts,
 }
 
-/// The parts beside the gate of which a file speaks.
+/// The parts of which a file speaks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Parts {
+    pub(crate) gate: bool,
     pub(crate) outbox: bool,
     pub(crate) relay: bool,
 }
@@ -64,7 +67,7 @@ impl Config {
     pub(crate) fn load(path: Option<&Path>, variables: &Variables) -> Result<Self, Stop> {
         let file = match path {
             Some(path) => File::read(path)?,
-            None => File::without_configuration(),
+            None => File::default(),
         };
         let (file, applied) =
             overrides::apply(file, variables).map_err(|message| Stop::new(Exit::Config, message))?;
@@ -74,8 +77,19 @@ impl Config {
         })
     }
 
+    /// The settings of a text, for tests.
+    #[cfg(test)]
+    pub(crate) fn of_text(text: &str) -> Result<Self, String> {
+        let file = toml::from_str(text).map_err(|error: toml::de::Error| error.to_string())?;
+        Self::of(file, Some(Path::new("semel.toml")), Applied::default())
+    }
+
     fn of(file: File, path: Option<&Path>, applied: Applied) -> Result<Self, String> {
-        let speaks_of = Parts { outbox: file.outbox.is_some(), relay: file.relay.is_some() };
+        let speaks_of = Parts {
+            gate: file.gate.says_something() || file.defaults.says_something() || !file.route.is_empty(),
+            outbox: file.outbox.is_some(),
+            relay: file.relay.is_some(),
+        };
         file.defaults.refuse_in_defaults()?;
         let defaults = route::profile(&file.defaults)?;
         let timing = Timing::of(&file.defaults).map_err(|error| format!("defaults: {error}"))?;
@@ -104,21 +118,33 @@ impl Config {
         })
     }
 
+    /// Whether every method that has an effect is protected, on every path. It is so as long as no route is declared: a
+    /// file that speaks of something else does not switch the protection off.
+    pub(crate) fn protects_every_path(&self) -> bool {
+        self.routes.is_empty()
+    }
+
+    /// Whether there is nothing to say of a gate: the file is about other parts only.
+    pub(crate) fn is_about_others(&self) -> bool {
+        !self.speaks_of.gate && (self.speaks_of.outbox || self.speaks_of.relay)
+    }
+
     /// The endpoint that a request belongs to. `None`: it matches no route and passes through unrecorded.
     pub(crate) fn endpoint<'a>(&'a self, method: &str, path: &'a str) -> Option<Endpoint<'a>> {
-        if self.path.is_none() {
-            return Endpoint::of_path(method, path, &self.defaults);
+        if self.protects_every_path() {
+            return Endpoint::of_path(method, path, self);
         }
         self.routes.iter().find_map(|route| {
             let params = route.pattern.matches(method, path)?;
-            Some(Endpoint { name: route.name.clone(), profile: &route.profile, params })
+            let identity = route.identity.as_ref().unwrap_or(&self.identity);
+            Some(Endpoint { name: route.name.clone(), profile: &route.profile, identity, params })
         })
     }
 
     /// What a gateway with these settings could not do, though each of them is safe.
     pub(crate) fn obstacles(&self) -> Vec<String> {
         let profiles = self.routes.iter().map(|route| (format!("route.{}", route.name), &route.profile));
-        let without_routes = self.path.is_none().then(|| ("defaults".to_owned(), &self.defaults));
+        let without_routes = self.protects_every_path().then(|| ("defaults".to_owned(), &self.defaults));
         let mut found = Vec::new();
         for (name, profile) in profiles.chain(without_routes) {
             if profile.guarantee != Guarantee::Atomic {
@@ -172,9 +198,8 @@ impl Config {
         for name in &self.applied.unknown {
             warnings.push(format!("the variable {name} overrides nothing: there is no such setting"));
         }
-        let is_of_others = self.gate.upstream.is_none() && (self.speaks_of.outbox || self.speaks_of.relay);
-        if self.path.is_some() && self.routes.is_empty() && !is_of_others {
-            warnings.push("there are no routes: nothing is protected".to_owned());
+        if self.gate.mode == Mode::Observe {
+            warnings.push("mode observe: nothing is protected; would-be duplicates are counted".to_owned());
         }
         warnings
     }

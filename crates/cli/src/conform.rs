@@ -45,7 +45,9 @@ Exit code 1: a clause fails, whatever its level. Skipped clauses do not count.
 
 Examples:
   semel conform http://127.0.0.1:7400 --path /orders --body '{\"item\":\"tea\",\"amount\":5}'
-  semel conform http://127.0.0.1:7400/orders --effects-url http://127.0.0.1:3000/effects --json";
+  semel conform http://127.0.0.1:7400/orders --effects-url http://127.0.0.1:7400/effects --json
+
+They examine what `semel up` has started.";
 
 /// Examine any server by the Idempotency-Key draft, from outside.
 #[derive(Debug, clap::Args)]

@@ -59,7 +59,12 @@ impl Shop {
         work: impl FnOnce(&Ledger) -> Result<T, LedgerError> + Send + 'static,
     ) -> Result<T, LedgerError> {
         let ledger = Arc::clone(&self.ledger);
-        tokio::task::spawn_blocking(move || work(&ledger)).await.expect("a ledger does not panic")
+        match tokio::task::spawn_blocking(move || work(&ledger)).await {
+            Ok(done) => done,
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            // Only the end of the program cancels it, and then nobody waits for an answer.
+            Err(_) => std::future::pending().await,
+        }
     }
 
     async fn take(self, new: NewOrder) -> Response {

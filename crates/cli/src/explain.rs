@@ -1,6 +1,8 @@
 //! `semel explain`: what semel makes of a request, without running it. Reads requests and prints readings; what a reading
 //! says is decided in [`reading`].
 
+#[cfg(test)]
+mod agreement;
 mod reading;
 mod request;
 
@@ -46,7 +48,7 @@ pub(crate) struct Args {
     /// A file with the body; `-` is standard input.
     #[arg(long, value_name = "FILE")]
     body_file: Option<PathBuf>,
-    /// The configuration to apply; without one, what SEMEL_CONFIG names, else every path is its own endpoint.
+    /// The configuration to apply; without one, what SEMEL_CONFIG names, or ./semel.toml if it is there.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// A preset to apply as it stands, instead of the settings: ietf, stripe, walker, agents, scores, feed, mesh.
@@ -90,7 +92,9 @@ pub(crate) struct Reader {
 impl Reader {
     fn new(args: &Args) -> Result<Self, Stop> {
         let variables = Variables::read().map_err(|message| Stop::new(Exit::Config, message))?;
-        let path = args.config.as_deref().or_else(|| variables.config().map(Path::new));
+        let beside = Path::new("semel.toml");
+        let named = args.config.as_deref().or_else(|| variables.config().map(Path::new));
+        let path = named.or_else(|| beside.exists().then_some(beside));
         let mut config = Config::load(path, &variables)?;
         let usage = |message: String| Stop::new(Exit::Usage, message);
         if let Some(name) = &args.profile {
@@ -104,6 +108,9 @@ impl Reader {
         }
         if let Some(identity) = &args.identity {
             config.identity = <Identity as Setting>::read(identity).map_err(usage)?;
+            for route in &mut config.routes {
+                route.identity = None;
+            }
         }
         let caller = match (&args.principal, &args.tenant) {
             (Some(principal), tenant) => {

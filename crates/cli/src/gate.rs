@@ -1,10 +1,13 @@
 //! `semel gate`: what operators do with records. Every command asks the admin API: that of the process which owns the
 //! store, or its own over a store that it opened itself. Owns the words of the command line; what they do is the API's.
 
+mod confirm;
 mod door;
+mod forget;
 mod history;
 mod remote;
 mod resolve;
+mod restores;
 mod show;
 mod table;
 mod upkeep;
@@ -14,6 +17,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
+use crate::config::redacted;
 use crate::exit::{Exit, Stop};
 use crate::output_failed;
 use door::Door;
@@ -59,7 +63,7 @@ pub(crate) struct At {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// List records, the oldest first.
+    /// List records.
     List(show::ListArgs),
     /// Show a record with its timeline and what can be done about it.
     Show(show::ShowArgs),
@@ -70,9 +74,12 @@ enum Command {
     /// Remove expired records now.
     Sweep(upkeep::SweepArgs),
     /// Erase the finished records of a principal.
-    Forget(upkeep::ForgetArgs),
+    #[command(visible_alias = "erase")]
+    Forget(forget::Args),
     /// Say that the store was restored from a backup: what may have been lost becomes unknown.
-    Restored(upkeep::RestoredArgs),
+    Restored(restores::Args),
+    /// Show the restores that were reported, and whether one is in force.
+    Restores,
     /// Show the store's clock, and confirm a jump of it.
     Clock(upkeep::ClockArgs),
     /// Show who did what by hand, the latest first.
@@ -119,8 +126,9 @@ impl Command {
             Command::Resolve(args) => resolve::resolve(door, args, at).await,
             Command::Seal(args) => upkeep::seal(door, args).await,
             Command::Sweep(args) => upkeep::sweep(door, args).await,
-            Command::Forget(args) => upkeep::forget(door, args).await,
-            Command::Restored(args) => upkeep::restored(door, args).await,
+            Command::Forget(args) => forget::forget(door, args).await,
+            Command::Restored(args) => restores::restored(door, args).await,
+            Command::Restores => restores::restores(door).await,
             Command::Clock(args) => upkeep::clock(door, args).await,
             Command::Audit(args) => history::audit(door, args).await,
             Command::Cleanups(args) => history::cleanups(door, args).await,
@@ -135,7 +143,7 @@ impl At {
         let path = |path: &PathBuf| quoted(&path.display().to_string());
         let options = [
             self.admin.as_ref().map(|url| format!(" --admin {}", quoted(url))),
-            self.store.as_ref().map(|url| format!(" --store {}", quoted(url))),
+            self.store.as_ref().map(|url| format!(" --store {}", quoted(&redacted(url)))),
             self.token_file.as_ref().map(|file| format!(" --token-file {}", path(file))),
             self.config.as_ref().map(|file| format!(" --config {}", path(file))),
         ];
@@ -160,6 +168,13 @@ fn text<'a>(value: &'a Value, name: &str) -> &'a str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_command_to_repeat_holds_no_password() {
+        let store = Some("postgres://postgres:hunter2@db/shop".to_owned());
+        let at = At { admin: None, store, token_file: None, config: None, by: None, json: false };
+        assert_eq!(at.repeated(), " --store postgres://postgres@db/shop");
+    }
 
     #[test]
     fn words_are_quoted_for_a_shell() {

@@ -1,6 +1,38 @@
-//! The program's own log: to standard error, one line for each event. `SEMEL_LOG` chooses how much.
+//! The program's own log, on standard error: one line for each event. `SEMEL_LOG` chooses how much, `--log-format` in which
+//! form. Also gives access lines the form of the rest.
 
+use std::io::{IsTerminal, Write};
+use std::sync::OnceLock;
+
+use semel_contract::route::SAFE_METHODS;
+use semel_contract::time::Timestamp;
+use serde_json::{Map, Value, json};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Subscriber};
 use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields};
+use tracing_subscriber::registry::LookupSpan;
+
+/// The form of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Format {
+    /// For people.
+    Text,
+    /// One JSON object on each line.
+    Json,
+}
+
+/// What the command line asked for.
+static CHOSEN: OnceLock<Format> = OnceLock::new();
+
+/// Starts the log in a form; a second start changes nothing.
+pub(crate) fn start_as(format: Option<Format>) {
+    if let Some(format) = format {
+        CHOSEN.get_or_init(|| format);
+    }
+    start();
+}
 
 /// Starts the log. A second start changes nothing.
 pub(crate) fn start() {
@@ -10,6 +42,130 @@ pub(crate) fn start() {
         .with_ansi(false)
         .with_target(false)
         .with_max_level(level.unwrap_or(LevelFilter::INFO));
-    // There is one already.
-    let _ = log.try_init();
+    // There may be one already.
+    let _ = match CHOSEN.get() {
+        Some(Format::Json) => log.event_format(JsonLines).try_init(),
+        Some(Format::Text) | None => log.try_init(),
+    };
+}
+
+/// The form of access lines on standard error: as asked for, for people on a terminal, and JSON elsewhere.
+pub(crate) fn access_format() -> Format {
+    let fitting = if std::io::stderr().is_terminal() { Format::Text } else { Format::Json };
+    CHOSEN.get().copied().unwrap_or(fitting)
+}
+
+/// Writes events as JSON objects.
+struct JsonLines;
+
+impl<S, N> FormatEvent<S, N> for JsonLines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> std::fmt::Result {
+        let mut line = Map::new();
+        line.insert("time".to_owned(), json!(now().to_string()));
+        line.insert("level".to_owned(), json!(event.metadata().level().as_str().to_ascii_lowercase()));
+        event.record(&mut Fields(&mut line));
+        for span in context.event_scope().into_iter().flat_map(|scope| scope.from_root()) {
+            if let Some(fields) = span.extensions().get::<FormattedFields<N>>() {
+                line.insert(span.name().to_owned(), json!(fields.fields));
+            }
+        }
+        writeln!(writer, "{}", Value::Object(line))
+    }
+}
+
+fn now() -> Timestamp {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    Timestamp::from_millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+}
+
+/// Takes over the fields of an event.
+struct Fields<'a>(&'a mut Map<String, Value>);
+
+impl Visit for Fields<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        self.0.insert(field.name().to_owned(), json!(format!("{value:?}")));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.0.insert(field.name().to_owned(), json!(value));
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.0.insert(field.name().to_owned(), json!(value));
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.0.insert(field.name().to_owned(), json!(value));
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.0.insert(field.name().to_owned(), json!(value));
+    }
+}
+
+/// Writes access lines, which are JSON, as text for people.
+pub(crate) struct AccessText<W>(pub(crate) W);
+
+impl<W: Write> Write for AccessText<W> {
+    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        match serde_json::from_slice::<Value>(line) {
+            Ok(about) => self.0.write_all(in_words(&about).as_bytes())?,
+            Err(_) => self.0.write_all(line)?,
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// `12:00:00 POST /orders 201 in 12 ms, replayed, key 3f2a…`.
+fn in_words(about: &Value) -> String {
+    let text = |name: &str| about[name].as_str().unwrap_or_default();
+    let time = text("time").split_once('T').map_or("", |(_, time)| time.get(..8).unwrap_or_default());
+    let mut line = format!("{time} {} {} {}", text("method"), text("path"), about["status"]);
+    if let Some(millis) = about["ms"].as_f64() {
+        line.push_str(&format!(" in {millis:.0} ms"));
+    }
+    if about["replayed"] == true {
+        line.push_str(", replayed");
+    }
+    if text("guarantee") == "none" && !SAFE_METHODS.contains(&text("method")) {
+        line.push_str(", unprotected");
+    }
+    if !text("outcome").is_empty() {
+        line.push_str(&format!(", outcome {}", text("outcome")));
+    }
+    if !text("key").is_empty() {
+        line.push_str(&format!(", key {}", text("key")));
+    }
+    line.push('\n');
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_access_line_reads_as_a_sentence() {
+        let mut shown = Vec::new();
+        let line = json!({"time": "2026-01-08T12:00:01.5Z", "method": "POST", "path": "/orders", "status": 201,
+            "ms": 12.2, "replayed": true, "guarantee": "fenced", "key": "3f2a"});
+        AccessText(&mut shown).write_all(format!("{line}\n").as_bytes()).unwrap();
+        assert_eq!(
+            String::from_utf8(shown).unwrap(),
+            "12:00:01 POST /orders 201 in 12 ms, replayed, key 3f2a\n"
+        );
+    }
 }

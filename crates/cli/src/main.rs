@@ -10,6 +10,7 @@ mod exit;
 mod explain;
 mod gate;
 mod logging;
+mod man;
 mod migrate;
 mod outbox;
 mod problems;
@@ -17,6 +18,7 @@ mod relay;
 mod serve;
 mod store;
 mod storm;
+mod style;
 mod up;
 
 use std::process::ExitCode;
@@ -60,6 +62,8 @@ enum Command {
     Up(up::Args),
     /// Print completions for a shell.
     Completions(completions::Args),
+    /// Print the manual page.
+    Man(man::Args),
 }
 
 fn main() -> ExitCode {
@@ -85,6 +89,7 @@ fn main() -> ExitCode {
         Command::Storm(args) => storm::run(&args),
         Command::Up(args) => up::run(&args),
         Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => man::run(&args),
     };
     match outcome {
         Ok(exit) => ExitCode::from(exit as u8),
@@ -95,6 +100,7 @@ fn main() -> ExitCode {
 /// Says on standard error why a command stopped: in words, or where JSON was asked for as one JSON object.
 fn stopped(stop: &Stop, wants_json: bool) -> ExitCode {
     let Stop { exit, message } = stop;
+    let message = config::without_passwords(message);
     let text = match wants_json {
         true => {
             let code = *exit as u8;

@@ -1,7 +1,7 @@
 //! `semel serve`: runs a part of semel until it is told to stop.
 
 pub(crate) mod admin;
-mod announce;
+pub(crate) mod announce;
 pub(crate) mod gate;
 mod notify;
 pub(crate) mod outbox;
@@ -12,12 +12,16 @@ mod signals;
 pub(crate) mod sockets;
 
 use crate::exit::{Exit, Stop};
+use crate::logging;
 
 /// Run a part of semel.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
     part: Part,
+    /// The form of the log on standard error. [default: text; requests are written as JSON unless it is a terminal]
+    #[arg(long, global = true, value_name = "FORM")]
+    log_format: Option<logging::Format>,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -32,6 +36,7 @@ enum Part {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
+    logging::start_as(args.log_format);
     match &args.part {
         Part::Gate(args) => gate::run(args),
         Part::Outbox(args) => outbox::run(args),

@@ -13,10 +13,10 @@ use std::io::Write;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
-use semel_contract::time::parse_duration;
 
 use crate::client::effects::Counter;
 use crate::client::{self, Connection, Target, header_line};
+use crate::config::duration;
 use crate::exit::{Exit, Stop};
 use crate::output_failed;
 use crate::serve::sockets;
@@ -47,7 +47,7 @@ answered, or answered in two different ways.
 
 Examples:
   semel storm
-  semel storm http://127.0.0.1:7400/orders --effects-url http://127.0.0.1:3000/effects";
+  semel storm http://127.0.0.1:7400/orders --effects-url http://127.0.0.1:7400/effects\n\nThe second one storms what `semel up` has started.";
 
 /// Send a bounded retry storm and count the effects; without URL, to the demo, bare and then through the gate.
 #[derive(Debug, clap::Args)]
@@ -108,10 +108,6 @@ pub(crate) struct Args {
     quiet: bool,
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
-    parse_duration(text).map_err(|error| error.to_string())
-}
-
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
     let sendings = u64::from(args.requests) * u64::from(args.copies);
@@ -130,7 +126,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
         tokio::select! {
             biased;
             rows = storm(args, seed) => rows,
-            _ = tokio::signal::ctrl_c() => Err(Stop::new(Exit::Io, "the storm was broken off: nothing is known")),
+            _ = tokio::signal::ctrl_c() => Err(Stop::new(Exit::Interrupted, "the storm was broken off: nothing is known")),
         }
     })?;
     // In the demo the bare service is there to be compared with: its duplicates are what is shown.

@@ -15,10 +15,10 @@ use std::time::Duration;
 
 use axum::Router;
 use semel_console::Metrics;
-use semel_contract::time::parse_duration;
 use tokio::net::TcpListener;
 
 use crate::client;
+use crate::config::{self, LogTo};
 use crate::demo::Shop;
 use crate::exit::{Exit, Stop};
 use crate::serve::admin::{self, Admin, admin_router};
@@ -52,16 +52,16 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL")]
     upstream: Option<String>,
     /// Where the gate listens; port 0 is any free one.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7400")]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7400", value_parser = config::address)]
     listen: SocketAddr,
     /// Where operators look: metrics, health, readiness. On this machine only.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7401")]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7401", value_parser = config::address)]
     admin: SocketAddr,
     /// Where the page is, with --upstream. On this machine only.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7402")]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7402", value_parser = config::address)]
     page: SocketAddr,
     /// Where the relay listens; port 0 is any free one. [default: 127.0.0.1:7420, or a free one where that is taken]
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = config::address)]
     relay: Option<SocketAddr>,
     /// A configuration whose [relay] is taken, with its targets, instead of the demo's.
     #[arg(long, value_name = "FILE")]
@@ -70,12 +70,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR", default_value = "semel-data")]
     data: PathBuf,
     /// How long an order takes in the demo shop.
-    #[arg(long, default_value = "50ms", value_parser = duration, conflicts_with = "upstream")]
+    #[arg(long, default_value = "50ms", value_parser = config::duration, conflicts_with = "upstream")]
     delay: Duration,
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    parse_duration(text).map_err(|error| error.to_string())
 }
 
 /// Runs the command.
@@ -86,7 +82,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
             return Err(Stop::new(Exit::Usage, format!("{flag} {address}: {why}")));
         }
     }
-    logging::start();
+    logging::start_as(Some(logging::Format::Text));
     sockets::raise_limit();
     client::block_on(up(args))
 }
@@ -98,7 +94,7 @@ async fn up(args: &Args) -> Result<Exit, Stop> {
     let listener = stack::bind(args.listen, "--listen").await?;
     let operators = stack::bind(args.admin, "--admin").await?;
     let addresses = Addresses { gate: local(&listener)?, admin: local(&operators)? };
-    let prepared = stack::prepare(&args.data).await?;
+    let prepared = stack::prepare(&args.data, LogTo::Stderr).await.map_err(of_folder)?;
     let page = |facts, shop| Page {
         facts,
         shop,
@@ -211,6 +207,7 @@ fn facts(
     commands.extend(relay.and_then(relay::command));
     Facts {
         relay: relay.map(|relay| format!("http://{}", relay.listen)),
+        relay_admin: relay.map(|relay| format!("http://{}/", relay.admin)),
         gate: format!("http://{}", addresses.gate),
         upstream: upstream.to_owned(),
         admin: format!("http://{}/", addresses.admin),
@@ -279,6 +276,9 @@ fn welcome(facts: &Facts, page: &str) -> String {
     if let Some(relay) = &facts.relay {
         text.push_str(&format!("  relay      {relay}\n"));
     }
+    if let Some(admin) = &facts.relay_admin {
+        text.push_str(&format!("             {admin}   (its admin address)\n"));
+    }
     for Command { words, line } in &facts.commands {
         text.push_str(&format!("\n{words}\n  {line}\n"));
     }
@@ -289,6 +289,11 @@ fn welcome(facts: &Facts, page: &str) -> String {
 fn say(text: &str) -> Result<(), Stop> {
     let mut stdout = std::io::stdout();
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(|error| output_failed(&error))
+}
+
+/// The folder is another program's, or this one's that still runs.
+fn of_folder(stop: Stop) -> Stop {
+    Stop { message: stop.message.replace("another file with --store", "another folder with --data"), ..stop }
 }
 
 fn create(folder: &Path) -> Result<(), Stop> {

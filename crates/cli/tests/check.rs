@@ -195,8 +195,8 @@ fn every_knob_of_a_route_is_read() {
         ("request_limit", r#""50/1m""#, "50/1m"),
         ("request_limit", r#""all""#, "none, refuses all"),
         ("admission_limit", r#""1000/1h""#, "1000/1h"),
-        ("max_body", r#""64KiB""#, "65536 B"),
-        ("max_response", r#""2MiB""#, "2097152 B"),
+        ("max_body", r#""64KiB""#, "64KiB"),
+        ("max_response", r#""2MiB""#, "2MiB"),
         (
             "guard",
             r#"{ generated_at = "/at", submitted_at = "/sent", cap = "6h", grace = "1h", submitted = "correct", submitted_gap = "2h" }"#,
@@ -316,7 +316,7 @@ fn every_knob_of_the_gate_is_read_and_shown() {
         (
             "limits",
             r#"{ header_timeout = "1s", body_timeout = "2s", idle_timeout = "3s", write_timeout = "4s", connections = 5, headers = 6, header_bytes = "7KiB", streams = 8, running = 9, waiting = 10, waiting_per_key = 11 }"#,
-            "header_timeout 1s, body_timeout 2s, idle_timeout 3s, write_timeout 4s, connections 5, headers 6, header_bytes 7168, streams 8, running 9, waiting 10, waiting_per_key 11",
+            "header_timeout 1s, body_timeout 2s, idle_timeout 3s, write_timeout 4s, connections 5, headers 6, header_bytes 7KiB, streams 8, running 9, waiting 10, waiting_per_key 11",
         ),
         ("trusted_peers", r#"["10.0.0.0/8", "::1"]"#, "10.0.0.0/8, ::1/128"),
         ("access_log", r#""off""#, "off"),
@@ -467,4 +467,72 @@ fn one_file_for_gate_and_relay_is_pointed_out() {
     let both = format!("store = \"sqlite:one.db\"\n{RELAY}\n[gate]\nupstream = \"http://127.0.0.1:9\"\n");
     let (_, found) = report(&both, &[]);
     assert!(found["warnings"].to_string().contains("relay.store"), "{found}");
+}
+
+#[test]
+fn what_is_protected_is_said_and_a_file_without_routes_protects_every_path() {
+    for config in
+        ["", "[gate]\nupstream = \"http://127.0.0.1:3000\"\n", "[defaults]\nretry_window = \"2d\"\n"]
+    {
+        let output = check_with(config, &[], &[]);
+        let text = stdout(&output);
+        assert_eq!(output.status.code(), Some(0), "{config}: {text}");
+        assert!(text.contains("protects               every method but GET"), "{config}: {text}");
+        assert!(!text.contains("nothing is protected"), "{config}: {text}");
+    }
+    let routed = stdout(&check_with("[route.pay]\nmatch = \"POST /pay\"\n", &[], &[]));
+    assert!(
+        routed.contains("protects               POST /pay as pay (fenced, when a key is present)"),
+        "{routed}"
+    );
+    let observing = stdout(&check_with("[gate]\nmode = \"observe\"\n", &[], &[]));
+    assert!(
+        observing.contains("protects               nothing") && observing.contains("warning: mode observe"),
+        "{observing}"
+    );
+}
+
+#[test]
+fn a_key_is_optional_with_and_without_a_file_and_required_where_the_settings_say_so() {
+    for config in ["", "[defaults]\nprofile = \"ietf\"\n", "[route.a]\nmatch = \"POST /a\"\n"] {
+        let (_, report) = report(config, &[]);
+        for (name, profile) in report["profiles"].as_object().unwrap() {
+            assert_eq!(profile["settings"]["key"], "optional", "{config}: {name}");
+        }
+    }
+    let (_, report) = report("[defaults]\nkey = \"required\"\n[route.a]\nmatch = \"POST /a\"\n", &[]);
+    assert_eq!(report["profiles"]["route.a"]["settings"]["key"], "required");
+}
+
+#[test]
+fn no_password_is_printed_not_even_in_an_error() {
+    for config in [
+        "[gate]\nupstream = \"http://user:hunter2@db:99999/\"\n",
+        "[gate]\nupstream = \"ftp://user:hunter2@db/\"\n",
+        "[gate]\nupstream = { url = \"http://user:hunter2@db/\", colour = 1 }\n",
+        "store = \"mysql://user:hunter2@db/shop\"\n",
+        "[gate]\nredis = \"http://user:hunter2@db/\"\n",
+        "identity = \"check:http://user:hunter2@db:99999/\"\n",
+        "[relay]\nstore = \"mysql://user:hunter2@db/shop\"\n",
+        "[relay]\nredis = \"http://user:hunter2@db/shop\"\n",
+        "[relay.target.a]\nurl = \"ftp://user:hunter2@db/shop\"\n",
+        "[outbox]\nupstream = \"ftp://user:hunter2@db/\"\n",
+        "[route.a]\nmatch = \"POST /a\"\non_unknown = { probe = \"ftp://user:hunter2@db/{key}\" }\n",
+    ] {
+        for args in [&[][..], &["--json"]] {
+            let output = check_with(config, args, &[]);
+            let said = [stdout(&output), stderr(&output)].concat();
+            assert_ne!(output.status.code(), Some(0), "{config}: {said}");
+            assert!(!said.contains("hunter2"), "{config}: {said}");
+        }
+    }
+}
+
+#[test]
+fn a_file_about_other_parts_only_is_not_drowned_in_the_gates_settings() {
+    let text = stdout(&check_with("[outbox]\nupstream = \"http://127.0.0.1:3000\"\n", &[], &[]));
+    assert!(text.contains("[outbox]") && !text.contains("admin_read_token_file"), "{text}");
+    let full = stdout(&check_with("[gate]\nupstream = \"http://127.0.0.1:3000\"\n", &[], &[]));
+    assert!(full.contains("admin_read_token_file  none"), "names and values are apart: {full}");
+    assert!(full.contains("max_body               1MiB"), "sizes are written as they are read: {full}");
 }

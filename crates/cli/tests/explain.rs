@@ -122,7 +122,7 @@ fn problems_are_those_that_would_be_answered() {
         (0, ""),
     ];
     assert_eq!(problems, expected);
-    assert!(found[6]["problem"]["detail"].as_str().unwrap().contains("--identity"));
+    assert!(found[6]["note"].as_str().unwrap().contains("--identity"));
     for line in &found {
         for field in ["key", "key_source", "key_syntax", "scope", "fingerprint", "canonical", "problem"] {
             assert!(line.get(field).is_some(), "{field} is missing from {line}");
@@ -265,4 +265,22 @@ fn wrong_usage_is_told_apart_from_wrong_requests() {
         Some(4)
     );
     assert_eq!(semel(&["explain", "--path", "/o", "--config", "/no/such/file"], "").status.code(), Some(3));
+}
+
+#[test]
+fn a_route_with_an_identity_of_its_own_is_explained_by_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("semel.toml");
+    std::fs::write(&file, include_str!("../../../examples/gateway-sidecar/semel.toml")).unwrap();
+    let key = "X-Idempotency-Key: 8f14e45f-ceea-467f-a8d2-6b2f3d9c1a11";
+    let output = Command::new(env!("CARGO_BIN_EXE_semel"))
+        .args(["explain", "--path", "/api/auth/agent", "-H", key, "--body", "{}", "--json"])
+        .current_dir(folder.path())
+        .env_remove("SEMEL_CONFIG")
+        .output()
+        .unwrap();
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(said["problem"], serde_json::Value::Null, "{said:#}");
+    assert_eq!((said["route"].as_str(), said["guarantee"].as_str()), (Some("register"), Some("fenced")));
+    assert_eq!(said["identity"], "shared:registration");
 }

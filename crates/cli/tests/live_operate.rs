@@ -114,7 +114,7 @@ async fn a_database_is_migrated_looked_into_and_resolved_while_a_gate_uses_it() 
     assert_eq!(database.json(&["gate", "audit"])["audit"][0]["actor"], "carol (command line)");
 
     assert_eq!(gate.restores().await.expect("the store answers"), []);
-    database.json(&["gate", "restored", "--backup-time", "2026-01-01T00:00:00Z"]);
+    database.json(&["gate", "restored", "--backup-time", "2026-01-01T00:00:00Z", "--yes"]);
     let known = gate.restores().await.expect("the store answers");
     assert_eq!(known.len(), 1, "once the command has ended, every process knows");
     drop(gate);

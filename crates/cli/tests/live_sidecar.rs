@@ -135,7 +135,10 @@ const STEPS: [&str; 4] =
 #[test]
 fn a_service_that_settles_is_killed_at_every_step_together_with_its_gateway() {
     let database = Database::create("orders");
-    database.run("CREATE TABLE orders (id serial PRIMARY KEY, item text NOT NULL)");
+    // As the example's page says it.
+    let page = include_str!("../../../examples/gateway-sidecar/README.md");
+    let table = page.split("CREATE TABLE").nth(1).and_then(|rest| rest.split('\'').next()).expect("a table");
+    database.run(&format!("CREATE TABLE{table}"));
     let environment = |dies_at: &str| {
         [("DATABASE".to_owned(), database.url.clone()), ("DIES_AT".to_owned(), dies_at.to_owned())]
     };

@@ -165,3 +165,24 @@ fn the_table_has_both_rows_and_progress_goes_to_standard_error() {
     let quiet = command(&["--requests", "5", "--quiet"]);
     assert!(quiet.stderr.is_empty());
 }
+
+#[test]
+fn ctrl_c_ends_a_storm_without_a_panic() {
+    for _ in 0..6 {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_semel"))
+            .args(["storm", "--requests", "5000", "--max-time", "1m"])
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        // The first line of progress: the storm is under way.
+        let mut stderr = std::io::BufReader::new(child.stderr.take().unwrap());
+        let mut said = String::new();
+        std::io::BufRead::read_line(&mut stderr, &mut said).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+        std::io::Read::read_to_string(&mut stderr, &mut said).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(130), "{said}");
+        assert!(!said.contains("panicked") && said.contains("broken off"), "{said}");
+    }
+}

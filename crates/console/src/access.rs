@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use http::{HeaderMap, Method, StatusCode, header};
+use http::{HeaderMap, Method, StatusCode, Uri, header};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
@@ -21,7 +21,7 @@ const ACTOR_CHARS_MAX: usize = 128;
 /// The shortest token: less can be guessed.
 const TOKEN_CHARS_MIN: usize = 16;
 /// What anybody may read: nothing of a store.
-const OPEN: &[&str] = &["/healthz", "/readyz", "/openapi.json"];
+const OPEN: &[&str] = &["/", "/healthz", "/readyz", "/openapi.json"];
 
 /// A secret that opens the admin API. Kept as its hash.
 #[derive(Clone)]
@@ -156,12 +156,13 @@ impl Access {
     }
 
     /// Lets a request in, or says why not.
-    pub(crate) fn admit(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<Caller, Refusal> {
+    pub(crate) fn admit(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<Caller, Refusal> {
+        let host = host(uri, headers)?;
         // Probes come with any Host, and there is nothing to be learnt here.
-        if OPEN.contains(&path) {
+        if OPEN.contains(&uri.path()) {
             return Ok(Caller { right: Right::Read, actor: String::new() });
         }
-        self.refuse_foreign(headers)?;
+        self.refuse_foreign(&host, headers)?;
         let (right, door) = self.right(headers)?;
         let needed =
             if method == Method::GET || method == Method::HEAD { Right::Read } else { Right::Change };
@@ -198,22 +199,17 @@ impl Access {
     }
 
     /// Refuses what a web page of somebody else could make a browser send.
-    fn refuse_foreign(&self, headers: &HeaderMap) -> Result<(), Refusal> {
-        let one = |name: header::HeaderName| {
-            let mut lines = headers.get_all(name).iter();
-            (lines.next().map(|line| line.to_str().unwrap_or("?").to_owned()), lines.next().is_some())
-        };
-        let (host, is_doubled) = one(header::HOST);
-        let host = host.unwrap_or_default();
-        if is_doubled || (self.is_loopback && !is_loopback_host(&host)) {
-            let why = "the Host of the admin API on loopback is localhost, 127.0.0.1 or [::1]";
-            return Err(Refusal::new(StatusCode::MISDIRECTED_REQUEST, "host-not-allowed", why));
+    fn refuse_foreign(&self, host: &str, headers: &HeaderMap) -> Result<(), Refusal> {
+        if self.is_loopback && !is_loopback_host(host) {
+            return Err(misdirected(
+                "the Host of the admin API on loopback is localhost, 127.0.0.1 or [::1]",
+            ));
         }
-        let (origin, is_doubled) = one(header::ORIGIN);
+        let (origin, is_doubled) = only(headers, header::ORIGIN);
         let is_own = |origin: &str| {
             ["http://", "https://"]
                 .iter()
-                .any(|scheme| origin.strip_prefix(scheme).is_some_and(|of| of.eq_ignore_ascii_case(&host)))
+                .any(|scheme| origin.strip_prefix(scheme).is_some_and(|of| of.eq_ignore_ascii_case(host)))
         };
         if is_doubled || origin.is_some_and(|origin| !is_own(&origin)) {
             let why = "requests from pages of another origin are refused";
@@ -221,6 +217,30 @@ impl Access {
         }
         Ok(())
     }
+}
+
+/// The first value of a header, and whether there are more.
+fn only(headers: &HeaderMap, name: header::HeaderName) -> (Option<String>, bool) {
+    let mut lines = headers.get_all(name).iter();
+    (lines.next().map(|line| line.to_str().unwrap_or("?").to_owned()), lines.next().is_some())
+}
+
+/// Whom a request is for. Its target and its `Host`, where it has both, name the same.
+fn host(uri: &Uri, headers: &HeaderMap) -> Result<String, Refusal> {
+    let (host, is_doubled) = only(headers, header::HOST);
+    match (host, uri.authority()) {
+        _ if is_doubled => Err(misdirected("a request has one Host")),
+        (Some(host), Some(target)) if !target.as_str().eq_ignore_ascii_case(&host) => {
+            Err(misdirected("the request's target and its Host name different servers"))
+        }
+        (Some(host), _) => Ok(host),
+        (None, Some(target)) => Ok(target.as_str().to_owned()),
+        (None, None) => Ok(String::new()),
+    }
+}
+
+fn misdirected(why: &'static str) -> Refusal {
+    Refusal::new(StatusCode::MISDIRECTED_REQUEST, "host-not-allowed", why)
 }
 
 fn bearer(line: &str) -> Option<&str> {
@@ -261,7 +281,7 @@ fn actor(headers: &HeaderMap, door: &str) -> Result<String, Refusal> {
 
 /// Lets a request in or answers it.
 pub(crate) async fn guard(State(access): State<Arc<Access>>, mut request: Request, next: Next) -> Response {
-    match access.admit(request.method(), request.uri().path(), request.headers()) {
+    match access.admit(request.method(), request.uri(), request.headers()) {
         Ok(caller) => {
             request.extensions_mut().insert(caller);
             next.run(request).await

@@ -8,7 +8,8 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{StatusCode, header};
 use semel_contract::record;
-use semel_store::Filter;
+use semel_contract::time::Timestamp;
+use semel_store::{Filter, StoreError};
 use serde_json::{Value, json};
 
 use crate::Console;
@@ -30,7 +31,11 @@ pub(crate) async fn readyz(State(console): State<Console>) -> Response {
         None => console.is_ready().await,
     };
     match why {
-        Ok(clock_frozen) => Json(json!({"status": "ready", "clock_frozen": clock_frozen})).into_response(),
+        Ok(clock_frozen) => {
+            let until = console.restored_until().await.map(|until| until.to_string());
+            Json(json!({"status": "ready", "clock_frozen": clock_frozen, "restored_until": until}))
+                .into_response()
+        }
         Err(why) => {
             let body = json!({"status": "not ready", "reason": why});
             (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], Json(body)).into_response()
@@ -58,12 +63,28 @@ impl Console {
         }
     }
 
+    /// Until when keys without a record may be unknown because the store was restored from a backup; `None` where it was not,
+    /// or what was lost would have expired by now.
+    pub(crate) async fn restored_until(&self) -> Option<Timestamp> {
+        let asked = async {
+            let now = self.store.clock().await?.now;
+            Ok::<_, StoreError>((self.store.restores().await?, now))
+        };
+        let (restores, now) = tokio::time::timeout(READY_WITHIN, asked).await.ok()?.ok()?;
+        let until = restores.iter().map(|restore| restore.restored_at.plus(self.records_kept)).max()?;
+        (now <= until).then_some(until)
+    }
+
     /// What is read from the store when it is asked for.
     async fn measure_store(&self, text: &mut String) {
+        let build = concat!("version=\"", env!("CARGO_PKG_VERSION"), "\"");
+        gauge(text, "semel_build_info", "gauge", &[(build, 1.0)]);
         let frozen = self.is_ready().await;
         gauge(text, "semel_store_ready", "gauge", &[("", f64::from(u8::from(frozen.is_ok())))]);
         let Ok(frozen) = frozen else { return };
         gauge(text, "semel_store_clock_frozen", "gauge", &[("", f64::from(u8::from(frozen)))]);
+        let restored = self.restored_until().await.is_some();
+        gauge(text, "semel_store_restored", "gauge", &[("", f64::from(u8::from(restored)))]);
         let unknown = Filter { state: Some(record::State::Unknown), limit: UNKNOWN_MAX, ..Filter::default() };
         let listed = tokio::time::timeout(READY_WITHIN, async {
             let now = self.store.clock().await?.now;

@@ -39,6 +39,7 @@ mod view;
 use std::sync::Arc;
 use std::time::Duration;
 
+use semel_contract::profile::presets;
 use semel_store::AdminStore;
 
 pub use access::{Access, AccessError, Token};
@@ -60,6 +61,7 @@ pub struct Console {
     metrics: Option<Metrics>,
     reluctance: Option<Arc<Reluctance>>,
     resolved_kept: Duration,
+    records_kept: Duration,
 }
 
 /// On every answer of an admin API, so that whoever asks knows whom it is talking to. A gateway never passes it on.
@@ -75,7 +77,9 @@ impl Console {
     /// The admin API of this store, for those whom `access` lets in.
     pub fn on(store: Arc<dyn AdminStore>, access: Access) -> Self {
         let access = Arc::new(access);
-        Self { store, access, metrics: None, reluctance: None, resolved_kept: RESOLVED_KEPT }
+        let lifetime = presets::ietf().lifetime;
+        let records_kept = lifetime.record() + lifetime.skew;
+        Self { store, access, metrics: None, reluctance: None, resolved_kept: RESOLVED_KEPT, records_kept }
     }
 
     /// Also shows what this process counts, at `/metrics`.
@@ -96,6 +100,14 @@ impl Console {
     #[must_use]
     pub fn resolved_kept(mut self, kept: Duration) -> Self {
         self.resolved_kept = kept.max(RESOLVED_KEPT);
+        self
+    }
+
+    /// The longest time for which a record counts, with what clocks may differ: so long after a restore a key without a
+    /// record may have had one.
+    #[must_use]
+    pub fn records_kept(mut self, kept: Duration) -> Self {
+        self.records_kept = kept;
         self
     }
 

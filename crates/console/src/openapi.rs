@@ -1,10 +1,31 @@
 //! The OpenAPI document of the admin API. Written by hand as a table; a test holds it against the routes.
 
 use axum::Json;
+use axum::response::IntoResponse;
+use http::header;
 use serde_json::{Map, Value, json};
 
 pub(crate) async fn serve() -> Json<Value> {
     Json(document())
+}
+
+/// What is here, for a person who opens the address.
+pub(crate) async fn index() -> impl IntoResponse {
+    let needs = |operation: &Operation| match operation.needs {
+        Needs::Nothing => "",
+        Needs::Read => " (a token, where one is set)",
+        Needs::Change => " (the full token, where one is set)",
+    };
+    let line = |operation: &Operation| {
+        let method = operation.method.to_uppercase();
+        format!("{method:<5}{:<30}{}{}\n", operation.path, operation.summary, needs(operation))
+    };
+    let lines: String = OPERATIONS.iter().map(line).collect();
+    let text = format!(
+        "semel {}: the admin address\n\n{lines}\nThe command line asks here: semel gate list, semel gate --help\n",
+        env!("CARGO_PKG_VERSION")
+    );
+    ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text)
 }
 
 /// What an operation needs.
@@ -39,6 +60,16 @@ const WHY: (&str, &str, &str, bool) = ("reason", "string", "Why; stands in the a
 const NO_RECORD: (u16, &str) = (404, "There is no such record.");
 
 const OPERATIONS: &[Operation] = &[
+    Operation {
+        method: "get",
+        path: "/",
+        id: "index",
+        summary: "What is here, as text.",
+        needs: Needs::Nothing,
+        query: &[],
+        body: &[],
+        also: &[],
+    },
     Operation {
         method: "get",
         path: "/healthz",

@@ -32,6 +32,10 @@ pub const NAMES: &[(&str, &str)] = &[
     ("semel_gate_store_errors_total", "Calls of the store that failed, by call."),
     ("semel_gate_store_connections_in_use", "Connections to the database that are in use."),
     ("semel_gate_store_connections_max", "Connections to the database that there may be."),
+    (
+        "semel_gate_unprotected_total",
+        "Requests with a key that no route covers: they passed, and a retry of them runs again.",
+    ),
     ("semel_gate_limiter_away_total", "Times that a limiter could not be asked."),
     ("semel_gate_sweeps_total", "Runs of the sweeper."),
     ("semel_gate_swept_total", "Expired records that were removed."),
@@ -42,7 +46,12 @@ pub const NAMES: &[(&str, &str)] = &[
     ("semel_gateway_request_seconds", "How long answers took."),
     ("semel_gateway_upstream_failures_total", "Requests that the service did not answer, by how."),
     ("semel_gateway_access_lines_dropped_total", "Lines of the access log that were dropped."),
+    ("semel_build_info", "The release that runs, as a label."),
     ("semel_store_ready", "Whether the store answers."),
+    (
+        "semel_store_restored",
+        "Whether keys without a record are unknown because the store was restored from a backup.",
+    ),
     ("semel_store_clock_frozen", "Whether the store's clock jumped ahead and nobody has confirmed it."),
     ("semel_store_unknown_records", "Outcomes that are unknown now, up to 1000."),
     ("semel_store_unknown_oldest_seconds", "The age of the oldest unknown outcome."),

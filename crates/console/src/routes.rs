@@ -16,6 +16,7 @@ const BODY_BYTES_MAX: usize = resolve::BODY_BYTES_MAX * 4 / 3 + (64 << 10);
 pub(crate) fn router(console: Console) -> Router {
     let guard = from_fn_with_state(std::sync::Arc::clone(&console.access), access::guard);
     Router::new()
+        .route("/", get(openapi::index))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .route("/metrics", get(health::metrics))

@@ -104,7 +104,9 @@ pub(crate) async fn restored(
 
 pub(crate) async fn restores(State(console): State<Console>) -> Result<Json<Value>, Refusal> {
     let restores = console.store.restores().await?;
-    Ok(Json(json!({"restores": restores.iter().map(view::restore).collect::<Vec<_>>()})))
+    let until = console.restored_until().await.map(|until| until.to_string());
+    let restores: Vec<Value> = restores.iter().map(view::restore).collect();
+    Ok(Json(json!({"restores": restores, "in_force_until": until})))
 }
 
 pub(crate) async fn clock(State(console): State<Console>) -> Result<Json<Value>, Refusal> {

@@ -19,7 +19,7 @@ fn names(text: &str) -> BTreeSet<String> {
     for (at, _) in text.match_indices("semel_") {
         let is_part = |char: char| char.is_ascii_lowercase() || char.is_ascii_digit() || char == '_';
         let name: String = text[at..].chars().take_while(|char| is_part(*char)).collect();
-        let prefixes = ["semel_gate_", "semel_gateway_", "semel_store_", "semel_metrics_"];
+        let prefixes = ["semel_build_", "semel_gate_", "semel_gateway_", "semel_store_", "semel_metrics_"];
         if prefixes.iter().any(|prefix| name.starts_with(prefix)) {
             let of_histogram = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
             found.insert(of_histogram.unwrap_or(&name).to_owned());

@@ -125,9 +125,16 @@ impl Identity {
 }
 
 fn missing(what: &str, identity: &Identity) -> Problem {
-    let detail = format!(
-        "{what} is required, since the identity is {identity}; another one is set by --identity or `identity = …`"
-    );
+    let detail = match identity {
+        Identity::Trusted(_) => format!("{what} is required: it says who is calling"),
+        Identity::Authorization
+        | Identity::Cookie(_)
+        | Identity::Shared(_)
+        | Identity::Jwt(_)
+        | Identity::Check(_) => {
+            format!("{what} is required: send the credential that says who is calling")
+        }
+    };
     Problem::new(Kind::IdentityMissing, detail)
 }
 

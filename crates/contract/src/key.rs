@@ -13,6 +13,10 @@ use crate::limits::KEY_CHARS_MAX;
 use crate::problem::{Kind, Problem};
 use crate::request::{Body, Headers, trimmed};
 
+/// The headers by which clients everywhere send keys. A key in one of them is never ignored, whatever the sources of a route
+/// say: a key that is ignored is a retry that runs again.
+pub const KEY_HEADERS: [&str; 2] = ["Idempotency-Key", "X-Idempotency-Key"];
+
 /// A checked key. Compared byte for byte, never case-folded.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Arc<str>);
@@ -298,7 +302,7 @@ pub struct Found {
 impl KeyPolicy {
     /// Reads the key of a request. `None`: there is none, and none is required.
     pub fn read<H: Headers + ?Sized>(&self, headers: &H, body: &Body<'_>) -> Result<Option<Found>, Problem> {
-        let mut found: Option<(String, Source, Written)> = None;
+        let mut found: Option<Unchecked> = None;
         let mut unread_body = false;
         for source in &self.sources {
             let value = match source {
@@ -311,15 +315,13 @@ impl KeyPolicy {
                     }
                 },
             };
-            match (&found, value) {
-                (None, Some((text, written))) => found = Some((text, source.clone(), written)),
-                (Some((first, from, _)), Some((text, _))) if *first != text => {
-                    return Err(Problem::new(
-                        Kind::KeyAmbiguous,
-                        format!("{from} and {source} give different keys"),
-                    ));
-                }
-                (Some(_), Some(_)) | (_, None) => {}
+            add(&mut found, value, || source.clone())?;
+        }
+        let reads_headers = self.sources.iter().any(|source| matches!(source, Source::Header(_)));
+        if !reads_headers {
+            for name in KEY_HEADERS {
+                let value = self.read_header(headers, name)?;
+                add(&mut found, value, || Source::Header(name.to_owned()))?;
             }
         }
         match found {
@@ -330,13 +332,34 @@ impl KeyPolicy {
                 Kind::BodyNotJson,
                 "the key is read from the body, which must be JSON without repeated names",
             )),
-            None => match self.presence {
-                Presence::Required => {
-                    Err(Problem::new(Kind::KeyMissing, format!("send a key in {}", self.sources_in_words())))
-                }
-                Presence::Optional | Presence::Mint => Ok(None),
-            },
+            None => self.refuse_missing(headers).map(|()| None),
         }
+    }
+
+    /// Refuses a request whose key is missing where it is required, or stands in a header that this route does not read.
+    fn refuse_missing<H: Headers + ?Sized>(&self, headers: &H) -> Result<(), Problem> {
+        let given = KEY_HEADERS.iter().find(|name| headers.values(name).next().is_some());
+        let wanted = self.sources_in_words();
+        match (given, self.presence) {
+            (Some(given), _) => {
+                let detail = format!("{given} is not read here: send the key in {wanted}");
+                Err(Problem::new(Kind::KeyMissing, detail))
+            }
+            (None, Presence::Required) => {
+                Err(Problem::new(Kind::KeyMissing, format!("send a key in {wanted}")))
+            }
+            (None, Presence::Optional | Presence::Mint) => Ok(()),
+        }
+    }
+
+    /// Whether a request may carry a key, as far as its headers tell. A body that was not read yet may always hold one.
+    pub fn may_have_key<H: Headers + ?Sized>(&self, headers: &H) -> bool {
+        let is_there = |name: &str| headers.values(name).next().is_some();
+        let named = self.sources.iter().any(|source| match source {
+            Source::Header(name) => is_there(name),
+            Source::Json(_) => true,
+        });
+        named || KEY_HEADERS.iter().any(|name| is_there(name))
     }
 
     /// The values of the required headers, in the policy's order.
@@ -384,6 +407,26 @@ impl KeyPolicy {
         });
         words.collect::<Vec<_>>().join(" or ")
     }
+}
+
+/// A key's text, where it stood and how it was written.
+type Unchecked = (String, Source, Written);
+
+/// Takes over what a source gave. Two sources that give different keys are refused.
+fn add(
+    found: &mut Option<Unchecked>,
+    value: Option<(String, Written)>,
+    source: impl Fn() -> Source,
+) -> Result<(), Problem> {
+    match (&*found, value) {
+        (None, Some((text, written))) => *found = Some((text, source(), written)),
+        (Some((first, from, _)), Some((text, _))) if *first != text => {
+            let detail = format!("{from} and {} give different keys", source());
+            return Err(Problem::new(Kind::KeyAmbiguous, detail));
+        }
+        (Some(_), Some(_)) | (_, None) => {}
+    }
+    Ok(())
 }
 
 /// More than one line carries the header.

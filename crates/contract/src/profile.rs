@@ -359,7 +359,8 @@ impl Profile {
 
     /// The refusal of a key that returns with another request, showing what the profile reveals.
     pub fn mismatch_problem(&self, recorded: Hashes<'_>, received: Hashes<'_>) -> Problem {
-        let problem = Problem::from(Kind::FingerprintMismatch);
+        let detail = "the key was first used for a request with another method, path, query or body";
+        let problem = Problem::new(Kind::FingerprintMismatch, detail);
         let reveal = match self.mismatch {
             Mismatch::Refuse { reveal, .. } => reveal,
             Mismatch::Ignore => Reveal::None,

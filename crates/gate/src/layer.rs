@@ -29,7 +29,7 @@ use tower_service::Service;
 use crate::bodies::{self, Bodies};
 use crate::identity::Identify;
 use crate::keeper::Keeper;
-use crate::measure::StoreMeters;
+use crate::measure::{self, StoreMeters, Warnings};
 use crate::probe::Probe;
 use crate::route::Route;
 use crate::walk;
@@ -279,9 +279,11 @@ impl GateBuilder {
                 return Err(BuildError::Clash { route: one.name.clone(), other: other.name.clone() });
             }
         }
+        measure::begin(self.routes.iter().map(|route| route.name.as_str()));
         Ok(GateLayer(Arc::new(Shared {
             keeper: Keeper::new(Arc::clone(&self.store)),
             meters: StoreMeters::default(),
+            warnings: Warnings::default(),
             store: self.store,
             identity: self.identity,
             routes: self.routes.into_iter().map(Arc::new).collect(),
@@ -318,6 +320,7 @@ pub(crate) struct Shared {
     pub(crate) entropy: Entropy,
     pub(crate) keeper: Keeper,
     pub(crate) meters: StoreMeters,
+    pub(crate) warnings: Warnings,
     pub(crate) in_flight: Arc<Semaphore>,
     pub(crate) waiters: Arc<Semaphore>,
     pub(crate) max_waiters_per_key: usize,

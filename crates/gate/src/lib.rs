@@ -70,7 +70,7 @@ pub use identity::{CallerExtension, Identified, Identify, Verified};
 pub use layer::{BuildError, GateBuilder, GateLayer, GateService, ResponseFuture};
 pub use once::OnceOutcome;
 pub use probe::{Finding, Probe};
-pub use route::Route;
+pub use route::{Route, endpoint_of_path};
 pub use step::Step;
 #[cfg(feature = "failpoints")]
 pub use step::on_step;

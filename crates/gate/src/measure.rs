@@ -3,10 +3,11 @@
 
 use std::fmt;
 use std::future::Future;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
-use semel_contract::problem::Kind;
+use semel_contract::problem::{Kind, Problem};
 use semel_store::StoreError;
 use tokio::time::Instant;
 
@@ -49,6 +50,43 @@ impl RouteMeters {
     pub(crate) fn new_key(&self, route: &str) {
         let new = || counter!("semel_gate_new_keys_total", "route" => route.to_owned());
         self.new_keys.get_or_init(new).increment(1);
+    }
+}
+
+/// Routes whose refusals are counted from 0 for every problem; with more of them, series would be too many.
+const ROUTES_IN_FULL_MAX: usize = 100;
+
+/// Begins every counter at 0: of a series that appears with its first count, nobody sees that it has grown.
+pub(crate) fn begin<'a>(routes: impl ExactSizeIterator<Item = &'a str>) {
+    let is_few = routes.len() <= ROUTES_IN_FULL_MAX;
+    for route in routes {
+        for how in ["passed", "executed", "replayed", "refused"] {
+            answers(route, how).increment(0);
+        }
+        for name in [
+            "semel_gate_new_keys_total",
+            "semel_gate_waits_total",
+            "semel_gate_unknown_total",
+            "semel_gate_expired_access_total",
+        ] {
+            counter!(name, "route" => route.to_owned()).increment(0);
+        }
+        for kind in Kind::ALL.iter().filter(|_| is_few) {
+            let labels = [("route", route.to_owned()), ("problem", kind.slug().to_owned())];
+            counter!("semel_gate_problems_total", &labels).increment(0);
+        }
+    }
+    for call in [Call::LookUp, Call::Claim, Call::Settle] {
+        counter!("semel_gate_store_errors_total", "call" => call.name()).increment(0);
+    }
+    for name in [
+        "semel_gate_unprotected_total",
+        "semel_gate_limiter_away_total",
+        "semel_gate_sweeps_total",
+        "semel_gate_swept_total",
+        "semel_gate_lapsed_total",
+    ] {
+        counter!(name).increment(0);
     }
 }
 
@@ -129,6 +167,56 @@ impl StoreMeters {
         });
         now.set(in_use as f64);
         max.set(at_most as f64);
+    }
+}
+
+/// How often the log repeats a warning.
+const WARNED_EVERY: Duration = Duration::from_secs(60);
+
+/// Warns of the first thing of a kind, and then of one a minute.
+#[derive(Default)]
+struct Seldom(Mutex<Option<Instant>>);
+
+impl Seldom {
+    fn is_due(&self) -> bool {
+        let mut warned = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = warned.is_none_or(|at| at.elapsed() >= WARNED_EVERY);
+        if is_due {
+            *warned = Some(Instant::now());
+        }
+        is_due
+    }
+}
+
+/// What an operator should hear of, and not of every request.
+#[derive(Default)]
+pub(crate) struct Warnings {
+    unprotected: Seldom,
+    unidentified: Seldom,
+}
+
+impl Warnings {
+    /// A request with a key was refused because it does not say who sends it.
+    pub(crate) fn note_unidentified(&self, route: &str, problem: &Problem) {
+        if problem.kind == Kind::IdentityMissing && self.unidentified.is_due() {
+            tracing::warn!(
+                route,
+                why = problem.detail,
+                "a request with a key was refused with 401; another identity is set by --identity, or `identity = …`"
+            );
+        }
+    }
+
+    /// A request with a key passed, since no route covers it.
+    pub(crate) fn note_unprotected(&self, method: &str, path: &str) {
+        counter!("semel_gate_unprotected_total").increment(1);
+        if self.unprotected.is_due() {
+            tracing::warn!(
+                method,
+                path,
+                "a request with a key passed unprotected: no route covers it, so a retry of it runs again"
+            );
+        }
     }
 }
 

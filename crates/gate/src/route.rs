@@ -143,13 +143,7 @@ impl Route {
         if !self.by_path {
             return Cow::Borrowed(&self.name);
         }
-        let endpoint = [method, " ", path].concat();
-        if endpoint.len() <= ENDPOINT_BYTES_MAX {
-            return Cow::Owned(endpoint);
-        }
-        let digest = hex(&Sha256::digest(&endpoint)[..16]);
-        let cut = endpoint.floor_char_boundary(ENDPOINT_BYTES_MAX - digest.len() - 1);
-        Cow::Owned(format!("{}#{digest}", &endpoint[..cut]))
+        Cow::Owned(endpoint_of_path(method, path))
     }
 
     /// Whether an endpoint of this name is this route's. A client that does not know the name says which request it
@@ -222,4 +216,16 @@ impl Route {
         }
         found
     }
+}
+
+/// The endpoint of a request on a route whose endpoints are its paths: `POST /orders`. What is too long for a name is
+/// cut, and its hash takes the place of the rest.
+pub fn endpoint_of_path(method: &str, path: &str) -> String {
+    let endpoint = [method, " ", path].concat();
+    if endpoint.len() <= ENDPOINT_BYTES_MAX {
+        return endpoint;
+    }
+    let digest = hex(&Sha256::digest(&endpoint)[..16]);
+    let cut = endpoint.floor_char_boundary(ENDPOINT_BYTES_MAX - digest.len() - 1);
+    format!("{}#{digest}", &endpoint[..cut])
 }

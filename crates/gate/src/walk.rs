@@ -12,7 +12,7 @@ use semel_contract::age;
 use semel_contract::decide::{self, Claim, Decision, decide};
 use semel_contract::hex::hex;
 use semel_contract::identity::Caller;
-use semel_contract::key::{Presence, Source};
+use semel_contract::key::{KEY_HEADERS, Presence, Source};
 use semel_contract::planted::{self, Bug};
 use semel_contract::problem::{Kind, Problem};
 use semel_contract::record::{Fence, Guarantee, Record};
@@ -25,7 +25,7 @@ use tower_service::Service;
 use tracing::Instrument;
 
 use crate::answer;
-use crate::arrival::{self, Arrival, KeyRead, Whole};
+use crate::arrival::{self, Arrival, KeyRead, Lines, Whole};
 use crate::attempt::{Context, Job, Outcome, claim_and_run, mark_unknown};
 use crate::bodies::too_large;
 use crate::identity::Verified;
@@ -39,8 +39,6 @@ use crate::step::Step;
 
 /// When a client that found the store away should come back.
 const STORE_RETRY_SECONDS: u64 = 1;
-/// Headers that stand for a key on routes that the gate was told nothing of.
-const KEY_HEADERS: [&str; 2] = ["idempotency-key", "x-idempotency-key"];
 /// How often a record may change under a request before it gives up deciding.
 const DECISIONS_MAX: usize = 64;
 
@@ -65,7 +63,9 @@ where
         let request_id = request_id(&shared, &parts.headers);
         return Box::pin(crate::observe::observe(shared, route, inner, parts, body, request_id));
     }
-    if route.profile.key.presence == Presence::Optional && !may_have_key(&route, &parts.headers) {
+    if route.profile.key.presence == Presence::Optional
+        && !route.profile.key.may_have_key(&Lines(&parts.headers))
+    {
         return Box::pin(unkeyed(route, inner, Request::from_parts(parts, body)));
     }
     Box::pin(keyed(shared, route, inner, parts, body))
@@ -112,7 +112,10 @@ where
         Err(_) if planted::is(Bug::IdentityLast) => {
             Verified::new(Caller { tenant: None, principal: "alice".to_owned() })
         }
-        Err(problem) => return refuse(problem),
+        Err(problem) => {
+            shared.warnings.note_unidentified(&route.name, &problem);
+            return refuse(problem);
+        }
     };
     // A caller's fields are anybody's to fill in; what no store could keep is refused here, not there.
     if let Err(problem) = verified.caller.check() {
@@ -201,19 +204,14 @@ where
     }
     let has_key = KEY_HEADERS.iter().any(|name| parts.headers.contains_key(*name));
     let promises_nothing = has_key && !SAFE_METHODS.contains(&parts.method.as_str()) && !shared.observes;
+    if promises_nothing {
+        shared.warnings.note_unprotected(parts.method.as_str(), parts.uri.path());
+    }
     let mut response = inner.call(Request::from_parts(parts, body)).await?;
     if promises_nothing {
         response.headers_mut().insert(answer::GUARANTEE, HeaderValue::from_static(Guarantee::None.name()));
     }
     Ok(response)
-}
-
-/// Whether a request that needs no key might have one, without reading its body.
-fn may_have_key(route: &Route, headers: &http::HeaderMap) -> bool {
-    route.profile.key.sources.iter().any(|source| match source {
-        Source::Header(name) => headers.contains_key(name.as_str()),
-        Source::Json(_) => true,
-    })
 }
 
 fn request_id(shared: &Shared, headers: &http::HeaderMap) -> String {

@@ -107,10 +107,7 @@ impl Identify for Callers {
                 match peer {
                     Some(peer) if !peers.contain(peer) => Box::pin(ready(Err(Problem::new(
                         Kind::IdentityMissing,
-                        format!(
-                            "{name} is believed from trusted peers only, and {peer} is none; they are set by \
-                             `trusted_peers`, another identity by --identity"
-                        ),
+                        format!("{name} is believed from trusted peers only, and {peer} is none"),
                     )))),
                     Some(_) | None => identity.identify(parts),
                 }

@@ -12,6 +12,7 @@ pub(crate) struct Wanted {
     pub(crate) postgres: bool,
     pub(crate) redis: bool,
     pub(crate) python: bool,
+    pub(crate) promtool: bool,
 }
 
 /// What this machine has.
@@ -23,6 +24,8 @@ pub(crate) struct Found {
     pub(crate) redis: Option<PathBuf>,
     /// A `python3` that can make environments.
     pub(crate) python: Option<PathBuf>,
+    /// `promtool`, which tests the rules for Prometheus.
+    pub(crate) promtool: Option<PathBuf>,
 }
 
 /// A server that is wanted and not there.
@@ -31,6 +34,7 @@ pub(crate) enum Missing {
     Postgres,
     Redis,
     Python,
+    Promtool,
 }
 
 impl Found {
@@ -38,7 +42,8 @@ impl Found {
         let postgres = (wanted.postgres && self.postgres_bin.is_none()).then_some(Missing::Postgres);
         let redis = (wanted.redis && self.redis.is_none()).then_some(Missing::Redis);
         let python = (wanted.python && self.python.is_none()).then_some(Missing::Python);
-        postgres.into_iter().chain(redis).chain(python).collect()
+        let promtool = (wanted.promtool && self.promtool.is_none()).then_some(Missing::Promtool);
+        postgres.into_iter().chain(redis).chain(python).chain(promtool).collect()
     }
 }
 
@@ -53,7 +58,12 @@ pub(crate) fn on_this_machine() -> Found {
     // An account without administration rights often lacks the sbin folders in its PATH.
     let beside_path = ["/usr/bin", "/usr/local/bin", "/usr/sbin", "/usr/local/sbin"].map(PathBuf::from);
     let beside: Vec<PathBuf> = path.into_iter().chain(beside_path).collect();
-    Found { postgres_bin: postgres_bin(&for_postgres), redis: redis(&beside), python: python(&beside) }
+    Found {
+        postgres_bin: postgres_bin(&for_postgres),
+        redis: redis(&beside),
+        python: python(&beside),
+        promtool: beside.iter().map(|folder| folder.join("promtool")).find(|path| path.is_file()),
+    }
 }
 
 /// The `bin` folders of Debian's `/usr/lib/postgresql/VERSION`, the highest version first.
@@ -147,12 +157,13 @@ mod tests {
 
     #[test]
     fn only_what_is_wanted_can_be_missing() {
-        let nothing = Found { postgres_bin: None, redis: None, python: None };
+        let nothing = Found { postgres_bin: None, redis: None, python: None, promtool: None };
+        let none = Wanted { postgres: false, redis: false, python: false, promtool: false };
         assert_eq!(
-            nothing.missing(Wanted { postgres: true, redis: true, python: true }),
-            [Missing::Postgres, Missing::Redis, Missing::Python]
+            nothing.missing(Wanted { postgres: true, redis: true, python: true, promtool: true }),
+            [Missing::Postgres, Missing::Redis, Missing::Python, Missing::Promtool]
         );
-        assert_eq!(nothing.missing(Wanted { postgres: false, redis: true, python: false }), [Missing::Redis]);
-        assert_eq!(nothing.missing(Wanted { postgres: false, redis: false, python: false }), []);
+        assert_eq!(nothing.missing(Wanted { redis: true, ..none }), [Missing::Redis]);
+        assert_eq!(nothing.missing(none), []);
     }
 }

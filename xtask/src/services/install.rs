@@ -59,6 +59,7 @@ pub(crate) fn advice(missing: &[Missing]) -> String {
             Missing::Postgres => "PostgreSQL (initdb, postgres)",
             Missing::Redis => "Redis (redis-server or valkey-server)",
             Missing::Python => "Python 3.10 or later with venv",
+            Missing::Promtool => "promtool (of Prometheus)",
         })
         .collect();
     let packages =
@@ -82,6 +83,7 @@ fn debian_package(server: Missing) -> &'static str {
         Missing::Postgres => "postgresql",
         Missing::Redis => "redis-server",
         Missing::Python => "python3-venv",
+        Missing::Promtool => "prometheus",
     }
 }
 
@@ -90,6 +92,7 @@ fn fedora_package(server: Missing) -> &'static str {
         Missing::Postgres => "postgresql-server",
         Missing::Redis => "valkey",
         Missing::Python => "python3",
+        Missing::Promtool => "golang-github-prometheus",
     }
 }
 
@@ -98,6 +101,7 @@ fn brew_package(server: Missing) -> &'static str {
         Missing::Postgres => "postgresql@17",
         Missing::Redis => "redis",
         Missing::Python => "python",
+        Missing::Promtool => "prometheus",
     }
 }
 

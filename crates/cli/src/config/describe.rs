@@ -9,7 +9,7 @@ use semel_contract::profile::{
 use semel_contract::staleness::Submitted;
 use semel_contract::time::format_duration as show;
 
-use super::values::Kept;
+use super::values::{Bytes, Kept};
 
 /// Every setting of a profile and its value.
 pub(crate) fn describe(profile: &Profile) -> Vec<(&'static str, String)> {
@@ -178,7 +178,7 @@ fn limits(profile: &Profile) -> Vec<(&'static str, String)> {
     vec![
         ("request_limit", format!("{}{refuses}", rate(profile.limits.request))),
         ("admission_limit", rate(profile.limits.admission)),
-        ("max_body", format!("{} B", profile.stored.max_body_bytes)),
-        ("max_response", format!("{} B", profile.stored.max_response_bytes)),
+        ("max_body", Bytes(profile.stored.max_body_bytes).to_string()),
+        ("max_response", Bytes(profile.stored.max_response_bytes).to_string()),
     ]
 }

@@ -1,4 +1,4 @@
-//! The shape of `semel.toml`. Owns the names of the settings; means nothing by them.
+//! The shape of `semel.toml`: the names of the settings and how each is written. Their meaning is decided elsewhere.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -68,6 +68,11 @@ macro_rules! layered {
         }
 
         impl $name {
+            /// Whether any setting is there.
+            pub(crate) fn says_something(&self) -> bool {
+                false $(|| self.$field.is_some())*
+            }
+
             /// These settings, and where they say nothing those below.
             pub(crate) fn over(self, below: Self) -> Self {
                 Self { $($field: self.$field.or(below.$field),)* }
@@ -231,7 +236,8 @@ layered! {
         profile: Text<&'static Preset>,
         /// `fenced`, or `atomic`: the handler calls `semel.settle()` in its own transaction.
         guarantee: Text<Guarantee>,
-        /// `required`, `optional` or `mint` (a key is made where there is none).
+        /// `required`, `optional` or `mint` (a key is made where there is none). Default `optional`; the profiles `walker`,
+        /// `scores` and `feed` require one, `mesh` makes one.
         key: Text<Presence>,
         /// Where the key is, in order: `header:NAME`, `json:/pointer`.
         key_sources: Vec<Text<Source>>,
@@ -468,12 +474,6 @@ impl File {
             defaults: self.defaults.over(below.defaults),
             route: if self.route.is_empty() { below.route } else { self.route },
         }
-    }
-
-    /// What holds without a file: a key is welcome, not demanded.
-    pub(crate) fn without_configuration() -> Self {
-        let defaults = Settings { key: Some(Text(Presence::Optional)), ..Settings::default() };
-        Self { defaults, ..Self::default() }
     }
 
     /// Reads a file. Errors carry the line.

@@ -10,7 +10,7 @@ use semel_contract::profile::SweepWhen;
 use semel_gateway::{Certificates, Cors, HostSent, Limits, Peers, Protocol, Target, Upstream};
 
 use super::file::{self, HostWord, Mode};
-use super::values::{LogTo, OneOf, RedisUrl, Text};
+use super::values::{LogTo, OneOf, RedisUrl, Text, with_scheme};
 
 /// The settings of `[gate]` in force.
 #[derive(Debug)]
@@ -201,9 +201,9 @@ fn of_upstream(setting: &OneOf<super::values::Url, file::Upstream>) -> Result<Up
     Ok(upstream)
 }
 
-/// The target of a URL.
+/// The target of a URL; without a scheme it is `http`.
 pub(crate) fn target(url: &str) -> Result<Target, String> {
-    url.parse().map_err(|error: semel_gateway::BadTarget| error.to_string())
+    with_scheme(url).parse().map_err(|error: semel_gateway::BadTarget| error.to_string())
 }
 
 /// Takes over a duration, which must last.

@@ -5,14 +5,16 @@ use std::time::Duration;
 
 use semel_contract::fingerprint::Recipe;
 use semel_contract::identity::Identity;
-use semel_contract::key::{RequiredHeader, is_header_name};
+use semel_contract::key::{Presence, RequiredHeader, is_header_name};
 use semel_contract::outcome::{Keep, KeepRule};
 use semel_contract::profile::{self, FirstSent, OnUnknown, Profile, presets};
 use semel_contract::route::{Params, Pattern, SAFE_METHODS};
 use semel_contract::scope::ScopePolicy;
 use semel_contract::staleness::{Staleness, Submitted};
+use semel_gate::endpoint_of_path;
 use semel_gateway::Probes;
 
+use super::Config;
 use super::file::{self, AgeFrom, LimitWord, Refuses, ScopePart, Settings};
 use super::values::{OneOf, Text};
 
@@ -61,15 +63,18 @@ pub(crate) struct Endpoint<'a> {
     pub(crate) name: String,
     /// Its settings.
     pub(crate) profile: &'a Profile,
+    /// Who sends its requests.
+    pub(crate) identity: &'a Identity,
     /// Path parameters in the order of the pattern.
     pub(crate) params: Params<'a, 'a>,
 }
 
 impl<'a> Endpoint<'a> {
-    /// Without a configuration every method that has an effect is keyed, and every path is its own endpoint.
-    pub(crate) fn of_path(method: &str, path: &'a str, profile: &'a Profile) -> Option<Self> {
-        let has_effect = !SAFE_METHODS.contains(&method);
-        has_effect.then(|| Self { name: format!("{method} {path}"), profile, params: Vec::new() })
+    /// Without routes every method that has an effect is keyed, and every path is its own endpoint.
+    pub(super) fn of_path(method: &str, path: &'a str, config: &'a Config) -> Option<Self> {
+        let params = vec![("path", path.strip_prefix('/')?)];
+        let (name, profile, identity) = (endpoint_of_path(method, path), &config.defaults, &config.identity);
+        (!SAFE_METHODS.contains(&method)).then_some(Self { name, profile, identity, params })
     }
 }
 
@@ -107,6 +112,11 @@ fn inherited(settings: &Settings, defaults: &Settings) -> Settings {
 /// The profile that settings stand for.
 pub(super) fn profile(settings: &Settings) -> Result<Profile, String> {
     let mut profile = settings.profile.as_ref().map_or_else(presets::ietf, |preset| (preset.0.1)());
+    if profile.name == presets::ietf().name {
+        // A gateway stands before requests of every kind, a login among them: a key is read where there is one, and demanded
+        // where the settings say so. The same with and without a file.
+        profile.key.presence = Presence::Optional;
+    }
     apply(&mut profile, settings)?;
     Ok(profile)
 }

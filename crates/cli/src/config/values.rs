@@ -117,8 +117,49 @@ impl Setting for Pointer {
 }
 
 impl Setting for SocketAddr {
+    /// `127.0.0.1:7400`, `[::1]:7400`, or for this machine alone `localhost:7400`, `:7400` or `7400`.
     fn read(text: &str) -> Result<Self, String> {
-        text.parse().map_err(|_| format!("bad address {text:?}: expected something like 127.0.0.1:7400"))
+        let port = text.strip_prefix("localhost:").or_else(|| text.strip_prefix(':')).unwrap_or(text);
+        let here = port.parse().ok().map(|port: u16| SocketAddr::from(([127, 0, 0, 1], port)));
+        here.or_else(|| text.parse().ok()).ok_or_else(|| {
+            format!("bad address {text:?}: expected something like 127.0.0.1:7400, localhost:7400 or :7400")
+        })
+    }
+}
+
+/// An address on the command line.
+pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
+    SocketAddr::read(text)
+}
+
+/// A duration on the command line.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    Duration::read(text)
+}
+
+/// A number of bytes on the command line.
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+    Bytes::read(text).map(|size| size.0)
+}
+
+/// The same, of what is kept in memory.
+pub(crate) fn size(text: &str) -> Result<usize, String> {
+    bytes(text).and_then(|bytes| usize::try_from(bytes).map_err(|_| format!("{text:?} is too large")))
+}
+
+/// A URL as it is, or `http://` before a host and a port that stand alone.
+pub(super) fn with_scheme(text: &str) -> String {
+    let port = text.strip_prefix(':').unwrap_or(text);
+    if port.parse::<u16>().is_ok() {
+        return format!("http://127.0.0.1:{port}");
+    }
+    let authority = text.split('/').next().unwrap_or_default();
+    let has_port = authority.rsplit_once(':').is_some_and(|(host, port)| {
+        !host.is_empty() && !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit())
+    });
+    match has_port && !text.contains("://") {
+        true => format!("http://{text}"),
+        false => text.to_owned(),
     }
 }
 
@@ -128,6 +169,7 @@ pub(crate) struct Url(pub(crate) String);
 
 impl Setting for Url {
     fn read(text: &str) -> Result<Self, String> {
+        let text = &*with_scheme(text);
         let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
         match rest {
             Some(rest) if !rest.is_empty() && !text.contains(char::is_whitespace) => Ok(Url(text.to_owned())),
@@ -258,6 +300,23 @@ pub(crate) fn redacted(url: &str) -> String {
     format!("{scheme}://{user}{path}{}", query.unwrap_or_default())
 }
 
+/// A message without the passwords of the URLs in it. What stands before the last `@` of a word with `://` is taken for a
+/// name and a password.
+pub(crate) fn without_passwords(message: &str) -> String {
+    let mut shown = String::with_capacity(message.len());
+    let mut rest = message;
+    while let Some(at) = rest.find("://") {
+        let (before, url) = rest.split_at(at + 3);
+        let end = url.find(|c: char| c.is_whitespace() || "\"'`<>,;".contains(c)).unwrap_or(url.len());
+        let (url, after) = url.split_at(end);
+        shown.push_str(before);
+        shown.push_str(redacted(&format!("x://{url}")).trim_start_matches("x://"));
+        rest = after;
+    }
+    shown.push_str(rest);
+    shown
+}
+
 impl Setting for InFlight {
     fn read(text: &str) -> Result<Self, String> {
         let bad = || {
@@ -325,6 +384,17 @@ impl Setting for Rate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bytes(pub(crate) u64);
 
+impl fmt::Display for Bytes {
+    /// In the largest unit that leaves no rest, as it is read.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [(1u64 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+        match units.iter().find(|(size, _)| self.0 > 0 && self.0.is_multiple_of(*size)) {
+            Some((size, unit)) => write!(f, "{}{unit}", self.0 / size),
+            None => write!(f, "{}B", self.0),
+        }
+    }
+}
+
 impl Setting for Bytes {
     fn read(text: &str) -> Result<Self, String> {
         let digits = text.bytes().take_while(u8::is_ascii_digit).count();
@@ -377,6 +447,49 @@ mod tests {
             assert_eq!(Store::read(url).unwrap().to_string(), shown);
             assert_eq!(redacted(url), shown);
         }
+    }
+
+    #[test]
+    fn addresses_and_urls_have_short_forms() {
+        for (text, meant) in [
+            ("7500", "127.0.0.1:7500"),
+            (":7500", "127.0.0.1:7500"),
+            ("localhost:7500", "127.0.0.1:7500"),
+            ("0.0.0.0:7500", "0.0.0.0:7500"),
+            ("[::1]:7500", "[::1]:7500"),
+        ] {
+            assert_eq!(address(text).unwrap().to_string(), meant);
+        }
+        for bad in ["", "here", "127.0.0.1", "localhost", "example.com:80", "99999", ":"] {
+            assert!(address(bad).unwrap_err().contains("127.0.0.1:7400"), "{bad}");
+        }
+        for (text, meant) in [
+            ("127.0.0.1:3000", "http://127.0.0.1:3000"),
+            ("localhost:3000/api", "http://localhost:3000/api"),
+            (":3000", "http://127.0.0.1:3000"),
+            ("3000", "http://127.0.0.1:3000"),
+            ("https://shop", "https://shop"),
+        ] {
+            assert_eq!(Url::read(text).unwrap().0, meant);
+        }
+        assert!(Url::read("ftp://x").is_err() && Url::read("shop").is_err() && Url::read("http://").is_err());
+        assert_eq!((bytes("1MiB"), Bytes(1 << 20).to_string()), (Ok(1 << 20), "1MiB".to_owned()));
+        assert_eq!(Bytes(1000).to_string(), "1000B");
+    }
+
+    #[test]
+    fn messages_lose_the_passwords_of_their_urls_and_nothing_else() {
+        assert_eq!(
+            without_passwords(
+                "bad URL \"http://u:secret@db:99999/\": expected http://127.0.0.1:3000, or a@b"
+            ),
+            "bad URL \"http://u@db:99999/\": expected http://127.0.0.1:3000, or a@b"
+        );
+        assert_eq!(
+            without_passwords("2 | store = 'mysql://u:s@db'\n  | ^^^"),
+            "2 | store = 'mysql://u@db'\n  | ^^^"
+        );
+        assert_eq!(without_passwords("no URL: here"), "no URL: here");
     }
 
     #[test]

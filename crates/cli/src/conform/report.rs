@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::clause::{Clause, DRAFT, Outcome};
+use crate::style;
 
 /// One line for each clause, and a sum.
 pub(crate) fn text(url: &str, outcomes: &[(Clause, Outcome)]) -> String {
@@ -14,7 +15,8 @@ pub(crate) fn text(url: &str, outcomes: &[(Clause, Outcome)]) -> String {
             Outcome::Skipped(_) => "skip",
         };
         text.push_str(&format!(
-            "{mark}  {:<12}  section {:<3}  {:<6}  {}: {}\n",
+            "{}  {:<12}  section {:<3}  {:<6}  {}: {}\n",
+            style::word(mark, mark.to_owned()),
             clause.name(),
             clause.section(),
             clause.level(),

@@ -5,7 +5,7 @@ use semel_contract::hex::hex;
 use semel_contract::identity::{self, Caller};
 use semel_contract::key::{Found, Presence};
 use semel_contract::problem::{Kind, Problem};
-use semel_contract::profile::Profile;
+use semel_contract::profile::{Generator, Profile};
 use semel_contract::request::{Body, Headers};
 use semel_contract::time::format_duration;
 use serde_json::{Value, json};
@@ -44,7 +44,7 @@ impl Reading {
         }
         let mut reading = Self { identity: Some(config.identity.to_string()), ..Self::default() };
         match config.endpoint(&request.method, request.path_only()) {
-            Some(endpoint) => reading.walk(config, caller, request, &endpoint),
+            Some(endpoint) => reading.walk(caller, request, &endpoint),
             None => {
                 reading.note =
                     Some("no route matches: it passes through unrecorded, and a key on it protects nothing")
@@ -53,47 +53,77 @@ impl Reading {
         reading
     }
 
-    /// Identity, key, fingerprint: the first refusal is the one that would be answered. The readings after it are made
-    /// all the same where they can be, since they are what one came to see.
-    fn walk(&mut self, config: &Config, caller: Option<&Caller>, request: &Request, endpoint: &Endpoint<'_>) {
+    /// Identity, body, key, fingerprint, in the gate's order: the first refusal is the one that would be answered. The
+    /// readings after it are made all the same where they can be, since they are what one came to see.
+    fn walk(&mut self, caller: Option<&Caller>, request: &Request, endpoint: &Endpoint<'_>) {
         let profile = endpoint.profile;
         self.route = Some(endpoint.name.clone());
         self.profile = Some(profile.clone());
+        self.identity = Some(endpoint.identity.to_string());
         let headers = request.headers.as_slice();
-        if request.body.len() as u64 > profile.stored.max_body_bytes {
+        let is_passed_at_once =
+            profile.key.presence == Presence::Optional && !profile.key.may_have_key(headers);
+        let caller = self.identify(endpoint, caller, headers);
+        if !is_passed_at_once && request.body.len() as u64 > profile.stored.max_body_bytes {
             self.refuse(Problem::new(
                 Kind::BodyTooLarge,
                 format!("at most {} bytes are read here", profile.stored.max_body_bytes),
             ));
             return;
         }
-        let body = Body::new(headers.values("content-type").next(), &request.body);
+        let body = Body::new(only_content_type(headers), &request.body);
         let key = profile.key.read(headers, &body);
         let is_unkeyed = matches!((&key, profile.key.presence), (Ok(None), Presence::Optional));
-        let caller = self.identify(config, caller, headers);
-        if is_unkeyed {
+        if is_passed_at_once {
             // Nothing is asked of a request that nothing protects; the rest is shown for what a key would mean.
             self.problem = None;
-            self.note = Some("it has no key and needs none: it passes through unprotected");
+        }
+        if is_unkeyed {
+            let note = "it has no key and needs none: it passes through unprotected";
+            self.note = self.problem.is_none().then_some(note);
         } else {
-            self.read_key(config, key);
+            self.read_key(endpoint, key);
             profile.key.read_required(headers).map_or_else(|problem| self.refuse(problem), drop);
         }
         if let Some(caller) = &caller {
             self.scope = Some(profile.scope.scope(caller, &endpoint.name).to_string());
         }
-        let Some(form) = self.read_body(profile, &body) else { return };
-        let parts = Parts {
-            method: &request.method,
-            route: &endpoint.name,
-            params: &endpoint.params,
-            query: request.query(),
-            principal: caller.as_ref().map_or("", |caller| &caller.principal),
-        };
-        if let Some(recipe) = &profile.fingerprint {
-            let fingerprint = recipe.fingerprint(&parts, &form, None);
-            self.fingerprint = Some(fingerprint.to_string());
-            self.fingerprint_version = Some(fingerprint.version as u8);
+        self.read_content(request, endpoint, &body, caller.as_ref(), is_unkeyed);
+    }
+
+    /// The body, what is made of it, and the time of the first attempt.
+    fn read_content(
+        &mut self,
+        request: &Request,
+        endpoint: &Endpoint<'_>,
+        body: &Body<'_>,
+        caller: Option<&Caller>,
+        is_unkeyed: bool,
+    ) {
+        let profile = endpoint.profile;
+        let refused = self.problem.clone();
+        if let Some(form) = self.read_body(profile, body) {
+            let parts = Parts {
+                method: &request.method,
+                route: &endpoint.name,
+                params: &endpoint.params,
+                query: request.query(),
+                principal: caller.map_or("", |caller| &caller.principal),
+            };
+            if let Some(recipe) = &profile.fingerprint {
+                let fingerprint = recipe.fingerprint(&parts, &form, None);
+                self.fingerprint = Some(fingerprint.to_string());
+                self.fingerprint_version = Some(fingerprint.version as u8);
+            }
+        }
+        if let (Some(policy), Some(found)) = (profile.age, &self.found)
+            && let Err(problem) = policy.read(request.headers.as_slice(), &found.key)
+        {
+            self.refuse(problem);
+        }
+        if is_unkeyed {
+            // The gate does not look at the body of a request that it only passes on.
+            self.problem = refused;
         }
     }
 
@@ -103,13 +133,13 @@ impl Reading {
 
     fn identify(
         &mut self,
-        config: &Config,
+        endpoint: &Endpoint<'_>,
         caller: Option<&Caller>,
         headers: &[(String, Vec<u8>)],
     ) -> Option<Caller> {
         let caller = match caller {
             Some(caller) => caller.clone(),
-            None => match config.identity.read(headers) {
+            None => match endpoint.identity.read(headers) {
                 Ok(identity::Reading::Known(caller)) => caller,
                 Ok(identity::Reading::NeedsVerification) => {
                     self.note = Some(
@@ -119,6 +149,7 @@ impl Reading {
                 }
                 Err(problem) => {
                     self.refuse(problem);
+                    self.note = Some("another identity is set by --identity, or `identity = …` in the file");
                     return None;
                 }
             },
@@ -127,14 +158,21 @@ impl Reading {
         Some(caller)
     }
 
-    fn read_key(&mut self, config: &Config, key: Result<Option<Found>, Problem>) {
+    fn read_key(&mut self, endpoint: &Endpoint<'_>, key: Result<Option<Found>, Problem>) {
         match key {
-            Ok(Some(found)) if config.identity.is_shared() && !found.key.is_random_uuid() => {
+            Ok(Some(found)) if endpoint.identity.is_shared() && !found.key.is_random_uuid() => {
                 self.refuse(Problem::new(
                     Kind::KeyTooWeak,
                     "a shared identity demands a version 4 UUID as key",
                 ));
                 self.found = Some(found);
+            }
+            // A key is made for it by the profile's generator, and a shared identity takes no other than a random UUID.
+            Ok(None) if endpoint.identity.is_shared() && endpoint.profile.generator != Generator::Uuid4 => {
+                self.refuse(Problem::new(
+                    Kind::KeyTooWeak,
+                    "a shared identity demands a version 4 UUID as key",
+                ));
             }
             Ok(found) => {
                 if found.is_none() {
@@ -256,4 +294,11 @@ impl Reading {
         );
         lines.into_iter().map(|(name, value)| format!("{name:<14}{value}\n")).collect()
     }
+}
+
+/// The value of `Content-Type`, if there is exactly one.
+fn only_content_type(headers: &[(String, Vec<u8>)]) -> Option<&[u8]> {
+    let mut values = headers.values("content-type");
+    let first = values.next();
+    first.filter(|_| values.next().is_none())
 }

@@ -1,8 +1,11 @@
 //! Looking at records: lists, and one in full with the commands that fit it.
 
+use std::collections::BTreeMap;
+
 use semel_contract::time::{Timestamp, format_duration};
 use serde_json::{Value, json};
 
+use super::confirm::counted;
 use super::door::Door;
 use super::table::{plain, table};
 use super::{At, Said, quoted, text};
@@ -11,9 +14,12 @@ use crate::exit::{Exit, Stop};
 /// Which records to list.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ListArgs {
-    /// Only in this state: claimed, settled, unkept, released, unknown or sealed.
-    #[arg(long, value_name = "STATE")]
+    /// Only in this state.
+    #[arg(long, value_name = "STATE", value_parser = ["claimed", "settled", "unkept", "released", "unknown", "sealed"])]
     state: Option<String>,
+    /// Only with this key.
+    #[arg(long, value_name = "KEY", conflicts_with_all = ["after", "principal", "route", "older_than", "state"])]
+    key: Option<String>,
     /// Only this principal's.
     #[arg(long, value_name = "NAME")]
     principal: Option<String>,
@@ -66,7 +72,10 @@ pub(crate) async fn list(door: &Door, args: &ListArgs, at: &At) -> Result<Said, 
             ("limit", Some(&limit)),
         ],
     );
-    let value = door.get(&path).await?;
+    let value = match &args.key {
+        Some(key) => with_key(door, key).await?,
+        None => door.get(&path).await?,
+    };
     let now = text(&value, "now").to_owned();
     let records = value["records"].as_array().cloned().unwrap_or_default();
     let row = |record: &Value| {
@@ -83,7 +92,29 @@ pub(crate) async fn list(door: &Door, args: &ListArgs, at: &At) -> Result<Said, 
     if let Some(next) = value["next"].as_str() {
         shown.push_str(&format!("more: the same with --after {next}{}\n", at.repeated()));
     }
+    if !records.is_empty() {
+        shown.push_str(&summary(&records));
+    }
     Ok(Said { text: shown, value })
+}
+
+/// The records whose key this is, whoever they belong to.
+async fn with_key(door: &Door, key: &str) -> Result<Value, Stop> {
+    let mut value = door.get(&query("/v1/search", &[("q", Some(key))])).await?;
+    if let Some(records) = value["records"].as_array_mut() {
+        records.retain(|record| text(record, "key") == key);
+    }
+    Ok(value)
+}
+
+/// How many records were shown, and in which states.
+fn summary(records: &[Value]) -> String {
+    let mut states: BTreeMap<&str, u64> = BTreeMap::new();
+    for record in records {
+        *states.entry(text(record, "standing")).or_default() += 1;
+    }
+    let states: Vec<String> = states.iter().map(|(state, count)| format!("{count} {state}")).collect();
+    format!("{}: {}\n", counted(records.len() as u64, "record"), states.join(", "))
 }
 
 /// How long ago something was.

@@ -4,9 +4,11 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use axum::Router;
 use semel_console::{Access, AccessError, Console, Metrics, Token};
+use semel_store::StoreError;
 
 use crate::config::Config;
 use crate::exit::{Exit, Stop};
@@ -48,6 +50,29 @@ pub(crate) fn access(config: &Config, address: SocketAddr) -> Result<Access, Sto
     })
 }
 
+/// So long after a restore a key without a record may have had one on some route.
+pub(crate) fn longest_recalled(config: &Config) -> Duration {
+    let profiles = config.routes.iter().map(|route| &route.profile).chain([&config.defaults]);
+    profiles.map(|profile| profile.lifetime.record() + profile.lifetime.skew).max().unwrap_or_default()
+}
+
+/// Says at the start that a restore is in force: new keys may be answered `outcome-unknown`.
+pub(crate) async fn warn_of_restores(config: &Config, store: &Opened) {
+    let asked =
+        async { Ok::<_, StoreError>((store.operated.clock().await?.now, store.operated.restores().await?)) };
+    let Ok((now, restores)) = asked.await else { return };
+    let latest = restores.iter().max_by_key(|restore| restore.restored_at);
+    let until = latest.map(|restore| (restore, restore.restored_at.plus(longest_recalled(config))));
+    if let Some((restore, until)) = until.filter(|(_, until)| now <= *until) {
+        tracing::warn!(
+            backup_time = %restore.backup_at,
+            %until,
+            "the store was restored from a backup: keys without a record are unknown, unless their client says that it \
+             first sent them after the restore; see `semel gate restores`"
+        );
+    }
+}
+
 /// The router of the admin address.
 pub(crate) fn admin_router(admin: &Admin, config: &Config) -> Router {
     let is_stopping = Arc::clone(&admin.is_stopping);
@@ -57,5 +82,6 @@ pub(crate) fn admin_router(admin: &Admin, config: &Config) -> Router {
         .metrics(admin.metrics.clone())
         .unready_while(move || is_stopping.load(Ordering::Relaxed).then(|| "shutting down".to_owned()))
         .resolved_kept(longest)
+        .records_kept(longest_recalled(config))
         .router()
 }

@@ -5,8 +5,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use semel_contract::identity::Identity;
+use semel_contract::profile::OnError;
 use semel_gateway::{Gateway, Limits};
 use semel_store::admin::ClockState;
 use tokio::net::TcpListener;
@@ -16,7 +18,7 @@ use super::running::{Running, Swappable, sweeper, warn_of_dead_upstream};
 use super::signals::Signals;
 use super::sockets::Sockets;
 use super::{announce, notify, plan, sockets};
-use crate::config::{self, Config, LogTo, Setting, Store, Variables};
+use crate::config::{self, Config, LogTo, Mode, Setting, Store, Variables};
 use crate::exit::{Exit, Stop};
 use crate::logging;
 use crate::store::{self, Backend, Opened};
@@ -24,19 +26,20 @@ use crate::store::{self, Backend, Opened};
 /// Run the gate as a reverse proxy in front of a service.
 #[derive(Debug, Clone, clap::Args)]
 #[command(
-    after_help = "Without a configuration every method but GET, HEAD, OPTIONS and TRACE is keyed when it carries an \
-Idempotency-Key.\nSignals: TERM and INT end it once what runs is answered (a second one at once), HUP reads the \
-configuration and the certificates anew."
+    after_help = "As long as no route is declared, every method but GET, HEAD, OPTIONS and TRACE is protected when it carries \
+an Idempotency-Key.\nSignals: TERM and INT end it once what runs is answered (a second one at once), \
+HUP reads the configuration and the certificates again."
 )]
 pub(crate) struct Args {
-    /// What stands behind the gate, such as http://127.0.0.1:3000.
+    /// What stands behind the gate, such as http://127.0.0.1:3000, or 127.0.0.1:3000 for plain HTTP.
     #[arg(long, value_name = "URL")]
     pub(crate) upstream: Option<String>,
-    /// Where clients connect; port 0 takes a free one. [default: 127.0.0.1:7400]
-    #[arg(long, value_name = "ADDR")]
+    /// Where clients connect, such as 127.0.0.1:7400 or :7400, which is the same; port 0 takes a free one.
+    /// [default: 127.0.0.1:7400]
+    #[arg(long, value_name = "ADDR", value_parser = config::address)]
     pub(crate) listen: Option<SocketAddr>,
     /// Where operators look. [default: 127.0.0.1:7401]
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = config::address)]
     pub(crate) admin: Option<SocketAddr>,
     /// The file of the token by which operators may read and change; needed where others reach the admin address.
     #[arg(long, value_name = "FILE")]
@@ -54,6 +57,16 @@ pub(crate) struct Args {
     /// Refuse requests without a key: POST and PATCH, or on every route of the configuration.
     #[arg(long)]
     pub(crate) require_key: bool,
+    /// Change nothing: requests pass as if there were no gate, and would-be duplicates are counted and logged.
+    #[arg(long)]
+    pub(crate) observe: bool,
+    /// How long the service may take to begin its answer, such as 60s. [default: 60s]
+    #[arg(long, value_name = "TIME", value_parser = config::duration)]
+    pub(crate) timeout: Option<Duration>,
+    /// What a retry gets after a 5xx: `replay`, the same answer, or `release`: it runs again, for a service that rolls back
+    /// on error. [default: replay]
+    #[arg(long, value_name = "WORD", value_parser = ["replay", "release"])]
+    pub(crate) on_error: Option<String>,
     /// The configuration; without one, what SEMEL_CONFIG names, or ./semel.toml if it is there.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
@@ -75,6 +88,17 @@ impl Args {
         if let Some(url) = &self.upstream {
             config.gate.set_upstream(config::target(url).map_err(usage("--upstream"))?);
         }
+        if let (Some(timeout), Some(upstream)) = (self.timeout, &mut config.gate.upstream) {
+            upstream.timeout = timeout;
+        }
+        if self.observe {
+            config.gate.mode = Mode::Observe;
+        }
+        if let Some(word) = &self.on_error {
+            let on_error = OnError::read(word).map_err(usage("--on-error"))?;
+            config.defaults.on_error = on_error;
+            config.routes.iter_mut().for_each(|route| route.profile.on_error = on_error);
+        }
         config.gate.listen = self.listen.unwrap_or(config.gate.listen);
         config.gate.admin = self.admin.unwrap_or(config.gate.admin);
         for (file, given) in [
@@ -91,6 +115,14 @@ impl Args {
         }
         if let Some(log) = &self.access_log {
             config.gate.access_log = LogTo::read(log).map_err(usage("--access-log"))?;
+        }
+        let gate = &config.gate;
+        if gate.listen == gate.admin && gate.listen.port() != 0 {
+            let why = format!(
+                "--listen and --admin are both {}: operators need an address of their own",
+                gate.listen
+            );
+            return Err(Stop::new(Exit::Usage, why));
         }
         Ok(config)
     }
@@ -134,6 +166,7 @@ async fn serve(args: &Args, config: Config) -> Result<Exit, Stop> {
     for warning in config.warnings() {
         tracing::warn!("{warning}");
     }
+    admin::warn_of_restores(&config, &store).await;
     let admin = Admin { store: store.clone(), is_stopping: Arc::default(), metrics, access };
     let operators = Swappable::new(admin_router(&admin, &config));
     let asked = tokio::spawn(semel_gateway::serve(admin_listener, Limits::default(), operators.router()));

@@ -72,11 +72,11 @@ pub(crate) struct Args {
     /// Messages that may wait. [default: 1000000]
     #[arg(long, value_name = "N")]
     pub(crate) max_rows: Option<u64>,
-    /// Bytes of bodies that may wait. [default: 1073741824]
-    #[arg(long, value_name = "N")]
+    /// Bytes of bodies that may wait. [default: 1GiB]
+    #[arg(long, value_name = "SIZE", value_parser = crate::config::bytes)]
     pub(crate) max_bytes: Option<u64>,
-    /// Largest body of one message. [default: 1048576]
-    #[arg(long, value_name = "N")]
+    /// Largest body of one message. [default: 1MiB]
+    #[arg(long, value_name = "SIZE", value_parser = crate::config::size)]
     pub(crate) max_body: Option<usize>,
     /// How long bodies of finished messages are kept; ids are kept for ever. [default: 7d]
     #[arg(long, value_name = "TIME")]

@@ -16,6 +16,7 @@ use semel_store::limits::Fallback;
 
 use crate::config::{Config, LogTo, Mode, Timing};
 use crate::exit::{Exit, Stop};
+use crate::logging;
 use crate::store::{self, Opened};
 
 /// Methods that always need a key when keys are required without a configuration.
@@ -47,7 +48,10 @@ pub(crate) fn plan_on(
     let callers = Callers::new(&config.identity, config.gate.trusted_peers.clone()).map_err(bad)?;
     let log = match &config.gate.access_log {
         LogTo::Off => AccessLog::off(),
-        LogTo::Stderr => AccessLog::stderr(),
+        LogTo::Stderr => match logging::access_format() {
+            logging::Format::Json => AccessLog::stderr(),
+            logging::Format::Text => AccessLog::to(logging::AccessText(std::io::stderr())),
+        },
         LogTo::File(path) => AccessLog::file(path).map_err(|error| {
             Stop::new(Exit::Io, format!("failed to open the access log {}: {error}", path.display()))
         })?,
@@ -119,7 +123,7 @@ fn gate(
             None => route,
         }
     };
-    if config.path.is_none() {
+    if config.protects_every_path() {
         let optional = Route::any().profile(config.defaults.clone());
         gate = gate.route(timed(optional, config.timing));
         if require_key {

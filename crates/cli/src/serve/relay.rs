@@ -45,10 +45,10 @@ start or by another replica. HUP reads targets, credentials and all other settin
 old settings stay.")]
 pub(crate) struct Args {
     /// Where senders connect; port 0 takes a free one. [default: 127.0.0.1:7420]
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = crate::config::address)]
     pub(crate) listen: Option<SocketAddr>,
     /// Where operators look. [default: 127.0.0.1:7421]
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = crate::config::address)]
     pub(crate) admin: Option<SocketAddr>,
     /// The file of the token that operators must show; needed where others reach the admin address.
     #[arg(long, value_name = "FILE")]

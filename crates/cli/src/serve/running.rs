@@ -1,4 +1,4 @@
-//! A gate that runs, and everything about it that is swapped together when its settings are read anew.
+//! A gate that runs, and everything about it that is swapped together when its settings are read again.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -47,7 +47,8 @@ impl Running {
         self.admin.access = access;
         self.operators.swap(admin_router(&self.admin, &next));
         std::mem::replace(&mut self.sweeper, sweeper(&next, &self.store)).abort();
-        for warning in next.warnings() {
+        let known = self.config.warnings();
+        for warning in next.warnings().iter().filter(|warning| !known.contains(warning)) {
             tracing::warn!("{warning}");
         }
         self.config = next;

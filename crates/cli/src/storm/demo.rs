@@ -7,6 +7,7 @@ use super::verdict::Row;
 use super::{Args, one};
 use crate::client::Target;
 use crate::client::effects::Counter;
+use crate::config::LogTo;
 use crate::demo::Shop;
 use crate::exit::{Exit, Stop};
 use crate::up::stack::{self, Scratch, Served};
@@ -27,7 +28,9 @@ pub(crate) async fn storm(args: &Args, seed: u64) -> Result<Vec<Row>, Stop> {
 async fn through_gate(args: &Args, seed: u64, scratch: &Scratch) -> Result<Row, Stop> {
     let (shop, shop_address) = shop(args).await?;
     let (listener, address) = listen().await?;
-    let gate = stack::prepare(scratch.path()).await?.before(&format!("http://{shop_address}"), listener)?;
+    let gate = stack::prepare(scratch.path(), LogTo::Off)
+        .await?
+        .before(&format!("http://{shop_address}"), listener)?;
     let row = row(args, seed, "through semel", address, shop_address).await;
     gate.stop(DRAIN).await;
     shop.stop();

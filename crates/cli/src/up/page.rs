@@ -31,6 +31,8 @@ pub(crate) struct Facts {
     pub(crate) admin: String,
     /// Where changes are handed in that can be merged.
     pub(crate) relay: Option<String>,
+    /// Where its operators look.
+    pub(crate) relay_admin: Option<String>,
     pub(crate) data: String,
     /// How to look at the records.
     pub(crate) records: String,

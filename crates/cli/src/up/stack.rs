@@ -72,10 +72,10 @@ pub(crate) struct Prepared {
 }
 
 /// Opens a gate as it is without a configuration, with its records in this folder.
-pub(crate) async fn prepare(folder: &Path) -> Result<Prepared, Stop> {
+pub(crate) async fn prepare(folder: &Path, log: LogTo) -> Result<Prepared, Stop> {
     let mut config = Config::load(None, &Variables::default())?;
     config.store = Store::Sqlite(folder.join("semel.db").display().to_string());
-    config.gate.access_log = LogTo::Off;
+    config.gate.access_log = log;
     let store = store::open(&config).await?;
     Ok(Prepared { config, store })
 }

@@ -36,7 +36,7 @@ fn records_are_listed_with_filters_and_pages() {
     assert!(text.contains(&format!("--after {b}")), "{text}");
     assert!(says(here, &["gate", "list", "--state", "sealed"]).contains("no records"));
     let (code, why) = refused(here, &["gate", "list", "--state", "lost"]);
-    assert!(code == 2 && why.contains("expected one of"), "{why}");
+    assert!(code == 2 && why.contains("possible values: claimed, settled"), "{why}");
 }
 
 #[test]
@@ -107,15 +107,20 @@ fn upkeep_is_done_and_on_the_trail() {
     seed.settled("bob", "c");
     drop(seed);
     assert_eq!(json(here, &with(&["gate", "sweep"]))["removed"], 0);
-    assert!(says(here, &with(&["gate", "forget", "alice"])).contains("erased 1 records"));
-    assert_eq!(
-        json(here, &with(&["gate", "forget", "--principal", "alice"])),
-        json!({"forgotten": 0, "left": 1})
+    let erased = says(here, &with(&["gate", "forget", "alice", "--yes"]));
+    assert!(
+        erased.contains("erased 1 record\n") && erased.contains("1 is claimed or unknown and stays"),
+        "{erased}"
     );
-    let restored = json(here, &with(&["gate", "restored", "--backup-time", "2026-01-01T00:00:00Z"]));
+    let again = json(here, &with(&["gate", "forget", "--principal", "alice", "--yes"]));
+    assert_eq!((&again["forgotten"], &again["left"]), (&json!(0), &json!(1)));
+    let restored = json(here, &with(&["gate", "restored", "--backup-time", "2026-01-01T00:00:00Z", "--yes"]));
     assert_eq!(restored["undated"], "unknown");
-    let trusting = with(&["gate", "restored", "--backup-time", "2026-01-01T00:00:00Z", "--trust-undated"]);
+    let trusting =
+        with(&["gate", "restored", "--backup-time", "2026-01-01T00:00:00Z", "--trust-undated", "-y"]);
     assert!(says(here, &trusting).contains("keys without a time are run"));
+    let shown = says(here, &with(&["gate", "restores"]));
+    assert!(shown.contains("2026-01-01T00:00:00Z") && shown.contains("in force until"), "{shown}");
     let (code, _) = refused(here, &with(&["gate", "restored", "--backup-time", "yesterday"]));
     assert_eq!(code, 2);
     let (code, why) = refused(here, &with(&["gate", "seal", &b, "--reason", "x"]));
@@ -167,4 +172,59 @@ fn a_file_of_another_user_is_left_alone() {
     }
     let (code, why) = refused(here, &with(&["gate", "list"]));
     assert!(code == 4 && why.contains("sudo -u '#12345'"), "{why}");
+}
+
+#[test]
+fn nobody_is_forgotten_by_mistake() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let seed = Seed::at(&here.join("semel.db"));
+    seed.settled("authorization:b7f09a9914ddb57b52c8f1a0af7a0f3730123456789abcdef", "a");
+    seed.settled("authorization:b8", "b");
+    drop(seed);
+    for (given, said) in [
+        ("authorization:b7f09a9914ddb57b52c8f1a0af7a0f373…", "was cut"),
+        ("authorization:nobody", "no record is of a principal"),
+        ("authorization:b", "several principals begin with"),
+    ] {
+        let (code, why) = refused(here, &with(&["gate", "forget", given, "--yes"]));
+        assert!(code == 5 && why.contains(said), "{given}: {code} {why}");
+    }
+    let (code, why) = refused(here, &with(&["gate", "forget", "authorization:b7"]));
+    assert!(code == 5 && why.contains("1 settled") && why.contains("add --yes"), "{why}");
+    assert_eq!(ids(&json(here, &with(&["gate", "list"]))).len(), 2, "nothing was erased");
+    let erased = says(here, &with(&["gate", "forget", "authorization:b7", "--yes"]));
+    assert!(erased.contains("erased 1 record\n"), "{erased}");
+    let trail = json(here, &with(&["gate", "audit"]));
+    assert_eq!(trail["audit"].as_array().unwrap().len(), 1, "what was refused is not on the trail");
+}
+
+#[test]
+fn a_restore_is_previewed_and_confirmed() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    Seed::at(&here.join("semel.db")).settled("alice", "a");
+    let restored = ["gate", "restored", "--backup-time", "2026-01-01T00:00:00Z"];
+    let (code, why) = refused(here, &with(&restored));
+    assert!(code == 5 && why.contains("outcome-unknown") && why.contains("add --yes"), "{why}");
+    assert!(says(here, &with(&["gate", "restores"])).contains("was not restored"));
+}
+
+#[test]
+fn a_list_is_filtered_by_key_and_ends_with_a_summary() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let seed = Seed::at(&here.join("semel.db"));
+    seed.settled("alice", "a");
+    let b = seed.unknown("alice", "b", Duration::ZERO);
+    drop(seed);
+    let all = says(here, &with(&["gate", "list"]));
+    assert!(all.ends_with("2 records: 1 settled, 1 unknown\n"), "{all}");
+    let listed = json(here, &with(&["gate", "list", "--key", "b"]));
+    assert_eq!(ids(&listed), [b]);
+    assert!(says(here, &with(&["gate", "list", "--key", "no such key"])).contains("no records"));
+    let (code, why) = refused(here, &with(&["gate", "list", "--state", "setled"]));
+    assert!(code == 2 && why.contains("settled"), "the states are named: {why}");
+    let narrow = semel(here, &with(&["gate", "list"])).env("COLUMNS", "60").output().unwrap();
+    assert!(stdout(&narrow).lines().all(|line| line.chars().count() <= 60), "{}", stdout(&narrow));
 }

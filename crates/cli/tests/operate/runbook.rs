@@ -1,4 +1,5 @@
-//! The commands of the runbook are commands: each is run on a store with an unknown outcome in it.
+//! The commands of the runbook are commands: each is run on a store with an unknown outcome in it, or on an outbox with a
+//! message. Those of the relay are read with the other documented commands.
 
 use std::process::Command;
 use std::time::Duration;
@@ -12,7 +13,7 @@ fn commands(document: &str) -> Vec<String> {
     for line in document.lines().map(str::trim) {
         if line.starts_with("```") {
             in_block = line == "```sh";
-        } else if in_block && line.starts_with("semel ") {
+        } else if in_block && line.starts_with("semel ") && !line.starts_with("semel relay ") {
             found.push(line.to_owned());
         }
     }
@@ -38,6 +39,10 @@ fn every_command_of_the_runbook_works() {
             shell.env_remove(name);
         }
         let line = command.replace(" ID", &format!(" {id}"));
+        let line = match line.starts_with("semel outbox ") {
+            true => format!("semel outbox send http://127.0.0.1:9/x -d '{{}}' --id {id} && {line}"),
+            false => line,
+        };
         let output = shell.args(["-c", &line]).current_dir(folder.path()).env("PATH", path).output().unwrap();
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         match (output.status.code(), line.contains("clock --confirm")) {

@@ -37,12 +37,19 @@ impl Folder {
         path
     }
 
-    /// The command, with free ports and without this environment's settings.
-    pub(crate) fn command(&self, args: &[&str]) -> Command {
+    /// The command with these flags and no others.
+    pub(crate) fn bare(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
-        command.args(["serve", "gate", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]).args(args);
+        command.args(["serve", "gate"]).args(args);
         clean(&mut command);
         command.current_dir(self.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// The command, with free ports and without this environment's settings.
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = self.bare(&["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+        command.args(args);
         command
     }
 
@@ -130,7 +137,7 @@ impl Process {
 
     /// A path of the admin address.
     pub(crate) async fn admin(&self, path: &str) -> Answer {
-        Client::connect(self.admin).await.ask(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n")).await
+        Client::connect(self.admin).await.ask(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")).await
     }
 
     /// Kilobytes of memory that it has used at most.

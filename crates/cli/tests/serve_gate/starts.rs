@@ -42,7 +42,8 @@ async fn without_a_configuration_it_says_what_it_does_and_does_it() {
     }
     let unnamed = gate.ask(post("/orders", "Idempotency-Key: k1\r\n", "{}")).await;
     assert_eq!(unnamed.status, 401);
-    assert!(unnamed.body.contains("--identity"), "{unnamed:?}");
+    assert!(unnamed.body.contains("Authorization") && !unnamed.body.contains("--identity"), "{unnamed:?}");
+    gate.until_said("--identity").await;
     // Without a key nothing is promised, and that is said.
     let count = upstream.count();
     assert_eq!(gate.ask(post("/orders", "", "{}")).await.header("semel-guarantee"), Some("none"));
@@ -98,7 +99,7 @@ async fn what_keeps_it_from_starting_is_said() {
     let (code, words) = folder.fails(&[]);
     assert_eq!(code, Some(2));
     assert!(words.contains("--upstream"), "{words}");
-    for bad in ["127.0.0.1:3000", "ftp://x", "http://", "http://x:99999"] {
+    for bad in ["ftp://x", "http://", "http://x:99999", "shop"] {
         let (code, words) = folder.fails(&["--upstream", bad]);
         assert!(code == Some(2) && words.contains("bad upstream"), "{bad}: {words}");
     }
@@ -199,4 +200,56 @@ async fn a_service_that_is_not_there_is_named_at_the_start() {
     let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let process = folder.start(&["--upstream", &format!("http://{address}")]);
     process.until_said(&format!("http://{address} could not be reached")).await;
+}
+
+#[tokio::test]
+async fn addresses_have_short_forms_and_a_bad_one_is_shown_how() {
+    let (folder, upstream) = (Folder::new(), shop().await);
+    let gate = Process::of(folder.bare(&[
+        "--listen",
+        ":0",
+        "--admin",
+        "localhost:0",
+        "--upstream",
+        &upstream.address.to_string(),
+    ]));
+    assert!(gate.listen.ip().is_loopback() && gate.admin.ip().is_loopback());
+    assert_eq!(gate.ask(keyed("/orders", "k1", "{}")).await.status, 201);
+    let output = folder.bare(&["--listen", "here", "--upstream", &upstream.url()]).output().unwrap();
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && words.contains("127.0.0.1:7400"), "{words}");
+    let same = ["--listen", ":7999", "--admin", "127.0.0.1:7999", "--upstream", "127.0.0.1:3000"];
+    let output = folder.bare(&same).output().unwrap();
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && words.contains("an address of their own"), "{words}");
+}
+
+#[tokio::test]
+async fn flags_are_enough_to_observe_to_wait_longer_and_to_run_errors_again() {
+    let upstream = Upstream::start(|_, before| Reply::status(500, "", &before.to_string())).await;
+    let folder = Folder::new();
+    let gate = folder.start(&["--upstream", &upstream.url(), "--on-error", "release", "--timeout", "2m"]);
+    assert_eq!(gate.ask(keyed("/orders", "k1", "{}")).await.body, "0");
+    assert_eq!(gate.ask(keyed("/orders", "k1", "{}")).await.body, "1", "released");
+    drop(gate);
+    let gate = folder.start(&["--upstream", &upstream.url(), "--observe", "--store", "sqlite:o.db"]);
+    assert!(gate.said.contains("protects   nothing"), "{}", gate.said);
+}
+
+#[tokio::test]
+async fn the_log_is_text_or_json_and_not_both() {
+    let (folder, upstream) = (Folder::new(), shop().await);
+    for format in ["json", "text"] {
+        let mut gate = folder.start(&["--upstream", &upstream.url(), "--log-format", format]);
+        assert_eq!(gate.ask(keyed("/orders", format, "{}")).await.status, 201);
+        gate.until_said("/orders").await;
+        gate.signal("TERM");
+        gate.ended().await;
+        gate.until_said("shutting down").await;
+        for line in gate.errors().lines() {
+            let is_json =
+                serde_json::from_str::<serde_json::Value>(line).is_ok_and(|line| line["time"].is_string());
+            assert_eq!(is_json, format == "json", "{line}");
+        }
+    }
 }

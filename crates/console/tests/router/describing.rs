@@ -44,7 +44,7 @@ async fn every_route_is_described_and_everything_described_answers() {
     }
     described.sort();
     assert_eq!(described, routes());
-    assert_eq!(described.len(), 18);
+    assert_eq!(described.len(), 19);
 }
 
 #[tokio::test]

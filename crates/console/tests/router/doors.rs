@@ -124,3 +124,30 @@ async fn the_trail_says_by_which_door_somebody_came() {
     let nobody = with("POST", "/v1/sweep", &[("host", "localhost"), ("semel-actor", &long)]);
     assert_eq!(send(&world.open(), nobody).await.refusal(), (400, "bad-actor".to_owned()));
 }
+
+#[tokio::test]
+async fn a_target_that_names_another_server_is_refused() {
+    let router = World::new().open();
+    for path in ["/v1/records", "/metrics", "/healthz", "/"] {
+        let seen =
+            send(&router, with("GET", &format!("http://elsewhere.example{path}"), &[("host", "localhost")]))
+                .await;
+        assert_eq!(seen.refusal(), (421, "host-not-allowed".to_owned()), "{path}");
+        let own =
+            send(&router, with("GET", &format!("http://localhost{path}"), &[("host", "localhost")])).await;
+        assert_eq!(own.status, 200, "{path}");
+    }
+    let without = send(&router, with("GET", "http://elsewhere.example/v1/records", &[])).await;
+    assert_eq!(without.status, 421);
+}
+
+#[tokio::test]
+async fn a_person_who_opens_the_address_sees_what_is_there() {
+    let router = World::new().closed();
+    let seen = send(&router, with("GET", "/", &[("host", "ops.example")])).await;
+    assert_eq!(seen.status, 200);
+    let text = &seen.text;
+    for path in semel_console::document()["paths"].as_object().unwrap().keys() {
+        assert!(text.contains(&format!(" {path} ")), "{path} in {text}");
+    }
+}

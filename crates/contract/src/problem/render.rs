@@ -90,7 +90,7 @@ impl Wire {
             }
             Form::Envelope => ("application/json", self.envelope(problem, request_id).to_string()),
             Form::Error => ("application/json", self.error(problem).to_string()),
-            Form::Message => ("application/json", json!({"message": self.text(problem)}).to_string()),
+            Form::Message => ("application/json", self.message(problem).to_string()),
             Form::Text => ("text/plain; charset=utf-8", self.text(problem)),
             Form::Mesh => ("application/json", self.mesh(problem).to_string()),
         };
@@ -136,6 +136,15 @@ impl Wire {
             );
         }
         Value::Object(body)
+    }
+
+    /// Where a profile has its own words, what is particular to the request stands beside them.
+    fn message(&self, problem: &Problem) -> Value {
+        let text = self.text(problem);
+        match problem.detail.is_empty() || text.contains(&problem.detail) {
+            true => json!({"message": text}),
+            false => json!({"message": text, "detail": problem.detail}),
+        }
     }
 
     fn mesh(&self, problem: &Problem) -> Value {

@@ -80,8 +80,7 @@ fn judge(answer: &Fetched) -> Result<Caller, Problem> {
         status if status.is_success() => named(&answer.headers),
         StatusCode::UNAUTHORIZED => Err(Problem::new(
             Kind::IdentityMissing,
-            "the service that verifies callers does not know this one; another identity is set by --identity or \
-             `identity = …`",
+            "the service that verifies callers does not know this one",
         )),
         StatusCode::FORBIDDEN => {
             Err(Problem::new(Kind::IdentityRefused, "the service that verifies callers refused it"))

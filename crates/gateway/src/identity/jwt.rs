@@ -49,11 +49,7 @@ impl Verifier {
 
     /// The caller whose token stands in `Authorization: Bearer`.
     pub(crate) async fn caller(&self, headers: &HeaderMap) -> Result<Caller, Problem> {
-        let missing = |why: &str| {
-            let detail =
-                format!("{why}; the identity is jwt, and another one is set by --identity or `identity = …`");
-            Problem::new(Kind::IdentityMissing, detail)
-        };
+        let missing = |why: &str| Problem::new(Kind::IdentityMissing, why);
         let text =
             bearer(headers).ok_or_else(|| missing("a single Authorization: Bearer TOKEN is required"))?;
         let refused = |rejected: Rejected| match rejected {

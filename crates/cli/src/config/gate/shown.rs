@@ -6,7 +6,7 @@ use semel_gateway::{HostSent, Protocol};
 
 use super::{AtRest, Bounds, Gate, Postgres};
 use crate::config::Mode;
-use crate::config::values::redacted;
+use crate::config::values::{Bytes, redacted};
 
 impl Gate {
     /// Every setting and its value, as the file would write it.
@@ -43,7 +43,7 @@ impl Gate {
                 show(limits.write_timeout),
                 limits.connections_max,
                 limits.headers_max,
-                limits.header_bytes_max,
+                Bytes(limits.header_bytes_max as u64),
                 limits.streams_max,
                 self.bounds.describe()
             ),

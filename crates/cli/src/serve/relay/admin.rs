@@ -26,6 +26,43 @@ use crate::problems::{self, refusal as refused, refusal_with};
 /// Rows of one list at most.
 const ROWS_MAX: i64 = 1000;
 
+/// What a person sees who opens the address.
+const INDEX: &str = "\
+semel relay: the admin address
+
+GET  /healthz, /readyz               whether the process lives, and whether it can serve
+GET  /metrics                        metrics in the text form of Prometheus
+GET  /v1/relay/lanes?state=          lanes that are in doubt, blocked, or hold something
+GET  /v1/relay/lanes/{id}            one lane; POST …/resolve and …/requeue
+POST /v1/relay/release, /credentials parked changes and credentials
+GET  /v1/relay/audit                 the audit trail
+GET  /openapi.json                   all of it, described
+
+The command line asks here: semel relay list, semel relay --help
+";
+
+/// What each number means.
+const HELP: [(&str, &str); 15] = [
+    ("score_outbox_pending_total", "Changes that wait: semel_relay_entries has them by state."),
+    (
+        "score_outbox_processed_total",
+        "Changes that ended, by status: the same as semel_relay_processed_total.",
+    ),
+    ("score_outbox_retry_total", "Writes that were tried again: the same as semel_relay_retries_total."),
+    ("semel_relay_entries", "Changes that are not done, by state."),
+    ("semel_relay_lanes", "Lanes that stand still, by state."),
+    ("semel_relay_processed_total", "Changes that ended, by status."),
+    ("semel_relay_accepted_total", "Requests that were accepted."),
+    ("semel_relay_replayed_total", "Requests that were known already."),
+    ("semel_relay_retries_total", "Writes that were tried again."),
+    ("semel_relay_calls_total", "Calls of targets."),
+    ("semel_relay_calls_saved_total", "Calls that were not needed because changes were merged."),
+    ("semel_relay_in_doubt_total", "Times that a lane came to be in doubt."),
+    ("semel_relay_interference_total", "Times that somebody else had written what the relay writes."),
+    ("semel_relay_unauthorized_total", "Times that a target refused a credential."),
+    ("semel_relay_limited_total", "Times that a target asked to slow down."),
+];
+
 /// What the handlers work on.
 #[derive(Clone)]
 pub(crate) struct Admin {
@@ -37,6 +74,7 @@ pub(crate) struct Admin {
 /// The routes.
 pub(crate) fn router(admin: Admin, operators: Operators) -> Router {
     Router::new()
+        .route("/", get(async || INDEX))
         .route("/healthz", get(async || Json(json!({"status": "ok"}))))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
@@ -79,7 +117,8 @@ async fn metrics(State(admin): State<Admin>) -> Response<Body> {
     let meters = &admin.engine.meters;
     let mut text = String::new();
     let mut one = |name: &str, kind: &str, rows: &[(&str, i64)]| {
-        let _ = writeln!(text, "# TYPE {name} {kind}");
+        let help = HELP.iter().find(|(known, _)| *known == name).map_or("", |(_, help)| help);
+        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
         for (labels, value) in rows {
             let _ = writeln!(text, "{name}{labels} {value}");
         }
