@@ -205,8 +205,12 @@ pub(crate) fn redis_alone(permission: Permission, scratch: &Scratch) -> Result<S
 /// Installs what the tests need and this machine lacks.
 pub(crate) fn install_all(permission: Permission) -> Result<(), Failure> {
     let scratch = Scratch::named("install")?;
-    find_or_install(find::Wanted { postgres: true, redis: true, python: true }, permission, &scratch)
-        .map(drop)
+    find_or_install(
+        find::Wanted { postgres: true, redis: true, python: true, promtool: true },
+        permission,
+        &scratch,
+    )
+    .map(drop)
 }
 
 /// A duration as these commands print it.
