@@ -3,6 +3,7 @@
 
 pub(crate) mod answer;
 pub(crate) mod api;
+pub(crate) mod body;
 mod call;
 mod credentials;
 mod envelope;

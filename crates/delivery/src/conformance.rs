@@ -7,8 +7,8 @@ use semel_contract::record::Fence;
 use semel_contract::time::Timestamp;
 
 use crate::envelope::Draft;
-use crate::inbox::Received;
 use crate::judge::{Ended, To, Verdict};
+use crate::message::Received;
 use crate::message::{Answer, HeldFor, Progress, Request, Row, Status};
 use crate::settings::HeadPolicy;
 use crate::store::{

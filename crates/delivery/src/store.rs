@@ -281,10 +281,10 @@ pub trait OutboxStore: Send + Sync + 'static {
     fn watch(&self) -> tokio::sync::watch::Receiver<i64>;
 
     /// Keeps what a sender sent, once for each sender and id. `true`: it is new.
-    fn receive(&self, message: crate::inbox::Received, now: Timestamp) -> Reply<'_, bool>;
+    fn receive(&self, message: crate::message::Received, now: Timestamp) -> Reply<'_, bool>;
 
     /// Received messages that nobody acknowledged, oldest first.
-    fn received(&self, after: i64, limit: u32) -> Reply<'_, Vec<crate::inbox::Received>>;
+    fn received(&self, after: i64, limit: u32) -> Reply<'_, Vec<crate::message::Received>>;
 
     /// Acknowledges a received message: its body goes, its id stays. `false`: there is none, or it was acknowledged.
     fn acknowledge(&self, sender: &str, message_id: &str, now: Timestamp) -> Reply<'_, bool>;

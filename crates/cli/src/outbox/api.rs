@@ -2,11 +2,10 @@
 //! daemon runs.
 
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::http::{HeaderMap, Response, StatusCode, header};
 use axum::middleware;
@@ -14,33 +13,23 @@ use axum::response::IntoResponse;
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::routing::{get, post};
 use base64::Engine as _;
-use semel_delivery::credentials::Wallet;
 use semel_delivery::store::{Filter, Find, LaneState};
 use semel_delivery::waiting::waits_for;
 use semel_delivery::{NewBody, Outbox, OutboxError, Requeue, Row, Status};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::answer::{self, Refusal, failed, json_answer, refusal};
-use super::front::{self, too_large};
+use super::answer::{self, failed, json_answer, refusal};
+use super::body::{Answered, Api, BodyRead, body_bytes_max, parsed, whole};
 use super::{credentials, envelope, openapi};
 
 /// Successors and predecessors that a receipt names.
 const CHAIN_MAX: usize = 1000;
 /// Events that are read at once.
 const EVENTS_MAX: u32 = 500;
-/// What the handlers work on.
-#[derive(Clone)]
-pub(crate) struct Api {
-    pub(crate) outbox: Outbox,
-    pub(crate) wallet: Arc<Wallet>,
-}
-
-pub(super) type Answered = Result<Response<Body>, Refusal>;
-
 /// The routes.
 pub(crate) fn router(api: Api) -> Router {
-    let body_max = front::body_bytes_max(&api);
+    let body_max = body_bytes_max(&api);
     Router::new()
         .route("/v1/send", post(send))
         .route("/v1/messages", get(list))
@@ -61,29 +50,9 @@ pub(crate) fn router(api: Api) -> Router {
             refusal(StatusCode::NOT_FOUND, "not-found", "there is nothing here; see /v1/openapi.json")
         })
         .layer(DefaultBodyLimit::max(body_max))
-        .layer(middleware::from_fn_with_state(body_max, front::checked))
+        .layer(middleware::from_fn_with_state(body_max, super::body::refuse_unfit))
         .layer(middleware::map_response(crate::problems::rendered))
         .with_state(api)
-}
-
-pub(super) type BodyRead = Result<Bytes, axum::extract::rejection::BytesRejection>;
-
-pub(super) fn whole(body: BodyRead) -> Result<Bytes, Refusal> {
-    body.map_err(|error| {
-        Refusal::from(match error.status() {
-            StatusCode::PAYLOAD_TOO_LARGE => too_large(),
-            _ => refusal(StatusCode::BAD_REQUEST, "malformed", &error.body_text()),
-        })
-    })
-}
-
-pub(super) fn parsed<T: for<'a> Deserialize<'a> + Default>(body: &Bytes) -> Result<T, Refusal> {
-    if body.is_empty() {
-        return Ok(T::default());
-    }
-    let malformed =
-        |error: serde_json::Error| refusal(StatusCode::BAD_REQUEST, "malformed", &error.to_string());
-    serde_json::from_slice(body).map_err(|error| malformed(error).into())
 }
 
 async fn send(State(api): State<Api>, headers: HeaderMap, body: BodyRead) -> Answered {

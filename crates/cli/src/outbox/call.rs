@@ -16,7 +16,8 @@ use tokio::net::{TcpStream, UnixStream};
 use tower::ServiceExt as _;
 
 use super::Which;
-use super::api::{Api, router};
+use super::api::router;
+use super::body::Api;
 use crate::exit::{Exit, Stop};
 use crate::serve::outbox::config::store_path;
 

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::answer::{Refusal, failed, json_answer, refusal};
-use super::api::{Answered, Api, BodyRead, parsed, whole};
+use super::body::{Answered, Api, BodyRead, parsed, whole};
 
 /// The origin of an address.
 fn origin_of(address: &str) -> Result<String, Refusal> {

@@ -22,7 +22,7 @@ use self::config::{Config, Listen};
 use self::door::{Guard, OwnSocket, Ticket, own_hosts, token};
 use super::notify;
 use crate::exit::{Exit, Stop};
-use crate::outbox::api::Api;
+use crate::outbox::body::Api;
 use crate::outbox::front::Front;
 use crate::{logging, output_failed};
 

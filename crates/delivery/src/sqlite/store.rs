@@ -6,8 +6,8 @@ use tokio::sync::watch;
 
 use super::{SqliteStore, accept, claim, events, inbox, look as read, operate, row, settle};
 use crate::envelope::Draft;
-use crate::inbox::Received;
 use crate::judge::Verdict;
+use crate::message::Received;
 use crate::message::{Attempt, Event, Request, Row};
 use crate::store::{
     Arrived, Depth, Filter, Find, Head, LaneState, OutboxStore, Recovered, Replaced, Reply, Room, StoreError,
