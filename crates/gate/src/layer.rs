@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum_core::BoxError;
 use axum_core::body::Body;
@@ -25,6 +26,7 @@ use tokio::sync::Semaphore;
 use tower_layer::Layer;
 use tower_service::Service;
 
+use crate::bodies::{self, Bodies};
 use crate::identity::Identify;
 use crate::keeper::Keeper;
 use crate::measure::{self, StoreMeters, Warnings};
@@ -55,6 +57,8 @@ pub struct GateBuilder {
     max_in_flight: usize,
     max_waiters: usize,
     max_waiters_per_key: usize,
+    body_bytes_max: usize,
+    body_time_max: Duration,
     observes: bool,
     is_strict: bool,
     fingerprint_secrets: Vec<Secret>,
@@ -140,6 +144,8 @@ impl GateBuilder {
             max_in_flight: IN_FLIGHT_MAX,
             max_waiters: WAITERS_MAX,
             max_waiters_per_key: WAITERS_PER_KEY_MAX,
+            body_bytes_max: bodies::BYTES_MAX,
+            body_time_max: bodies::TIME_MAX,
             observes: false,
             is_strict: false,
             fingerprint_secrets: Vec::new(),
@@ -217,6 +223,21 @@ impl GateBuilder {
         self
     }
 
+    /// The bodies of keyed requests that are in memory at a time have at most so many bytes together; what finds no room is
+    /// refused before it is read.
+    #[must_use]
+    pub fn max_body_bytes_in_memory(mut self, max: usize) -> Self {
+        self.body_bytes_max = max;
+        self
+    }
+
+    /// The body of a keyed request is read for at most so long, however steadily it drips.
+    #[must_use]
+    pub fn max_body_time(mut self, max: Duration) -> Self {
+        self.body_time_max = max;
+        self
+    }
+
     /// Fingerprints are keyed with the first of these secrets, so that a guessable payload cannot be recognised by its
     /// hash. The others, and none, are still recognised: leave an old secret here for one retention.
     #[must_use]
@@ -277,6 +298,7 @@ impl GateBuilder {
             max_waiters_per_key: self.max_waiters_per_key,
             max_in_flight: self.max_in_flight,
             is_strict: self.is_strict,
+            bodies: Bodies::new(self.body_bytes_max, self.body_time_max),
             draining: AtomicBool::new(false),
             observes: self.observes,
             fingerprint_secrets: self.fingerprint_secrets,
@@ -305,6 +327,7 @@ pub(crate) struct Shared {
     pub(crate) max_in_flight: usize,
     /// A handler that forgot to settle panics.
     pub(crate) is_strict: bool,
+    pub(crate) bodies: Bodies,
     /// No new work is begun.
     pub(crate) draining: AtomicBool,
     /// Nothing is enforced.

@@ -33,6 +33,7 @@
 mod answer;
 mod arrival;
 mod attempt;
+mod bodies;
 mod capture;
 mod dispatch;
 mod drain;

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use axum_core::body::Body;
 use http::{HeaderValue, Request, Response};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use semel_contract::age;
 use semel_contract::decide::{self, Claim, Decision, decide};
 use semel_contract::hex::hex;
@@ -28,6 +27,7 @@ use tracing::Instrument;
 use crate::answer;
 use crate::arrival::{self, Arrival, KeyRead, Lines, Whole};
 use crate::attempt::{Context, Job, Outcome, claim_and_run, mark_unknown};
+use crate::bodies::too_large;
 use crate::identity::Verified;
 use crate::keys;
 use crate::layer::Shared;
@@ -142,16 +142,9 @@ where
         Err(problem) => return refuse(problem),
     };
     drop(nothing);
-    let bytes = match Limited::new(body, limit).collect().await {
-        Ok(collected) => collected.to_bytes(),
-        Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => {
-            return refuse(too_large(limit));
-        }
-        Err(error) => {
-            // Nothing was executed: a client whose connection was bad may send it again.
-            let problem = Problem::new(Kind::RequestMalformed, format!("the body broke off: {error}"));
-            return refuse(problem.verdict(Retry::SameKey));
-        }
+    let bytes = match shared.bodies.read(body, limit).await {
+        Ok(bytes) => bytes,
+        Err(problem) => return refuse(problem),
     };
     let body = request::Body::new(arrival::content_type(&parts.headers), &bytes);
     let mut is_minted = false;
@@ -458,10 +451,6 @@ enum Executed {
     Answered(Response<Body>),
     /// Somebody else was faster: decide by what is known now, or look again.
     Known(Option<Known>),
-}
-
-fn too_large(limit: usize) -> Problem {
-    Problem::new(Kind::BodyTooLarge, format!("at most {limit} bytes are read here"))
 }
 
 /// This gate claims nothing any more: it is shutting down, or its configuration was replaced.

@@ -46,6 +46,7 @@ pub struct Plan {
 pub(crate) struct Current {
     pub(crate) gate: GateLayer,
     pub(crate) service: GateService<Forward>,
+    pool: Arc<Pool>,
     pub(crate) limits: Limits,
     pub(crate) trusted: Vec<(HeaderName, Peers)>,
     pub(crate) log: AccessLog,
@@ -58,7 +59,8 @@ impl Current {
         let tls = plan.tls.as_ref().map(Certificates::load).transpose()?;
         let pool = Pool::new(plan.upstream)?;
         Ok(Self {
-            service: plan.gate.layer(Forward::new(pool)),
+            service: plan.gate.layer(Forward::new(Arc::clone(&pool))),
+            pool,
             gate: plan.gate,
             limits: plan.limits,
             trusted: plan.trusted,
@@ -122,6 +124,15 @@ impl Gateway {
         Ok(())
     }
 
+    /// Whether the service behind can be reached now. Nothing is asked of it.
+    ///
+    /// # Errors
+    /// It cannot; says why.
+    pub async fn reach_upstream(&self) -> Result<(), String> {
+        let pool = Arc::clone(&self.current().pool);
+        pool.reach().await
+    }
+
     /// Serves what connects here, until [`Gateway::shut_down`]. Several listeners may be served at a time.
     ///
     /// # Errors
@@ -131,6 +142,12 @@ impl Gateway {
             let current = self.current();
             crate::server::Terms { tls: current.tls.clone(), limits: current.limits.clone() }
         };
+        let gateway = self.clone();
+        tokio::spawn(async move {
+            if let Err(why) = gateway.reach_upstream().await {
+                tracing::warn!("{why}; until that changes, requests are answered with 502");
+            }
+        });
         self.0.doors.accept(listener, terms, self.clone()).await
     }
 

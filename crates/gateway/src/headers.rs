@@ -38,7 +38,7 @@ const HOP_BY_HOP: [HeaderName; 9] = [
 const UNNAMEABLE: [&str; 6] =
     ["authorization", "content-length", "cookie", "host", "idempotency-key", "x-idempotency-key"];
 /// What only a gate says of an answer.
-pub(crate) const REPLAYED: [&str; 2] = ["idempotency-replayed", "idempotent-replayed"];
+const REPLAYED: [&str; 2] = ["idempotency-replayed", "idempotent-replayed"];
 
 /// Headers that say where a request came from. A client's own words about that are not passed on.
 const FORWARDING: [&str; 8] = [
@@ -133,6 +133,16 @@ fn begins_as(name: &str, known: &str) -> bool {
     }
     let bytes = name.bytes().map(|byte| if byte == b'_' { b'-' } else { byte });
     name.len() >= known.len() && bytes.zip(known.bytes()).all(|(one, other)| one == other)
+}
+
+/// Removes a header that only some peers may set, unless `is_trusted` says that this is one of them; and always what some
+/// services would read as that header, which no peer has a reason to send.
+pub(crate) fn strip_trusted(headers: &mut HeaderMap, trusted: &HeaderName, is_trusted: bool) {
+    let dashed = trusted.as_str().replace('_', "-");
+    remove_where(headers, |name| match name == trusted {
+        true => !is_trusted,
+        false => reads_as(name.as_str(), &dashed),
+    });
 }
 
 /// Removes what only semel may say: its own headers. `except` is left.
@@ -274,6 +284,20 @@ mod tests {
         assert_eq!(found, headers(&lines[1..]));
         strip_own(&mut found, None);
         assert_eq!(found, headers(&lines[2..]));
+    }
+
+    #[test]
+    fn a_trusted_header_comes_from_trusted_peers_only_however_it_is_spelled() {
+        let trusted = HeaderName::from_static("x-user");
+        let lines = [("x-user", "a"), ("x_user", "b"), ("x-users", "c")];
+        let mut found = headers(&lines);
+        strip_trusted(&mut found, &trusted, true);
+        assert_eq!(found, headers(&[lines[0], lines[2]]));
+        strip_trusted(&mut found, &trusted, false);
+        assert_eq!(found, headers(&lines[2..]));
+        let mut found = headers(&[("x-user", "a"), ("x_user", "b")]);
+        strip_trusted(&mut found, &HeaderName::from_static("x_user"), true);
+        assert_eq!(found, headers(&[("x_user", "b")]));
     }
 
     #[test]

@@ -30,6 +30,6 @@ pub use gateway::{Gateway, Plan};
 pub use headers::REQUEST_ID;
 pub use identity::{Callers, Peers};
 pub use probe::Probes;
-pub use semel_http::{BadTarget, HostSent, Protocol, Target, Upstream, client_tls};
+pub use semel_http::{BadTarget, HostSent, Protocol, Target, Upstream};
 pub use serve::serve;
 pub use server::{Certificates, Limits};

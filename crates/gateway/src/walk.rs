@@ -32,9 +32,7 @@ pub(crate) fn walk(
     let admitted = door::admit(&mut parts);
     headers::strip_own(&mut parts.headers, None);
     for (name, peers) in &current.trusted {
-        if !peers.contain(facts.origin.peer) {
-            parts.headers.remove(name);
-        }
+        headers::strip_trusted(&mut parts.headers, name, peers.contain(facts.origin.peer));
     }
     parts.extensions.insert(facts.origin);
     let answer: Answer = match admitted {

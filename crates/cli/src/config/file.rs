@@ -168,6 +168,11 @@ pub(crate) struct Limits {
     pub(crate) header_timeout: Option<Text<Duration>>,
     /// How long a request's body may be silent. Default `60s`.
     pub(crate) body_timeout: Option<Text<Duration>>,
+    /// How long the whole body of a keyed request may take. Default `5m`.
+    pub(crate) body_deadline: Option<Text<Duration>>,
+    /// Bytes of the bodies of keyed requests that are in memory at a time, in all; what finds no room is refused before it is
+    /// read. Default `256MiB`.
+    pub(crate) bodies: Option<Text<Bytes>>,
     /// How long a connection without a request is kept. Default `75s`.
     pub(crate) idle_timeout: Option<Text<Duration>>,
     /// How long a client may refuse to read its answer. Default `60s`.

@@ -60,6 +60,10 @@ pub(crate) struct Bounds {
     pub(crate) waiting: Option<usize>,
     /// The same, for one key.
     pub(crate) waiting_per_key: Option<usize>,
+    /// Bytes of bodies in memory, in all.
+    pub(crate) bodies: Option<usize>,
+    /// How long one body may take.
+    pub(crate) body_deadline: Option<Duration>,
 }
 
 /// How answers are protected where they are kept.
@@ -92,7 +96,12 @@ impl Gate {
             ));
         }
         let limits = gate.limits.unwrap_or_default();
+        let mut body_deadline = Duration::ZERO;
+        set("gate.limits.body_deadline", limits.body_deadline.as_ref(), &mut body_deadline)?;
+        let bodies = limits.bodies.as_ref().map(|max| usize::try_from(max.0.0).unwrap_or(usize::MAX));
         let bounds = Bounds {
+            bodies: at_least_one("gate.limits.bodies", bodies)?,
+            body_deadline: (!body_deadline.is_zero()).then_some(body_deadline),
             running: at_least_one("gate.limits.running", limits.running)?,
             waiting: at_least_one("gate.limits.waiting", limits.waiting)?,
             waiting_per_key: at_least_one("gate.limits.waiting_per_key", limits.waiting_per_key)?,

@@ -103,6 +103,12 @@ fn gate(
     if let Some(max) = bounds.waiting_per_key {
         gate = gate.max_waiters_per_key(max);
     }
+    if let Some(max) = bounds.bodies {
+        gate = gate.max_body_bytes_in_memory(max);
+    }
+    if let Some(max) = bounds.body_deadline {
+        gate = gate.max_body_time(max);
+    }
     if config.gate.mode == Mode::Observe {
         gate = gate.observe();
     }

@@ -1,14 +1,14 @@
 //! One connection, from its first byte to its last: TLS, the protocol, the requests on it, and its end in good order.
 
 use std::convert::Infallible;
-use std::future::{Future, ready};
+use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum_core::body::Body;
-use http::{HeaderValue, Request, Response, StatusCode, header};
+use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -23,7 +23,7 @@ use super::Limits;
 use super::pulse::{Felt, Patience, Pulse, while_alive};
 use super::request::{Desk, Facts};
 use super::sniff::{Rewound, Spoken, sniff};
-use crate::headers::{Origin, REPLAYED};
+use crate::headers::Origin;
 use semel_http::prepare_socket;
 
 /// How often a silent HTTP/2 client is asked whether it is still there.
@@ -126,7 +126,7 @@ impl<D: Desk> Talk<D> {
             .header_read_timeout(None)
             .max_header_size(header_bytes_max)
             .max_buf_size((header_bytes_max + 1024).max(BUFFER_BYTES_MIN))
-            .serve_connection(TokioIo::new(stream), service_fn(self.answering(Spoken::Http1)))
+            .serve_connection(TokioIo::new(stream), service_fn(self.answering()))
             .with_upgrades();
         let mut connection = pin!(connection);
         tokio::select! {
@@ -147,7 +147,7 @@ impl<D: Desk> Talk<D> {
             .keep_alive_interval(PING_EVERY)
             .max_concurrent_streams(streams_max)
             .max_header_list_size(u32::try_from(header_bytes_max).unwrap_or(u32::MAX))
-            .serve_connection(TokioIo::new(stream), service_fn(self.answering(Spoken::Http2)));
+            .serve_connection(TokioIo::new(stream), service_fn(self.answering()));
         let mut connection = pin!(connection);
         tokio::select! {
             ended = &mut connection => return ended.map_err(|error| error.to_string()),
@@ -156,32 +156,15 @@ impl<D: Desk> Talk<D> {
         connection.await.map_err(|error| error.to_string())
     }
 
-    fn answering(self, spoken: Spoken) -> impl Fn(Request<Incoming>) -> Answering {
+    fn answering(self) -> impl Fn(Request<Incoming>) -> Answering {
         let Self { limits, desk, facts, pulse, .. } = self;
         move |request| {
-            let came_along = spoken == Spoken::Http1 && pulse.came_along_with_a_replay();
             let busy = pulse.busy();
-            if came_along {
-                return Box::pin(ready(Ok(super::request::returned(not_a_request(), busy))));
-            }
             let request = super::request::received(request, limits.body_timeout);
             let answer = desk.answer(request, facts.clone());
-            let pulse = pulse.clone();
-            Box::pin(async move {
-                let response = answer.await;
-                pulse.answers(REPLAYED.iter().any(|name| response.headers().contains_key(*name)));
-                Ok(super::request::returned(response, busy))
-            })
+            Box::pin(async move { Ok(super::request::returned(answer.await, busy)) })
         }
     }
-}
-
-/// What follows a replayed request without a pause may be its own body, or somebody's attempt at smuggling.
-fn not_a_request() -> Response<Body> {
-    let mut response = Response::new(Body::from("bytes after a request that was answered by a replay\n"));
-    *response.status_mut() = StatusCode::BAD_REQUEST;
-    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-    response
 }
 
 async fn closed(mut closing: watch::Receiver<bool>) {

@@ -37,8 +37,6 @@ struct State {
     busy: usize,
     /// Whether there was a request yet.
     asked: bool,
-    /// Whether the last answer was a replay.
-    replayed: bool,
 }
 
 /// Why a connection is overdue.
@@ -54,27 +52,9 @@ pub(crate) enum Overdue {
 
 impl Pulse {
     pub(crate) fn new(patience: Patience) -> Self {
-        let state = State {
-            quiet_since: Instant::now(),
-            head_since: None,
-            stuck_since: None,
-            busy: 0,
-            asked: false,
-            replayed: false,
-        };
+        let state =
+            State { quiet_since: Instant::now(), head_since: None, stuck_since: None, busy: 0, asked: false };
         Self(Arc::new((patience, Mutex::new(state))))
-    }
-
-    /// Whether the request that begins now came along with one that was answered by a replay: nothing was read since. Such
-    /// bytes are nobody's request, whatever they look like.
-    pub(crate) fn came_along_with_a_replay(&self) -> bool {
-        let state = self.state();
-        state.asked && state.replayed && state.busy == 0 && state.head_since.is_none()
-    }
-
-    /// Whether the answer that goes out now is a replay.
-    pub(crate) fn answers(&self, replayed: bool) {
-        self.state().replayed = replayed;
     }
 
     /// A request is being answered, until the guard is dropped.

@@ -78,7 +78,15 @@ impl Bounds {
     fn describe(self) -> String {
         let shown =
             [("running", self.running), ("waiting", self.waiting), ("waiting_per_key", self.waiting_per_key)];
-        shown.iter().filter_map(|(name, given)| given.map(|given| format!(", {name} {given}"))).collect()
+        let mut text: String =
+            shown.iter().filter_map(|(name, given)| given.map(|given| format!(", {name} {given}"))).collect();
+        if let Some(bytes) = self.bodies {
+            text.push_str(&format!(", bodies {bytes}"));
+        }
+        if let Some(deadline) = self.body_deadline {
+            text.push_str(&format!(", body_deadline {}", show(deadline)));
+        }
+        text
     }
 }
 

@@ -106,6 +106,8 @@ pub(crate) struct TargetFile {
     pub(super) body_type: Option<String>,
     /// Where the present value is read: see below.
     pub(super) read: Option<ReadFile>,
+    /// Authorities in this PEM file are believed, and no others.
+    pub(super) ca: Option<PathBuf>,
     /// What the service offers to find out about a write that broke off: `key`, `marker`, `compare-and-set`, `read-back`
     /// or `blind`.
     pub(super) tier: String,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use semel_contract::json::Pointer;
 use semel_contract::profile::presets;
+use semel_delivery::http1::Http1;
 use semel_delivery::relay::Target;
 use semel_delivery::relay::debounce::Debounce;
 use semel_delivery::relay::ladder::{Blind, Tier};
@@ -158,15 +159,23 @@ fn upstream(
             "tier marker needs read.marker: the JSON pointer to the marker or the list of markers".to_owned()
         );
     }
+    let transport = match &file.ca {
+        Some(path) => Arc::new(Http1::trusting_file(path).map_err(|error| format!("ca: {error}"))?),
+        None => Arc::clone(transport),
+    };
+    let origin = origin(&url)?;
+    if file.ca.is_some() && !origin.starts_with("https:") {
+        return Err("`ca` is for https only".to_owned());
+    }
     Ok(HttpUpstream {
-        origin: origin(&url)?,
+        origin,
         method: file.method.clone().unwrap_or_else(|| "POST".to_owned()).to_ascii_uppercase(),
         url,
         headers,
         body,
         read,
         timeout,
-        transport: Arc::clone(transport),
+        transport,
     })
 }
 
