@@ -14,7 +14,7 @@ use semel_contract::hex::hex;
 use semel_contract::identity::Caller;
 use semel_contract::key::{KEY_HEADERS, Presence, Source};
 use semel_contract::planted::{self, Bug};
-use semel_contract::problem::{Kind, Problem, Retry};
+use semel_contract::problem::{Kind, Problem};
 use semel_contract::record::{Fence, Guarantee, Record};
 use semel_contract::request;
 use semel_contract::restore::Recall;

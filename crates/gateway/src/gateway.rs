@@ -18,9 +18,8 @@ use crate::access::AccessLog;
 use crate::forward::Forward;
 use crate::identity::Peers;
 use crate::measure::Meters;
-use crate::server::{Certificates, Desk, Doors, Facts, Limits};
 use crate::walk;
-use semel_http::{Pool, Upstream};
+use semel_http::{Acceptor, Certificates, ConnectionSettings, Facts, Handler, Limits, Pool, Upstream};
 
 /// How long work that was begun under settings that were replaced is waited for.
 const REPLACED_MAX: Duration = Duration::from_secs(24 * 3600);
@@ -80,7 +79,7 @@ struct Inner {
     /// Gates that were replaced, while work may still run under them.
     replaced: Mutex<Vec<(u64, GateLayer)>>,
     swaps: AtomicU64,
-    doors: Doors,
+    acceptor: Acceptor,
 }
 
 impl std::fmt::Debug for Gateway {
@@ -95,9 +94,9 @@ impl Gateway {
     /// # Errors
     /// A certificate cannot be read.
     pub fn new(plan: Plan) -> Result<Self, String> {
-        let doors = Doors::new(plan.limits.connections_max);
+        let acceptor = Acceptor::new(plan.limits.connections_max);
         let current = RwLock::new(Arc::new(Current::of(plan)?));
-        Ok(Self(Arc::new(Inner { current, replaced: Mutex::default(), swaps: AtomicU64::new(0), doors })))
+        Ok(Self(Arc::new(Inner { current, replaced: Mutex::default(), swaps: AtomicU64::new(0), acceptor })))
     }
 
     /// Follows another plan from the next request on, and from the next connection on where it is about connections. How
@@ -138,30 +137,24 @@ impl Gateway {
     /// # Errors
     /// The listener failed for good.
     pub async fn serve(&self, listener: TcpListener) -> io::Result<()> {
-        let terms = || {
+        let settings = || {
             let current = self.current();
-            crate::server::Terms { tls: current.tls.clone(), limits: current.limits.clone() }
+            ConnectionSettings { tls: current.tls.clone(), limits: current.limits.clone() }
         };
-        let gateway = self.clone();
-        tokio::spawn(async move {
-            if let Err(why) = gateway.reach_upstream().await {
-                tracing::warn!("{why}; until that changes, requests are answered with 502");
-            }
-        });
-        self.0.doors.accept(listener, terms, self.clone()).await
+        self.0.acceptor.accept(listener, settings, self.clone()).await
     }
 
     /// Connections that are open.
     pub fn connections(&self) -> usize {
-        self.0.doors.open_connections()
+        self.0.acceptor.open_connections()
     }
 
     /// Takes no new connection, answers what was asked, waits for work whose client is gone, and after `within` says of
     /// what is left that its outcome is unknown. Tells how much that was. Then the process may end.
     pub async fn shut_down(&self, within: Duration) -> usize {
         let until = Instant::now() + within;
-        self.0.doors.close();
-        self.0.doors.empty(until).await;
+        self.0.acceptor.close();
+        self.0.acceptor.empty(until).await;
         let left = until.saturating_duration_since(Instant::now());
         let gates: Vec<GateLayer> = self
             .0
@@ -187,7 +180,7 @@ impl Inner {
     }
 }
 
-impl Desk for Gateway {
+impl Handler for Gateway {
     fn answer(
         &self,
         request: Request<Body>,

@@ -20,9 +20,9 @@ use semel_contract::identity::Identity;
 use semel_contract::problem::{Kind, Problem};
 use semel_gate::{Identified, Identify};
 
-use crate::headers::Origin;
 use check::Checker;
 use jwt::Verifier;
+use semel_http::headers::Origin;
 use spec::Spec;
 
 pub use peers::Peers;

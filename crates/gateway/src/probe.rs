@@ -11,7 +11,7 @@ use semel_contract::outcome::Told;
 use semel_gate::{Finding, Probe};
 use semel_store::Entry;
 
-use crate::headers::OUTCOME;
+use semel_http::headers::OUTCOME;
 use semel_http::{Fetched, Fetcher};
 
 /// How long an answer may take.

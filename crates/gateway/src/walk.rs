@@ -12,12 +12,12 @@ use http::{Request, Response};
 use semel_contract::problem::{Kind, Problem};
 use tower_service::Service;
 
-use crate::door::{self, Refused};
 use crate::entropy;
 use crate::gateway::Current;
-use crate::headers::{self, REQUEST_ID};
-use crate::server::Facts;
 use crate::{pages, refusal};
+use semel_http::Facts;
+use semel_http::framing::{self, Refused};
+use semel_http::headers::{self, REQUEST_ID};
 
 /// Answers a request. What is done before the gate is done at once, so that nothing of it is carried along.
 pub(crate) fn walk(
@@ -29,7 +29,7 @@ pub(crate) fn walk(
     let line = current.log.line(&parts, facts.origin.peer);
     let id = headers::given_request_id(&parts.headers).cloned().unwrap_or_else(new_request_id);
     parts.headers.insert(REQUEST_ID, id.clone());
-    let admitted = door::admit(&mut parts);
+    let admitted = framing::check_request(&mut parts);
     headers::strip_own(&mut parts.headers, None);
     for (name, peers) in &current.trusted {
         headers::strip_trusted(&mut parts.headers, name, peers.contain(facts.origin.peer));

@@ -1,4 +1,4 @@
-//! Checks at the door what every request must be before anything else looks at it: addressed once, framed once. Pure.
+//! Checks what every request must be before anything else looks at it: addressed once, framed once. Pure.
 
 use http::header::{self, HeaderMap, HeaderValue};
 use http::request::Parts;
@@ -7,10 +7,13 @@ use http::{Method, Uri, Version};
 
 /// Why a request is not let in. The connection is closed after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Refused(pub(crate) &'static str);
+pub struct Refused(pub &'static str);
 
 /// Checks a request and gives it one form: the URI is path and query, `Host` says for whom it is.
-pub(crate) fn admit(parts: &mut Parts) -> Result<(), Refused> {
+///
+/// # Errors
+/// Two readers could read it differently.
+pub fn check_request(parts: &mut Parts) -> Result<(), Refused> {
     if parts.method == Method::CONNECT {
         return Err(Refused("CONNECT is not for a gateway"));
     }
@@ -98,7 +101,7 @@ mod tests {
             request = request.header(*name, *value);
         }
         let (mut parts, ()) = request.body(()).unwrap().into_parts();
-        admit(&mut parts).map_err(|Refused(why)| why)?;
+        check_request(&mut parts).map_err(|Refused(why)| why)?;
         Ok((parts.headers[header::HOST].to_str().unwrap().to_owned(), parts.uri.to_string()))
     }
 

@@ -6,9 +6,9 @@ use std::sync::{Arc, OnceLock};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
 /// The fence of the attempt, for an upstream that settles by itself.
-pub(crate) const FENCE: HeaderName = HeaderName::from_static("semel-fence");
+pub const FENCE: HeaderName = HeaderName::from_static("semel-fence");
 /// What an upstream says about its own effect.
-pub(crate) const OUTCOME: HeaderName = HeaderName::from_static("semel-outcome");
+pub const OUTCOME: HeaderName = HeaderName::from_static("semel-outcome");
 /// Which request this is, in every log.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -54,11 +54,11 @@ const FORWARDING: [&str; 8] = [
 
 /// Where a request came from.
 #[derive(Clone, Debug)]
-pub(crate) struct Origin {
+pub struct Origin {
     /// The address of the peer.
-    pub(crate) peer: IpAddr,
+    pub peer: IpAddr,
     /// `http` or `https`.
-    pub(crate) scheme: &'static str,
+    pub scheme: &'static str,
     told: Arc<Told>,
 }
 
@@ -71,7 +71,8 @@ struct Told {
 }
 
 impl Origin {
-    pub(crate) fn new(peer: IpAddr, scheme: &'static str) -> Self {
+    /// A request from this peer.
+    pub fn new(peer: IpAddr, scheme: &'static str) -> Self {
         let address = HeaderValue::try_from(peer.to_string()).expect("an address is printable");
         Self { peer, scheme, told: Arc::new(Told { address, forwarded: OnceLock::new() }) }
     }
@@ -98,7 +99,7 @@ impl Origin {
 }
 
 /// Removes what belongs to one connection: the known headers and those that `Connection` names.
-pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
+pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
         .iter()
@@ -137,7 +138,7 @@ fn begins_as(name: &str, known: &str) -> bool {
 
 /// Removes a header that only some peers may set, unless `is_trusted` says that this is one of them; and always what some
 /// services would read as that header, which no peer has a reason to send.
-pub(crate) fn strip_trusted(headers: &mut HeaderMap, trusted: &HeaderName, is_trusted: bool) {
+pub fn strip_trusted(headers: &mut HeaderMap, trusted: &HeaderName, is_trusted: bool) {
     let dashed = trusted.as_str().replace('_', "-");
     remove_where(headers, |name| match name == trusted {
         true => !is_trusted,
@@ -146,7 +147,7 @@ pub(crate) fn strip_trusted(headers: &mut HeaderMap, trusted: &HeaderName, is_tr
 }
 
 /// Removes what only semel may say: its own headers. `except` is left.
-pub(crate) fn strip_own(headers: &mut HeaderMap, except: Option<&HeaderName>) {
+pub fn strip_own(headers: &mut HeaderMap, except: Option<&HeaderName>) {
     remove_where(headers, |name| is_own(name) && Some(name) != except);
 }
 
@@ -157,7 +158,7 @@ fn is_own(name: &HeaderName) -> bool {
 }
 
 /// Says where a request came from, in place of whatever the client said.
-pub(crate) fn set_forwarding(headers: &mut HeaderMap, origin: &Origin, host: &HeaderValue) {
+pub fn set_forwarding(headers: &mut HeaderMap, origin: &Origin, host: &HeaderValue) {
     remove_where(headers, |name| FORWARDING.iter().any(|known| reads_as(name.as_str(), known)));
     if let Some(forwarded) = origin.forwarded(host) {
         headers.insert(header::FORWARDED, forwarded);
@@ -169,13 +170,13 @@ pub(crate) fn set_forwarding(headers: &mut HeaderMap, origin: &Origin, host: &He
 
 /// Whether a client reads trailers, which some services (gRPC) want to know. Told to an HTTP/2 service only: HTTP/1.1 has
 /// other words for it.
-pub(crate) fn reads_trailers(headers: &HeaderMap) -> bool {
+pub fn reads_trailers(headers: &HeaderMap) -> bool {
     let values = headers.get_all(header::TE).iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).any(|coding| coding.trim().eq_ignore_ascii_case("trailers"))
 }
 
 /// One line of cookies: HTTP/2 may bring them on several, which HTTP/1.1 does not know.
-pub(crate) fn join_cookies(headers: &mut HeaderMap) {
+pub fn join_cookies(headers: &mut HeaderMap) {
     if headers.get_all(header::COOKIE).iter().nth(1).is_none() {
         return;
     }
@@ -186,7 +187,7 @@ pub(crate) fn join_cookies(headers: &mut HeaderMap) {
 }
 
 /// The protocol that a request wants to change to, where it asks in due form.
-pub(crate) fn upgrade_wanted(headers: &HeaderMap) -> Option<HeaderValue> {
+pub fn upgrade_wanted(headers: &HeaderMap) -> Option<HeaderValue> {
     let asked = headers
         .get_all(header::CONNECTION)
         .iter()
@@ -204,7 +205,7 @@ pub(crate) fn upgrade_wanted(headers: &HeaderMap) -> Option<HeaderValue> {
 }
 
 /// The client's request id, where it is one that can stand in logs.
-pub(crate) fn given_request_id(headers: &HeaderMap) -> Option<&HeaderValue> {
+pub fn given_request_id(headers: &HeaderMap) -> Option<&HeaderValue> {
     let mut lines = headers.get_all(REQUEST_ID).iter();
     let (first, second) = (lines.next(), lines.next());
     first.filter(|value| {

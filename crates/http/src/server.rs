@@ -1,16 +1,19 @@
 //! The side that clients see: connections, their time-outs and limits, and the requests on them. What a request may do is
-//! the gate's to say.
+//! its handler's to say.
 
-mod accept;
+mod acceptor;
+mod bodies;
+mod certificates;
 mod connection;
-mod pulse;
-mod request;
+mod handler;
+mod liveness;
+mod service;
 mod sniff;
-mod tls;
 
-pub(crate) use accept::{Doors, Terms};
-pub(crate) use request::{Desk, Facts};
-pub use tls::Certificates;
+pub use acceptor::{Acceptor, ConnectionSettings};
+pub use certificates::Certificates;
+pub use handler::{Facts, Handler};
+pub use service::serve;
 
 use std::time::Duration;
 

@@ -14,7 +14,7 @@ use semel_store::admin::ClockState;
 use tokio::net::TcpListener;
 
 use super::admin::{self, Admin, admin_router};
-use super::running::{Running, Swappable, sweeper};
+use super::running::{Running, Swappable, sweeper, warn_of_dead_upstream};
 use super::signals::Signals;
 use super::sockets::Sockets;
 use super::{announce, notify, plan, sockets};
@@ -171,6 +171,7 @@ async fn serve(args: &Args, config: Config) -> Result<Exit, Stop> {
     let operators = Swappable::new(admin_router(&admin, &config));
     let asked = tokio::spawn(semel_gateway::serve(admin_listener, Limits::default(), operators.router()));
     let sweeper = sweeper(&config, &store);
+    warn_of_dead_upstream(&gateway);
     let accepting = gateway.clone();
     let clients = tokio::spawn(async move { accepting.serve(gate_listener).await });
     let text = announce::text(&config, args.require_key, listen, reached_at);

@@ -70,6 +70,16 @@ fn fixed(before: &Config, next: &Config) -> Option<&'static str> {
     settings.iter().find(|(_, has_changed)| *has_changed).map(|(name, _)| *name)
 }
 
+/// Says so, where the service behind the gateway cannot be reached now. It may come later: nothing depends on it.
+pub(crate) fn warn_of_dead_upstream(gateway: &Gateway) {
+    let gateway = gateway.clone();
+    tokio::spawn(async move {
+        if let Err(why) = gateway.reach_upstream().await {
+            tracing::warn!("{why}; until that changes, requests are answered with 502");
+        }
+    });
+}
+
 /// Removes what has expired, as the settings say.
 pub(crate) fn sweeper(config: &Config, store: &Opened) -> JoinHandle<()> {
     let profiles = std::iter::once(&config.defaults).chain(config.routes.iter().map(|route| &route.profile));

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::Limits;
 use super::connection::Connection;
-use super::request::Desk;
+use super::handler::Handler;
 
 /// The pause after an accept that failed for want of resources.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -20,8 +20,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// More connections than any system holds.
 const CONNECTIONS_MAX: usize = 1 << 24;
 
-/// The doors of a server: what lets connections in, and how they are asked to end.
-pub(crate) struct Doors {
+/// Lets connections in, and asks them to end.
+#[derive(Debug)]
+pub struct Acceptor {
     closing: watch::Sender<bool>,
     open: Arc<Semaphore>,
     count: Arc<AtomicUsize>,
@@ -47,13 +48,17 @@ impl Drop for Counted {
 }
 
 /// What the next connection is served with.
-pub(crate) struct Terms {
-    pub(crate) tls: Option<Arc<ServerConfig>>,
-    pub(crate) limits: Limits,
+#[derive(Clone, Debug)]
+pub struct ConnectionSettings {
+    /// The certificate that clients see; without one there is no TLS.
+    pub tls: Option<Arc<ServerConfig>>,
+    /// What clients may take.
+    pub limits: Limits,
 }
 
-impl Doors {
-    pub(crate) fn new(connections_max: usize) -> Self {
+impl Acceptor {
+    /// At most so many connections are open at a time; more wait to be accepted.
+    pub fn new(connections_max: usize) -> Self {
         let connections_max = connections_max.clamp(1, CONNECTIONS_MAX);
         Self {
             closing: watch::Sender::new(false),
@@ -64,16 +69,19 @@ impl Doors {
     }
 
     /// Connections that are open.
-    pub(crate) fn open_connections(&self) -> usize {
+    pub fn open_connections(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Accepts until [`Doors::close`].
-    pub(crate) async fn accept<D: Desk>(
+    /// Accepts until [`Acceptor::close`].
+    ///
+    /// # Errors
+    /// The listener failed for good.
+    pub async fn accept<D: Handler>(
         &self,
         listener: TcpListener,
-        terms: impl Fn() -> Terms,
-        desk: D,
+        settings: impl Fn() -> ConnectionSettings,
+        handler: D,
     ) -> io::Result<()> {
         let mut closing = self.closing.subscribe();
         loop {
@@ -96,9 +104,9 @@ impl Doors {
                     continue;
                 }
             };
-            let Terms { tls, limits } = terms();
+            let ConnectionSettings { tls, limits } = settings();
             let closing = self.closing.subscribe();
-            let connection = Connection { socket, peer, tls, limits, desk: desk.clone(), closing };
+            let connection = Connection { socket, peer, tls, limits, handler: handler.clone(), closing };
             let counted = Counted::new(&self.count);
             tokio::spawn(async move {
                 connection.run().await;
@@ -108,12 +116,12 @@ impl Doors {
     }
 
     /// Lets nobody in any more, and asks those inside to end.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         self.closing.send_replace(true);
     }
 
     /// Waits until all connections have ended, or until then.
-    pub(crate) async fn empty(&self, until: Instant) {
+    pub async fn empty(&self, until: Instant) {
         let all = u32::try_from(self.connections_max).unwrap_or(u32::MAX);
         let _ = tokio::time::timeout_at(until, self.open.acquire_many(all)).await;
     }

@@ -1,7 +1,6 @@
-//! Requests as they come off a connection and answers as they go back onto it: bodies that are given up when silent, and
-//! read to their end where somebody refused them half way.
+//! Bodies as they come off a connection and as they go back onto it: given up when silent, and read to their end where a
+//! request was refused half way.
 
-use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -13,9 +12,8 @@ use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
-use super::pulse::Busy;
-use crate::headers::Origin;
-use semel_http::Paced;
+use super::liveness::Busy;
+use crate::client::Paced;
 
 /// How much of a refused body is read, so that its client gets to read the refusal.
 const UNREAD_BYTES_MAX: usize = 256 << 10;
@@ -27,26 +25,8 @@ const TALK: &[u8] = b"application/grpc";
 /// How long such a body may be silent.
 const TALK_IDLE_MAX: Duration = Duration::from_secs(3600);
 
-/// Who answers requests.
-pub(crate) trait Desk: Clone + Send + Sync + 'static {
-    /// The answer to a request. What can be done at once is done before this returns, so that what waits is small. That part
-    /// runs in the task of the connection, for all the streams of one; it must not panic.
-    fn answer(
-        &self,
-        request: Request<Body>,
-        facts: Facts,
-    ) -> impl Future<Output = Response<Body>> + Send + 'static;
-}
-
-/// What is known of a request beside what it says.
-#[derive(Clone, Debug)]
-pub(crate) struct Facts {
-    /// Where it came from.
-    pub(crate) origin: Origin,
-}
-
 /// A request whose body is given up after so much silence.
-pub(super) fn received(request: Request<Incoming>, patience: Duration) -> Request<Body> {
+pub(super) fn receive(request: Request<Incoming>, patience: Duration) -> Request<Body> {
     let (parts, body) = request.into_parts();
     // A client that waits for leave to send its body gets none when it is refused.
     let is_announced = parts.headers.contains_key(header::EXPECT);
@@ -60,7 +40,7 @@ pub(super) fn received(request: Request<Incoming>, patience: Duration) -> Reques
 }
 
 /// An answer that keeps its connection busy until its end.
-pub(super) fn returned(response: Response<Body>, busy: Busy) -> Response<Body> {
+pub(super) fn give_back(response: Response<Body>, busy: Busy) -> Response<Body> {
     response.map(|body| Body::new(Held { body, _busy: busy }))
 }
 

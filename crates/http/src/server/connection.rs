@@ -20,11 +20,11 @@ use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
 use super::Limits;
-use super::pulse::{Felt, Patience, Pulse, while_alive};
-use super::request::{Desk, Facts};
+use super::handler::{Facts, Handler};
+use super::liveness::{Liveness, Monitored, Patience, while_alive};
 use super::sniff::{Rewound, Spoken, sniff};
 use crate::headers::Origin;
-use semel_http::prepare_socket;
+use crate::prepare_socket;
 
 /// How often a silent HTTP/2 client is asked whether it is still there.
 const PING_EVERY: Duration = Duration::from_secs(20);
@@ -42,59 +42,59 @@ pub(crate) struct Connection<D> {
     pub(crate) peer: SocketAddr,
     pub(crate) tls: Option<Arc<ServerConfig>>,
     pub(crate) limits: Limits,
-    pub(crate) desk: D,
+    pub(crate) handler: D,
     /// Set once: no more requests are taken.
     pub(crate) closing: watch::Receiver<bool>,
 }
 
-impl<D: Desk> Connection<D> {
+impl<D: Handler> Connection<D> {
     /// Serves it to its end.
     pub(crate) async fn run(self) {
         prepare_socket(&self.socket);
         let limits = &self.limits;
-        let pulse = Pulse::new(Patience {
+        let liveness = Liveness::new(Patience {
             head: limits.header_timeout,
             idle: limits.idle_timeout,
             write: limits.write_timeout,
         });
         let peer = self.peer;
-        let watched = pulse.clone();
-        match while_alive(&watched, self.serve(pulse)).await {
+        let watched = liveness.clone();
+        match while_alive(&watched, self.serve(liveness)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::debug!(%peer, error, "a connection ended badly"),
             Err(why) => tracing::debug!(%peer, ?why, "a connection was closed for its silence"),
         }
     }
 
-    async fn serve(self, pulse: Pulse) -> Result<(), String> {
-        let Self { socket, peer, tls, limits, desk, closing } = self;
-        let stream = Felt::new(socket, pulse.clone());
+    async fn serve(self, liveness: Liveness) -> Result<(), String> {
+        let Self { socket, peer, tls, limits, handler, closing } = self;
+        let stream = Monitored::new(socket, liveness.clone());
         let scheme = if tls.is_some() { "https" } else { "http" };
         let facts = Facts { origin: Origin::new(peer.ip(), scheme) };
-        let talk = Talk { limits, desk, facts, pulse, closing };
+        let conversation = Conversation { limits, handler, facts, liveness, closing };
         match tls {
-            None => talk.begin(stream).await,
+            None => conversation.begin(stream).await,
             Some(config) => {
                 let stream = tokio::select! {
                     accepted = TlsAcceptor::from(config).accept(stream) => accepted,
-                    () = closed(talk.closing.clone()) => return Ok(()),
+                    () = closed(conversation.closing.clone()) => return Ok(()),
                 };
-                talk.begin(stream.map_err(|error| error.to_string())?).await
+                conversation.begin(stream.map_err(|error| error.to_string())?).await
             }
         }
     }
 }
 
 /// What the requests of a connection share.
-struct Talk<D> {
+struct Conversation<D> {
     limits: Limits,
-    desk: D,
+    handler: D,
     facts: Facts,
-    pulse: Pulse,
+    liveness: Liveness,
     closing: watch::Receiver<bool>,
 }
 
-impl<D: Desk> Talk<D> {
+impl<D: Handler> Conversation<D> {
     async fn begin<S>(self, stream: S) -> Result<(), String>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -105,13 +105,13 @@ impl<D: Desk> Talk<D> {
             () = closed(self.closing.clone()) => return Ok(()),
         };
         match sniffed {
-            (Spoken::Http1, stream) => self.one(stream).await,
-            (Spoken::Http2, stream) => self.many(stream).await,
+            (Spoken::Http1, stream) => self.serve_http1(stream).await,
+            (Spoken::Http2, stream) => self.serve_http2(stream).await,
             (Spoken::Nothing, _) => Ok(()),
         }
     }
 
-    async fn one<S>(self, stream: Rewound<S>) -> Result<(), String>
+    async fn serve_http1<S>(self, stream: Rewound<S>) -> Result<(), String>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
@@ -136,7 +136,7 @@ impl<D: Desk> Talk<D> {
         connection.await.map_err(|error| error.to_string())
     }
 
-    async fn many<S>(self, stream: Rewound<S>) -> Result<(), String>
+    async fn serve_http2<S>(self, stream: Rewound<S>) -> Result<(), String>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
@@ -157,12 +157,12 @@ impl<D: Desk> Talk<D> {
     }
 
     fn answering(self) -> impl Fn(Request<Incoming>) -> Answering {
-        let Self { limits, desk, facts, pulse, .. } = self;
+        let Self { limits, handler, facts, liveness, .. } = self;
         move |request| {
-            let busy = pulse.busy();
-            let request = super::request::received(request, limits.body_timeout);
-            let answer = desk.answer(request, facts.clone());
-            Box::pin(async move { Ok(super::request::returned(answer.await, busy)) })
+            let busy = liveness.busy();
+            let request = super::bodies::receive(request, limits.body_timeout);
+            let answer = handler.answer(request, facts.clone());
+            Box::pin(async move { Ok(super::bodies::give_back(answer.await, busy)) })
         }
     }
 }

@@ -22,9 +22,9 @@ pub(crate) struct Patience {
     pub(crate) write: Duration,
 }
 
-/// The pulse of one connection.
+/// The liveness of one connection.
 #[derive(Clone)]
-pub(crate) struct Pulse(Arc<(Patience, Mutex<State>)>);
+pub(crate) struct Liveness(Arc<(Patience, Mutex<State>)>);
 
 struct State {
     /// When it connected or was last answered.
@@ -50,7 +50,7 @@ pub(crate) enum Overdue {
     Stuck,
 }
 
-impl Pulse {
+impl Liveness {
     pub(crate) fn new(patience: Patience) -> Self {
         let state =
             State { quiet_since: Instant::now(), head_since: None, stuck_since: None, busy: 0, asked: false };
@@ -117,7 +117,7 @@ impl Pulse {
 }
 
 /// A request that is being answered.
-pub(crate) struct Busy(Pulse);
+pub(crate) struct Busy(Liveness);
 
 impl Drop for Busy {
     fn drop(&mut self) {
@@ -130,19 +130,19 @@ impl Drop for Busy {
     }
 }
 
-/// A stream whose pulse is felt.
-pub(crate) struct Felt<S> {
+/// A stream whose liveness is felt.
+pub(crate) struct Monitored<S> {
     inner: S,
-    pulse: Pulse,
+    liveness: Liveness,
 }
 
-impl<S> Felt<S> {
-    pub(crate) fn new(inner: S, pulse: Pulse) -> Self {
-        Self { inner, pulse }
+impl<S> Monitored<S> {
+    pub(crate) fn new(inner: S, liveness: Liveness) -> Self {
+        Self { inner, liveness }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Felt<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for Monitored<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -151,16 +151,16 @@ impl<S: AsyncRead + Unpin> AsyncRead for Felt<S> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.inner).poll_read(cx, buffer);
         if buffer.filled().len() > before {
-            self.pulse.read();
+            self.liveness.read();
         }
         read
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Felt<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Monitored<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.inner).poll_write(cx, bytes);
-        self.pulse.written(written)
+        self.liveness.written(written)
     }
 
     fn poll_write_vectored(
@@ -169,7 +169,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Felt<S> {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.inner).poll_write_vectored(cx, slices);
-        self.pulse.written(written)
+        self.liveness.written(written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -186,10 +186,13 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Felt<S> {
 }
 
 /// Runs a connection until it ends or its client is overdue.
-pub(crate) async fn while_alive<T>(pulse: &Pulse, connection: impl Future<Output = T>) -> Result<T, Overdue> {
+pub(crate) async fn while_alive<T>(
+    liveness: &Liveness,
+    connection: impl Future<Output = T>,
+) -> Result<T, Overdue> {
     tokio::select! {
         ended = connection => Ok(ended),
-        why = pulse.overdue() => Err(why),
+        why = liveness.overdue() => Err(why),
     }
 }
 
@@ -203,53 +206,53 @@ mod tests {
         write: Duration::from_secs(30),
     };
 
-    async fn seconds_until(pulse: &Pulse, why: Overdue) -> u64 {
+    async fn seconds_until(liveness: &Liveness, why: Overdue) -> u64 {
         let started = Instant::now();
-        assert_eq!(pulse.overdue().await, why);
+        assert_eq!(liveness.overdue().await, why);
         started.elapsed().as_secs()
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_silent_client_is_overdue_however_it_drips() {
-        let pulse = Pulse::new(PATIENCE);
-        let dripping = pulse.clone();
+        let liveness = Liveness::new(PATIENCE);
+        let dripping = liveness.clone();
         tokio::spawn(async move {
             loop {
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 dripping.read();
             }
         });
-        assert_eq!(seconds_until(&pulse, Overdue::Head).await, 10);
+        assert_eq!(seconds_until(&liveness, Overdue::Head).await, 10);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_waits_for_its_answer_is_not_overdue() {
-        let pulse = Pulse::new(PATIENCE);
-        let busy = pulse.busy();
-        let late = tokio::time::timeout(Duration::from_secs(3600), pulse.overdue()).await;
+        let liveness = Liveness::new(PATIENCE);
+        let busy = liveness.busy();
+        let late = tokio::time::timeout(Duration::from_secs(3600), liveness.overdue()).await;
         assert!(late.is_err());
         drop(busy);
-        assert_eq!(seconds_until(&pulse, Overdue::Idle).await, 60);
+        assert_eq!(seconds_until(&liveness, Overdue::Idle).await, 60);
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_next_head_has_its_own_deadline() {
-        let pulse = Pulse::new(PATIENCE);
-        drop(pulse.busy());
-        let (later, started) = (pulse.clone(), Instant::now());
+        let liveness = Liveness::new(PATIENCE);
+        drop(liveness.busy());
+        let (later, started) = (liveness.clone(), Instant::now());
         tokio::spawn(async move {
             tokio::time::sleep(Duration::from_secs(7)).await;
             later.read();
         });
-        assert_eq!(pulse.overdue().await, Overdue::Head);
+        assert_eq!(liveness.overdue().await, Overdue::Head);
         assert_eq!(started.elapsed().as_secs(), 17);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_does_not_read_is_overdue() {
-        let pulse = Pulse::new(PATIENCE);
-        let _busy = pulse.busy();
-        let _ = pulse.written::<()>(Poll::Pending);
-        assert_eq!(seconds_until(&pulse, Overdue::Stuck).await, 30);
+        let liveness = Liveness::new(PATIENCE);
+        let _busy = liveness.busy();
+        let _ = liveness.written::<()>(Poll::Pending);
+        assert_eq!(seconds_until(&liveness, Overdue::Stuck).await, 30);
     }
 }

@@ -9,7 +9,7 @@ use http::{Request, Response};
 use tokio::net::TcpListener;
 use tower_service::Service;
 
-use crate::server::{Desk, Doors, Facts, Limits, Terms};
+use super::{Acceptor, ConnectionSettings, Facts, Handler, Limits};
 
 /// Serves a service on a listener, for ever.
 ///
@@ -20,16 +20,16 @@ where
     S: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone + Send + Sync + 'static,
     S::Future: Send,
 {
-    let doors = Doors::new(limits.connections_max);
-    let terms = || Terms { tls: None, limits: limits.clone() };
-    doors.accept(listener, terms, Counter(service)).await
+    let acceptor = Acceptor::new(limits.connections_max);
+    let settings = || ConnectionSettings { tls: None, limits: limits.clone() };
+    acceptor.accept(listener, settings, ServiceHandler(service)).await
 }
 
 /// A service that answers by itself.
 #[derive(Clone)]
-struct Counter<S>(S);
+struct ServiceHandler<S>(S);
 
-impl<S> Desk for Counter<S>
+impl<S> Handler for ServiceHandler<S>
 where
     S: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone + Send + Sync + 'static,
     S::Future: Send,
