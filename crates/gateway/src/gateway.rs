@@ -19,7 +19,7 @@ use crate::forward::Forward;
 use crate::identity::Peers;
 use crate::measure::Meters;
 use crate::walk;
-use semel_http::{Acceptor, Certificates, ConnectionSettings, Facts, Handler, Limits, Pool, Upstream};
+use semel_http::{Acceptor, Certificates, ConnectionSettings, Cors, Facts, Handler, Limits, Pool, Upstream};
 
 /// How long work that was begun under settings that were replaced is waited for.
 const REPLACED_MAX: Duration = Duration::from_secs(24 * 3600);
@@ -37,6 +37,8 @@ pub struct Plan {
     pub limits: Limits,
     /// Headers that only these peers may set; from others they are removed.
     pub trusted: Vec<(HeaderName, Peers)>,
+    /// Which pages on other origins may use it; without this, none but those that the service lets.
+    pub cors: Option<Cors>,
     /// Where requests are written down.
     pub log: AccessLog,
 }
@@ -48,6 +50,7 @@ pub(crate) struct Current {
     pool: Arc<Pool>,
     pub(crate) limits: Limits,
     pub(crate) trusted: Vec<(HeaderName, Peers)>,
+    pub(crate) cors: Option<Cors>,
     pub(crate) log: AccessLog,
     pub(crate) meters: Meters,
     tls: Option<Arc<ServerConfig>>,
@@ -63,6 +66,7 @@ impl Current {
             gate: plan.gate,
             limits: plan.limits,
             trusted: plan.trusted,
+            cors: plan.cors,
             log: plan.log,
             meters: Meters::default(),
             tls,

@@ -26,4 +26,4 @@ pub use gateway::{Gateway, Plan};
 pub use identity::{Callers, Peers};
 pub use probe::Probes;
 pub use semel_http::headers::REQUEST_ID;
-pub use semel_http::{BadTarget, Certificates, HostSent, Limits, Protocol, Target, Upstream, serve};
+pub use semel_http::{BadTarget, Certificates, Cors, HostSent, Limits, Protocol, Target, Upstream, serve};

@@ -35,8 +35,10 @@ pub(crate) fn walk(
         headers::strip_trusted(&mut parts.headers, name, peers.contain(facts.origin.peer));
     }
     parts.extensions.insert(facts.origin);
+    let allowed = current.cors.as_ref().and_then(|cors| cors.allowed(&parts.headers));
+    let preflight = current.cors.as_ref().and_then(|cors| cors.answer_preflight(&parts));
     let answer: Answer = match admitted {
-        Ok(()) => match pages::page(&parts) {
+        Ok(()) => match preflight.or_else(|| pages::page(&parts)) {
             Some(page) => Box::pin(ready(Ok(page))),
             None => Box::pin(current.service.clone().call(Request::from_parts(parts, body))),
         },
@@ -51,6 +53,9 @@ pub(crate) fn walk(
             Err(never) => match never {},
         };
         response.headers_mut().insert(REQUEST_ID, id.clone());
+        if let Some(cors) = &current.cors {
+            cors.expose(allowed, response.headers_mut());
+        }
         current.meters.answered(response.status(), line.elapsed());
         current.log.note(line, &id, response)
     }

@@ -12,6 +12,7 @@
 #![warn(missing_docs)]
 
 mod client;
+mod cors;
 mod error_chain;
 mod first_byte;
 pub mod framing;
@@ -24,6 +25,7 @@ mod tls;
 pub use client::{
     Activity, Fetched, Fetcher, HostSent, NoAnswer, Paced, Pool, PooledBody, Protocol, Upstream,
 };
+pub use cors::Cors;
 pub use error_chain::error_chain;
 pub use first_byte::MaySend;
 pub use server::{Acceptor, Certificates, ConnectionSettings, Facts, Handler, Limits, serve};

@@ -102,6 +102,10 @@ layered! {
         limits: Limits,
         /// Addresses or networks whose `trusted:NAME` header is believed. Default: the loopback.
         trusted_peers: Vec<String>,
+        /// Origins of pages that may use the gate from a browser, such as `https://app.example`; `*` means all. Default: none.
+        cors: Vec<String>,
+        /// Whether those pages may send cookies; not together with `*`. Default `false`.
+        cors_credentials: bool,
         /// Where requests are written down: `stderr`, `off` or a path. Default `stderr`.
         access_log: Text<LogTo>,
         /// How long running requests are waited for at the end; then they are marked unknown. Default `30s`.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use semel_contract::profile::SweepWhen;
-use semel_gateway::{Certificates, HostSent, Limits, Peers, Protocol, Target, Upstream};
+use semel_gateway::{Certificates, Cors, HostSent, Limits, Peers, Protocol, Target, Upstream};
 
 use super::file::{self, HostWord, Mode};
 use super::values::{LogTo, OneOf, RedisUrl, Text, with_scheme};
@@ -35,6 +35,8 @@ pub(crate) struct Gate {
     pub(crate) bounds: Bounds,
     /// Who is believed when naming users.
     pub(crate) trusted_peers: Peers,
+    /// Which pages on other origins may use the gate.
+    pub(crate) cors: Option<Cors>,
     /// Where requests are written down.
     pub(crate) access_log: LogTo,
     /// How long work is waited for at the end.
@@ -110,6 +112,11 @@ impl Gate {
             Some(peers) => Peers::of(peers).map_err(|error| format!("gate.trusted_peers: {error}"))?,
             None => Peers::default(),
         };
+        let cors = gate.cors.map(|origins| Cors::new(&origins, gate.cors_credentials.unwrap_or(false)));
+        let cors = cors.transpose().map_err(|error| format!("gate.cors: {error}"))?;
+        if gate.cors_credentials == Some(true) && cors.is_none() {
+            return Err("gate.cors_credentials: say in `cors` which pages may".to_owned());
+        }
         let at_rest = gate
             .at_rest
             .map(|at_rest| AtRest { keys: at_rest.keys, compress: at_rest.compress.unwrap_or(false) });
@@ -131,6 +138,7 @@ impl Gate {
             limits: of_limits(&limits)?,
             bounds,
             trusted_peers,
+            cors,
             access_log: gate.access_log.map_or(LogTo::Stderr, |log| log.0),
             drain: gate.drain.map_or(Duration::from_secs(30), |drain| drain.0),
             redis: gate.redis.map(|Text(RedisUrl(url))| url),

@@ -62,6 +62,7 @@ pub(crate) fn plan_on(
         tls: config.gate.tls.clone(),
         limits: config.gate.limits.clone(),
         trusted: trusted(config),
+        cors: config.gate.cors.clone(),
         log,
     })
 }

@@ -2,6 +2,7 @@
 
 mod admin;
 mod answer;
+mod browsers;
 pub(crate) mod config;
 mod door;
 mod file;

@@ -22,6 +22,7 @@ impl Gate {
                 self.tls.as_ref().map_or_else(|| "none".to_owned(), |tls| tls.cert.display().to_string()),
             ),
             ("trusted_peers", self.trusted_peers.to_string()),
+            ("cors", self.cors.as_ref().map_or_else(|| "none".to_owned(), ToString::to_string)),
             ("access_log", self.access_log.to_string()),
             ("drain", show(self.drain)),
             ("redis", self.redis.as_deref().map_or_else(|| "none".to_owned(), redacted)),

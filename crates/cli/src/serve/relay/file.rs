@@ -21,6 +21,10 @@ pub(crate) struct File {
     pub(super) admin_token_file: Option<PathBuf>,
     /// Addresses or networks whose `trusted:NAME` header is believed. Default: the loopback.
     pub(super) trusted_peers: Option<Vec<String>>,
+    /// Origins of pages that may use the relay from a browser, such as `https://app.example`; `*` means all. Default: none.
+    pub(super) cors: Option<Vec<String>>,
+    /// Whether those pages may send cookies; not together with `*`. Default `false`.
+    pub(super) cors_credentials: Option<bool>,
     /// Lanes that are worked on at a time. Default `32`.
     pub(super) parallel: Option<usize>,
     /// Connections to PostgreSQL; `postgres.connections` is the same. Default `8`.
