@@ -17,6 +17,7 @@ mod error_chain;
 mod first_byte;
 pub mod framing;
 pub mod headers;
+mod percent;
 mod server;
 mod socket;
 mod target;
@@ -28,6 +29,7 @@ pub use client::{
 pub use cors::Cors;
 pub use error_chain::error_chain;
 pub use first_byte::MaySend;
+pub use percent::percent_encode;
 pub use server::{Acceptor, Certificates, ConnectionSettings, Facts, Handler, Limits, serve};
 pub use socket::prepare_socket;
 pub use target::{BadTarget, Target};

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use deadpool_postgres::{Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime};
 use futures_util::future::{MaybeDone, maybe_done};
+use semel_http::error_chain;
 use semel_store::postgres::Migrations;
 use sha2::{Digest, Sha256};
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
@@ -225,18 +226,7 @@ fn known_ones(applied: &[tokio_postgres::Row]) -> Result<Vec<i32>, StoreError> {
 }
 
 fn failed(error: impl Error) -> StoreError {
-    StoreError::Failed(in_full(&error))
-}
-
-/// An error with its causes.
-fn in_full(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
+    StoreError::Failed(error_chain(&error))
 }
 
 struct Begun {
@@ -440,7 +430,7 @@ impl Transaction for Begun {
                 Err(error) => {
                     // The connection broke off: the server may have committed.
                     drop(Object::take(client));
-                    Err(StoreError::Unknown(in_full(&error)))
+                    Err(StoreError::Unknown(error_chain(&error)))
                 }
             }
         })
