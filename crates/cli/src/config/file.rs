@@ -139,7 +139,7 @@ pub(crate) struct Upstream {
     pub(crate) stream_idle: Option<Text<Duration>>,
     /// A PEM file of authorities to trust instead of the usual ones.
     pub(crate) ca: Option<PathBuf>,
-    /// Whether HTTP/2 is spoken with it. Default `false`.
+    /// Whether HTTP/2 is spoken with it; a keyed request then has a connection of its own while it runs. Default `false`.
     pub(crate) http2: Option<bool>,
     /// Which `Host` it is told: `client` (what the client sent) or `upstream`. Default `client`.
     pub(crate) host: Option<Text<HostWord>>,
