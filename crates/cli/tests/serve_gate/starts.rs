@@ -253,11 +253,3 @@ async fn the_log_is_text_or_json_and_not_both() {
         }
     }
 }
-
-#[tokio::test]
-async fn a_service_that_is_not_there_is_named_at_the_start() {
-    let folder = Folder::new();
-    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let process = folder.start(&["--upstream", &format!("http://{address}")]);
-    process.until_said(&format!("http://{address} could not be reached")).await;
-}
