@@ -36,6 +36,8 @@ mod attempt;
 mod capture;
 mod dispatch;
 mod drain;
+mod form;
+mod forms;
 mod grant;
 mod guard;
 mod held;
@@ -52,6 +54,7 @@ mod outlive;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 mod probe;
+mod problems;
 mod recall;
 mod route;
 pub mod settling;

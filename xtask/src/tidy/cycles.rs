@@ -18,7 +18,7 @@ const ALLOWED: &[(&str, &[usize])] = &[
     ("contract", &[2, 2]),
     ("delivery", &[7, 3]),
     ("delivery::sqlite", &[2]),
-    ("gate", &[10, 3]),
+    ("gate", &[10]),
     ("gateway", &[2]),
     ("sim", &[11, 3]),
     ("store::postgres", &[3]),

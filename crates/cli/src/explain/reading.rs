@@ -7,7 +7,9 @@ use semel_contract::key::{Found, Presence};
 use semel_contract::problem::{Kind, Problem};
 use semel_contract::profile::Profile;
 use semel_contract::request::{Body, Headers};
+use semel_contract::scope;
 use semel_contract::time::format_duration;
+use semel_gateway::HostSent;
 use serde_json::{Value, json};
 
 use super::request::Request;
@@ -21,6 +23,7 @@ pub(crate) struct Reading {
     identity: Option<String>,
     principal: Option<String>,
     found: Option<Found>,
+    host: Option<String>,
     scope: Option<String>,
     form: Option<&'static str>,
     canonical: Option<String>,
@@ -80,7 +83,12 @@ impl Reading {
             profile.key.read_required(headers).map_or_else(|problem| self.refuse(problem), drop);
         }
         if let Some(caller) = &caller {
-            self.scope = Some(profile.scope.scope(caller, &endpoint.name).to_string());
+            // A request that is typed without a Host is explained without one; a gate is sent none such.
+            let sends_host = config.gate.upstream.as_ref().is_none_or(|up| up.host == HostSent::Clients);
+            let line = headers.values("host").next().and_then(|line| std::str::from_utf8(line).ok());
+            self.host = line.filter(|_| sends_host).map(scope::host);
+            let scope = profile.scope.scope_at(caller, &endpoint.name, self.host.as_deref());
+            self.scope = Some(scope.to_string());
         }
         let Some(form) = self.read_body(profile, &body) else { return };
         let parts = Parts {
@@ -181,6 +189,7 @@ impl Reading {
             "key": self.found.as_ref().map(|found| found.key.as_str()),
             "key_source": self.found.as_ref().map(|found| found.source.to_string()),
             "key_syntax": self.found.as_ref().map(|found| found.written.name()),
+            "host": self.host,
             "scope": self.scope,
             "body_form": self.form,
             "canonical": self.canonical,
@@ -218,6 +227,7 @@ impl Reading {
                 )
             }),
         );
+        line("host", self.host.clone());
         line("scope", self.scope.clone());
         line(
             "body",

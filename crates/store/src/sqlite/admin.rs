@@ -12,7 +12,7 @@ use super::hub::Hub;
 use super::row::{Hash, Kept};
 use super::{ledger, operate, table};
 use crate::admin::{AdminStore, Audited, Cleanup, ClockState, Note, Sought, StaleCount, Trail, action};
-use crate::claims::{About, Entry, Id, Reply, Sealed, StoreError, Swept};
+use crate::claims::{About, Entry, Form, Forms, Id, Reply, Sealed, StoreError, Swept};
 
 impl SqliteStore {
     /// Asks the thread that lists.
@@ -42,6 +42,14 @@ impl SqliteStore {
         self.submit(0, move |turn| {
             let now = turn.now();
             Ok(ledger::log_sweep(turn.connection(), now, swept, took)?)
+        })
+    }
+
+    pub(super) fn register_all_forms(&self, gate: &str, forms: &[Form]) -> Reply<'static, Forms> {
+        let (gate, forms) = (gate.to_owned(), forms.to_vec());
+        self.submit(0, move |turn| {
+            let now = turn.now();
+            Ok(ledger::register_forms(turn.connection(), &gate, &forms, now)?)
         })
     }
 

@@ -16,7 +16,8 @@ use super::table::{self, AuditRow};
 use super::turn::Turn;
 use crate::admin::{Audited, action};
 use crate::claims::{
-    About, Answer, Claimed, Entry, Id, Resolution, Resolved, Sealed, Settlement, Swept, Wish, Written, expiry,
+    About, Answer, Claimed, Entry, Id, Resolution, Resolved, Sealed, Settlement, Swept, Wish, Written, bare,
+    expiry, is_open_to,
 };
 
 /// Claims a key.
@@ -166,10 +167,9 @@ pub(super) fn resolve(
     lifetime: &Lifetime,
 ) -> Result<Resolved, Fault> {
     let now = turn.now();
-    let is_unknown = |kept: &Kept| {
-        kept.entry.record.fence == fence && Standing::of(Some(&kept.entry.record), now) == Standing::Unknown
-    };
-    let Some(mut kept) = turn.find(id, id.hash())?.filter(is_unknown) else {
+    let is_open =
+        |kept: &Kept| kept.entry.record.fence == fence && is_open_to(&kept.entry, &word.resolution, now);
+    let Some(mut kept) = turn.find(id, id.hash())?.filter(is_open) else {
         return Ok(Resolved::NotUnknown);
     };
     let (settlement, action) = match &word.resolution {
@@ -272,9 +272,27 @@ pub(super) fn forget(
     by: &str,
     numbers: &[u64],
 ) -> Result<u64, Fault> {
-    let gone = table::forget(turn.connection(), tenant, principal, numbers)?;
+    let now = turn.now();
+    let (mut gone, mut count) = (Vec::new(), 0);
+    for number in numbers {
+        let is_theirs = |kept: &Kept| {
+            let about = &kept.entry.about;
+            about.principal == principal && about.tenant.as_deref() == tenant
+        };
+        let is_finished = |kept: &Kept| !matches!(kept.entry.record.state, State::Claimed | State::Unknown);
+        let found = ledger::by_number(turn.connection(), number.cast_signed())?;
+        for kept in found.into_iter().filter(|kept| is_theirs(kept) && is_finished(kept)) {
+            count += 1;
+            match bare(&kept.entry, now) {
+                Some(mut entry) => {
+                    entry.record.fence = turn.next_fence(entry.record.fence.nonce);
+                    turn.put(Kept { entry, ..kept })?;
+                }
+                None => gone.extend(table::erase(turn.connection(), *number, kept.hash)?),
+            }
+        }
+    }
     ledger::forget_stale(turn.connection(), tenant, principal)?;
-    let count = gone.len() as u64;
     let row = Audited {
         number: 0,
         at: turn.now(),

@@ -22,8 +22,8 @@ use super::row::{Hash, Kept};
 use super::table::{self, Gone};
 use super::turn::Turn;
 use crate::claims::{
-    About, ClaimStore, Claimed, Entry, Filter, Id, Reply, Resolution, Resolved, Sealed, Settlement,
-    StoreError, Swept, Wish, Written,
+    About, ClaimStore, Claimed, Entry, Filter, Form, Forms, Id, Reply, Resolution, Resolved, Sealed,
+    Settlement, StoreError, Swept, Wish, Written,
 };
 use crate::hints::Hints;
 
@@ -97,6 +97,24 @@ impl SqliteStore {
                 self.hub.recent.remove(&Gone { number, hash, rotation: None });
             }
         }
+    }
+}
+
+impl SqliteStore {
+    /// Whether another key's record lives that was claimed with this mark. What is held counts before what is written.
+    fn marked(&self, rotation: [u8; 16], hash: Hash) -> Result<bool, StoreError> {
+        self.hub.health.check()?;
+        if self.hub.live().rotation(rotation).is_some_and(|holder| holder != hash) {
+            return Ok(true);
+        }
+        let now = self.hub.now();
+        let lives = |connection: &rusqlite::Connection| {
+            let mut numbers = self.hub.places.of_rotation(rotation).into_iter();
+            numbers.try_fold(false, |found, number| {
+                Ok(found || table::rotation_lives(connection, number, rotation, hash, now)?)
+            })
+        };
+        self.hub.look(lives)
     }
 }
 
@@ -226,6 +244,14 @@ impl ClaimStore for SqliteStore {
 
     fn count_stale<'a>(&'a self, tenant: Option<&'a str>, principal: &'a str) -> Reply<'a, ()> {
         self.count_one_stale(tenant, principal)
+    }
+
+    fn register_forms<'a>(&'a self, gate: &'a str, forms: &'a [Form]) -> Reply<'a, Forms> {
+        self.register_all_forms(gate, forms)
+    }
+
+    fn is_marked<'a>(&'a self, rotation: [u8; 16], other_than: &'a Id) -> Reply<'a, bool> {
+        Box::pin(ready(self.marked(rotation, other_than.hash())))
     }
 
     fn hints(&self) -> &Hints {

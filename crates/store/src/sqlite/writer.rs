@@ -241,7 +241,8 @@ impl Writer {
     /// Opens the transaction, and sets fence numbers aside in it.
     fn begin(&mut self, connection: &Connection) -> rusqlite::Result<()> {
         connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
-        self.fences.reserve(connection, BATCH_MEMBERS_MAX as u64)
+        // A member that forgets a principal takes up to a thousand.
+        self.fences.reserve(connection, 64 * BATCH_MEMBERS_MAX as u64)
     }
 
     /// Writes the time down where it is due, and says what is then written. A batch that writes nothing else needs no
