@@ -57,6 +57,8 @@ bugs! {
     "gate"   IdentityLast                    "identity-last"                  "a key is answered before its caller is known"
     "gate"   LostKeyRun                      "lost-key-run"                   "a key whose record a restore may have lost is run"
     "gate"   ReplacedGateClaims              "replaced-gate-claims"           "a gate whose configuration was replaced still claims"
+    "gate"   FormerFormUnasked               "former-form-unasked"            "a key that is known in a former form is run again"
+    "gate"   ScopeWithoutHost                "scope-without-host"             "one host's answer is given to another's client"
     "outbox" OutboxAnswerBeforeSync          "outbox-answer-before-sync"      "a message is said to be in before its commit is done"
     "outbox" OutboxOrderBroken               "outbox-order-broken"            "a retry lets later messages of its lane pass"
     "outbox" OutboxAliasForgotten            "outbox-alias-forgotten"         "a double tap leaves no alias of its id"

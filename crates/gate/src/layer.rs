@@ -27,6 +27,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::bodies::{self, Bodies};
+use crate::forms::{Forms, Told};
 use crate::identity::Identify;
 use crate::keeper::Keeper;
 use crate::measure::{self, StoreMeters, Warnings};
@@ -62,6 +63,7 @@ pub struct GateBuilder {
     observes: bool,
     is_strict: bool,
     fingerprint_secrets: Vec<Secret>,
+    forms: Told,
 }
 
 /// Why a gate cannot be built. Each names the route and what to change.
@@ -87,6 +89,11 @@ pub enum BuildError {
         /// The route's name.
         route: String,
     },
+    /// Keys may be recorded in a form that this configuration cannot read.
+    FormerKeys {
+        /// Which, and what to write.
+        why: String,
+    },
     /// Two routes match the same requests.
     Clash {
         /// The name of the one.
@@ -109,6 +116,7 @@ impl fmt::Display for BuildError {
                 "route {route}: an atomic route's answers are written by its handler, which cannot encrypt or \
                  compress them; make the route fenced or switch encryption and compression off"
             ),
+            BuildError::FormerKeys { why } => f.write_str(why),
             BuildError::Clash { route, other } => {
                 write!(f, "routes {route} and {other} match the same requests")
             }
@@ -120,7 +128,10 @@ impl std::error::Error for BuildError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             BuildError::Pattern { error, .. } => Some(error),
-            BuildError::Unsafe { .. } | BuildError::AtomicEncoded { .. } | BuildError::Clash { .. } => None,
+            BuildError::Unsafe { .. }
+            | BuildError::AtomicEncoded { .. }
+            | BuildError::FormerKeys { .. }
+            | BuildError::Clash { .. } => None,
         }
     }
 }
@@ -149,7 +160,39 @@ impl GateBuilder {
             observes: false,
             is_strict: false,
             fingerprint_secrets: Vec::new(),
+            forms: Told::default(),
         }
+    }
+
+    /// The name under which the store remembers in which forms this gate's keys were recorded. Gates before different
+    /// services that share a store have different names; replicas, and a gate whose configuration changes, have one.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.forms.gate = name.into();
+        self
+    }
+
+    /// One host's keys are unknown to another's: for a gate that stands before several hosts.
+    #[must_use]
+    pub fn scope_by_host(mut self) -> Self {
+        self.forms.by_host = true;
+        self
+    }
+
+    /// Who identified callers before, where the configuration was changed since: keys that were used then stay known for
+    /// one retention, on requests that still carry what it reads. Nobody else may be able to set that.
+    #[must_use]
+    pub fn was_identity(mut self, identity: impl Identify) -> Self {
+        self.forms.was_identities.push(Arc::new(identity));
+        self
+    }
+
+    /// After a change of routes, scope, identity or fingerprints, keys that were used before are not known again: whoever
+    /// sends one again runs it again.
+    #[must_use]
+    pub fn forget_former(mut self) -> Self {
+        self.forms.forgets = true;
+        self
     }
 
     /// Who sends requests. Without this, the hashed `Authorization` header, which cannot know revocation.
@@ -279,14 +322,23 @@ impl GateBuilder {
                 return Err(BuildError::Clash { route: one.name.clone(), other: other.name.clone() });
             }
         }
-        measure::begin(self.routes.iter().map(|route| route.name.as_str()));
+        measure::register(self.routes.iter().map(|route| route.name.as_str()));
+        let routes: Vec<Arc<Route>> = self.routes.into_iter().map(Arc::new).collect();
+        let forms = Forms::new(
+            self.forms,
+            Arc::clone(&self.store),
+            Arc::clone(&self.clock),
+            routes.clone(),
+            Arc::clone(&self.identity),
+        );
         Ok(GateLayer(Arc::new(Shared {
+            forms,
             keeper: Keeper::new(Arc::clone(&self.store)),
             meters: StoreMeters::default(),
             warnings: Warnings::default(),
             store: self.store,
             identity: self.identity,
-            routes: self.routes.into_iter().map(Arc::new).collect(),
+            routes,
             time: StoreClock::new(self.clock.read(), None),
             clock: self.clock,
             probe: self.probe,
@@ -308,6 +360,7 @@ impl GateBuilder {
 
 /// What every request of a gate shares.
 pub(crate) struct Shared {
+    pub(crate) forms: Forms,
     pub(crate) store: Arc<dyn ClaimStore>,
     identity: Arc<dyn Identify>,
     pub(crate) routes: Vec<Arc<Route>>,
@@ -346,6 +399,11 @@ impl Shared {
         route.callers.as_ref().map_or(&*self.identity, |callers| &*callers.0)
     }
 
+    /// The store, and what is counted of its calls.
+    pub(crate) fn asked(&self) -> (&dyn ClaimStore, &StoreMeters) {
+        (&*self.store, &self.meters)
+    }
+
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::SeqCst)
     }
@@ -380,6 +438,18 @@ impl GateLayer {
     /// ```
     pub fn builder(store: impl IntoStore) -> GateBuilder {
         GateBuilder::new(store.into_store())
+    }
+
+    /// Asks the store in which forms keys of this gate were recorded before, and writes down those of its routes. Without
+    /// this it is done at the first request with a key; then a configuration that cannot read former keys is a 503.
+    ///
+    /// # Errors
+    /// Keys may be recorded in a form that this configuration cannot read; says what to write. A store that cannot be
+    /// reached is not an error: it is asked again.
+    pub async fn prepare(&self) -> Result<(), BuildError> {
+        crate::forms::prepare(&self.0.forms, &self.0.meters)
+            .await
+            .map_err(|why| BuildError::FormerKeys { why })
     }
 }
 

@@ -117,6 +117,23 @@ impl Identify for Callers {
             }
         }
     }
+
+    /// Which keys verify a token makes no other callers; which of its claims name them does.
+    fn describe(&self) -> String {
+        match &self.0.identity {
+            Identity::Jwt(spec) => match Spec::parse(spec) {
+                Ok(Spec { principal, tenant, .. }) => {
+                    format!("jwt:principal={principal},tenant={}", tenant.as_deref().unwrap_or_default())
+                }
+                Err(_) => self.0.identity.to_string(),
+            },
+            Identity::Authorization
+            | Identity::Cookie(_)
+            | Identity::Trusted(_)
+            | Identity::Check(_)
+            | Identity::Shared(_) => self.0.identity.to_string(),
+        }
+    }
 }
 
 /// Whether a request carries what looks like a JSON Web Token.

@@ -118,6 +118,15 @@ layered! {
         /// cannot be recognised by its hash. The others, and none, are still recognised: leave an old one there for one
         /// retention.
         fingerprint_keys: PathBuf,
+        /// The name under which the store remembers how this gate's keys are recorded. Gates before different services that
+        /// share a store need different names; replicas need the same one. Default: the upstream's address.
+        name: String,
+        /// Identities that were in force before `identity` was changed. Keys that were used with them stay known for one
+        /// retention on requests that still carry them. Needed for `trusted:`, `jwt:` and `check:`; others are read anyway.
+        was_identity: Vec<Text<Identity>>,
+        /// Whether keys that were used before a change of routes, identity, scope or fingerprints may run again. Default
+        /// `false`: they are looked up as they were recorded, for one retention.
+        forget_former: bool,
         /// When expired records are removed: `every 1h` or `daily 03:00`. Default: as the profile says.
         sweep: Text<SweepWhen>,
         /// The connection to PostgreSQL: see below.

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use semel_contract::identity::Identity;
 use semel_contract::profile::SweepWhen;
 use semel_gateway::{Certificates, Cors, HostSent, Limits, Peers, Protocol, Target, Upstream};
 
@@ -47,6 +48,12 @@ pub(crate) struct Gate {
     pub(crate) at_rest: Option<AtRest>,
     /// The file of secrets that fingerprints are keyed with.
     pub(crate) fingerprint_keys: Option<PathBuf>,
+    /// The name under which the store remembers how keys are recorded.
+    pub(crate) name: Option<String>,
+    /// Identities that were in force before.
+    pub(crate) was_identity: Vec<Identity>,
+    /// Whether keys that were recorded in another form may run again.
+    pub(crate) forget_former: bool,
     /// When expired records are removed, if not as the profile says.
     pub(crate) sweep: Option<SweepWhen>,
     /// Connections to PostgreSQL, and whether its schema is brought up to date at the start.
@@ -144,6 +151,9 @@ impl Gate {
             redis: gate.redis.map(|Text(RedisUrl(url))| url),
             at_rest,
             fingerprint_keys: gate.fingerprint_keys,
+            name: gate.name,
+            was_identity: gate.was_identity.unwrap_or_default().into_iter().map(|was| was.0).collect(),
+            forget_former: gate.forget_former.unwrap_or(false),
             sweep: gate.sweep.map(|sweep| sweep.0),
             postgres: Postgres {
                 connections: at_least_one("gate.postgres.connections", connections)?.unwrap_or(8),

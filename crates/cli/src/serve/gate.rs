@@ -158,6 +158,7 @@ async fn serve(args: &Args, config: Config) -> Result<Exit, Stop> {
     let store = store::open(&config).await?;
     warn_of_frozen_clock(&store).await;
     let plan = plan::plan(&config, args.require_key, &store)?;
+    plan.gate.prepare().await.map_err(|error| Stop::new(Exit::Config, error.to_string()))?;
     let gateway = Gateway::new(plan).map_err(|error| Stop::new(Exit::Config, error))?;
     let gate_listener = TcpListener::from_std(sockets.gate).map_err(|error| failed("listen", error))?;
     let admin_listener = TcpListener::from_std(sockets.admin).map_err(|error| failed("listen", error))?;

@@ -34,7 +34,7 @@ pub(crate) struct Running {
 
 impl Running {
     /// Reads everything anew and puts it in force at once, or changes nothing.
-    pub(crate) fn reload(&mut self) -> Result<(), Stop> {
+    pub(crate) async fn reload(&mut self) -> Result<(), Stop> {
         let bad = |message: String| Stop::new(Exit::Config, message);
         let next = self.args.settings()?;
         if let Some(name) = fixed(&self.config, &next) {
@@ -42,6 +42,7 @@ impl Running {
         }
         let access = admin::access(&next, self.reached_at)?;
         let plan = plan::plan(&next, self.args.require_key, &self.store)?;
+        plan.gate.prepare().await.map_err(|error| bad(error.to_string()))?;
         self.gateway.swap(plan).map_err(bad)?;
         // Nothing below can fail.
         self.admin.access = access;

@@ -12,7 +12,7 @@ use super::row::{Hash, StoredEntry};
 use super::shared::StoreShared;
 use super::{admin_rows, statements, transitions};
 use crate::admin::{AdminStore, Audited, Cleanup, ClockState, Note, Sought, StaleCount, Trail, action};
-use crate::claims::{About, Entry, Id, Reply, Sealed, StoreError, Swept};
+use crate::claims::{About, Entry, Form, Forms, Id, Reply, Sealed, StoreError, Swept};
 
 impl SqliteStore {
     /// Asks the thread that lists.
@@ -42,6 +42,14 @@ impl SqliteStore {
         self.submit(0, move |tx| {
             let now = tx.now();
             Ok(admin_rows::log_sweep(tx.connection(), now, swept, took)?)
+        })
+    }
+
+    pub(super) fn register_all_forms(&self, gate: &str, forms: &[Form]) -> Reply<'static, Forms> {
+        let (gate, forms) = (gate.to_owned(), forms.to_vec());
+        self.submit(0, move |tx| {
+            let now = tx.now();
+            Ok(admin_rows::register_forms(tx.connection(), &gate, &forms, now)?)
         })
     }
 

@@ -8,7 +8,7 @@ use semel_contract::time::{Timestamp, millis_of};
 
 use super::row::{self, Hash, StoredEntry, claim_columns, no_record_columns, record_columns};
 use crate::admin::{Audited, CLEANUPS_KEPT_MAX, Cleanup, STALE_KEPT, StaleCount, Trail};
-use crate::claims::Swept;
+use crate::claims::{FORM_MARGIN, FORM_PAUSE, Form, Forms, KnownForm, Swept};
 
 /// Rows of both tables, where a condition holds.
 macro_rules! rows_where {
@@ -111,6 +111,44 @@ fn audited(row: &Row<'_>) -> rusqlite::Result<Audited> {
         reason: row.get(6)?,
         count: row.get::<_, i64>(7)?.cast_unsigned(),
     })
+}
+
+const FORGET_FORMS: &str = "DELETE FROM semel_form WHERE last_at + kept_ms + ?1 <= ?2";
+const REGISTER_FORM: &str = "INSERT INTO semel_form (gate, form, kept_ms, first_at, since, last_at) \
+     VALUES (?1, ?2, ?3, ?4, ?4, ?4 + ?5) ON CONFLICT (gate, form) DO UPDATE SET \
+     since = iif(last_at + ?6 < ?4, ?4, since), last_at = max(last_at, ?4 + ?5), kept_ms = max(kept_ms, ?3)";
+const FORMS: &str = "SELECT form, kept_ms, first_at, since, last_at FROM semel_form WHERE gate = ?1 \
+     ORDER BY first_at, form";
+
+/// Registers the forms of a gate, forgets those whose records have expired, and tells what is left of this gate's.
+pub(super) fn register_forms(
+    connection: &Connection,
+    gate: &str,
+    forms: &[Form],
+    now: Timestamp,
+) -> rusqlite::Result<Forms> {
+    connection.prepare_cached(FORGET_FORMS)?.execute(params![millis_of(FORM_MARGIN), now.millis()])?;
+    for form in forms {
+        connection.prepare_cached(REGISTER_FORM)?.execute(params![
+            gate,
+            form.text,
+            millis_of(form.kept),
+            now.millis(),
+            millis_of(form.ahead),
+            millis_of(FORM_PAUSE)
+        ])?;
+    }
+    let known = |row: &Row<'_>| {
+        Ok(KnownForm {
+            text: row.get(0)?,
+            kept: Duration::from_millis(row.get::<_, i64>(1)?.cast_unsigned()),
+            first_at: Timestamp::from_millis(row.get(2)?),
+            since: Timestamp::from_millis(row.get(3)?),
+            last_at: Timestamp::from_millis(row.get(4)?),
+        })
+    };
+    let known = connection.prepare_cached(FORMS)?.query_map([gate], known)?.collect::<Result<_, _>>()?;
+    Ok(Forms { known, now })
 }
 
 /// Adds a row to the trail; its own number is not looked at.

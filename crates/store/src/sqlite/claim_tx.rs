@@ -35,7 +35,8 @@ impl ClaimState {
 impl BatchState for ClaimState {
     /// Sets fence numbers aside.
     fn begin(&mut self, connection: &Connection) -> rusqlite::Result<()> {
-        self.fences.reserve(connection, BATCH_JOBS_MAX as u64)
+        // A job that forgets a principal takes up to a thousand.
+        self.fences.reserve(connection, 64 * BATCH_JOBS_MAX as u64)
     }
 
     /// The changes become visible, and those who wait are woken.

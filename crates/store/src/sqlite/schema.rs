@@ -11,6 +11,7 @@ pub(super) static SCHEMA: Schema = Schema {
         Migration { name: "operating", sql: include_str!("migrations/0002_operating.sql"), works_for: 1 },
         Migration { name: "audit", sql: include_str!("migrations/0003_audit.sql"), works_for: 2 },
         Migration { name: "places", sql: include_str!("migrations/0004_places.sql"), works_for: 3 },
+        Migration { name: "forms", sql: include_str!("migrations/0005_forms.sql"), works_for: 4 },
     ],
     time: Some(TimeRows {
         high_water: "time_high_water",

@@ -73,9 +73,6 @@ const ERASE_RECORD: &str = "DELETE FROM semel_record WHERE fence = ?1 AND hash =
 const SWEEP: &str = "DELETE FROM semel_record WHERE fence IN (SELECT fence FROM semel_record \
      WHERE expires_at <= ?1 ORDER BY expires_at LIMIT ?2) RETURNING fence, hash, rotation";
 
-const FORGET: &str = "DELETE FROM semel_record WHERE fence = ?1 AND principal = ?2 AND tenant IS ?3 \
-     RETURNING fence, hash, rotation";
-
 const LIST: &str = concat!(
     "SELECT ",
     claim_columns!(),
@@ -263,22 +260,6 @@ pub(super) fn sweep(connection: &Connection, by: Timestamp, limit: u32) -> rusql
     connection.prepare_cached(SWEEP)?.query_map(params![by.millis(), limit], gone)?.collect()
 }
 
-/// Removes those of these records that are of a principal, and says which.
-pub(super) fn forget(
-    connection: &Connection,
-    tenant: Option<&str>,
-    principal: &str,
-    numbers: &[u64],
-) -> rusqlite::Result<Vec<RowRef>> {
-    let mut statement = connection.prepare_cached(FORGET)?;
-    let mut forgotten = Vec::new();
-    for number in numbers {
-        let values = params![number.cast_signed(), principal, tenant];
-        forgotten.extend(statement.query_row(values, gone).optional()?);
-    }
-    Ok(forgotten)
-}
-
 fn gone(row: &Row<'_>) -> rusqlite::Result<RowRef> {
     Ok(RowRef { number: row.get::<_, i64>(0)?.cast_unsigned(), hash: row.get(1)?, rotation: row.get(2)? })
 }
@@ -397,7 +378,7 @@ mod tests {
     fn look_ups_sweeps_and_lists_use_their_indexes() {
         assert_uses(SWEEP, &["semel_record_brief"]);
         assert_uses(WRITTEN_RECORDS, &["semel_record_brief"]);
-        for sql in [RECORD_AT, RECORD_NUMBERED, LIVING_ROTATION, ERASE_RECORD, FORGET, LIST] {
+        for sql in [RECORD_AT, RECORD_NUMBERED, LIVING_ROTATION, ERASE_RECORD, LIST] {
             let plan = plan(sql);
             assert!(plan.contains("SEARCH semel_record USING INTEGER PRIMARY KEY"), "{sql}:\n{plan}");
             assert!(!plan.contains("SCAN") && !plan.contains("TEMP B-TREE"), "too much is read:\n{plan}");

@@ -19,8 +19,8 @@ use super::shared::StoreShared;
 use super::statements::{self, RowRef};
 use super::transitions::{self, Word};
 use crate::claims::{
-    About, ClaimStore, Claimed, Entry, Filter, Id, Reply, Resolution, Resolved, Sealed, Settlement,
-    StoreError, Swept, Wish, Written,
+    About, ClaimStore, Claimed, Entry, Filter, Form, Forms, Id, Reply, Resolution, Resolved, Sealed,
+    Settlement, StoreError, Swept, Wish, Written,
 };
 use crate::hints::Hints;
 
@@ -88,6 +88,24 @@ impl SqliteStore {
                 self.shared.recent.remove(&RowRef { number, hash, rotation: None });
             }
         }
+    }
+}
+
+impl SqliteStore {
+    /// Whether another key's record lives that was claimed with this mark. What is held counts before what is written.
+    fn has_mark(&self, rotation: [u8; 16], hash: Hash) -> Result<bool, StoreError> {
+        self.shared.check()?;
+        if self.shared.open_claims().rotation(rotation).is_some_and(|holder| holder != hash) {
+            return Ok(true);
+        }
+        let now = self.shared.now();
+        let lives = |connection: &rusqlite::Connection| {
+            let mut numbers = self.shared.index.of_rotation(rotation).into_iter();
+            numbers.try_fold(false, |found, number| {
+                Ok(found || statements::rotation_lives(connection, number, rotation, hash, now)?)
+            })
+        };
+        self.shared.look(lives)
     }
 }
 
@@ -213,6 +231,14 @@ impl ClaimStore for SqliteStore {
 
     fn count_stale<'a>(&'a self, tenant: Option<&'a str>, principal: &'a str) -> Reply<'a, ()> {
         self.count_one_stale(tenant, principal)
+    }
+
+    fn register_forms<'a>(&'a self, gate: &'a str, forms: &'a [Form]) -> Reply<'a, Forms> {
+        self.register_all_forms(gate, forms)
+    }
+
+    fn is_marked<'a>(&'a self, rotation: [u8; 16], other_than: &'a Id) -> Reply<'a, bool> {
+        Box::pin(ready(self.has_mark(rotation, other_than.hash())))
     }
 
     fn hints(&self) -> &Hints {

@@ -16,7 +16,8 @@ use super::row::{Hash, StoredEntry};
 use super::statements::{self, AuditRow};
 use crate::admin::{Audited, action};
 use crate::claims::{
-    About, Answer, Claimed, Entry, Id, Resolution, Resolved, Sealed, Settlement, Swept, Wish, Written, expiry,
+    About, Answer, Claimed, Entry, Id, Resolution, Resolved, Sealed, Settlement, Swept, Wish, Written, bare,
+    expiry, is_open_to,
 };
 
 /// Claims a key.
@@ -166,10 +167,10 @@ pub(super) fn resolve(
     lifetime: &Lifetime,
 ) -> Result<Resolved, Fault> {
     let now = tx.now();
-    let is_unknown = |kept: &StoredEntry| {
-        kept.entry.record.fence == fence && Standing::of(Some(&kept.entry.record), now) == Standing::Unknown
+    let is_open = |kept: &StoredEntry| {
+        kept.entry.record.fence == fence && is_open_to(&kept.entry, &word.resolution, now)
     };
-    let Some(mut kept) = tx.find(id, id.hash())?.filter(is_unknown) else {
+    let Some(mut kept) = tx.find(id, id.hash())?.filter(is_open) else {
         return Ok(Resolved::NotUnknown);
     };
     let (settlement, action) = match &word.resolution {
@@ -272,9 +273,28 @@ pub(super) fn forget(
     by: &str,
     numbers: &[u64],
 ) -> Result<u64, Fault> {
-    let gone = statements::forget(tx.connection(), tenant, principal, numbers)?;
+    let now = tx.now();
+    let (mut gone, mut count) = (Vec::new(), 0);
+    for number in numbers {
+        let is_theirs = |kept: &StoredEntry| {
+            let about = &kept.entry.about;
+            about.principal == principal && about.tenant.as_deref() == tenant
+        };
+        let is_finished =
+            |kept: &StoredEntry| !matches!(kept.entry.record.state, State::Claimed | State::Unknown);
+        let found = admin_rows::by_number(tx.connection(), number.cast_signed())?;
+        for kept in found.into_iter().filter(|kept| is_theirs(kept) && is_finished(kept)) {
+            count += 1;
+            match bare(&kept.entry, now) {
+                Some(mut entry) => {
+                    entry.record.fence = tx.next_fence(entry.record.fence.nonce);
+                    tx.put(StoredEntry { entry, ..kept })?;
+                }
+                None => gone.extend(statements::erase(tx.connection(), *number, kept.hash)?),
+            }
+        }
+    }
     admin_rows::forget_stale(tx.connection(), tenant, principal)?;
-    let count = gone.len() as u64;
     let row = Audited {
         number: 0,
         at: tx.now(),

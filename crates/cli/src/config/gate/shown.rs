@@ -1,5 +1,6 @@
 //! `[gate]` as the file would write it: every setting in force, for `semel check`.
 
+use semel_contract::identity::Identity;
 use semel_contract::profile::SweepWhen;
 use semel_contract::time::format_duration as show;
 use semel_gateway::{HostSent, Protocol};
@@ -28,6 +29,9 @@ impl Gate {
             ("redis", self.redis.as_deref().map_or_else(|| "none".to_owned(), redacted)),
             ("at_rest", self.at_rest.as_ref().map_or_else(|| "none".to_owned(), AtRest::describe)),
             ("fingerprint_keys", path_or_none(self.fingerprint_keys.as_deref())),
+            ("name", self.name.clone().unwrap_or_else(|| "the upstream's address".to_owned())),
+            ("was_identity", was_identity(&self.was_identity)),
+            ("forget_former", self.forget_former.to_string()),
             ("postgres", self.postgres.describe()),
             ("sweep", self.sweep.map_or_else(|| "as the profile says".to_owned(), describe_sweep)),
         ];
@@ -68,6 +72,13 @@ impl Gate {
             ));
         }
         lines
+    }
+}
+
+fn was_identity(identities: &[Identity]) -> String {
+    match identities {
+        [] => "none".to_owned(),
+        some => some.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
     }
 }
 
