@@ -15,7 +15,7 @@ use crate::sim;
 
 const USAGE: &str = "Usage: cargo xtask planted [--seeds N]
 
-Builds the tests and the simulator once with the feature `planted`, runs them once for every known bug with that bug
+Builds the tests and the simulator once with the feature `_planted`, runs them once for every known bug with that bug
 chosen, and prints which test caught it and in how many seeds the simulation did. Fails if a bug survives both, or if a
 test or a seed fails without one. Each bug is given N seeds of its engine; without a number, six of the gate's and two of
 the outbox's and the relay's, which take longer.";

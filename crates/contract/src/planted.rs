@@ -1,4 +1,4 @@
-//! Bugs that are planted on purpose, so that the tests are themselves tested: built once with the feature `planted`,
+//! Bugs that are planted on purpose, so that the tests are themselves tested: built once with the feature `_planted`,
 //! chosen at run time by `SEMEL_PLANTED`, and caught by tests that know nothing of them. Without the feature every
 //! question here is answered no, by the compiler.
 
@@ -83,18 +83,18 @@ bugs! {
 }
 
 /// Whether this bug is planted.
-#[cfg(not(feature = "planted"))]
+#[cfg(not(feature = "_planted"))]
 #[inline(always)]
 pub const fn is(_: Bug) -> bool {
     false
 }
 
 /// The variable that chooses a bug.
-#[cfg(feature = "planted")]
+#[cfg(feature = "_planted")]
 pub const VARIABLE: &str = "SEMEL_PLANTED";
 
 /// Whether this bug is planted.
-#[cfg(feature = "planted")]
+#[cfg(feature = "_planted")]
 pub fn is(bug: Bug) -> bool {
     static CHOSEN: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
     CHOSEN.get_or_init(|| std::env::var(VARIABLE).ok()).as_deref() == Some(bug.name())
