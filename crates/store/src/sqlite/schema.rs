@@ -28,3 +28,15 @@ pub(super) static SCHEMA: Schema = Schema {
 pub fn schema_version(path: &std::path::Path) -> Result<Version, OpenError> {
     version(path, &SCHEMA)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::SCHEMA;
+
+    #[test]
+    fn the_release_before_keeps_working() {
+        for (version, migration) in (1..).zip(SCHEMA.migrations) {
+            assert!(migration.works_for <= version && migration.works_for >= 1.max(version - 1), "{version}");
+        }
+    }
+}
