@@ -17,6 +17,7 @@ BEGIN
         GRANT SELECT, INSERT, UPDATE, DELETE ON semel.record, semel.lease, semel.opened, semel.budget, semel.budget_id
             TO semel_service;
         GRANT SELECT, UPDATE ON semel.clock TO semel_service;
+        GRANT SELECT, INSERT, UPDATE, DELETE ON semel.clock_mark TO semel_service;
         GRANT SELECT, INSERT ON semel.audit TO semel_service;
         GRANT SELECT ON semel.migration, semel.unknown TO semel_service;
         GRANT SELECT, INSERT, DELETE ON semel.cleanup TO semel_service;
@@ -24,7 +25,8 @@ BEGIN
         GRANT SELECT, INSERT, UPDATE ON semel.restore TO semel_service;
         GRANT USAGE, SELECT ON SEQUENCE semel.fence TO semel_service;
         GRANT EXECUTE ON FUNCTION semel.now_ms(), semel.state(text), semel.settle(text, integer, jsonb, bytea),
-            semel.confirm_clock(), semel.lock_budget(bytea, bigint, smallint, bigint),
+            semel.confirm_clock(), semel.made_up_ms(bigint, bigint, bigint),
+            semel.lock_budget(bytea, bigint, smallint, bigint),
             semel.count_request(bytea, bigint, bigint, bigint, bigint, bigint, bigint),
             semel.charge_in_window(bytea, bigint, bigint, bytea, bigint, bigint, bigint, bigint),
             semel.charge_in_log(bytea, bigint, bytea, bigint, bigint, bigint, bigint, bigint, bigint),
