@@ -60,7 +60,7 @@ pub(super) async fn attempt(
         let verdict = judge::credential_refused(&facts(inner, row, &profile, &origin), &origin);
         return Attempted { verdict, refused: None };
     }
-    let mut outgoing = outgoing(inner, row, &profile, target, request, credential);
+    let mut outgoing = outgoing(inner, row, &profile, target, request, credential.clone());
     if !planted::is(Bug::OutboxFirstByteUnasked) {
         let outbox = outbox.clone();
         // Asked again before the first byte: connecting takes time.
@@ -74,6 +74,10 @@ pub(super) async fn attempt(
         let verdict = judge::too_late(&facts(inner, row, &profile, &origin));
         return Attempted { verdict, refused: None };
     }
+    let sent = match sent {
+        Sent::Answered(answer) => Sent::Answered(credential.redact(answer)),
+        sent @ (Sent::NotSent(_) | Sent::Broken(_) | Sent::TimedOut(_)) => sent,
+    };
     if let Sent::Answered(answer) = &sent {
         learn(outbox, &origin, answer).await;
     }
