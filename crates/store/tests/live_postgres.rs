@@ -12,6 +12,8 @@ mod faults;
 mod fixture;
 #[path = "live_postgres/handlers.rs"]
 mod handlers;
+#[path = "live_postgres/lifetimes.rs"]
+mod lifetimes;
 #[path = "live_postgres/limits.rs"]
 mod limits;
 #[path = "live_postgres/proxy.rs"]
