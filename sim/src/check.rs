@@ -5,8 +5,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use semel_contract::problem::Kind;
 use semel_contract::record::State;
-use semel_store::Answer;
 
+use crate::book::Acknowledged;
 use crate::client::Intent;
 use crate::coverage::Met;
 use crate::life::Life;
@@ -16,14 +16,6 @@ use crate::routes::{Effects, Endpoint};
 use crate::seen::Seen;
 use crate::shadow::{Epoch, millis};
 use crate::world::{Invariant, World};
-
-/// What somebody was told and must be able to get again.
-#[derive(Clone, Debug)]
-pub struct Acknowledged {
-    slot: SlotNumber,
-    answer: Answer,
-    until: u64,
-}
 
 impl World {
     /// A client sees an answer.

@@ -16,6 +16,7 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tower::ServiceExt;
 
+use crate::book::effect_name;
 use crate::coverage::Met;
 use crate::faults::Fault;
 use crate::fleet::{Fleet, Node};
@@ -57,11 +58,6 @@ impl Intent {
     pub fn name(&self) -> String {
         effect_name(&self.body, self.item)
     }
-}
-
-/// What the effect of this body at this path is called.
-pub fn effect_name(body: &str, item: &str) -> String {
-    if item == "usual" { body.to_owned() } else { format!("{body}-at-{item}") }
 }
 
 /// What a client hears of one send.

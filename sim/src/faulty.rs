@@ -8,14 +8,14 @@ use semel_contract::record::Fence;
 use semel_contract::time::Timestamp;
 use semel_store::hints::Hints;
 use semel_store::{
-    About, Answer, ClaimStore, Claimed, Entry, Filter, Id, Reply, Resolution, Resolved, Sealed, Settlement,
-    StoreError, Swept, Wish, Written,
+    About, Answer, ClaimStore, Claimed, Entry, Filter, Form, Forms, Id, Reply, Resolution, Resolved, Sealed,
+    Settlement, StoreError, Swept, Wish, Written,
 };
 use tokio::time::sleep;
 
+use crate::book::Use;
 use crate::coverage::Met;
 use crate::faults::Fault;
-use crate::ledger::Use;
 use crate::life::Life;
 use crate::world::World;
 
@@ -222,6 +222,14 @@ impl ClaimStore for FaultyStore {
                 .filter(|entry| filter.after.is_none_or(|after| entry.record.fence.number > after));
             Ok(after.take(filter.limit as usize).collect())
         })
+    }
+
+    fn register_forms<'a>(&'a self, gate: &'a str, forms: &'a [Form]) -> Reply<'a, Forms> {
+        self.world.base.register_forms(gate, forms)
+    }
+
+    fn is_marked<'a>(&'a self, rotation: [u8; 16], other_than: &'a Id) -> Reply<'a, bool> {
+        self.world.base.is_marked(rotation, other_than)
     }
 
     fn ready(&self) -> Reply<'_, ()> {

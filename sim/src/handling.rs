@@ -1,6 +1,7 @@
 //! One request at the service: it works on it to its end, whether or not anybody waits, and everything it does is in the
 //! ledger.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,16 +19,30 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
-use crate::client::effect_name;
+use crate::book::{Use, effect_name};
 use crate::faulty::FaultyStore;
-use crate::ledger::Use;
 use crate::life::Life;
 use crate::log::SlotNumber;
 use crate::pieces;
 use crate::routes::{CAP, DEADLINE, Effects, Endpoint, GRACE};
 use crate::script::{Acts, Piece, Said, Script};
-use crate::upstream::{OnPurpose, ServiceFailed};
 use crate::world::{Invariant, World};
+
+/// Why a service has no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServiceFailed;
+
+impl fmt::Display for ServiceFailed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the simulated service failed")
+    }
+}
+
+impl std::error::Error for ServiceFailed {}
+
+/// What a handler panics with on purpose.
+#[derive(Clone, Copy, Debug)]
+pub struct OnPurpose;
 
 /// How often an atomic handler asks what became of its commit.
 const COMMIT_TRIES: u32 = 3;

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod book;
 pub mod bounds;
 pub mod check;
 pub mod client;
@@ -35,6 +36,7 @@ mod pieces;
 pub mod plan;
 pub mod planted;
 pub mod relay;
+pub mod report;
 pub mod rng;
 pub mod routes;
 pub mod run;

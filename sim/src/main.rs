@@ -11,7 +11,8 @@ use semel_sim::mishap::Mishap;
 use semel_sim::part::Part;
 use semel_sim::plan::Options;
 use semel_sim::planted::Bug;
-use semel_sim::run::{run, run_twice, too_small};
+use semel_sim::report::too_small;
+use semel_sim::run::{run, run_twice};
 
 /// How often the progress line is written.
 const PROGRESS: Duration = Duration::from_secs(5);

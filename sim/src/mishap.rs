@@ -74,6 +74,8 @@ mishaps! {
     Unavailable    Upstream Both    10  60 "503"
     Blocked        Upstream Both     3  20 "blocked"
     Unauthorized   Upstream Both    10  60 "credential-refused"
+    Rotated        Upstream Outbox  10  60 "credential-rotated"
+    NotKept        Upstream Outbox  10  80 "answer-too-large-to-keep"
     Rejected       Upstream Both     5  40 "rejected-for-good"
     ReadFails      Upstream Relay   10  80 "reading-fails"
     SlowAnswer     Upstream Both    30 200 "slow-answer"

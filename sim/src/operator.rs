@@ -13,11 +13,11 @@ use semel_gate::{Finding, Probe, sweep_now};
 use semel_store::{Answer, ClaimStore, Entry, Filter, Resolution, Resolved};
 use tokio::time::sleep;
 
+use crate::book::Use;
 use crate::coverage::Met;
 use crate::faults::Fault;
 use crate::faulty::FaultyStore;
 use crate::handling::words;
-use crate::ledger::Use;
 use crate::life::Life;
 use crate::log::SlotNumber;
 use crate::world::{Invariant, World};

@@ -23,7 +23,7 @@ use crate::outbox::node::House;
 use crate::outbox::people::People;
 use crate::outbox::yard::Yard;
 use crate::plan::Options;
-use crate::run::{EFFECTS_MIN, Report};
+use crate::report::{EFFECTS_MIN, Report};
 use crate::stage::Invariant;
 use crate::weather;
 

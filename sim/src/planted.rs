@@ -13,8 +13,8 @@ use semel_store::clock::{Clock, Reading};
 use semel_store::hints::Hints;
 use semel_store::memory::MemoryStore;
 use semel_store::{
-    About, Answer, ClaimStore, Claimed, Entry, Filter, Id, Reply, Resolution, Resolved, Sealed, Settlement,
-    Swept, Wish, Written,
+    About, Answer, ClaimStore, Claimed, Entry, Filter, Form, Forms, Id, Reply, Resolution, Resolved, Sealed,
+    Settlement, Swept, Wish, Written,
 };
 
 use crate::clock::SimClock;
@@ -189,6 +189,14 @@ impl ClaimStore for Broken {
 
     fn list<'a>(&'a self, filter: &'a Filter) -> Reply<'a, Vec<Entry>> {
         self.base.list(filter)
+    }
+
+    fn register_forms<'a>(&'a self, gate: &'a str, forms: &'a [Form]) -> Reply<'a, Forms> {
+        self.base.register_forms(gate, forms)
+    }
+
+    fn is_marked<'a>(&'a self, rotation: [u8; 16], other_than: &'a Id) -> Reply<'a, bool> {
+        self.base.is_marked(rotation, other_than)
     }
 
     fn ready(&self) -> Reply<'_, ()> {

@@ -23,7 +23,7 @@ use crate::relay::plan::LATE_WINDOW;
 use crate::relay::replicas::Replicas;
 use crate::relay::senders::Senders;
 use crate::relay::works::Works;
-use crate::run::{EFFECTS_MIN, Report};
+use crate::report::{EFFECTS_MIN, Report};
 use crate::stage::{Invariant, lock};
 use crate::weather;
 

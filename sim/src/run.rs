@@ -9,75 +9,20 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use crate::client::{Clients, Intent};
-use crate::coverage::Coverage;
 use crate::faults::Fault;
 use crate::fleet::Fleet;
-use crate::log::Log;
 use crate::operator::Operator;
 use crate::part::Part;
 use crate::plan::{Operated, Options};
+use crate::report::{EFFECTS_MIN, Report};
 use crate::routes::{CAP, Endpoint};
-use crate::stage::Stage;
 use crate::weather;
-use crate::world::{Failure, Invariant, World};
+use crate::world::World;
 
-/// At least so many effects are checked in a run.
-pub const EFFECTS_MIN: u64 = 100;
 /// How long it takes until a healed fleet has nothing left to do: leases, late windows, background settlements.
 const SETTLING: Duration = Duration::from_secs(400);
 /// A pause in which every record expires.
 const LONG_PAUSE: Duration = Duration::from_secs(4800);
-
-/// What came of a run.
-#[derive(Debug)]
-pub struct Report {
-    /// What was asked for.
-    pub options: Options,
-    /// The hash of everything that happened.
-    pub hash: u64,
-    /// How many things happened.
-    pub steps: usize,
-    /// Effects that were checked.
-    pub effects: u64,
-    /// Virtual time, in milliseconds.
-    pub millis: u64,
-    /// What was met.
-    pub coverage: Coverage,
-    /// The first promise that was broken.
-    pub failure: Option<Failure>,
-    log: Log,
-}
-
-impl Report {
-    /// What came of a run that has ended on this stage.
-    pub(crate) fn of(options: &Options, stage: &Stage, effects: u64) -> Self {
-        let (steps, millis) = (stage.steps(), stage.now());
-        let log = stage.take_log();
-        Self {
-            options: options.clone(),
-            hash: log.hash(),
-            steps,
-            effects,
-            millis,
-            coverage: stage.coverage(),
-            failure: stage.failure(),
-            log,
-        }
-    }
-
-    /// Everything that happened.
-    pub fn log(&self) -> &Log {
-        &self.log
-    }
-
-    /// A failure for people: what broke, how to see it again, and what happened before.
-    pub fn explain(&self) -> Option<String> {
-        let failure = self.failure.as_ref()?;
-        let (seed, command) = (self.options.seed, self.options.command());
-        let trace = self.log.trace(failure.slot);
-        Some(format!("seed {seed} breaks {failure}\nagain: {command}\n{trace}"))
-    }
-}
 
 /// Runs a seed once.
 pub fn run(options: &Options) -> Report {
@@ -101,7 +46,7 @@ pub fn run(options: &Options) -> Report {
 /// Where the two runs part.
 pub fn run_twice(options: &Options) -> Result<Report, String> {
     let (one, two) = (run(options), run(options));
-    match one.log.first_difference(&two.log) {
+    match one.log().first_difference(two.log()) {
         None if one.hash == two.hash => Ok(one),
         difference => Err(format!("seed {} does not repeat itself: {difference:?}", options.seed)),
     }
@@ -274,12 +219,4 @@ impl Story {
             | Standing::Sealed => None,
         }
     }
-}
-
-/// A promise that a run was too small to check.
-pub fn too_small(report: &Report) -> Option<Failure> {
-    let is_small =
-        report.failure.is_none() && (report.effects < EFFECTS_MIN || report.steps < report.options.steps_min);
-    let why = format!("only {} steps and {} effects", report.steps, report.effects);
-    is_small.then_some(Failure { invariant: Invariant::I15, why, slot: None })
 }

@@ -18,25 +18,10 @@ use tower::Service;
 use crate::faults::Fault;
 use crate::faulty::FaultyStore;
 use crate::handling::{Call, broken};
+pub use crate::handling::{OnPurpose, ServiceFailed};
 use crate::life::Life;
 use crate::planted::Bug;
 use crate::world::World;
-
-/// Why a service has no answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ServiceFailed;
-
-impl fmt::Display for ServiceFailed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the simulated service failed")
-    }
-}
-
-impl std::error::Error for ServiceFailed {}
-
-/// What a handler panics with on purpose.
-#[derive(Clone, Copy, Debug)]
-pub struct OnPurpose;
 
 /// The service as one node reaches it.
 pub struct Upstream {

@@ -9,6 +9,8 @@ use crate::faults::Fault;
 use crate::stage::Stage;
 use crate::world::World;
 
+/// A jump: anything over a minute, which is no correction any more.
+const JUMP_MILLIS_MIN: u64 = 60_001;
 /// How far small corrections may set the clock back in all: within what callers' clocks may differ.
 const BACK_MILLIS_MAX: i64 = 50_000;
 
@@ -50,10 +52,10 @@ where
         let before = stage.clock.wrong_millis();
         let (mut creep, mut jump) = before;
         if strikes(forward) {
-            jump = signed(stage.rng(|rng| rng.between(120_000, 200_000_000)));
+            jump = signed(stage.rng(|rng| rng.between(JUMP_MILLIS_MIN, 200_000_000)));
         } else if strikes(back) {
             if stage.rng(|rng| rng.chance(500)) {
-                jump = -signed(stage.rng(|rng| rng.between(120_000, 200_000_000)));
+                jump = -signed(stage.rng(|rng| rng.between(JUMP_MILLIS_MIN, 200_000_000)));
             } else {
                 creep = (creep - signed(stage.rng(|rng| rng.between(1, 20_000)))).max(-BACK_MILLIS_MAX);
             }

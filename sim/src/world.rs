@@ -12,9 +12,8 @@ use semel_store::clock::Clock;
 use semel_store::{ClaimStore, Id};
 use sha2::{Digest, Sha256};
 
-use crate::check::Acknowledged;
+use crate::book::{Acknowledged, Ledger};
 use crate::faults::Fault;
-use crate::ledger::Ledger;
 use crate::log::SlotNumber;
 use crate::plan::{Options, Plan, Recognised};
 use crate::planted;

@@ -6,7 +6,8 @@ use semel_sim::faults::Swarm;
 use semel_sim::mishap::Mishap;
 use semel_sim::part::Part;
 use semel_sim::plan::Options;
-use semel_sim::run::{Report, run, run_twice, too_small};
+use semel_sim::report::{Report, too_small};
+use semel_sim::run::{run, run_twice};
 
 /// How many seeds are played on each engine where `SEMEL_SIM_SEEDS` does not say.
 const SEEDS: u64 = 1;

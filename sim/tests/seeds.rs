@@ -5,7 +5,8 @@ use semel_sim::coverage::Coverage;
 use semel_sim::faults::{Family, Fault, Swarm};
 use semel_sim::plan::Options;
 use semel_sim::planted::Bug;
-use semel_sim::run::{Report, run, run_twice, too_small};
+use semel_sim::report::{Report, too_small};
+use semel_sim::run::{run, run_twice};
 use semel_sim::world::Invariant;
 
 /// How many seeds are played.

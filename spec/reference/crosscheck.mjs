@@ -114,7 +114,9 @@ for (const v of read("scopes.json").vectors) {
     count.identities += 1;
     continue;
   }
-  const parts = [["t", v.tenant], ["p", v.principal], ["e", v.endpoint]].filter(([, part]) => part !== null);
+  const host = v.host?.replace(/:(80|443)$/, "").replace(/\.$/, "").toLowerCase() ?? null;
+  const all = [["t", v.tenant], ["p", v.principal], ["e", v.endpoint], ["h", host]];
+  const parts = all.filter(([, part]) => part !== null);
   assert.equal(v.expect, sha256(lp("semel.scope.1"), ...parts.flatMap(([name, part]) => [name, lp(part)])), v.name);
   count.scopes += 1;
 }

@@ -397,6 +397,11 @@ def make_scopes():
                        "tenant": tenant, "principal": principal, "endpoint": endpoint,
                        "expect": semel.scope(tenant, principal, endpoint)})
 
+    def at(name, tenant, principal, endpoint, host):
+        scopes.append({"name": name, "source": "SHA-256 by Python hashlib, framing by spec/reference/semel_reference.py",
+                       "tenant": tenant, "principal": principal, "endpoint": endpoint, "host": host,
+                       "expect": semel.scope(tenant, principal, endpoint, host)})
+
     one("nothing at all", None, None, None)
     one("tenant only", "acme", None, None)
     one("principal only", None, "alice", None)
@@ -429,8 +434,16 @@ def make_scopes():
     one("256 bytes", "x" * 256, None, None)
     one("authorization principal", None, semel.principal_of("authorization", "Bearer a"), "create-order")
     one("shared principal", None, "shared:public", "create-order")
+    at("a host", None, "alice", "create-order", "shop.example")
+    at("another host", None, "alice", "create-order", "b.example")
+    at("a host with a port of its own", None, "alice", "create-order", "shop.example:8080")
+    at("all four", "acme", "alice", "create-order", "shop.example")
+    at("an empty host", None, "alice", "create-order", "")
     expected = [vector["expect"] for vector in scopes]
     agree("scopes: no two alike", len(set(expected)), len(expected))
+    for spelling in ("Shop.Example", "shop.example:443", "SHOP.EXAMPLE:80", "shop.example."):
+        at(f"a host is the same however it is written: {spelling}", None, "alice", "create-order", spelling)
+        agree("scopes: hosts", scopes[-1]["expect"], semel.scope(None, "alice", "create-order", "shop.example"))
     # Once by hand, so that the framing does not rest on one function.
     by_hand = b"".join([b"\0\0\0\0\0\0\0\x0dsemel.scope.1", b"t\0\0\0\0\0\0\0\x04acme", b"p\0\0\0\0\0\0\0\x05alice",
                         b"e\0\0\0\0\0\0\0\x0ccreate-order"])

@@ -304,9 +304,18 @@ def lp(content: bytes) -> bytes:
     return len(content).to_bytes(8, "big") + content
 
 
-def scope(tenant: str | None, principal: str | None, endpoint: str | None) -> str:
+def host_of(text: str) -> str:
+    for port in (":80", ":443"):
+        if text.endswith(port):
+            text = text[: -len(port)]
+            break
+    return text.removesuffix(".").lower()
+
+
+def scope(tenant: str | None, principal: str | None, endpoint: str | None, host: str | None = None) -> str:
     message = lp(b"semel.scope.1")
-    for letter, part in ((b"t", tenant), (b"p", principal), (b"e", endpoint)):
+    host = None if host is None else host_of(host)
+    for letter, part in ((b"t", tenant), (b"p", principal), (b"e", endpoint), (b"h", host)):
         if part is not None:  # Reading: an empty text is a value; only an absent one has none
             message += letter + lp(part.encode("utf-8"))
     return hashlib.sha256(message).hexdigest()

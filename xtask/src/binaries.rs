@@ -1,11 +1,12 @@
-//! Test programs: built once, run many times with one variable changed. Owns how a failed test is told from a failed run.
+//! Test programs: built once, run many times with one variable changed. Owns how a failed test is told from a failed run,
+//! and that every command builds the same: other packages or features would be another build of almost everything.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::process;
+use crate::{os, process};
 
 /// What a test program exits with when a test failed. Anything else is not a catch but a fault of the run.
 const TESTS_FAILED: i32 = 101;
@@ -44,13 +45,12 @@ pub(crate) fn program(args: &[&str]) -> Result<PathBuf, String> {
     built.next_back().ok_or_else(|| "nothing was built that can be run".to_owned())
 }
 
-/// Builds the test programs that these arguments of `cargo test` choose.
-pub(crate) fn build(args: &[&str]) -> Result<Vec<TestBinary>, String> {
-    let output = process::read(&mut process::cargo(
-        &[&["test"], args, &["--no-run", "--message-format", "json"]].concat(),
-    ))?;
-    let messages = output.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let built = messages.filter_map(|message| {
+/// The packages and features with which tests are built, by whichever command.
+pub(crate) const WHOLE: [&str; 2] = ["--workspace", "--all-features"];
+
+/// Builds the test programs that these targets (`--lib`, `--test NAME`) of the workspace choose.
+pub(crate) fn build(targets: &[&str]) -> Result<Vec<TestBinary>, String> {
+    let built = messages(targets)?.into_iter().filter_map(|message| {
         let path = PathBuf::from(message["executable"].as_str()?);
         let package = PathBuf::from(message["manifest_path"].as_str()?).parent()?.to_path_buf();
         let is_test = message["profile"]["test"] == true;
@@ -63,6 +63,34 @@ pub(crate) fn build(args: &[&str]) -> Result<Vec<TestBinary>, String> {
     Ok(built.collect())
 }
 
+/// Builds a program of ours as the tests of this name run it, and says where it is.
+pub(crate) fn tested_program(name: &str, test: &str) -> Result<PathBuf, String> {
+    let built = messages(&["--test", test])?.into_iter().find_map(|message| {
+        let is_it = message["target"]["name"] == name && message["target"]["kind"][0] == "bin";
+        message["executable"].as_str().filter(|_| is_it).map(PathBuf::from)
+    });
+    built.ok_or_else(|| format!("the tests `{test}` do not run `{name}`"))
+}
+
+/// What cargo says while it builds tests. Its own output for people goes where ours goes.
+fn messages(targets: &[&str]) -> Result<Vec<Value>, String> {
+    let mut command = process::cargo(
+        &[&["test"], &WHOLE[..], targets, &["--no-run", "--message-format", "json-render-diagnostics"]]
+            .concat(),
+    );
+    // It may run beside something that fails first.
+    os::die_with_parent(&mut command, libc::SIGTERM);
+    let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
+    let output = output.map_err(|error| format!("cannot start cargo: {error}"))?;
+    match output.status.success() {
+        true => {
+            let text = String::from_utf8_lossy(&output.stdout);
+            Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
+        }
+        false => Err(format!("`{}` failed ({})", process::line(&command), output.status)),
+    }
+}
+
 impl TestBinary {
     /// Whether it is this program of this package.
     pub(crate) fn is(&self, package: &str, name: &str) -> bool {
@@ -70,10 +98,18 @@ impl TestBinary {
         self.name == name && self.package.file_name().is_some_and(|found| found == folder)
     }
 
+    /// The folder of its crate and its name.
+    pub(crate) fn title(&self) -> String {
+        let folder = self.package.file_name().unwrap_or_default().to_string_lossy();
+        format!("{folder}: {}", self.name)
+    }
+
     /// The program with these arguments, to be run where its tests expect it.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.path);
         command.args(args).current_dir(&self.package).stdin(Stdio::null()).env("RUST_BACKTRACE", "0");
+        // As cargo has it: ours names this package.
+        command.env("CARGO_MANIFEST_DIR", &self.package);
         command
     }
 

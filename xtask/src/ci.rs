@@ -1,24 +1,28 @@
-//! `cargo xtask ci`: every check of the repository in order. Owns the order; each step can be run alone with
-//! the command that is printed when it fails.
+//! `cargo xtask ci`: every check of the repository in order. Owns the order and how long each step may take; each can be run
+//! alone with the command that is printed when it fails.
 
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::failure::Failure;
 use crate::flags::{self, Asked};
-use crate::services::seconds;
-use crate::{chaos, fuzz, instructions, mutate, planted, process, sim, test, tidy};
+use crate::services::{self, Permission, seconds};
+use crate::{callgrind, chaos, fuzz, instructions, mutate, planted, process, sim, test, tidy};
 
 const USAGE: &str = "\
 Usage: cargo xtask ci
 
 Runs every check in order and stops at the first that fails, with the command to repeat it:
-format, clippy, tidy, test, mutate-decide, sim, planted, fuzz and chaos (short ones), instructions, doc.";
+format, clippy, tidy, test, mutate-decide, sim, planted, fuzz and chaos (short ones), instructions, doc. A step that takes
+over twice its budget fails. What has to be installed is installed while the first steps run.";
 
 /// One check.
 struct Step {
     name: &'static str,
     /// What to type to run this step alone.
     repeat: &'static str,
+    /// How long it should take on two cores that build everything for the first time.
+    minutes: f64,
     run: fn() -> Result<(), Failure>,
 }
 
@@ -26,31 +30,45 @@ const STEPS: &[Step] = &[
     Step {
         name: "format",
         repeat: "cargo fmt --all --check",
+        minutes: 0.2,
         run: || process::run(&mut process::cargo(&["fmt", "--all", "--check"])),
     },
     Step {
         name: "clippy",
         repeat: "cargo clippy --workspace --all-targets --all-features -- -D warnings",
+        minutes: 5.0,
         run: || {
             let args = ["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"];
             process::run(&mut process::cargo(&args))
         },
     },
-    Step { name: "tidy", repeat: "cargo xtask tidy", run: || tidy::run(&[]) },
-    Step { name: "test", repeat: "cargo xtask test", run: || test::run(&[]) },
-    Step { name: "mutate-decide", repeat: "cargo xtask mutate-decide", run: || mutate::run(&[]) },
-    Step { name: "sim", repeat: "cargo xtask sim", run: || sim::run(&[]) },
-    Step { name: "planted", repeat: "cargo xtask planted", run: || planted::run(&[]) },
-    Step { name: "fuzz", repeat: "cargo xtask fuzz", run: || fuzz::run(&[]) },
+    Step { name: "tidy", repeat: "cargo xtask tidy", minutes: 0.2, run: || tidy::run(&[]) },
+    Step { name: "test", repeat: "cargo xtask test", minutes: 16.0, run: || test::run(&[]) },
+    Step {
+        name: "mutate-decide",
+        repeat: "cargo xtask mutate-decide",
+        minutes: 2.0,
+        run: || mutate::run(&[]),
+    },
+    Step { name: "sim", repeat: "cargo xtask sim", minutes: 4.0, run: || sim::run(&[]) },
+    Step { name: "planted", repeat: "cargo xtask planted", minutes: 5.0, run: || planted::run(&[]) },
+    Step { name: "fuzz", repeat: "cargo xtask fuzz", minutes: 1.0, run: || fuzz::run(&[]) },
     Step {
         name: "chaos",
         repeat: "cargo xtask chaos --seconds 20",
+        minutes: 2.5,
         run: || chaos::run(&["--seconds".to_owned(), "20".to_owned()]),
     },
-    Step { name: "instructions", repeat: "cargo xtask instructions", run: || instructions::run(&[]) },
+    Step {
+        name: "instructions",
+        repeat: "cargo xtask instructions",
+        minutes: 2.5,
+        run: || instructions::run(&[]),
+    },
     Step {
         name: "doc",
         repeat: "RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --all-features",
+        minutes: 1.5,
         run: || {
             let mut command = process::cargo(&["doc", "--workspace", "--no-deps", "--all-features"]);
             process::run(command.env("RUSTDOCFLAGS", "-D warnings"))
@@ -67,7 +85,11 @@ pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
         Asked::Run => {
             need_component("fmt", "rustfmt")?;
             need_component("clippy", "clippy")?;
+            // What could not be installed is said by the step that needs it.
+            let installing =
+                thread::spawn(|| (services::install_all(Permission::InstallIfMissing), callgrind::find()));
             let taken = run_steps(STEPS)?;
+            drop(installing.join());
             println!("\n{}", table(&taken));
             Ok(())
         }
@@ -83,7 +105,7 @@ fn need_component(subcommand: &str, component: &str) -> Result<(), Failure> {
 
 fn run_steps(steps: &[Step]) -> Result<Vec<(&'static str, Duration)>, Failure> {
     let mut taken = Vec::new();
-    for Step { name, repeat, run } in steps {
+    for Step { name, repeat, minutes, run } in steps {
         println!("\n== {name}: {repeat}");
         let started = Instant::now();
         run().map_err(|failure| match failure {
@@ -92,10 +114,24 @@ fn run_steps(steps: &[Step]) -> Result<Vec<(&'static str, Duration)>, Failure> {
             }
             Failure::Usage(_) | Failure::Interrupted(_) => failure,
         })?;
-        println!("== {name}: ok in {}", seconds(started.elapsed()));
+        let budget = Duration::from_secs_f64(minutes * 60.0);
+        keep_to(name, budget, started.elapsed())?;
+        println!("== {name}: ok in {} of {}", seconds(started.elapsed()), seconds(budget));
         taken.push((*name, started.elapsed()));
     }
     Ok(taken)
+}
+
+/// A step that grows unnoticed makes every change wait: twice over is too much.
+fn keep_to(name: &str, budget: Duration, taken: Duration) -> Result<(), Failure> {
+    match taken > budget * 2 {
+        false => Ok(()),
+        true => Err(Failure::Failed(format!(
+            "the step `{name}` took {}, its budget is {}: make it faster, or say in xtask/src/ci.rs why it may take longer",
+            seconds(taken),
+            seconds(budget)
+        ))),
+    }
 }
 
 fn table(taken: &[(&str, Duration)]) -> String {
@@ -111,12 +147,36 @@ mod tests {
     #[test]
     fn the_first_failure_ends_the_run_and_says_how_to_repeat_it() {
         let steps = [
-            Step { name: "good", repeat: "do good", run: || Ok(()) },
-            Step { name: "bad", repeat: "do bad", run: || Err(Failure::Failed("it broke".to_owned())) },
-            Step { name: "never", repeat: "do never", run: || unreachable!("a step after a failure") },
+            Step { name: "good", repeat: "do good", minutes: 1.0, run: || Ok(()) },
+            Step {
+                name: "bad",
+                repeat: "do bad",
+                minutes: 1.0,
+                run: || Err(Failure::Failed("it broke".to_owned())),
+            },
+            Step {
+                name: "never",
+                repeat: "do never",
+                minutes: 1.0,
+                run: || unreachable!("a step after a failure"),
+            },
         ];
         let text = run_steps(&steps).unwrap_err().to_string();
         assert!(text.contains("it broke") && text.contains("  do bad"), "{text}");
+    }
+
+    #[test]
+    fn a_step_that_takes_over_twice_its_budget_fails() {
+        let minute = Duration::from_secs(60);
+        assert_eq!(keep_to("slow", minute, minute * 2), Ok(()));
+        let failure = keep_to("slow", minute, minute * 2 + Duration::from_millis(1)).unwrap_err().to_string();
+        assert!(failure.contains("`slow`") && failure.contains("60.0 s"), "{failure}");
+    }
+
+    #[test]
+    fn the_whole_run_fits_in_forty_minutes() {
+        let total: f64 = STEPS.iter().map(|step| step.minutes).sum();
+        assert!(total <= 40.0, "{total} minutes");
     }
 
     #[test]

@@ -107,20 +107,14 @@ fn fuzz(target: &Target, programs: &[TestBinary], asked: &Asked) -> Result<bool,
     }
 }
 
-/// The arguments of `cargo test` that build what is needed.
+/// The targets of the workspace that hold them.
 fn choice(targets: &[&Target]) -> Vec<&'static str> {
-    let mut args = vec!["--all-features"];
-    for target in targets {
-        for arg in ["-p", target.package] {
-            args.push(arg);
-        }
-        match target.program {
-            program @ ("fuzz" | "gateway") => args.extend(["--test", program]),
-            "semel" => args.extend(["--bin", "semel"]),
-            _ => args.push("--lib"),
-        }
-    }
-    args
+    let chosen = targets.iter().flat_map(|target| match target.program {
+        program @ ("fuzz" | "gateway") => vec!["--test", program],
+        "semel" => vec!["--bin", "semel"],
+        _ => vec!["--lib"],
+    });
+    chosen.collect()
 }
 
 fn usage() -> String {

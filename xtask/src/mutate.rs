@@ -40,11 +40,10 @@ pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
 
 /// Builds the tests of the table with the switch in them.
 fn build() -> Result<TestBinary, String> {
-    let built =
-        binaries::build(&["--package", "semel-contract", "--features", "mutate", "--test", "decisions"])?;
+    let built = binaries::build(&["--test", "decisions"])?;
     built
         .into_iter()
-        .next()
+        .find(|program| program.is("semel-contract", "decisions"))
         .ok_or_else(|| "cargo did not say where it put the tests named decisions".to_owned())
 }
 

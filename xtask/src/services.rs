@@ -202,6 +202,17 @@ pub(crate) fn redis_alone(permission: Permission, scratch: &Scratch) -> Result<S
     Ok(server)
 }
 
+/// Installs what the tests need and this machine lacks.
+pub(crate) fn install_all(permission: Permission) -> Result<(), Failure> {
+    let scratch = Scratch::named("install")?;
+    find_or_install(
+        find::Wanted { postgres: true, redis: true, python: true, promtool: true },
+        permission,
+        &scratch,
+    )
+    .map(drop)
+}
+
 /// A duration as these commands print it.
 pub(crate) fn seconds(duration: Duration) -> String {
     format!("{:.1} s", duration.as_secs_f64())

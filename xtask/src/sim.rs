@@ -18,7 +18,7 @@ Fails with the first promise that is broken, its seed, the command that repeats 
 hours, `cargo run --profile instructions -p semel-sim -- --minutes M`.";
 
 /// The simulator: the same program as the planted bugs are looked for with, so that it is built once.
-const SIMULATOR: &str = "--profile instructions --package semel-sim --features semel-sim/planted";
+const SIMULATOR: &str = "--profile instructions --package semel-sim --features semel-sim/_planted";
 
 /// The engines, and how many seeds of each are played.
 const ENGINES: [(&str, u64); 3] = [("gate", 200), ("outbox", 60), ("relay", 60)];

@@ -1,22 +1,29 @@
 //! `cargo xtask test`: the tests of the whole workspace against servers that live as long as the run. Owns
 //! which tests run; how servers are found, started and stopped is `services`.
 
+mod programs;
+
+use std::thread;
 use std::time::Instant;
 
 use serde_json::Value;
 
 use crate::failure::Failure;
 use crate::services::{Permission, Services, seconds};
-use crate::{flags, os, process};
+use crate::{binaries, chaos, flags, os, process, sim};
+use programs::Program;
 
 const USAGE: &str = "\
-Usage: cargo xtask test [--fast] [--no-install] [-- ARGS]
+Usage: cargo xtask test [--fast | --all] [--no-install] [-- ARGS]
 
-Starts a PostgreSQL and a Redis on free loopback ports, runs `cargo test --workspace --all-features ARGS`
-(doc tests included) against them, and stops and removes them, however the tests end.
+Starts a PostgreSQL and a Redis on free loopback ports while the tests are built, runs every test program of the workspace
+against them, two at a time, then the doc tests, and stops and removes the servers, however the tests end. With ARGS, runs
+`cargo test --workspace --all-features ARGS` instead.
 
 Options:
   --fast        start no server; run only what needs none: no doc tests, no tests/live_*.rs
+  --all         the long forms: tests that crash, lose power or fill up do so far more often; then 10,000 seeds of every
+                engine in the simulator and ten minutes of chaos. Takes hours
   --no-install  fail where a server is missing, even where apt-get could install it
   ARGS          go to `cargo test`; with `-p NAME` among them only those packages are tested
 
@@ -40,9 +47,21 @@ pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
             Ok(())
         }
         Asked::Fast(args) => fast(&args),
-        Asked::Full(args, permission) => full(&args, permission),
+        Asked::Full(args, permission) => full(&args, permission, &[]),
+        Asked::All(permission) => {
+            full(&[], permission, LONG)?;
+            sim::run(&["--seeds", "10000"].map(str::to_owned))?;
+            chaos::run(&["--minutes", "10"].map(str::to_owned))
+        }
     }
 }
+
+/// What the long forms of tests are told.
+const LONG: &[(&str, &str)] = &[
+    ("SEMEL_TEST_RELAY_CRASHES", "200"),
+    ("SEMEL_TEST_POWER_LOSSES", "500"),
+    ("SEMEL_TEST_OUTBOX_FULL", "1"),
+];
 
 /// What the command line asks for.
 #[derive(Debug, PartialEq, Eq)]
@@ -50,45 +69,81 @@ enum Asked {
     Help,
     Fast(Vec<String>),
     Full(Vec<String>, Permission),
+    All(Permission),
 }
 
 impl Asked {
     fn parse(args: &[String]) -> Result<Asked, Failure> {
-        let mut fast = false;
+        let (mut fast, mut all) = (false, false);
         let mut permission = Permission::InstallIfMissing;
         let mut rest = args.iter();
         for arg in rest.by_ref() {
             match arg.as_str() {
                 "--fast" => fast = true,
+                "--all" => all = true,
                 "--no-install" => permission = Permission::NeverInstall,
                 "--" => break,
                 other if flags::is_help(other) => return Ok(Asked::Help),
                 other => return Err(flags::unknown(other, USAGE)),
             }
         }
-        let for_cargo = rest.cloned().collect();
-        Ok(if fast { Asked::Fast(for_cargo) } else { Asked::Full(for_cargo, permission) })
+        let for_cargo: Vec<String> = rest.cloned().collect();
+        match (fast, all) {
+            (false, false) => Ok(Asked::Full(for_cargo, permission)),
+            (true, false) => Ok(Asked::Fast(for_cargo)),
+            (false, true) if for_cargo.is_empty() => Ok(Asked::All(permission)),
+            (_, true) => Err(Failure::Usage(format!("--all goes with neither --fast nor ARGS\n\n{USAGE}"))),
+        }
     }
 }
 
-fn full(args: &[String], permission: Permission) -> Result<(), Failure> {
+fn full(args: &[String], permission: Permission, long: &[(&str, &str)]) -> Result<(), Failure> {
     let started = Instant::now();
     let _watch = os::Interrupts::watch();
+    // Servers die with the thread that starts them, so it is the build that gets one of its own.
+    let building = args.is_empty().then(|| thread::spawn(|| binaries::build(&[])));
     eprintln!("xtask: starting PostgreSQL and Redis");
     let services = Services::start(permission)?;
     eprintln!("xtask: both ready after {}", seconds(started.elapsed()));
-    let mut command = process::cargo(&["test"]);
-    command.args(selection(args)).args(args).envs(services.environment());
-    eprintln!("xtask: {}", process::line(&command));
-    let mut result = process::supervise(&mut command, None);
-    if args.is_empty() && result.is_ok() {
-        result = crate::integrations::test(&services.environment());
-    }
+    let result = match building {
+        None => some(args, &services),
+        Some(building) => {
+            let programs = building.join().map_err(|_| "the build of the tests panicked".to_owned())?;
+            programs.map_err(Failure::Failed).and_then(|programs| whole(&programs, &services, long))
+        }
+    };
     for line in services.stop() {
         eprintln!("xtask: {line}");
     }
     eprintln!("xtask: total     {}", seconds(started.elapsed()));
     result
+}
+
+/// The tests that the arguments for cargo choose.
+fn some(args: &[String], services: &Services) -> Result<(), Failure> {
+    let mut command = process::cargo(&["test"]);
+    command.args(selection(args)).args(args).envs(services.environment());
+    eprintln!("xtask: {}", process::line(&command));
+    process::supervise(&mut command, None)
+}
+
+/// Every test program, then the doc tests and the crates with a workspace of their own.
+fn whole(built: &[binaries::TestBinary], services: &Services, long: &[(&str, &str)]) -> Result<(), Failure> {
+    let mut programs: Vec<Program> = built
+        .iter()
+        .map(|program| {
+            let mut command = program.command(&[]);
+            command.env_remove("RUST_BACKTRACE").envs(services.environment()).envs(long.iter().copied());
+            Program { name: program.title(), is_live: program.name.starts_with(LIVE_PREFIX), command }
+        })
+        .collect();
+    // They take turns: the sooner the first begins, the less the last is waited for.
+    programs.sort_by_key(|program| !program.is_live);
+    programs::run_all(programs, services.folder())?;
+    let mut documents = process::cargo(&["test"]);
+    documents.args(binaries::WHOLE).arg("--doc").envs(services.environment());
+    process::supervise(&mut documents, None)?;
+    crate::integrations::test(&services.environment())
 }
 
 fn fast(args: &[String]) -> Result<(), Failure> {
@@ -210,7 +265,10 @@ mod tests {
         );
         assert_eq!(Asked::parse(&words("--fast")), Ok(Asked::Fast(vec![])));
         assert_eq!(Asked::parse(&words("--fast --help")), Ok(Asked::Help));
-        assert_eq!(Asked::parse(&words("-p xtask")).unwrap_err().exit_code(), 2);
+        assert_eq!(Asked::parse(&words("--all")), Ok(Asked::All(Permission::InstallIfMissing)));
+        for wrong in ["-p xtask", "--all --fast", "--all -- x"] {
+            assert_eq!(Asked::parse(&words(wrong)).unwrap_err().exit_code(), 2, "{wrong}");
+        }
     }
 
     #[test]

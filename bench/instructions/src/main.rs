@@ -137,6 +137,7 @@ fn gateway(upstream: &str, store: Arc<dyn ClaimStore>) -> Result<Gateway, Failur
         tls: None,
         limits: Limits::default(),
         trusted: vec![],
+        cors: None,
         log: AccessLog::off(),
     })?)
 }

@@ -18,6 +18,8 @@ pub(crate) enum Exit {
     Refused = 5,
     /// The store or the admin address cannot be reached.
     Unreachable = 6,
+    /// What was waited for has not happened yet, and still may.
+    NotYet = 7,
     /// It was broken off by Ctrl-C: 128 and the signal's number, as shells expect it.
     Interrupted = 130,
 }
@@ -33,6 +35,7 @@ impl Exit {
             Exit::Io => "io",
             Exit::Refused => "refused",
             Exit::Unreachable => "unreachable",
+            Exit::NotYet => "not-yet",
             Exit::Interrupted => "interrupted",
         }
     }
@@ -48,6 +51,7 @@ Exit codes:
   4  a file or stream could not be read or written
   5  refused: there is no such record, it is not unknown, it is too early, or a token is missing
   6  the store or the admin address cannot be reached
+  7  what was waited for has not happened yet, and still may: a message was not delivered in time
   130  broken off by Ctrl-C
 Errors go to standard error; with --json as one object {\"error\", \"message\", \"exit\"}.";
 

@@ -3,7 +3,9 @@
 
 pub(crate) mod answer;
 pub(crate) mod api;
+pub(crate) mod body;
 mod call;
+mod credentials;
 mod envelope;
 pub(crate) mod front;
 #[cfg(test)]
@@ -40,10 +42,16 @@ enum Command {
     Requeue(RequeueArgs),
     /// Take a message back.
     Abort(ShowArgs),
+    /// List lanes with something waiting, paused or blocked, and what their first messages wait for.
+    Lanes(Which),
     /// Send no more from a lane.
     Pause(LaneArgs),
     /// Send from a lane again, past a dead head as well.
     Resume(LaneArgs),
+    /// Show which origins refuse whose credentials; with --give, give the daemon another credential.
+    Credentials(CredentialsArgs),
+    /// Try messages again that are held because a credential was refused, under the same credential.
+    Release(ReleaseArgs),
 }
 
 /// Which outbox.
@@ -125,15 +133,47 @@ struct LaneArgs {
     /// The same.
     #[arg(long, value_name = "LANE", conflicts_with = "name")]
     lane: Option<String>,
+    /// Also a lane in which there never was a message.
+    #[arg(long)]
+    new: bool,
     #[command(flatten)]
     which: Which,
 }
 
 impl LaneArgs {
-    fn path(&self, what: &str) -> String {
-        let lane = self.name.as_deref().or(self.lane.as_deref()).unwrap_or_default();
-        format!("/v1/lanes/{}/{what}", encoded(lane))
+    fn lane(&self) -> &str {
+        self.name.as_deref().or(self.lane.as_deref()).unwrap_or_default()
     }
+}
+
+#[derive(Debug, clap::Args)]
+struct CredentialsArgs {
+    /// A file whose first line is the credential, or - for standard input; an empty one takes it back.
+    #[arg(long, value_name = "FILE")]
+    give: Option<PathBuf>,
+    /// For whom. [default: default]
+    #[arg(long, value_name = "NAME", requires = "give")]
+    principal: Option<String>,
+    /// For which origin. [default: the outbox's upstream]
+    #[arg(long, value_name = "URL", requires = "give")]
+    origin: Option<String>,
+    /// The header that carries it; a bare token is sent as Bearer in Authorization.
+    #[arg(long, value_name = "NAME", requires = "give", default_value = "Authorization")]
+    header: String,
+    #[command(flatten)]
+    which: Which,
+}
+
+#[derive(Debug, clap::Args)]
+struct ReleaseArgs {
+    /// Whose messages. [default: default]
+    #[arg(value_name = "PRINCIPAL")]
+    principal: Option<String>,
+    /// Only those to this origin.
+    #[arg(long, value_name = "URL")]
+    origin: Option<String>,
+    #[command(flatten)]
+    which: Which,
 }
 
 /// Runs the command.
@@ -189,20 +229,93 @@ async fn command(args: &Args) -> Result<Exit, Stop> {
             let told = ask(&args.which, Call::post(path, &body)).await?;
             show::print(args.which.json, &told, show::requeued)
         }
-        Command::Pause(args) => {
-            let told = ask(&args.which, Call::post(args.path("pause"), &Value::Null)).await?;
-            show::print(args.which.json, &told, show::lane)
+        Command::Lanes(which) => {
+            let told = ask(which, Call::get("/v1/lanes".to_owned())).await?;
+            show::print(which.json, &told, show::lanes)
         }
-        Command::Resume(args) => {
-            let told = ask(&args.which, Call::post(args.path("resume"), &Value::Null)).await?;
-            show::print(args.which.json, &told, show::lane)
+        Command::Pause(args) => set_lane(args, "pause").await,
+        Command::Resume(args) => set_lane(args, "resume").await,
+        Command::Credentials(args) => credentials(args).await,
+        Command::Release(args) => {
+            let body = json!({"principal": args.principal, "origin": args.origin});
+            let told = ask(&args.which, Call::post("/v1/release".to_owned(), &body)).await?;
+            show::print(args.which.json, &told, show::released)
         }
     }
 }
 
+/// Pauses or resumes a lane. A name that no message ever had is most likely misspelt.
+async fn set_lane(args: &LaneArgs, what: &str) -> Result<Exit, Stop> {
+    let lane = args.lane();
+    if !args.new {
+        let lanes = ask(&args.which, Call::get("/v1/lanes".to_owned())).await?;
+        let lanes: Vec<&str> = lanes["lanes"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|lane| lane["lane"].as_str())
+            .collect();
+        let messages = format!("/v1/messages?limit=1&lane={}", encoded(lane));
+        if !lanes.contains(&lane)
+            && ask(&args.which, Call::get(messages)).await?["messages"].as_array().is_none_or(Vec::is_empty)
+        {
+            let known = match lanes.is_empty() {
+                true => "no lane has anything waiting".to_owned(),
+                false => format!("lanes with something waiting: {}", lanes.join(", ")),
+            };
+            let what =
+                format!("there never was a message in lane {lane:?}; {known}; --new means it all the same");
+            return Err(Stop::new(Exit::Refused, what));
+        }
+    }
+    let path = format!("/v1/lanes/{}/{what}", encoded(lane));
+    let told = ask(&args.which, Call::post(path, &Value::Null)).await?;
+    show::print(args.which.json, &told, show::lane)
+}
+
+/// Shows what is held and for whom credentials were given, or gives one.
+async fn credentials(args: &CredentialsArgs) -> Result<Exit, Stop> {
+    let caller = Caller::existing(&args.which).await?;
+    if !caller.is_daemon() {
+        let what = "no daemon owns this outbox, and credentials live in a daemon's memory: start semel serve outbox, \
+                    with --credential file:PATH or command:COMMAND";
+        return Err(Stop::new(Exit::Refused, what));
+    }
+    if let Some(file) = &args.give {
+        let value = read_credential(file)?;
+        let headers = match value.is_empty() {
+            true => json!({}),
+            false => {
+                let given = semel_delivery::credentials::Credential::line(&args.header, &value);
+                given.headers.into_iter().map(|(name, value)| (name, json!(value))).collect()
+            }
+        };
+        let body = json!({"principal": args.principal, "origin": args.origin, "headers": headers});
+        let (status, told) = caller.call(Call::post("/v1/credentials".to_owned(), &body)).await?;
+        if !(200..300).contains(&status) {
+            return Err(refused(status, &told));
+        }
+    }
+    let (status, told) = caller.call(Call::get("/v1/credentials".to_owned())).await?;
+    match status {
+        200..=299 => show::print(args.which.json, &told, show::credentials),
+        _ => Err(refused(status, &told)),
+    }
+}
+
+fn read_credential(file: &std::path::Path) -> Result<String, Stop> {
+    let failed =
+        |error: std::io::Error| Stop::new(Exit::Io, format!("failed to read {}: {error}", file.display()));
+    let text = match file.to_str() {
+        Some("-") => std::io::read_to_string(std::io::stdin()).map_err(failed)?,
+        Some(_) | None => std::fs::read_to_string(file).map_err(failed)?,
+    };
+    Ok(text.lines().next().unwrap_or_default().trim().to_owned())
+}
+
 /// Asks the outbox; a refusal ends the command.
 async fn ask(which: &Which, call: Call) -> Result<Value, Stop> {
-    let caller = Caller::find(which, None).await?;
+    let caller = Caller::existing(which).await?;
     let (status, told) = caller.call(call).await?;
     match status {
         200..=299 => Ok(told),

@@ -325,6 +325,9 @@ fn every_knob_of_the_gate_is_read_and_shown() {
         ("redis", r#""redis://u:secret@cache""#, "redis://u@cache"),
         ("at_rest", r#"{ keys = "/keys", compress = true }"#, "compressed, encrypted by /keys"),
         ("fingerprint_keys", r#""/keys""#, "/keys"),
+        ("name", r#""shop""#, "shop"),
+        ("was_identity", r#"["trusted:X-User"]"#, "trusted:X-User"),
+        ("forget_former", "true", "true"),
         ("sweep", r#""daily 03:00""#, "daily 03:00"),
         (
             "postgres",

@@ -217,7 +217,7 @@ impl Cell {
             }
             (decision, Age::InTime | Age::TooOld) => decision,
         };
-        #[cfg(feature = "mutate")]
+        #[cfg(feature = "_mutate")]
         let decision = crate::mutate::flip(self, decision);
         decision
     }

@@ -26,7 +26,7 @@ pub mod identity;
 pub mod json;
 pub mod key;
 pub mod limits;
-#[cfg(feature = "mutate")]
+#[cfg(feature = "_mutate")]
 pub mod mutate;
 pub mod outcome;
 pub mod planted;

@@ -1,4 +1,4 @@
-//! Bugs that are planted on purpose, so that the tests are themselves tested: built once with the feature `planted`,
+//! Bugs that are planted on purpose, so that the tests are themselves tested: built once with the feature `_planted`,
 //! chosen at run time by `SEMEL_PLANTED`, and caught by tests that know nothing of them. Without the feature every
 //! question here is answered no, by the compiler.
 
@@ -57,6 +57,8 @@ bugs! {
     "gate"   IdentityLast                    "identity-last"                  "a key is answered before its caller is known"
     "gate"   LostKeyRun                      "lost-key-run"                   "a key whose record a restore may have lost is run"
     "gate"   ReplacedGateClaims              "replaced-gate-claims"           "a gate whose configuration was replaced still claims"
+    "gate"   FormerFormUnasked               "former-form-unasked"            "a key that is known in a former form is run again"
+    "gate"   ScopeWithoutHost                "scope-without-host"             "one host's answer is given to another's client"
     "outbox" OutboxAnswerBeforeSync          "outbox-answer-before-sync"      "a message is said to be in before its commit is done"
     "outbox" OutboxOrderBroken               "outbox-order-broken"            "a retry lets later messages of its lane pass"
     "outbox" OutboxAliasForgotten            "outbox-alias-forgotten"         "a double tap leaves no alias of its id"
@@ -81,18 +83,18 @@ bugs! {
 }
 
 /// Whether this bug is planted.
-#[cfg(not(feature = "planted"))]
+#[cfg(not(feature = "_planted"))]
 #[inline(always)]
 pub const fn is(_: Bug) -> bool {
     false
 }
 
 /// The variable that chooses a bug.
-#[cfg(feature = "planted")]
+#[cfg(feature = "_planted")]
 pub const VARIABLE: &str = "SEMEL_PLANTED";
 
 /// Whether this bug is planted.
-#[cfg(feature = "planted")]
+#[cfg(feature = "_planted")]
 pub fn is(bug: Bug) -> bool {
     static CHOSEN: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
     CHOSEN.get_or_init(|| std::env::var(VARIABLE).ok()).as_deref() == Some(bug.name())

@@ -368,7 +368,7 @@ impl Profile {
         match reveal {
             Reveal::None => problem,
             Reveal::Prefix8 => {
-                problem.with("request_fingerprint", received.fingerprint.map(|hash| hex(&hash[..8])))
+                problem.with("request_fingerprint", recorded.fingerprint.map(|hash| hex(&hash[..8])))
             }
             Reveal::PayloadHashes => problem
                 .with("expectedHash", recorded.payload.map(|hash| hex(hash)))

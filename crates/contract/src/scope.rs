@@ -28,22 +28,44 @@ impl ScopePolicy {
     /// The scope of this caller at this endpoint. Where the identity gives no tenant, a scope by tenant alone is one by
     /// principal, so that every scope belongs to somebody.
     pub fn scope(self, caller: &Caller, endpoint: &str) -> Scope {
+        self.scope_at(caller, endpoint, None)
+    }
+
+    /// The same at one of several hosts that stand behind one gate: a key of one is unknown to the others.
+    pub fn scope_at(self, caller: &Caller, endpoint: &str, host: Option<&str>) -> Scope {
         let tenant = caller.tenant.as_deref().filter(|_| self.tenant);
         let by_principal = (self.principal || tenant.is_none()) && !planted::is(Bug::ScopeWithoutPrincipal);
-        Scope::of(
+        Scope::at(
             tenant,
             by_principal.then_some(caller.principal.as_str()),
             self.endpoint.then_some(endpoint),
+            host.filter(|_| !planted::is(Bug::ScopeWithoutHost)),
         )
     }
+}
+
+/// A host as it counts in scopes: in lower case, without the port that goes without saying and without a last dot.
+pub fn host(text: &str) -> String {
+    let name = [":80", ":443"].iter().find_map(|port| text.strip_suffix(port)).unwrap_or(text);
+    name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }
 
 impl Scope {
     /// Hashes the parts that are there.
     pub fn of(tenant: Option<&str>, principal: Option<&str>, endpoint: Option<&str>) -> Self {
+        Self::at(tenant, principal, endpoint, None)
+    }
+
+    /// The same with a host, as [`host`] makes it.
+    pub fn at(
+        tenant: Option<&str>,
+        principal: Option<&str>,
+        endpoint: Option<&str>,
+        host: Option<&str>,
+    ) -> Self {
         let mut hash = Sha256::new();
         length_prefixed(&mut hash, b"semel.scope.1");
-        for (letter, part) in [(b"t", tenant), (b"p", principal), (b"e", endpoint)] {
+        for (letter, part) in [(b"t", tenant), (b"p", principal), (b"e", endpoint), (b"h", host)] {
             if let Some(part) = part {
                 hash.update(letter);
                 length_prefixed(&mut hash, part.as_bytes());
@@ -93,6 +115,18 @@ mod tests {
             }
         }
         assert_eq!(seen.len(), 343);
+        for host in parts.into_iter().flatten() {
+            assert!(seen.insert(Scope::at(Some("a"), Some("b"), Some("c"), Some(host))), "{host:?}");
+        }
+    }
+
+    #[test]
+    fn a_host_is_the_same_however_it_is_written() {
+        for text in ["shop.example", "Shop.Example", "shop.example:443", "SHOP.example:80", "shop.example."] {
+            assert_eq!(host(text), "shop.example", "{text}");
+        }
+        assert_ne!(host("shop.example:8080"), host("shop.example"));
+        assert_eq!(host("[::1]:443"), "[::1]");
     }
 
     #[test]

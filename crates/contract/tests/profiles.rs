@@ -233,10 +233,10 @@ fn the_other_forms_keep_their_shapes() {
         (400, json!({"message": "Idempotency key required"}))
     );
     let own = Hashes { fingerprint: Some(&[0x1f; 32]), payload: None };
-    let (status, body) = written("mesh", &presets::mesh().mismatch_problem(Hashes::default(), own));
+    let (status, body) = written("mesh", &presets::mesh().mismatch_problem(own, Hashes::default()));
     assert_eq!((status, &body["error"]), (409, &json!("idempotency_key_reused")));
     assert_eq!(body["request_fingerprint"], "1f".repeat(8), "sixteen digits");
-    let plain = presets::ietf().mismatch_problem(Hashes::default(), own);
+    let plain = presets::ietf().mismatch_problem(own, Hashes::default());
     assert_eq!(plain.fields, [], "the default shows nothing of either request");
     assert_eq!(written("stripe", &Kind::FingerprintMismatch.into()).0, 400);
     let stripe = presets::stripe().wire.render(&Kind::InFlight.into(), None, "req-1");

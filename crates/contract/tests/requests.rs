@@ -104,7 +104,9 @@ fn scopes_and_principals_hash_as_the_contract_says() {
             };
         }
         let part = |field: &str| vector[field].as_str();
-        json!(Scope::of(part("tenant"), part("principal"), part("endpoint")).to_string())
+        let host = part("host").map(semel_contract::scope::host);
+        let scope = Scope::at(part("tenant"), part("principal"), part("endpoint"), host.as_deref());
+        json!(scope.to_string())
     });
 }
 

@@ -9,10 +9,30 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
+use crate::message::Answer;
+
 /// How long a command may take to print a credential.
 const COMMAND_TIME_MAX: Duration = Duration::from_secs(20);
 /// Longest credential that is read.
 const CREDENTIAL_BYTES_MAX: usize = 16 << 10;
+
+/// What stands in the place of a credential.
+const REDACTED: &str = "[redacted]";
+/// Shorter than this, a word is more likely to stand in a text by chance than because it is the credential.
+const SECRET_BYTES_MIN: usize = 4;
+
+/// These bytes with something harmless in the place of every secret.
+fn replace(bytes: &[u8], secret: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut rest = bytes;
+    while let Some(at) = rest.windows(secret.len()).position(|window| window == secret) {
+        out.extend_from_slice(&rest[..at]);
+        out.extend_from_slice(REDACTED.as_bytes());
+        rest = &rest[at + secret.len()..];
+    }
+    out.extend_from_slice(rest);
+    out
+}
 
 /// Header lines for one origin.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -33,6 +53,21 @@ impl Credential {
         let is_bare = header.eq_ignore_ascii_case("authorization") && !value.contains(' ');
         let value = if is_bare { format!("Bearer {value}") } else { value.to_owned() };
         Self { headers: vec![(header.to_owned(), value)] }
+    }
+
+    /// An answer without this credential: a service that repeats it in an error must not have it stored or shown.
+    pub fn redact(&self, mut answer: Answer) -> Answer {
+        let values = self.headers.iter().map(|(_, value)| value.as_str());
+        // `Bearer TOKEN`: the token alone is as secret as the line.
+        let secrets =
+            values.flat_map(|value| [Some(value), value.split_once(' ').map(|(_, token)| token.trim())]);
+        for secret in secrets.flatten().filter(|secret| secret.len() >= SECRET_BYTES_MIN) {
+            answer.body = replace(&answer.body, secret.as_bytes());
+            for (_, value) in &mut answer.headers {
+                *value = value.replace(secret, REDACTED);
+            }
+        }
+        answer
     }
 
     /// Tells two credentials apart without keeping either.
@@ -129,6 +164,15 @@ impl Wallet {
         self.give_at((principal.to_owned(), origin.to_owned(), Some(target.to_owned())), credential);
     }
 
+    /// For whom callers gave credentials, and for which origins.
+    pub fn given(&self) -> Vec<(String, String)> {
+        let given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut whose: Vec<_> =
+            given.keys().map(|(principal, origin, _)| (principal.clone(), origin.clone())).collect();
+        whose.sort();
+        whose
+    }
+
     fn give_at(&self, at: Whose, credential: Credential) {
         let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
         if credential.headers.is_empty() {
@@ -203,6 +247,21 @@ impl Credentials for Wallet {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_credential_that_a_service_repeats_is_neither_stored_nor_shown() {
+        let credential = Credential::line("Authorization", "s3cret-token");
+        let answer = Answer {
+            status: 422,
+            headers: vec![("x-echo".to_owned(), "Bearer s3cret-token".to_owned())],
+            body: br#"{"error":"bad token s3cret-token, again s3cret-token","line":"Bearer s3cret-token"}"#
+                .to_vec(),
+        };
+        let redacted = credential.redact(answer);
+        let body = String::from_utf8(redacted.body).unwrap();
+        assert!(!body.contains("s3cret") && body.matches("[redacted]").count() == 3, "{body}");
+        assert!(!redacted.headers[0].1.contains("s3cret"), "{:?}", redacted.headers);
+    }
 
     #[tokio::test]
     async fn a_credential_goes_to_its_own_origin_only() {

@@ -322,7 +322,7 @@ async fn look_for_credentials(outbox: &Outbox) -> bool {
     for Refusal { principal, origin, digest } in outbox.inner.refusals.all() {
         let found = outbox.inner.settings.credentials.credential(&principal, &origin).await;
         let is_fresh = matches!(&found, Ok(Some(credential)) if credential.digest() != digest);
-        if is_fresh && let Err(error) = outbox.refreshed(&principal).await {
+        if is_fresh && let Err(error) = outbox.release(&principal, Some(&origin)).await {
             tracing::warn!(%error, "failed to release a principal");
         }
     }

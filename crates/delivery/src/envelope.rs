@@ -351,6 +351,22 @@ mod tests {
         }
     }
 
+    /// Bytes that are no text are told apart, also where a reader of text would show the same sign for both.
+    #[test]
+    fn bodies_that_are_not_text_have_fingerprints_of_their_own() {
+        let of = |body: &[u8]| {
+            let draft = draft(|enqueue| {
+                enqueue.request.headers =
+                    vec![("content-type".to_owned(), "application/octet-stream".to_owned())];
+                enqueue.request.body = body.to_vec();
+            });
+            draft.unwrap().fingerprint
+        };
+        assert_ne!(of(&[0xff, 0x00]), of(&[0xfe, 0x00]));
+        assert_ne!(of("\u{fffd}".as_bytes()), of(&[0xff]));
+        assert_eq!(of(&[0xff, 0x00]), of(&[0xff, 0x00]));
+    }
+
     #[test]
     fn credentials_and_the_connections_own_headers_are_refused() {
         for name in ["Authorization", "cookie", "Proxy-Authorization"] {

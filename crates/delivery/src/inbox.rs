@@ -3,27 +3,9 @@
 
 use std::sync::Arc;
 
-use semel_contract::time::Timestamp;
-
+use crate::message::Received;
 use crate::outbox::{Outbox, OutboxError};
 use crate::store::OutboxStore;
-
-/// A message that was received.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Received {
-    /// Its number here, in order of arrival; 0 before it is kept.
-    pub number: i64,
-    /// Who sent it.
-    pub sender: String,
-    /// The sender's id of it.
-    pub message_id: String,
-    /// The id of the message whose place it takes.
-    pub supersedes: Option<String>,
-    /// When it arrived.
-    pub received_at: Timestamp,
-    /// What it says.
-    pub payload: Vec<u8>,
-}
 
 /// Received messages.
 #[derive(Clone)]

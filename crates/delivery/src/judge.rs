@@ -143,6 +143,13 @@ pub fn without_credential(facts: &Facts<'_>, why: &str) -> Verdict {
     facts.verdict(To::Held(HeldFor::Auth), Some(why.to_owned()))
 }
 
+/// This origin refused the principal's credential before, and it is still the same: nothing is sent. Messages to other
+/// origins do not wait for it.
+pub fn credential_refused(facts: &Facts<'_>, origin: &str) -> Verdict {
+    let why = format!("{origin} refused the credential before");
+    facts.verdict(To::Held(HeldFor::Auth), Some(why))
+}
+
 /// The claim is too old to be sent under: nothing is sent, and the message waits for another claim.
 pub fn too_late(facts: &Facts<'_>) -> Verdict {
     facts.verdict(To::Retry(facts.now.at), facts.row.last_error.clone())

@@ -49,12 +49,13 @@ pub mod store;
 mod time;
 pub mod transport;
 pub mod url;
+pub mod waiting;
 
 pub use engine::Sending;
 pub use entropy::Entropy;
 pub use envelope::{Enqueue, Refused};
-pub use inbox::{Inbox, Received};
-pub use message::{Request, Row, Status};
+pub use inbox::Inbox;
+pub use message::{Received, Request, Row, Status};
 pub use outbox::{Accepted, Outbox, OutboxError};
 pub use requeue::{NewBody, Requeue, Requeued};
 pub use settings::{HeadPolicy, Settings};

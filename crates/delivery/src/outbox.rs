@@ -24,6 +24,7 @@ use crate::settings::Settings;
 use crate::sqlite::SqliteStore;
 use crate::store::{Arrived, Depth, Filter, Find, LaneState, OutboxStore, Room, StoreError};
 use crate::time::Time;
+use crate::waiting::waits_for;
 
 pub(crate) use meters::Meters;
 pub(crate) use refusals::{Refusal, Refusals};
@@ -247,6 +248,14 @@ impl Outbox {
         }
     }
 
+    /// Whether the store can serve: it may answer, and there is room to write. Otherwise it recovers by itself.
+    ///
+    /// # Errors
+    /// It cannot.
+    pub async fn ready(&self) -> Result<(), OutboxError> {
+        Ok(self.inner.store.ready().await?)
+    }
+
     /// The message of this id, or of one of its other names.
     ///
     /// # Errors
@@ -299,13 +308,20 @@ impl Outbox {
             notified.as_mut().enable();
             let found = self.inner.store.find(Find::Row(row)).await?;
             let is_over = found.as_ref().is_none_or(|row| !row.status.is_live());
-            if is_over || tokio::time::timeout_at(deadline, notified).await.is_err() {
-                let mut waiting = self.inner.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-                if waiting.get(&row).is_some_and(|notify| Arc::strong_count(notify) <= 2) {
-                    waiting.remove(&row);
-                }
-                return Ok(found);
+            let is_late = !is_over && tokio::time::timeout_at(deadline, notified).await.is_err();
+            if is_over || is_late {
+                self.stop_waiting(row);
+                // What was waited for in vain is shown as it is now, not as it was before.
+                return if is_late { Ok(self.inner.store.find(Find::Row(row)).await?) } else { Ok(found) };
             }
+        }
+    }
+
+    /// Forgets where waiters are told, once the last of them goes.
+    fn stop_waiting(&self, row: i64) {
+        let mut waiting = self.inner.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if waiting.get(&row).is_some_and(|notify| Arc::strong_count(notify) <= 2) {
+            waiting.remove(&row);
         }
     }
 
@@ -395,12 +411,49 @@ impl Outbox {
     /// # Errors
     /// The store refuses.
     pub async fn refreshed(&self, principal: &str) -> Result<(), OutboxError> {
+        self.release(principal, None).await.map(|_| ())
+    }
+
+    /// Lets a principal's messages be tried again, to one origin or to all, also under the credential that was refused.
+    /// Those that another origin holds up are held again without a call. Returns the lanes.
+    ///
+    /// # Errors
+    /// The store refuses.
+    pub async fn release(&self, principal: &str, origin: Option<&str>) -> Result<Vec<String>, OutboxError> {
         let last = self.inner.refusals.last();
         let lanes = self.inner.store.release(principal, self.now()).await?;
         // Where the store did not do it, the engine still knows that somebody waits, and tries again.
-        self.inner.refusals.forget(principal, last);
-        self.inner.wakes.wake(lanes);
-        Ok(())
+        self.inner.refusals.forget(principal, origin, last);
+        self.inner.wakes.wake(lanes.iter().cloned());
+        Ok(lanes)
+    }
+
+    /// Principals and the origins that refuse their credentials.
+    pub fn holds(&self) -> Vec<(String, String)> {
+        self.inner.refusals.all().into_iter().map(|refusal| (refusal.principal, refusal.origin)).collect()
+    }
+
+    /// What each of these messages waits for, in words for a person.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn waits_for(&self, rows: &[Row]) -> Result<Vec<Option<String>>, OutboxError> {
+        let now = self.now();
+        let mut lanes: HashMap<String, (LaneState, Option<Row>)> = HashMap::new();
+        let mut said = Vec::with_capacity(rows.len());
+        for row in rows {
+            if row.status.is_live() && !lanes.contains_key(&row.lane) {
+                let lane = self.inner.store.lane(&row.lane).await?;
+                let head = match lane.head {
+                    Some(head) => self.inner.store.find(Find::Row(head)).await?,
+                    None => None,
+                };
+                lanes.insert(row.lane.clone(), (lane, head));
+            }
+            let lane = lanes.get(&row.lane);
+            said.push(lane.and_then(|(lane, head)| waits_for(row, lane, head.as_ref(), now)));
+        }
+        Ok(said)
     }
 
     /// How full it is.

@@ -9,8 +9,6 @@ macro_rules! live {
 }
 
 mod accept;
-mod batch;
-mod checkpoint;
 mod claim;
 mod events;
 mod inbox;
@@ -21,38 +19,30 @@ mod schema;
 mod settle;
 mod store;
 mod turn;
-mod writer;
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use rusqlite::config::DbConfig;
+use rusqlite::Connection;
+use semel_contract::planted::{self, Bug};
+use semel_store::clock::SystemClock;
 use semel_store::sqlite::OpenError;
-use semel_store::sqlite::file::{self, FileLock};
+use semel_store::sqlite::engine::{self, Engine, Examine, Options};
 
-use self::turn::Turn;
-use self::writer::{Inline, Run, Threaded};
+use self::schema::SCHEMA;
+use self::turn::{Counts, Fault, Turn};
+use crate::store::{Reply, StoreError};
 
-pub use self::batch::Faults;
+pub use semel_store::sqlite::engine::Faults;
 
-/// Prepared statements that a connection keeps: more than there are.
-const STATEMENTS_KEPT_MAX: usize = 128;
-/// What the log is cut to when it begins anew. Below that it keeps its length: writing over it needs no new blocks.
-const LOG_KEPT_BYTES: i64 = 64 << 20;
-/// Pages that the writer keeps in memory.
-const CACHE_KIBIBYTES: i64 = 16 << 10;
+/// Pages of the file that the writer keeps in memory.
+const CACHE_KIBIBYTES: u32 = 16 << 10;
 
 /// A store in one file, or in memory.
+#[derive(Debug)]
 pub struct SqliteStore {
-    run: Box<dyn Run>,
+    engine: Engine<Counts>,
     watch: tokio::sync::watch::Receiver<i64>,
-    // Given back last, when nothing of this store touches the file any more.
-    lock: Option<FileLock>,
-}
-
-impl std::fmt::Debug for SqliteStore {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SqliteStore").field("lock", &self.lock).finish_non_exhaustive()
-    }
 }
 
 impl SqliteStore {
@@ -64,21 +54,9 @@ impl SqliteStore {
     /// # Errors
     /// Another process owns the file, it is damaged, a later release wrote it, or the folder cannot be written.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
-        file::check_version()?;
-        let path = file::canonical(path)?;
-        let lock = FileLock::take(&path)?;
-        let mut connection = file::for_writing(&path)?;
-        schema::refuse_damage(&connection)?;
-        // After a sync that failed, what is in memory is not evidence: the log is written and synced anew first.
-        connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
-        schema::migrate(&mut connection)?;
-        connection.pragma_update(None, "journal_size_limit", LOG_KEPT_BYTES)?;
-        connection.pragma_update(None, "cache_size", -CACHE_KIBIBYTES)?;
-        keep_statements(&connection)?;
-        let turn = Turn::start(&connection)?;
-        let (told, watch) = tokio::sync::watch::channel(turn.last_event);
-        let run = Threaded::start(connection, turn, path, told)?;
-        Ok(Self { run: Box::new(run), watch, lock: Some(lock) })
+        let (told, watch) = tokio::sync::watch::channel(0);
+        let engine = Engine::open(path, options(), |_| Ok(()), |connection, _| counts(connection, told))?;
+        Ok(Self { engine, watch })
     }
 
     /// The version of a file, 0 where there is none, and that of this release. Changes nothing, and does not ask who owns
@@ -87,7 +65,8 @@ impl SqliteStore {
     /// # Errors
     /// It cannot be read.
     pub fn version(path: &Path) -> Result<(i64, i64), OpenError> {
-        schema::versions(path)
+        let version = engine::version(path, &SCHEMA)?;
+        Ok((version.found, version.known))
     }
 
     /// A store in memory. Nothing of it outlives it.
@@ -95,7 +74,7 @@ impl SqliteStore {
     /// # Errors
     /// The SQLite library refuses.
     pub fn memory() -> Result<Self, OpenError> {
-        Self::inline(rusqlite::Connection::open_in_memory()?)
+        Self::inline(Connection::open_in_memory()?)
     }
 
     /// What a start finds after a crash that left this behind; see [`SqliteStore::image`].
@@ -104,7 +83,7 @@ impl SqliteStore {
     /// It is no image of a store in memory.
     #[cfg(feature = "conformance")]
     pub fn of_image(image: &[u8]) -> Result<Self, OpenError> {
-        let mut connection = rusqlite::Connection::open_in_memory()?;
+        let mut connection = Connection::open_in_memory()?;
         connection.deserialize_read_exact("main", image, image.len(), false)?;
         Self::inline(connection)
     }
@@ -113,30 +92,89 @@ impl SqliteStore {
     /// file has its file for that, and none here.
     #[cfg(feature = "conformance")]
     pub fn image(&self) -> Option<Vec<u8>> {
-        self.run.image()
+        let image = self.engine.with_memory(|connection| Some(connection.serialize("main").ok()?.to_vec()));
+        image.flatten()
     }
 
-    fn inline(mut connection: rusqlite::Connection) -> Result<Self, OpenError> {
-        schema::migrate(&mut connection)?;
-        keep_statements(&connection)?;
-        let turn = Turn::start(&connection)?;
-        let (told, watch) = tokio::sync::watch::channel(turn.last_event);
-        Ok(Self { run: Box::new(Inline::new(connection, turn, told)), watch, lock: None })
+    fn inline(connection: Connection) -> Result<Self, OpenError> {
+        let (told, watch) = tokio::sync::watch::channel(0);
+        let load = |connection: &Connection, _: &_| counts(connection, told);
+        Ok(Self { engine: Engine::in_memory(connection, options(), |_| Ok(()), load)?, watch })
+    }
+
+    /// Hands work to the writer.
+    fn write<'a, T: Send + 'static>(
+        &self,
+        mut work: impl FnMut(&Connection, &mut Turn) -> Result<T, Fault> + Send + 'static,
+    ) -> Reply<'a, T> {
+        let mut run =
+            move |tx: &mut engine::BatchTx<'_, Counts>| -> Result<Result<T, StoreError>, engine::Fault> {
+                let (connection, turn) = (tx.connection(), &mut tx.state.turn);
+                let (before, written) = (*turn, connection.total_changes());
+                match work(connection, turn) {
+                    // It has written nothing, so the others of its batch go on beside it.
+                    Err(Fault::Refused(error)) if connection.total_changes() == written => {
+                        *turn = before;
+                        Ok(Err(error))
+                    }
+                    worked => Ok(Ok(worked?)),
+                }
+            };
+        if planted::is(Bug::OutboxAnswerBeforeSync) {
+            // Says that it succeeded without asking the disk: a bug on purpose.
+            let found = Arc::new(Mutex::new(None));
+            let kept = Arc::clone(&found);
+            let submitted = self.engine.submit(0, move |tx| {
+                *kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(run(tx)?);
+                Ok(())
+            });
+            return Box::pin(async move {
+                let committed = submitted.await;
+                let found = found.lock().unwrap_or_else(PoisonError::into_inner).take();
+                found.unwrap_or_else(|| Err(committed.err().map_or_else(did_not_run, StoreError::from)))
+            });
+        }
+        let submitted = self.engine.submit(0, run);
+        Box::pin(async move { submitted.await? })
+    }
+
+    /// Reads, on a file by a thread for such things.
+    fn look<'a, T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Reply<'a, T> {
+        let shared = self.engine.shared();
+        if shared.lock().is_none() {
+            let found = self.engine.look(read).map_err(StoreError::from);
+            return Box::pin(std::future::ready(found));
+        }
+        let shared = Arc::clone(shared);
+        let looking = tokio::task::spawn_blocking(move || shared.look(read));
+        Box::pin(async move { Ok(looking.await.map_err(|error| StoreError::Failed(error.to_string()))??) })
     }
 
     /// Where the lock file is that says who owns the store's file.
     pub fn lock_file(&self) -> Option<PathBuf> {
-        self.lock.as_ref().map(|lock| lock.path().to_path_buf())
+        self.engine.shared().lock().map(|lock| lock.path().to_path_buf())
     }
 
     /// Faults on demand, for tests.
     pub fn faults(&self) -> &Faults {
-        self.run.faults()
+        self.engine.shared().faults()
     }
 }
 
-/// Statements are prepared once: values that are bound do not change how they are run.
-fn keep_statements(connection: &rusqlite::Connection) -> rusqlite::Result<()> {
-    connection.set_prepared_statement_cache_capacity(STATEMENTS_KEPT_MAX);
-    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(|_| ())
+fn options() -> Options {
+    let clock = Arc::new(SystemClock);
+    Options { schema: &SCHEMA, clock, cache_kibibytes: CACHE_KIBIBYTES, examine: Examine::Pages }
+}
+
+fn counts(connection: &Connection, told: tokio::sync::watch::Sender<i64>) -> Result<Counts, OpenError> {
+    let turn = Turn::start(connection)?;
+    told.send_replace(turn.last_event);
+    Ok(Counts::new(turn, told))
+}
+
+fn did_not_run() -> StoreError {
+    StoreError::Failed("the work did not run".to_owned())
 }

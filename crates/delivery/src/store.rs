@@ -15,15 +15,17 @@ use crate::message::{Attempt, Event, Request, Row, Status};
 /// What a store promises.
 pub type Reply<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
-/// Why a store did not do it. Nothing was changed.
+/// Why a store did not do it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreError {
-    /// The queue has reached its limit.
+    /// The queue has reached its limit. Nothing was changed.
     QueueFull(String),
-    /// The disk is full.
+    /// The disk is full. Nothing was changed.
     DiskFull(String),
-    /// The file cannot be relied on any more: only a restart, which reads it anew, helps.
+    /// Nothing was changed. Where the file cannot be relied on, the store recovers by itself.
     Failed(String),
+    /// Whether it was done is not known. The same call again tells.
+    Unknown(String),
 }
 
 impl fmt::Display for StoreError {
@@ -32,6 +34,7 @@ impl fmt::Display for StoreError {
             StoreError::QueueFull(why) => write!(f, "the queue is full: {why}"),
             StoreError::DiskFull(why) => write!(f, "the disk is full: {why}"),
             StoreError::Failed(why) => write!(f, "the store failed: {why}"),
+            StoreError::Unknown(why) => write!(f, "the store may or may not have done it: {why}"),
         }
     }
 }
@@ -85,8 +88,6 @@ pub enum Head {
     Wait(Timestamp),
     /// Something that is being sent, held or behind a dead head: an event will say when to look again.
     Stuck,
-    /// Something of this principal, whose credential was refused.
-    Refused(String),
     /// Nothing.
     Empty,
 }
@@ -133,6 +134,8 @@ pub struct LaneState {
     pub blocked_by: Option<i64>,
     /// Messages that wait in it.
     pub depth: u64,
+    /// The first of them.
+    pub head: Option<i64>,
 }
 
 /// How full the outbox is.
@@ -185,6 +188,11 @@ pub enum Replaced {
 
 /// Keeps messages.
 pub trait OutboxStore: Send + Sync + 'static {
+    /// Whether the store can serve: it may answer, and there is room to write. Otherwise it recovers by itself.
+    fn ready(&self) -> Reply<'_, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     /// Takes over from the run before: what was in flight waits again under the same key, and may have been delivered.
     fn recover(&self, now: Timestamp) -> Reply<'_, Recovered>;
 
@@ -273,10 +281,10 @@ pub trait OutboxStore: Send + Sync + 'static {
     fn watch(&self) -> tokio::sync::watch::Receiver<i64>;
 
     /// Keeps what a sender sent, once for each sender and id. `true`: it is new.
-    fn receive(&self, message: crate::inbox::Received, now: Timestamp) -> Reply<'_, bool>;
+    fn receive(&self, message: crate::message::Received, now: Timestamp) -> Reply<'_, bool>;
 
     /// Received messages that nobody acknowledged, oldest first.
-    fn received(&self, after: i64, limit: u32) -> Reply<'_, Vec<crate::inbox::Received>>;
+    fn received(&self, after: i64, limit: u32) -> Reply<'_, Vec<crate::message::Received>>;
 
     /// Acknowledges a received message: its body goes, its id stays. `false`: there is none, or it was acknowledged.
     fn acknowledge(&self, sender: &str, message_id: &str, now: Timestamp) -> Reply<'_, bool>;

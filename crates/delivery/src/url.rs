@@ -4,6 +4,7 @@
 use std::fmt;
 
 use http::Uri;
+pub use semel_http::percent_encode as encoded;
 
 /// Where a message goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,22 +107,6 @@ impl Target {
     }
 }
 
-/// Percent-encodes all but unreserved characters.
-pub fn encoded(text: &str) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            encoded.push(char::from(byte));
-        } else {
-            encoded.push('%');
-            encoded.push(char::from(DIGITS[usize::from(byte >> 4)]));
-            encoded.push(char::from(DIGITS[usize::from(byte & 15)]));
-        }
-    }
-    encoded
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -135,12 +120,6 @@ mod tests {
         let elsewhere = Target::resolve("https://A.example:443/x", Some(&base)).unwrap();
         assert_eq!((elsewhere.origin.as_str(), elsewhere.port), ("https://a.example", 443));
         assert_eq!(Target::absolute("http://[::1]:80/").unwrap().host, "::1");
-    }
-
-    #[test]
-    fn all_but_unreserved_characters_are_encoded() {
-        assert_eq!(encoded("a-Z_0.9~"), "a-Z_0.9~");
-        assert_eq!(encoded("a/b c?\u{e9}%"), "a%2Fb%20c%3F%C3%A9%25");
     }
 
     #[test]

@@ -306,6 +306,111 @@ async fn what_a_member_may_not_do_does_not_hold_its_other_messages() {
     assert_eq!(status(&outbox, 3).await, Status::Done);
 }
 
+/// Collects what is logged as an error.
+#[derive(Clone, Default)]
+struct Errors(Arc<Mutex<Vec<String>>>);
+
+impl tracing::field::Visit for Errors {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        self.0.lock().unwrap().push(format!("{field}={value:?}"));
+    }
+}
+
+impl tracing::Subscriber for Errors {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.target().starts_with("semel_delivery") && *metadata.level() == tracing::Level::ERROR
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        event.record(&mut self.clone());
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// A conflict of keys is a bug of somebody's: it is dropped, and said as loudly as a crash.
+#[tokio::test(start_paused = true)]
+async fn a_conflict_of_keys_is_dropped_and_said_loudly() {
+    let errors = Errors::default();
+    let _guard = tracing::subscriber::set_default(errors.clone());
+    let world = World::quick("walker", |_, count| match count {
+        1 => answer(409, &[], r#"{"error":"IDEMPOTENCY_CONFLICT"}"#),
+        _ => answer(200, &[], ""),
+    });
+    let outbox = world.open().await;
+    outbox.enqueue(message(1, "a")).await.unwrap();
+    outbox.enqueue(message(2, "a")).await.unwrap();
+    let _sending = outbox.start();
+    pass(Duration::from_secs(10)).await;
+    let row = outbox.receipt(&uuid(1)).await.unwrap().unwrap();
+    assert_eq!((row.status, row.attempts), (Status::Dead, 1));
+    assert_eq!(status(&outbox, 2).await, Status::Done, "the lane goes on");
+    assert_eq!(kinds(&outbox).await, ["dropped", "done"]);
+    let said = errors.0.lock().unwrap().join(" ");
+    assert!(said.contains("dropped") && said.contains("IDEMPOTENCY_CONFLICT"), "{said}");
+}
+
+/// Two origins, one principal: the one that refuses the credential does not stop messages to the other.
+#[tokio::test(start_paused = true)]
+async fn a_refused_credential_holds_messages_to_its_origin_alone() {
+    let mut world = World::quick("ietf", |request, _| {
+        let is_good = header(request, "authorization") == "Bearer good";
+        match request.target.origin.as_str() {
+            "http://strict.test" if !is_good => answer(401, &[], ""),
+            _ => answer(200, &[], ""),
+        }
+    });
+    let wallet = Arc::new(Wallet::default());
+    wallet.give("default", "http://strict.test", Credential::line("authorization", "old"));
+    world.settings.credentials = Arc::clone(&wallet) as _;
+    let outbox = world.open().await;
+    let to = |number: u32, lane: &str, origin: &str| {
+        let mut enqueue = message(number, lane);
+        enqueue.request.url = format!("{origin}/x");
+        enqueue
+    };
+    let _sending = outbox.start();
+    outbox.enqueue(to(1, "a", "http://strict.test")).await.unwrap();
+    pass(Duration::from_secs(1)).await;
+    assert_eq!(status(&outbox, 1).await, Status::Held);
+    outbox.enqueue(to(2, "b", "http://mild.test")).await.unwrap();
+    outbox.enqueue(to(3, "c", "http://strict.test")).await.unwrap();
+    outbox.enqueue(to(4, "c", "http://mild.test")).await.unwrap();
+    pass(Duration::from_secs(10)).await;
+    assert_eq!(status(&outbox, 2).await, Status::Done, "another origin");
+    assert_eq!(status(&outbox, 3).await, Status::Held, "the same origin and credential");
+    assert_eq!(world.times().len(), 2, "the refused credential is not shown again");
+    let rows =
+        [outbox.receipt(&uuid(3)).await.unwrap().unwrap(), outbox.receipt(&uuid(4)).await.unwrap().unwrap()];
+    assert_eq!((rows[0].attempts, rows[0].first_attempt_at), (0, None), "nothing was sent");
+    let said = outbox.waits_for(&rows).await.unwrap();
+    let said: Vec<&str> = said.iter().map(|said| said.as_deref().unwrap()).collect();
+    assert!(
+        said[0].contains("a fresh credential of default") && said[0].contains("http://strict.test"),
+        "{said:?}"
+    );
+    assert!(said[1].contains(&format!("message {} before it", uuid(3))), "{said:?}");
+    // A person may try again with the same one.
+    outbox.release("default", None).await.unwrap();
+    pass(Duration::from_secs(1)).await;
+    assert_eq!((status(&outbox, 1).await, outbox.holds().len()), (Status::Held, 1), "it is still refused");
+    wallet.give("default", "http://strict.test", Credential::line("authorization", "good"));
+    pass(Duration::from_secs(10)).await;
+    for number in 1..=4 {
+        assert_eq!(status(&outbox, number).await, Status::Done, "{number}");
+    }
+}
+
 /// Lanes are by principal, not by what is asked for: actions of several kinds stay in their order.
 #[tokio::test(start_paused = true)]
 async fn order_holds_across_kinds_of_actions() {

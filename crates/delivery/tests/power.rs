@@ -1,5 +1,6 @@
 //! Loss of power below the outbox's SQLite file, at any write and sync: a message that was accepted is there with all that
-//! it says, what was settled stays settled, and an attempt that was begun is known to have been.
+//! it says, what was settled stays settled, an attempt that was begun is known to have been, and a message that was requeued
+//! has its successor.
 
 #[path = "../../store/tests/disk/mod.rs"]
 mod disk;
@@ -16,7 +17,7 @@ use semel_delivery::envelope::Draft;
 use semel_delivery::judge::{Ended, To, Verdict};
 use semel_delivery::message::{Answer, Progress};
 use semel_delivery::sqlite::SqliteStore;
-use semel_delivery::store::{Arrived, Find, Head, OutboxStore, Room, Terms, Written};
+use semel_delivery::store::{Arrived, Find, Head, OutboxStore, Replaced, Room, Successor, Terms, Written};
 use semel_delivery::{HeadPolicy, Request, Row, Status};
 use semel_store::sqlite::rusqlite::Connection;
 
@@ -37,6 +38,8 @@ struct Told {
     claims_asked: u32,
     is_done: bool,
     done_asked: bool,
+    is_requeued: bool,
+    requeue_asked: bool,
 }
 
 #[derive(Debug, Default)]
@@ -58,6 +61,11 @@ fn at(millis: i64) -> Timestamp {
 
 fn name(number: u64) -> String {
     format!("message-{number}")
+}
+
+/// The id of the message that takes the place of one that was requeued.
+fn successor_name(number: u64) -> String {
+    format!("{}-again", name(number))
 }
 
 fn draft(number: u64) -> Draft {
@@ -136,7 +144,7 @@ async fn message(store: &SqliteStore, book: &Mutex<Book>, random: u64) -> Option
     let Ok(Arrived::New(row)) = store.accept(draft(number), at(10), 1, ROOM).await else { return None };
     note(&|told| told.is_accepted = true);
     if random.is_multiple_of(3) {
-        return Some(());
+        return if random.is_multiple_of(2) { requeue(store, book, number, row.id).await } else { Some(()) };
     }
     book.lock().unwrap().messages.entry(number).or_default().claims_asked += 1;
     let terms = Terms { now: at(20), lease_until: at(1 << 40), nonce: random };
@@ -153,6 +161,20 @@ async fn message(store: &SqliteStore, book: &Mutex<Book>, random: u64) -> Option
         Ok(Written::Stale) => panic!("nobody else holds it"),
         Err(_) => return None,
     }
+    Some(())
+}
+
+/// Requeues a message that nobody has sent. `None`: the store does not answer any more.
+async fn requeue(store: &SqliteStore, book: &Mutex<Book>, number: u64, row: i64) -> Option<()> {
+    let note = |write: &dyn Fn(&mut Told)| {
+        write(book.lock().unwrap().messages.entry(number).or_default());
+    };
+    note(&|told| told.requeue_asked = true);
+    let draft = Draft { client_message_id: successor_name(number), ..draft(number) };
+    let successor = Successor { draft, possibly_delivered: false, fence: None, by: "operator" };
+    let Ok(Replaced::Done(..)) = store.replace(row, successor, at(12), 1).await else { return None };
+    note(&|told| told.is_requeued = true);
+    book.lock().unwrap().acknowledged += 1;
     Some(())
 }
 
@@ -177,8 +199,13 @@ fn examine(path: &Path, book: &mut Book) -> Result<(), String> {
                 Some(row) => store.request(row.id).await.map_err(|error| error.to_string())?,
                 None => None,
             };
+            let again = store.find(Find::Id(successor_name(*number))).await;
+            let again = again.map_err(|error| error.to_string())?;
             match found {
-                Some(row) => compare(*number, told, &row, request)?,
+                Some(row) => {
+                    has_successor(*number, told, &row, again.as_ref())?;
+                    compare(*number, told, &row, request)?;
+                }
                 None if told.is_accepted => {
                     return Err(format!("{} was accepted and is gone: {told:?}", name(*number)));
                 }
@@ -205,6 +232,19 @@ fn examine(path: &Path, book: &mut Book) -> Result<(), String> {
     examined
 }
 
+/// A message is aborted by a requeue if, and only if, its successor is there.
+fn has_successor(number: u64, told: &mut Told, row: &Row, again: Option<&Row>) -> Result<(), String> {
+    let is_requeued = row.status == Status::Aborted;
+    let is_linked =
+        again.is_some_and(|again| again.supersedes == Some(row.id) && row.superseded_by == Some(again.id));
+    let is_known = (!told.is_requeued || is_requeued) && (!is_requeued || told.requeue_asked);
+    if is_requeued != again.is_some() || is_requeued != is_linked || !is_known {
+        return Err(format!("{}: requeued by half: {told:?}, found {row:?} and {again:?}", name(number)));
+    }
+    (told.is_requeued, told.requeue_asked) = (is_requeued, is_requeued);
+    Ok(())
+}
+
 fn compare(number: u64, told: &mut Told, row: &Row, request: Option<Request>) -> Result<(), String> {
     let wrong = |why: &str| Err(format!("{}: {why}: {told:?}, found {row:?}", name(number)));
     if request != Some(draft(number).request) || row.fingerprint != draft(number).fingerprint {
@@ -222,7 +262,8 @@ fn compare(number: u64, told: &mut Told, row: &Row, request: Option<Request>) ->
     if row.attempts < told.attempts || row.attempts > told.claims_asked {
         return wrong("attempts are not counted");
     }
-    if !is_done && (row.status != Status::Pending || row.ambiguous != (row.attempts > 0)) {
+    if !is_done && !told.is_requeued && (row.status != Status::Pending || row.ambiguous != (row.attempts > 0))
+    {
         return wrong("an attempt that was begun may have been delivered");
     }
     *told = Told { is_accepted: true, attempts: row.attempts, is_done, done_asked: is_done, ..told.clone() };

@@ -97,6 +97,9 @@ pub(crate) fn replayed(profile: &Profile, answer: &Answer) -> Response<Body> {
         Replay::Duplicate { .. } if answer.outcome_unknown => {}
         Replay::Duplicate { status } => {
             *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
+            if let Some(body) = said_again(&answer.body) {
+                *response.body_mut() = Body::from(body);
+            }
         }
     }
     response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
@@ -104,6 +107,19 @@ pub(crate) fn replayed(profile: &Profile, answer: &Answer) -> Response<Body> {
         response.headers_mut().insert(STRIPE_REPLAYED, HeaderValue::from_static("true"));
     }
     response
+}
+
+/// An answer that is a JSON object, with the member that tells it from the first one.
+fn said_again(body: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(body).ok()?.trim();
+    let members = text.strip_prefix('{')?.strip_suffix('}')?;
+    let parsed: serde_json::Map<String, serde_json::Value> = serde_json::from_str(text).ok()?;
+    // What it says of itself stays; everything else is left as it is spelled.
+    match (parsed.contains_key("duplicate"), parsed.is_empty()) {
+        (true, _) => None,
+        (false, true) => Some(r#"{"duplicate":true}"#.to_owned()),
+        (false, false) => Some(format!(r#"{{{members},"duplicate":true}}"#)),
+    }
 }
 
 /// Marks a keyed answer with what is promised about it.

@@ -1,5 +1,6 @@
 //! Reads a request: who sent it, under which key, for what. Pure but for the identity, which the gate was given.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -9,24 +10,21 @@ use semel_contract::decide::Standing;
 use semel_contract::fingerprint::{self, Fingerprint, Form, Secret};
 use semel_contract::identity::Caller;
 use semel_contract::key::{Found, Key};
+use semel_contract::planted::{self, Bug};
 use semel_contract::problem::{Kind, Problem};
 use semel_contract::profile::Profile;
 use semel_contract::record::Record;
-use semel_contract::request::{Body, Headers};
+use semel_contract::request::Body;
+use semel_contract::scope;
 use semel_contract::time::Timestamp;
 use semel_store::{About, ClaimStore, Id, StoreError};
-use sha2::{Digest, Sha256};
 
+use crate::form::{Asked, Shape, all_fingerprints, kept_params, mark};
+use crate::forms::FormerCaller;
+use crate::identity::{Credential, Lines};
+use crate::measure::{Call, StoreMeters};
+use crate::problems::{credential_changed, store_away};
 use crate::route::Route;
-
-/// The header lines of a request, as the contract reads them.
-pub(crate) struct Lines<'a>(pub(crate) &'a HeaderMap);
-
-impl Headers for Lines<'_> {
-    fn values<'a>(&'a self, name: &'a str) -> Box<dyn Iterator<Item = &'a [u8]> + 'a> {
-        Box::new(self.0.get_all(name).iter().map(http::HeaderValue::as_bytes))
-    }
-}
 
 /// Everything that is known of a request before the store is asked.
 pub(crate) struct Arrival {
@@ -40,16 +38,10 @@ pub(crate) struct Arrival {
     pub(crate) is_minted: bool,
     pub(crate) about: Arc<About>,
     pub(crate) params: Vec<(String, String)>,
-    /// What it would have been under the endpoint's former names.
-    pub(crate) formers: Vec<Former>,
+    /// What it may be known as: under the endpoint's former names, and in former forms of its route.
+    pub(crate) formers: Vec<Shape>,
     /// Whether it goes by one of them.
     pub(crate) is_by_former_name: bool,
-}
-
-/// A request under a former name of its endpoint.
-pub(crate) struct Former {
-    pub(crate) id: Id,
-    pub(crate) fingerprints: Vec<Fingerprint>,
 }
 
 /// What reading the key came to.
@@ -68,81 +60,73 @@ pub(crate) fn read_key(profile: &Profile, headers: &HeaderMap, body: &Body<'_>) 
     }
 }
 
-/// What is known of the caller's identity beyond its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Credential {
-    /// Verified by somebody: a new credential is still the same principal.
-    Verified,
-    /// Only hashed: a rotated credential looks like somebody else.
-    Hashed,
-    /// The same for everybody.
-    Shared,
-}
-
-impl Credential {
-    /// The name in the keys API: whether what is said of a key holds for its owner, or for one credential alone.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Credential::Verified => "verified",
-            Credential::Hashed => "hashed",
-            Credential::Shared => "shared",
-        }
-    }
+/// What is known of a request before its key is looked up.
+pub(crate) struct Reading<'a, 'b> {
+    pub(crate) route: &'a Route,
+    pub(crate) parts: &'a Parts,
+    pub(crate) body: &'a Body<'b>,
+    pub(crate) caller: &'a Caller,
+    pub(crate) credential: Credential,
+    pub(crate) request_id: &'a str,
+    pub(crate) secrets: &'a [Secret],
+    /// Whether it came by HTTP, so that the headers which its profile requires can be asked for.
+    pub(crate) has_headers: bool,
+    /// Whether the host counts.
+    pub(crate) by_host: bool,
+    /// The forms in which its key may be known beside the present one.
+    pub(crate) formers: &'a [FormerCaller<'a>],
 }
 
 impl Arrival {
     /// Reads a keyed request.
-    pub(crate) fn read(
-        route: &Route,
-        parts: &Parts,
-        body: &Body<'_>,
-        (caller, credential): (&Caller, Credential),
-        key: Key,
-        request_id: &str,
-        secrets: &[Secret],
-    ) -> Result<Self, Problem> {
+    pub(crate) fn read(reading: &Reading<'_, '_>, key: Key) -> Result<Self, Problem> {
+        let Reading { route, parts, body, caller, credential, request_id, secrets, .. } = *reading;
         let profile = &route.profile;
         if credential == Credential::Shared && !key.is_random_uuid() {
             return Err(Problem::new(Kind::KeyTooWeak, "a shared identity demands a version 4 UUID as key"));
         }
         let lines = Lines(&parts.headers);
-        let kept = profile.key.read_required(&lines)?;
+        let kept = match reading.has_headers {
+            true => profile.key.read_required(&lines)?,
+            false => Vec::new(),
+        };
         let names = profile.key.require_headers.iter().map(|required| required.name.to_ascii_lowercase());
-        let endpoint = route.endpoint(parts.method.as_str(), parts.uri.path());
-        let scope = profile.scope.scope(caller, &endpoint);
-        let params = route.pattern.matches(parts.method.as_str(), parts.uri.path()).unwrap_or_default();
+        let (method, path) = (parts.method.as_str(), parts.uri.path());
+        let endpoint = route.endpoint(method, path);
+        let host = reading.by_host.then(|| host(parts));
+        let params = route.pattern.matches(method, path).unwrap_or_default();
         let form = profile.fingerprint.as_ref().map(|recipe| recipe.form(body)).transpose()?;
-        let fingerprints = |endpoint: &str| {
+        let shape = |endpoint: Cow<'_, str>| {
             let request = fingerprint::Parts {
-                method: parts.method.as_str(),
-                route: endpoint,
+                method,
+                route: &endpoint,
                 params: &params,
                 query: parts.uri.query().unwrap_or(""),
                 principal: &caller.principal,
             };
-            let made =
-                profile.fingerprint.as_ref().zip(form.as_ref()).into_iter().flat_map(|(recipe, form)| {
-                    // A secret that was set or changed does not make a known request another one.
-                    let secrets = secrets.iter().map(Some).chain([None]);
-                    secrets.map(|secret| recipe.fingerprint(&request, form, secret)).collect::<Vec<_>>()
-                });
-            made.collect::<Vec<_>>()
+            let fingerprints = match profile.fingerprint.as_ref().zip(form.as_ref()) {
+                Some((recipe, form)) => all_fingerprints(recipe, &request, form, secrets),
+                None => Vec::new(),
+            };
+            let is_hashed = credential == Credential::Hashed;
+            let rotation = is_hashed.then(|| mark(&endpoint, &key, &fingerprints, secrets)).flatten();
+            let scope = profile.scope.scope_at(caller, &endpoint, host.as_deref());
+            let id = Some(Id { scope, key: key.clone() });
+            Shape { endpoint: endpoint.into_owned(), id, fingerprints, rotation }
         };
-        let current = fingerprints(&endpoint);
+        let current = shape(endpoint);
         let payload_hash = form.as_ref().filter(|_| profile.shows_payload()).map(Form::payload_hash);
-        let rotation = (credential == Credential::Hashed && key.is_uuid())
-            // By the oldest secret, so that a new one does not hide what was claimed before it came.
-            .then(|| {
-                current.get(secrets.len().saturating_sub(1)).map(|print| rotation(&endpoint, &key, print))
-            })
-            .flatten();
-        let formers = route.was.iter().map(|name| Former {
-            id: Id { scope: profile.scope.scope(caller, name), key: key.clone() },
-            fingerprints: fingerprints(name),
-        });
-        let formers = formers.collect();
+        let mut formers: Vec<Shape> = route.was.iter().map(|name| shape(Cow::Borrowed(name))).collect();
+        let current = match reading.formers {
+            [] => current,
+            some => {
+                let (query, host) = (parts.uri.query().unwrap_or(""), self::host(parts));
+                let asked = Asked { method, path, query, host: &host, body, key: &key, secrets };
+                lead(current, &mut formers, &asked, some)
+            }
+        };
         let about = Arc::new(About {
-            endpoint: endpoint.into_owned(),
+            endpoint: current.endpoint,
             tenant: caller.tenant.clone(),
             principal: caller.principal.clone(),
             client_generated_at: generated_at(profile, body),
@@ -150,20 +134,63 @@ impl Arrival {
             request_id: request_id.to_owned(),
         });
         let first_sent = profile.age.map_or(Ok(None), |policy| policy.read(&lines, &key))?;
-        let params = params.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         Ok(Self {
-            id: Id { scope, key },
-            fingerprints: current,
+            id: current.id.expect("the caller of the present form is known"),
+            fingerprints: current.fingerprints,
             payload_hash,
-            rotation,
+            rotation: current.rotation,
             first_sent,
             is_minted: false,
             about,
-            params,
+            params: kept_params(&params),
             formers,
             is_by_former_name: false,
         })
     }
+}
+
+/// The form to claim in, beside those to look in: what others still claim in comes before what is claimed in from now on.
+fn lead(
+    mut current: Shape,
+    formers: &mut Vec<Shape>,
+    asked: &Asked<'_, '_>,
+    known: &[FormerCaller<'_>],
+) -> Shape {
+    let mut leading = None;
+    for (former, caller) in known {
+        let caller = caller.as_ref().map(|verified| (&verified.caller, verified.credential));
+        let Some(shape) = former.form.shape(asked, caller) else { continue };
+        if shape.id == current.id {
+            // The same key in the same place: only what it was used for is told in another way.
+            let (first, then) = match former.leads {
+                true => (shape.fingerprints, current.fingerprints),
+                false => (current.fingerprints, shape.fingerprints),
+            };
+            current.fingerprints = first.into_iter().chain(then).collect();
+            formers.extend(shape.rotation.is_some().then_some(Shape {
+                id: None,
+                fingerprints: Vec::new(),
+                ..shape
+            }));
+        } else if former.leads && shape.id.is_some() && leading.is_none() {
+            leading = Some(shape);
+        } else {
+            formers.push(shape);
+        }
+    }
+    if let Some(shape) = leading {
+        formers.push(std::mem::replace(&mut current, shape));
+    }
+    // A name that is said to have been before may be the one that is claimed under.
+    formers.retain(|former| former.id.is_none() || former.id != current.id);
+    current
+}
+
+/// The host that a request is for, as it counts.
+pub(crate) fn host(parts: &Parts) -> String {
+    let named = parts.uri.authority().map(http::uri::Authority::as_str);
+    let line = || parts.headers.get(http::header::HOST).and_then(|value| value.to_str().ok());
+    scope::host(named.or_else(line).unwrap_or_default())
 }
 
 impl Arrival {
@@ -174,47 +201,73 @@ impl Arrival {
         record.fingerprint.as_ref().is_some_and(|known| !self.fingerprints.is_empty() && !is_of_kind(known))
     }
 
-    /// A key that is known under a former name of its endpoint is still that key.
-    pub(crate) async fn recognise(&mut self, store: &dyn ClaimStore) -> Result<(), StoreError> {
-        if self.formers.is_empty() || store.look_up(&self.id).await?.0.is_some() {
+    /// A key that is known in a former form is still that key: it is decided upon by what is known of it there.
+    pub(crate) async fn recognise(&mut self, asked: Store<'_>) -> Result<(), Problem> {
+        if self.formers.is_empty() || planted::is(Bug::FormerFormUnasked) {
             return Ok(());
         }
-        if let Some(place) = self.known_former(store).await? {
-            let former = self.formers.swap_remove(place);
-            (self.id, self.fingerprints) = (former.id, former.fingerprints);
-            self.is_by_former_name = true;
-            self.formers.clear();
+        let away = |error: StoreError| store_away(&error);
+        if is_known(asked, &self.id).await.map_err(away)? {
+            return Ok(());
+        }
+        match self.known_former(asked).await.map_err(away)? {
+            None => {}
+            Some(Former::Marked) => return Err(credential_changed()),
+            Some(Former::Known(place)) => {
+                let former = self.formers.swap_remove(place);
+                if let Some(id) = former.id {
+                    (self.id, self.fingerprints) = (id, former.fingerprints);
+                }
+                self.is_by_former_name = true;
+                self.formers.clear();
+            }
         }
         Ok(())
     }
 
-    /// Whether the key is known under a former name after all.
-    pub(crate) async fn is_known_by_a_former_name(&self, store: &dyn ClaimStore) -> Result<bool, StoreError> {
-        Ok(!self.is_by_former_name && self.known_former(store).await?.is_some())
+    /// Whether the key is known in a former form after all.
+    pub(crate) async fn is_known_by_a_former_name(&self, asked: Store<'_>) -> Result<bool, StoreError> {
+        if self.is_by_former_name || self.formers.is_empty() || planted::is(Bug::FormerFormUnasked) {
+            return Ok(false);
+        }
+        Ok(self.known_former(asked).await?.is_some())
     }
 
-    async fn known_former(&self, store: &dyn ClaimStore) -> Result<Option<usize>, StoreError> {
+    async fn known_former(&self, store: Store<'_>) -> Result<Option<Former>, StoreError> {
         for (place, former) in self.formers.iter().enumerate() {
-            let (entry, now) = store.look_up(&former.id).await?;
-            if entry.is_some_and(|entry| Standing::of(Some(&entry.record), now) != Standing::Expired) {
-                return Ok(Some(place));
+            if let Some(id) = &former.id
+                && is_known(store, id).await?
+            {
+                return Ok(Some(Former::Known(place)));
+            }
+            // A claim with the same mark is refused by the store itself.
+            let mark = former.rotation.filter(|mark| Some(*mark) != self.rotation);
+            if let Some(mark) = mark {
+                let asked = store.0.is_marked(mark, former.id.as_ref().unwrap_or(&self.id));
+                if store.1.time(Call::LookUp, asked).await? {
+                    return Ok(Some(Former::Marked));
+                }
             }
         }
         Ok(None)
     }
 }
 
-/// What recognises the same request under another credential.
-fn rotation(endpoint: &str, key: &Key, fingerprint: &Fingerprint) -> [u8; 16] {
-    let mut hash = Sha256::new();
-    // One UUID, however it is spelled.
-    let key = key.as_str().to_ascii_lowercase();
-    for part in [endpoint.as_bytes(), key.as_bytes(), &fingerprint.bytes] {
-        hash.update((part.len() as u64).to_be_bytes());
-        hash.update(part);
-    }
-    let digest: [u8; 32] = hash.finalize().into();
-    *digest.first_chunk().expect("a digest has 32 bytes")
+/// A store, and what is counted of its calls.
+pub(crate) type Store<'a> = (&'a dyn ClaimStore, &'a StoreMeters);
+
+/// How a key is known in a former form.
+enum Former {
+    /// By a record, in this form.
+    Known(usize),
+    /// The same request was recorded under another credential.
+    Marked,
+}
+
+/// Whether there is a record of a key that has not expired.
+pub(crate) async fn is_known((store, meters): Store<'_>, id: &Id) -> Result<bool, StoreError> {
+    let (entry, now) = meters.time(Call::LookUp, store.look_up(id)).await?;
+    Ok(entry.is_some_and(|entry| Standing::of(Some(&entry.record), now) != Standing::Expired))
 }
 
 /// When the user acted, for the record. Whether that is acceptable is the guard's business.

@@ -27,9 +27,9 @@ use crate::grant::Grant;
 use crate::held::Held;
 use crate::layer::Shared;
 use crate::measure::{self, Call};
+use crate::problems::{closed, credential_changed, store_away};
 use crate::route::Route;
 use crate::step::Step;
-use crate::walk::{closed, store_away};
 
 /// How often a write whose result is not known is made again before the client is told so.
 pub(crate) const WRITE_TRIES: u32 = 4;
@@ -174,12 +174,12 @@ where
                 return Outcome::Refused(closed());
             }
             // Somebody who knows this endpoint by a former name may have come in between.
-            match context.arrival.is_known_by_a_former_name(&*context.shared.store).await {
+            match context.arrival.is_known_by_a_former_name(context.shared.asked()).await {
                 Ok(false) => {}
                 Ok(true) => {
                     Box::pin(Held::new(fence, &context, how).settle(without_effect(how))).await;
                     let problem =
-                        Problem::new(Kind::InFlight, "this key is in use under the endpoint's former name");
+                        Problem::new(Kind::InFlight, "this key is in use under a former configuration");
                     return Outcome::Refused(problem.retry_after(Duration::from_secs(1)));
                 }
                 Err(error) => {
@@ -216,10 +216,7 @@ fn not_won<S>(job: Job<S>, claimed: Result<Claimed, StoreError>) -> Outcome<S> {
     match claimed {
         Ok(Claimed::Known { entry, now }) => Outcome::Known { entry, now, job },
         Ok(Claimed::Changed | Claimed::Won { .. }) => Outcome::Changed(job),
-        Ok(Claimed::CredentialChanged) => Outcome::Refused(Problem::new(
-            Kind::CredentialChanged,
-            "this key was used for the same request with another credential; it is not run again",
-        )),
+        Ok(Claimed::CredentialChanged) => Outcome::Refused(credential_changed()),
         Err(error) => Outcome::Refused(store_away(&error)),
     }
 }
@@ -251,7 +248,6 @@ where
 {
     let Job { context, mut inner, mut whole } = job;
     let mut held = Held::new(fence, &context, how);
-    context.route.meters.executed(&context.route.name);
     let _kept_alive = held.keep_alive();
     let grant = Grant::new(
         context.arrival.id.clone(),
@@ -264,9 +260,11 @@ where
     whole.parts.extensions.insert(dispatch.clone());
     let request = Request::from_parts(whole.parts, Body::from(whole.body));
     if poll_fn(|cx| inner.poll_ready(cx)).await.is_err() {
+        measure::answered_unrun(&context.route.name);
         return Box::pin(held.not_sent(Kind::Overloaded, "the service was not ready")).await;
     }
     if !dispatch.in_time() && !planted::is(Bug::DispatchAfterLease) {
+        measure::answered_unrun(&context.route.name);
         return Box::pin(held.not_sent(Kind::Overloaded, "the claim took longer than its lease")).await;
     }
     Step::Dispatched.taken();
@@ -279,6 +277,14 @@ where
             None => Ok(call.as_mut().await),
         }
     };
+    let was_sent = match &ended {
+        Ok(Ok(Ok(response))) => !matches!(response.extensions().get(), Some(Broken::NotSent(_))),
+        Ok(Ok(Err(_)) | Err(_)) | Err(_) => true,
+    };
+    match was_sent {
+        true => context.route.meters.executed(&context.route.name),
+        false => measure::answered_unrun(&context.route.name),
+    }
     match ended {
         Ok(Ok(Ok(response))) => held.answered(response, &grant).await,
         Ok(Ok(Err(_))) => Box::pin(held.cut_off(&grant, Kind::UpstreamReset, "the service failed")).await,

@@ -52,7 +52,7 @@ impl<'a> Held<'a> {
     }
 
     fn refused(&self, problem: &Problem) -> Response<Body> {
-        measure::refused(&self.job.route.name, problem.kind);
+        measure::problem(&self.job.route.name, problem.kind);
         answer::refused(&self.job.route, problem, &self.job.request_id)
     }
 

@@ -4,14 +4,45 @@ use std::future::{Future, ready};
 use std::pin::Pin;
 use std::sync::Arc;
 
+use http::HeaderMap;
 use http::request::Parts;
 use semel_contract::identity::{Caller, Identity, Reading};
 use semel_contract::problem::{Kind, Problem};
+use semel_contract::request::Headers;
 
-use crate::arrival::{Credential, Lines};
+/// The header lines of a request, as the contract reads them.
+pub(crate) struct Lines<'a>(pub(crate) &'a HeaderMap);
+
+impl Headers for Lines<'_> {
+    fn values<'a>(&'a self, name: &'a str) -> Box<dyn Iterator<Item = &'a [u8]> + 'a> {
+        Box::new(self.0.get_all(name).iter().map(http::HeaderValue::as_bytes))
+    }
+}
 
 /// What an identity answers, in time.
 pub type Identified<'a> = Pin<Box<dyn Future<Output = Result<Verified, Problem>> + Send + 'a>>;
+
+/// What is known of the caller's identity beyond its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Credential {
+    /// Verified by somebody: a new credential is still the same principal.
+    Verified,
+    /// Only hashed: a rotated credential looks like somebody else.
+    Hashed,
+    /// The same for everybody.
+    Shared,
+}
+
+impl Credential {
+    /// The name in the keys API: whether what is said of a key holds for its owner, or for one credential alone.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Credential::Verified => "verified",
+            Credential::Hashed => "hashed",
+            Credential::Shared => "shared",
+        }
+    }
+}
 
 /// A caller, and how far its name can be trusted to stay the same.
 #[derive(Clone, Debug)]
@@ -46,6 +77,12 @@ impl std::fmt::Debug for Callers {
 pub trait Identify: Send + Sync + 'static {
     /// The caller, or why there is none. Comes before everything that could tell something about keys.
     fn identify<'a>(&'a self, parts: &'a Parts) -> Identified<'a>;
+
+    /// What it goes by, such as `authorization`. Two that name the same callers alike say the same: after a change of what
+    /// is said here, keys are looked up under the former callers too.
+    fn describe(&self) -> String {
+        "own".to_owned()
+    }
 }
 
 impl Identify for Identity {
@@ -63,6 +100,10 @@ impl Identify for Identity {
             )),
         });
         Box::pin(ready(verified))
+    }
+
+    fn describe(&self) -> String {
+        self.to_string()
     }
 }
 

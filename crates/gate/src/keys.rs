@@ -19,13 +19,14 @@ use semel_store::{About, Answer, Entry, Id, Sealed, StoreError};
 use serde_json::{Value, json};
 
 use crate::answer;
-use crate::arrival::Lines;
+use crate::arrival::{self, is_known};
+use crate::form::PathNeeded;
+use crate::identity::{Lines, Verified};
 use crate::layer::Shared;
 use crate::limit;
-use crate::measure::Call;
+use crate::problems::{closed, store_away};
 use crate::recall;
 use crate::route::Route;
-use crate::walk::{closed, store_away};
 
 const PREFIX: &str = "/.well-known/semel/keys/";
 const SEAL: &str = "/seal";
@@ -74,11 +75,12 @@ async fn asked(shared: &Shared, parts: &Parts, request_id: &str) -> Result<Value
     }
     // Who asks comes before anything about the key; the names of endpoints are no secret.
     let named = endpoint_of(shared, parts.uri.query().unwrap_or(""));
-    let route = named.as_ref().map_or_else(|_| any(), |(route, _)| Arc::clone(route));
+    let route = named.as_ref().map_or_else(|_| any(), |named| Arc::clone(&named.route));
     let verified = shared.identity(&route).identify(parts).await;
     let verified = verified.and_then(|verified| verified.caller.check().map(|()| verified));
     let verified = verified.map_err(|problem| Refused::Problem(any(), problem))?;
-    let (route, endpoint) = named.map_err(|problem| Refused::Problem(any(), problem))?;
+    let named = named.map_err(|problem| Refused::Problem(any(), problem))?;
+    let (route, endpoint) = (Arc::clone(&named.route), named.endpoint.clone());
     let refuse = |problem: Problem| Refused::Problem(Arc::clone(&route), problem);
     if let Some(problem) = limit::request(shared, &route, &verified.caller).await {
         return Err(refuse(problem));
@@ -87,17 +89,22 @@ async fn asked(shared: &Shared, parts: &Parts, request_id: &str) -> Result<Value
     let text = decoded(key, false).ok_or_else(|| refuse(Kind::KeyInvalid.into()))?;
     let key = Key::parse(&profile.key.format, &text).map_err(refuse)?;
     let caller = &verified.caller;
-    let mut id = Id { scope: profile.scope.scope(caller, &endpoint), key };
-    // What is known under a former name of the endpoint is known. Its present name comes first: what ran, ran under that.
-    let formers = route.was.iter().map(|name| profile.scope.scope(caller, name));
-    let formers = formers.map(|scope| Id { scope, key: id.key.clone() }).collect::<Vec<_>>();
+    let host = arrival::host(parts);
+    let by_host = shared.forms.is_by_host().then_some(host.as_str());
+    let scope = |endpoint: &str| profile.scope.scope_at(caller, endpoint, by_host);
+    let mut id = Id { scope: scope(&endpoint), key };
+    // What is known in a former form is known. The present one comes first: what ran, ran in that.
+    let was = route.was.iter().map(|name| Id { scope: scope(name), key: id.key.clone() });
+    let mut formers: Vec<Id> = was.collect();
+    let former = former_ids(shared, &named, parts, &verified, &id.key, &host).await.map_err(refuse)?;
+    formers.extend(former.into_iter().filter(|former| *former != id));
     let away = |error: StoreError| refuse(store_away(&error));
-    let mut is_used = is_known(shared, &id).await.map_err(away)?;
+    let mut is_used = is_known(shared.asked(), &id).await.map_err(away)?;
     for former in &formers {
         if is_used {
             break;
         }
-        if is_known(shared, former).await.map_err(away)? {
+        if is_known(shared.asked(), former).await.map_err(away)? {
             (id, is_used) = (former.clone(), true);
         }
     }
@@ -126,7 +133,7 @@ async fn asked(shared: &Shared, parts: &Parts, request_id: &str) -> Result<Value
             return Err(refuse(closed()));
         }
         for former in formers.iter().filter(|_| !is_used) {
-            if is_known(shared, former).await.map_err(away)? {
+            if is_known(shared.asked(), former).await.map_err(away)? {
                 return Err(refuse(Problem::from(Kind::InFlight).retry_after(Duration::from_secs(1))));
             }
         }
@@ -154,18 +161,47 @@ async fn asked(shared: &Shared, parts: &Parts, request_id: &str) -> Result<Value
     Ok(told(&entry, now, false))
 }
 
-/// Whether there is a record of a key that has not expired.
-async fn is_known(shared: &Shared, id: &Id) -> Result<bool, StoreError> {
-    let (entry, now) = shared.meters.time(Call::LookUp, shared.store.look_up(id)).await?;
-    Ok(entry.is_some_and(|entry| Standing::of(Some(&entry.record), now) != Standing::Expired))
+/// The ids that a key may have in former forms.
+async fn former_ids(
+    shared: &Shared,
+    named: &Named,
+    parts: &Parts,
+    verified: &Verified,
+    key: &Key,
+    host: &str,
+) -> Result<Vec<Id>, Problem> {
+    let view = shared.forms.view(&shared.meters).await?;
+    let mut ids = Vec::new();
+    for former in view.formers(&named.route) {
+        let request = named.request.as_ref().map(|(method, path)| (method.as_str(), path.as_str()));
+        let endpoint = former.form.endpoint_at(request).map_err(|PathNeeded| {
+            let detail =
+                "the configuration was changed: for now, say which request was made, ?endpoint=POST%20/path";
+            Problem::new(Kind::RequestMalformed, detail)
+        })?;
+        if let (Some(endpoint), Some(caller)) = (endpoint, former.caller(parts, verified).await) {
+            ids.push(former.form.id(&caller.caller, &endpoint, host, key));
+        }
+    }
+    Ok(ids)
+}
+
+/// What the query names.
+struct Named {
+    route: Arc<Route>,
+    endpoint: String,
+    /// The method and path, where those were said.
+    request: Option<(String, String)>,
 }
 
 /// The route and endpoint that the query names. A gate with one route needs no name.
-fn endpoint_of(shared: &Shared, query: &str) -> Result<(Arc<Route>, String), Problem> {
+fn endpoint_of(shared: &Shared, query: &str) -> Result<Named, Problem> {
     let named = query.split('&').find_map(|pair| pair.strip_prefix("endpoint="));
     let Some(named) = named.and_then(|text| decoded(text, true)) else {
         return match shared.routes.as_slice() {
-            [only] if only.has_endpoint(&only.name) => Ok((Arc::clone(only), only.name.clone())),
+            [only] if only.has_endpoint(&only.name) => {
+                Ok(Named { route: Arc::clone(only), endpoint: only.name.clone(), request: None })
+            }
             _ => Err(Problem::new(
                 Kind::RequestMalformed,
                 "say which endpoint the key is for: ?endpoint=NAME, or ?endpoint=POST%20/path",
@@ -177,11 +213,14 @@ fn endpoint_of(shared: &Shared, query: &str) -> Result<(Arc<Route>, String), Pro
         .iter()
         .find(|route| route.has_endpoint(&named))
         .ok_or_else(|| Problem::new(Kind::KeyUnknown, format!("there is no endpoint {named:?} here")))?;
-    let endpoint = match named.split_once(' ') {
-        Some((method, path)) => route.endpoint(method, path).into_owned(),
-        None => named,
-    };
-    Ok((Arc::clone(route), endpoint))
+    let route = Arc::clone(route);
+    Ok(match named.split_once(' ') {
+        Some((method, path)) => {
+            let endpoint = route.endpoint(method, path).into_owned();
+            Named { route, endpoint, request: Some((method.to_owned(), path.to_owned())) }
+        }
+        None => Named { route, endpoint: named, request: None },
+    })
 }
 
 /// What the owner of a key may know of it; of a record that stands in the way of sealing, the kept answer too.

@@ -15,7 +15,8 @@ use crate::answer;
 use crate::attempt::Context;
 use crate::measure::{self, Call};
 use crate::probe::Finding;
-use crate::walk::{Known, store_away};
+use crate::problems::store_away;
+use crate::walk::Known;
 
 /// The first pause between two looks at a record in flight; hints usually come sooner.
 const POLL_FIRST: Duration = Duration::from_millis(100);

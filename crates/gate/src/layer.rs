@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum_core::BoxError;
 use axum_core::body::Body;
@@ -25,6 +26,8 @@ use tokio::sync::Semaphore;
 use tower_layer::Layer;
 use tower_service::Service;
 
+use crate::bodies::{self, Bodies};
+use crate::forms::{Forms, Told};
 use crate::identity::Identify;
 use crate::keeper::Keeper;
 use crate::measure::{self, StoreMeters, Warnings};
@@ -55,9 +58,12 @@ pub struct GateBuilder {
     max_in_flight: usize,
     max_waiters: usize,
     max_waiters_per_key: usize,
+    body_bytes_max: usize,
+    body_time_max: Duration,
     observes: bool,
     is_strict: bool,
     fingerprint_secrets: Vec<Secret>,
+    forms: Told,
 }
 
 /// Why a gate cannot be built. Each names the route and what to change.
@@ -83,6 +89,11 @@ pub enum BuildError {
         /// The route's name.
         route: String,
     },
+    /// Keys may be recorded in a form that this configuration cannot read.
+    FormerKeys {
+        /// Which, and what to write.
+        why: String,
+    },
     /// Two routes match the same requests.
     Clash {
         /// The name of the one.
@@ -105,6 +116,7 @@ impl fmt::Display for BuildError {
                 "route {route}: an atomic route's answers are written by its handler, which cannot encrypt or \
                  compress them; make the route fenced or switch encryption and compression off"
             ),
+            BuildError::FormerKeys { why } => f.write_str(why),
             BuildError::Clash { route, other } => {
                 write!(f, "routes {route} and {other} match the same requests")
             }
@@ -116,7 +128,10 @@ impl std::error::Error for BuildError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             BuildError::Pattern { error, .. } => Some(error),
-            BuildError::Unsafe { .. } | BuildError::AtomicEncoded { .. } | BuildError::Clash { .. } => None,
+            BuildError::Unsafe { .. }
+            | BuildError::AtomicEncoded { .. }
+            | BuildError::FormerKeys { .. }
+            | BuildError::Clash { .. } => None,
         }
     }
 }
@@ -140,10 +155,44 @@ impl GateBuilder {
             max_in_flight: IN_FLIGHT_MAX,
             max_waiters: WAITERS_MAX,
             max_waiters_per_key: WAITERS_PER_KEY_MAX,
+            body_bytes_max: bodies::BYTES_MAX,
+            body_time_max: bodies::TIME_MAX,
             observes: false,
             is_strict: false,
             fingerprint_secrets: Vec::new(),
+            forms: Told::default(),
         }
+    }
+
+    /// The name under which the store remembers in which forms this gate's keys were recorded. Gates before different
+    /// services that share a store have different names; replicas, and a gate whose configuration changes, have one.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.forms.gate = name.into();
+        self
+    }
+
+    /// One host's keys are unknown to another's: for a gate that stands before several hosts.
+    #[must_use]
+    pub fn scope_by_host(mut self) -> Self {
+        self.forms.by_host = true;
+        self
+    }
+
+    /// Who identified callers before, where the configuration was changed since: keys that were used then stay known for
+    /// one retention, on requests that still carry what it reads. Nobody else may be able to set that.
+    #[must_use]
+    pub fn was_identity(mut self, identity: impl Identify) -> Self {
+        self.forms.was_identities.push(Arc::new(identity));
+        self
+    }
+
+    /// After a change of routes, scope, identity or fingerprints, keys that were used before are not known again: whoever
+    /// sends one again runs it again.
+    #[must_use]
+    pub fn forget_former(mut self) -> Self {
+        self.forms.forgets = true;
+        self
     }
 
     /// Who sends requests. Without this, the hashed `Authorization` header, which cannot know revocation.
@@ -217,6 +266,21 @@ impl GateBuilder {
         self
     }
 
+    /// The bodies of keyed requests that are in memory at a time have at most so many bytes together; what finds no room is
+    /// refused before it is read.
+    #[must_use]
+    pub fn max_body_bytes_in_memory(mut self, max: usize) -> Self {
+        self.body_bytes_max = max;
+        self
+    }
+
+    /// The body of a keyed request is read for at most so long, however steadily it drips.
+    #[must_use]
+    pub fn max_body_time(mut self, max: Duration) -> Self {
+        self.body_time_max = max;
+        self
+    }
+
     /// Fingerprints are keyed with the first of these secrets, so that a guessable payload cannot be recognised by its
     /// hash. The others, and none, are still recognised: leave an old secret here for one retention.
     #[must_use]
@@ -258,14 +322,23 @@ impl GateBuilder {
                 return Err(BuildError::Clash { route: one.name.clone(), other: other.name.clone() });
             }
         }
-        measure::begin(self.routes.iter().map(|route| route.name.as_str()));
+        measure::register(self.routes.iter().map(|route| route.name.as_str()));
+        let routes: Vec<Arc<Route>> = self.routes.into_iter().map(Arc::new).collect();
+        let forms = Forms::new(
+            self.forms,
+            Arc::clone(&self.store),
+            Arc::clone(&self.clock),
+            routes.clone(),
+            Arc::clone(&self.identity),
+        );
         Ok(GateLayer(Arc::new(Shared {
+            forms,
             keeper: Keeper::new(Arc::clone(&self.store)),
             meters: StoreMeters::default(),
             warnings: Warnings::default(),
             store: self.store,
             identity: self.identity,
-            routes: self.routes.into_iter().map(Arc::new).collect(),
+            routes,
             time: StoreClock::new(self.clock.read(), None),
             clock: self.clock,
             probe: self.probe,
@@ -277,6 +350,7 @@ impl GateBuilder {
             max_waiters_per_key: self.max_waiters_per_key,
             max_in_flight: self.max_in_flight,
             is_strict: self.is_strict,
+            bodies: Bodies::new(self.body_bytes_max, self.body_time_max),
             draining: AtomicBool::new(false),
             observes: self.observes,
             fingerprint_secrets: self.fingerprint_secrets,
@@ -286,6 +360,7 @@ impl GateBuilder {
 
 /// What every request of a gate shares.
 pub(crate) struct Shared {
+    pub(crate) forms: Forms,
     pub(crate) store: Arc<dyn ClaimStore>,
     identity: Arc<dyn Identify>,
     pub(crate) routes: Vec<Arc<Route>>,
@@ -305,6 +380,7 @@ pub(crate) struct Shared {
     pub(crate) max_in_flight: usize,
     /// A handler that forgot to settle panics.
     pub(crate) is_strict: bool,
+    pub(crate) bodies: Bodies,
     /// No new work is begun.
     pub(crate) draining: AtomicBool,
     /// Nothing is enforced.
@@ -321,6 +397,11 @@ impl Shared {
     /// Who identifies the callers of a route.
     pub(crate) fn identity<'a>(&'a self, route: &'a Route) -> &'a dyn Identify {
         route.callers.as_ref().map_or(&*self.identity, |callers| &*callers.0)
+    }
+
+    /// The store, and what is counted of its calls.
+    pub(crate) fn asked(&self) -> (&dyn ClaimStore, &StoreMeters) {
+        (&*self.store, &self.meters)
     }
 
     pub(crate) fn is_draining(&self) -> bool {
@@ -357,6 +438,18 @@ impl GateLayer {
     /// ```
     pub fn builder(store: impl IntoStore) -> GateBuilder {
         GateBuilder::new(store.into_store())
+    }
+
+    /// Asks the store in which forms keys of this gate were recorded before, and writes down those of its routes. Without
+    /// this it is done at the first request with a key; then a configuration that cannot read former keys is a 503.
+    ///
+    /// # Errors
+    /// Keys may be recorded in a form that this configuration cannot read; says what to write. A store that cannot be
+    /// reached is not an error: it is asked again.
+    pub async fn prepare(&self) -> Result<(), BuildError> {
+        crate::forms::prepare(&self.0.forms, &self.0.meters)
+            .await
+            .map_err(|why| BuildError::FormerKeys { why })
     }
 }
 

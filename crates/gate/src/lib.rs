@@ -33,9 +33,12 @@
 mod answer;
 mod arrival;
 mod attempt;
+mod bodies;
 mod capture;
 mod dispatch;
 mod drain;
+mod form;
+mod forms;
 mod grant;
 mod guard;
 mod held;
@@ -52,6 +55,7 @@ mod outlive;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 mod probe;
+mod problems;
 mod recall;
 mod route;
 pub mod settling;

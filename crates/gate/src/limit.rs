@@ -30,10 +30,12 @@ const STALE_RECORDS_ALL: Rate = Rate { count: 600, window: Duration::from_secs(6
 const REQUEST: &str = "request";
 const ADMISSION: &str = "admission";
 
-/// Whose budget is spent: the principal's, at this route.
-fn subject(stage: &str, route: &Route, caller: &Caller) -> Vec<u8> {
+/// Whose budget is spent: the principal's, at all routes that have this limit. A route with another limit has a budget of
+/// its own.
+fn subject(stage: &str, rate: Rate, caller: &Caller) -> Vec<u8> {
     let mut subject = Vec::new();
-    for part in [stage, &route.name, caller.tenant.as_deref().unwrap_or(""), &caller.principal] {
+    let limit = format!("{}/{}", rate.count, rate.window.as_millis());
+    for part in [stage, &limit, caller.tenant.as_deref().unwrap_or(""), &caller.principal] {
         subject.extend_from_slice(&(part.len() as u64).to_be_bytes());
         subject.extend_from_slice(part.as_bytes());
     }
@@ -57,7 +59,7 @@ fn verdict(answer: Result<Verdict, semel_store::StoreError>) -> Option<Duration>
 pub(crate) async fn request(shared: &Shared, route: &Route, caller: &Caller) -> Option<Problem> {
     let rate = route.profile.limits.request?;
     let now = shared.now();
-    let after = verdict(shared.limiter.request(&subject(REQUEST, route, caller), rate, now).await)?;
+    let after = verdict(shared.limiter.request(&subject(REQUEST, rate, caller), rate, now).await)?;
     Some(
         Problem::new(Kind::RequestLimited, format!("at most {} requests are taken", rate.count))
             .retry_after(after),
@@ -81,7 +83,7 @@ async fn charge(shared: &Shared, route: &Route, caller: &Caller, id: &Id) -> Res
     let limits = &route.profile.limits;
     let Some(rate) = limits.admission else { return Ok(()) };
     let admission = Admission {
-        principal: &subject(ADMISSION, route, caller),
+        principal: &subject(ADMISSION, rate, caller),
         id: id.hash(),
         rate,
         charge: limits.admission_charge,
@@ -108,7 +110,7 @@ pub(crate) async fn seal(shared: &Shared, route: &Route, caller: &Caller, id: &I
 
 /// Whether another refusal of a stale action of this principal may be put on record: storage is not free for the asking.
 pub(crate) async fn may_record_stale(context: &Context, now: Timestamp) -> bool {
-    let subject = subject("stale", &context.route, &context.caller);
+    let subject = subject("stale", STALE_RECORDS, &context.caller);
     let of_all = context.shared.budgets.request(b"stale", STALE_RECORDS_ALL, now).await;
     verdict(of_all).is_none()
         && verdict(context.shared.limiter.request(&subject, STALE_RECORDS, now).await).is_none()

@@ -30,6 +30,65 @@ fn answers(route: &str, how: &'static str) -> Counter {
     counter!("semel_gate_answers_total", "route" => route.to_owned(), "answer" => how)
 }
 
+/// Makes every counter of these routes known at zero: what appears with its first count cannot be seen to rise.
+pub(crate) fn register<'a>(routes: impl Iterator<Item = &'a str> + Clone) {
+    for route in routes.clone() {
+        for how in ["passed", "executed", "replayed", "refused"] {
+            answers(route, how).increment(0);
+        }
+        for counter in [new_keys(route), waits(route), unknowns(route), expired_accesses(route)] {
+            counter.increment(0);
+        }
+    }
+    for call in [Call::LookUp, Call::Claim, Call::Settle, Call::Forms] {
+        store_errors(call).increment(0);
+    }
+    for counter in [limiters_away(), sweeps(), counter!("semel_gate_swept_total")] {
+        counter.increment(0);
+    }
+    for name in ["semel_gate_unprotected_total", "semel_gate_lapsed_total"] {
+        counter!(name).increment(0);
+    }
+    // Last, since they are many: should there be no room for all, it is these that are made when they are needed.
+    for route in routes {
+        for kind in Kind::ALL {
+            problems(route, *kind).increment(0);
+        }
+    }
+}
+
+fn new_keys(route: &str) -> Counter {
+    counter!("semel_gate_new_keys_total", "route" => route.to_owned())
+}
+
+fn waits(route: &str) -> Counter {
+    counter!("semel_gate_waits_total", "route" => route.to_owned())
+}
+
+fn unknowns(route: &str) -> Counter {
+    counter!("semel_gate_unknown_total", "route" => route.to_owned())
+}
+
+fn expired_accesses(route: &str) -> Counter {
+    counter!("semel_gate_expired_access_total", "route" => route.to_owned())
+}
+
+fn problems(route: &str, kind: Kind) -> Counter {
+    counter!("semel_gate_problems_total", "route" => route.to_owned(), "problem" => kind.slug())
+}
+
+fn store_errors(call: Call) -> Counter {
+    counter!("semel_gate_store_errors_total", "call" => call.name())
+}
+
+fn limiters_away() -> Counter {
+    counter!("semel_gate_limiter_away_total")
+}
+
+fn sweeps() -> Counter {
+    counter!("semel_gate_sweeps_total")
+}
+
 impl RouteMeters {
     /// A request without a key passed.
     pub(crate) fn passed(&self, route: &str) {
@@ -48,45 +107,7 @@ impl RouteMeters {
 
     /// A key was claimed for the first time.
     pub(crate) fn new_key(&self, route: &str) {
-        let new = || counter!("semel_gate_new_keys_total", "route" => route.to_owned());
-        self.new_keys.get_or_init(new).increment(1);
-    }
-}
-
-/// Routes whose refusals are counted from 0 for every problem; with more of them, series would be too many.
-const ROUTES_IN_FULL_MAX: usize = 100;
-
-/// Begins every counter at 0: of a series that appears with its first count, nobody sees that it has grown.
-pub(crate) fn begin<'a>(routes: impl ExactSizeIterator<Item = &'a str>) {
-    let is_few = routes.len() <= ROUTES_IN_FULL_MAX;
-    for route in routes {
-        for how in ["passed", "executed", "replayed", "refused"] {
-            answers(route, how).increment(0);
-        }
-        for name in [
-            "semel_gate_new_keys_total",
-            "semel_gate_waits_total",
-            "semel_gate_unknown_total",
-            "semel_gate_expired_access_total",
-        ] {
-            counter!(name, "route" => route.to_owned()).increment(0);
-        }
-        for kind in Kind::ALL.iter().filter(|_| is_few) {
-            let labels = [("route", route.to_owned()), ("problem", kind.slug().to_owned())];
-            counter!("semel_gate_problems_total", &labels).increment(0);
-        }
-    }
-    for call in [Call::LookUp, Call::Claim, Call::Settle] {
-        counter!("semel_gate_store_errors_total", "call" => call.name()).increment(0);
-    }
-    for name in [
-        "semel_gate_unprotected_total",
-        "semel_gate_limiter_away_total",
-        "semel_gate_sweeps_total",
-        "semel_gate_swept_total",
-        "semel_gate_lapsed_total",
-    ] {
-        counter!(name).increment(0);
+        self.new_keys.get_or_init(|| new_keys(route)).increment(1);
     }
 }
 
@@ -95,25 +116,35 @@ pub(crate) fn observed(route: &str, would: &'static str) {
     counter!("semel_gate_observed_total", "route" => route.to_owned(), "would" => would).increment(1);
 }
 
-/// A request was refused.
+/// A request was refused: its handler was not run.
 pub(crate) fn refused(route: &str, kind: Kind) {
     answers(route, "refused").increment(1);
-    counter!("semel_gate_problems_total", "route" => route.to_owned(), "problem" => kind.slug()).increment(1);
+    problem(route, kind);
+}
+
+/// A request was claimed and then not sent to its handler.
+pub(crate) fn answered_unrun(route: &str) {
+    answers(route, "refused").increment(1);
+}
+
+/// A request was answered with a problem, whether or not its handler was run.
+pub(crate) fn problem(route: &str, kind: Kind) {
+    problems(route, kind).increment(1);
 }
 
 /// A request began to wait for another with its key.
 pub(crate) fn waiting(route: &str) {
-    counter!("semel_gate_waits_total", "route" => route.to_owned()).increment(1);
+    waits(route).increment(1);
 }
 
 /// An outcome became unknown.
 pub(crate) fn unknown(route: &str) {
-    counter!("semel_gate_unknown_total", "route" => route.to_owned()).increment(1);
+    unknowns(route).increment(1);
 }
 
 /// A key was used again after its record had expired, before it was swept.
 pub(crate) fn expired_access(route: &str) {
-    counter!("semel_gate_expired_access_total", "route" => route.to_owned()).increment(1);
+    expired_accesses(route).increment(1);
 }
 
 /// What is asked of the store by every request.
@@ -122,6 +153,7 @@ pub(crate) enum Call {
     LookUp,
     Claim,
     Settle,
+    Forms,
 }
 
 impl Call {
@@ -130,6 +162,7 @@ impl Call {
             Call::LookUp => "look-up",
             Call::Claim => "claim",
             Call::Settle => "settle",
+            Call::Forms => "forms",
         }
     }
 }
@@ -137,7 +170,7 @@ impl Call {
 /// What is counted of the calls of one gate's store.
 #[derive(Default)]
 pub(crate) struct StoreMeters {
-    seconds: [OnceLock<Histogram>; 3],
+    seconds: [OnceLock<Histogram>; 4],
     connections: OnceLock<(Gauge, Gauge)>,
 }
 
@@ -154,7 +187,7 @@ impl StoreMeters {
         let seconds = seconds.get_or_init(|| histogram!("semel_gate_store_seconds", "call" => call.name()));
         seconds.record(started.elapsed().as_secs_f64());
         if result.is_err() {
-            counter!("semel_gate_store_errors_total", "call" => call.name()).increment(1);
+            store_errors(call).increment(1);
         }
         result
     }
@@ -222,12 +255,12 @@ impl Warnings {
 
 /// A limiter could not be asked.
 pub(crate) fn limiter_away() {
-    counter!("semel_gate_limiter_away_total").increment(1);
+    limiters_away().increment(1);
 }
 
 /// The sweeper ran.
 pub(crate) fn swept(swept: &semel_store::Swept) {
-    counter!("semel_gate_sweeps_total").increment(1);
+    sweeps().increment(1);
     counter!("semel_gate_swept_total").increment(swept.removed);
     gauge!("semel_gate_swept_last").set(swept.removed as f64);
     counter!("semel_gate_lapsed_total").increment(swept.unknown);

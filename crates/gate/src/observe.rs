@@ -16,7 +16,7 @@ use semel_store::{Answer, Claimed, Settlement};
 use tower_service::Service;
 
 use crate::answer::OUTCOME;
-use crate::arrival::{self, Arrival, KeyRead};
+use crate::arrival::{self, Arrival, KeyRead, Reading};
 use crate::attempt::{Broken, Context, claim, wish};
 use crate::capture::{Captured, capture};
 use crate::layer::Shared;
@@ -93,9 +93,27 @@ async fn note(
             return None;
         }
     };
-    let who = (&verified.caller, verified.credential);
-    let arrival = match Arrival::read(route, parts, &body, who, key, &request_id, &shared.fingerprint_secrets)
-    {
+    // What is noted is found in this form once the gate enforces; where that cannot be written down, nothing is noted.
+    if shared.forms.view(&shared.meters).await.is_err() {
+        would("store-unavailable");
+        return None;
+    }
+    let read = {
+        let reading = Reading {
+            route,
+            parts,
+            body: &body,
+            caller: &verified.caller,
+            credential: verified.credential,
+            request_id: &request_id,
+            secrets: &shared.fingerprint_secrets,
+            has_headers: true,
+            by_host: shared.forms.is_by_host(),
+            formers: &[],
+        };
+        Arrival::read(&reading, key)
+    };
+    let arrival = match read {
         Ok(arrival) => arrival,
         Err(problem) => {
             would(problem.kind.slug());

@@ -19,12 +19,13 @@ use semel_store::Answer;
 use tower_service::Service;
 
 use crate::answer;
-use crate::arrival::{Arrival, Credential, Whole};
+use crate::arrival::{Arrival, Reading, Whole};
 use crate::attempt::{Context, Job};
 use crate::grant::Grant;
+use crate::identity::Credential;
 use crate::layer::GateLayer;
 use crate::route::Route;
-use crate::walk::{Deciding, store_away};
+use crate::walk::Deciding;
 
 /// What came of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,11 +61,24 @@ impl GateLayer {
         let key = Key::parse(&route.profile.key.format, key)?;
         let request_id = format!("{:016x}", (self.0.entropy)());
         let body = request::Body::new(None, &payload);
-        let who = (caller, Credential::Verified);
-        let mut arrival =
-            Arrival::read(route, &parts, &body, who, key, &request_id, &self.0.fingerprint_secrets)?;
+        let read = {
+            let reading = Reading {
+                route,
+                parts: &parts,
+                body: &body,
+                caller,
+                credential: Credential::Verified,
+                request_id: &request_id,
+                secrets: &self.0.fingerprint_secrets,
+                has_headers: false,
+                by_host: false,
+                formers: &[],
+            };
+            Arrival::read(&reading, key)
+        };
+        let mut arrival = read?;
         drop(body);
-        arrival.recognise(&*self.0.store).await.map_err(|error| store_away(&error))?;
+        arrival.recognise(self.0.asked()).await?;
         let context = Arc::new(Context {
             shared: Arc::clone(&self.0),
             route: Arc::new(route.clone()),

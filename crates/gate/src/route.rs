@@ -38,7 +38,7 @@ pub struct Route {
     pub(crate) meters: Arc<RouteMeters>,
     /// Whether the log has said what to do about replayed errors.
     pub(crate) has_replayed_error: Arc<AtomicBool>,
-    by_path: bool,
+    pub(crate) by_path: bool,
     /// Set by [`Route::atomic`], so that a profile that is given later does not undo it.
     is_atomic: bool,
     /// Why the pattern cannot be read, told when the gate is built.
@@ -140,10 +140,10 @@ impl Route {
 
     /// The endpoint that a request belongs to: what its key is for.
     pub(crate) fn endpoint(&self, method: &str, path: &str) -> Cow<'_, str> {
-        if !self.by_path {
-            return Cow::Borrowed(&self.name);
+        match self.by_path {
+            true => Cow::Owned(endpoint_of_path(method, path)),
+            false => Cow::Borrowed(&self.name),
         }
-        Cow::Owned(endpoint_of_path(method, path))
     }
 
     /// Whether an endpoint of this name is this route's. A client that does not know the name says which request it

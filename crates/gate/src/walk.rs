@@ -8,37 +8,36 @@ use std::time::Duration;
 
 use axum_core::body::Body;
 use http::{HeaderValue, Request, Response};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use semel_contract::age;
 use semel_contract::decide::{self, Claim, Decision, decide};
 use semel_contract::hex::hex;
 use semel_contract::identity::Caller;
 use semel_contract::key::{KEY_HEADERS, Presence, Source};
 use semel_contract::planted::{self, Bug};
-use semel_contract::problem::{Kind, Problem, Retry};
+use semel_contract::problem::{Kind, Problem};
 use semel_contract::record::{Fence, Guarantee, Record};
 use semel_contract::request;
 use semel_contract::restore::Recall;
 use semel_contract::route::SAFE_METHODS;
 use semel_contract::time::Timestamp;
-use semel_store::{Entry, StoreError};
+use semel_store::Entry;
 use tower_service::Service;
 use tracing::Instrument;
 
 use crate::answer;
-use crate::arrival::{self, Arrival, KeyRead, Lines, Whole};
+use crate::arrival::{self, Arrival, KeyRead, Reading, Whole};
 use crate::attempt::{Context, Job, Outcome, claim_and_run, mark_unknown};
-use crate::identity::Verified;
+use crate::bodies::too_large;
+use crate::identity::{Lines, Verified};
 use crate::keys;
 use crate::layer::Shared;
 use crate::limit;
 use crate::measure;
 use crate::outlive::{Work, outlive};
+use crate::problems::{STORE_RETRY_SECONDS, closed};
 use crate::route::Route;
 use crate::step::Step;
 
-/// When a client that found the store away should come back.
-const STORE_RETRY_SECONDS: u64 = 1;
 /// How often a record may change under a request before it gives up deciding.
 const DECISIONS_MAX: usize = 64;
 
@@ -142,16 +141,9 @@ where
         Err(problem) => return refuse(problem),
     };
     drop(nothing);
-    let bytes = match Limited::new(body, limit).collect().await {
-        Ok(collected) => collected.to_bytes(),
-        Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => {
-            return refuse(too_large(limit));
-        }
-        Err(error) => {
-            // Nothing was executed: a client whose connection was bad may send it again.
-            let problem = Problem::new(Kind::RequestMalformed, format!("the body broke off: {error}"));
-            return refuse(problem.verdict(Retry::SameKey));
-        }
+    let bytes = match shared.bodies.read(body, limit).await {
+        Ok(bytes) => bytes,
+        Err(problem) => return refuse(problem),
     };
     let body = request::Body::new(arrival::content_type(&parts.headers), &bytes);
     let mut is_minted = false;
@@ -172,14 +164,41 @@ where
         Err(problem) => return refuse(problem),
     };
     Step::Keyed.taken();
-    let who = (&verified.caller, verified.credential);
-    let secrets = &shared.fingerprint_secrets;
-    let mut arrival = match Arrival::read(&route, &parts, &body, who, key, &request_id, secrets) {
+    let view = match shared.forms.view(&shared.meters).await {
+        Ok(view) => view,
+        Err(problem) => return refuse(problem),
+    };
+    let formers = match view.formers(&route) {
+        [] => Vec::new(),
+        _ => {
+            let asked = (parts.method.as_str(), parts.uri.path());
+            Box::pin(view.callers(&route, asked, &parts, &verified)).await
+        }
+    };
+    let read = {
+        let reading = Reading {
+            route: &route,
+            parts: &parts,
+            body: &body,
+            caller: &verified.caller,
+            credential: verified.credential,
+            request_id: &request_id,
+            secrets: &shared.fingerprint_secrets,
+            has_headers: true,
+            by_host: shared.forms.is_by_host(),
+            formers: &formers,
+        };
+        Arrival::read(&reading, key)
+    };
+    drop(formers);
+    let mut arrival = match read {
         Ok(arrival) => Arrival { is_minted, ..arrival },
         Err(problem) => return refuse(problem),
     };
-    if let Err(error) = arrival.recognise(&*shared.store).await {
-        return refuse(store_away(&error));
+    if !arrival.formers.is_empty()
+        && let Err(problem) = Box::pin(arrival.recognise(shared.asked())).await
+    {
+        return refuse(problem);
     }
     Step::Fingerprinted.taken();
     drop(body);
@@ -358,8 +377,10 @@ where
         let is_retry = matches!(how, Claim::Forward | Claim::Rerun);
         if self.context.arrival.is_by_former_name && matches!(how, Claim::New | Claim::TakeOver) {
             // What it was known by is gone. The next try begins under the endpoint's present name.
-            let problem =
-                Problem::new(Kind::InFlight, "the endpoint was renamed; send it again with the same key");
+            let problem = Problem::new(
+                Kind::InFlight,
+                "the configuration was changed; send it again with the same key",
+            );
             return Err(problem.retry_after(Duration::from_secs(STORE_RETRY_SECONDS)));
         }
         if self.context.shared.is_draining() && !planted::is(Bug::ReplacedGateClaims) {
@@ -458,21 +479,4 @@ enum Executed {
     Answered(Response<Body>),
     /// Somebody else was faster: decide by what is known now, or look again.
     Known(Option<Known>),
-}
-
-fn too_large(limit: usize) -> Problem {
-    Problem::new(Kind::BodyTooLarge, format!("at most {limit} bytes are read here"))
-}
-
-/// This gate claims nothing any more: it is shutting down, or its configuration was replaced.
-pub(crate) fn closed() -> Problem {
-    let problem =
-        Problem::new(Kind::Overloaded, "the gate is being replaced; send it again with the same key");
-    problem.retry_after(Duration::from_secs(STORE_RETRY_SECONDS))
-}
-
-/// The store did not answer: nothing was executed.
-pub(crate) fn store_away(error: &StoreError) -> Problem {
-    tracing::warn!(%error, "the store did not answer");
-    Problem::from(Kind::StoreUnavailable).retry_after(Duration::from_secs(STORE_RETRY_SECONDS))
 }

@@ -121,3 +121,29 @@ async fn requests_that_come_together_share_commits() {
     let commits = shop.store.commits() - before;
     assert!(commits < 60, "{commits} commits for 100 effects");
 }
+
+/// Of a request only its hashes are kept: whoever reads the database reads nothing that was sent.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_of_a_requests_body_is_on_the_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Arc::new(SqliteStore::open(folder.path().join("shop.db")).unwrap());
+    let gate = GateLayer::builder(Arc::clone(&store))
+        .identity("trusted:X-User".parse::<Identity>().unwrap())
+        .route(Route::new("orders", "POST /orders").unwrap())
+        .build()
+        .unwrap();
+    let app = Router::new().route("/orders", post(async || "kept-in-the-answer")).layer(gate);
+    let body = r#"{"card":"sent-and-not-kept"}"#;
+    let request = Request::post("/orders?query=sent-and-not-kept").header("x-user", "alice");
+    let request = request.header("idempotency-key", "k").header("content-type", "application/json");
+    let response = app.oneshot(request.body(Body::from(body)).unwrap()).await.unwrap();
+    assert_eq!(response.status(), 200);
+    drop(store);
+    let mut found = Vec::new();
+    for file in std::fs::read_dir(folder.path()).unwrap() {
+        found.extend(std::fs::read(file.unwrap().path()).unwrap());
+    }
+    let has = |text: &str| found.windows(text.len()).any(|bytes| bytes == text.as_bytes());
+    assert!(has("kept-in-the-answer"), "the scan finds what is there");
+    assert!(!has("sent-and-not-kept"));
+}

@@ -130,6 +130,11 @@ fn good(key: &str) -> Request {
     request.header("content-type", "application/json").body(Body::from("{}")).unwrap()
 }
 
+fn without_header(mut request: Request, name: &'static str) -> Request {
+    request.headers_mut().remove(name);
+    request
+}
+
 fn with_header(mut request: Request, name: &'static str, value: &[u8]) -> Request {
     request.headers_mut().insert(name, HeaderValue::from_bytes(value).unwrap());
     request
@@ -212,14 +217,16 @@ async fn json_that_cannot_be_read_is_refused_where_something_is_read_from_it() {
     let in_body: Source = "json:/id".parse().unwrap();
     let mut profile = Profile { name: "in-body", ..presets::ietf() };
     profile.key.sources = vec![in_body];
+    let keyless = || without_header(good("-"), "idempotency-key");
     for world in World::of(&profile) {
         for body in [nested("[", "]"), "{\"id\":\"a\",\"id\":\"b\"}".to_owned(), "{\"id\"".to_owned()] {
-            world.refuses("unreadable", 400, with_body(good("-"), body)).await;
+            world.refuses("unreadable", 400, with_body(keyless(), body)).await;
         }
         for id in ["\"\"", "\"a\\u0000b\"", "\"\\n\"", "\"\\u007f\"", "7", "null", "[]", "\"\\ud800\""] {
-            world.refuses(id, 400, with_body(good("-"), format!("{{\"id\":{id}}}"))).await;
+            world.refuses(id, 400, with_body(keyless(), format!("{{\"id\":{id}}}"))).await;
         }
-        world.takes_once("a good one", || with_body(good("-"), "{\"id\":\"a\"}")).await;
+        world.refuses("two keys", 400, with_body(good("-"), "{\"id\":\"a\"}")).await;
+        world.takes_once("a good one", || with_body(keyless(), "{\"id\":\"a\"}")).await;
     }
     for world in World::of(&presets::walker()) {
         for body in [nested("[", "]"), nested("{\"clientGeneratedAt\":", "}"), String::new(), "[]".to_owned()]

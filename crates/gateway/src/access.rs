@@ -1,6 +1,7 @@
 //! The access log: one JSON object for each request, written when its answer has ended. Never shows a key, a query's
 //! values or a credential.
 
+use std::borrow::Cow;
 use std::io::Write;
 use std::net::IpAddr;
 use std::path::Path;
@@ -122,7 +123,7 @@ pub(crate) struct Line {
 impl Line {
     fn begin(parts: &Parts, peer: IpAddr, is_written: bool) -> Self {
         let asked = || {
-            let path = parts.uri.path();
+            let path = hide_key(parts.uri.path());
             let path = path[..path.floor_char_boundary(PATH_BYTES_MAX)].to_owned();
             (parts.method.to_string(), path)
         };
@@ -133,6 +134,25 @@ impl Line {
     pub(crate) fn elapsed(&self) -> Duration {
         self.began.elapsed()
     }
+}
+
+/// Where clients ask about their keys. The key is the part behind it.
+const KEYS: &str = "/.well-known/semel/keys/";
+
+/// A path without the key in it. With some identities the key is the only secret.
+fn hide_key(path: &str) -> Cow<'_, str> {
+    let Some(behind) = find_keys(path) else { return Cow::Borrowed(path) };
+    let rest = path[behind..].find('/').map_or("", |slash| &path[behind + slash..]);
+    Cow::Owned(format!("{KEYS}{{key}}{rest}"))
+}
+
+/// Where in a path a key begins. What only looks like a question about a key is not answered as one, but was meant as one:
+/// nothing of it is shown.
+fn find_keys(path: &str) -> Option<usize> {
+    if path.starts_with(KEYS) {
+        return Some(KEYS.len());
+    }
+    path.to_ascii_lowercase().contains("semel/keys/").then_some(path.len())
 }
 
 /// What is known when it ends; written when dropped.
@@ -206,5 +226,23 @@ impl http_body::Body for Counted {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_shown_without_the_key_in_it() {
+        for (path, shown) in [
+            ("/.well-known/semel/keys/f92701a0", "/.well-known/semel/keys/{key}"),
+            ("/.well-known/semel/keys/f92701a0/seal", "/.well-known/semel/keys/{key}/seal"),
+            ("/.well-known/semel/keys/", "/.well-known/semel/keys/{key}"),
+            ("/.WELL-KNOWN/semel/keys/f92701a0", "/.well-known/semel/keys/{key}"),
+            ("/orders/1", "/orders/1"),
+        ] {
+            assert_eq!(hide_key(path), shown, "{path}");
+        }
     }
 }

@@ -17,9 +17,9 @@ use semel_contract::problem::{Kind, Problem, Retry};
 use semel_gate::{Broken, Dispatch, Grant};
 use tower_service::Service;
 
-use crate::headers::{self, FENCE, OUTCOME, Origin, REQUEST_ID};
 use crate::refusal::refusal;
 use crate::tunnel;
+use semel_http::headers::{self, FENCE, OUTCOME, Origin, REQUEST_ID};
 use semel_http::{Activity, MaySend, NoAnswer, Paced, Pool, PooledBody};
 
 /// Forwards requests to one service.

@@ -18,9 +18,8 @@ use crate::access::AccessLog;
 use crate::forward::Forward;
 use crate::identity::Peers;
 use crate::measure::Meters;
-use crate::server::{Certificates, Desk, Doors, Facts, Limits};
 use crate::walk;
-use semel_http::{Pool, Upstream};
+use semel_http::{Acceptor, Certificates, ConnectionSettings, Cors, Facts, Handler, Limits, Pool, Upstream};
 
 /// How long work that was begun under settings that were replaced is waited for.
 const REPLACED_MAX: Duration = Duration::from_secs(24 * 3600);
@@ -38,6 +37,8 @@ pub struct Plan {
     pub limits: Limits,
     /// Headers that only these peers may set; from others they are removed.
     pub trusted: Vec<(HeaderName, Peers)>,
+    /// Which pages on other origins may use it; without this, none but those that the service lets.
+    pub cors: Option<Cors>,
     /// Where requests are written down.
     pub log: AccessLog,
 }
@@ -46,8 +47,10 @@ pub struct Plan {
 pub(crate) struct Current {
     pub(crate) gate: GateLayer,
     pub(crate) service: GateService<Forward>,
+    pool: Arc<Pool>,
     pub(crate) limits: Limits,
     pub(crate) trusted: Vec<(HeaderName, Peers)>,
+    pub(crate) cors: Option<Cors>,
     pub(crate) log: AccessLog,
     pub(crate) meters: Meters,
     tls: Option<Arc<ServerConfig>>,
@@ -58,10 +61,12 @@ impl Current {
         let tls = plan.tls.as_ref().map(Certificates::load).transpose()?;
         let pool = Pool::new(plan.upstream)?;
         Ok(Self {
-            service: plan.gate.layer(Forward::new(pool)),
+            service: plan.gate.layer(Forward::new(Arc::clone(&pool))),
+            pool,
             gate: plan.gate,
             limits: plan.limits,
             trusted: plan.trusted,
+            cors: plan.cors,
             log: plan.log,
             meters: Meters::default(),
             tls,
@@ -78,7 +83,7 @@ struct Inner {
     /// Gates that were replaced, while work may still run under them.
     replaced: Mutex<Vec<(u64, GateLayer)>>,
     swaps: AtomicU64,
-    doors: Doors,
+    acceptor: Acceptor,
 }
 
 impl std::fmt::Debug for Gateway {
@@ -93,9 +98,9 @@ impl Gateway {
     /// # Errors
     /// A certificate cannot be read.
     pub fn new(plan: Plan) -> Result<Self, String> {
-        let doors = Doors::new(plan.limits.connections_max);
+        let acceptor = Acceptor::new(plan.limits.connections_max);
         let current = RwLock::new(Arc::new(Current::of(plan)?));
-        Ok(Self(Arc::new(Inner { current, replaced: Mutex::default(), swaps: AtomicU64::new(0), doors })))
+        Ok(Self(Arc::new(Inner { current, replaced: Mutex::default(), swaps: AtomicU64::new(0), acceptor })))
     }
 
     /// Follows another plan from the next request on, and from the next connection on where it is about connections. How
@@ -122,29 +127,38 @@ impl Gateway {
         Ok(())
     }
 
+    /// Whether the service behind can be reached now. Nothing is asked of it.
+    ///
+    /// # Errors
+    /// It cannot; says why.
+    pub async fn reach_upstream(&self) -> Result<(), String> {
+        let pool = Arc::clone(&self.current().pool);
+        pool.reach().await
+    }
+
     /// Serves what connects here, until [`Gateway::shut_down`]. Several listeners may be served at a time.
     ///
     /// # Errors
     /// The listener failed for good.
     pub async fn serve(&self, listener: TcpListener) -> io::Result<()> {
-        let terms = || {
+        let settings = || {
             let current = self.current();
-            crate::server::Terms { tls: current.tls.clone(), limits: current.limits.clone() }
+            ConnectionSettings { tls: current.tls.clone(), limits: current.limits.clone() }
         };
-        self.0.doors.accept(listener, terms, self.clone()).await
+        self.0.acceptor.accept(listener, settings, self.clone()).await
     }
 
     /// Connections that are open.
     pub fn connections(&self) -> usize {
-        self.0.doors.open_connections()
+        self.0.acceptor.open_connections()
     }
 
     /// Takes no new connection, answers what was asked, waits for work whose client is gone, and after `within` says of
     /// what is left that its outcome is unknown. Tells how much that was. Then the process may end.
     pub async fn shut_down(&self, within: Duration) -> usize {
         let until = Instant::now() + within;
-        self.0.doors.close();
-        self.0.doors.empty(until).await;
+        self.0.acceptor.close();
+        self.0.acceptor.empty(until).await;
         let left = until.saturating_duration_since(Instant::now());
         let gates: Vec<GateLayer> = self
             .0
@@ -170,7 +184,7 @@ impl Inner {
     }
 }
 
-impl Desk for Gateway {
+impl Handler for Gateway {
     fn answer(
         &self,
         request: Request<Body>,

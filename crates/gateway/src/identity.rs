@@ -20,9 +20,9 @@ use semel_contract::identity::Identity;
 use semel_contract::problem::{Kind, Problem};
 use semel_gate::{Identified, Identify};
 
-use crate::headers::Origin;
 use check::Checker;
 use jwt::Verifier;
+use semel_http::headers::Origin;
 use spec::Spec;
 
 pub use peers::Peers;
@@ -115,6 +115,23 @@ impl Identify for Callers {
             Identity::Cookie(_) | Identity::Shared(_) | Identity::Jwt(_) | Identity::Check(_) => {
                 identity.identify(parts)
             }
+        }
+    }
+
+    /// Which keys verify a token makes no other callers; which of its claims name them does.
+    fn describe(&self) -> String {
+        match &self.0.identity {
+            Identity::Jwt(spec) => match Spec::parse(spec) {
+                Ok(Spec { principal, tenant, .. }) => {
+                    format!("jwt:principal={principal},tenant={}", tenant.as_deref().unwrap_or_default())
+                }
+                Err(_) => self.0.identity.to_string(),
+            },
+            Identity::Authorization
+            | Identity::Cookie(_)
+            | Identity::Trusted(_)
+            | Identity::Check(_)
+            | Identity::Shared(_) => self.0.identity.to_string(),
         }
     }
 }

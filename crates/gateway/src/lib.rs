@@ -10,26 +10,20 @@
 #![warn(missing_docs)]
 
 mod access;
-mod door;
 mod entropy;
 mod forward;
 mod gateway;
-mod headers;
 mod identity;
 mod measure;
 mod pages;
 mod probe;
 mod refusal;
-mod serve;
-mod server;
 mod tunnel;
 mod walk;
 
 pub use access::AccessLog;
 pub use gateway::{Gateway, Plan};
-pub use headers::REQUEST_ID;
 pub use identity::{Callers, Peers};
 pub use probe::Probes;
-pub use semel_http::{BadTarget, HostSent, Protocol, Target, Upstream, client_tls};
-pub use serve::serve;
-pub use server::{Certificates, Limits};
+pub use semel_http::headers::REQUEST_ID;
+pub use semel_http::{BadTarget, Certificates, Cors, HostSent, Limits, Protocol, Target, Upstream, serve};

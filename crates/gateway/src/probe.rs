@@ -11,8 +11,8 @@ use semel_contract::outcome::Told;
 use semel_gate::{Finding, Probe};
 use semel_store::Entry;
 
-use crate::headers::OUTCOME;
-use semel_http::{Fetched, Fetcher};
+use semel_http::headers::OUTCOME;
+use semel_http::{Fetched, Fetcher, percent_encode};
 
 /// How long an answer may take.
 const PROBE_TIME_MAX: Duration = Duration::from_secs(5);
@@ -142,26 +142,13 @@ impl Template {
         for piece in &self.pieces {
             match piece {
                 Piece::Text(text) => path.push_str(text),
-                Piece::Key => path.push_str(&encoded(key)),
+                Piece::Key => path.push_str(&percent_encode(key)),
                 // As it was received: already encoded for a path.
                 Piece::Param(name) => path.push_str(&params.iter().find(|(given, _)| given == name)?.1),
             }
         }
         Some(path)
     }
-}
-
-fn encoded(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                encoded.push(char::from(byte))
-            }
-            other => encoded.push_str(&format!("%{other:02X}")),
-        }
-    }
-    encoded
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::headers;
 use semel_http::PooledBody;
+use semel_http::headers;
 
 /// Answers the client as the service did, and joins the two connections once both have changed. Keeps its room until
 /// either ends.

@@ -12,12 +12,12 @@ use http::{Request, Response};
 use semel_contract::problem::{Kind, Problem};
 use tower_service::Service;
 
-use crate::door::{self, Refused};
 use crate::entropy;
 use crate::gateway::Current;
-use crate::headers::{self, REQUEST_ID};
-use crate::server::Facts;
 use crate::{pages, refusal};
+use semel_http::Facts;
+use semel_http::framing::{self, Refused};
+use semel_http::headers::{self, REQUEST_ID};
 
 /// Answers a request. What is done before the gate is done at once, so that nothing of it is carried along.
 pub(crate) fn walk(
@@ -29,16 +29,16 @@ pub(crate) fn walk(
     let line = current.log.line(&parts, facts.origin.peer);
     let id = headers::given_request_id(&parts.headers).cloned().unwrap_or_else(new_request_id);
     parts.headers.insert(REQUEST_ID, id.clone());
-    let admitted = door::admit(&mut parts);
+    let admitted = framing::check_request(&mut parts);
     headers::strip_own(&mut parts.headers, None);
     for (name, peers) in &current.trusted {
-        if !peers.contain(facts.origin.peer) {
-            parts.headers.remove(name);
-        }
+        headers::strip_trusted(&mut parts.headers, name, peers.contain(facts.origin.peer));
     }
     parts.extensions.insert(facts.origin);
+    let allowed = current.cors.as_ref().and_then(|cors| cors.allowed(&parts.headers));
+    let preflight = current.cors.as_ref().and_then(|cors| cors.answer_preflight(&parts));
     let answer: Answer = match admitted {
-        Ok(()) => match pages::page(&parts) {
+        Ok(()) => match preflight.or_else(|| pages::page(&parts)) {
             Some(page) => Box::pin(ready(Ok(page))),
             None => Box::pin(current.service.clone().call(Request::from_parts(parts, body))),
         },
@@ -53,6 +53,9 @@ pub(crate) fn walk(
             Err(never) => match never {},
         };
         response.headers_mut().insert(REQUEST_ID, id.clone());
+        if let Some(cors) = &current.cors {
+            cors.expose(allowed, response.headers_mut());
+        }
         current.meters.answered(response.status(), line.elapsed());
         current.log.note(line, &id, response)
     }

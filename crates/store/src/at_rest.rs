@@ -31,8 +31,8 @@ use semel_contract::restore::Restore;
 use semel_contract::time::Timestamp;
 
 use crate::claims::{
-    About, Answer, ClaimStore, Claimed, Entry, Filter, Id, Reply, Resolution, Resolved, Sealed, Settlement,
-    StoreError, Swept, Wish, Written,
+    About, Answer, ClaimStore, Claimed, Entry, Filter, Form, Forms, Id, Reply, Resolution, Resolved, Sealed,
+    Settlement, StoreError, Swept, Wish, Written,
 };
 use crate::hints::Hints;
 use envelope::{Carrier, Place};
@@ -238,6 +238,14 @@ impl<S: ClaimStore + ?Sized> ClaimStore for AtRest<S> {
 
     fn count_stale<'a>(&'a self, tenant: Option<&'a str>, principal: &'a str) -> Reply<'a, ()> {
         self.inner.count_stale(tenant, principal)
+    }
+
+    fn register_forms<'a>(&'a self, gate: &'a str, forms: &'a [Form]) -> Reply<'a, Forms> {
+        self.inner.register_forms(gate, forms)
+    }
+
+    fn is_marked<'a>(&'a self, rotation: [u8; 16], other_than: &'a Id) -> Reply<'a, bool> {
+        self.inner.is_marked(rotation, other_than)
     }
 
     fn writes_alone(&self) -> bool {

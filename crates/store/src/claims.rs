@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use semel_contract::decide::Claim;
+use semel_contract::decide::{Claim, Standing};
 use semel_contract::fingerprint::Fingerprint;
 use semel_contract::key::Key;
 use semel_contract::profile::{Anchor, Lifetime};
@@ -308,6 +308,88 @@ impl IntoStore for Arc<dyn ClaimStore> {
     }
 }
 
+/// Whether somebody may say what became of this record: its outcome is unknown; or an error was kept because whether it took
+/// effect is not known, and it is found that it did not.
+pub fn is_open_to(entry: &Entry, resolution: &Resolution, now: Timestamp) -> bool {
+    let is_doubted = entry.answer.as_ref().is_some_and(|answer| answer.outcome_unknown);
+    match Standing::of(Some(&entry.record), now) {
+        Standing::Unknown => true,
+        Standing::Settled => is_doubted && matches!(resolution, Resolution::NotApplied),
+        Standing::Absent
+        | Standing::Claimed
+        | Standing::Abandoned
+        | Standing::Unkept
+        | Standing::Released
+        | Standing::Sealed
+        | Standing::Expired => false,
+    }
+}
+
+/// What stays of a record when its principal is forgotten: that its key was used, until nobody retries it any more. Nothing
+/// of the principal, the request or the answer. `None` where nothing has to stay.
+pub fn bare(entry: &Entry, now: Timestamp) -> Option<Entry> {
+    let (state, answer) = match entry.record.state {
+        State::Settled | State::Unkept => {
+            let nothing =
+                Answer { status: 0, headers: [].into(), body: Bytes::new(), outcome_unknown: false };
+            (State::Unkept, Some(nothing))
+        }
+        State::Sealed => (State::Sealed, None),
+        State::Released | State::Claimed | State::Unknown => return None,
+    };
+    if entry.record.expires_at.is_none_or(|expires| expires <= now) {
+        return None;
+    }
+    let record = Record { state, fingerprint: None, payload_hash: None, ..entry.record.clone() };
+    Some(Entry { record, about: Arc::default(), answer, ..entry.clone() })
+}
+
+/// A form in which a gate makes the ids and fingerprints of requests, as the gate itself describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Form {
+    /// The description. The store compares it, and reads nothing out of it.
+    pub text: String,
+    /// How long records in this form live.
+    pub kept: Duration,
+    /// For how long from now others may claim in this form without saying so.
+    pub ahead: Duration,
+}
+
+/// A form whose records may still live.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownForm {
+    /// The form's description.
+    pub text: String,
+    /// How long its records live.
+    pub kept: Duration,
+    /// When it was registered for the first time.
+    pub first_at: Timestamp,
+    /// Since when it is registered without a pause of [`FORM_PAUSE`].
+    pub since: Timestamp,
+    /// When it was last registered.
+    pub last_at: Timestamp,
+}
+
+/// The forms that are known, and the store's time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Forms {
+    /// The oldest first.
+    pub known: Vec<KnownForm>,
+    /// The store's time.
+    pub now: Timestamp,
+}
+
+impl Default for Forms {
+    fn default() -> Self {
+        Self { known: Vec::new(), now: Timestamp::from_millis(0) }
+    }
+}
+
+/// A form that was not registered for so long is claimed in by no gate that runs.
+pub const FORM_PAUSE: Duration = Duration::from_secs(300);
+/// A form is remembered for so long after its last record has expired.
+pub const FORM_MARGIN: Duration = Duration::from_secs(3600);
+
 /// Keeps claims and their outcomes. Times are the store's own; they never go back.
 pub trait ClaimStore: std::any::Any + Send + Sync {
     /// Claims a key.
@@ -349,7 +431,8 @@ pub trait ClaimStore: std::any::Any + Send + Sync {
 
     /// Resolves an unknown outcome. After `Done`: the record is settled (or unkept, where the answer is not known) or
     /// released, under a new fence, so that the old holder changes nothing any more; an audit row names `by` and
-    /// `reason`. `NotApplied` is refused while the request could still take effect.
+    /// `reason`. `NotApplied` is refused while the request could still take effect. It also frees a key whose kept answer is
+    /// marked as of unknown outcome: see [`is_open_to`].
     fn resolve<'a>(
         &'a self,
         id: &'a Id,
@@ -370,7 +453,8 @@ pub trait ClaimStore: std::any::Any + Send + Sync {
     fn sweep(&self, batch: u32, grace: Duration) -> Reply<'_, Swept>;
 
     /// Erases the records of a principal of a tenant (`None`: of those without one) that are settled, unkept, released or sealed, and says how many; an audit row
-    /// names `by`. Claims and unknown outcomes stay.
+    /// names `by`. Claims and unknown outcomes stay. Where a record has not expired, its key stays as one whose answer is not
+    /// kept, or as sealed, with nothing else: see [`bare`].
     fn forget<'a>(&'a self, tenant: Option<&'a str>, principal: &'a str, by: &'a str) -> Reply<'a, u64>;
 
     /// Lists entries by fence number, oldest first.
@@ -403,6 +487,22 @@ pub trait ClaimStore: std::any::Any + Send + Sync {
     /// Counts a stale action of a principal that was put on record.
     fn count_stale<'a>(&'a self, _tenant: Option<&'a str>, _principal: &'a str) -> Reply<'a, ()> {
         Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Writes down the forms in which a gate of this name claims from now on, and tells every form of that gate whose
+    /// records may still live.
+    ///
+    /// After: the forms are durable, and registered now; those of any gate whose records have all expired are forgotten.
+    /// Crash: before the reply they may or may not be there; registering again is the same.
+    ///
+    /// A store that keeps no forms tells of none.
+    fn register_forms<'a>(&'a self, _gate: &'a str, _forms: &'a [Form]) -> Reply<'a, Forms> {
+        Box::pin(std::future::ready(Ok(Forms::default())))
+    }
+
+    /// Whether a record other than this key's was claimed with this mark of rotation and lives.
+    fn is_marked<'a>(&'a self, _rotation: [u8; 16], _other_than: &'a Id) -> Reply<'a, bool> {
+        Box::pin(std::future::ready(Ok(false)))
     }
 
     /// Whether it keeps answers in a form that it alone can write, so that no handler can settle in its own transaction.

@@ -3,6 +3,7 @@
 
 mod admin;
 mod claiming;
+mod forms;
 mod leases;
 mod settling;
 mod upkeep;
@@ -30,6 +31,7 @@ use crate::clock::{Clock, Reading};
 
 pub use admin::*;
 pub use claiming::*;
+pub use forms::*;
 pub use leases::*;
 pub use settling::*;
 pub use upkeep::*;
@@ -107,6 +109,7 @@ macro_rules! conformance_tests {
             a_lapsed_lease_is_unknown_and_still_accepts_its_holder,
             a_resolved_outcome_no_longer_accepts_its_holder,
             not_applied_is_refused_while_it_could_still_take_effect,
+            a_kept_answer_of_unknown_outcome_can_be_lifted,
             an_abandoned_atomic_claim_is_superseded,
             a_renewed_lease_does_not_lapse,
             an_unknown_outcome_is_not_revived_by_renewal,
@@ -117,9 +120,12 @@ macro_rules! conformance_tests {
             lifetimes_count_from_their_anchor,
             an_outcome_that_was_unknown_lives_from_when_it_is_known,
             an_unkept_answer_keeps_its_status_only,
+            an_unkept_answer_expires_as_a_kept_one_does,
             an_unknown_mark_keeps_its_fence,
             one_key_in_two_scopes_never_meets,
             a_rotated_credential_is_recognised,
+            a_mark_of_rotation_is_found_by_others,
+            forms_are_known_until_their_records_have_expired,
             a_sealed_key_cannot_be_claimed,
             sealing_a_used_key_returns_its_record,
             a_sweep_removes_only_what_is_finished_and_expired,

@@ -24,6 +24,6 @@ pub mod sqlite;
 
 pub use admin::AdminStore;
 pub use claims::{
-    About, Answer, ClaimStore, Claimed, Entry, Filter, Id, IntoStore, Reply, Resolution, Resolved, Sealed,
-    Settlement, StoreError, Swept, Terms, Wish, Written,
+    About, Answer, ClaimStore, Claimed, Entry, FORM_PAUSE, Filter, Form, Forms, Id, IntoStore, KnownForm,
+    Reply, Resolution, Resolved, Sealed, Settlement, StoreError, Swept, Terms, Wish, Written,
 };

@@ -18,8 +18,8 @@ use semel_contract::time::Timestamp;
 
 use crate::admin::{Audited, Cleanup, StaleCount, action};
 use crate::claims::{
-    About, Answer, ClaimStore, Claimed, Entry, Filter, Id, Reply, Resolution, Resolved, Sealed, Settlement,
-    Swept, Wish, Written, expiry,
+    About, Answer, ClaimStore, Claimed, Entry, FORM_MARGIN, FORM_PAUSE, Filter, Form, Forms, Id, KnownForm,
+    Reply, Resolution, Resolved, Sealed, Settlement, Swept, Wish, Written, bare, expiry, is_open_to,
 };
 use crate::clock::{Clock, StoreClock, SystemClock};
 use crate::hints::Hints;
@@ -41,6 +41,8 @@ struct Rows {
     cleanups: Vec<Cleanup>,
     stale: BTreeMap<(String, Option<String>), StaleCount>,
     restores: Vec<Restore>,
+    /// By the gate's name, then in the order of their coming.
+    forms: BTreeMap<String, Vec<KnownForm>>,
 }
 
 impl std::fmt::Debug for MemoryStore {
@@ -259,9 +261,7 @@ impl ClaimStore for MemoryStore {
         let mut rows = self.rows();
         let new_fence = rows.next_fence(fence.nonce);
         let Some(entry) = rows.entries.get_mut(id) else { return Box::pin(ready(Ok(Resolved::NotUnknown))) };
-        let is_unknown =
-            entry.record.fence == fence && Standing::of(Some(&entry.record), now) == Standing::Unknown;
-        if !is_unknown {
+        if entry.record.fence != fence || !is_open_to(entry, &resolution, now) {
             return Box::pin(ready(Ok(Resolved::NotUnknown)));
         }
         let done = match resolution {
@@ -375,7 +375,12 @@ impl ClaimStore for MemoryStore {
             |entry: &Entry| entry.about.principal == principal && entry.about.tenant.as_deref() == tenant;
         let theirs = |entry: &&Entry| is_theirs(entry) && is_finished(entry.record.state);
         let ids: Vec<Id> = rows.entries.values().filter(theirs).map(|entry| entry.id.clone()).collect();
-        ids.iter().for_each(|id| rows.remove(id));
+        for id in &ids {
+            match rows.entries.get(id).and_then(|entry| bare(entry, now)) {
+                Some(entry) => drop(rows.entries.insert(id.clone(), entry)),
+                None => rows.remove(id),
+            }
+        }
         rows.stale.retain(|(known, of), _| known != principal || of.as_deref() != tenant);
         rows.note(now, by, action::FORGET, "", ids.len() as u64);
         Box::pin(ready(Ok(ids.len() as u64)))
@@ -411,6 +416,49 @@ impl ClaimStore for MemoryStore {
     fn count_stale<'a>(&'a self, tenant: Option<&'a str>, principal: &'a str) -> Reply<'a, ()> {
         self.rows().count_stale(tenant, principal, self.now());
         Box::pin(ready(Ok(())))
+    }
+
+    fn register_forms<'a>(&'a self, gate: &'a str, forms: &'a [Form]) -> Reply<'a, Forms> {
+        let now = self.now();
+        let mut rows = self.rows();
+        for known in rows.forms.values_mut() {
+            known.retain(|form| form.last_at.plus(form.kept).plus(FORM_MARGIN) > now);
+        }
+        rows.forms.retain(|_, known| !known.is_empty());
+        let mut known = rows.forms.get(gate).cloned().unwrap_or_default();
+        for form in forms {
+            let last_at = now.plus(form.ahead);
+            match known.iter_mut().find(|known| known.text == form.text) {
+                Some(known) => {
+                    if known.last_at.plus(FORM_PAUSE) < now {
+                        known.since = now;
+                    }
+                    known.last_at = known.last_at.max(last_at);
+                    known.kept = known.kept.max(form.kept);
+                }
+                None => known.push(KnownForm {
+                    text: form.text.clone(),
+                    kept: form.kept,
+                    first_at: now,
+                    since: now,
+                    last_at,
+                }),
+            }
+        }
+        if !forms.is_empty() {
+            rows.forms.insert(gate.to_owned(), known.clone());
+        }
+        Box::pin(ready(Ok(Forms { known, now })))
+    }
+
+    fn is_marked<'a>(&'a self, rotation: [u8; 16], other_than: &'a Id) -> Reply<'a, bool> {
+        let now = self.now();
+        let rows = self.rows();
+        let other = rows.rotations.get(&rotation).filter(|known| *known != other_than);
+        let lives = other
+            .and_then(|id| rows.entries.get(id))
+            .is_some_and(|entry| Standing::of(Some(&entry.record), now) != Standing::Expired);
+        Box::pin(ready(Ok(lives)))
     }
 
     fn hints(&self) -> &Hints {

@@ -16,8 +16,8 @@ use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::{Client, Config, NoTls, Socket, Transaction};
 
 use crate::claims::{
-    About, ClaimStore, Claimed, Entry, Filter, Id, Reply, Resolution, Resolved, Sealed, Settlement,
-    StoreError, Swept, Wish, Written,
+    About, ClaimStore, Claimed, Entry, Filter, Form, Forms, Id, Reply, Resolution, Resolved, Sealed,
+    Settlement, StoreError, Swept, Wish, Written,
 };
 use crate::clock::{Clock, SystemClock};
 use crate::hints::Hints;
@@ -336,6 +336,14 @@ impl ClaimStore for PostgresStore {
 
     fn count_stale<'a>(&'a self, tenant: Option<&'a str>, principal: &'a str) -> Reply<'a, ()> {
         Box::pin(admin::count_stale(&self.core, tenant, principal))
+    }
+
+    fn register_forms<'a>(&'a self, gate: &'a str, forms: &'a [Form]) -> Reply<'a, Forms> {
+        Box::pin(admin::register_forms(&self.core, gate, forms))
+    }
+
+    fn is_marked<'a>(&'a self, rotation: [u8; 16], other_than: &'a Id) -> Reply<'a, bool> {
+        Box::pin(admin::is_marked(&self.core, rotation, other_than))
     }
 
     fn hints(&self) -> &Hints {

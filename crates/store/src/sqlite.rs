@@ -9,81 +9,60 @@
 //! `application_id` and `user_version` stay the application's.
 
 mod admin;
-mod checkpoint;
-mod connect;
-mod error;
-mod faults;
+mod admin_rows;
+mod claim_tx;
+pub mod engine;
+mod fence_table;
 mod fences;
-mod guard;
-mod hub;
-mod ledger;
-mod live;
-mod lock;
-mod member;
-mod migrate;
-mod numbers;
-mod operate;
-mod places;
-mod queue;
-mod readers;
+mod key_index;
+mod lister;
+mod open_claims;
 mod recent;
-mod recover;
 mod row;
+mod schema;
+mod shared;
+mod statements;
 mod store;
-mod table;
-mod timekeeping;
 mod transact;
-mod turn;
+mod transitions;
 mod work;
-mod writer;
 
 use std::path::Path;
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
+use std::sync::Arc;
 
-use rusqlite::{Connection, TransactionBehavior};
 use semel_contract::profile::Lifetime;
 use semel_contract::record::Fence;
-use semel_contract::time::Timestamp;
 
+use self::claim_tx::ClaimState;
+use self::engine::{Engine, Examine, Options};
 use self::fences::Fences;
-use self::hub::{Health, Hub};
-use self::lock::FileLock;
-use self::readers::Lister;
-use self::writer::Writer;
+use self::lister::Lister;
+use self::schema::SCHEMA;
+use self::shared::StoreShared;
 use crate::claims::{Id, Reply, Settlement, StoreError};
-use crate::clock::{Clock, StoreClock, SystemClock};
-use crate::hints::Hints;
+use crate::clock::{Clock, SystemClock};
 
-pub use self::error::OpenError;
 #[cfg(feature = "conformance")]
-pub use self::faults::Faults;
-pub use self::guard::WORK_TIME_MAX;
-pub use self::lock::{Owner, owner};
-pub use self::migrate::{Version, version};
-pub use self::table::AuditRow;
+pub use self::engine::Faults;
+pub use self::engine::{OpenError, Owner, Version, WORK_TIME_MAX, owner};
+pub use self::schema::schema_version as version;
+pub use self::statements::AuditRow;
 pub use self::work::{TransactOutcome, Work, WorkError};
 pub use rusqlite;
 
-/// How a file of one owner is opened, for stores of other rooms that keep theirs by the same rules.
-pub mod file {
-    pub use super::connect::{canonical, check_version, create, for_reading, for_writing};
-    pub use super::lock::FileLock;
-}
+/// Pages of the file that the writer keeps in memory.
+const CACHE_KIBIBYTES: u32 = 2000;
 
 /// A claim store in one file.
 pub struct SqliteStore {
-    hub: Arc<Hub>,
-    writer: Option<JoinHandle<()>>,
-    checkpoints: Option<JoinHandle<()>>,
     lister: Lister,
-    // Given back last, when nothing of this store touches the file any more.
-    lock: FileLock,
+    engine: Engine<ClaimState>,
+    shared: Arc<StoreShared>,
 }
 
 impl std::fmt::Debug for SqliteStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SqliteStore").field("path", &self.hub.path).finish_non_exhaustive()
+        f.debug_struct("SqliteStore").field("engine", &self.engine).finish_non_exhaustive()
     }
 }
 
@@ -98,38 +77,23 @@ impl SqliteStore {
 
     /// Opens a file as [`open`](Self::open) does, with another clock than the system's: tests move theirs.
     pub fn open_with_clock(path: impl AsRef<Path>, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
-        connect::check_version()?;
-        let path = connect::canonical(path.as_ref())?;
-        let lock = FileLock::take(&path)?;
-        let mut connection = connect::for_writing(&path)?;
-        migrate::migrate(&mut connection)?;
-        let (time, time_written) = start_up(&mut connection, &*clock)?;
-        let fences = Fences::load(&connection)?;
-        let hub = Arc::new(Hub {
-            clock,
-            time,
-            hints: Hints::default(),
-            queue: queue::Queue::default(),
-            guard: Arc::default(),
-            readers: readers::Readers::default(),
-            checkpointer: checkpoint::Checkpointer::default(),
-            health: Health::default(),
-            faults: faults::Faults::default(),
-            held: Mutex::default(),
-            places: places::Places::default(),
-            recent: recent::Recent::default(),
-            restores: Mutex::new(ledger::restores(&connection)?),
-            path,
-            database: lock.database(),
-        });
-        hub.places.fill(&connection, &hub.path)?;
-        hub.guard.install(&mut connection)?;
-        hub.readers.open(&hub.path)?;
-        hub.checkpointer.open(&hub.path)?;
-        let lister = Lister::start(Arc::clone(&hub))?;
-        let checkpoints = checkpoint::start(Arc::clone(&hub))?;
-        let writer = writer::start(Writer { hub: Arc::clone(&hub), fences, time_written }, connection)?;
-        Ok(Self { hub, writer: Some(writer), checkpoints: Some(checkpoints), lister, lock })
+        let options =
+            Options { schema: &SCHEMA, clock, cache_kibibytes: CACHE_KIBIBYTES, examine: Examine::Nothing };
+        let mut shared = None;
+        let engine = Engine::open(
+            path.as_ref(),
+            options,
+            |start| statements::orphan(start.connection, start.now).map(drop),
+            |connection, engine| {
+                let restores = admin_rows::restores(connection)?;
+                let store = Arc::new(StoreShared::new(Arc::clone(engine), restores));
+                store.index.fill(connection, engine.path())?;
+                shared = Some(Arc::clone(&store));
+                Ok(ClaimState::new(store, Fences::load(connection)?))
+            },
+        )?;
+        let shared = shared.ok_or_else(|| OpenError::Sqlite("nothing was loaded".to_owned()))?;
+        Ok(Self { lister: Lister::start(Arc::clone(&shared))?, engine, shared })
     }
 
     /// Runs a handler's own writes and settles its claim, in one commit.
@@ -156,70 +120,49 @@ impl SqliteStore {
         W: Fn(&Work<'_>) -> Result<(T, Settlement), WorkError> + Send + 'static,
     {
         let (id, lifetime) = (id.clone(), lifetime.clone());
-        self.submit(0, move |turn| transact::transact(turn, &id, fence, &lifetime, &work))
+        self.submit(0, move |tx| transact::transact(tx, &id, fence, &lifetime, &work))
     }
 
     /// Writes into the lock file where this process can be asked about the store, so that a command finds it.
     pub fn publish_admin(&self, address: &str) -> std::io::Result<()> {
-        self.lock.publish(address)
+        self.shared.engine.lock().map_or(Ok(()), |lock| lock.publish(address))
     }
 
     /// Where the lock file is that says who owns the store's file.
     pub fn lock_file(&self) -> &Path {
-        self.lock.path()
+        self.shared.engine.lock().map_or(Path::new(""), |lock| lock.path())
     }
 
     /// Commits so far that wrote something. Fewer than writes, because writes that come together share one.
     pub fn commits(&self) -> u64 {
-        self.hub.guard.commits()
+        self.shared.engine.commits()
     }
 
     /// The latest rows of the audit trail, oldest first.
     pub fn audit(&self, limit: u32) -> Result<Vec<AuditRow>, StoreError> {
-        self.hub.health.check()?;
-        self.hub.look(|connection| table::audited(connection, limit))
+        self.shared.look(|connection| statements::audited(connection, limit))
     }
 
     /// By how many milliseconds the wall clock has jumped ahead, while nobody has confirmed it.
     pub fn clock_frozen(&self) -> Option<i64> {
-        self.hub.time.frozen()
+        self.shared.engine.time.jump()
     }
 
     /// An operator confirms that the wall clock is right.
     pub fn confirm_clock(&self) {
-        self.hub.time.confirm(self.hub.clock.read());
+        self.shared.engine.time.confirm();
     }
 
     /// Faults on demand, for tests.
     #[cfg(feature = "conformance")]
     pub fn faults(&self) -> &Faults {
-        &self.hub.faults
+        self.shared.engine.faults()
     }
 }
 
 impl Drop for SqliteStore {
-    /// Does what waits, copies the log into the file and gives the file back. The calling thread waits for it.
+    /// Ends the lists. Then the engine does what waits and gives the file back; the calling thread waits for it.
     fn drop(&mut self) {
         self.lister.stop();
-        self.hub.queue.close();
-        // A panic of a thread was reported where it happened.
-        let _ = self.writer.take().map(JoinHandle::join);
-        self.hub.checkpointer.stop();
-        let _ = self.checkpoints.take().map(JoinHandle::join);
     }
-}
-
-/// Starts the clock no earlier than it ever was, and ends the claims of the process before.
-fn start_up(
-    connection: &mut Connection,
-    clock: &dyn Clock,
-) -> Result<(StoreClock, Timestamp), rusqlite::Error> {
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let time = timekeeping::resume(&transaction, clock)?;
-    let mark = time.mark(clock);
-    let now = mark.time;
-    table::orphan(&transaction, now)?;
-    timekeeping::write(&transaction, mark)?;
-    transaction.commit()?;
-    Ok((time, now))
 }

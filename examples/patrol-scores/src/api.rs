@@ -139,10 +139,17 @@ async fn submitted(
     if found.open == 0 && found.dead == 0 {
         return Ok(Json(json!({"success": true, "patrols": patrols})).into_response());
     }
-    let pending =
-        json!({"count": found.open, "message": "Your points are saved and will be added automatically."});
-    Ok((StatusCode::ACCEPTED, Json(json!({"success": true, "patrols": patrols, "pending": pending})))
-        .into_response())
+    let mut body = json!({"success": found.dead == 0, "patrols": patrols});
+    if found.open > 0 {
+        let message = "Your points are saved and will be added automatically.";
+        body["pending"] = json!({"count": found.open, "message": message});
+    }
+    if found.dead > 0 {
+        // What was given up is no success, whatever became of the rest.
+        let message = "Some points were given up and are not added; they are kept for an operator.";
+        body["failed"] = json!({"count": found.dead, "message": message});
+    }
+    Ok((StatusCode::ACCEPTED, Json(body)).into_response())
 }
 
 async fn patrols(State(api): State<Api>, Path(section): Path<String>, headers: HeaderMap) -> Response {

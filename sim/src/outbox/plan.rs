@@ -24,6 +24,15 @@ pub enum Knows {
     Nothing,
 }
 
+/// By what the server tells callers apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Callers {
+    /// By who they are: a new credential is the same caller.
+    Verified,
+    /// By a hash of their credential: a new credential is another caller.
+    Hashed,
+}
+
 /// What was decided.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -33,6 +42,8 @@ pub struct Plan {
     pub rates: Rates,
     /// What the server knows.
     pub knows: Knows,
+    /// By what it tells callers apart.
+    pub callers: Callers,
     /// Whether it forgets keys after the retention that it announces. Only where no clock is wrong: a message is then given
     /// up in time.
     pub forgets: bool,
@@ -64,6 +75,7 @@ impl Plan {
             forgets: !rates.jumps(),
             rates,
             knows,
+            callers: if rng.chance(400) { Callers::Hashed } else { Callers::Verified },
             principals: rng.between(1, 3),
             lanes: rng.between(2, 6),
             head: if rng.chance(500) { HeadPolicy::Skip } else { HeadPolicy::Block },
@@ -76,13 +88,14 @@ impl Plan {
     /// One line that says what kind of run this is.
     pub fn describe(&self) -> String {
         format!(
-            "{} principals, {} lanes, {:?} heads, {} at once, a server that knows {:?}{}, faults {}",
+            "{} principals, {} lanes, {:?} heads, {} at once, a server that knows {:?}{} and callers {:?}, faults {}",
             self.principals,
             self.lanes,
             self.head,
             self.parallel,
             self.knows,
             if self.forgets { " for a while" } else { "" },
+            self.callers,
             self.rates.names().join(" ")
         )
     }

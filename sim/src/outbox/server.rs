@@ -8,13 +8,17 @@ use semel_delivery::message::Answer;
 use semel_delivery::transport::Outgoing;
 use serde_json::json;
 
-use crate::outbox::plan::{Knows, RETENTION};
+use crate::outbox::plan::{Callers, Knows, Plan, RETENTION};
 
 /// A key that was used.
 #[derive(Clone, Debug)]
 struct Known {
     body: Vec<u8>,
     answer: Answer,
+    /// Whether the answer can be given again.
+    is_kept: bool,
+    /// The credential that it was used with.
+    token: String,
     at: u64,
 }
 
@@ -22,9 +26,11 @@ struct Known {
 #[derive(Debug)]
 pub struct Server {
     knows: Knows,
+    callers: Callers,
     forgets: bool,
     keys: BTreeMap<String, Known>,
-    sealed: BTreeSet<String>,
+    /// Keys that must not be used any more, each with the caller who sealed it.
+    sealed: BTreeSet<(String, String)>,
     revoked: BTreeSet<String>,
     /// Effects of a key, by their place in the ledger.
     effects: BTreeMap<String, Vec<u64>>,
@@ -36,6 +42,8 @@ pub struct Server {
 pub enum Mood {
     /// It carries it out.
     Willing,
+    /// It carries it out, with an answer that is too large to keep.
+    Verbose,
     /// It refuses it for good.
     Rejecting,
 }
@@ -53,10 +61,11 @@ pub(super) fn answer(status: u16, code: &str) -> Answer {
 
 impl Server {
     /// A server that nothing has reached yet.
-    pub(super) fn new(knows: Knows, forgets: bool) -> Self {
+    pub(super) fn new(plan: &Plan) -> Self {
         Self {
-            knows,
-            forgets,
+            knows: plan.knows,
+            callers: plan.callers,
+            forgets: plan.forgets,
             keys: BTreeMap::new(),
             sealed: BTreeSet::new(),
             revoked: BTreeSet::new(),
@@ -107,25 +116,29 @@ impl Server {
         }
     }
 
+    /// Who a credential's caller is, as far as the server can tell.
+    fn caller(&self, token: &str) -> String {
+        match self.callers {
+            Callers::Verified => token.rsplit_once('-').map_or(token, |(principal, _)| principal).to_owned(),
+            Callers::Hashed => token.to_owned(),
+        }
+    }
+
     fn act(&mut self, request: &Outgoing, mood: Mood, now: u64) -> Answer {
         self.forget(now);
         let key = header(request, "idempotency-key").to_owned();
+        let token = header(request, "authorization").to_owned();
         if self.knows == Knows::Keys {
-            if self.sealed.contains(&key) {
+            if self.sealed.contains(&(self.caller(&token), key.clone())) {
                 return answer(409, "key-sealed");
             }
             if let Some(known) = self.keys.get(&key) {
-                if known.body != request.body {
-                    return answer(422, "fingerprint-mismatch");
-                }
-                let mut again = known.answer.clone();
-                again.headers.push(("idempotency-replayed".to_owned(), "true".to_owned()));
-                return again;
+                return self.answer_again(known, request, &token);
             }
         }
         let said = match mood {
             Mood::Rejecting => answer(422, "no-such-thing"),
-            Mood::Willing => {
+            Mood::Willing | Mood::Verbose => {
                 self.effects.entry(key.clone()).or_default().push(self.length);
                 self.length += 1;
                 Answer {
@@ -135,21 +148,49 @@ impl Server {
                 }
             }
         };
-        self.keys.insert(key, Known { body: request.body.clone(), answer: said.clone(), at: now });
+        let is_kept = mood != Mood::Verbose;
+        let known = Known { body: request.body.clone(), answer: said.clone(), is_kept, token, at: now };
+        self.keys.insert(key, known);
         said
+    }
+
+    /// What is said of a key that was used before.
+    fn answer_again(&self, known: &Known, request: &Outgoing, token: &str) -> Answer {
+        if self.caller(&known.token) != self.caller(token) {
+            return answer(409, "credential-changed");
+        }
+        if known.body != request.body {
+            return answer(422, "fingerprint-mismatch");
+        }
+        if !known.is_kept {
+            let body = json!({"code": "answer-not-kept", "details": {"originalStatus": known.answer.status}});
+            return Answer { status: 409, headers: Vec::new(), body: body.to_string().into() };
+        }
+        let mut again = known.answer.clone();
+        again.headers.push(("idempotency-replayed".to_owned(), "true".to_owned()));
+        again
     }
 
     fn seal(&mut self, request: &Outgoing, now: u64) -> Answer {
         self.forget(now);
         let key = request.target.path.split('/').nth(4).unwrap_or_default();
-        let said = match (self.knows, self.keys.get(key)) {
+        let caller = self.caller(header(request, "authorization"));
+        let is_own = |known: &&Known| self.caller(&known.token) == caller;
+        let said = match (self.knows, self.keys.get(key).filter(is_own)) {
             (Knows::Nothing, _) => return answer(404, "no-such-page"),
+            (Knows::Keys, Some(known)) if !known.is_kept => {
+                json!({"sealed": false, "state": "unkept", "status": known.answer.status})
+            }
             (Knows::Keys, Some(known)) => {
                 json!({"sealed": false, "state": "settled", "response": {"status": known.answer.status, "body": ""}})
             }
             (Knows::Keys, None) => {
-                self.sealed.insert(key.to_owned());
-                json!({"sealed": true, "identity": "verified"})
+                self.sealed.insert((caller, key.to_owned()));
+                let identity = match self.callers {
+                    Callers::Verified => "verified",
+                    Callers::Hashed => "hashed",
+                };
+                json!({"sealed": true, "identity": identity})
             }
         };
         Answer { status: 200, headers: Vec::new(), body: said.to_string().into_bytes() }

@@ -27,6 +27,7 @@ impl Wire {
         let yard = &self.yard;
         let mood = match yard.strikes(Mishap::Rejected) {
             true => Mood::Rejecting,
+            false if yard.strikes(Mishap::NotKept) => Mood::Verbose,
             false => Mood::Willing,
         };
         let answer = yard.server().arrive(request, mood, yard.now(), yard.clock.true_time());

@@ -81,7 +81,7 @@ impl Yard {
         let store = Arc::new(SqliteStore::memory().expect("there is memory for a database"));
         let yard = Self {
             stage: Stage::new(rng),
-            server: Mutex::new(Server::new(plan.knows, plan.forgets)),
+            server: Mutex::new(Server::new(&plan)),
             plan,
             platter: Mutex::new(Platter { store, before: None }),
             told: Mutex::default(),

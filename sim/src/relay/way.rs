@@ -177,10 +177,6 @@ impl Database for Way {
         self.works.plan.home == Home::File
     }
 
-    fn is_broken(&self) -> bool {
-        self.works.is_broken()
-    }
-
     fn clock_ahead(&self) -> i64 {
         self.base.clock_ahead()
     }

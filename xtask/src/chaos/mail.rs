@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::http;
 use super::random::Random;
-use super::settling::{Settled, Standing, head, settle};
+use super::settling::{Accepted, Settled, Standing, head, settle};
 use super::upstream::Upstream;
 use super::verdict::Row;
 
@@ -25,15 +25,6 @@ const LINES: usize = 20;
 pub(crate) struct Mail {
     threads: Vec<JoinHandle<Vec<Accepted>>>,
     ports: Vec<u16>,
-}
-
-/// A message that was accepted.
-pub(crate) struct Accepted {
-    pub(crate) intent: String,
-    pub(crate) id: String,
-    pub(crate) lane: String,
-    /// Which outbox has it.
-    pub(crate) outbox: usize,
 }
 
 impl Mail {

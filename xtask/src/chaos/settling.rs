@@ -11,9 +11,17 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::http;
-use super::mail::Accepted;
 use super::outboxes::TOKEN;
 use super::upstream::Upstream;
+
+/// A message that was accepted.
+pub(crate) struct Accepted {
+    pub(crate) intent: String,
+    pub(crate) id: String,
+    pub(crate) lane: String,
+    /// Which outbox has it.
+    pub(crate) outbox: usize,
+}
 
 /// How many receipts are asked for at a time.
 const ASKING: usize = 8;

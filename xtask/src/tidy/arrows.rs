@@ -25,6 +25,7 @@ const ARROWS: &[(&str, Arrows)] = &[
     ("broker", To(&["contract", "http", "store", "delivery"])),
     ("gateway", To(&["contract", "http", "store", "gate"])),
     ("console", To(&["contract", "store"])),
+    ("semel", To(&["contract", "store", "gate"])),
     ("cli", To(&["contract", "http", "store", "gate", "delivery", "broker", "gateway", "console"])),
     ("fuzz", To(&[])),
     ("sim", Anywhere),

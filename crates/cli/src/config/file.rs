@@ -102,6 +102,10 @@ layered! {
         limits: Limits,
         /// Addresses or networks whose `trusted:NAME` header is believed. Default: the loopback.
         trusted_peers: Vec<String>,
+        /// Origins of pages that may use the gate from a browser, such as `https://app.example`; `*` means all. Default: none.
+        cors: Vec<String>,
+        /// Whether those pages may send cookies; not together with `*`. Default `false`.
+        cors_credentials: bool,
         /// Where requests are written down: `stderr`, `off` or a path. Default `stderr`.
         access_log: Text<LogTo>,
         /// How long running requests are waited for at the end; then they are marked unknown. Default `30s`.
@@ -114,6 +118,15 @@ layered! {
         /// cannot be recognised by its hash. The others, and none, are still recognised: leave an old one there for one
         /// retention.
         fingerprint_keys: PathBuf,
+        /// The name under which the store remembers how this gate's keys are recorded. Gates before different services that
+        /// share a store need different names; replicas need the same one. Default: the upstream's address.
+        name: String,
+        /// Identities that were in force before `identity` was changed. Keys that were used with them stay known for one
+        /// retention on requests that still carry them. Needed for `trusted:`, `jwt:` and `check:`; others are read anyway.
+        was_identity: Vec<Text<Identity>>,
+        /// Whether keys that were used before a change of routes, identity, scope or fingerprints may run again. Default
+        /// `false`: they are looked up as they were recorded, for one retention.
+        forget_former: bool,
         /// When expired records are removed: `every 1h` or `daily 03:00`. Default: as the profile says.
         sweep: Text<SweepWhen>,
         /// The connection to PostgreSQL: see below.
@@ -135,7 +148,7 @@ pub(crate) struct Upstream {
     pub(crate) stream_idle: Option<Text<Duration>>,
     /// A PEM file of authorities to trust instead of the usual ones.
     pub(crate) ca: Option<PathBuf>,
-    /// Whether HTTP/2 is spoken with it. Default `false`.
+    /// Whether HTTP/2 is spoken with it; a keyed request then has a connection of its own while it runs. Default `false`.
     pub(crate) http2: Option<bool>,
     /// Which `Host` it is told: `client` (what the client sent) or `upstream`. Default `client`.
     pub(crate) host: Option<Text<HostWord>>,
@@ -168,6 +181,11 @@ pub(crate) struct Limits {
     pub(crate) header_timeout: Option<Text<Duration>>,
     /// How long a request's body may be silent. Default `60s`.
     pub(crate) body_timeout: Option<Text<Duration>>,
+    /// How long the whole body of a keyed request may take. Default `5m`.
+    pub(crate) body_deadline: Option<Text<Duration>>,
+    /// Bytes of the bodies of keyed requests that are in memory at a time, in all; what finds no room is refused before it is
+    /// read. Default `256MiB`.
+    pub(crate) bodies: Option<Text<Bytes>>,
     /// How long a connection without a request is kept. Default `75s`.
     pub(crate) idle_timeout: Option<Text<Duration>>,
     /// How long a client may refuse to read its answer. Default `60s`.

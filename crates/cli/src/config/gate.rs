@@ -6,8 +6,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use semel_contract::identity::Identity;
 use semel_contract::profile::SweepWhen;
-use semel_gateway::{Certificates, HostSent, Limits, Peers, Protocol, Target, Upstream};
+use semel_gateway::{Certificates, Cors, HostSent, Limits, Peers, Protocol, Target, Upstream};
 
 use super::file::{self, HostWord, Mode};
 use super::values::{LogTo, OneOf, RedisUrl, Text, with_scheme};
@@ -35,6 +36,8 @@ pub(crate) struct Gate {
     pub(crate) bounds: Bounds,
     /// Who is believed when naming users.
     pub(crate) trusted_peers: Peers,
+    /// Which pages on other origins may use the gate.
+    pub(crate) cors: Option<Cors>,
     /// Where requests are written down.
     pub(crate) access_log: LogTo,
     /// How long work is waited for at the end.
@@ -45,6 +48,12 @@ pub(crate) struct Gate {
     pub(crate) at_rest: Option<AtRest>,
     /// The file of secrets that fingerprints are keyed with.
     pub(crate) fingerprint_keys: Option<PathBuf>,
+    /// The name under which the store remembers how keys are recorded.
+    pub(crate) name: Option<String>,
+    /// Identities that were in force before.
+    pub(crate) was_identity: Vec<Identity>,
+    /// Whether keys that were recorded in another form may run again.
+    pub(crate) forget_former: bool,
     /// When expired records are removed, if not as the profile says.
     pub(crate) sweep: Option<SweepWhen>,
     /// Connections to PostgreSQL, and whether its schema is brought up to date at the start.
@@ -60,6 +69,10 @@ pub(crate) struct Bounds {
     pub(crate) waiting: Option<usize>,
     /// The same, for one key.
     pub(crate) waiting_per_key: Option<usize>,
+    /// Bytes of bodies in memory, in all.
+    pub(crate) bodies: Option<usize>,
+    /// How long one body may take.
+    pub(crate) body_deadline: Option<Duration>,
 }
 
 /// How answers are protected where they are kept.
@@ -92,7 +105,12 @@ impl Gate {
             ));
         }
         let limits = gate.limits.unwrap_or_default();
+        let mut body_deadline = Duration::ZERO;
+        set("gate.limits.body_deadline", limits.body_deadline.as_ref(), &mut body_deadline)?;
+        let bodies = limits.bodies.as_ref().map(|max| usize::try_from(max.0.0).unwrap_or(usize::MAX));
         let bounds = Bounds {
+            bodies: at_least_one("gate.limits.bodies", bodies)?,
+            body_deadline: (!body_deadline.is_zero()).then_some(body_deadline),
             running: at_least_one("gate.limits.running", limits.running)?,
             waiting: at_least_one("gate.limits.waiting", limits.waiting)?,
             waiting_per_key: at_least_one("gate.limits.waiting_per_key", limits.waiting_per_key)?,
@@ -101,6 +119,11 @@ impl Gate {
             Some(peers) => Peers::of(peers).map_err(|error| format!("gate.trusted_peers: {error}"))?,
             None => Peers::default(),
         };
+        let cors = gate.cors.map(|origins| Cors::new(&origins, gate.cors_credentials.unwrap_or(false)));
+        let cors = cors.transpose().map_err(|error| format!("gate.cors: {error}"))?;
+        if gate.cors_credentials == Some(true) && cors.is_none() {
+            return Err("gate.cors_credentials: say in `cors` which pages may".to_owned());
+        }
         let at_rest = gate
             .at_rest
             .map(|at_rest| AtRest { keys: at_rest.keys, compress: at_rest.compress.unwrap_or(false) });
@@ -122,11 +145,15 @@ impl Gate {
             limits: of_limits(&limits)?,
             bounds,
             trusted_peers,
+            cors,
             access_log: gate.access_log.map_or(LogTo::Stderr, |log| log.0),
             drain: gate.drain.map_or(Duration::from_secs(30), |drain| drain.0),
             redis: gate.redis.map(|Text(RedisUrl(url))| url),
             at_rest,
             fingerprint_keys: gate.fingerprint_keys,
+            name: gate.name,
+            was_identity: gate.was_identity.unwrap_or_default().into_iter().map(|was| was.0).collect(),
+            forget_former: gate.forget_former.unwrap_or(false),
             sweep: gate.sweep.map(|sweep| sweep.0),
             postgres: Postgres {
                 connections: at_least_one("gate.postgres.connections", connections)?.unwrap_or(8),

@@ -77,8 +77,8 @@ fn one(name: &str, value: &str) -> Result<Option<File>, String> {
     if field.is_empty() || !field.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
         return Ok(None);
     }
-    // Lists and tables are written as in the file; everything else is a text, with or without its quotes.
-    let is_written_out = value.starts_with(['[', '{', '"']);
+    // Lists, tables and truth are written as in the file; everything else is a text, with or without its quotes.
+    let is_written_out = value.starts_with(['[', '{', '"']) || matches!(value, "true" | "false");
     let value = if is_written_out { value.to_owned() } else { toml::Value::from(value).to_string() };
     match toml::from_str::<File>(&format!("{header}{field} = {value}\n")) {
         Ok(overlay) => Ok(Some(overlay)),

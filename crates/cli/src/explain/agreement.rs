@@ -83,6 +83,7 @@ fn configuration(random: &mut Random) -> String {
 fn request(random: &mut Random) -> Request {
     let mut headers: Vec<(String, Vec<u8>)> = Vec::new();
     let mut header = |name: &str, value: &str| headers.push((name.to_owned(), value.as_bytes().to_vec()));
+    header("Host", random.one(&["shop.example", "SHOP.example:80", "127.0.0.1:7400"]));
     for name in ["Idempotency-Key", "X-Idempotency-Key", "X-Key"] {
         if random.below(3) == 0 {
             header(name, random.one(&KEYS));

@@ -7,7 +7,9 @@ use semel_contract::key::{Found, Presence};
 use semel_contract::problem::{Kind, Problem};
 use semel_contract::profile::{Generator, Profile};
 use semel_contract::request::{Body, Headers};
+use semel_contract::scope;
 use semel_contract::time::format_duration;
+use semel_gateway::HostSent;
 use serde_json::{Value, json};
 
 use super::request::Request;
@@ -21,6 +23,7 @@ pub(crate) struct Reading {
     identity: Option<String>,
     principal: Option<String>,
     found: Option<Found>,
+    host: Option<String>,
     scope: Option<String>,
     form: Option<&'static str>,
     canonical: Option<String>,
@@ -44,7 +47,7 @@ impl Reading {
         }
         let mut reading = Self { identity: Some(config.identity.to_string()), ..Self::default() };
         match config.endpoint(&request.method, request.path_only()) {
-            Some(endpoint) => reading.walk(caller, request, &endpoint),
+            Some(endpoint) => reading.walk(config, caller, request, &endpoint),
             None => {
                 reading.note =
                     Some("no route matches: it passes through unrecorded, and a key on it protects nothing")
@@ -55,7 +58,7 @@ impl Reading {
 
     /// Identity, body, key, fingerprint, in the gate's order: the first refusal is the one that would be answered. The
     /// readings after it are made all the same where they can be, since they are what one came to see.
-    fn walk(&mut self, caller: Option<&Caller>, request: &Request, endpoint: &Endpoint<'_>) {
+    fn walk(&mut self, config: &Config, caller: Option<&Caller>, request: &Request, endpoint: &Endpoint<'_>) {
         let profile = endpoint.profile;
         self.route = Some(endpoint.name.clone());
         self.profile = Some(profile.clone());
@@ -86,7 +89,12 @@ impl Reading {
             profile.key.read_required(headers).map_or_else(|problem| self.refuse(problem), drop);
         }
         if let Some(caller) = &caller {
-            self.scope = Some(profile.scope.scope(caller, &endpoint.name).to_string());
+            // A request that is typed without a Host is explained without one; a gate is sent none such.
+            let sends_host = config.gate.upstream.as_ref().is_none_or(|up| up.host == HostSent::Clients);
+            let line = headers.values("host").next().and_then(|line| std::str::from_utf8(line).ok());
+            self.host = line.filter(|_| sends_host).map(scope::host);
+            let scope = profile.scope.scope_at(caller, &endpoint.name, self.host.as_deref());
+            self.scope = Some(scope.to_string());
         }
         self.read_content(request, endpoint, &body, caller.as_ref(), is_unkeyed);
     }
@@ -219,6 +227,7 @@ impl Reading {
             "key": self.found.as_ref().map(|found| found.key.as_str()),
             "key_source": self.found.as_ref().map(|found| found.source.to_string()),
             "key_syntax": self.found.as_ref().map(|found| found.written.name()),
+            "host": self.host,
             "scope": self.scope,
             "body_form": self.form,
             "canonical": self.canonical,
@@ -256,6 +265,7 @@ impl Reading {
                 )
             }),
         );
+        line("host", self.host.clone());
         line("scope", self.scope.clone());
         line(
             "body",

@@ -73,7 +73,9 @@ pub(crate) fn failed(error: &OutboxError) -> Response<Body> {
             refusal(status(507), "queue-full", &error.to_string())
         }
         OutboxError::Store(StoreError::DiskFull(_)) => refusal(status(507), "disk-full", &error.to_string()),
-        OutboxError::Store(StoreError::Failed(_)) | OutboxError::Open(_) | OutboxError::Unsafe(_) => {
+        OutboxError::Store(StoreError::Failed(_) | StoreError::Unknown(_))
+        | OutboxError::Open(_)
+        | OutboxError::Unsafe(_) => {
             refusal(StatusCode::SERVICE_UNAVAILABLE, "store-failed", &error.to_string())
         }
         OutboxError::Unknown => refusal(StatusCode::NOT_FOUND, "unknown-message", &error.to_string()),
@@ -137,6 +139,7 @@ pub(crate) fn receipt(row: &Row) -> Value {
         "next_attempt_at": time((row.status == Status::Pending).then_some(row.next_attempt_at)),
         "last_error": row.last_error,
         "held_for": row.held_for.map(semel_delivery::message::HeldFor::name),
+        "waits_for": null,
         "response": row.answer.as_ref().map(response),
         "delivered_at": time(row.delivered_at),
         "broker_message_id": row.broker_message_id,
@@ -213,5 +216,6 @@ pub(crate) fn lane(lane: &LaneState) -> Value {
         "paused": lane.is_paused,
         "blocked_by": lane.blocked_by,
         "depth": lane.depth,
+        "head": lane.head,
     })
 }

@@ -2,11 +2,10 @@
 //! daemon runs.
 
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::http::{HeaderMap, Response, StatusCode, header};
 use axum::middleware;
@@ -14,33 +13,23 @@ use axum::response::IntoResponse;
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::routing::{get, post};
 use base64::Engine as _;
-use semel_delivery::credentials::{Credential, Wallet};
-use semel_delivery::store::{Filter, Find};
-use semel_delivery::url::Target;
+use semel_delivery::store::{Filter, Find, LaneState};
+use semel_delivery::waiting::waits_for;
 use semel_delivery::{NewBody, Outbox, OutboxError, Requeue, Row, Status};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::answer::{self, Refusal, failed, json_answer, refusal};
-use super::front::{self, too_large};
-use super::{envelope, openapi};
+use super::answer::{self, failed, json_answer, refusal};
+use super::body::{Answered, Api, BodyRead, body_bytes_max, parsed, whole};
+use super::{credentials, envelope, openapi};
 
 /// Successors and predecessors that a receipt names.
 const CHAIN_MAX: usize = 1000;
 /// Events that are read at once.
 const EVENTS_MAX: u32 = 500;
-/// What the handlers work on.
-#[derive(Clone)]
-pub(crate) struct Api {
-    pub(crate) outbox: Outbox,
-    pub(crate) wallet: Arc<Wallet>,
-}
-
-pub(super) type Answered = Result<Response<Body>, Refusal>;
-
 /// The routes.
 pub(crate) fn router(api: Api) -> Router {
-    let body_max = front::body_bytes_max(&api);
+    let body_max = body_bytes_max(&api);
     Router::new()
         .route("/v1/send", post(send))
         .route("/v1/messages", get(list))
@@ -51,7 +40,8 @@ pub(crate) fn router(api: Api) -> Router {
         .route("/v1/lanes", get(lanes))
         .route("/v1/lanes/{lane}/pause", post(pause))
         .route("/v1/lanes/{lane}/resume", post(resume))
-        .route("/v1/credentials", post(credentials))
+        .route("/v1/credentials", get(credentials::show).post(credentials::give))
+        .route("/v1/release", post(credentials::release))
         .route("/v1/openapi.json", get(openapi::document))
         .route("/openapi.json", get(openapi::document))
         .route("/metrics", get(metrics))
@@ -60,29 +50,9 @@ pub(crate) fn router(api: Api) -> Router {
             refusal(StatusCode::NOT_FOUND, "not-found", "there is nothing here; see /v1/openapi.json")
         })
         .layer(DefaultBodyLimit::max(body_max))
-        .layer(middleware::from_fn_with_state(body_max, front::checked))
+        .layer(middleware::from_fn_with_state(body_max, super::body::refuse_unfit))
         .layer(middleware::map_response(crate::problems::rendered))
         .with_state(api)
-}
-
-type BodyRead = Result<Bytes, axum::extract::rejection::BytesRejection>;
-
-fn whole(body: BodyRead) -> Result<Bytes, Refusal> {
-    body.map_err(|error| {
-        Refusal::from(match error.status() {
-            StatusCode::PAYLOAD_TOO_LARGE => too_large(),
-            _ => refusal(StatusCode::BAD_REQUEST, "malformed", &error.body_text()),
-        })
-    })
-}
-
-fn parsed<T: for<'a> Deserialize<'a> + Default>(body: &Bytes) -> Result<T, Refusal> {
-    if body.is_empty() {
-        return Ok(T::default());
-    }
-    let malformed =
-        |error: serde_json::Error| refusal(StatusCode::BAD_REQUEST, "malformed", &error.to_string());
-    serde_json::from_slice(body).map_err(|error| malformed(error).into())
 }
 
 async fn send(State(api): State<Api>, headers: HeaderMap, body: BodyRead) -> Answered {
@@ -96,10 +66,22 @@ pub(super) async fn accept(api: &Api, body: &[u8], wait: Option<Duration>) -> An
     let mut finished = None;
     if let Some(wait) = wait.filter(|_| accepted.receipt.status.is_live()) {
         let row = api.outbox.wait(accepted.receipt.id, wait).await.map_err(|error| failed(&error))?;
-        finished = row.filter(|row| !row.status.is_live());
+        finished = row;
     }
     let (status, body) = match finished {
-        Some(row) => (StatusCode::OK, answer::receipt(&row)),
+        Some(row) if !row.status.is_live() => (StatusCode::OK, answer::receipt(&row)),
+        // It was waited for in vain: the receipt so far says what it waits for.
+        Some(row) => {
+            let mut body = full_receipt(&api.outbox, &row).await.map_err(|error| failed(&error))?;
+            let (status, said) = answer::accepted(&accepted);
+            for (name, value) in said.as_object().into_iter().flatten() {
+                body[name] = value.clone();
+            }
+            if row.status != Status::Pending {
+                body["status"] = json!(row.status.name());
+            }
+            (status, body)
+        }
         None => answer::accepted(&accepted),
     };
     let mut response = json_answer(status, &body);
@@ -137,20 +119,25 @@ async fn list(
     let Query(wanted) = wanted.map_err(|error| malformed(&error.body_text()))?;
     let status = match wanted.status.as_deref().filter(|status| !status.is_empty()) {
         None => None,
-        Some(name) => Some(Status::parse(name).ok_or_else(|| malformed("there is no such status"))?),
+        Some(name) => Some(Status::parse(name).ok_or_else(|| malformed(&no_such_status(name)))?),
     };
     let limit = wanted.limit.unwrap_or(100).clamp(1, semel_delivery::limits::LIST_ROWS_MAX);
     let filter = Filter { status, lane: wanted.lane, after: wanted.after.unwrap_or(0), limit };
     let rows = api.outbox.list(filter).await.map_err(|error| failed(&error))?;
     let is_full = rows.len() == limit as usize;
     let next = rows.last().filter(|_| is_full).map(|row| row.id);
-    let messages: Vec<Value> = rows.iter().map(answer::receipt).collect();
+    let messages = receipts(&api.outbox, &rows).await.map_err(|error| failed(&error))?;
     Ok(json_answer(StatusCode::OK, &json!({"messages": messages, "next_after": next})))
+}
+
+fn no_such_status(name: &str) -> String {
+    let known: Vec<&str> = Status::ALL.iter().map(|status| status.name()).collect();
+    format!("there is no status {name:?}: expected one of {}", known.join(", "))
 }
 
 async fn show(State(api): State<Api>, Path(id): Path<String>) -> Answered {
     let row = api.outbox.named(&id).await.map_err(|error| failed(&error))?;
-    let mut body = answer::receipt(&row);
+    let mut body = full_receipt(&api.outbox, &row).await.map_err(|error| failed(&error))?;
     if row.client_message_id != id && row.id.to_string() != id {
         body["alias_of"] = json!(row.client_message_id);
     }
@@ -158,6 +145,22 @@ async fn show(State(api): State<Api>, Path(id): Path<String>) -> Answered {
     body["log"] = log.iter().map(answer::attempt).collect();
     body["chain"] = chain(&api.outbox, &row).await.map_err(|error| failed(&error))?;
     Ok(json_answer(StatusCode::OK, &body))
+}
+
+/// Receipts that say what their messages wait for.
+async fn receipts(outbox: &Outbox, rows: &[Row]) -> Result<Vec<Value>, OutboxError> {
+    let reasons = outbox.waits_for(rows).await?;
+    let receipt = |(row, reason): (&Row, Option<String>)| {
+        let mut receipt = answer::receipt(row);
+        receipt["waits_for"] = json!(reason);
+        receipt
+    };
+    Ok(rows.iter().zip(reasons).map(receipt).collect())
+}
+
+async fn full_receipt(outbox: &Outbox, row: &Row) -> Result<Value, OutboxError> {
+    let receipts = receipts(outbox, std::slice::from_ref(row)).await?;
+    Ok(receipts.into_iter().next().unwrap_or_default())
 }
 
 /// A message, what it took the place of and what took its place, oldest first.
@@ -233,8 +236,11 @@ async fn abort(State(api): State<Api>, Path(id): Path<String>) -> Answered {
 
 async fn lanes(State(api): State<Api>) -> Answered {
     let lanes = api.outbox.lanes().await.map_err(|error| failed(&error))?;
-    let lanes: Vec<Value> = lanes.iter().map(answer::lane).collect();
-    Ok(json_answer(StatusCode::OK, &json!({"lanes": lanes})))
+    let mut shown = Vec::with_capacity(lanes.len());
+    for lane in &lanes {
+        shown.push(full_lane(&api.outbox, lane).await.map_err(|error| failed(&error))?);
+    }
+    Ok(json_answer(StatusCode::OK, &json!({"lanes": shown})))
 }
 
 async fn pause(State(api): State<Api>, Path(lane): Path<String>) -> Answered {
@@ -249,44 +255,21 @@ async fn resume(State(api): State<Api>, Path(lane): Path<String>) -> Answered {
 
 async fn lane_now(api: &Api, lane: String) -> Answered {
     let state = api.outbox.lane(&lane).await.map_err(|error| failed(&error))?;
-    Ok(json_answer(StatusCode::OK, &answer::lane(&state)))
+    let shown = full_lane(&api.outbox, &state).await.map_err(|error| failed(&error))?;
+    Ok(json_answer(StatusCode::OK, &shown))
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Given {
-    principal: Option<String>,
-    origin: Option<String>,
-    headers: std::collections::BTreeMap<String, String>,
-}
-
-async fn credentials(State(api): State<Api>, body: BodyRead) -> Answered {
-    let given: Given = parsed(&whole(body)?)?;
-    let malformed = |why: &str| refusal(StatusCode::BAD_REQUEST, "malformed", why);
-    let origin = match given.origin {
-        Some(origin) => {
-            Target::absolute(&origin).map_err(|error| malformed(&format!("origin: {error}")))?.origin
-        }
-        None => match &api.outbox.settings().upstream {
-            Some(upstream) => upstream.origin.clone(),
-            None => {
-                return Err(malformed("say for which origin: a credential is sent nowhere else").into());
-            }
-        },
+/// A lane that says what its head waits for.
+async fn full_lane(outbox: &Outbox, lane: &LaneState) -> Result<Value, OutboxError> {
+    let mut shown = answer::lane(lane);
+    let head = match lane.head {
+        Some(head) => outbox.found(Find::Row(head)).await?,
+        None => None,
     };
-    for (name, value) in &given.headers {
-        let is_good = axum::http::HeaderName::from_bytes(name.as_bytes()).is_ok()
-            && axum::http::HeaderValue::from_str(value).is_ok();
-        if !is_good {
-            return Err(malformed("headers: a name or value cannot be sent").into());
-        }
-    }
-    let principal = given.principal.unwrap_or_else(|| "default".to_owned());
-    api.wallet.give(&principal, &origin, Credential { headers: given.headers.into_iter().collect() });
-    api.outbox.refreshed(&principal).await.map_err(|error| failed(&error))?;
-    let mut response = Response::new(Body::empty());
-    *response.status_mut() = StatusCode::NO_CONTENT;
-    Ok(response)
+    shown["head_status"] = json!(head.as_ref().map(|head| head.status.name()));
+    shown["head_client_message_id"] = json!(head.as_ref().map(|head| &head.client_message_id));
+    shown["waits_for"] = json!(head.and_then(|head| waits_for(&head, lane, None, outbox.now())));
+    Ok(shown)
 }
 
 #[derive(Deserialize)]
@@ -345,6 +328,7 @@ async fn metrics(State(api): State<Api>) -> Answered {
 }
 
 async fn healthz(State(api): State<Api>) -> Answered {
+    api.outbox.ready().await.map_err(|error| failed(&error))?;
     api.outbox.found(Find::Row(0)).await.map_err(|error| failed(&error))?;
     Ok("ok\n".into_response())
 }

@@ -16,7 +16,8 @@ use tokio::net::{TcpStream, UnixStream};
 use tower::ServiceExt as _;
 
 use super::Which;
-use super::api::{Api, router};
+use super::api::router;
+use super::body::Api;
 use crate::exit::{Exit, Stop};
 use crate::serve::outbox::config::store_path;
 
@@ -73,10 +74,19 @@ pub(crate) enum Caller {
 }
 
 impl Caller {
-    /// Finds the daemon, or opens the file.
+    /// Finds the daemon, or opens a file that is there: whoever only looks does not make one.
+    pub(crate) async fn existing(which: &Which) -> Result<Self, Stop> {
+        let path = path_of(which)?;
+        if !path.exists() {
+            let what = format!("there is no outbox at sqlite:{}; say --store sqlite:PATH", path.display());
+            return Err(Stop::new(Exit::Io, what));
+        }
+        Self::find(which, None).await
+    }
+
+    /// Finds the daemon, or opens the file, which is made where there is none.
     pub(crate) async fn find(which: &Which, upstream: Option<&str>) -> Result<Self, Stop> {
-        let store = which.store.as_deref().unwrap_or("sqlite:outbox.db");
-        let path = store_path(store).map_err(|error| Stop::new(Exit::Usage, format!("--store: {error}")))?;
+        let path = path_of(which)?;
         let wallet = Arc::new(Wallet::default());
         let upstream = upstream.map(Target::absolute).transpose();
         let settings = Settings {
@@ -141,6 +151,11 @@ impl Caller {
         let body = body.map_err(|error| away(&error))?.to_bytes();
         Ok((status, serde_json::from_slice(&body).unwrap_or(Value::Null)))
     }
+}
+
+fn path_of(which: &Which) -> Result<PathBuf, Stop> {
+    let store = which.store.as_deref().unwrap_or("sqlite:outbox.db");
+    store_path(store).map_err(|error| Stop::new(Exit::Usage, format!("--store: {error}")))
 }
 
 async fn exchange<S>(stream: S, request: Request<Body>) -> hyper::Result<axum::http::Response<Body>>

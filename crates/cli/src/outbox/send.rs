@@ -61,10 +61,16 @@ pub(super) async fn run(args: &Args) -> Result<Exit, Stop> {
         eprintln!("semel: no daemon owns this outbox: it is queued, and `semel serve outbox` sends it");
     }
     show::print(args.which.json, &told, show::line)?;
-    Ok(match told["status"].as_str() {
-        Some("dead" | "aborted") => Exit::Found,
-        _ => Exit::Success,
-    })
+    match (told["status"].as_str(), args.wait) {
+        (Some("dead" | "aborted"), _) => Ok(Exit::Found),
+        (Some("done"), _) | (_, None) => Ok(Exit::Success),
+        (_, Some(seconds)) => {
+            let why =
+                told["waits_for"].as_str().map(|why| format!(": it waits for {why}")).unwrap_or_default();
+            let what = format!("it is on disk, and was not delivered within {seconds} s{why}");
+            Err(Stop::new(Exit::NotYet, what))
+        }
+    }
 }
 
 /// The body of `POST /v1/send`. A JSON body goes in as it was written, byte for byte.

@@ -43,7 +43,7 @@ pub(super) fn list(told: &Value) -> String {
     }
     let mut lines = format!(
         "{:>7}  {:<9} {:>8}  {:<16} {:<36} {}\n",
-        "row", "status", "attempts", "lane", "id", "last error"
+        "row", "status", "attempts", "lane", "id", "waits for, or last error"
     );
     for row in &rows {
         let _ = writeln!(
@@ -54,7 +54,7 @@ pub(super) fn list(told: &Value) -> String {
             text(&row["attempts"]),
             text(&row["lane"]),
             text(&row["client_message_id"]),
-            text(&row["last_error"]),
+            text(if row["waits_for"].is_null() { &row["last_error"] } else { &row["waits_for"] }),
         );
     }
     if let Some(after) = told["next_after"].as_i64() {
@@ -72,6 +72,7 @@ pub(super) fn message(told: &Value) -> String {
         "alias_of",
         "status",
         "held_for",
+        "waits_for",
         "lane",
         "principal",
         "logical_key",
@@ -143,8 +144,70 @@ pub(super) fn requeued(told: &Value) -> String {
     )
 }
 
+fn state_of(lane: &Value) -> &'static str {
+    match (lane["paused"] == true, lane["blocked_by"].is_null(), lane["head_status"] == "held") {
+        (true, _, _) => "paused",
+        (false, false, _) => "blocked",
+        (false, true, true) => "held",
+        (false, true, false) => "open",
+    }
+}
+
 /// A lane.
 pub(super) fn lane(told: &Value) -> String {
-    let state = if told["paused"] == true { "paused" } else { "open" };
-    format!("{} is {state}, {} messages wait\n", text(&told["lane"]), text(&told["depth"]))
+    let depth = match told["depth"].as_u64() {
+        Some(1) => "1 message waits".to_owned(),
+        _ => format!("{} messages wait", text(&told["depth"])),
+    };
+    let why =
+        told["waits_for"].as_str().map(|why| format!("; the first waits for {why}")).unwrap_or_default();
+    format!("{} is {}, {depth}{why}\n", text(&told["lane"]), state_of(told))
+}
+
+/// All lanes.
+pub(super) fn lanes(told: &Value) -> String {
+    let lanes = told["lanes"].as_array().cloned().unwrap_or_default();
+    if lanes.is_empty() {
+        return "nothing waits, and no lane is paused or blocked\n".to_owned();
+    }
+    let mut lines = format!("{:<24} {:<8} {:>7}  {}\n", "lane", "state", "waiting", "the first waits for");
+    for lane in &lanes {
+        let _ = writeln!(
+            lines,
+            "{:<24} {:<8} {:>7}  {}",
+            text(&lane["lane"]),
+            state_of(lane),
+            text(&lane["depth"]),
+            text(&lane["waits_for"]),
+        );
+    }
+    lines
+}
+
+/// Holds, and for whom credentials were given.
+pub(super) fn credentials(told: &Value) -> String {
+    let mut lines = String::new();
+    for hold in told["holds"].as_array().into_iter().flatten() {
+        let _ = writeln!(
+            lines,
+            "{} refuses the credential of {}, messages held: {}",
+            text(&hold["origin"]),
+            text(&hold["principal"]),
+            text(&hold["held"]),
+        );
+    }
+    for given in told["given"].as_array().into_iter().flatten() {
+        let _ =
+            writeln!(lines, "{} has a credential for {}", text(&given["principal"]), text(&given["origin"]));
+    }
+    match lines.is_empty() {
+        true => "no credential is refused, and none was given by a call\n".to_owned(),
+        false => lines,
+    }
+}
+
+/// A release.
+pub(super) fn released(told: &Value) -> String {
+    let lanes: Vec<&str> = told["lanes"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    format!("messages of {} are tried again, lanes: {}\n", text(&told["principal"]), lanes.join(", "))
 }

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 
+use semel_delivery::limits::shorten;
 use serde_json::Value;
 
 use crate::exit::{Exit, Stop};
@@ -28,6 +29,9 @@ pub(crate) fn plain(value: &Value) -> String {
     }
 }
 
+/// Characters of one cell: a table fits a wide terminal, whatever others wrote.
+const CELL_CHARS_MAX: usize = 60;
+
 /// Lanes as a table.
 pub(crate) fn table(found: &Value) -> String {
     const COLUMNS: [(&str, &str); 7] = [
@@ -41,7 +45,7 @@ pub(crate) fn table(found: &Value) -> String {
     ];
     let mut rows = vec![COLUMNS.map(|(title, _)| title.to_owned())];
     for lane in found["lanes"].as_array().into_iter().flatten() {
-        rows.push(COLUMNS.map(|(_, field)| plain(&lane[field])));
+        rows.push(COLUMNS.map(|(_, field)| shorten(&plain(&lane[field]), CELL_CHARS_MAX)));
     }
     let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..COLUMNS.len()).map(width).collect();
@@ -104,4 +108,20 @@ pub(crate) fn lane(found: &Value) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A width beyond 65,535 is more than the standard library formats.
+    #[test]
+    fn a_text_without_end_does_not_break_the_table() {
+        let lanes = json!({"lanes": [{"id": 7, "lane": "a", "last_error": "x".repeat(70_000)}]});
+        let text = table(&lanes);
+        assert!(text.lines().all(|line| line.chars().count() < 200), "{}", text.len());
+        assert!(text.contains("xxx") && text.contains('…'));
+    }
 }

@@ -51,7 +51,7 @@ impl Way {
             Ok(opened) => To::Local(local_admin(&config, &opened.store)),
             Err(OpenStop::Stop(stop)) => return Err(stop),
             Err(OpenStop::Owned(path)) => {
-                let owner = semel_store::sqlite::owner(&path).ok().and_then(|owner| owner.admin);
+                let owner = admin_of(&path).await;
                 let address = owner.ok_or_else(|| {
                     let what = format!(
                         "another process owns {} and does not say where it can be asked",
@@ -137,4 +137,15 @@ fn token(path: &Path) -> Result<String, Stop> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| Stop::new(Exit::Io, format!("the token file {}: {error}", path.display())))?;
     Ok(text.trim().to_owned())
+}
+
+/// Where the owner of a file can be asked. A process that has just begun says so a moment after it has the file.
+async fn admin_of(path: &Path) -> Option<String> {
+    for _ in 0..50 {
+        if let Some(admin) = semel_store::sqlite::owner(path).ok().and_then(|owner| owner.admin) {
+            return Some(admin);
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    None
 }

@@ -14,7 +14,7 @@ use semel_store::admin::ClockState;
 use tokio::net::TcpListener;
 
 use super::admin::{self, Admin, admin_router};
-use super::running::{Running, Swappable, sweeper};
+use super::running::{Running, Swappable, sweeper, warn_of_dead_upstream};
 use super::signals::Signals;
 use super::sockets::Sockets;
 use super::{announce, notify, plan, sockets};
@@ -158,6 +158,7 @@ async fn serve(args: &Args, config: Config) -> Result<Exit, Stop> {
     let store = store::open(&config).await?;
     warn_of_frozen_clock(&store).await;
     let plan = plan::plan(&config, args.require_key, &store)?;
+    plan.gate.prepare().await.map_err(|error| Stop::new(Exit::Config, error.to_string()))?;
     let gateway = Gateway::new(plan).map_err(|error| Stop::new(Exit::Config, error))?;
     let gate_listener = TcpListener::from_std(sockets.gate).map_err(|error| failed("listen", error))?;
     let admin_listener = TcpListener::from_std(sockets.admin).map_err(|error| failed("listen", error))?;
@@ -171,6 +172,7 @@ async fn serve(args: &Args, config: Config) -> Result<Exit, Stop> {
     let operators = Swappable::new(admin_router(&admin, &config));
     let asked = tokio::spawn(semel_gateway::serve(admin_listener, Limits::default(), operators.router()));
     let sweeper = sweeper(&config, &store);
+    warn_of_dead_upstream(&gateway);
     let accepting = gateway.clone();
     let clients = tokio::spawn(async move { accepting.serve(gate_listener).await });
     let text = announce::text(&config, args.require_key, listen, reached_at);

@@ -13,7 +13,6 @@ use std::time::Duration;
 use axum::ServiceExt as _;
 use semel_contract::time::format_duration;
 use semel_delivery::credentials::Credential;
-use semel_delivery::store::Find;
 use semel_delivery::{Outbox, OutboxError, Sending};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -22,14 +21,12 @@ use self::config::{Config, Listen};
 use self::door::{Guard, OwnSocket, Ticket, own_hosts, token};
 use super::notify;
 use crate::exit::{Exit, Stop};
-use crate::outbox::api::Api;
+use crate::outbox::body::Api;
 use crate::outbox::front::Front;
 use crate::{logging, output_failed};
 
 /// How long attempts may go on after the end was asked for.
 const DRAIN: Duration = Duration::from_secs(10);
-/// How often the store is asked whether it still answers.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// Run the outbox: a durable local queue that delivers in order, once.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -181,7 +178,6 @@ async fn open_door(config: &Config) -> Result<(Door, String), Stop> {
 
 /// An outbox that takes messages and sends them.
 pub(crate) struct Running {
-    outbox: Outbox,
     sending: Sending,
     callers: tokio::task::JoinHandle<()>,
     address: String,
@@ -198,7 +194,7 @@ impl Running {
         let (door, address) = open_door(config).await?;
         note_address(&outbox, &address, config);
         let sending = outbox.start();
-        let api = Api { outbox: outbox.clone(), wallet: config.wallet.clone() };
+        let api = Api { outbox, wallet: config.wallet.clone() };
         let callers = tokio::spawn(async move {
             let served = match door {
                 Door::Unix(socket) => {
@@ -213,7 +209,7 @@ impl Running {
                 tracing::error!(%error, "the outbox takes no more messages");
             }
         });
-        Ok(Self { outbox, sending, callers, address })
+        Ok(Self { sending, callers, address })
     }
 
     /// An outbox in this folder that sends through a gate, for `semel up`.
@@ -254,12 +250,6 @@ async fn serve(config: Config) -> Result<Exit, Stop> {
             _ = terminate.recv() => break Ok(Exit::Success),
             _ = interrupt.recv() => break Ok(Exit::Success),
             _ = hang_up.recv() => tracing::info!("credentials are read for each attempt; start anew for other settings"),
-            () = tokio::time::sleep(LOOK_EVERY) => {
-                if let Err(error) = running.outbox.found(Find::Row(0)).await {
-                    // A store that cannot be relied on is read anew by the next start.
-                    break Err(Stop::new(Exit::Io, error.to_string()));
-                }
-            }
         }
     };
     notify::tell(notify::STOPPING);

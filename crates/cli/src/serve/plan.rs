@@ -10,7 +10,7 @@ use semel_contract::identity::Identity;
 use semel_contract::key::Presence;
 use semel_contract::profile::Profile;
 use semel_gate::{GateLayer, Route};
-use semel_gateway::{AccessLog, Callers, Peers, Plan, Probes, Upstream};
+use semel_gateway::{AccessLog, Callers, HostSent, Peers, Plan, Probes, Upstream};
 use semel_store::ClaimStore;
 use semel_store::limits::Fallback;
 
@@ -62,6 +62,7 @@ pub(crate) fn plan_on(
         tls: config.gate.tls.clone(),
         limits: config.gate.limits.clone(),
         trusted: trusted(config),
+        cors: config.gate.cors.clone(),
         log,
     })
 }
@@ -77,7 +78,8 @@ fn trusted(config: &Config) -> Vec<(HeaderName, Peers)> {
         | Identity::Check(_)
         | Identity::Shared(_) => None,
     };
-    let names = std::iter::once(&config.identity).chain(of_routes).filter_map(named);
+    let names = std::iter::once(&config.identity).chain(of_routes).chain(&config.gate.was_identity);
+    let names = names.filter_map(named);
     names.map(|name| (name, config.gate.trusted_peers.clone())).collect()
 }
 
@@ -89,7 +91,18 @@ fn gate(
     upstream: &Upstream,
 ) -> Result<GateLayer, Stop> {
     let bad = |message: String| Stop::new(Exit::Config, message);
-    let mut gate = GateLayer::builder(records).identity(callers).limiter(limiter);
+    let name = config.gate.name.clone().unwrap_or_else(|| upstream.target.to_string());
+    let mut gate = GateLayer::builder(records).identity(callers).limiter(limiter).name(name);
+    for was in &config.gate.was_identity {
+        gate = gate.was_identity(Callers::new(was, config.gate.trusted_peers.clone()).map_err(bad)?);
+    }
+    if config.gate.forget_former {
+        gate = gate.forget_former();
+    }
+    // Where the service is told which host is meant, it may be another service for each.
+    if upstream.host == HostSent::Clients {
+        gate = gate.scope_by_host();
+    }
     if let Some(path) = &config.gate.fingerprint_keys {
         gate = gate.fingerprint_secrets(secrets(path).map_err(bad)?);
     }
@@ -102,6 +115,12 @@ fn gate(
     }
     if let Some(max) = bounds.waiting_per_key {
         gate = gate.max_waiters_per_key(max);
+    }
+    if let Some(max) = bounds.bodies {
+        gate = gate.max_body_bytes_in_memory(max);
+    }
+    if let Some(max) = bounds.body_deadline {
+        gate = gate.max_body_time(max);
     }
     if config.gate.mode == Mode::Observe {
         gate = gate.observe();

@@ -2,6 +2,7 @@
 
 mod admin;
 mod answer;
+mod browsers;
 pub(crate) mod config;
 mod door;
 mod file;
@@ -26,9 +27,6 @@ use super::notify;
 use crate::config::redacted;
 use crate::exit::{Exit, Stop};
 use crate::{logging, output_failed};
-
-/// How often the store is asked whether it can still be believed.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Run the relay: safe, merged, audited writes to a slow third-party API.
 #[derive(Debug, Clone, clap::Args)]
@@ -120,11 +118,6 @@ async fn serve(config: Config, flags: &Flags<'_>) -> Result<Exit, Stop> {
         tokio::select! {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
-            () = tokio::time::sleep(LOOK_EVERY) => if running.is_broken() {
-                // What is in memory is no evidence: the next start reads what is on disk.
-                let why = "a commit failed: the file must be opened anew, start the relay again";
-                return Err(Stop::new(Exit::Io, why));
-            },
             _ = hang_up.recv() => {
                 notify::tell(&notify::reloading());
                 match Config::load(flags).and_then(|next| running.reload(next)) {

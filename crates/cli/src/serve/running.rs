@@ -34,7 +34,7 @@ pub(crate) struct Running {
 
 impl Running {
     /// Reads everything anew and puts it in force at once, or changes nothing.
-    pub(crate) fn reload(&mut self) -> Result<(), Stop> {
+    pub(crate) async fn reload(&mut self) -> Result<(), Stop> {
         let bad = |message: String| Stop::new(Exit::Config, message);
         let next = self.args.settings()?;
         if let Some(name) = fixed(&self.config, &next) {
@@ -42,6 +42,7 @@ impl Running {
         }
         let access = admin::access(&next, self.reached_at)?;
         let plan = plan::plan(&next, self.args.require_key, &self.store)?;
+        plan.gate.prepare().await.map_err(|error| bad(error.to_string()))?;
         self.gateway.swap(plan).map_err(bad)?;
         // Nothing below can fail.
         self.admin.access = access;
@@ -68,6 +69,16 @@ fn fixed(before: &Config, next: &Config) -> Option<&'static str> {
         ("gate.limits.connections", one.limits.connections_max != two.limits.connections_max),
     ];
     settings.iter().find(|(_, has_changed)| *has_changed).map(|(name, _)| *name)
+}
+
+/// Says so, where the service behind the gateway cannot be reached now. It may come later: nothing depends on it.
+pub(crate) fn warn_of_dead_upstream(gateway: &Gateway) {
+    let gateway = gateway.clone();
+    tokio::spawn(async move {
+        if let Err(why) = gateway.reach_upstream().await {
+            tracing::warn!("{why}; until that changes, requests are answered with 502");
+        }
+    });
 }
 
 /// Removes what has expired, as the settings say.

@@ -39,7 +39,7 @@ impl Signals {
                 _ = self.hang_up.recv() => {}
             }
             notify::tell(&notify::reloading());
-            match running.reload() {
+            match running.reload().await {
                 Ok(()) => tracing::info!("the configuration was read anew and is in force"),
                 Err(Stop { message, .. }) => {
                     tracing::error!("the configuration was refused, the old one stays: {message}");

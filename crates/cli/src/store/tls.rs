@@ -32,7 +32,7 @@ pub(crate) struct Secure(TlsConnector);
 impl Secure {
     /// Believes the authorities of a file, or those that browsers believe.
     pub(super) fn new(ca: Option<&Path>) -> Result<Self, String> {
-        Ok(Self(TlsConnector::from(Arc::new(semel_gateway::client_tls(ca)?))))
+        Ok(Self(TlsConnector::from(Arc::new(semel_http::client_tls(ca)?))))
     }
 }
 

@@ -98,6 +98,7 @@ impl Prepared {
         let plan = plan::plan(&self.config, false, &self.store)?;
         let gateway = Gateway::new(plan).map_err(|error| Stop::new(Exit::Config, error))?;
         let sweeper = running::sweeper(&self.config, &self.store);
+        running::warn_of_dead_upstream(&gateway);
         let accepts = gateway.clone();
         let accepting = tokio::spawn(async move {
             if let Err(error) = accepts.serve(listener).await {

@@ -170,7 +170,7 @@ async fn a_rotated_token_does_not_make_a_second_effect() {
     let place = format!("file:{}", token.display());
     let daemon = Daemon::start(&["--upstream", &format!("http://{address}"), "--credential", &place]);
     let id = "00000000-0000-4000-8000-000000000003";
-    daemon.json(&["pause", "default"]);
+    daemon.json(&["pause", "default", "--new"]);
     daemon.json(&["send", "/notes", "-d", r#"{"lane":"a","n":1}"#, "--id", id]);
     // The reply is lost once the token is another one.
     let rotate = token.clone();
@@ -207,11 +207,84 @@ async fn every_preset_of_the_outbox_fits_the_gate_of_the_same_name() {
     }
 }
 
+/// Everything that waits says what for, and a person can lift a hold or give another credential.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_says_what_for_and_holds_can_be_lifted() {
+    let ((strict, seen), (mild, _)) = (obedient().await, obedient().await);
+    let daemon = Daemon::start(&["--upstream", &format!("http://{strict}")]);
+    let held = daemon.command(&["send", "/x/401", "-d", "{}", "--id", "held", "--lane", "a", "--wait", "2"]);
+    let why = String::from_utf8_lossy(&held.stderr).into_owned();
+    assert_eq!(held.status.code(), Some(7), "{why}");
+    assert!(
+        why.contains("not delivered within 2 s") && why.contains("a fresh credential of default"),
+        "{why}"
+    );
+    let other = format!("http://{mild}/x");
+    let sent = daemon.command(&["send", &other, "-d", "{}", "--id", "other", "--lane", "b", "--wait", "30"]);
+    assert_eq!(sent.status.code(), Some(0), "another origin is not held: {sent:?}");
+    daemon.json(&["send", "/x/401", "-d", "{}", "--id", "behind", "--lane", "a"]);
+    let text = |arguments: &[&str]| {
+        let output = daemon.command(arguments);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let list = text(&["list"]);
+    assert!(list.contains("message held before it"), "{list}");
+    assert!(text(&["show", "behind"]).contains("waits_for"), "{}", text(&["show", "behind"]));
+    let lanes = text(&["lanes"]);
+    assert!(lanes.contains("held") && lanes.contains("a fresh credential of default"), "{lanes}");
+    let holds = daemon.json(&["credentials"]);
+    assert_eq!(holds["holds"][0]["origin"], format!("http://{strict}"), "{holds}");
+    assert_eq!(holds["holds"][0]["held"], 1, "{holds}");
+    // The same credential again.
+    let before = seen.paths().len();
+    assert!(text(&["release"]).contains("tried again"));
+    daemon.until_it("held", |receipt| receipt["status"] == "held" && seen.paths().len() > before).await;
+    assert_eq!(daemon.command(&["release", "nobody"]).status.code(), Some(5));
+    // Another one.
+    let token = daemon.folder.path().join("token");
+    std::fs::write(&token, "good\n").unwrap();
+    let given = text(&["credentials", "--give", token.to_str().unwrap()]);
+    assert!(given.contains("default has a credential for") && !given.contains("good"), "{given}");
+    daemon.until("held", "done").await;
+    daemon.until("behind", "done").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_that_do_not_exist_are_refused_and_nothing_is_made_by_looking() {
+    let (address, _) = obedient().await;
+    let daemon = Daemon::start(&["--upstream", &format!("http://{address}")]);
+    daemon.command(&["send", "/x", "-d", "{}", "--id", "one", "--lane", "alice", "--wait", "30"]);
+    for what in ["pause", "resume"] {
+        let refused = daemon.command(&[what, "alise"]);
+        let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(refused.status.code() == Some(5) && why.contains("alise"), "{why}");
+    }
+    assert!(!daemon.json(&["lanes"]).to_string().contains("alise"));
+    daemon.json(&["pause", "alice"]);
+    assert!(String::from_utf8(daemon.command(&["lanes"]).stdout).unwrap().contains("paused"));
+    let bad = daemon.command(&["list", "--status", "waiting"]);
+    let why = String::from_utf8_lossy(&bad.stderr).into_owned();
+    assert!(why.contains("pending, inflight, held, done, dead, aborted"), "{why}");
+    let empty = tempfile::tempdir().unwrap();
+    for command in [&["list"][..], &["show", "x"], &["lanes"], &["pause", "x"], &["credentials"]] {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_semel"))
+            .arg("outbox")
+            .args(command)
+            .current_dir(empty.path())
+            .output()
+            .unwrap();
+        let why = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(4) && why.contains("there is no outbox"), "{command:?} {why}");
+    }
+    assert_eq!(std::fs::read_dir(empty.path()).unwrap().count(), 0, "looking makes nothing");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_daemon_the_commands_open_the_file() {
     let (address, seen) = obedient().await;
     let mut daemon = Daemon::start(&["--upstream", &format!("http://{address}")]);
-    daemon.json(&["pause", "later"]);
+    daemon.json(&["pause", "later", "--new"]);
     assert_eq!(daemon.end(), 0);
     assert!(!daemon.socket().exists(), "a socket that nobody serves is gone");
     let url = format!("http://{address}/x");

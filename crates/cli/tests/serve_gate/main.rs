@@ -1,5 +1,6 @@
 //! `semel serve gate` as users run it: the real program, killed and signalled, before services of every kind.
 
+mod changes;
 #[path = "../../../gateway/tests/gateway/client.rs"]
 #[allow(dead_code)]
 mod client;

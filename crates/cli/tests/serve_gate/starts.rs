@@ -195,6 +195,14 @@ async fn operators_are_not_waited_for_for_ever_either() {
 }
 
 #[tokio::test]
+async fn a_service_that_is_not_there_is_named_at_the_start() {
+    let folder = Folder::new();
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let process = folder.start(&["--upstream", &format!("http://{address}")]);
+    process.until_said(&format!("http://{address} could not be reached")).await;
+}
+
+#[tokio::test]
 async fn addresses_have_short_forms_and_a_bad_one_is_shown_how() {
     let (folder, upstream) = (Folder::new(), shop().await);
     let gate = Process::of(folder.bare(&[

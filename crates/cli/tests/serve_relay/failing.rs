@@ -36,6 +36,20 @@ fn of_three_the_one_that_fails_is_tried_again() {
 }
 
 #[test]
+fn of_one_request_what_is_written_stays_and_the_rest_follows() {
+    let service = Service::start();
+    let folder = Folder::for_service(&service, "");
+    let relay = folder.start();
+    service.next(&[Habit::Limits(2)]);
+    let items = r#"[{"lane":"a","value":1},{"lane":"b","value":2},{"lane":"c","value":3}]"#;
+    relay.submit("alice", "1", "interactive", items);
+    let scores = || [service.score("a"), service.score("b"), service.score("c")];
+    eventually("all are applied", || scores() == [1, 2, 3]);
+    eventually("its key says so", || relay.submit("alice", "1", "interactive", items).status == 200);
+    assert_eq!(scores(), [1, 2, 3], "sent again, nothing is added");
+}
+
+#[test]
 fn a_refused_credential_waits_for_a_new_one() {
     let service = Service::start();
     let folder = Folder::for_service(

@@ -95,3 +95,77 @@ fn settings_that_are_unsafe_are_refused_with_what_to_change() {
     assert!(refused("", "reducer = \"median\"").contains("median"));
     assert!(refused("admin_token_file = \"nowhere\"", "").contains("nowhere"));
 }
+
+/// What would be accepted and then never be written, or be written wrongly, is refused by `check` and at start.
+#[test]
+fn targets_that_could_not_work_are_refused() {
+    let service = Service::start();
+    let refused = |from: &str, to: &str| {
+        let folder = Folder::for_service(&service, "");
+        let path = folder.path().join("semel.toml");
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.contains(from), "{text}");
+        std::fs::write(path, text.replace(from, to)).unwrap();
+        let (code, _, errors) =
+            folder.run(&["serve", "relay", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+        assert_eq!(code, Some(3), "{errors}");
+        let (code, said, more) = folder.run(&["check", "--config", "semel.toml"]);
+        assert_ne!(code, Some(0), "{said}{more}");
+        errors
+    };
+    let read = format!("read = {{ url = \"http://{}", service.address);
+    let elsewhere = refused(&read, "read = { url = \"http://127.0.0.2:9");
+    assert!(elsewhere.contains("read.url") && elsewhere.contains("127.0.0.2"), "{elsewhere}");
+    let broken = refused(r#"{{"score":{after}}}"#, r#"{{"score":{after}"#);
+    assert!(broken.contains("not JSON"), "{broken}");
+    let added = refused(
+        "body = '{{\"score\":{after}}}'\ntier = \"read-back\"",
+        "body = '{{\"add\":{delta}}}'\nreducer = \"max\"\ntier = \"blind\"\non_blind = \"at-most-once\"",
+    );
+    assert!(added.contains("reducer max") && added.contains("{delta}"), "{added}");
+}
+
+/// A sender whose write may or may not have been applied is told that it is accepted when the relay is told to stop, and
+/// what is tried again is counted.
+#[test]
+fn a_sender_that_waits_is_answered_when_the_relay_is_told_to_stop() {
+    let service = Service::start();
+    let folder = Folder::for_service(&service, "");
+    folder.set("late_window", "15s");
+    let mut relay = folder.start();
+    service.next(&[Habit::Answers(503), Habit::Answers(500)]);
+    let listen = relay.listen;
+    let waiting = std::thread::spawn(move || {
+        let headers = [("x-user", "alice"), ("x-idempotency-key", "1"), ("content-type", "application/json")];
+        crate::world::try_call(listen, "POST", "/v1/relay/scores", &headers, &format!(r#"{{"items":{ONE}}}"#))
+    });
+    eventually("it was tried twice", || service.writes().len() == 2);
+    let metrics = relay.operator("GET", "/metrics", "").text;
+    let retries = metrics.lines().find_map(|line| line.strip_prefix("score_outbox_retry_total "));
+    assert!(retries.is_some_and(|count| count != "0"), "{metrics}");
+    // SAFETY: the process is a child of ours that has not been waited for.
+    assert_eq!(unsafe { libc::kill(relay.child.id() as i32, libc::SIGTERM) }, 0);
+    let answer = waiting.join().unwrap().expect("the sender is not cut off");
+    assert_eq!(answer.status, 202, "{answer:?}");
+    assert_eq!(relay.child.wait().unwrap().code(), Some(0));
+    let _relay = folder.start();
+    eventually("it is applied", || service.score("a") == 5);
+}
+
+/// A relay that is told to stop while it writes ends the write, and leaves nothing for a person.
+#[test]
+fn a_write_under_way_is_ended_before_the_relay_ends() {
+    let service = Service::start();
+    let folder = Folder::for_service(&service, "");
+    let mut relay = folder.start();
+    service.next(&[Habit::AppliesAndHangs]);
+    let headers = [("x-user", "alice"), ("x-idempotency-key", "1"), ("x-sync-mode", "background")];
+    call(relay.listen, "POST", "/v1/relay/scores", &headers, &format!(r#"{{"items":{ONE}}}"#));
+    eventually("the write is under way", || service.writes().len() == 1);
+    // SAFETY: the process is a child of ours that has not been waited for.
+    assert_eq!(unsafe { libc::kill(relay.child.id() as i32, libc::SIGTERM) }, 0);
+    assert_eq!(relay.child.wait().unwrap().code(), Some(0), "no lane is left in its hands");
+    let relay = folder.start();
+    eventually("it is known to be applied", || relay.submit("alice", "1", "interactive", ONE).status == 200);
+    assert_eq!((service.score("a"), service.writes().len()), (5, 1), "written once");
+}

@@ -20,7 +20,7 @@ use crate::url::Target;
 pub(super) struct Attempted {
     /// What is written.
     pub(super) verdict: Verdict,
-    /// The origin and the credential that was refused.
+    /// The origin and the credential that it refused, where that is news.
     pub(super) refused: Option<(String, [u8; 32])>,
 }
 
@@ -56,7 +56,11 @@ pub(super) async fn attempt(
     };
     let is_late = || outbox.now() > begin_until;
     let digest = credential.digest();
-    let mut outgoing = outgoing(inner, row, &profile, target, request, credential);
+    if inner.refusals.is_refused(&row.principal, &origin, &digest) {
+        let verdict = judge::credential_refused(&facts(inner, row, &profile, &origin), &origin);
+        return Attempted { verdict, refused: None };
+    }
+    let mut outgoing = outgoing(inner, row, &profile, target, request, credential.clone());
     if !planted::is(Bug::OutboxFirstByteUnasked) {
         let outbox = outbox.clone();
         // Asked again before the first byte: connecting takes time.
@@ -70,6 +74,10 @@ pub(super) async fn attempt(
         let verdict = judge::too_late(&facts(inner, row, &profile, &origin));
         return Attempted { verdict, refused: None };
     }
+    let sent = match sent {
+        Sent::Answered(answer) => Sent::Answered(credential.redact(answer)),
+        sent @ (Sent::NotSent(_) | Sent::Broken(_) | Sent::TimedOut(_)) => sent,
+    };
     if let Sent::Answered(answer) = &sent {
         learn(outbox, &origin, answer).await;
     }

@@ -66,7 +66,7 @@ impl Walk {
             let (row, request) = match inner.store.claim(lane, terms).await {
                 Ok(Head::Claimed(row, request)) => (row, request),
                 Ok(Head::Wait(at)) => return Walked::Until(at),
-                Ok(Head::Stuck | Head::Refused(_)) => return Walked::Stuck,
+                Ok(Head::Stuck) => return Walked::Stuck,
                 Ok(Head::Empty) => return Walked::Empty,
                 Err(error) => {
                     tracing::warn!(%error, "failed to claim; nothing was sent");
@@ -76,12 +76,17 @@ impl Walk {
             let Some(fence) = row.fence else { return Walked::Late };
             let attempted = attempt(&self.outbox, &row, request, now.plus(LEASE_MARGIN)).await;
             let settled = self.settle(row.id, fence, &attempted.verdict).await;
+            // The refusal of a credential is news once, not for every message that waits for another.
+            let is_told_before =
+                matches!(attempted.verdict.to, To::Held(HeldFor::Auth)) && attempted.refused.is_none();
             if let Some((origin, digest)) = attempted.refused {
                 // Also where nobody knows whether it was written down: then it may be, and holds the principal.
                 inner.refusals.add(Refusal { principal: row.principal.clone(), origin, digest });
             }
             let Some(settled) = settled else { return Walked::Late };
-            self.tell(&settled, &attempted.verdict, expired).await;
+            if !is_told_before {
+                self.tell(&settled, &attempted.verdict, expired).await;
+            }
             if let To::Retry(at) = attempted.verdict.to {
                 return Walked::Until(at);
             }

@@ -56,9 +56,17 @@ impl Refusals {
         self.with(|known| known.last)
     }
 
-    /// A principal was released from its refusals up to this one.
-    pub(crate) fn forget(&self, principal: &str, last: u64) {
-        self.with(|known| known.all.retain(|(whose, _), (_, number)| whose != principal || *number > last));
+    /// Whether this very credential was refused there.
+    pub(crate) fn is_refused(&self, principal: &str, origin: &str, digest: &[u8; 32]) -> bool {
+        let at = (principal.to_owned(), origin.to_owned());
+        self.with(|known| known.all.get(&at).is_some_and(|(refused, _)| refused == digest))
+    }
+
+    /// A principal was released from its refusals up to this one, at one origin or at all.
+    pub(crate) fn forget(&self, principal: &str, origin: Option<&str>, last: u64) {
+        let is_meant =
+            |(whose, at): &(String, String)| whose == principal && origin.is_none_or(|origin| origin == at);
+        self.with(|known| known.all.retain(|of, (_, number)| !is_meant(of) || *number > last));
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Known) -> T) -> T {
@@ -81,9 +89,11 @@ mod tests {
         refusals.add(refusal("bob", 1));
         let last = refusals.last();
         refusals.add(refusal("ann", 1));
-        refusals.forget("ann", last);
+        refusals.forget("ann", None, last);
         assert_eq!(refusals.all(), [refusal("ann", 1), refusal("bob", 1)], "the same one, refused again");
-        refusals.forget("ann", refusals.last());
+        refusals.forget("ann", Some("http://other.test"), refusals.last());
+        assert_eq!(refusals.all().len(), 2, "at another origin nothing was refused");
+        refusals.forget("ann", None, refusals.last());
         assert_eq!(refusals.all(), [refusal("bob", 1)], "and nobody else's");
     }
 }

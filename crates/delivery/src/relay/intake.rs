@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 use super::reduce::VALUE_MAX;
 use super::store::accept::NewItem;
-use crate::limits::NAME_CHARS_MAX;
+use crate::limits::{NAME_CHARS_MAX, shorten};
 
 /// The items of a body `{"items":[{"lane","value","label"?,"group"?,"session"?}…]}`.
 ///
@@ -33,7 +33,20 @@ pub fn items(body: &[u8], most: usize) -> Result<Vec<NewItem>, String> {
         .collect()
 }
 
+/// What an item may say.
+const FIELDS: [&str; 5] = ["lane", "value", "label", "group", "session"];
+
 fn one(item: &Value) -> Result<NewItem, String> {
+    // A misspelt `group` would put the change into another lane without a word.
+    if let Some(unknown) =
+        item.as_object().into_iter().flatten().find(|(name, _)| !FIELDS.contains(&name.as_str()))
+    {
+        return Err(format!(
+            "there is no field {:?}: expected {}",
+            shorten(unknown.0, 40),
+            FIELDS.join(", ")
+        ));
+    }
     let lane = match item.get("lane") {
         Some(Value::Number(number)) if number.is_u64() => number.to_string(),
         Some(Value::String(_)) => name(item, "lane")?.unwrap_or_default(),
@@ -110,6 +123,7 @@ mod tests {
             r#"{"items":[{"lane":"a","value":9007199254740992}]}"#,
             r#"{"items":[{"lane":"a","value":1e400}]}"#,
             r#"{"items":[{"lane":"a","value":99999999999999999999}]}"#,
+            r#"{"items":[{"lane":"a","value":1,"gruop":"g"}]}"#,
             r#"{"items":[{"lane":"a\r\nb","value":1}]}"#,
             r#"{"items":[{"lane":"a","value":1,"value":2}]}"#,
             r#"{"items":[{"lane":"a","value":1},{"lane":"a","value":1},{"lane":"a","value":1}]}"#,

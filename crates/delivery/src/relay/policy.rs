@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use semel_contract::classify::{Class, Classify, code_of, is_same_code};
 
+use crate::limits::{CODE_CHARS_MAX, shorten};
 use crate::refusal::{Effects, effects, kind_of};
 use crate::relay::ladder::Tier;
 use crate::transport::Sent;
@@ -52,7 +53,7 @@ pub fn judge(reading: &Reading<'_>, sent: &Sent, retry_after: Option<Duration>) 
     };
     let code = code_of(&answer.body);
     let said = match &code {
-        Some(code) => format!("{} {code}", answer.status),
+        Some(code) => format!("{} {}", answer.status, shorten(code, CODE_CHARS_MAX)),
         None => answer.status.to_string(),
     };
     let is_blocked = |word: &String| {
@@ -185,6 +186,13 @@ mod tests {
         for (status, kind, wanted) in cases {
             assert_eq!(of(Tier::ReadBack, status, &said(kind), None), wanted, "{kind}");
         }
+    }
+
+    #[test]
+    fn a_text_of_the_service_has_an_end() {
+        let body = format!(r#"{{"error":"{}"}}"#, "x".repeat(70_000));
+        let Verdict::Refused(said) = of(Tier::ReadBack, 422, &body, None) else { panic!("it is refused") };
+        assert!(said.chars().count() <= 104 && said.ends_with('…'), "{said}");
     }
 
     #[test]

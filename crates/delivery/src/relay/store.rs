@@ -20,7 +20,6 @@ pub mod sql;
 pub mod sqlite;
 mod state;
 pub mod sweep;
-mod timekeeping;
 
 use std::sync::Arc;
 
@@ -201,11 +200,6 @@ impl RelayStore {
     /// The store's time in milliseconds.
     pub async fn now(&self) -> Result<i64, StoreError> {
         self.db.now().await
-    }
-
-    /// Whether the database must be opened anew. Until then every call fails.
-    pub fn is_broken(&self) -> bool {
-        self.db.is_broken()
     }
 
     /// Takes back what a process held that is no more, where one process owns the database. Call it once, at start.

@@ -112,6 +112,11 @@ impl Template {
         Ok(Self { place, parts })
     }
 
+    /// Whether what it is filled with is JSON, or is of another kind.
+    pub fn makes_json(&self, filled: &str) -> bool {
+        self.place != Place::Json || serde_json::from_str::<serde::de::IgnoredAny>(filled).is_ok()
+    }
+
     /// Whether it uses this value.
     pub fn uses(&self, name: &str) -> bool {
         self.parts.iter().any(|part| matches!(part, Part::Name(known) if known == name))

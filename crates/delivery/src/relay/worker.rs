@@ -1,11 +1,11 @@
 //! Keeps lanes moving: works on those that are due, releases what new credentials allow, sweeps. One for each process.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use super::engine::{Engine, Synced};
@@ -31,15 +31,69 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 pub struct Worker {
     engine: Arc<Engine>,
     retention: Retention,
-    permits: Arc<Semaphore>,
-    parallel: usize,
+    /// What each target may have under way at once, and what waits for that: a target that hangs holds up no other.
+    shares: BTreeMap<String, Share>,
+    /// For lanes whose target is not configured.
+    others: Share,
     busy: Mutex<BTreeSet<i64>>,
+    /// The targets of lanes that were worked on.
+    targets: Mutex<HashMap<i64, String>>,
     /// Lanes that are due and could not be worked on: another has them, or the store failed. Looked at again with every poll.
     again: Mutex<BTreeSet<i64>>,
     wake: Notify,
     stopping: AtomicBool,
     hints: Arc<dyn Hints>,
     poll: Duration,
+}
+
+/// Lanes that wait at most for a share; those beyond are found again by the look around the circle.
+const WAITING_MAX: usize = 100_000;
+
+/// What one target may have under way at once.
+#[derive(Debug)]
+struct Share {
+    permits: Arc<Semaphore>,
+    size: usize,
+    waiting: Mutex<Waiting>,
+}
+
+/// Lanes that wait for room, each once, in the order in which they came.
+#[derive(Debug, Default)]
+struct Waiting {
+    queue: VecDeque<i64>,
+    known: BTreeSet<i64>,
+}
+
+impl Share {
+    fn new(size: usize) -> Self {
+        Self { permits: Arc::new(Semaphore::new(size)), size, waiting: Mutex::default() }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Room for this lane; without any, the lane waits for it.
+    fn take(&self, lane: i64) -> Option<OwnedSemaphorePermit> {
+        let mut waiting = self.waiting();
+        // Looked for under the lock, so that whoever gives room back finds the lane, or we find the room.
+        let permit = Arc::clone(&self.permits).try_acquire_owned().ok();
+        if permit.is_none() && waiting.queue.len() < WAITING_MAX && waiting.known.insert(lane) {
+            waiting.queue.push_back(lane);
+        }
+        permit
+    }
+
+    /// The lane that has waited longest, where there is room for it.
+    fn next(&self) -> Option<i64> {
+        let mut waiting = self.waiting();
+        if self.permits.available_permits() == 0 {
+            return None;
+        }
+        let lane = waiting.queue.pop_front()?;
+        waiting.known.remove(&lane);
+        Some(lane)
+    }
 }
 
 /// A lane that this process works on, until this is dropped.
@@ -55,7 +109,7 @@ impl Drop for Taken {
 }
 
 impl Worker {
-    /// A worker with so many lanes at a time.
+    /// A worker with so many lanes at a time, shared out evenly among the targets.
     pub fn new(engine: Arc<Engine>, retention: Retention, parallel: usize) -> Arc<Self> {
         Self::hinted(engine, retention, parallel, Arc::new(NoHints), POLL)
     }
@@ -68,12 +122,15 @@ impl Worker {
         hints: Arc<dyn Hints>,
         poll: Duration,
     ) -> Arc<Self> {
+        let share = (parallel / engine.targets.len().max(1)).max(1);
+        let shares = engine.targets.keys().map(|name| (name.clone(), Share::new(share))).collect();
         Arc::new(Self {
             engine,
             retention,
-            permits: Arc::new(Semaphore::new(parallel)),
-            parallel,
+            shares,
+            others: Share::new(1),
             busy: Mutex::default(),
+            targets: Mutex::default(),
             again: Mutex::default(),
             wake: Notify::new(),
             stopping: AtomicBool::new(false),
@@ -117,9 +174,15 @@ impl Worker {
     pub async fn stop(&self, within: Duration) -> usize {
         self.stopping.store(true, Ordering::SeqCst);
         self.wake.notify_one();
-        let all = u32::try_from(self.parallel).unwrap_or(u32::MAX);
-        let _ = tokio::time::timeout(within, self.permits.acquire_many(all)).await;
-        self.parallel - self.permits.available_permits()
+        let shares = || self.shares.values().chain([&self.others]);
+        let ended = async {
+            for share in shares() {
+                let all = u32::try_from(share.size).unwrap_or(u32::MAX);
+                let _ = share.permits.acquire_many(all).await;
+            }
+        };
+        let _ = tokio::time::timeout(within, ended).await;
+        shares().map(|share| share.size - share.permits.available_permits()).sum()
     }
 
     /// Begins to work on what is due, and says how long nobody need look.
@@ -132,9 +195,11 @@ impl Worker {
             };
             let (pause, is_more) = (found.pause(self.poll), found.is_more);
             for lane in found.lanes.into_iter().chain(again) {
-                if !self.start_one(lane).await {
+                if self.stopping.load(Ordering::SeqCst) {
                     return Ok(self.poll);
                 }
+                let target = self.target_of(lane).await?;
+                self.start_one(lane, target.as_deref());
             }
             if !is_more {
                 return Ok(pause);
@@ -142,41 +207,78 @@ impl Worker {
         }
     }
 
-    /// Begins to work on a lane as soon as there is room. Says whether more may be begun.
-    async fn start_one(self: &Arc<Self>, lane: i64) -> bool {
-        if self.busy.lock().unwrap_or_else(PoisonError::into_inner).contains(&lane) {
-            return true;
+    /// The target of a lane, which never changes.
+    async fn target_of(&self, lane: i64) -> Result<Option<String>, StoreError> {
+        if self.shares.len() == 1 {
+            return Ok(self.shares.keys().next().cloned());
         }
-        let Ok(permit) = Arc::clone(&self.permits).acquire_owned().await else { return false };
-        if self.stopping.load(Ordering::SeqCst) {
+        if let Some(target) = self.targets.lock().unwrap_or_else(PoisonError::into_inner).get(&lane) {
+            return Ok(Some(target.clone()));
+        }
+        let found = self.engine.store.target_of(lane).await?;
+        if let Some(target) = &found {
+            let mut known = self.targets.lock().unwrap_or_else(PoisonError::into_inner);
+            if known.len() >= WAITING_MAX {
+                known.clear();
+            }
+            known.insert(lane, target.clone());
+        }
+        Ok(found)
+    }
+
+    fn share_of(&self, target: Option<&str>) -> &Share {
+        target.and_then(|target| self.shares.get(target)).unwrap_or(&self.others)
+    }
+
+    /// Begins to work on a lane, or leaves it waiting until its target has room. Says whether it has begun.
+    fn start_one(self: &Arc<Self>, lane: i64, target: Option<&str>) -> bool {
+        if self.works_on(&[lane]) {
             return false;
         }
+        let Some(permit) = self.share_of(target).take(lane) else { return false };
         self.busy.lock().unwrap_or_else(PoisonError::into_inner).insert(lane);
         let taken = Taken { worker: Arc::clone(self), lane };
+        let target = target.map(str::to_owned);
         tokio::spawn(async move {
             let worker = Arc::clone(&taken.worker);
-            if worker.hints.take(lane).await == Hint::Elsewhere {
-                return worker.look_again(lane);
-            }
-            let synced = worker.engine.sync_all_due(lane).await;
-            worker.hints.give(lane).await;
-            drop((taken, permit));
-            match synced {
-                Ok(Synced::Idle) => {}
-                // It stays due while another works on it.
-                Ok(Synced::Busy) => worker.look_again(lane),
-                // What came while the last turn ended must not wait for the poll, neither here nor elsewhere.
-                Ok(_) => {
-                    worker.wake.notify_one();
-                    worker.hints.wake();
-                }
-                Err(error) => {
-                    tracing::error!(%error, lane, "a lane is left until its lease ends");
-                    worker.look_again(lane);
-                }
-            }
+            worker.work(taken, permit).await;
+            worker.start_waiting(target.as_deref());
         });
         true
+    }
+
+    /// Gives room that came free to the next lane of this target.
+    fn start_waiting(self: &Arc<Self>, target: Option<&str>) {
+        while !self.stopping.load(Ordering::SeqCst) {
+            let Some(next) = self.share_of(target).next() else { return };
+            if self.start_one(next, target) {
+                return;
+            }
+        }
+    }
+
+    async fn work(&self, taken: Taken, permit: OwnedSemaphorePermit) {
+        let lane = taken.lane;
+        if self.hints.take(lane).await == Hint::Elsewhere {
+            return self.look_again(lane);
+        }
+        let synced = self.engine.sync_all_due(lane).await;
+        self.hints.give(lane).await;
+        drop((taken, permit));
+        match synced {
+            Ok(Synced::Idle) => {}
+            // It stays due while another works on it.
+            Ok(Synced::Busy) => self.look_again(lane),
+            // What came while the last turn ended must not wait for the poll, neither here nor elsewhere.
+            Ok(_) => {
+                self.wake.notify_one();
+                self.hints.wake();
+            }
+            Err(error) => {
+                tracing::error!(%error, lane, "a lane is left until its lease ends");
+                self.look_again(lane);
+            }
+        }
     }
 
     fn look_again(&self, lane: i64) {
@@ -207,6 +309,10 @@ impl Worker {
             if self.engine.store.is_done(request).await? {
                 return Ok(true);
             }
+            // Who is told to stop writes no more, but for what it has begun: the answer says that it is accepted.
+            if self.stopping.load(Ordering::SeqCst) && !self.works_on(lanes) {
+                return Ok(false);
+            }
             // A lane that must wait for longer than the answer does needs no waiting for.
             let now = self.engine.store.now().await?;
             let left = i64::try_from(ends.saturating_duration_since(Instant::now()).as_millis()).unwrap_or(0);
@@ -216,6 +322,11 @@ impl Worker {
             let pause = LOOK_EVERY.min(ends.saturating_duration_since(Instant::now()));
             let _ = tokio::time::timeout(pause, told).await;
         }
+    }
+
+    fn works_on(&self, lanes: &[i64]) -> bool {
+        let busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        lanes.iter().any(|lane| busy.contains(lane))
     }
 
     /// Works on a lane at once, for callers who want to see what became of it.

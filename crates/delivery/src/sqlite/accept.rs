@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn what_is_told_of_a_new_message_is_what_is_read_of_it() {
         let mut connection = Connection::open_in_memory().unwrap();
-        schema::migrate(&mut connection).unwrap();
+        schema::SCHEMA.migrate(&mut connection).unwrap();
         let mut turn = Turn::start(&connection).unwrap();
         let draft = Draft {
             client_message_id: "m1".to_owned(),

@@ -23,7 +23,7 @@ pub(super) fn claim(
     terms: Terms,
 ) -> Result<Head, Fault> {
     let sql = concat!(
-        "SELECT id, status, next_attempt_at, principal FROM outbox INDEXED BY outbox_live WHERE lane = ?1 AND ",
+        "SELECT id, status, next_attempt_at FROM outbox INDEXED BY outbox_live WHERE lane = ?1 AND ",
         live!(),
         " ORDER BY id LIMIT 1"
     );
@@ -32,7 +32,6 @@ pub(super) fn claim(
             columns.get::<_, i64>(0)?,
             row::status(&columns.get::<_, String>(1)?),
             Timestamp::from_millis(columns.get(2)?),
-            columns.get::<_, String>(3)?,
         ))
     };
     let sql = match planted::is(Bug::OutboxOrderBroken) {
@@ -40,13 +39,9 @@ pub(super) fn claim(
         false => Cow::Borrowed(sql),
     };
     let head = connection.prepare_cached(&sql)?.query_row([lane], read).optional()?;
-    let Some((id, status, next_attempt_at, principal)) = head else { return Ok(Head::Empty) };
+    let Some((id, status, next_attempt_at)) = head else { return Ok(Head::Empty) };
     if status != Status::Pending || is_stopped(connection, lane)? {
         return Ok(Head::Stuck);
-    }
-    let held = "SELECT 1 FROM outbox_holds WHERE principal = ?1";
-    if connection.prepare_cached(held)?.exists([&principal])? {
-        return Ok(Head::Refused(principal));
     }
     if next_attempt_at > terms.now {
         return Ok(Head::Wait(next_attempt_at));

@@ -4,7 +4,7 @@ use rusqlite::Connection;
 use semel_contract::time::Timestamp;
 
 use super::turn::Fault;
-use crate::inbox::Received;
+use crate::message::Received;
 
 /// Keeps a message.
 pub(super) fn receive(connection: &Connection, message: &Received, now: Timestamp) -> Result<bool, Fault> {

@@ -51,10 +51,10 @@ pub(super) fn live_lanes(connection: &Connection) -> rusqlite::Result<Vec<String
 
 pub(super) fn lanes(connection: &Connection) -> rusqlite::Result<Vec<LaneState>> {
     let sql = format!(
-        "SELECT lane, coalesce(max(paused), 0), max(blocked_by), sum(depth) FROM (
-             SELECT lane, 0 AS paused, NULL AS blocked_by, count(*) AS depth FROM outbox INDEXED BY outbox_live
-                 WHERE {LIVE} GROUP BY lane
-             UNION ALL SELECT lane, paused, blocked_by, 0 FROM outbox_lanes) GROUP BY lane ORDER BY lane"
+        "SELECT lane, coalesce(max(paused), 0), max(blocked_by), sum(depth), max(head) FROM (
+             SELECT lane, 0 AS paused, NULL AS blocked_by, count(*) AS depth, min(id) AS head
+                 FROM outbox INDEXED BY outbox_live WHERE {LIVE} GROUP BY lane
+             UNION ALL SELECT lane, paused, blocked_by, 0, NULL FROM outbox_lanes) GROUP BY lane ORDER BY lane"
     );
     let read = |columns: &rusqlite::Row<'_>| {
         Ok(LaneState {
@@ -62,19 +62,22 @@ pub(super) fn lanes(connection: &Connection) -> rusqlite::Result<Vec<LaneState>>
             is_paused: columns.get(1)?,
             blocked_by: columns.get(2)?,
             depth: columns.get(3)?,
+            head: columns.get(4)?,
         })
     };
     connection.prepare(&sql)?.query_map([], read)?.collect()
 }
 
 pub(super) fn lane(connection: &Connection, lane: String) -> rusqlite::Result<LaneState> {
-    let sql = format!("SELECT count(*) FROM outbox INDEXED BY outbox_live WHERE lane = ?1 AND {LIVE}");
-    let depth = connection.prepare_cached(&sql)?.query_row([&lane], |columns| columns.get(0))?;
+    let sql =
+        format!("SELECT count(*), min(id) FROM outbox INDEXED BY outbox_live WHERE lane = ?1 AND {LIVE}");
+    let read = |columns: &rusqlite::Row<'_>| Ok((columns.get(0)?, columns.get(1)?));
+    let (depth, head) = connection.prepare_cached(&sql)?.query_row([&lane], read)?;
     let sql = "SELECT paused, blocked_by FROM outbox_lanes WHERE lane = ?1";
     let read = |columns: &rusqlite::Row<'_>| Ok((columns.get(0)?, columns.get(1)?));
     let (is_paused, blocked_by) =
         connection.prepare_cached(sql)?.query_row([&lane], read).optional()?.unwrap_or_default();
-    Ok(LaneState { lane, is_paused, blocked_by, depth })
+    Ok(LaneState { lane, is_paused, blocked_by, depth, head })
 }
 
 pub(super) fn events_after(

@@ -1,7 +1,9 @@
-//! What a member of a batch works on: the connection, and the counts that would be slow to ask for each time. Counts are
-//! copied before a member runs and put back when it fails.
+//! What a job works on: the connection, and the counts that would be slow to ask for each time. They follow the commits:
+//! what a batch changed counts only once it is durable.
 
 use rusqlite::Connection;
+use semel_store::sqlite::engine::{self, BatchState, EngineError};
+use tokio::sync::watch;
 
 use super::schema;
 use crate::store::StoreError;
@@ -17,11 +19,11 @@ pub(super) struct Turn {
     pub(super) fence: i64,
     /// The last event.
     pub(super) last_event: i64,
-    /// Whether some id may be another name of a message: where none is, nobody looks for one.
+    /// Whether some id may be another name of a message: where none is, none is looked for.
     pub(super) has_aliases: bool,
 }
 
-/// Why a member did not succeed. Nothing of it was written.
+/// Why a job did not succeed. Nothing of it was written.
 #[derive(Clone, Debug)]
 pub(super) enum Fault {
     /// It refuses.
@@ -48,6 +50,70 @@ impl From<Fault> for StoreError {
             Fault::DiskFull(why) => StoreError::DiskFull(why),
             Fault::Sqlite(why) => StoreError::Failed(why),
         }
+    }
+}
+
+impl From<Fault> for engine::Fault {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Refused(error) => engine::Fault::Failed(error.to_string()),
+            Fault::DiskFull(why) => engine::Fault::Full(why),
+            Fault::Sqlite(why) => engine::Fault::Failed(why),
+        }
+    }
+}
+
+impl From<EngineError> for StoreError {
+    fn from(error: EngineError) -> Self {
+        match error {
+            EngineError::Full(why) => StoreError::DiskFull(why),
+            EngineError::Unavailable(why) => StoreError::Failed(why),
+            EngineError::Unknown(why) => StoreError::Unknown(why),
+        }
+    }
+}
+
+/// The counts as the jobs of a batch see them, and as they are on disk.
+#[derive(Debug)]
+pub(super) struct Counts {
+    pub(super) turn: Turn,
+    durable: Turn,
+    /// Where the last event is told.
+    told: watch::Sender<i64>,
+}
+
+impl Counts {
+    pub(super) fn new(turn: Turn, told: watch::Sender<i64>) -> Self {
+        Self { turn, durable: turn, told }
+    }
+}
+
+impl BatchState for Counts {
+    fn begin(&mut self, _: &Connection) -> rusqlite::Result<()> {
+        Ok(())
+    }
+
+    fn publish(&mut self) {
+        self.durable = self.turn;
+        self.told.send_if_modified(|last| {
+            let is_new = *last != self.turn.last_event;
+            *last = self.turn.last_event;
+            is_new
+        });
+    }
+
+    fn take_back(&mut self) {
+        self.turn = self.durable;
+    }
+
+    /// A fence that may have been given is not given again.
+    fn rebuild(&mut self, connection: &Connection) -> rusqlite::Result<()> {
+        // The next one then reserves as many as if all of the last ones were given.
+        let given = (self.turn.fence + FENCES_RESERVED - 1) / FENCES_RESERVED * FENCES_RESERVED;
+        self.turn = Turn::start(connection)?;
+        self.turn.fence = self.turn.fence.max(given);
+        self.publish();
+        Ok(())
     }
 }
 

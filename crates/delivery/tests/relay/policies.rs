@@ -53,6 +53,34 @@ async fn a_thousand_entries_in_a_window_cost_three_writes_at_most() {
 }
 
 #[tokio::test]
+async fn what_is_beyond_one_batch_is_written_at_once() {
+    let world = World::with(Tier::ReadBack, 1, |target| target.batch_max = 10);
+    for at in 0..35 {
+        world.accept("alice", &at.to_string(), Mode::Background, &[("a", 1)]).await;
+    }
+    world.accept("bob", "now", Mode::Interactive, &[("a", 1)]).await;
+    for _ in 0..4 {
+        world.turn().await;
+    }
+    assert_eq!(world.service.value("a"), 36, "no time has passed: {:?}", world.service.writes());
+}
+
+/// `Retry-After` may be a date: here one and a half minutes after the clock's.
+#[tokio::test]
+async fn a_pause_until_a_date_is_kept_to() {
+    let world = World::new(Tier::ReadBack, 1);
+    world.service.next(&[Habit::LimitsUntil("Fri, 15 Jan 2027 08:01:30 GMT")]);
+    world.accept("alice", "1", Mode::Interactive, &[("a", 5)]).await;
+    world.turn().await;
+    world.clock.pass(89 * S);
+    world.turn().await;
+    assert_eq!(world.service.value("a"), 0, "it is not over yet");
+    world.clock.pass(2 * S);
+    world.turn().await;
+    assert_eq!(world.service.value("a"), 5);
+}
+
+#[tokio::test]
 async fn an_interactive_entry_takes_along_what_waits() {
     let world = World::new(Tier::ReadBack, 1);
     world.accept("alice", "1", Mode::Background, &[("a", 5)]).await;

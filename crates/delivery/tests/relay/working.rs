@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use semel_delivery::relay::Worker;
 use semel_delivery::relay::debounce::Mode;
 use semel_delivery::relay::ladder::Tier;
 use semel_delivery::relay::store::accept::Accepted;
 use semel_delivery::relay::store::claim::Claimed;
 use semel_delivery::relay::store::sweep::Retention;
+use semel_delivery::relay::{Target, Worker};
 
-use crate::world::{Habit, World};
+use crate::world::{Habit, Service, World};
 
 #[tokio::test]
 async fn a_lane_that_another_holds_is_not_asked_for_without_end() {
@@ -51,6 +51,35 @@ async fn an_answer_waits_for_its_request_and_not_for_a_pause() {
     assert!(!submit("2").await);
     assert!(start.elapsed() < Duration::from_secs(2), "a pause of two minutes is not waited for");
     assert_eq!(worker.stop(Duration::from_secs(5)).await, 0);
+}
+
+#[tokio::test]
+async fn a_target_that_hangs_does_not_hold_up_the_others() {
+    let world = World::new(Tier::ReadBack, 1);
+    let calm = Service::new(Tier::ReadBack, &world.clock);
+    let mut engine = world.another(2);
+    engine
+        .targets
+        .insert("calm".to_owned(), Arc::new(Target::new("calm", Arc::new(calm.clone()), Tier::ReadBack)));
+    world.service.next(&[Habit::Frozen; 8]);
+    for at in 0..8 {
+        let lane = format!("lane-{at}");
+        world.accept("alice", &at.to_string(), Mode::Interactive, &[(lane.as_str(), 1)]).await;
+    }
+    let worker = Worker::new(Arc::new(engine), Retention::default(), 4);
+    let running = tokio::spawn(Arc::clone(&worker).run());
+    world.service.freezes().await;
+    let mut submission = world.submission("alice", "calm", Mode::Interactive, &[("a", 5)]);
+    submission.target = "calm".to_owned();
+    world.engine.store.accept(&submission).await.unwrap();
+    worker.wake();
+    for _ in 0..200 {
+        if calm.value("a") == 5 {
+            return running.abort();
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("a healthy target was not written to within ten seconds");
 }
 
 #[tokio::test]

@@ -80,6 +80,8 @@ pub(crate) enum Habit {
     Answers(u16),
     /// The same, with `Retry-After`.
     Limits(u64),
+    /// The same, with a date.
+    LimitsUntil(&'static str),
     /// Cannot be reached.
     Away,
     /// Is reached only after [`Service::thaw`]: the machine stands still while it connects.
@@ -309,6 +311,11 @@ impl Upstream for Service {
             }
             Habit::Answers(status) => answered(status, None),
             Habit::Limits(after) => answered(429, Some(after)),
+            Habit::LimitsUntil(date) => Sent::Answered(Answer {
+                status: 429,
+                headers: vec![("retry-after".to_owned(), date.to_owned())],
+                body: Vec::new(),
+            }),
             Habit::Away => Sent::NotSent("connection refused".to_owned()),
             Habit::Frozen => unreachable!("it stood still before it connected"),
         };

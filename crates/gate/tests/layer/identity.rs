@@ -80,6 +80,62 @@ async fn a_request_without_a_key_is_given_one_where_the_profile_says_so() {
     assert_eq!((duplicate.status, duplicate.is_replay(), world.runs()), (200, true, 3));
 }
 
+/// A sender that looks at the body alone sees that it was known already.
+#[tokio::test]
+async fn a_duplicate_says_so_in_its_body() {
+    let world = World::new();
+    let gate = world.gate().route(Route::new("r", "POST /orders").unwrap().profile(presets::mesh()));
+    let answer = async || ([("content-type", "application/json")], r#"{ "id": "m-1" }"#);
+    let app = Router::new().route("/orders", post(answer)).layer(gate.build().unwrap());
+    let body = r#"{"client_message_id":"m-1"}"#;
+    assert_eq!(send(&app, request("/orders", None, body)).await.body, r#"{ "id": "m-1" }"#);
+    let again = send(&app, request("/orders", None, body)).await;
+    let said: Value = serde_json::from_str(&again.body).unwrap();
+    assert_eq!((said, again.is_replay()), (json!({"id": "m-1", "duplicate": true}), true));
+}
+
+/// An identity is asked every time: what it said of the last request is not what it says of this one.
+#[tokio::test]
+async fn a_caller_that_was_shut_out_gets_no_replay() {
+    #[derive(Clone, Default)]
+    struct Open(Arc<std::sync::atomic::AtomicBool>);
+    impl semel_gate::Identify for Open {
+        fn identify<'a>(&'a self, _: &'a http::request::Parts) -> semel_gate::Identified<'a> {
+            let caller = Caller { tenant: None, principal: "alice".to_owned() };
+            let is_shut = self.0.load(Ordering::SeqCst);
+            let verified = match is_shut {
+                true => Err(semel_contract::problem::Problem::from(Kind::IdentityMissing)),
+                false => Ok(semel_gate::Verified::new(caller)),
+            };
+            Box::pin(std::future::ready(verified))
+        }
+    }
+    let (world, open) = (World::new(), Open::default());
+    let app = world.app(world.gate().identity(open.clone()).route(Route::any()));
+    assert_eq!(post_to(&app, "/orders", "k", "{}").await.status, 201);
+    open.0.store(true, Ordering::SeqCst);
+    assert_eq!(post_to(&app, "/orders", "k", "{}").await.status, 401, "neither run nor replayed");
+    open.0.store(false, Ordering::SeqCst);
+    assert!(post_to(&app, "/orders", "k", "{}").await.is_replay());
+}
+
+/// Bytes that are no text count as they are: as text, both of these would be the same.
+#[tokio::test]
+async fn bodies_of_bytes_are_told_apart() {
+    let world = World::new();
+    let app = world.app(world.gate().route(Route::new("r", "POST /slow").unwrap()));
+    world.go.add_permits(2);
+    let sent = |bytes: &'static [u8]| {
+        let request = Request::post("/slow").header("x-user", "alice").header("idempotency-key", "k");
+        request.header("content-type", "application/octet-stream").body(Body::from(bytes)).unwrap()
+    };
+    assert_eq!(send(&app, sent(b"\xff\x00a")).await.status, 200);
+    let other = send(&app, sent(b"\xfe\x00a")).await;
+    assert_eq!((other.status, other.problem().as_str()), (422, "fingerprint-mismatch"));
+    assert!(send(&app, sent(b"\xff\x00a")).await.is_replay());
+    assert_eq!(world.runs(), 1);
+}
+
 #[tokio::test]
 async fn a_replay_tells_the_level_of_its_own_claim() {
     let world = World::new();

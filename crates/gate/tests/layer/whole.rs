@@ -87,8 +87,10 @@ async fn what_does_not_end_in_time_is_unknown() {
 async fn a_gate_that_was_replaced_claims_nothing() {
     let world = World::new();
     let named = |name: &str| Route::new(name, "POST /orders").unwrap();
-    let old = world.gate().route(named("create")).build().unwrap();
-    let next = world.app(world.gate().route(named("create-order").was(["create".to_owned()])));
+    // By what is said of former names alone: what the store remembers of forms would let each find the other's claim.
+    let old = world.gate().forget_former().route(named("create")).build().unwrap();
+    let renamed = named("create-order").was(["create".to_owned()]);
+    let next = world.app(world.gate().forget_former().route(renamed));
     let (sender, body) = tokio::sync::mpsc::channel::<&str>(1);
     let body = futures_util::stream::unfold(body, async |mut body| {
         body.recv().await.map(|piece| (Ok::<_, std::io::Error>(piece), body))

@@ -8,7 +8,7 @@ use http::{StatusCode, Uri};
 use semel_contract::identity::Caller;
 use semel_contract::problem::{Kind, Problem};
 
-use crate::headers::{Origin, REQUEST_ID};
+use semel_http::headers::{Origin, REQUEST_ID};
 use semel_http::{Fetched, Fetcher};
 
 /// How long the service may take.

@@ -251,6 +251,21 @@ async fn a_service_that_is_asked_names_the_caller_or_refuses() {
     );
 }
 
+/// The service is asked for every request: what it said of the last one is not what it says of this one.
+#[tokio::test]
+async fn a_caller_that_was_shut_out_since_gets_no_replay() {
+    let service = shop().await;
+    let checks = Upstream::start(|_, before| match before {
+        0 => Reply::status(200, "Semel-Principal: alice\r\n", ""),
+        _ => Reply::status(401, "", ""),
+    })
+    .await;
+    let world = gate(&service, &format!("check:{}", checks.url())).await;
+    assert_eq!(ask(&world, "Authorization: a\r\n", "k1").await.status, 201);
+    assert_eq!(ask(&world, "Authorization: a\r\n", "k1").await.status, 401);
+    assert_eq!((service.count(), checks.count()), (1, 2));
+}
+
 #[tokio::test]
 async fn a_header_that_names_users_is_believed_from_trusted_peers_only() {
     let upstream = shop().await;

@@ -234,3 +234,15 @@ async fn a_client_that_leaves_does_not_cancel_its_request() {
     assert_eq!((again.status, again.body.as_str()), (201, "order 0"));
     assert_eq!(upstream.count(), 1);
 }
+
+#[tokio::test]
+async fn a_service_that_cannot_be_reached_is_noticed_without_a_request() {
+    let upstream = Upstream::start(|_, _| Reply::status(200, "", "ok")).await;
+    before(&upstream).await.gateway.reach_upstream().await.unwrap();
+    assert_eq!(upstream.count(), 0, "nothing was asked of it");
+    let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    for url in [format!("http://{address}"), format!("https://{}", upstream.address)] {
+        let why = Wish::behind(&url).start().await.gateway.reach_upstream().await.unwrap_err();
+        assert!(why.contains(&format!("{url} could not be reached")), "{why}");
+    }
+}

@@ -151,3 +151,37 @@ async fn a_get_with_a_key_passes_untouched() {
     let again = world.ask(get).await;
     assert_eq!((again.body.as_str(), again.header("semel-guarantee")), ("1", None));
 }
+
+#[tokio::test]
+async fn pages_of_named_origins_may_send_keys_and_others_may_not() {
+    let upstream = Upstream::start(|_, _| {
+        Reply::status(201, "Access-Control-Allow-Origin: *\r\nLocation: /orders/1\r\n", "made")
+    })
+    .await;
+    let mut wish = Wish::behind(&upstream.url());
+    wish.cors = Some(semel_gateway::Cors::new(&["https://app.example".to_owned()], false).unwrap());
+    let world = wish.start().await;
+    let preflight = |origin: &str| {
+        format!(
+            "OPTIONS /orders HTTP/1.1\r\nHost: shop.example\r\nOrigin: {origin}\r\n\
+             Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: idempotency-key\r\n\r\n"
+        )
+    };
+    let allowed = world.ask(preflight("https://app.example")).await;
+    assert_eq!(allowed.status, 204, "{allowed:?}");
+    assert_eq!(allowed.header("access-control-allow-origin"), Some("https://app.example"));
+    assert_eq!(world.ask(preflight("https://evil.example")).await.status, 403);
+    assert_eq!(upstream.count(), 0, "the service is not asked beforehand");
+    let from = |origin: &str| {
+        let headers = format!("Authorization: Bearer a\r\nIdempotency-Key: k1\r\nOrigin: {origin}\r\n");
+        post("/orders", &headers, "{}")
+    };
+    // A replay for another page does not say what the first was told.
+    for (origin, shown) in
+        [("https://app.example", Some("https://app.example")), ("https://evil.example", None)]
+    {
+        let answer = world.ask(from(origin)).await;
+        assert_eq!((answer.status, answer.header("access-control-allow-origin")), (201, shown), "{answer:?}");
+    }
+    assert_eq!(upstream.count(), 1);
+}

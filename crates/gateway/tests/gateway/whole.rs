@@ -137,8 +137,11 @@ async fn a_request_that_began_before_the_swap_does_not_run_a_second_time() {
     let of = |route: semel_gate::Route, store: Arc<semel_store::memory::MemoryStore>| {
         let mut plan = Wish { store: Arc::clone(&store), ..Wish::behind(&upstream.url()) }.plan();
         let callers = semel_gateway::Callers::new(&"authorization".parse().unwrap(), Default::default());
-        plan.gate =
-            semel_gate::GateLayer::builder(store).identity(callers.unwrap()).route(route).build().unwrap();
+        plan.gate = {
+            // By what is said of former names alone.
+            let gate = semel_gate::GateLayer::builder(store).identity(callers.unwrap()).forget_former();
+            gate.route(route).build().unwrap()
+        };
         plan
     };
     let world = before(&upstream).await;

@@ -32,6 +32,7 @@ pub(crate) struct Wish {
     pub(crate) behind: Behind,
     pub(crate) profile: Profile,
     pub(crate) tls: Option<semel_gateway::Certificates>,
+    pub(crate) cors: Option<semel_gateway::Cors>,
     pub(crate) log: AccessLog,
     pub(crate) lease: Duration,
     pub(crate) gate: fn(GateBuilder) -> GateBuilder,
@@ -52,6 +53,7 @@ impl Wish {
             behind,
             profile,
             tls: None,
+            cors: None,
             log: AccessLog::off(),
             lease: Duration::from_secs(30),
             gate: |gate| gate,
@@ -67,7 +69,15 @@ impl Wish {
         let store: Arc<dyn ClaimStore> = self.store;
         let route = Route::any().lease(self.lease).deadline(Duration::from_secs(20)).profile(self.profile);
         let gate = (self.gate)(GateLayer::builder(store).identity(callers).route(route)).build().unwrap();
-        Plan { gate, upstream: self.behind, tls: self.tls, limits: self.limits, trusted, log: self.log }
+        Plan {
+            gate,
+            upstream: self.behind,
+            tls: self.tls,
+            limits: self.limits,
+            trusted,
+            cors: self.cors,
+            log: self.log,
+        }
     }
 
     pub(crate) async fn start(self) -> World {

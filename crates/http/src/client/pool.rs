@@ -138,6 +138,14 @@ impl Pool {
         }))
     }
 
+    /// Opens a connection and closes it again: whether the service can be reached at all. No request is sent.
+    ///
+    /// # Errors
+    /// It cannot be reached; says why.
+    pub async fn reach(&self) -> Result<(), String> {
+        self.open().await.map(drop)
+    }
+
     /// How long an answer to a keyed request may be silent.
     pub fn patience(&self) -> Duration {
         self.upstream.timeout

@@ -41,6 +41,35 @@ pub async fn a_resolved_outcome_no_longer_accepts_its_holder(fixture: &impl Fixt
     assert_eq!(settle(&*store, &id, second, settled("second")).await, Written::Done);
 }
 
+/// A kept error stays for everybody who retries, unless somebody finds out that it had no effect.
+pub async fn a_kept_answer_of_unknown_outcome_can_be_lifted(fixture: &impl Fixture) {
+    let store = fixture.store();
+    let (doubted, sure) = (id("alice"), id("alice"));
+    let fence = won(&*store, wish(&doubted)).await;
+    let failed = Answer { status: 500, outcome_unknown: true, ..answer("broken") };
+    settle(&*store, &doubted, fence, Settlement::Settle(failed)).await;
+    let other = won(&*store, wish(&sure)).await;
+    settle(&*store, &sure, other, settled("done")).await;
+    let resolve = async |id: &Id, fence, resolution| {
+        let resolved = store.resolve(id, fence, resolution, &lifetime(), "carol", "looked").await;
+        resolved.expect("the store answers")
+    };
+    let early = resolve(&doubted, fence, Resolution::NotApplied).await;
+    assert!(matches!(early, Resolved::TooEarly { .. }), "{early:?}");
+    fixture.advance(past(LEASE + LATE + LATE_ADDED_MAX)).await;
+    assert_eq!(
+        resolve(&sure, other, Resolution::NotApplied).await,
+        Resolved::NotUnknown,
+        "that one is certain"
+    );
+    assert_eq!(resolve(&doubted, fence, Resolution::Applied(None)).await, Resolved::NotUnknown);
+    assert_eq!(standing(&*store, &doubted).await, Standing::Settled, "it is answered as before");
+    assert_eq!(resolve(&doubted, fence, Resolution::NotApplied).await, Resolved::Done);
+    assert_eq!(standing(&*store, &doubted).await, Standing::Absent, "its key is free");
+    assert_eq!(settle(&*store, &doubted, fence, settled("late")).await, Written::Superseded);
+    assert_eq!(standing(&*store, &sure).await, Standing::Settled);
+}
+
 /// Rule 6: a request on its way may still arrive.
 pub async fn not_applied_is_refused_while_it_could_still_take_effect(fixture: &impl Fixture) {
     let store = fixture.store();

@@ -142,6 +142,31 @@ pub async fn an_unkept_answer_keeps_its_status_only(fixture: &impl Fixture) {
     assert_eq!(entry(&*store, &id).await.answer, Some(answer("")));
 }
 
+/// Also a tombstone ends: otherwise its key could never be used again, and its row would stay for ever.
+pub async fn an_unkept_answer_expires_as_a_kept_one_does(fixture: &impl Fixture) {
+    let store = fixture.store();
+    let (large, resolved) = (id("alice"), id("alice"));
+    let fence = won(&*store, wish(&large)).await;
+    assert_eq!(settle(&*store, &large, fence, Settlement::Unkept(answer("large"))).await, Written::Done);
+    let fence = won(&*store, wish(&resolved)).await;
+    settle(&*store, &resolved, fence, Settlement::Unknown).await;
+    let applied = Resolution::Applied(None);
+    let word = store.resolve(&resolved, fence, applied, &lifetime(), "carol", "seen").await;
+    assert_eq!(word, Ok(Resolved::Done));
+    for id in [&large, &resolved] {
+        assert_eq!(standing(&*store, id).await, Standing::Unkept);
+        assert!(entry(&*store, id).await.record.expires_at.is_some(), "it has an end");
+    }
+    fixture.advance(past(lifetime().record())).await;
+    for id in [&large, &resolved] {
+        assert_eq!(standing(&*store, id).await, Standing::Expired);
+    }
+    store.sweep(100_000, Duration::ZERO).await.expect("the store answers");
+    for id in [&large, &resolved] {
+        assert_eq!(standing(&*store, id).await, Standing::Absent);
+    }
+}
+
 /// What makes a requeue safe.
 pub async fn a_sealed_key_cannot_be_claimed(fixture: &impl Fixture) {
     let store = fixture.store();

@@ -68,11 +68,22 @@ pub async fn forgetting_a_principal_leaves_claims_and_others(fixture: &impl Fixt
     let fence = won(&*store, Wish { about: acme.into(), ..wish(&namesake) }).await;
     settle(&*store, &namesake, fence, settled("x")).await;
     assert_eq!(store.forget(None, &alice, "carol").await.expect("the store answers"), 1);
-    assert_eq!(standing(&*store, &hers).await, Standing::Absent);
+    let bare = entry(&*store, &hers).await;
+    assert_eq!(standing(&*store, &hers).await, Standing::Unkept, "its key does not run again");
+    assert_eq!((&*bare.about, bare.record.payload_hash), (&About::default(), None));
+    assert!(bare.record.fingerprint.is_none());
+    let answer = bare.answer.expect("an answer that is not kept");
+    assert_eq!((answer.status, answer.headers.len(), answer.body.len()), (0, 0, 0), "nothing of it is left");
+    assert!(matches!(store.claim(wish(&hers)).await, Ok(Claimed::Known { .. })));
     assert_eq!(standing(&*store, &open).await, Standing::Claimed);
     assert_eq!(standing(&*store, &his).await, Standing::Settled);
     assert_eq!(standing(&*store, &namesake).await, Standing::Settled, "another tenant's is another person");
     assert_eq!(store.forget(Some("acme"), &alice, "carol").await, Ok(1));
+    assert_eq!(store.forget(None, &alice, "carol").await, Ok(0), "it is nobody's by now");
+    fixture.advance(past(lifetime().record())).await;
+    assert_eq!(standing(&*store, &hers).await, Standing::Expired);
+    store.sweep(100_000, Duration::ZERO).await.expect("the store answers");
+    assert_eq!(standing(&*store, &hers).await, Standing::Absent, "nothing stays for ever");
 }
 
 /// By state, principal and endpoint; page by page.

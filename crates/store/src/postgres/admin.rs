@@ -17,7 +17,9 @@ use crate::admin::{
     AdminStore, Audited, CLEANUPS_KEPT_MAX, Cleanup, ClockState, Note, STALE_KEPT, Sought, StaleCount, Trail,
     action,
 };
-use crate::claims::{About, Entry, Id, Reply, Sealed, StoreError, Swept};
+use crate::claims::{
+    About, Entry, FORM_MARGIN, FORM_PAUSE, Form, Forms, Id, KnownForm, Reply, Sealed, StoreError, Swept,
+};
 use crate::clock::boot_time;
 
 /// How long a look at the restores holds.
@@ -69,6 +71,32 @@ SELECT now, wall, revision FROM t"
 const STALE: &str = "
 SELECT tenant, principal, count, first_at, last_at FROM semel.stale
 WHERE $1::text IS NULL OR principal = $1::text ORDER BY count DESC, principal, tenant LIMIT $2::bigint";
+
+const REGISTER_FORMS: &str = timed!(
+    ", forgotten AS (
+    DELETE FROM semel.form f USING t WHERE f.last_at + f.kept_ms + $5::bigint <= t.now
+        AND NOT (f.gate = $4::text AND f.form = ANY ($7::text[]))
+), registered AS (
+    INSERT INTO semel.form AS f (gate, form, kept_ms, first_at, since, last_at)
+    SELECT $4::text, w.form, w.kept_ms, t.now, t.now, t.now + w.ahead_ms
+    FROM t, unnest($7::text[], $8::bigint[], $9::bigint[]) AS w (form, kept_ms, ahead_ms)
+    ORDER BY w.form
+    ON CONFLICT (gate, form) DO UPDATE SET
+        since = CASE WHEN f.last_at + $6::bigint < excluded.first_at THEN excluded.first_at ELSE f.since END,
+        last_at = greatest(f.last_at, excluded.last_at), kept_ms = greatest(f.kept_ms, excluded.kept_ms)
+)
+SELECT now, wall, revision FROM t"
+);
+const FORMS: &str = timed!(
+    "\nSELECT t.now, t.wall, t.revision, f.form, f.kept_ms, f.first_at, f.since, f.last_at
+FROM t LEFT JOIN semel.form f ON f.gate = $4::text ORDER BY f.first_at, f.form"
+);
+const MARKED: &str = timed!(
+    "\nSELECT t.now, t.wall, t.revision, EXISTS (
+    SELECT FROM semel.record r WHERE r.rotation = $4::bytea AND r.hash <> $5::bytea
+        AND NOT (r.state IN (2, 3, 4, 6) AND r.expires_at <= t.now)
+) AS is_marked FROM t"
+);
 
 const RESTORES: &str = "SELECT backup_at, restored_at, trust_undated FROM semel.restore ORDER BY restored_at";
 const RESTORED: &str = timed!(
@@ -194,6 +222,34 @@ pub(super) async fn count_stale(
 ) -> Result<(), StoreError> {
     let values: [Value<'_>; 2] = [&principal, &tenant.unwrap_or("")];
     core.link.run(COUNT_STALE, &values).await.map(drop).map_err(Trouble::of_write)
+}
+
+/// Registers the forms of a gate, and tells what is known of this gate's.
+pub(super) async fn register_forms(core: &Core, gate: &str, forms: &[Form]) -> Result<Forms, StoreError> {
+    let texts: Vec<&str> = forms.iter().map(|form| form.text.as_str()).collect();
+    let kept: Vec<i64> = forms.iter().map(|form| millis_of(form.kept)).collect();
+    let ahead: Vec<i64> = forms.iter().map(|form| millis_of(form.ahead)).collect();
+    let values: [Value<'_>; 6] =
+        [&gate, &millis_of(FORM_MARGIN), &millis_of(FORM_PAUSE), &texts, &kept, &ahead];
+    core.link.run(REGISTER_FORMS, &values).await.map_err(Trouble::of_write)?;
+    // In a statement of its own: this one sees what others have committed meanwhile.
+    let answer = core.link.read(FORMS, &[&gate]).await?;
+    let known = answer.rows.iter().filter_map(|row| {
+        Some(KnownForm {
+            text: row.get::<_, Option<String>>("form")?,
+            kept: Duration::from_millis(row.get::<_, i64>("kept_ms").cast_unsigned()),
+            first_at: time(row, "first_at"),
+            since: time(row, "since"),
+            last_at: time(row, "last_at"),
+        })
+    });
+    Ok(Forms { known: known.collect(), now: answer.now })
+}
+
+/// Whether another key's record lives that was claimed with this mark.
+pub(super) async fn is_marked(core: &Core, rotation: [u8; 16], other_than: &Id) -> Result<bool, StoreError> {
+    let answer = core.link.read(MARKED, &[&rotation.as_slice(), &other_than.hash().as_slice()]).await?;
+    Ok(answer.rows.first().is_some_and(|row| row.get("is_marked")))
 }
 
 async fn find(core: &Core, sought: &Sought, limit: u32) -> Result<Vec<Entry>, StoreError> {

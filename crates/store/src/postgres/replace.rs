@@ -17,7 +17,7 @@ use super::settle::Write;
 use super::sql::{self, entry, timed};
 use crate::admin::action;
 use crate::claims::{
-    About, Answer, Claimed, Entry, Id, Resolution, Resolved, Sealed, Settlement, StoreError, Wish,
+    About, Answer, Claimed, Entry, Id, Resolution, Resolved, Sealed, Settlement, StoreError, Wish, is_open_to,
 };
 
 /// How often a seal is tried again because somebody claimed the key between looking and sealing.
@@ -233,8 +233,8 @@ pub(super) async fn resolve(
     let mut wire = core.link.connection().await?;
     let tx = wire.begin(&core.link).await?;
     let locked = lock(&tx, id).await?.filter(|locked| {
-        let record = &locked.entry.record;
-        record.fence == fence && Standing::of(Some(record), locked.now) == Standing::Unknown
+        let entry = &locked.entry;
+        entry.record.fence == fence && is_open_to(entry, &resolution, locked.now)
     });
     let Some(Locked { entry, now }) = locked else {
         tx.roll_back().await;

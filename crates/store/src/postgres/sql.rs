@@ -445,12 +445,20 @@ pub const LIST_OF_PRINCIPAL: &str = list!(
 
 /// Erases finished records of a principal ($4) of a tenant ($7, or of none), at most $5, and says so in the audit trail, in the name of $6.
 pub const FORGET: &str = timed!(
-    ", gone AS (
-    DELETE FROM semel.record WHERE fence IN (
-        SELECT r.fence FROM semel.record r
-        WHERE r.principal = $4::text AND r.tenant IS NOT DISTINCT FROM $7::text AND r.state IN (2, 3, 4, 6)
-        ORDER BY r.fence LIMIT $5::bigint FOR UPDATE OF r
-    ) RETURNING hash
+    ", theirs AS MATERIALIZED (
+    SELECT r.fence, r.state <> 4 AND coalesce(r.expires_at > (SELECT now FROM t), false) AS stays FROM semel.record r
+    WHERE r.principal = $4::text AND r.tenant IS NOT DISTINCT FROM $7::text AND r.state IN (2, 3, 4, 6)
+    ORDER BY r.fence LIMIT $5::bigint FOR UPDATE OF r
+), erased AS (
+    DELETE FROM semel.record r USING theirs WHERE r.fence = theirs.fence AND NOT theirs.stays RETURNING r.hash
+), bared AS (
+    UPDATE semel.record r SET state = CASE r.state WHEN 6 THEN 6 ELSE 3 END, endpoint = '', tenant = NULL, principal = '',
+        fingerprint = NULL, fingerprint_version = NULL, payload_hash = NULL,
+        status = CASE r.state WHEN 6 THEN NULL ELSE 0 END, headers = NULL, body = NULL, outcome_unknown = false,
+        client_generated_at = NULL, request_headers = ''::bytea, request_id = ''
+    FROM theirs WHERE r.fence = theirs.fence AND theirs.stays RETURNING r.hash
+), gone AS (
+    SELECT hash FROM erased UNION ALL SELECT hash FROM bared
 ), counts AS (
     DELETE FROM semel.stale WHERE principal = $4::text AND tenant = coalesce($7::text, '')
 ), audited AS (

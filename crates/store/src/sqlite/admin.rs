@@ -8,26 +8,26 @@ use semel_contract::time::Timestamp;
 use tokio::sync::oneshot;
 
 use super::SqliteStore;
-use super::hub::Hub;
-use super::row::{Hash, Kept};
-use super::{ledger, operate, table};
+use super::row::{Hash, StoredEntry};
+use super::shared::StoreShared;
+use super::{admin_rows, statements, transitions};
 use crate::admin::{AdminStore, Audited, Cleanup, ClockState, Note, Sought, StaleCount, Trail, action};
-use crate::claims::{About, Entry, Id, Reply, Sealed, StoreError, Swept};
+use crate::claims::{About, Entry, Form, Forms, Id, Reply, Sealed, StoreError, Swept};
 
 impl SqliteStore {
     /// Asks the thread that lists.
     pub(super) fn ask<T, F>(&self, read: F) -> Reply<'static, T>
     where
         T: Send + 'static,
-        F: FnOnce(&Hub) -> Result<T, StoreError> + Send + 'static,
+        F: FnOnce(&StoreShared) -> Result<T, StoreError> + Send + 'static,
     {
-        if let Err(error) = self.hub.health.check() {
+        if let Err(error) = self.shared.check() {
             return Box::pin(std::future::ready(Err(error)));
         }
         let (caller, answer) = oneshot::channel();
-        let task = move |hub: &Hub| {
+        let task = move |shared: &StoreShared| {
             // Nobody may be listening any more.
-            let _ = caller.send(read(hub));
+            let _ = caller.send(read(shared));
         };
         match self.lister.ask(Box::new(task)) {
             Ok(()) => Box::pin(async move {
@@ -39,17 +39,25 @@ impl SqliteStore {
     }
 
     pub(super) fn log_one_sweep(&self, swept: Swept, took: Duration) -> Reply<'static, ()> {
-        self.submit(0, move |turn| {
-            let now = turn.now();
-            Ok(ledger::log_sweep(turn.connection(), now, swept, took)?)
+        self.submit(0, move |tx| {
+            let now = tx.now();
+            Ok(admin_rows::log_sweep(tx.connection(), now, swept, took)?)
+        })
+    }
+
+    pub(super) fn register_all_forms(&self, gate: &str, forms: &[Form]) -> Reply<'static, Forms> {
+        let (gate, forms) = (gate.to_owned(), forms.to_vec());
+        self.submit(0, move |tx| {
+            let now = tx.now();
+            Ok(admin_rows::register_forms(tx.connection(), &gate, &forms, now)?)
         })
     }
 
     pub(super) fn count_one_stale(&self, tenant: Option<&str>, principal: &str) -> Reply<'static, ()> {
         let (tenant, principal) = (tenant.map(str::to_owned), principal.to_owned());
-        self.submit(0, move |turn| {
-            let now = turn.now();
-            Ok(ledger::count_stale(turn.connection(), tenant.as_deref(), &principal, now)?)
+        self.submit(0, move |tx| {
+            let now = tx.now();
+            Ok(admin_rows::count_stale(tx.connection(), tenant.as_deref(), &principal, now)?)
         })
     }
 }
@@ -69,16 +77,16 @@ fn row(at: Timestamp, by: &str, action: &str, reason: &str, count: u64) -> Audit
 }
 
 /// Finds records: what is held counts before what is written.
-fn find(hub: &Hub, sought: &Sought, limit: u32) -> Result<Vec<Entry>, StoreError> {
-    let held: Vec<Kept> = match sought {
-        Sought::Record(number) => held(hub, |kept| kept.entry.record.fence.number == *number),
-        Sought::RequestId(id) => held(hub, |kept| kept.entry.about.request_id == *id),
-        Sought::Key(key) => held(hub, |kept| kept.entry.id.key.as_str() == key),
+fn find(shared: &StoreShared, sought: &Sought, limit: u32) -> Result<Vec<Entry>, StoreError> {
+    let held: Vec<StoredEntry> = match sought {
+        Sought::Record(number) => held(shared, |kept| kept.entry.record.fence.number == *number),
+        Sought::RequestId(id) => held(shared, |kept| kept.entry.about.request_id == *id),
+        Sought::Key(key) => held(shared, |kept| kept.entry.id.key.as_str() == key),
     };
     let written = match sought {
-        Sought::Record(number) => numbered(hub, *number)?,
-        Sought::RequestId(id) => hub.readers.list(|db| ledger::by_request_id(db, id, limit))?,
-        Sought::Key(key) => hub.readers.list(|db| ledger::by_key(db, key, limit))?,
+        Sought::Record(number) => numbered(shared, *number)?,
+        Sought::RequestId(id) => shared.list(|db| admin_rows::by_request_id(db, id, limit))?,
+        Sought::Key(key) => shared.list(|db| admin_rows::by_key(db, key, limit))?,
     };
     let mut found = held;
     for kept in written {
@@ -93,29 +101,32 @@ fn find(hub: &Hub, sought: &Sought, limit: u32) -> Result<Vec<Entry>, StoreError
     Ok(found.into_iter().map(|kept| kept.entry).collect())
 }
 
-fn held(hub: &Hub, is_it: impl Fn(&Kept) -> bool) -> Vec<Kept> {
-    hub.live().all().filter(|kept| is_it(kept)).cloned().collect()
+fn held(shared: &StoreShared, is_it: impl Fn(&StoredEntry) -> bool) -> Vec<StoredEntry> {
+    shared.open_claims().all().filter(|kept| is_it(kept)).cloned().collect()
 }
 
 /// The rows that a number belongs to now, also where a resolution gave the record another.
-fn numbered(hub: &Hub, number: u64) -> Result<Vec<Kept>, StoreError> {
+fn numbered(shared: &StoreShared, number: u64) -> Result<Vec<StoredEntry>, StoreError> {
     let Ok(number) = i64::try_from(number) else { return Ok(Vec::new()) };
-    let found = hub.readers.list(|db| ledger::by_number(db, number))?;
+    let found = shared.list(|db| admin_rows::by_number(db, number))?;
     if !found.is_empty() {
         return Ok(found);
     }
-    let hash: Option<Hash> = hub.readers.list(|db| ledger::hash_of_number(db, number))?;
+    let hash: Option<Hash> = shared.list(|db| admin_rows::hash_of_number(db, number))?;
     match hash {
         Some(hash) => {
-            let held = held(hub, |kept| kept.hash == hash);
+            let held = held(shared, |kept| kept.hash == hash);
             if !held.is_empty() {
                 return Ok(held);
             }
             let rows = |db: &rusqlite::Connection| {
-                let numbers = hub.places.of(hash);
-                numbers.into_iter().filter_map(|number| table::at(db, number, hash).transpose()).collect()
+                let numbers = shared.index.of(hash);
+                numbers
+                    .into_iter()
+                    .filter_map(|number| statements::at(db, number, hash).transpose())
+                    .collect()
             };
-            hub.readers.list(rows)
+            shared.list(rows)
         }
         None => Ok(Vec::new()),
     }
@@ -124,19 +135,19 @@ fn numbered(hub: &Hub, number: u64) -> Result<Vec<Kept>, StoreError> {
 impl AdminStore for SqliteStore {
     fn find<'a>(&'a self, sought: &'a Sought, limit: u32) -> Reply<'a, Vec<Entry>> {
         let sought = sought.clone();
-        self.ask(move |hub| find(hub, &sought, limit))
+        self.ask(move |shared| find(shared, &sought, limit))
     }
 
     fn trail<'a>(&'a self, trail: &'a Trail) -> Reply<'a, Vec<Audited>> {
         let trail = *trail;
-        self.ask(move |hub| hub.readers.list(|db| ledger::trail(db, &trail)))
+        self.ask(move |shared| shared.list(|db| admin_rows::trail(db, &trail)))
     }
 
     fn note<'a>(&'a self, note: &'a Note) -> Reply<'a, ()> {
         let note = note.clone();
-        self.submit(0, move |turn| {
-            let row = row(turn.now(), &note.actor, note.action, &note.reason, note.count);
-            Ok(ledger::note(turn.connection(), &row)?)
+        self.submit(0, move |tx| {
+            let row = row(tx.now(), &note.actor, note.action, &note.reason, note.count);
+            Ok(admin_rows::note(tx.connection(), &row)?)
         })
     }
 
@@ -150,26 +161,26 @@ impl AdminStore for SqliteStore {
     ) -> Reply<'a, Sealed> {
         let (id, about, lifetime) = (id.clone(), about.clone(), lifetime.clone());
         let (by, reason) = (by.to_owned(), reason.to_owned());
-        self.submit(0, move |turn| {
-            let before = turn.find(&id, id.hash())?.map(|kept| kept.entry.record.fence);
-            let sealed = operate::seal(turn, &id, &about, &lifetime)?;
+        self.submit(0, move |tx| {
+            let before = tx.find(&id, id.hash())?.map(|kept| kept.entry.record.fence);
+            let sealed = transitions::seal(tx, &id, &about, &lifetime)?;
             if matches!(sealed, Sealed::Done) {
-                let mut row = row(turn.now(), &by, action::SEAL, &reason, 1);
+                let mut row = row(tx.now(), &by, action::SEAL, &reason, 1);
                 row.hash = Some(id.hash());
                 row.fence = before.map(|fence| fence.to_string());
-                ledger::note(turn.connection(), &row)?;
+                admin_rows::note(tx.connection(), &row)?;
             }
             Ok(sealed)
         })
     }
 
     fn cleanups(&self, before: Option<u64>, limit: u32) -> Reply<'_, Vec<Cleanup>> {
-        self.ask(move |hub| hub.readers.list(|db| ledger::cleanups(db, before, limit)))
+        self.ask(move |shared| shared.list(|db| admin_rows::cleanups(db, before, limit)))
     }
 
     fn stale<'a>(&'a self, principal: Option<&'a str>, limit: u32) -> Reply<'a, Vec<StaleCount>> {
         let principal = principal.map(str::to_owned);
-        self.ask(move |hub| hub.readers.list(|db| ledger::stale(db, principal.as_deref(), limit)))
+        self.ask(move |shared| shared.list(|db| admin_rows::stale(db, principal.as_deref(), limit)))
     }
 
     fn restored<'a>(
@@ -180,32 +191,32 @@ impl AdminStore for SqliteStore {
         reason: &'a str,
     ) -> Reply<'a, Restore> {
         let (by, reason) = (by.to_owned(), reason.to_owned());
-        let written = self.submit(0, move |turn| {
-            let now = turn.now();
-            ledger::add_restore(turn.connection(), &Restore { backup_at, restored_at: now, undated })?;
-            ledger::note(turn.connection(), &row(now, &by, action::RESTORED, &reason, 1))?;
-            Ok(ledger::restores(turn.connection())?)
+        let written = self.submit(0, move |tx| {
+            let now = tx.now();
+            admin_rows::add_restore(tx.connection(), &Restore { backup_at, restored_at: now, undated })?;
+            admin_rows::note(tx.connection(), &row(now, &by, action::RESTORED, &reason, 1))?;
+            Ok(admin_rows::restores(tx.connection())?)
         });
         Box::pin(async move {
             let restores = written.await?;
             let restore = restores.iter().find(|restore| restore.backup_at == backup_at).copied();
-            *self.hub.restores.lock().expect("a list is only copied") = restores;
+            *self.shared.restores.lock().expect("a list is only copied") = restores;
             restore.ok_or_else(|| StoreError::Unavailable("the restore was not kept".to_owned()))
         })
     }
 
     fn clock(&self) -> Reply<'_, ClockState> {
-        let now = self.hub.now();
-        let state = ClockState { now, jump_millis: self.hub.time.frozen() };
-        Box::pin(std::future::ready(self.hub.health.check().map(|()| state)))
+        let now = self.shared.now();
+        let state = ClockState { now, jump_millis: self.shared.engine.time.jump() };
+        Box::pin(std::future::ready(self.shared.check().map(|()| state)))
     }
 
     fn confirm_jump<'a>(&'a self, by: &'a str, reason: &'a str) -> Reply<'a, ()> {
         let (by, reason) = (by.to_owned(), reason.to_owned());
         // On the trail first: a jump that is believed and was confirmed by nobody would be worse than the reverse.
-        let noted = self.submit(0, move |turn| {
-            let row = row(turn.now(), &by, action::CONFIRM_CLOCK, &reason, 0);
-            Ok(ledger::note(turn.connection(), &row)?)
+        let noted = self.submit(0, move |tx| {
+            let row = row(tx.now(), &by, action::CONFIRM_CLOCK, &reason, 0);
+            Ok(admin_rows::note(tx.connection(), &row)?)
         });
         Box::pin(async move {
             noted.await?;

@@ -4,7 +4,7 @@
 use rusqlite::Connection;
 use semel_contract::record::Fence;
 
-use super::table;
+use super::schema::SCHEMA;
 
 /// How many numbers are set aside at once; a restart skips what is left of them.
 const FENCES_IN_BLOCK: u64 = 1_000_000;
@@ -23,7 +23,8 @@ pub(super) struct Fences {
 impl Fences {
     /// Goes on where the last process cannot have been. Nothing is set aside yet.
     pub(super) fn load(connection: &Connection) -> rusqlite::Result<Self> {
-        let ceiling = table::meta(connection, CEILING)?.cast_unsigned();
+        let ceiling =
+            SCHEMA.number(connection, CEILING)?.ok_or(rusqlite::Error::QueryReturnedNoRows)?.cast_unsigned();
         Ok(Self { next: ceiling, ceiling, pending: ceiling })
     }
 
@@ -36,19 +37,19 @@ impl Fences {
         Ok(())
     }
 
-    /// Makes sure, in the batch's own transaction, that its members can have as many numbers as this.
+    /// Makes sure, in the batch's own transaction, that its jobs can have as many numbers as this.
     pub(super) fn reserve(&mut self, connection: &Connection, wanted: u64) -> rusqlite::Result<()> {
         self.pending = self.ceiling;
         if self.next + wanted > self.ceiling {
             let ceiling = self.next + wanted + FENCES_IN_BLOCK;
-            table::set_meta(connection, CEILING, ceiling.cast_signed())?;
+            SCHEMA.set_number(connection, CEILING, ceiling.cast_signed())?;
             self.pending = ceiling;
         }
         Ok(())
     }
 
     /// The batch is durable.
-    pub(super) fn committed(&mut self) {
+    pub(super) fn confirm(&mut self) {
         self.ceiling = self.pending;
     }
 

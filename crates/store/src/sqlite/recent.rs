@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::row::Hash;
-use super::table::Gone;
+use super::statements::RowRef;
 use crate::claims::Entry;
 
 /// Shards, each with a lock of its own.
@@ -102,7 +102,7 @@ impl Recent {
     }
 
     /// A row is there no more.
-    pub(super) fn remove(&self, row: &Gone) {
+    pub(super) fn remove(&self, row: &RowRef) {
         self.shard(row.hash).drop_one(row.hash, Some(row.number));
     }
 
@@ -168,7 +168,6 @@ mod tests {
 
     use super::*;
     use crate::claims::{About, Answer, ClaimStore, Claimed, Id, Settlement, Wish};
-
     use crate::sqlite::SqliteStore;
 
     fn record(number: u64, body: Bytes) -> Entry {
@@ -198,8 +197,8 @@ mod tests {
         assert!(recent.add(hash, &record(number, Bytes::from_static(b"{}")), recent.age()));
     }
 
-    fn gone(hash: Hash, number: u64) -> Gone {
-        Gone { number, hash, rotation: None }
+    fn gone(hash: Hash, number: u64) -> RowRef {
+        RowRef { number, hash, rotation: None }
     }
 
     #[test]
@@ -266,7 +265,7 @@ mod tests {
             about: Arc::clone(&settled.about),
         };
         let Ok(Claimed::Won { fence, .. }) = store.claim(wish).await else { panic!("nobody else claims") };
-        let is_here = || store.hub.recent.get(settled.id.hash(), fence.number).is_some();
+        let is_here = || store.shared.recent.get(settled.id.hash(), fence.number).is_some();
         store.look_up(&settled.id).await.expect("the store answers");
         assert!(!is_here(), "an open claim is not a record");
         let settlement = Settlement::Settle(settled.answer.expect("it has one"));

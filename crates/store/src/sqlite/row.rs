@@ -10,7 +10,7 @@ use semel_contract::record::{Fence, Guarantee, Record, State};
 use semel_contract::scope::Scope;
 use semel_contract::time::Timestamp;
 
-use super::places::who;
+use super::fence_table::who;
 use crate::claims::{About, Answer, Entry, Filter, Id};
 
 /// The hash of an id.
@@ -20,7 +20,7 @@ pub(super) type Rotation = [u8; 16];
 
 /// An entry and what else its row keeps.
 #[derive(Clone, Debug)]
-pub(super) struct Kept {
+pub(super) struct StoredEntry {
     /// The hash of its id.
     pub(super) hash: Hash,
     /// What the store shows.
@@ -29,7 +29,7 @@ pub(super) struct Kept {
     pub(super) rotation: Option<Rotation>,
 }
 
-impl Kept {
+impl StoredEntry {
     /// Whether a list shows it.
     pub(super) fn is_shown(&self, filter: &Filter) -> bool {
         let entry = &self.entry;
@@ -64,7 +64,10 @@ macro_rules! no_record_columns {
 pub(super) use {claim_columns, no_record_columns, record_columns};
 
 /// Writes a claim's columns.
-pub(super) fn write_claim(statement: &mut CachedStatement<'_>, kept: &Kept) -> rusqlite::Result<usize> {
+pub(super) fn write_claim(
+    statement: &mut CachedStatement<'_>,
+    kept: &StoredEntry,
+) -> rusqlite::Result<usize> {
     let (record, about) = (&kept.entry.record, &kept.entry.about);
     statement.execute(params![
         number(record.fence),
@@ -92,7 +95,10 @@ pub(super) fn write_claim(statement: &mut CachedStatement<'_>, kept: &Kept) -> r
 }
 
 /// Writes a record's columns.
-pub(super) fn write_record(statement: &mut CachedStatement<'_>, kept: &Kept) -> rusqlite::Result<usize> {
+pub(super) fn write_record(
+    statement: &mut CachedStatement<'_>,
+    kept: &StoredEntry,
+) -> rusqlite::Result<usize> {
     let (record, about, answer) = (&kept.entry.record, &kept.entry.about, kept.entry.answer.as_ref());
     let headers = answer.map(|it| pack(it.headers.iter().map(|(name, value)| (name.as_str(), &value[..]))));
     statement.execute(params![
@@ -127,7 +133,7 @@ pub(super) fn write_record(statement: &mut CachedStatement<'_>, kept: &Kept) -> 
 }
 
 /// Reads a row of either table.
-pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<Kept> {
+pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<StoredEntry> {
     let mut columns = Columns { row, at: 0 };
     let fence = Fence {
         number: columns.next::<i64>()?.cast_unsigned(),
@@ -146,7 +152,7 @@ pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<Kept> {
     let record =
         Record { state, guarantee, fence, fingerprint, payload_hash, lease_until, created_at, expires_at };
     let about = About { endpoint, tenant, principal, client_generated_at, headers, request_id }.into();
-    Ok(Kept { hash, entry: Entry { id, record, about, answer, settled_at, late_until }, rotation })
+    Ok(StoredEntry { hash, entry: Entry { id, record, about, answer, settled_at, late_until }, rotation })
 }
 
 /// The number of a fence as a rowid.

@@ -9,21 +9,18 @@ use semel_contract::profile::Lifetime;
 use semel_contract::record::{Fence, State};
 use semel_contract::restore::Restore;
 use semel_contract::time::Timestamp;
-use tokio::sync::oneshot;
 
 use super::SqliteStore;
-use super::error::Fault;
-use super::hub::Hub;
-use super::member::member;
-use super::operate::{self, Word};
-use super::queue::Refused;
+use super::claim_tx::ClaimTx;
+use super::engine::Fault;
 use super::recent::Age;
-use super::row::{Hash, Kept};
-use super::table::{self, Gone};
-use super::turn::Turn;
+use super::row::{Hash, StoredEntry};
+use super::shared::StoreShared;
+use super::statements::{self, RowRef};
+use super::transitions::{self, Word};
 use crate::claims::{
-    About, ClaimStore, Claimed, Entry, Filter, Id, Reply, Resolution, Resolved, Sealed, Settlement,
-    StoreError, Swept, Wish, Written,
+    About, ClaimStore, Claimed, Entry, Filter, Form, Forms, Id, Reply, Resolution, Resolved, Sealed,
+    Settlement, StoreError, Swept, Wish, Written,
 };
 use crate::hints::Hints;
 
@@ -37,33 +34,27 @@ impl SqliteStore {
     pub(super) fn submit<T, F>(&self, bytes: usize, work: F) -> Reply<'static, T>
     where
         T: Send + 'static,
-        F: FnMut(&mut Turn<'_>) -> Result<T, Fault> + Send + 'static,
+        F: FnMut(&mut ClaimTx<'_>) -> Result<T, Fault> + Send + 'static,
     {
-        if let Err(error) = self.hub.health.check() {
-            return Box::pin(ready(Err(error)));
-        }
-        let (member, answer) = member(bytes, work);
-        match self.hub.queue.push(member) {
-            Ok(()) => Box::pin(answered(answer)),
-            Err(Refused(why)) => Box::pin(ready(Err(StoreError::Unavailable(why.to_owned())))),
-        }
+        let submitted = self.engine.submit(bytes, work);
+        Box::pin(async move { Ok(submitted.await?) })
     }
 
     fn look(&self, id: &Id, hash: Hash) -> Result<(Option<Entry>, Timestamp), StoreError> {
-        self.hub.health.check()?;
-        let mut known = self.hub.places.of(hash);
+        self.shared.check()?;
+        let mut known = self.shared.index.of(hash);
         loop {
             // What is held counts before what is written, and is let go only after its end was committed: whatever was
             // acknowledged is found in one of the two.
-            let held = self.hub.live().get(hash).filter(|kept| kept.entry.id == *id).cloned();
+            let held = self.shared.open_claims().get(hash).filter(|kept| kept.entry.id == *id).cloned();
             let found = match held {
                 Some(kept) => Some(kept.entry),
                 None => self.written(&known, hash, id)?,
             };
             // A row that came meanwhile is looked for again.
-            let now_known = if found.is_some() { Vec::new() } else { self.hub.places.of(hash) };
+            let now_known = if found.is_some() { Vec::new() } else { self.shared.index.of(hash) };
             if found.is_some() || now_known == known {
-                return Ok((found, self.hub.now()));
+                return Ok((found, self.shared.now()));
             }
             known = now_known;
         }
@@ -74,11 +65,11 @@ impl SqliteStore {
     /// What is written of an id under these numbers.
     fn written(&self, known: &[u64], hash: Hash, id: &Id) -> Result<Option<Entry>, StoreError> {
         let Some(latest) = known.first() else { return Ok(None) };
-        if let Some(entry) = self.hub.recent.get(hash, *latest).filter(|entry| entry.id == *id) {
+        if let Some(entry) = self.shared.recent.get(hash, *latest).filter(|entry| entry.id == *id) {
             return Ok(Some(entry));
         }
-        let age = self.hub.recent.age();
-        let kept = self.hub.look(|connection| table::find(connection, known, hash, id))?;
+        let age = self.shared.recent.age();
+        let kept = self.shared.look(|connection| statements::find(connection, known, hash, id))?;
         Ok(kept.map(|kept| {
             // Where another number is higher it would not be found there.
             if kept.entry.record.fence.number == *latest {
@@ -91,24 +82,37 @@ impl SqliteStore {
     /// Whoever sends a request again may well send it once more.
     fn remember(&self, hash: Hash, entry: &Entry, age: Age) {
         let number = entry.record.fence.number;
-        if entry.record.state == State::Settled && self.hub.recent.add(hash, entry, age) {
+        if entry.record.state == State::Settled && self.shared.recent.add(hash, entry, age) {
             // A row that was removed meanwhile is not kept in memory either.
-            if self.hub.places.of(hash).first() != Some(&number) {
-                self.hub.recent.remove(&Gone { number, hash, rotation: None });
+            if self.shared.index.of(hash).first() != Some(&number) {
+                self.shared.recent.remove(&RowRef { number, hash, rotation: None });
             }
         }
     }
 }
 
-async fn answered<T>(answer: oneshot::Receiver<Result<T, StoreError>>) -> Result<T, StoreError> {
-    let stopped = || StoreError::Unknown("the writer stopped before it answered".to_owned());
-    answer.await.unwrap_or_else(|_| Err(stopped()))
+impl SqliteStore {
+    /// Whether another key's record lives that was claimed with this mark. What is held counts before what is written.
+    fn has_mark(&self, rotation: [u8; 16], hash: Hash) -> Result<bool, StoreError> {
+        self.shared.check()?;
+        if self.shared.open_claims().rotation(rotation).is_some_and(|holder| holder != hash) {
+            return Ok(true);
+        }
+        let now = self.shared.now();
+        let lives = |connection: &rusqlite::Connection| {
+            let mut numbers = self.shared.index.of_rotation(rotation).into_iter();
+            numbers.try_fold(false, |found, number| {
+                Ok(found || statements::rotation_lives(connection, number, rotation, hash, now)?)
+            })
+        };
+        self.shared.look(lives)
+    }
 }
 
 impl ClaimStore for SqliteStore {
     fn claim(&self, wish: Wish) -> Reply<'_, Claimed> {
         let hash = wish.id.hash();
-        self.submit(0, move |turn| operate::claim(turn, &wish, hash))
+        self.submit(0, move |tx| transitions::claim(tx, &wish, hash))
     }
 
     fn look_up<'a>(&'a self, id: &'a Id) -> Reply<'a, (Option<Entry>, Timestamp)> {
@@ -124,16 +128,16 @@ impl ClaimStore for SqliteStore {
     ) -> Reply<'a, Written> {
         let (id, lifetime) = (id.clone(), lifetime.clone());
         let bytes = bytes_of(&settlement);
-        self.submit(bytes, move |turn| operate::settle(turn, &id, fence, &settlement, &lifetime))
+        self.submit(bytes, move |tx| transitions::settle(tx, &id, fence, &settlement, &lifetime))
     }
 
     fn renew<'a>(&'a self, held: &'a [(Id, Fence)], lease: Duration) -> Reply<'a, Vec<Written>> {
-        if let Err(error) = self.hub.health.check() {
+        if let Err(error) = self.shared.check() {
             return Box::pin(ready(Err(error)));
         }
-        let mut live = self.hub.live();
+        let mut live = self.shared.open_claims();
         // Read under the lock: see what a renewal asks for.
-        let now = self.hub.now();
+        let now = self.shared.now();
         let renewed = held.iter().map(|(id, fence)| live.renew(id, *fence, lease, now)).collect();
         Box::pin(ready(Ok(renewed)))
     }
@@ -153,12 +157,12 @@ impl ClaimStore for SqliteStore {
             Resolution::Applied(None) | Resolution::NotApplied => 0,
         };
         let word = Word { resolution, by: by.to_owned(), reason: reason.to_owned() };
-        self.submit(bytes, move |turn| operate::resolve(turn, &id, fence, &word, &lifetime))
+        self.submit(bytes, move |tx| transitions::resolve(tx, &id, fence, &word, &lifetime))
     }
 
     fn seal<'a>(&'a self, id: &'a Id, about: &'a About, lifetime: &'a Lifetime) -> Reply<'a, Sealed> {
         let (id, about, lifetime) = (id.clone(), about.clone(), lifetime.clone());
-        self.submit(0, move |turn| operate::seal(turn, &id, &about, &lifetime))
+        self.submit(0, move |tx| transitions::seal(tx, &id, &about, &lifetime))
     }
 
     fn sweep(&self, batch: u32, grace: Duration) -> Reply<'_, Swept> {
@@ -167,7 +171,8 @@ impl ClaimStore for SqliteStore {
             loop {
                 let left = u64::from(batch).saturating_sub(total.removed);
                 let limit = u32::try_from(left).map_or(REMOVED_AT_ONCE_MAX, |it| it.min(REMOVED_AT_ONCE_MAX));
-                let sweep = move |turn: &mut Turn<'_>| operate::sweep(turn, limit, LAPSED_AT_ONCE_MAX, grace);
+                let sweep =
+                    move |tx: &mut ClaimTx<'_>| transitions::sweep(tx, limit, LAPSED_AT_ONCE_MAX, grace);
                 let swept = self.submit(0, sweep).await?;
                 total.removed += swept.removed;
                 total.unknown += swept.unknown;
@@ -184,7 +189,7 @@ impl ClaimStore for SqliteStore {
     fn forget<'a>(&'a self, tenant: Option<&'a str>, principal: &'a str, by: &'a str) -> Reply<'a, u64> {
         Box::pin(async move {
             let sought = principal.to_owned();
-            let numbers = self.ask(move |hub| Ok(hub.places.of_principal(&sought, 0))).await?;
+            let numbers = self.ask(move |shared| Ok(shared.index.of_principal(&sought, 0))).await?;
             let mut total = 0;
             // At least one, for the trail.
             for at in 0..numbers.len().div_ceil(REMOVED_AT_ONCE_MAX as usize).max(1) {
@@ -193,8 +198,8 @@ impl ClaimStore for SqliteStore {
                 let numbers = numbers[from..to].to_vec();
                 let (tenant, principal) = (tenant.map(str::to_owned), principal.to_owned());
                 let by = by.to_owned();
-                let forget = move |turn: &mut Turn<'_>| {
-                    operate::forget(turn, tenant.as_deref(), &principal, &by, &numbers)
+                let forget = move |tx: &mut ClaimTx<'_>| {
+                    transitions::forget(tx, tenant.as_deref(), &principal, &by, &numbers)
                 };
                 total += self.submit(0, forget).await?;
             }
@@ -204,7 +209,7 @@ impl ClaimStore for SqliteStore {
 
     fn list<'a>(&'a self, filter: &'a Filter) -> Reply<'a, Vec<Entry>> {
         let filter = filter.clone();
-        self.ask(move |hub| listed(hub, &filter))
+        self.ask(move |shared| listed(shared, &filter))
     }
 
     fn reads_in_place(&self) -> bool {
@@ -212,11 +217,11 @@ impl ClaimStore for SqliteStore {
     }
 
     fn ready(&self) -> Reply<'_, ()> {
-        Box::pin(ready(self.hub.health.ready()))
+        Box::pin(ready(self.shared.engine.health.ready().map_err(StoreError::from)))
     }
 
     fn restores(&self) -> Reply<'_, Vec<Restore>> {
-        let restores = self.hub.restores.lock().expect("a list is only copied").clone();
+        let restores = self.shared.restores.lock().expect("a list is only copied").clone();
         Box::pin(ready(Ok(restores)))
     }
 
@@ -228,8 +233,16 @@ impl ClaimStore for SqliteStore {
         self.count_one_stale(tenant, principal)
     }
 
+    fn register_forms<'a>(&'a self, gate: &'a str, forms: &'a [Form]) -> Reply<'a, Forms> {
+        self.register_all_forms(gate, forms)
+    }
+
+    fn is_marked<'a>(&'a self, rotation: [u8; 16], other_than: &'a Id) -> Reply<'a, bool> {
+        Box::pin(ready(self.has_mark(rotation, other_than.hash())))
+    }
+
     fn hints(&self) -> &Hints {
-        &self.hub.hints
+        &self.shared.hints
     }
 }
 
@@ -242,13 +255,13 @@ fn bytes_of(settlement: &Settlement) -> usize {
 
 /// What is held and what is written, in one list. Held claims are read first: one that ends meanwhile is then found
 /// twice, and its end counts.
-fn listed(hub: &Hub, filter: &Filter) -> Result<Vec<Entry>, StoreError> {
-    let (mut found, held): (Vec<Kept>, HashMap<Hash, u64>) = {
-        let live = hub.live();
+fn listed(shared: &StoreShared, filter: &Filter) -> Result<Vec<Entry>, StoreError> {
+    let (mut found, held): (Vec<StoredEntry>, HashMap<Hash, u64>) = {
+        let live = shared.open_claims();
         let fences = live.all().map(|kept| (kept.hash, kept.entry.record.fence.number)).collect();
         (live.matching(filter), fences)
     };
-    let written = written_rows(hub, filter, &held)?;
+    let written = written_rows(shared, filter, &held)?;
     let ended: HashSet<Hash> = written.iter().map(|kept| kept.hash).collect();
     found.retain(|kept| !ended.contains(&kept.hash));
     found.extend(written);
@@ -258,16 +271,21 @@ fn listed(hub: &Hub, filter: &Filter) -> Result<Vec<Entry>, StoreError> {
 }
 
 /// The rows that a list shows, without those in whose place a claim is held.
-fn written_rows(hub: &Hub, filter: &Filter, held: &HashMap<Hash, u64>) -> Result<Vec<Kept>, StoreError> {
+fn written_rows(
+    shared: &StoreShared,
+    filter: &Filter,
+    held: &HashMap<Hash, u64>,
+) -> Result<Vec<StoredEntry>, StoreError> {
     let mut written = Vec::new();
     let mut page = filter.clone();
     while written.len() < filter.limit as usize {
-        let rows = rows(hub, &page)?;
+        let rows = rows(shared, &page)?;
         let Some(last) = rows.last() else { break };
         page.after = Some(last.entry.record.fence.number);
         let is_whole = rows.len() == filter.limit as usize;
-        let counts =
-            |kept: &Kept| held.get(&kept.hash).is_none_or(|number| *number <= kept.entry.record.fence.number);
+        let counts = |kept: &StoredEntry| {
+            held.get(&kept.hash).is_none_or(|number| *number <= kept.entry.record.fence.number)
+        };
         written.extend(rows.into_iter().filter(counts));
         if !is_whole {
             break;
@@ -276,12 +294,12 @@ fn written_rows(hub: &Hub, filter: &Filter, held: &HashMap<Hash, u64>) -> Result
     Ok(written)
 }
 
-fn rows(hub: &Hub, page: &Filter) -> Result<Vec<Kept>, StoreError> {
+fn rows(shared: &StoreShared, page: &Filter) -> Result<Vec<StoredEntry>, StoreError> {
     match &page.principal {
         Some(principal) => {
-            let numbers = hub.places.of_principal(principal, page.after.unwrap_or(0));
-            hub.readers.list(|connection| table::list_at(connection, page, &numbers))
+            let numbers = shared.index.of_principal(principal, page.after.unwrap_or(0));
+            shared.list(|connection| statements::list_at(connection, page, &numbers))
         }
-        None => hub.readers.list(|connection| table::list(connection, page)),
+        None => shared.list(|connection| statements::list(connection, page)),
     }
 }

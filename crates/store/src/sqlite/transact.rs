@@ -8,9 +8,9 @@ use rusqlite::{Connection, ErrorCode};
 use semel_contract::profile::Lifetime;
 use semel_contract::record::{Fence, State};
 
-use super::error::{Fault, is_full};
-use super::operate::{Holds, holds, write};
-use super::turn::Turn;
+use super::claim_tx::ClaimTx;
+use super::engine::{Fault, is_full};
+use super::transitions::{Holds, holds, write};
 use super::work::{TransactOutcome, Work, WorkError, has_dangling_references};
 use crate::claims::{Id, Settlement};
 
@@ -19,29 +19,29 @@ type Worked<T> = std::result::Result<(T, Settlement), WorkError>;
 
 /// Runs the closure for the holder of `fence`, then settles.
 pub(super) fn transact<T>(
-    turn: &mut Turn<'_>,
+    tx: &mut ClaimTx<'_>,
     id: &Id,
     fence: Fence,
     lifetime: &Lifetime,
     work: &dyn Fn(&Work<'_>) -> Worked<T>,
 ) -> Result<TransactOutcome<T>> {
-    let kept = match holds(turn, id, fence)? {
+    let kept = match holds(tx, id, fence)? {
         Holds::Open(kept) => kept,
         // Running it again would repeat its effect: an earlier commit of unknown result was a commit.
         Holds::Ended(entry) => return Ok(ended(entry.record.state)),
         Holds::No => return Ok(TransactOutcome::Superseded),
     };
-    let connection = turn.connection();
+    let connection = tx.connection();
     connection.execute_batch("SAVEPOINT semel_work")?;
-    let worked = run(turn, work);
+    let worked = run(tx, work);
     if connection.is_autocommit() {
         // The whole batch is gone with it. Whatever the closure says, nothing of it is there.
-        return refused(turn, worked.err().unwrap_or(WorkError::RolledBack));
+        return refused(tx, worked.err().unwrap_or(WorkError::RolledBack));
     }
     match worked {
         Ok(_) if has_dangling_references(connection) => {
             undo(connection)?;
-            refused(turn, WorkError::DanglingReferences)
+            refused(tx, WorkError::DanglingReferences)
         }
         Ok((value, settlement)) => {
             if matches!(settlement, Settlement::Release) {
@@ -49,12 +49,12 @@ pub(super) fn transact<T>(
                 connection.execute_batch("ROLLBACK TO semel_work")?;
             }
             connection.execute_batch("RELEASE semel_work")?;
-            write(turn, kept, &settlement, lifetime)?;
+            write(tx, kept, &settlement, lifetime)?;
             Ok(TransactOutcome::Done(value))
         }
         Err(error) => {
             undo(connection)?;
-            refused(turn, error)
+            refused(tx, error)
         }
     }
 }
@@ -66,9 +66,9 @@ fn ended<T>(state: State) -> TransactOutcome<T> {
     }
 }
 
-fn run<T>(turn: &Turn<'_>, work: &dyn Fn(&Work<'_>) -> Worked<T>) -> Worked<T> {
-    let at_work = turn.guard().work();
-    let worked = catch_unwind(AssertUnwindSafe(|| work(&Work::new(turn.connection()))));
+fn run<T>(tx: &ClaimTx<'_>, work: &dyn Fn(&Work<'_>) -> Worked<T>) -> Worked<T> {
+    let at_work = tx.guard().work();
+    let worked = catch_unwind(AssertUnwindSafe(|| work(&Work::new(tx.connection()))));
     // Also a closure that spent its time outside of SQLite, where nothing could interrupt it, is too slow.
     if at_work.is_too_slow() {
         return Err(WorkError::TooSlow);
@@ -82,11 +82,11 @@ fn undo(connection: &Connection) -> Result<()> {
     Ok(())
 }
 
-fn refused<T>(turn: &mut Turn<'_>, error: WorkError) -> Result<TransactOutcome<T>> {
+fn refused<T>(tx: &mut ClaimTx<'_>, error: WorkError) -> Result<TransactOutcome<T>> {
     match error {
         WorkError::Sqlite(error) if is_full(&error) => Err(error.into()),
         WorkError::Sqlite(error) if error.sqlite_error_code() == Some(ErrorCode::OperationInterrupted) => {
-            turn.refuse();
+            tx.let_answer_stand();
             Ok(TransactOutcome::Failed(WorkError::TooSlow))
         }
         WorkError::Sqlite(_)
@@ -95,7 +95,7 @@ fn refused<T>(turn: &mut Turn<'_>, error: WorkError) -> Result<TransactOutcome<T
         | WorkError::Panicked(_)
         | WorkError::RolledBack
         | WorkError::DanglingReferences => {
-            turn.refuse();
+            tx.let_answer_stand();
             Ok(TransactOutcome::Failed(error))
         }
     }

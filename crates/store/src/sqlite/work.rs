@@ -5,7 +5,7 @@ use std::fmt;
 
 use rusqlite::{CachedStatement, Connection, OptionalExtension, Params, Row};
 
-use super::guard::WORK_TIME_MAX;
+use super::engine::WORK_TIME_MAX;
 
 /// What a handler's statements begin with among those that are kept.
 const OF_A_HANDLER: &str = "/* a handler's */ ";

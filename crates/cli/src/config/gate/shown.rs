@@ -1,5 +1,6 @@
 //! `[gate]` as the file would write it: every setting in force, for `semel check`.
 
+use semel_contract::identity::Identity;
 use semel_contract::profile::SweepWhen;
 use semel_contract::time::format_duration as show;
 use semel_gateway::{HostSent, Protocol};
@@ -22,11 +23,15 @@ impl Gate {
                 self.tls.as_ref().map_or_else(|| "none".to_owned(), |tls| tls.cert.display().to_string()),
             ),
             ("trusted_peers", self.trusted_peers.to_string()),
+            ("cors", self.cors.as_ref().map_or_else(|| "none".to_owned(), ToString::to_string)),
             ("access_log", self.access_log.to_string()),
             ("drain", show(self.drain)),
             ("redis", self.redis.as_deref().map_or_else(|| "none".to_owned(), redacted)),
             ("at_rest", self.at_rest.as_ref().map_or_else(|| "none".to_owned(), AtRest::describe)),
             ("fingerprint_keys", path_or_none(self.fingerprint_keys.as_deref())),
+            ("name", self.name.clone().unwrap_or_else(|| "the upstream's address".to_owned())),
+            ("was_identity", was_identity(&self.was_identity)),
+            ("forget_former", self.forget_former.to_string()),
             ("postgres", self.postgres.describe()),
             ("sweep", self.sweep.map_or_else(|| "as the profile says".to_owned(), describe_sweep)),
         ];
@@ -70,6 +75,13 @@ impl Gate {
     }
 }
 
+fn was_identity(identities: &[Identity]) -> String {
+    match identities {
+        [] => "none".to_owned(),
+        some => some.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+    }
+}
+
 fn path_or_none(path: Option<&std::path::Path>) -> String {
     path.map_or_else(|| "none".to_owned(), |path| path.display().to_string())
 }
@@ -78,7 +90,15 @@ impl Bounds {
     fn describe(self) -> String {
         let shown =
             [("running", self.running), ("waiting", self.waiting), ("waiting_per_key", self.waiting_per_key)];
-        shown.iter().filter_map(|(name, given)| given.map(|given| format!(", {name} {given}"))).collect()
+        let mut text: String =
+            shown.iter().filter_map(|(name, given)| given.map(|given| format!(", {name} {given}"))).collect();
+        if let Some(bytes) = self.bodies {
+            text.push_str(&format!(", bodies {bytes}"));
+        }
+        if let Some(deadline) = self.body_deadline {
+            text.push_str(&format!(", body_deadline {}", show(deadline)));
+        }
+        text
     }
 }
 

@@ -332,6 +332,21 @@ async fn audit(State(admin): State<Admin>, Query(page): Query<Page>) -> Response
     }
 }
 
+/// A text of others as it is shown. Rows of earlier releases may hold texts without an end.
+fn bounded(text: &str) -> String {
+    semel_delivery::limits::shorten(text, semel_delivery::limits::ERROR_CHARS_MAX)
+}
+
+fn evidence(text: &str) -> Value {
+    let mut rows: Vec<Value> = serde_json::from_str(text).unwrap_or_default();
+    for row in &mut rows {
+        if let Some(what) = row["what"].as_str().map(bounded) {
+            row["what"] = json!(what);
+        }
+    }
+    Value::Array(rows)
+}
+
 fn lane(lane: &Lane) -> Value {
     json!({
         "id": lane.id,
@@ -343,7 +358,7 @@ fn lane(lane: &Lane) -> Value {
         "applied": lane.applied,
         "watermark": lane.watermark,
         "attempts": lane.attempts,
-        "last_error": lane.last_error,
+        "last_error": lane.last_error.as_deref().map(bounded),
     })
 }
 
@@ -376,7 +391,7 @@ fn row(row: &AuditRow) -> Value {
         "before": row.before,
         "after": row.after,
         "batch": row.batch,
-        "detail": row.detail,
+        "detail": bounded(&row.detail),
     })
 }
 
@@ -396,14 +411,14 @@ fn detail(found: &LaneDetail) -> Value {
             "tries": intent.tries,
             "first_ms": intent.first,
             "last_ms": intent.last,
-            "evidence": serde_json::from_str::<Value>(&intent.evidence).unwrap_or(Value::Null),
+            "evidence": evidence(&intent.evidence),
         })
     });
     body["entries"] = found.entries.iter().map(entry).collect();
     let held = |(state, why, held): &(String, String, Entry)| {
         let mut body = entry(held);
         body["state"] = json!(state);
-        body["why"] = json!(why);
+        body["why"] = json!(bounded(why));
         body
     };
     body["held"] = found.held.iter().map(held).collect();

@@ -16,6 +16,7 @@ use semel_delivery::relay::store::sweep::Retention;
 use semel_delivery::relay::worker::POLL;
 use semel_delivery::transport::Transport;
 use semel_gateway::{Callers, Peers};
+use semel_http::Cors;
 use serde::Deserialize;
 
 use super::file::{CredentialFile, File};
@@ -51,6 +52,8 @@ pub(crate) struct Config {
     pub(crate) listen: SocketAddr,
     pub(crate) admin: SocketAddr,
     pub(crate) admin_token_file: Option<PathBuf>,
+    /// Which pages on other origins may use the relay.
+    pub(crate) cors: Option<Cors>,
     pub(crate) parallel: usize,
     pub(crate) postgres: Postgres,
     pub(crate) redis: Option<String>,
@@ -156,6 +159,8 @@ impl Config {
                 rule(credential, &targets).map_err(|error| format!("relay.credential[{at}]: {error}"))?,
             );
         }
+        let cors = relay.cors.map(|origins| Cors::new(&origins, relay.cors_credentials.unwrap_or(false)));
+        let cors = cors.transpose().map_err(|error| format!("relay.cors: {error}"))?;
         let poll = duration("relay.poll", relay.poll.as_deref(), POLL)?;
         if poll.is_zero() || poll > POLL_MAX {
             return Err("relay.poll: expected something between 1ms and 30s".to_owned());
@@ -169,6 +174,7 @@ impl Config {
             listen: relay.listen.unwrap_or_else(|| any(7420)),
             admin: relay.admin.unwrap_or_else(|| any(7421)),
             admin_token_file: relay.admin_token_file,
+            cors,
             parallel: relay.parallel.unwrap_or(32).max(1),
             postgres: Postgres {
                 connections: relay.postgres.connections.or(relay.connections).unwrap_or(8).max(1),

@@ -21,6 +21,10 @@ pub(crate) struct File {
     pub(super) admin_token_file: Option<PathBuf>,
     /// Addresses or networks whose `trusted:NAME` header is believed. Default: the loopback.
     pub(super) trusted_peers: Option<Vec<String>>,
+    /// Origins of pages that may use the relay from a browser, such as `https://app.example`; `*` means all. Default: none.
+    pub(super) cors: Option<Vec<String>>,
+    /// Whether those pages may send cookies; not together with `*`. Default `false`.
+    pub(super) cors_credentials: Option<bool>,
     /// Lanes that are worked on at a time. Default `32`.
     pub(super) parallel: Option<usize>,
     /// Connections to PostgreSQL; `postgres.connections` is the same. Default `8`.
@@ -106,6 +110,8 @@ pub(crate) struct TargetFile {
     pub(super) body_type: Option<String>,
     /// Where the present value is read: see below.
     pub(super) read: Option<ReadFile>,
+    /// Authorities in this PEM file are believed, and no others.
+    pub(super) ca: Option<PathBuf>,
     /// What the service offers to find out about a write that broke off: `key`, `marker`, `compare-and-set`, `read-back`
     /// or `blind`.
     pub(super) tier: String,

@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::admin::{self, Admin};
+use super::browsers;
 use super::config::Config;
 use super::door::{Identities, Operators};
 use super::hints::{RedisHints, Tasks};
@@ -168,11 +169,6 @@ impl Running {
         Ok(())
     }
 
-    /// Whether the file must be opened anew.
-    pub(crate) fn is_broken(&self) -> bool {
-        self.opened.store.is_broken()
-    }
-
     /// Takes nothing new, and waits for what is being written. Returns how many lanes are left.
     pub(crate) async fn stop(self) -> usize {
         self.is_stopping.store(true, Ordering::Relaxed);
@@ -226,7 +222,11 @@ fn parts(
     };
     let identities = Identities { identity: config.identity.clone(), callers, peers: config.peers.clone() };
     let intake = Intake { engine, worker: Arc::clone(&worker), identities, hints: hints.cloned() };
-    Ok(Parts { worker, senders: intake::router(intake), operators: admin::router(of_admin, operators) })
+    Ok(Parts {
+        worker,
+        senders: browsers::open_to(config.cors.as_ref(), intake::router(intake)),
+        operators: admin::router(of_admin, operators),
+    })
 }
 
 /// A setting that differs and cannot change while the relay runs.

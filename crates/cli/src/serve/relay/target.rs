@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use semel_contract::json::Pointer;
 use semel_contract::profile::presets;
+use semel_delivery::http1::Http1;
 use semel_delivery::relay::Target;
 use semel_delivery::relay::debounce::Debounce;
 use semel_delivery::relay::ladder::{Blind, Tier};
@@ -30,6 +31,7 @@ pub(crate) fn target(
     let timeout = duration("timeout", file.timeout.as_deref(), Duration::from_secs(10))?;
     let upstream = upstream(file, timeout, transport)?;
     let groups = upstream.tells_groups_apart();
+    let writes_deltas = upstream.writes_only_deltas();
     let mut made = Target::new(name, Arc::new(upstream), tier(file)?);
     made.groups = groups;
     made.timeout = timeout;
@@ -48,6 +50,12 @@ pub(crate) fn target(
         Some("max") => Reducer::Max,
         Some(other) => return Err(format!("reducer {other:?}: expected sum, last or max")),
     };
+    if made.reducer != Reducer::Sum && writes_deltas {
+        let reducer = file.reducer.as_deref().unwrap_or_default();
+        return Err(format!(
+            "reducer {reducer} writes whole values, and {{delta}} alone is not one: use {{after}} or {{value}} in the url or the body"
+        ));
+    }
     let quiet_own = duration("debounce", file.debounce.as_deref(), quiet)?;
     let usual = if file.debounce.is_some() { quiet_own } else { max_wait };
     made.debounce =
@@ -158,15 +166,39 @@ fn upstream(
             "tier marker needs read.marker: the JSON pointer to the marker or the list of markers".to_owned()
         );
     }
+    let own = origin("url", &url)?;
+    let transport = match &file.ca {
+        Some(path) => Arc::new(Http1::trusting_file(path).map_err(|error| format!("ca: {error}"))?),
+        None => Arc::clone(transport),
+    };
+    if file.ca.is_some() && !own.starts_with("https:") {
+        return Err("`ca` is for https only".to_owned());
+    }
+    if let Some(read) = &read {
+        let of_read = origin("read.url", &read.url)?;
+        if of_read != own {
+            return Err(format!(
+                "read.url is at {of_read}, and must be at {own}: credentials go to one origin only"
+            ));
+        }
+    }
+    if let Some(body) = &body {
+        let filled = body.fill(&sample("1")).map_err(|error| format!("body: {error}"))?;
+        if !body.makes_json(&filled) {
+            return Err(format!(
+                "body: {filled} is not JSON: write {{{{ and }}}} for braces, and quotes around texts"
+            ));
+        }
+    }
     Ok(HttpUpstream {
-        origin: origin(&url)?,
+        origin: own,
         method: file.method.clone().unwrap_or_else(|| "POST".to_owned()).to_ascii_uppercase(),
         url,
         headers,
         body,
         read,
         timeout,
-        transport: Arc::clone(transport),
+        transport,
     })
 }
 
@@ -192,13 +224,16 @@ fn reading(file: &ReadFile, template: &Parse<'_>, lines: &Lines<'_>) -> Result<R
 }
 
 /// Scheme, host and port, which no value may change: it must not be part of them.
-fn origin(url: &Template) -> Result<String, String> {
+fn origin(name: &str, url: &Template) -> Result<String, String> {
     let filled = |value: &str| {
-        let values: Values =
-            semel_delivery::relay::template::NAMES.iter().map(|name| (*name, value.to_owned())).collect();
-        let text = url.fill(&values).map_err(|error| error.to_string())?;
-        Address::absolute(&text).map(|address| address.origin).map_err(|error| format!("url: {error}"))
+        let text = url.fill(&sample(value)).map_err(|error| format!("{name}: {error}"))?;
+        Address::absolute(&text).map(|address| address.origin).map_err(|error| format!("{name}: {error}"))
     };
     let (one, other) = (filled("1")?, filled("2")?);
-    if one == other { Ok(one) } else { Err("url: a value must not be part of the host".to_owned()) }
+    if one == other { Ok(one) } else { Err(format!("{name}: a value must not be part of the host")) }
+}
+
+/// The same value for everything that a template may name.
+fn sample(value: &str) -> Values {
+    semel_delivery::relay::template::NAMES.iter().map(|name| (*name, value.to_owned())).collect()
 }

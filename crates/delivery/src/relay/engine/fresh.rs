@@ -69,7 +69,7 @@ impl Turn<'_> {
         match self.target.upstream.read(&place, sender.credential.as_ref()).await {
             Read::Current(current) => Looked::Current(current),
             Read::Failed(why) => Looked::Not(Verdict::Failed(why)),
-            Read::Answered(answer) => Looked::Not(match self.judge(&Sent::Answered(answer)) {
+            Read::Answered(answer) => Looked::Not(match self.judge(Sent::Answered(answer), sender) {
                 // Nothing was written: a reading is never ambiguous.
                 Verdict::Applied => Verdict::Failed("there is no value where it should be".to_owned()),
                 Verdict::Ambiguous(why) => Verdict::Failed(why),
@@ -80,18 +80,22 @@ impl Turn<'_> {
     }
 
     /// What an answer means.
-    pub(super) fn judge(&self, sent: &Sent) -> Verdict {
+    pub(super) fn judge(&self, sent: Sent, sender: &Sender) -> Verdict {
+        let sent = match (sent, &sender.credential) {
+            (Sent::Answered(answer), Some(credential)) => Sent::Answered(credential.redact(answer)),
+            (sent, _) => sent,
+        };
         let reading = policy::Reading {
             tier: self.target.tier,
             blocked: &self.target.blocked,
             classify: &self.target.profile.classify,
         };
         let now = Timestamp::from_millis(self.now());
-        let told = match sent {
-            Sent::Answered(Answer { .. }) => told(sent).and_then(|text| retry_after(text, now)),
+        let told = match &sent {
+            Sent::Answered(Answer { .. }) => told(&sent).and_then(|text| retry_after(text, now)),
             Sent::NotSent(_) | Sent::Broken(_) | Sent::TimedOut(_) => None,
         };
-        policy::judge(&reading, sent, told)
+        policy::judge(&reading, &sent, told)
     }
 
     async fn write_first(
@@ -174,7 +178,7 @@ impl Turn<'_> {
         }
         let credential = sender.credential.as_ref();
         let sent = self.target.upstream.write(&intent.request, credential, self.may_send()).await;
-        match self.judge(&sent) {
+        match self.judge(sent, sender) {
             Verdict::Applied => {
                 // Said before the commit, so that whoever reads the log after a crash finds it.
                 tracing::info!(

@@ -101,7 +101,7 @@ impl Turn<'_> {
         self.engine.meters.retries.add(1);
         let credential = sender.credential.as_ref();
         let sent = self.target.upstream.write(&batch.request, credential, self.may_send()).await;
-        match self.judge(&sent) {
+        match self.judge(sent, sender) {
             Verdict::Applied => {
                 let members = self.members(batch);
                 let quiet = millis_of(self.target.debounce.quiet);

@@ -62,6 +62,12 @@ impl RelayStore {
         rows.first().map_or(Ok(None), |row| row.maybe_int(0))
     }
 
+    /// The target of a lane.
+    pub async fn target_of(&self, lane: i64) -> Result<Option<String>, StoreError> {
+        let rows = self.db.read("SELECT target FROM relay_lane WHERE id = $1", vec![lane.into()]).await?;
+        rows.first().map(|row| row.text(0)).transpose()
+    }
+
     /// Whether none of these lanes is worked on, or will be by then.
     pub async fn none_due(&self, lanes: &[i64], by: i64) -> Result<bool, StoreError> {
         for lane in lanes {
@@ -75,8 +81,9 @@ impl RelayStore {
         Ok(true)
     }
 
-    /// Whether the database answers.
+    /// Whether the database can serve, and answers.
     pub async fn ping(&self) -> Result<(), StoreError> {
+        self.db.ready().await?;
         self.db.read("SELECT lane FROM relay_state WHERE lane = 0 LIMIT 1", vec![]).await.map(drop)
     }
 }

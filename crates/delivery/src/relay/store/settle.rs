@@ -318,7 +318,12 @@ pub(crate) async fn rest(
         false => waiting(tx, state.lane, state.watermark, state.last_seq, 1).await?,
     };
     state.watermark = first.first().map_or(state.last_seq, |entry| entry.seq - 1);
-    let due = first.first().map(|_| state.due.unwrap_or(now).min(now + quiet_ms));
+    // Since the claim the lane's time is that of what came meanwhile. What waited before it was due then, and is now.
+    let waited_before = |entry: &Entry| state.since.is_some_and(|claimed| entry.created <= claimed);
+    let due = first.first().map(|entry| match waited_before(entry) {
+        true => now,
+        false => state.due.unwrap_or(now).min(now + quiet_ms),
+    });
     state.give_back(error, due, now);
     Ok(())
 }

@@ -166,10 +166,9 @@ pub trait Database: Send + Sync + 'static {
     /// Whether one process owns it, so that at its start nobody else holds anything.
     fn is_owned(&self) -> bool;
 
-    /// Whether it must be opened anew before anything of it can be believed: a commit failed in a way that may have left
-    /// memory and disk apart.
-    fn is_broken(&self) -> bool {
-        false
+    /// Whether it can serve. Otherwise it recovers by itself.
+    fn ready(&self) -> Asked<'_, ()> {
+        Box::pin(std::future::ready(Ok(())))
     }
 
     /// By how many milliseconds the clock is ahead of the time that is given, while nobody believes it. Then nothing

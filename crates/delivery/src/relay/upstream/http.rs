@@ -86,6 +86,14 @@ impl HttpUpstream {
             && self.read.as_ref().is_none_or(|read| said(&read.url, &read.headers, None))
     }
 
+    /// Whether a write says how much is added, and never what the value becomes.
+    pub fn writes_only_deltas(&self) -> bool {
+        let lines = self.headers.iter().map(|(_, value)| value);
+        let all: Vec<&Template> = std::iter::once(&self.url).chain(lines).chain(&self.body).collect();
+        let uses = |name: &str| all.iter().any(|template| template.uses(name));
+        uses("delta") && !uses("after") && !uses("value")
+    }
+
     async fn send(&self, frozen: Frozen, credential: Option<&Credential>, may_send: MaySend) -> Sent {
         let target = match Address::absolute(&frozen.url) {
             // A value in a template never leads to another host.
@@ -220,6 +228,9 @@ impl Upstream for HttpUpstream {
             headers: headers.collect::<Result<_, String>>()?,
             body: self.body.as_ref().map(fill).transpose()?.unwrap_or_default(),
         };
+        if self.body.as_ref().is_some_and(|body| !body.makes_json(&frozen.body)) {
+            return Err("the body would not be JSON: texts need quotes around their braces".to_owned());
+        }
         serde_json::to_string(&frozen).map_err(|error| error.to_string())
     }
 

@@ -1,0 +1,97 @@
+//! What a handler of the outbox's surface works on, and how it reads a request's body: within bounds, as JSON that says so.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, Response, StatusCode, header};
+use axum::middleware::Next;
+use semel_delivery::Outbox;
+use semel_delivery::credentials::Wallet;
+use serde::Deserialize;
+
+use super::answer::{Refusal, refusal};
+
+/// How much, and how long, of a body that is too large is read before the answer.
+const DRAIN_BYTES_MAX: usize = 16 << 20;
+const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// What the handlers work on.
+#[derive(Clone)]
+pub(crate) struct Api {
+    pub(crate) outbox: Outbox,
+    pub(crate) wallet: Arc<Wallet>,
+}
+
+pub(super) type Answered = Result<Response<Body>, Refusal>;
+
+/// The largest envelope: a body may double in size as base64 or escapes.
+pub(super) fn body_bytes_max(api: &Api) -> usize {
+    api.outbox.settings().payload_bytes_max * 2 + (64 << 10)
+}
+
+/// Refuses a body that says that it is too large, or that it is no JSON.
+pub(super) async fn refuse_unfit(
+    State(body_bytes_max): State<usize>,
+    request: Request,
+    next: Next,
+) -> Response<Body> {
+    match fits(body_bytes_max, request).await {
+        Ok(request) => next.run(request).await,
+        Err(refused) => *refused,
+    }
+}
+
+/// The request, where its body may be read. What the caller of one that is too large is writing is read first, within
+/// bounds: a caller that is cut off while it writes does not see the answer.
+pub(super) async fn fits(body_bytes_max: usize, request: Request) -> Result<Request, Box<Response<Body>>> {
+    let headers = request.headers();
+    let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+    if length.and_then(|length| length.parse().ok()).is_some_and(|length: usize| length > body_bytes_max) {
+        let drained = axum::body::to_bytes(request.into_body(), DRAIN_BYTES_MAX);
+        // Whether it all came does not matter.
+        let _ = tokio::time::timeout(DRAIN_TIME_MAX, drained).await;
+        return Err(Box::new(too_large()));
+    }
+    if !is_empty(headers) && !is_json(headers) {
+        let message = "send JSON, with Content-Type: application/json";
+        return Err(Box::new(refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE, "not-json", message)));
+    }
+    Ok(request)
+}
+
+pub(super) fn too_large() -> Response<Body> {
+    refusal(StatusCode::PAYLOAD_TOO_LARGE, "too-large", "the envelope is larger than a message may be")
+}
+
+fn is_empty(headers: &HeaderMap) -> bool {
+    !headers.contains_key(header::TRANSFER_ENCODING)
+        && headers.get(header::CONTENT_LENGTH).is_none_or(|length| length == "0")
+}
+
+/// A body is JSON and says so: a form in a browser cannot say that.
+fn is_json(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"))
+}
+
+pub(super) type BodyRead = Result<Bytes, axum::extract::rejection::BytesRejection>;
+
+pub(super) fn whole(body: BodyRead) -> Result<Bytes, Refusal> {
+    body.map_err(|error| {
+        Refusal::from(match error.status() {
+            StatusCode::PAYLOAD_TOO_LARGE => too_large(),
+            _ => refusal(StatusCode::BAD_REQUEST, "malformed", &error.body_text()),
+        })
+    })
+}
+
+pub(super) fn parsed<T: for<'a> Deserialize<'a> + Default>(body: &Bytes) -> Result<T, Refusal> {
+    if body.is_empty() {
+        return Ok(T::default());
+    }
+    let malformed =
+        |error: serde_json::Error| refusal(StatusCode::BAD_REQUEST, "malformed", &error.to_string());
+    serde_json::from_slice(body).map_err(|error| malformed(error).into())
+}

@@ -1,0 +1,346 @@
+//! Which forms the records of this gate may have, beside those that its routes have now. Registers the gate's own forms
+//! before the first claim in them, asks again once a minute, and refuses to go on where a former form cannot be read.
+//!
+//! A key is looked up in every former form whose records may still live, before its claim and again after it. So two gates
+//! of different configuration exclude each other as soon as each knows the other's form: each claims, then looks. A gate
+//! that does not know a form yet cannot look for it. Therefore, where several processes share a store, a gate claims in the
+//! form that others still claim in, until none has done so for a while.
+
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use http::request::Parts;
+use semel_contract::identity::Identity;
+use semel_contract::problem::{Kind, Problem};
+use semel_contract::time::Timestamp;
+use semel_store::clock::Clock;
+use semel_store::{ClaimStore, FORM_PAUSE, Filter, KnownForm, StoreError};
+
+use crate::form::Form;
+use crate::identity::{Identify, Verified};
+use crate::measure::{Call, StoreMeters};
+use crate::problems::store_away;
+use crate::route::Route;
+
+/// What is known of the forms is asked again after so long.
+const FRESH: Duration = Duration::from_secs(60);
+/// With what was asked longer ago nothing is claimed: less than a form's pause, with room for a claim's lease.
+const USABLE: Duration = Duration::from_secs(120);
+/// For so long after an upgrade processes of the release before, which register nothing, may still claim.
+const UPGRADE: Duration = Duration::from_secs(3600);
+/// A form stays of interest for so long after its records have expired.
+const MARGIN: Duration = Duration::from_secs(3600);
+/// The identity of a gate without configuration.
+const WITHOUT_CONFIGURATION: &str = "authorization";
+
+/// What is known of the forms of one gate.
+pub(crate) struct Forms {
+    store: Arc<dyn ClaimStore>,
+    clock: Arc<dyn Clock>,
+    routes: Vec<Arc<Route>>,
+    /// Who identifies callers, where a route has nobody of its own.
+    identity: Arc<dyn Identify>,
+    told: Told,
+    view: RwLock<Option<Arc<View>>>,
+    asking: tokio::sync::Mutex<()>,
+}
+
+/// What is said about forms when a gate is built.
+#[derive(Default)]
+pub(crate) struct Told {
+    /// The name under which this gate's forms are kept.
+    pub(crate) gate: String,
+    /// Whether former forms are not looked up, in so many words.
+    pub(crate) forgets: bool,
+    pub(crate) by_host: bool,
+    /// Identities that former records may have been made with, beside the present ones.
+    pub(crate) was_identities: Vec<Arc<dyn Identify>>,
+}
+
+/// What is known of the forms at one moment.
+pub(crate) struct View {
+    /// When it was asked, by the clock that only ticks.
+    asked_at: Duration,
+    /// For each route, the former forms of its requests.
+    formers: Vec<(Arc<Route>, Vec<FormerForm>)>,
+    is_quiet: bool,
+}
+
+/// A form in which a route's requests may be recorded.
+pub(crate) struct FormerForm {
+    pub(crate) form: Form,
+    /// Who identified its callers, where that is not who does now.
+    callers: Option<Arc<dyn Identify>>,
+    /// Whether it is the form to claim in.
+    pub(crate) leads: bool,
+}
+
+/// A former form and who the caller is in it.
+pub(crate) type FormerCaller<'a> = (&'a FormerForm, Option<Verified>);
+
+/// Why it is not known which forms there are.
+pub(crate) enum NotKnown {
+    /// The store did not answer.
+    Away(StoreError),
+    /// A former form cannot be read by this configuration; says what to write.
+    Unreadable(String),
+}
+
+impl From<StoreError> for NotKnown {
+    fn from(error: StoreError) -> Self {
+        NotKnown::Away(error)
+    }
+}
+
+impl Forms {
+    pub(crate) fn new(
+        told: Told,
+        store: Arc<dyn ClaimStore>,
+        clock: Arc<dyn Clock>,
+        routes: Vec<Arc<Route>>,
+        identity: Arc<dyn Identify>,
+    ) -> Self {
+        Self { store, clock, routes, identity, told, view: RwLock::default(), asking: Default::default() }
+    }
+
+    /// Whether the host counts.
+    pub(crate) fn is_by_host(&self) -> bool {
+        self.told.by_host
+    }
+
+    /// Who identifies the callers of a route.
+    fn identity<'a>(&'a self, route: &'a Route) -> &'a Arc<dyn Identify> {
+        route.callers.as_ref().map_or(&self.identity, |callers| &callers.0)
+    }
+
+    fn seen(&self) -> Option<Arc<View>> {
+        self.view.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What is known, at most as old as a claim allows. One asks for all who wait.
+    pub(crate) async fn view(&self, meters: &StoreMeters) -> Result<Arc<View>, Problem> {
+        let seen = self.seen();
+        let now = self.clock.read().ticks;
+        let age = |view: &View| now.saturating_sub(view.asked_at);
+        match seen {
+            Some(view) if age(&view) < FRESH => Ok(view),
+            other => Box::pin(self.ask_in_turn(meters, other.filter(|view| age(view) < USABLE))).await,
+        }
+    }
+
+    /// Asks, unless somebody else does and what was known before is still good enough.
+    async fn ask_in_turn(
+        &self,
+        meters: &StoreMeters,
+        usable: Option<Arc<View>>,
+    ) -> Result<Arc<View>, Problem> {
+        let _turn = match (self.asking.try_lock(), &usable) {
+            (Ok(turn), _) => turn,
+            (Err(_), Some(view)) => return Ok(Arc::clone(view)),
+            (Err(_), None) => self.asking.lock().await,
+        };
+        let now = self.clock.read().ticks;
+        if let Some(view) = self.seen().filter(|view| now.saturating_sub(view.asked_at) < FRESH) {
+            return Ok(view);
+        }
+        match (self.ask(meters).await, usable) {
+            (Ok(view), _) | (Err(_), Some(view)) => Ok(view),
+            (Err(NotKnown::Away(error)), None) => Err(store_away(&error)),
+            (Err(NotKnown::Unreadable(why)), None) => {
+                tracing::error!("{why}");
+                let detail = "the gate's configuration was changed and does not say how former keys are read";
+                Err(Problem::new(Kind::Overloaded, detail).retry_after(Duration::from_secs(60)))
+            }
+        }
+    }
+
+    /// Registers the gate's own forms and learns of the others.
+    pub(crate) async fn ask(&self, meters: &StoreMeters) -> Result<Arc<View>, NotKnown> {
+        let asked_at = self.clock.read().ticks;
+        let own = self.own();
+        let mut forms: Vec<_> =
+            own.iter().map(|(route, form)| registered(form, route, Duration::ZERO)).collect();
+        if self.seen().is_none() {
+            forms.extend(self.assumed(&own).await?);
+        }
+        let asked = self.store.register_forms(&self.told.gate, &forms);
+        let found = meters.time(Call::Forms, asked).await?;
+        let several = !self.store.reads_in_place();
+        let mut formers = Vec::new();
+        for (route, form) in &own {
+            let of_route = match self.told.forgets {
+                true => Vec::new(),
+                false => self.formers_of(form, &own, (&found.known, found.now), several)?,
+            };
+            formers.push((Arc::clone(route), of_route));
+        }
+        let is_quiet = formers.iter().all(|(_, formers)| formers.is_empty());
+        let view = Arc::new(View { asked_at, formers, is_quiet });
+        *self.view.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&view));
+        Ok(view)
+    }
+
+    /// The forms of the gate's routes.
+    fn own(&self) -> Vec<(Arc<Route>, Form)> {
+        let form = |route: &Arc<Route>| {
+            let identity = self.identity(route).describe();
+            (Arc::clone(route), Form::of(route, &identity, self.told.by_host))
+        };
+        self.routes.iter().map(form).collect()
+    }
+
+    /// Forms that are not registered because the release that used them registered none: those of the present routes
+    /// without hosts, and that of a gate without configuration.
+    async fn assumed(&self, own: &[(Arc<Route>, Form)]) -> Result<Vec<semel_store::Form>, StoreError> {
+        let is_new = self.store.register_forms(&self.told.gate, &[]).await?.known.is_empty();
+        let any = Filter { limit: 1, ..Filter::default() };
+        if !is_new || self.store.list(&any).await?.is_empty() {
+            return Ok(Vec::new());
+        }
+        let Some((first, _)) = own.iter().max_by_key(|(route, _)| route.profile.lifetime.record()) else {
+            return Ok(Vec::new());
+        };
+        let unconfigured = Form::of(&Route::any(), WITHOUT_CONFIGURATION, false);
+        let before = own.iter().map(|(route, form)| registered(&form.clone().without_host(), route, UPGRADE));
+        let mut assumed: Vec<_> = before.chain([registered(&unconfigured, first, UPGRADE)]).collect();
+        assumed.retain(|form| own.iter().all(|(_, own)| own.text() != form.text));
+        Ok(assumed)
+    }
+
+    /// The former forms of one route's requests.
+    fn formers_of(
+        &self,
+        form: &Form,
+        own: &[(Arc<Route>, Form)],
+        (known, now): (&[KnownForm], Timestamp),
+        several: bool,
+    ) -> Result<Vec<FormerForm>, NotKnown> {
+        let text = form.text();
+        let Some(current) = known.iter().find(|known| known.text == text) else { return Ok(Vec::new()) };
+        let mut formers = Vec::new();
+        for other in known.iter().filter(|other| other.text != text) {
+            let is_own = own.iter().any(|(_, form)| form.text() == other.text);
+            if !may_live(other, is_own, current, now) {
+                continue;
+            }
+            let Some(former) = Form::parse(&other.text) else {
+                return Err(NotKnown::Unreadable(format!(
+                    "a later release has claimed keys here in a form that this one does not know, {}; start that release, or say \
+                     gate.forget_former = true to let its keys run again",
+                    other.text
+                )));
+            };
+            let callers = match former.identity == form.identity {
+                true => None,
+                false => Some(self.callers(&former, own, other)?),
+            };
+            let lives = now.minus(FORM_PAUSE) < other.last_at;
+            let leads = several && !is_own && lives && other.since <= current.since;
+            formers.push(FormerForm { form: former, callers, leads });
+        }
+        Ok(formers)
+    }
+
+    /// Who identified the callers of a former form.
+    fn callers(
+        &self,
+        former: &Form,
+        own: &[(Arc<Route>, Form)],
+        known: &KnownForm,
+    ) -> Result<Arc<dyn Identify>, NotKnown> {
+        if let Some(was) = self.told.was_identities.iter().find(|was| was.describe() == former.identity) {
+            return Ok(Arc::clone(was));
+        }
+        if let Some((route, _)) = own.iter().find(|(_, form)| form.identity == former.identity) {
+            return Ok(Arc::clone(self.identity(route)));
+        }
+        match former.identity.parse::<Identity>() {
+            // What a client shows of itself, and only it can show.
+            Ok(identity @ (Identity::Authorization | Identity::Cookie(_) | Identity::Shared(_))) => {
+                tracing::warn!(
+                    identity = former.identity,
+                    route = %former.pattern(),
+                    "keys that were used with another identity are known on requests that still carry it"
+                );
+                Ok(Arc::new(identity))
+            }
+            Ok(Identity::Trusted(_) | Identity::Jwt(_) | Identity::Check(_)) | Err(_) => {
+                Err(NotKnown::Unreadable(format!(
+                    "until {} there may be records of {} whose callers were identified by `{}`, which this configuration does \
+                     not read: say gate.was_identity = [\"{}\"] to have them looked up on requests that still carry it (only \
+                     where nobody else can set it), or gate.forget_former = true to let their keys run again",
+                    known.last_at.plus(known.kept),
+                    former.pattern(),
+                    former.identity,
+                    former.identity,
+                )))
+            }
+        }
+    }
+}
+
+impl FormerForm {
+    /// Who the caller is in this form, where that can be told.
+    pub(crate) async fn caller(&self, parts: &Parts, verified: &Verified) -> Option<Verified> {
+        let caller = match &self.callers {
+            None => Some(verified.clone()),
+            Some(callers) => callers.identify(parts).await.ok(),
+        };
+        caller.filter(|verified| verified.caller.check().is_ok())
+    }
+}
+
+/// Whether requests of the current form may be recorded in another. One that is the gate's own as well, for other
+/// requests, covered these only before there was the current one.
+fn may_live(other: &KnownForm, is_own: bool, current: &KnownForm, now: Timestamp) -> bool {
+    let until = |time: Timestamp| time.plus(other.kept).plus(MARGIN);
+    match is_own {
+        true => other.first_at < current.first_at && until(current.first_at) > now,
+        false => until(other.last_at) > now,
+    }
+}
+
+fn registered(form: &Form, route: &Route, ahead: Duration) -> semel_store::Form {
+    semel_store::Form { text: form.text(), kept: route.profile.lifetime.record(), ahead }
+}
+
+impl View {
+    /// The former forms of a route's requests.
+    pub(crate) fn formers(&self, route: &Arc<Route>) -> &[FormerForm] {
+        if self.is_quiet {
+            return &[];
+        }
+        let of_route = self.formers.iter().find(|(other, _)| Arc::ptr_eq(other, route));
+        of_route.map_or(&[], |(_, formers)| formers)
+    }
+
+    /// The same, with who the caller is in each.
+    pub(crate) async fn callers<'a>(
+        &'a self,
+        route: &Arc<Route>,
+        (method, path): (&str, &str),
+        parts: &Parts,
+        verified: &Verified,
+    ) -> Vec<FormerCaller<'a>> {
+        let mut callers = Vec::new();
+        for former in self.formers(route) {
+            if former.form.pattern().matches(method, path).is_none() {
+                continue;
+            }
+            callers.push((former, former.caller(parts, verified).await));
+        }
+        callers
+    }
+}
+
+/// What the store says of the gate's forms before it serves: see [`crate::GateLayer::prepare`].
+pub(crate) async fn prepare(forms: &Forms, meters: &StoreMeters) -> Result<(), String> {
+    match forms.ask(meters).await {
+        Ok(_) => Ok(()),
+        Err(NotKnown::Unreadable(why)) => Err(why),
+        Err(NotKnown::Away(error)) => {
+            tracing::warn!(%error, "the store could not be asked for the forms of former keys; it is asked again");
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! A changed configuration: what was recorded before stays known, and is never told to come with a new key.
+
+use semel_contract::fingerprint::Input;
+use semel_contract::json::Pointer;
+
+use super::world::*;
+
+const UUID: &str = "8e03978e-40d5-43e8-bc93-6894a57f9324";
+
+fn named(name: &str) -> Route {
+    Route::new(name, "POST /orders").unwrap()
+}
+
+/// A request as a client sends it again and again: with a token, and with a user that a proxy has set.
+fn again(key: &str, body: &str) -> Request<Body> {
+    by(key, body, "Bearer a")
+}
+
+fn by(key: &str, body: &str, token: &str) -> Request<Body> {
+    let mut request = request("/orders", Some(key), body);
+    request.headers_mut().insert("authorization", token.parse().unwrap());
+    request.headers_mut().insert("host", "shop.example".parse().unwrap());
+    request
+}
+
+impl World {
+    /// A gate on the same store that identifies callers in another way.
+    fn by(&self, identity: &str) -> GateBuilder {
+        self.gate().identity(identity.parse::<Identity>().unwrap())
+    }
+}
+
+/// Sends a request to one configuration and then to another: the second must know it, and run what is new.
+async fn is_known_after(before: GateBuilder, after: GateBuilder, world: &World) {
+    let (before, after) = (world.app(before), world.app(after));
+    assert_eq!(send(&before, again("k", "{}")).await.status, 201);
+    // Long enough for the former form to be nobody's any more.
+    world.clock.advance(Duration::from_secs(600));
+    let replay = send(&after, again("k", "{}")).await;
+    assert!(replay.is_replay(), "{replay:?}");
+    assert_eq!((replay.status, replay.body.as_str(), world.runs()), (201, "order 1: {}", 1));
+    let altered = send(&after, again("k", r#"{"a":1}"#)).await;
+    assert_eq!((altered.status, altered.problem().as_str()), (422, "fingerprint-mismatch"));
+    assert_eq!(send(&after, again("new", "{}")).await.status, 201);
+    assert!(send(&after, again("new", "{}")).await.is_replay());
+    assert_eq!(world.runs(), 2);
+}
+
+#[tokio::test]
+async fn the_first_configuration_knows_the_keys_from_before_it() {
+    let world = World::new();
+    let before = world.by("authorization").route(Route::any());
+    let after = world.by("authorization").route(named("create"));
+    is_known_after(before, after, &world).await;
+}
+
+#[tokio::test]
+async fn a_route_beside_a_general_one_knows_the_keys_from_before_it() {
+    let world = World::new();
+    let before = world.gate().route(Route::any());
+    world.clock.advance(Duration::from_secs(1));
+    let after = world.gate().route(Route::any()).route(named("create"));
+    let (app, clock) = (world.app(before), Arc::clone(&world.clock));
+    assert_eq!(send(&app, again("k", "{}")).await.status, 201);
+    clock.advance(Duration::from_secs(1));
+    let app = world.app(after);
+    assert!(send(&app, again("k", "{}")).await.is_replay());
+    assert_eq!(world.runs(), 1);
+}
+
+#[tokio::test]
+async fn another_name_knows_the_keys_of_the_one_before() {
+    let world = World::new();
+    is_known_after(world.gate().route(named("create")), world.gate().route(named("create-order")), &world)
+        .await;
+}
+
+#[tokio::test]
+async fn another_scope_knows_the_keys_of_the_one_before() {
+    let world = World::new();
+    let mut profile = presets::ietf();
+    profile.scope.endpoint = false;
+    let after = named("create").profile(profile);
+    is_known_after(world.gate().route(named("create")), world.gate().route(after), &world).await;
+}
+
+#[tokio::test]
+async fn hosts_that_count_from_now_on_know_the_keys_from_before() {
+    let world = World::new();
+    let before = world.gate().route(named("create"));
+    let after = world.gate().scope_by_host().route(named("create"));
+    is_known_after(before, after, &world).await;
+}
+
+#[tokio::test]
+async fn another_identity_knows_the_keys_of_the_one_before() {
+    let world = World::new();
+    let before = world.by("authorization").route(named("create"));
+    let after = world.by("trusted:X-User").route(named("create"));
+    is_known_after(before, after, &world).await;
+}
+
+#[tokio::test]
+async fn another_fingerprint_is_not_taken_for_another_request() {
+    for change in [
+        |profile: &mut Profile| {
+            let recipe = profile.fingerprint.as_mut().unwrap();
+            recipe.inputs.retain(|input| *input != Input::Query);
+        },
+        |profile: &mut Profile| {
+            profile.fingerprint.as_mut().unwrap().exclude.push(Pointer::parse("/at").unwrap());
+        },
+    ] {
+        let world = World::new();
+        let mut profile = presets::ietf();
+        change(&mut profile);
+        let before = world.gate().route(named("create"));
+        let after = world.gate().route(named("create").profile(profile));
+        is_known_after(before, after, &world).await;
+    }
+}
+
+/// Whoever could set the former identity's header would be believed; so somebody has to say that nobody can.
+#[tokio::test]
+async fn an_identity_that_must_be_vouched_for_is_not_read_unasked() {
+    let world = World::new();
+    let before = world.app(world.by("trusted:X-User").route(named("create")));
+    assert_eq!(send(&before, again("k", "{}")).await.status, 201);
+    let after = || world.by("authorization").route(named("create"));
+    let refused = after().build().unwrap().prepare().await.unwrap_err().to_string();
+    for word in ["trusted:X-User", "gate.was_identity", "gate.forget_former = true", "POST /orders"] {
+        assert!(refused.contains(word), "{refused}");
+    }
+    let seen = send(&world.app(after()), again("k", "{}")).await;
+    assert_eq!((seen.status, seen.header("x-should-retry"), world.runs()), (503, "true", 1));
+    let vouched = after().was_identity("trusted:X-User".parse::<Identity>().unwrap());
+    assert!(send(&world.app(vouched), again("k", "{}")).await.is_replay());
+    let forgetful = world.app(after().forget_former());
+    assert_eq!(send(&forgetful, again("k", "{}")).await.body, "order 2: {}", "it was said in so many words");
+}
+
+/// A token that is rotated while the endpoint is renamed is still a rotated token.
+#[tokio::test]
+async fn a_rename_does_not_hide_a_rotated_credential() {
+    for after in ["create-order", "create"] {
+        let world = World::new();
+        let before = world.app(world.by("authorization").route(named("create")));
+        assert_eq!(send(&before, by(UUID, "{}", "Bearer old")).await.status, 201);
+        let after = world.app(world.by("authorization").route(named(after)));
+        let seen = send(&after, by(UUID, "{}", "Bearer new")).await;
+        assert_eq!((seen.status, seen.problem().as_str()), (409, "credential-changed"));
+        assert_eq!(world.runs(), 1);
+        assert!(send(&after, by(UUID, "{}", "Bearer old")).await.is_replay());
+    }
+}
+
+/// Where the request no longer carries the former credential, its mark still tells.
+#[tokio::test]
+async fn a_key_whose_former_caller_cannot_be_told_is_known_by_its_mark() {
+    let world = World::new();
+    let before = world.app(world.by("authorization").route(named("create")));
+    assert_eq!(send(&before, again(UUID, "{}")).await.status, 201);
+    let after = world.app(world.by("trusted:X-User").route(named("create")));
+    let mut bare = again(UUID, "{}");
+    bare.headers_mut().remove("authorization");
+    let seen = send(&after, bare).await;
+    assert_eq!((seen.status, seen.problem().as_str(), world.runs()), (409, "credential-changed", 1));
+}
+
+/// After one retention nothing is left of a form, and nobody looks for it any more.
+#[tokio::test]
+async fn a_former_form_is_asked_for_one_retention() {
+    let world = World::new();
+    let before = world.app(world.gate().route(named("create")));
+    assert_eq!(send(&before, again("k", "{}")).await.status, 201);
+    let after = world.app(world.gate().route(named("create-order")));
+    world.clock.advance(Duration::from_secs(23 * 3600));
+    assert!(send(&after, again("k", "{}")).await.is_replay(), "within the retry window");
+    world.clock.advance(Duration::from_secs(48 * 3600));
+    assert_eq!(send(&after, again("k", "{}")).await.body, "order 2: {}");
+    let known = world.store.register_forms("", &[]).await.unwrap().known;
+    assert_eq!(known.len(), 1, "{known:?}");
+}
+
+/// The forms of a gate are written down before anything is claimed in them.
+#[tokio::test]
+async fn a_claim_finds_its_form_registered() {
+    let world = World::new();
+    let app = world.app(world.gate().name("shop").route(Route::new("r", "POST /slow").unwrap()));
+    let running = tokio::spawn(async move { post_to(&app, "/slow", "k", "{}").await });
+    while world.runs() == 0 {
+        tokio::task::yield_now().await;
+    }
+    let known = world.store.register_forms("shop", &[]).await.unwrap().known;
+    assert!(known.iter().any(|form| form.text.contains("POST /slow")), "{known:?}");
+    world.go.add_permits(1);
+    running.await.unwrap();
+}
+
+/// A store of the release before tells of no forms; its records are known all the same.
+#[tokio::test]
+async fn records_from_before_there_were_forms_are_known() {
+    for before in ["create", "POST /orders"] {
+        let world = World::new();
+        // As that release made it: without a host, and registered under a name that is none.
+        let route = if before == "create" { named("create") } else { Route::any() };
+        let old = world.app(world.by("authorization").name("the release before").route(route));
+        assert_eq!(send(&old, again("k", "{}")).await.status, 201);
+        let gate = world.by("authorization").name("shop").scope_by_host().route(named("create"));
+        assert!(send(&world.app(gate), again("k", "{}")).await.is_replay(), "{before}");
+        assert_eq!(world.runs(), 1);
+    }
+}
+
+/// Gates before different services that share a store have keys of their own.
+#[tokio::test]
+async fn gates_of_other_names_have_other_forms() {
+    let world = World::new();
+    let one = world.app(world.gate().name("one").route(named("create")));
+    let two = world.app(world.gate().name("two").route(named("book")));
+    assert_eq!(send(&one, again("first", "{}")).await.status, 201);
+    assert_eq!(send(&two, again("second", "{}")).await.status, 201);
+    assert_eq!(send(&one, again("k", "{}")).await.status, 201);
+    assert!(!send(&two, again("k", "{}")).await.is_replay());
+    assert_eq!(world.runs(), 4);
+}
+
+#[tokio::test]
+async fn one_hosts_answer_is_not_given_to_anothers_client() {
+    let world = World::new();
+    let app = world.app(world.gate().scope_by_host().route(Route::any()));
+    let at = |host: &str| {
+        let mut request = again("k", "{}");
+        request.headers_mut().insert("host", host.parse().unwrap());
+        request
+    };
+    assert_eq!(send(&app, at("a.example")).await.body, "order 1: {}");
+    assert_eq!(send(&app, at("b.example")).await.body, "order 2: {}");
+    for (host, run) in [("A.Example", 1), ("a.example:443", 1), ("b.example:80", 2), ("b.example", 2)] {
+        let seen = send(&app, at(host)).await;
+        assert_eq!((seen.is_replay(), seen.body), (true, format!("order {run}: {{}}")), "{host}");
+    }
+}
+
+/// A seal says that nothing happened: in no form.
+#[tokio::test]
+async fn a_key_of_a_former_form_is_not_sealed() {
+    let world = World::new();
+    let before = world.app(world.gate().route(Route::any()));
+    assert_eq!(send(&before, again("k", "{}")).await.status, 201);
+    let after = world.app(world.gate().route(named("create")));
+    let seal = |endpoint: &str| {
+        let uri = format!("/.well-known/semel/keys/k/seal?endpoint={endpoint}");
+        Request::post(uri).header("x-user", "alice").body(Body::empty()).unwrap()
+    };
+    let seen = send(&after, seal("POST%20/orders")).await;
+    assert!(seen.body.contains(r#""sealed":false"#), "{seen:?}");
+    assert_eq!(send(&after, seal("create")).await.status, 400, "the name alone does not tell");
+}
+
+/// Two replicas while the configuration is being changed: each looks for what the other claims.
+#[tokio::test]
+async fn two_configurations_at_once_run_a_key_once() {
+    let world = World::new();
+    let one = world.app(world.gate().route(named("create")));
+    let two = world.app(world.gate().route(named("create-order")));
+    assert_eq!(send(&one, again("a", "{}")).await.status, 201);
+    assert_eq!(send(&two, again("b", "{}")).await.status, 201);
+    // The one learns of the other within two minutes at the latest.
+    world.clock.advance(Duration::from_secs(61));
+    assert!(send(&one, again("b", "{}")).await.is_replay());
+    assert!(send(&two, again("a", "{}")).await.is_replay());
+    assert_eq!(world.runs(), 2);
+}
