@@ -3,6 +3,7 @@
 import assert from "node:assert/strict";
 import { createHash, createHmac } from "node:crypto";
 import { readFileSync } from "node:fs";
+import { isIP } from "node:net";
 import { resolve } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
 
@@ -114,7 +115,9 @@ for (const v of read("scopes.json").vectors) {
     count.identities += 1;
     continue;
   }
-  const host = v.host?.replace(/:(80|443)$/, "").replace(/\.$/, "").toLowerCase() ?? null;
+  const named = v.host?.replace(/^([^:]*|\[.*\]):\d+$/, "$1").replace(/\.$/, "").toLowerCase() ?? null;
+  const isAddress = named !== null && (named === "localhost" || isIP(named.replace(/^\[(.*)\]$/, "$1")) !== 0);
+  const host = isAddress ? "" : named;
   const all = [["t", v.tenant], ["p", v.principal], ["e", v.endpoint], ["h", host]];
   const parts = all.filter(([, part]) => part !== null);
   assert.equal(v.expect, sha256(lp("semel.scope.1"), ...parts.flatMap(([name, part]) => [name, lp(part)])), v.name);

@@ -436,14 +436,16 @@ def make_scopes():
     one("shared principal", None, "shared:public", "create-order")
     at("a host", None, "alice", "create-order", "shop.example")
     at("another host", None, "alice", "create-order", "b.example")
-    at("a host with a port of its own", None, "alice", "create-order", "shop.example:8080")
     at("all four", "acme", "alice", "create-order", "shop.example")
     at("an empty host", None, "alice", "create-order", "")
     expected = [vector["expect"] for vector in scopes]
     agree("scopes: no two alike", len(set(expected)), len(expected))
-    for spelling in ("Shop.Example", "shop.example:443", "SHOP.EXAMPLE:80", "shop.example."):
+    for spelling in ("Shop.Example", "shop.example:443", "SHOP.EXAMPLE:80", "shop.example.", "shop.example:8080"):
         at(f"a host is the same however it is written: {spelling}", None, "alice", "create-order", spelling)
         agree("scopes: hosts", scopes[-1]["expect"], semel.scope(None, "alice", "create-order", "shop.example"))
+    for spelling in ("127.0.0.1", "10.0.0.2:7400", "[::1]:7400", "::1", "localhost:7400", "LOCALHOST"):
+        at(f"an address names nobody: {spelling}", None, "alice", "create-order", spelling)
+        agree("scopes: addresses", scopes[-1]["expect"], semel.scope(None, "alice", "create-order", ""))
     # Once by hand, so that the framing does not rest on one function.
     by_hand = b"".join([b"\0\0\0\0\0\0\0\x0dsemel.scope.1", b"t\0\0\0\0\0\0\0\x04acme", b"p\0\0\0\0\0\0\0\x05alice",
                         b"e\0\0\0\0\0\0\0\x0ccreate-order"])

@@ -13,6 +13,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import hmac
+import ipaddress
 import json
 import re
 import unicodedata
@@ -305,11 +306,18 @@ def lp(content: bytes) -> bytes:
 
 
 def host_of(text: str) -> str:
-    for port in (":80", ":443"):
-        if text.endswith(port):
-            text = text[: -len(port)]
-            break
-    return text.removesuffix(".").lower()
+    name, colon, port = text.rpartition(":")
+    if colon and port.isascii() and port.isdigit() and (":" not in name or name.endswith("]")):
+        text = name
+    text = text.removesuffix(".").lower()
+    bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    if bare == "localhost":
+        return ""
+    try:
+        ipaddress.ip_address(bare)
+    except ValueError:
+        return text
+    return ""
 
 
 def scope(tenant: str | None, principal: str | None, endpoint: str | None, host: str | None = None) -> str:

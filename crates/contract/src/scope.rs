@@ -2,6 +2,7 @@
 //! parts run together.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use sha2::{Digest, Sha256};
 
@@ -44,10 +45,18 @@ impl ScopePolicy {
     }
 }
 
-/// A host as it counts in scopes: in lower case, without the port that goes without saying and without a last dot.
+/// A host as it counts in scopes: its name in lower case, without a port and without a last dot. An address and
+/// `localhost` name nobody, and count as an empty host: replicas that are asked by their addresses share their keys.
 pub fn host(text: &str) -> String {
-    let name = [":80", ":443"].iter().find_map(|port| text.strip_suffix(port)).unwrap_or(text);
-    name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
+    let is_port = |port: &str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    let name = match text.rsplit_once(':') {
+        // The colons of a bare IPv6 address are no port's.
+        Some((name, port)) if is_port(port) && (!name.contains(':') || name.ends_with(']')) => name,
+        Some(_) | None => text,
+    };
+    let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
+    let bare = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(&name);
+    if bare == "localhost" || bare.parse::<IpAddr>().is_ok() { String::new() } else { name }
 }
 
 impl Scope {
@@ -122,11 +131,14 @@ mod tests {
 
     #[test]
     fn a_host_is_the_same_however_it_is_written() {
-        for text in ["shop.example", "Shop.Example", "shop.example:443", "SHOP.example:80", "shop.example."] {
+        for text in ["shop.example", "Shop.Example", "shop.example:8080", "SHOP.example:80", "shop.example."]
+        {
             assert_eq!(host(text), "shop.example", "{text}");
         }
-        assert_ne!(host("shop.example:8080"), host("shop.example"));
-        assert_eq!(host("[::1]:443"), "[::1]");
+        for text in ["", "127.0.0.1:7400", "10.0.0.2", "[::1]:443", "[::1]", "::1", "LocalHost:7400"] {
+            assert_eq!(host(text), "", "{text} names nobody");
+        }
+        assert_ne!(host("a.example"), host("b.example"));
     }
 
     #[test]

@@ -109,7 +109,8 @@ impl Arrival {
                 None => Vec::new(),
             };
             let is_hashed = credential == Credential::Hashed;
-            let rotation = is_hashed.then(|| mark(&endpoint, &key, &fingerprints, secrets)).flatten();
+            let rotation =
+                is_hashed.then(|| mark((&endpoint, host.as_deref()), &key, &fingerprints, secrets)).flatten();
             let scope = profile.scope.scope_at(caller, &endpoint, host.as_deref());
             let id = Some(Id { scope, key: key.clone() });
             Shape { endpoint: endpoint.into_owned(), id, fingerprints, rotation }
@@ -264,10 +265,11 @@ enum Former {
     Marked,
 }
 
-/// Whether there is a record of a key that has not expired.
+/// Whether there is a record of a key that stands: one that has expired, or that was released without effect, does not.
 pub(crate) async fn is_known((store, meters): Store<'_>, id: &Id) -> Result<bool, StoreError> {
     let (entry, now) = meters.time(Call::LookUp, store.look_up(id)).await?;
-    Ok(entry.is_some_and(|entry| Standing::of(Some(&entry.record), now) != Standing::Expired))
+    let standing = entry.map_or(Standing::Absent, |entry| Standing::of(Some(&entry.record), now));
+    Ok(!matches!(standing, Standing::Absent | Standing::Expired | Standing::Released))
 }
 
 /// When the user acted, for the record. Whether that is acceptable is the guard's business.

@@ -2,7 +2,7 @@
 //! that text, and what a request is in it. Which forms there were is asked of the store in `forms`.
 
 use semel_contract::fingerprint::{self, Fingerprint, Input, Recipe, Secret};
-use semel_contract::identity::Caller;
+use semel_contract::identity::{Caller, Identity};
 use semel_contract::json::Pointer;
 use semel_contract::key::Key;
 use semel_contract::request::Body;
@@ -142,6 +142,11 @@ impl Form {
         asked: &Asked<'_, '_>,
         caller: Option<(&Caller, Credential)>,
     ) -> Option<Shape> {
+        let is_shared = caller.is_some_and(|(_, credential)| credential == Credential::Shared);
+        if is_shared && !asked.key.is_random_uuid() {
+            // It would have been refused in this form, and could be anybody's.
+            return None;
+        }
         let params = self.pattern.matches(asked.method, asked.path)?;
         let endpoint = self.endpoint.clone().unwrap_or_else(|| endpoint_of_path(asked.method, asked.path));
         let principal = caller.map(|(caller, _)| caller.principal.as_str());
@@ -166,7 +171,8 @@ impl Form {
             None => Vec::new(),
         };
         let is_hashed = caller.is_none_or(|(_, credential)| credential == Credential::Hashed);
-        let rotation = is_hashed.then(|| mark(&endpoint, asked.key, &fingerprints, asked.secrets)).flatten();
+        let place = (endpoint.as_str(), self.by_host.then_some(asked.host));
+        let rotation = is_hashed.then(|| mark(place, asked.key, &fingerprints, asked.secrets)).flatten();
         let id = caller.map(|(caller, _)| self.id(caller, &endpoint, asked.host, asked.key));
         Some(Shape { endpoint, id, fingerprints, rotation })
     }
@@ -186,6 +192,11 @@ impl Form {
     pub(crate) fn id(&self, caller: &Caller, endpoint: &str, host: &str, key: &Key) -> Id {
         let scope: Scope = self.scope.scope_at(caller, endpoint, self.by_host.then_some(host));
         Id { scope, key: key.clone() }
+    }
+
+    /// Whether its callers are known by a hash of what they show.
+    pub(crate) fn is_hashed(&self) -> bool {
+        matches!(self.identity.parse(), Ok(Identity::Authorization | Identity::Cookie(_)))
     }
 
     /// The pattern of the requests that it covers.
@@ -209,7 +220,7 @@ pub(crate) fn all_fingerprints(
 /// What recognises the same request under another credential: of a key that nobody else makes, by the oldest secret, so
 /// that a new one does not hide what was claimed before it came.
 pub(crate) fn mark(
-    endpoint: &str,
+    (endpoint, host): (&str, Option<&str>),
     key: &Key,
     fingerprints: &[Fingerprint],
     secrets: &[Secret],
@@ -218,7 +229,8 @@ pub(crate) fn mark(
     let mut hash = Sha256::new();
     // One UUID, however it is spelled.
     let key = key.as_str().to_ascii_lowercase();
-    for part in [endpoint.as_bytes(), key.as_bytes(), &fingerprint.bytes] {
+    let parts = [endpoint.as_bytes(), key.as_bytes(), &fingerprint.bytes];
+    for part in parts.into_iter().chain(host.map(str::as_bytes)) {
         hash.update((part.len() as u64).to_be_bytes());
         hash.update(part);
     }

@@ -30,6 +30,15 @@ const USABLE: Duration = Duration::from_secs(120);
 const UPGRADE: Duration = Duration::from_secs(3600);
 /// A form stays of interest for so long after its records have expired.
 const MARGIN: Duration = Duration::from_secs(3600);
+/// Under this name it is kept whether the release before has written to a store, and until when it may have: the names of
+/// gates are addresses, or chosen.
+const EVERY_GATE: &str = "*";
+/// The store was empty when forms were first registered in it.
+const BEGUN_EMPTY: &str = "begun-empty";
+/// The store had records then: a release that registered no forms has written them.
+const BEGUN_USED: &str = "begun-used";
+/// What is kept under that name is kept for good.
+const FOR_GOOD: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// The identity of a gate without configuration.
 const WITHOUT_CONFIGURATION: &str = "authorization";
 
@@ -161,8 +170,13 @@ impl Forms {
         let mut forms: Vec<_> =
             own.iter().map(|(route, form)| registered(form, route, Duration::ZERO)).collect();
         if self.seen().is_none() {
+            // Before anything is registered: a gate that may not start must not stand in the way of those that run.
+            self.check(&own).await?;
             forms.extend(self.assumed(&own).await?);
         }
+        // Each once, for as long as its longest-lived records: two routes may have had one form.
+        forms.sort_by(|a, b| (&a.text, b.kept).cmp(&(&b.text, a.kept)));
+        forms.dedup_by(|a, b| a.text == b.text);
         let asked = self.store.register_forms(&self.told.gate, &forms);
         let found = meters.time(Call::Forms, asked).await?;
         let several = !self.store.reads_in_place();
@@ -189,22 +203,55 @@ impl Forms {
         self.routes.iter().map(form).collect()
     }
 
+    /// Refuses where a form that others have registered cannot be read.
+    async fn check(&self, own: &[(Arc<Route>, Form)]) -> Result<(), NotKnown> {
+        if self.told.forgets {
+            return Ok(());
+        }
+        let found = self.store.register_forms(&self.told.gate, &[]).await?;
+        let is_own = |known: &KnownForm| own.iter().any(|(_, form)| form.text() == known.text);
+        let lives = |known: &KnownForm| known.last_at.plus(known.kept).plus(MARGIN) > found.now;
+        for other in found.known.iter().filter(|known| !is_own(known) && lives(known)) {
+            let former = Form::parse(&other.text).ok_or_else(|| of_a_later_release(other))?;
+            self.callers(&former, own, other)?;
+        }
+        Ok(())
+    }
+
     /// Forms that are not registered because the release that used them registered none: those of the present routes
-    /// without hosts, and that of a gate without configuration.
+    /// without hosts, and that of a gate without configuration. For an hour after the upgrade others may still claim in them.
     async fn assumed(&self, own: &[(Arc<Route>, Form)]) -> Result<Vec<semel_store::Form>, StoreError> {
         let is_new = self.store.register_forms(&self.told.gate, &[]).await?.known.is_empty();
-        let any = Filter { limit: 1, ..Filter::default() };
-        if !is_new || self.store.list(&any).await?.is_empty() {
+        let Some((begun, now)) = self.begun_used().await?.filter(|_| is_new) else {
             return Ok(Vec::new());
-        }
+        };
         let Some((first, _)) = own.iter().max_by_key(|(route, _)| route.profile.lifetime.record()) else {
             return Ok(Vec::new());
         };
-        let unconfigured = Form::of(&Route::any(), WITHOUT_CONFIGURATION, false);
-        let before = own.iter().map(|(route, form)| registered(&form.clone().without_host(), route, UPGRADE));
-        let mut assumed: Vec<_> = before.chain([registered(&unconfigured, first, UPGRADE)]).collect();
+        let upgraded = begun.plus(UPGRADE);
+        if upgraded.plus(first.profile.lifetime.record()).plus(MARGIN) < now {
+            return Ok(Vec::new());
+        }
+        let ahead = Duration::from_millis(u64::try_from(upgraded.millis_since(now)).unwrap_or(0));
+        let before = own.iter().map(|(route, form)| registered(&form.clone().without_host(), route, ahead));
+        let mut assumed: Vec<_> = before.chain([registered(&unconfigured(), first, ahead)]).collect();
         assumed.retain(|form| own.iter().all(|(_, own)| own.text() != form.text));
         Ok(assumed)
+    }
+
+    /// When forms were first registered in a store that had been used before, and the time now. `None` where the store was
+    /// empty then: every record in it is of a release that registers its forms.
+    async fn begun_used(&self) -> Result<Option<(Timestamp, Timestamp)>, StoreError> {
+        let mut found = self.store.register_forms(EVERY_GATE, &[]).await?;
+        if found.known.is_empty() {
+            let any = Filter { limit: 1, ..Filter::default() };
+            let text = if self.store.list(&any).await?.is_empty() { BEGUN_EMPTY } else { BEGUN_USED };
+            let begun = semel_store::Form { text: text.to_owned(), kept: FOR_GOOD, ahead: Duration::ZERO };
+            found = self.store.register_forms(EVERY_GATE, &[begun]).await?;
+        }
+        // Two gates may have begun at the same moment: the one that saw no record is right.
+        let at = |text: &str| found.known.iter().find(|known| known.text == text).map(|known| known.first_at);
+        Ok(at(BEGUN_USED).filter(|_| at(BEGUN_EMPTY).is_none()).map(|begun| (begun, found.now)))
     }
 
     /// The former forms of one route's requests.
@@ -215,7 +262,7 @@ impl Forms {
         (known, now): (&[KnownForm], Timestamp),
         several: bool,
     ) -> Result<Vec<FormerForm>, NotKnown> {
-        let text = form.text();
+        let (text, unconfigured) = (form.text(), unconfigured().text());
         let Some(current) = known.iter().find(|known| known.text == text) else { return Ok(Vec::new()) };
         let mut formers = Vec::new();
         for other in known.iter().filter(|other| other.text != text) {
@@ -223,19 +270,25 @@ impl Forms {
             if !may_live(other, is_own, current, now) {
                 continue;
             }
-            let Some(former) = Form::parse(&other.text) else {
-                return Err(NotKnown::Unreadable(format!(
-                    "a later release has claimed keys here in a form that this one does not know, {}; start that release, or say \
-                     gate.forget_former = true to let its keys run again",
-                    other.text
-                )));
+            // While this gate claims, one that came later claims in this gate's form, and need not be understood.
+            let is_later = several && other.since > current.since;
+            let former = match Form::parse(&other.text) {
+                Some(former) => former,
+                None if is_later => continue,
+                None => return Err(of_a_later_release(other)),
             };
             let callers = match former.identity == form.identity {
                 true => None,
-                false => Some(self.callers(&former, own, other)?),
+                false => match self.callers(&former, own, other) {
+                    Ok(callers) => Some(callers),
+                    Err(_) if is_later => continue,
+                    Err(unreadable) => return Err(unreadable),
+                },
             };
             let lives = now.minus(FORM_PAUSE) < other.last_at;
-            let leads = several && !is_own && lives && other.since <= current.since;
+            // That of a gate without configuration is a guess, unless this gate has none itself.
+            let is_guess = other.text == unconfigured && form.clone().without_host().text() != unconfigured;
+            let leads = several && !is_own && !is_guess && lives && !is_later;
             formers.push(FormerForm { form: former, callers, leads });
         }
         Ok(formers)
@@ -295,9 +348,22 @@ impl FormerForm {
 fn may_live(other: &KnownForm, is_own: bool, current: &KnownForm, now: Timestamp) -> bool {
     let until = |time: Timestamp| time.plus(other.kept).plus(MARGIN);
     match is_own {
-        true => other.first_at < current.first_at && until(current.first_at) > now,
+        true => other.first_at < current.since && until(current.since) > now,
         false => until(other.last_at) > now,
     }
+}
+
+/// The form of a gate without configuration, as a release made it that knew no hosts.
+fn unconfigured() -> Form {
+    Form::of(&Route::any(), WITHOUT_CONFIGURATION, false)
+}
+
+fn of_a_later_release(known: &KnownForm) -> NotKnown {
+    NotKnown::Unreadable(format!(
+        "a later release has claimed keys here in a form that this one does not know, {}; start that release, or say \
+         gate.forget_former = true to let its keys run again",
+        known.text
+    ))
 }
 
 fn registered(form: &Form, route: &Route, ahead: Duration) -> semel_store::Form {

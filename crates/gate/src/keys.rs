@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use crate::answer;
 use crate::arrival::{self, is_known};
 use crate::form::PathNeeded;
-use crate::identity::{Lines, Verified};
+use crate::identity::{Credential, Lines, Verified};
 use crate::layer::Shared;
 use crate::limit;
 use crate::problems::{closed, store_away};
@@ -97,7 +97,13 @@ async fn asked(shared: &Shared, parts: &Parts, request_id: &str) -> Result<Value
     let was = route.was.iter().map(|name| Id { scope: scope(name), key: id.key.clone() });
     let mut formers: Vec<Id> = was.collect();
     let former = former_ids(shared, &named, parts, &verified, &id.key, &host).await.map_err(refuse)?;
-    formers.extend(former.into_iter().filter(|former| *former != id));
+    formers.extend(former.ids.into_iter().filter(|former| *former != id));
+    if let Some(leading) = former.leading.filter(|leading| *leading != id) {
+        // Others claim in that form: a seal in another would hold nobody up.
+        formers.retain(|former| *former != leading);
+        formers.push(std::mem::replace(&mut id, leading));
+    }
+    let credential = if former.is_hashed { Credential::Hashed } else { verified.credential };
     let away = |error: StoreError| refuse(store_away(&error));
     let mut is_used = is_known(shared.asked(), &id).await.map_err(away)?;
     for former in &formers {
@@ -142,14 +148,14 @@ async fn asked(shared: &Shared, parts: &Parts, request_id: &str) -> Result<Value
                 "key": text,
                 "endpoint": endpoint,
                 "sealed": true,
-                "identity": verified.credential.name(),
+                "identity": credential.name(),
                 "state": Standing::Sealed.name(),
             })),
             Sealed::Known(entry) if !is_own(&entry) => Err(unknown()),
             Sealed::Known(entry) => {
                 let (_, now) = shared.store.look_up(&id).await.map_err(away)?;
                 let mut known = told(&entry, now, true);
-                known["identity"] = json!(verified.credential.name());
+                known["identity"] = json!(credential.name());
                 Ok(known)
             }
         };
@@ -161,6 +167,16 @@ async fn asked(shared: &Shared, parts: &Parts, request_id: &str) -> Result<Value
     Ok(told(&entry, now, false))
 }
 
+/// What a key may be in former forms.
+#[derive(Default)]
+struct FormerIds {
+    ids: Vec<Id>,
+    /// The one in the form that is claimed in for now.
+    leading: Option<Id>,
+    /// Whether a former caller is known by a hash alone: then a seal does not hold for what was sent with another credential.
+    is_hashed: bool,
+}
+
 /// The ids that a key may have in former forms.
 async fn former_ids(
     shared: &Shared,
@@ -169,9 +185,9 @@ async fn former_ids(
     verified: &Verified,
     key: &Key,
     host: &str,
-) -> Result<Vec<Id>, Problem> {
+) -> Result<FormerIds, Problem> {
     let view = shared.forms.view(&shared.meters).await?;
-    let mut ids = Vec::new();
+    let mut found = FormerIds::default();
     for former in view.formers(&named.route) {
         let request = named.request.as_ref().map(|(method, path)| (method.as_str(), path.as_str()));
         let endpoint = former.form.endpoint_at(request).map_err(|PathNeeded| {
@@ -179,11 +195,16 @@ async fn former_ids(
                 "the configuration was changed: for now, say which request was made, ?endpoint=POST%20/path";
             Problem::new(Kind::RequestMalformed, detail)
         })?;
-        if let (Some(endpoint), Some(caller)) = (endpoint, former.caller(parts, verified).await) {
-            ids.push(former.form.id(&caller.caller, &endpoint, host, key));
+        let Some(endpoint) = endpoint else { continue };
+        found.is_hashed |= former.form.is_hashed();
+        let Some(caller) = former.caller(parts, verified).await else { continue };
+        let id = former.form.id(&caller.caller, &endpoint, host, key);
+        if former.leads && found.leading.is_none() {
+            found.leading = Some(id.clone());
         }
+        found.ids.push(id);
     }
-    Ok(ids)
+    Ok(found)
 }
 
 /// What the query names.
