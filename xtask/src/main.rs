@@ -6,6 +6,7 @@ mod binaries;
 mod callgrind;
 mod chaos;
 mod ci;
+mod clients;
 mod dist;
 mod failure;
 mod flags;
@@ -40,6 +41,11 @@ struct Entry {
 const COMMANDS: &[Entry] = &[
     Entry { name: "ci", about: "run every check in order, as the continuous integration does", run: ci::run },
     Entry { name: "test", about: "run the tests against throw-away PostgreSQL and Redis", run: test::run },
+    Entry {
+        name: "clients",
+        about: "run the tests of the client libraries in other languages",
+        run: clients::run,
+    },
     Entry { name: "tidy", about: "check the rules of the tree that no compiler checks", run: tidy::run },
     Entry {
         name: "mutate-decide",

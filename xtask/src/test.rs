@@ -17,8 +17,8 @@ const USAGE: &str = "\
 Usage: cargo xtask test [--fast | --all] [--no-install] [-- ARGS]
 
 Starts a PostgreSQL and a Redis on free loopback ports while the tests are built, runs every test program of the workspace
-against them, two at a time, then the doc tests, and stops and removes the servers, however the tests end. With ARGS, runs
-`cargo test --workspace --all-features ARGS` instead.
+against them, two at a time, then the doc tests and those of the clients in other languages, and stops and removes the
+servers, however the tests end. With ARGS, runs `cargo test --workspace --all-features ARGS` instead.
 
 Options:
   --fast        start no server; run only what needs none: no doc tests, no tests/live_*.rs
@@ -61,6 +61,7 @@ const LONG: &[(&str, &str)] = &[
     ("SEMEL_TEST_RELAY_CRASHES", "200"),
     ("SEMEL_TEST_POWER_LOSSES", "500"),
     ("SEMEL_TEST_OUTBOX_FULL", "1"),
+    ("SEMEL_TEST_LONG", "1"),
 ];
 
 /// What the command line asks for.
@@ -143,7 +144,9 @@ fn whole(built: &[binaries::TestBinary], services: &Services, long: &[(&str, &st
     let mut documents = process::cargo(&["test"]);
     documents.args(binaries::WHOLE).arg("--doc").envs(services.environment());
     process::supervise(&mut documents, None)?;
-    crate::integrations::test(&services.environment())
+    crate::integrations::test(&services.environment())?;
+    let long = long.iter().map(|(name, value)| (*name, (*value).to_owned()));
+    crate::clients::test(&services.environment().into_iter().chain(long).collect::<Vec<_>>())
 }
 
 fn fast(args: &[String]) -> Result<(), Failure> {

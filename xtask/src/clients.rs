@@ -1,0 +1,114 @@
+//! `cargo xtask clients`: the tests of the client libraries in other languages. Owns what each is told: where the servers and
+//! the `semel` program are. Each folder under `clients/` has a `test.sh` that installs what it needs and runs its tests.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use crate::failure::Failure;
+use crate::services::{Permission, Services, seconds};
+use crate::{binaries, flags, os, process};
+
+const USAGE: &str = "\
+Usage: cargo xtask clients [--fast | --all] [NAME]...
+
+Builds semel, starts a PostgreSQL and a Redis, and runs `clients/NAME/test.sh` of the named client libraries, or of all.
+
+Options:
+  --fast  leave out what takes long, such as browsers
+  --all   the long forms: far more kills, every browser for as long as it takes
+
+Environment, as every test.sh finds it:
+  SEMEL_BIN                 the `semel` program
+  SEMEL_TEST_POSTGRES       URL of a PostgreSQL where databases and roles may be made
+  SEMEL_TEST_REDIS          URL of a Redis
+  SEMEL_TEST_FAST=1, SEMEL_TEST_LONG=1  what --fast and --all say";
+
+/// The script that each client brings.
+const SCRIPT: &str = "test.sh";
+
+pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
+    let mut names = Vec::new();
+    let mut form: Vec<(&'static str, String)> = Vec::new();
+    for arg in args {
+        match arg.as_str() {
+            "--fast" => form.push(("SEMEL_TEST_FAST", "1".to_owned())),
+            "--all" => form.push(("SEMEL_TEST_LONG", "1".to_owned())),
+            other if flags::is_help(other) => {
+                println!("{USAGE}");
+                return Ok(());
+            }
+            other if other.starts_with('-') => return Err(flags::unknown(other, USAGE)),
+            name => names.push(name.to_owned()),
+        }
+    }
+    let _watch = os::Interrupts::watch();
+    let chosen = choose(&folders()?, &names)?;
+    let services = Services::start(Permission::InstallIfMissing)?;
+    let environment: Vec<_> = services.environment().into_iter().chain(form).collect();
+    let result = test_each(&chosen, &environment);
+    for line in services.stop() {
+        eprintln!("xtask: {line}");
+    }
+    result
+}
+
+/// Tests every client. `environment` tells them where the servers are.
+pub(crate) fn test(environment: &[(&'static str, String)]) -> Result<(), Failure> {
+    test_each(&folders()?, environment)
+}
+
+fn test_each(chosen: &[PathBuf], environment: &[(&'static str, String)]) -> Result<(), Failure> {
+    let semel = binaries::tested_program("semel", "check")?;
+    for folder in chosen {
+        let began = Instant::now();
+        let mut command = Command::new("bash");
+        command.arg(SCRIPT).current_dir(folder).env("SEMEL_BIN", &semel).envs(environment.iter().cloned());
+        println!("\n     Running {}", folder.join(SCRIPT).display());
+        process::supervise(&mut command, None)?;
+        println!("     {} took {}", name_of(folder), seconds(began.elapsed()));
+    }
+    Ok(())
+}
+
+/// The clients of these names; all of them when none is named.
+fn choose(all: &[PathBuf], names: &[String]) -> Result<Vec<PathBuf>, Failure> {
+    if names.is_empty() {
+        return Ok(all.to_vec());
+    }
+    let find = |name: &String| {
+        let known = || all.iter().map(|folder| name_of(folder)).collect::<Vec<_>>().join(", ");
+        let found = all.iter().find(|folder| name_of(folder) == *name).cloned();
+        found.ok_or_else(|| Failure::Usage(format!("there is no client `{name}`; there are: {}", known())))
+    };
+    names.iter().map(find).collect()
+}
+
+/// Every folder that brings the script, in the order of their names.
+fn folders() -> Result<Vec<PathBuf>, Failure> {
+    let all = process::repository().join("clients");
+    let entries =
+        std::fs::read_dir(&all).map_err(|error| format!("failed to read {}: {error}", all.display()))?;
+    let mut folders: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    folders.retain(|folder| folder.join(SCRIPT).exists());
+    folders.sort();
+    Ok(folders)
+}
+
+fn name_of(folder: &Path) -> String {
+    folder.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_are_chosen_by_name_and_an_unknown_one_is_named() {
+        let all = [PathBuf::from("clients/go"), PathBuf::from("clients/python")];
+        assert_eq!(choose(&all, &[]), Ok(all.to_vec()));
+        assert_eq!(choose(&all, &["python".to_owned()]), Ok(vec![all[1].clone()]));
+        let failure = choose(&all, &["perl".to_owned()]).unwrap_err().to_string();
+        assert!(failure.contains("`perl`") && failure.contains("go, python"), "{failure}");
+    }
+}
