@@ -10,8 +10,9 @@ Usage: cargo xtask reference
 Writes docs/reference/configuration.md from the types that read the file.";
 
 /// Where the settings are read.
-pub(crate) const SOURCES: [&str; 3] = [
+pub(crate) const SOURCES: [&str; 4] = [
     "crates/cli/src/config/file.rs",
+    "crates/contract/src/profile/settings.rs",
     "crates/cli/src/serve/outbox/file.rs",
     "crates/cli/src/serve/relay/file.rs",
 ];
@@ -99,13 +100,18 @@ fn sections(source: &str) -> Result<Vec<Section>, String> {
 fn is_table(word: &str, line: &str) -> bool {
     let layered = line.starts_with("    ") && word.ends_with(" {") && word.split(' ').count() == 2;
     let layered = layered && word.starts_with(|first: char| first.is_ascii_uppercase());
-    layered || (word.starts_with("pub(crate) struct ") && word.ends_with('{'))
+    layered
+        || (["pub(crate) struct ", "pub struct "].iter().any(|start| word.starts_with(start))
+            && word.ends_with('{'))
 }
 
 /// The name of a field: `name: Type,`.
 fn field(word: &str) -> Option<&str> {
-    let (name, _) =
-        word.trim_start_matches("pub(crate) ").trim_start_matches("pub(super) ").split_once(": ")?;
+    let (name, _) = word
+        .trim_start_matches("pub(crate) ")
+        .trim_start_matches("pub(super) ")
+        .trim_start_matches("pub ")
+        .split_once(": ")?;
     let is_name =
         !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
     (is_name && word.ends_with(',')).then_some(name)

@@ -7,6 +7,7 @@ mod file;
 mod fuzz;
 mod gate;
 mod overrides;
+mod profiles;
 mod route;
 mod values;
 
@@ -22,6 +23,7 @@ pub(crate) use describe::describe;
 pub(crate) use file::Mode;
 pub(crate) use gate::{AtRest, Gate, target};
 pub(crate) use overrides::Variables;
+pub(crate) use profiles::Profiles;
 pub(crate) use route::{Endpoint, Route, Timing};
 pub(crate) use values::{
     LogTo, RedisUrl, Setting, Store, address, bytes, duration, redacted, size, without_passwords,
@@ -91,18 +93,29 @@ impl Config {
             relay: file.relay.is_some(),
         };
         file.defaults.refuse_in_defaults()?;
-        let defaults = route::profile(&file.defaults)?;
+        let profiles = Profiles::of(file.profile)?;
+        let defaults =
+            route::profile(&file.defaults, &profiles).map_err(|error| format!("defaults: {error}"))?;
         let timing = Timing::of(&file.defaults).map_err(|error| format!("defaults: {error}"))?;
         let mut routes = Vec::new();
         for (name, settings) in &file.route {
             routes.push(
-                Route::of(name, settings, &file.defaults)
+                Route::of(name, settings, &file.defaults, &profiles)
                     .map_err(|error| format!("route.{name}: {error}"))?,
             );
         }
         routes.sort_by(|a, b| a.pattern.precedence(&b.pattern));
         refuse_clashes(&routes)?;
-        let gate = Gate::of(file.gate)?;
+        let says_compress = file.gate.at_rest.as_ref().is_some_and(|at_rest| at_rest.compress.is_some());
+        let mut gate = Gate::of(file.gate)?;
+        let profiles_in_force = || routes.iter().map(|route| &route.profile).chain([&defaults]);
+        // What a handler settles by its own SQL is kept as it is.
+        let compresses = profiles_in_force().any(|profile| profile.stored.compress)
+            && profiles_in_force().all(|profile| profile.guarantee != Guarantee::Atomic);
+        if compresses && !says_compress {
+            gate.at_rest =
+                Some(AtRest { keys: gate.at_rest.and_then(|at_rest| at_rest.keys), compress: true });
+        }
         let identity = file.identity.map_or(Identity::Authorization, |identity| identity.0);
         Callers::check(&identity)?;
         Ok(Self {

@@ -110,6 +110,14 @@ pub struct Recipe {
     pub include: Vec<Pointer>,
 }
 
+impl Default for Recipe {
+    /// Everything that a request asks for, whoever sends it.
+    fn default() -> Self {
+        let inputs = vec![Input::Method, Input::Route, Input::Params, Input::Query, Input::Body];
+        Self { inputs, exclude: Vec::new(), include: Vec::new() }
+    }
+}
+
 /// The request's parts other than the body.
 #[derive(Clone, Copy, Debug)]
 pub struct Parts<'a> {

@@ -1,6 +1,7 @@
-//! A profile: everything in which routes may differ, as one value. Presets are in [`presets`], the rules that refuse an
-//! unsafe combination in [`safety`].
+//! A profile: everything in which routes may differ, as one value. Presets are in [`presets`], how settings are
+//! written in [`settings`], the rules that refuse an unsafe combination in [`safety`].
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::classify::Classify;
@@ -18,12 +19,13 @@ use crate::staleness::Staleness;
 
 pub mod presets;
 pub mod safety;
+pub mod settings;
 
 /// All settings of a route.
 #[derive(Clone, Debug)]
 pub struct Profile {
-    /// The preset it began as.
-    pub name: &'static str,
+    /// The name of the preset, or of the user's own profile, that it began as.
+    pub name: Cow<'static, str>,
     /// How keys are read.
     pub key: KeyPolicy,
     /// How keys are minted for messages that bring none.
@@ -53,7 +55,7 @@ pub struct Profile {
     /// The limiters.
     pub limits: Limits,
     /// The methods that a route of this profile covers unless it says otherwise.
-    pub methods: Vec<&'static str>,
+    pub methods: Vec<String>,
     /// Whether a released key may be used again.
     pub failed_key: FailedKey,
     /// The names under which states are shown.
@@ -250,16 +252,16 @@ pub enum FailedKey {
 }
 
 /// The names under which states are shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateNames {
     /// For a claim.
-    pub claimed: &'static str,
+    pub claimed: Cow<'static, str>,
     /// For a settled record.
-    pub settled: &'static str,
+    pub settled: Cow<'static, str>,
     /// For a released one.
-    pub released: &'static str,
+    pub released: Cow<'static, str>,
     /// For an unknown one.
-    pub unknown: &'static str,
+    pub unknown: Cow<'static, str>,
 }
 
 /// The guard against old actions, with where the times stand in the body.

@@ -158,7 +158,7 @@ const ROWS: [Row; 32] = [
         assert_eq!((p.limits.request_refuses_known, p.lifetime.record), (false, None));
         String::new()
     }),
-    ("setting", |p| word(p.name)),
+    ("setting", |p| word(&p.name)),
 ];
 
 fn word(text: &str) -> String {

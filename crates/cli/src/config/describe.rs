@@ -1,11 +1,15 @@
 //! A profile as the file would write it: every setting in force, spelled as it is read.
 
+use semel_contract::classify::Class;
 use semel_contract::json::Pointer;
 use semel_contract::key::{Presence, Syntax};
 use semel_contract::outcome::{Keep, KeepRule};
+use semel_contract::problem::render::Wording;
+use semel_contract::profile::settings::values::Word;
 use semel_contract::profile::{
-    Anchor, FailedKey, InFlight, Mismatch, OnError, Profile, Rate, Replay, Reveal,
+    Anchor, FailedKey, InFlight, Mismatch, OnError, Profile, Rate, Replay, Reveal, SweepWhen,
 };
+use semel_contract::schedule::Jitter;
 use semel_contract::staleness::Submitted;
 use semel_contract::time::format_duration as show;
 
@@ -17,6 +21,7 @@ pub(crate) fn describe(profile: &Profile) -> Vec<(&'static str, String)> {
     settings.extend(decisions(profile));
     settings.extend(lifetimes(profile));
     settings.extend(limits(profile));
+    settings.extend(sending(profile));
     settings
 }
 
@@ -44,7 +49,7 @@ fn key(profile: &Profile) -> Vec<(&'static str, String)> {
         ("endpoint", profile.scope.endpoint),
     ];
     vec![
-        ("profile", profile.name.to_owned()),
+        ("profile", profile.name.to_string()),
         ("guarantee", profile.guarantee.name().to_owned()),
         ("key", presence.to_owned()),
         ("key_sources", listed(&key.sources)),
@@ -105,6 +110,10 @@ fn decisions(profile: &Profile) -> Vec<(&'static str, String)> {
         ("record", recorded(profile)),
         ("replay", replay),
         ("errors", profile.wire.form.name().to_owned()),
+        ("codes", wording(profile, |wording| wording.code.as_deref())),
+        ("texts", wording(profile, |wording| wording.text.as_deref())),
+        ("stripe_headers", profile.wire.stripe_headers.to_string()),
+        ("state_names", state_names(profile)),
     ]
 }
 
@@ -115,10 +124,7 @@ fn recorded(profile: &Profile) -> String {
             Keep::Settle => "settle",
             Keep::Release => "release",
         };
-        match rule.from == rule.to {
-            true => format!("{} {keep}", rule.from),
-            false => format!("{}-{} {keep}", rule.from, rule.to),
-        }
+        format!("{} {keep}", statuses(rule.from, rule.to))
     };
     profile.record.iter().map(rule).collect::<Vec<_>>().join(", ")
 }
@@ -164,6 +170,11 @@ fn lifetimes(profile: &Profile) -> Vec<(&'static str, String)> {
         ("released_lifetime", or_none(life.released)),
         ("lifetime_from", anchor.to_owned()),
         ("sweep_grace", show(life.sweep_grace)),
+        ("sweep", describe_sweep(profile.sweep.when)),
+        ("sweep_batch", profile.sweep.batch.to_string()),
+        ("sweep_log", profile.sweep.log.to_string()),
+        ("least_lifetime", show(life.least)),
+        ("least_margin", show(life.least_margin)),
         ("max_age", or_none(profile.schedule.max_age)),
         ("guard", guard),
         ("age", age.to_owned()),
@@ -178,7 +189,91 @@ fn limits(profile: &Profile) -> Vec<(&'static str, String)> {
     vec![
         ("request_limit", format!("{}{refuses}", rate(profile.limits.request))),
         ("admission_limit", rate(profile.limits.admission)),
+        ("admission_charge", named(profile.limits.admission_charge).to_owned()),
+        ("attempts_per_id", profile.limits.attempts_per_id.to_string()),
         ("max_body", Bytes(profile.stored.max_body_bytes).to_string()),
         ("max_response", Bytes(profile.stored.max_response_bytes).to_string()),
+        ("compress", profile.stored.compress.to_string()),
     ]
+}
+
+/// The word that stands for a value.
+fn named<T: Word + PartialEq>(value: T) -> &'static str {
+    T::WORDS.iter().find(|(_, known)| *known == value).map_or("", |(word, _)| word)
+}
+
+/// What a profile calls some problems.
+fn wording(profile: &Profile, of: impl Fn(&Wording) -> Option<&str>) -> String {
+    listed(profile.wire.wording.iter().filter_map(|one| Some(format!("{} {:?}", one.kind.slug(), of(one)?))))
+}
+
+fn state_names(profile: &Profile) -> String {
+    let names = &profile.state_names;
+    format!(
+        "claimed {}, settled {}, released {}, unknown {}",
+        names.claimed, names.settled, names.released, names.unknown
+    )
+}
+
+/// When records are swept, as it is read.
+pub(super) fn describe_sweep(when: SweepWhen) -> String {
+    match when {
+        SweepWhen::Every(period) => format!("every {}", show(period)),
+        SweepWhen::DailyAt(time) => {
+            let minutes = time.as_secs() / 60;
+            format!("daily {:02}:{:02}", minutes / 60, minutes % 60)
+        }
+    }
+}
+
+/// What a sender does by this profile.
+fn sending(profile: &Profile) -> Vec<(&'static str, String)> {
+    let schedule = &profile.schedule;
+    let jitter = match schedule.jitter {
+        Jitter::None => "none".to_owned(),
+        Jitter::Full => "full".to_owned(),
+        Jitter::Ratio(share) => format!("{}%", (share * 100.0).round()),
+    };
+    let mut times = vec![
+        format!("base {}", show(schedule.base)),
+        format!("factor {}", schedule.factor),
+        format!("cap {}", show(schedule.cap)),
+        format!("jitter {jitter}"),
+        format!("period {}", show(schedule.period)),
+        format!("blocked {}", show(schedule.blocked)),
+    ];
+    times.extend(schedule.burst_attempts.map(|count| format!("burst_attempts {count}")));
+    times.extend(schedule.burst_budget.map(|budget| format!("burst_budget {}", show(budget))));
+    times.extend(schedule.max_attempts.map(|count| format!("max_attempts {count}")));
+    let rules = profile.classify.rules.iter().map(|rule| {
+        let statuses = statuses(rule.from, rule.to);
+        let codes = if rule.codes.is_empty() { String::new() } else { format!(" ({})", listed(&rule.codes)) };
+        format!("{statuses}{codes} {}", meaning(&rule.class))
+    });
+    vec![
+        ("methods", listed(&profile.methods)),
+        ("generator", named(profile.generator).to_owned()),
+        ("schedule", times.join(", ")),
+        ("classify", listed(rules)),
+        ("give_up", named(profile.give_up).to_owned()),
+        ("lane", named(profile.lane).to_owned()),
+    ]
+}
+
+/// What an answer means, as it is read.
+fn meaning(class: &Class) -> String {
+    match class {
+        Class::Success => "success".to_owned(),
+        Class::Retry => "retry".to_owned(),
+        Class::RetryAfter => "retry-after".to_owned(),
+        Class::RetryAtMost(count, then) => format!("retry {count} then {}", meaning(then)),
+        Class::Auth => "auth".to_owned(),
+        Class::Rebuild => "rebuild".to_owned(),
+        Class::Drop(why) => format!("drop {why}"),
+        Class::Dead(why) => format!("dead {why}"),
+    }
+}
+
+fn statuses(from: u16, to: u16) -> String {
+    if from == to { from.to_string() } else { format!("{from}-{to}") }
 }

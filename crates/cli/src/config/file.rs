@@ -5,21 +5,14 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use semel_contract::fingerprint::Input;
 use semel_contract::identity::Identity;
-use semel_contract::json::Pointer;
-use semel_contract::key::{Format, Presence, Source, Syntax};
-use semel_contract::outcome::Keep;
-use semel_contract::problem::render::Form;
-use semel_contract::profile::presets::{PRESETS, Preset};
-use semel_contract::profile::{
-    Anchor, FailedKey, InFlight, OnError, OnUnknown, Rate, Replay, Reveal, SweepWhen,
-};
-use semel_contract::record::Guarantee;
-use semel_contract::staleness::Submitted;
+use semel_contract::layered;
+use semel_contract::profile::SweepWhen;
+use semel_contract::profile::settings::Settings;
+use semel_contract::profile::settings::values::Word;
 use serde::Deserialize;
 
-use super::values::{Bytes, Kept, LogTo, Match, OneOf, RedisUrl, Setting, Store, Text, Url, Word};
+use super::values::{Bytes, LogTo, OneOf, RedisUrl, Store, Text, Url};
 use crate::exit::{Exit, Stop};
 
 /// The whole file
@@ -39,6 +32,8 @@ pub(crate) struct File {
     pub(crate) relay: Option<toml::Table>,
     /// What every route takes over: see the settings of a route.
     pub(crate) defaults: Settings,
+    /// Profiles of your own, each under its name: the settings of a route, beginning with the profile that its `profile` names.
+    pub(crate) profile: BTreeMap<String, Settings>,
     /// The routes, each under its stable name.
     pub(crate) route: BTreeMap<String, Settings>,
 }
@@ -55,30 +50,6 @@ pub(crate) enum Mode {
 
 impl Word for Mode {
     const WORDS: &'static [(&'static str, Self)] = &[("enforce", Mode::Enforce), ("observe", Mode::Observe)];
-}
-
-/// Settings that can be laid over one another: each is there or it is not.
-macro_rules! layered {
-    ($(#[$about:meta])* $name:ident { $($(#[$how:meta])* $field:ident: $type:ty,)* }) => {
-        $(#[$about])*
-        #[derive(Clone, Debug, Default, Deserialize)]
-        #[serde(deny_unknown_fields, default)]
-        pub(crate) struct $name {
-            $($(#[$how])* pub(crate) $field: Option<$type>,)*
-        }
-
-        impl $name {
-            /// Whether any setting is there.
-            pub(crate) fn says_something(&self) -> bool {
-                false $(|| self.$field.is_some())*
-            }
-
-            /// These settings, and where they say nothing those below.
-            pub(crate) fn over(self, below: Self) -> Self {
-                Self { $($field: self.$field.or(below.$field),)* }
-            }
-        }
-    };
 }
 
 layered! {
@@ -163,6 +134,11 @@ pub(crate) enum HostWord {
     Upstream,
 }
 
+impl Word for HostWord {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("client", HostWord::Client), ("upstream", HostWord::Upstream)];
+}
+
 /// `[gate.tls]`
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -229,248 +205,6 @@ pub(crate) struct Postgres {
     pub(crate) ca: Option<PathBuf>,
 }
 
-layered! {
-    /// `[defaults]` and every `[route.NAME]`.
-    Settings {
-        /// Which requests the route covers: `POST /orders/{id}`, `PUT|PATCH /a`, `* /api/{rest*}`. Required in a
-        /// route.
-        #[serde(rename = "match")]
-        matches: Text<Match>,
-        /// Former names of the endpoint; keys known under them stay known.
-        was: Vec<String>,
-        /// Who sends requests on this route, where that is another question than elsewhere.
-        identity: Text<Identity>,
-        /// The preset that the route starts from: `ietf`, `stripe`, `walker`, `agents`, `scores`, `feed` or `mesh`.
-        /// Default `ietf`.
-        profile: Text<&'static Preset>,
-        /// `fenced`, or `atomic`: the handler calls `semel.settle()` in its own transaction.
-        guarantee: Text<Guarantee>,
-        /// `required`, `optional` or `mint` (a key is made where there is none). Default `optional`; the profiles `walker`,
-        /// `scores` and `feed` require one, `mesh` makes one.
-        key: Text<Presence>,
-        /// Where the key is, in order: `header:NAME`, `json:/pointer`.
-        key_sources: Vec<Text<Source>>,
-        /// How it is written: `bare`, `sf-string` or `both`.
-        key_syntax: Text<Syntax>,
-        /// What it may be: `uuid4-lower`, `uuid`, `token255`, `printable255`, `any255`, `ulid` or `regex:…`.
-        key_format: Text<Format>,
-        /// Headers that must come with the key and are kept with the record.
-        require_headers: Vec<Header>,
-        /// Which of `tenant`, `principal` and `endpoint` a key belongs to.
-        scope: Vec<Text<ScopePart>>,
-        /// What makes two requests the same, a table; or `none`: it is not looked at.
-        fingerprint: OneOf<NoneWord, Recipe>,
-        /// What another request under the same key gets, a table; or `ignore`.
-        mismatch: OneOf<IgnoreWord, Refusal>,
-        /// While the first attempt runs: `wait 25s`, `reject 1s` (409 and `Retry-After`) or `accepted` (202).
-        in_flight: Text<InFlight>,
-        /// When it is not known whether it took effect: `hold`, `forward`, `rerun` or `{ probe = "URL" }`.
-        on_unknown: OneOf<OnUnknown, Probe>,
-        /// A 5xx that may have taken effect: `replay`, or `release` where the service rolls back on error.
-        on_error: Text<OnError>,
-        /// A key that surely had no effect: `reclaim` or `sealed`.
-        failed_key: Text<FailedKey>,
-        /// The form of refusals: `problem`, `envelope`, `error`, `message`, `text` or `mesh`.
-        errors: Text<Form>,
-        /// How long clients may go on retrying with one key; record lifetimes follow from it.
-        retry_window: Text<Duration>,
-        /// How far clocks may be apart.
-        skew: Text<Duration>,
-        /// What is added to a record's lifetime for safety.
-        margin: Text<Duration>,
-        /// A lifetime set by hand, or `forever`, instead of `retry_window` + 2 × `skew` + `margin`.
-        record_lifetime: Text<Kept>,
-        /// How long a released row stays for inspection. Without it, not at all.
-        released_lifetime: Text<Duration>,
-        /// From when a lifetime counts: `created` or `settled`.
-        lifetime_from: Text<Anchor>,
-        /// How long an expired record stays before it is swept.
-        sweep_grace: Text<Duration>,
-        /// How long the clients of this route may hold a request back; the record must outlive it.
-        max_age: Text<Duration>,
-        /// Requests of a principal: `100/1s`; known keys are answered all the same unless `refuses = "all"`.
-        request_limit: OneOf<LimitWord, RequestLimit>,
-        /// New keys of a principal: `60/1h`. A retry is never charged.
-        admission_limit: Text<Rate>,
-        /// Bytes of a keyed request's body at most; more is a 413.
-        max_body: Text<Bytes>,
-        /// Bytes of an answer that are kept; more passes, and its retry is told `answer-not-kept`.
-        max_response: Text<Bytes>,
-        /// How long a claim is exclusive without renewal, at least `1s`. Default `30s`.
-        lease: Text<Duration>,
-        /// How long after its time-out a request that was sent may still take effect. Default `1m`.
-        late_window: Text<Duration>,
-        /// Refuses actions that are too old or in the future: a table (see below), or `none`.
-        guard: OneOf<NoneWord, Guard>,
-        /// Where the time of the first attempt comes from: `header` (`Idempotency-First-Sent`), `uuid7` or
-        /// `none`.
-        age: Text<AgeFrom>,
-        /// Which answers are kept (`settle`) and which free the key (`release`), by status or range of statuses:
-        /// `{ "404" = "release", "400-499" = "settle" }`. The narrower one counts; others stay as the profile has them.
-        record: BTreeMap<String, Text<Keep>>,
-        /// What a retry gets: `verbatim`, or `duplicate 200`: the first body under another status.
-        replay: Text<Replay>,
-    }
-}
-
-/// `require_headers = [{ … }]`
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Header {
-    /// The header's name.
-    pub(crate) name: String,
-    /// What its value may be, as `key_format`.
-    pub(crate) format: Text<Format>,
-}
-
-/// A part of the scope.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ScopePart {
-    Tenant,
-    Principal,
-    Endpoint,
-}
-
-/// `fingerprint = { … }`
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Recipe {
-    /// Of `method`, `route`, `params`, `query`, `principal` and `body`.
-    pub(crate) inputs: Option<Vec<Text<Input>>>,
-    /// JSON pointers: only these parts of the body count.
-    pub(crate) include: Option<Vec<Text<Pointer>>>,
-    /// JSON pointers: these parts do not count.
-    pub(crate) exclude: Option<Vec<Text<Pointer>>>,
-}
-
-/// The word `none`.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct NoneWord;
-
-/// `mismatch = { … }`
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Refusal {
-    /// The status.
-    pub(crate) status: Option<u16>,
-    /// What the refusal shows: `none`, `prefix8` or `payload-hashes`.
-    pub(crate) reveal: Option<Text<Reveal>>,
-}
-
-/// The word `ignore`.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct IgnoreWord;
-
-/// `on_unknown = { probe = "…" }`
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Probe {
-    /// A URL template with `{key}` and the path's parameters: 2xx means applied, 404 not applied, anything else
-    /// unknown.
-    pub(crate) probe: Text<Url>,
-}
-
-/// A rate, or `"all"`: the limiter, whatever its rate, refuses known keys too.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum LimitWord {
-    All,
-    Rate(Rate),
-}
-
-impl Setting for LimitWord {
-    fn read(text: &str) -> Result<Self, String> {
-        if text == "all" { Ok(LimitWord::All) } else { Rate::read(text).map(LimitWord::Rate) }
-    }
-}
-
-/// `request_limit = { … }`
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct RequestLimit {
-    /// The rate, such as `100/1s`.
-    pub(crate) rate: Text<Rate>,
-    /// `unknown` (only unknown keys) or `all`.
-    pub(crate) refuses: Text<Refuses>,
-}
-
-/// Whom the request limiter refuses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refuses {
-    Unknown,
-    All,
-}
-
-/// `guard = { … }`
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Guard {
-    /// JSON pointer to the time at which the user acted.
-    pub(crate) generated_at: Text<Pointer>,
-    /// JSON pointer to the time at which the client sent it.
-    pub(crate) submitted_at: Option<Text<Pointer>>,
-    /// How old an action may be.
-    pub(crate) cap: Text<Duration>,
-    /// How far clocks may be apart, both ways.
-    pub(crate) grace: Text<Duration>,
-    /// What the time of sending is for: `ignore`, `refuse` or `correct`.
-    pub(crate) submitted: Option<Text<Submitted>>,
-    /// How far the time of sending may lie from the server's.
-    pub(crate) submitted_gap: Option<Text<Duration>>,
-}
-
-/// Where the time of the first attempt comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AgeFrom {
-    None,
-    Header,
-    Uuid7,
-}
-
-macro_rules! words {
-    ($($type:ty { $($word:literal $value:expr),* $(,)? })*) => {
-        $(impl Word for $type { const WORDS: &'static [(&'static str, Self)] = &[$(($word, $value)),*]; })*
-    };
-}
-
-words! {
-    Guarantee { "atomic" Guarantee::Atomic, "fenced" Guarantee::Fenced }
-    Presence { "required" Presence::Required, "optional" Presence::Optional, "mint" Presence::Mint }
-    Syntax { "bare" Syntax::Bare, "sf-string" Syntax::SfString, "both" Syntax::Both }
-    ScopePart { "tenant" ScopePart::Tenant, "principal" ScopePart::Principal, "endpoint" ScopePart::Endpoint }
-    NoneWord { "none" NoneWord }
-    IgnoreWord { "ignore" IgnoreWord }
-    Input {
-        "method" Input::Method, "route" Input::Route, "params" Input::Params, "query" Input::Query,
-        "principal" Input::Principal, "body" Input::Body,
-    }
-    Reveal { "none" Reveal::None, "prefix8" Reveal::Prefix8, "payload-hashes" Reveal::PayloadHashes }
-    OnUnknown { "hold" OnUnknown::Hold, "forward" OnUnknown::Forward, "rerun" OnUnknown::Rerun }
-    OnError { "replay" OnError::Replay, "release" OnError::Release }
-    Keep { "settle" Keep::Settle, "release" Keep::Release }
-    FailedKey { "reclaim" FailedKey::Reclaim, "sealed" FailedKey::Sealed }
-    Anchor { "created" Anchor::Created, "settled" Anchor::Settled }
-    HostWord { "client" HostWord::Client, "upstream" HostWord::Upstream }
-    Refuses { "unknown" Refuses::Unknown, "all" Refuses::All }
-    Submitted { "ignore" Submitted::Ignore, "refuse" Submitted::Refuse, "correct" Submitted::Correct }
-    AgeFrom { "none" AgeFrom::None, "header" AgeFrom::Header, "uuid7" AgeFrom::Uuid7 }
-}
-
-impl Word for Form {
-    const WORDS: &'static [(&'static str, Self)] = &Form::ALL;
-}
-
-impl Word for &'static Preset {
-    const WORDS: &'static [(&'static str, Self)] = &{
-        let mut words = [("", &PRESETS[0]); PRESETS.len()];
-        let mut at = 0;
-        while at < PRESETS.len() {
-            words[at] = (PRESETS[at].0, &PRESETS[at]);
-            at += 1;
-        }
-        words
-    };
-}
-
 impl File {
     /// This file, and where it says nothing the one below. Routes are not overridden.
     pub(crate) fn over(self, below: Self) -> Self {
@@ -481,6 +215,7 @@ impl File {
             outbox: self.outbox.or(below.outbox),
             relay: self.relay.or(below.relay),
             defaults: self.defaults.over(below.defaults),
+            profile: if self.profile.is_empty() { below.profile } else { self.profile },
             route: if self.route.is_empty() { below.route } else { self.route },
         }
     }
@@ -493,18 +228,5 @@ impl File {
         toml::from_str(&text).map_err(|error| {
             Stop::new(Exit::Config, format!("{}: {}", path.display(), error.to_string().trim_end()))
         })
-    }
-}
-
-impl Settings {
-    /// A route's name and its renames make no sense as defaults.
-    pub(crate) fn refuse_in_defaults(&self) -> Result<(), String> {
-        match (&self.matches, &self.was, &self.identity) {
-            (None, None, None) => Ok(()),
-            (None, None, Some(_)) => Err("defaults: `identity` stands at the top, or in a route".to_owned()),
-            (Some(_), ..) | (_, Some(_), _) => {
-                Err("defaults: `match` and `was` belong to a route".to_owned())
-            }
-        }
     }
 }

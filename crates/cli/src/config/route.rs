@@ -1,22 +1,18 @@
 //! What a route's settings mean: a preset, then `[defaults]`, then the route's own.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use semel_contract::fingerprint::Recipe;
 use semel_contract::identity::Identity;
-use semel_contract::key::{Presence, RequiredHeader, is_header_name};
-use semel_contract::outcome::{Keep, KeepRule};
-use semel_contract::profile::{self, FirstSent, OnUnknown, Profile, presets};
+use semel_contract::key::Presence;
+use semel_contract::profile::Profile;
+use semel_contract::profile::settings::Settings;
 use semel_contract::route::{Params, Pattern, SAFE_METHODS};
-use semel_contract::scope::ScopePolicy;
-use semel_contract::staleness::{Staleness, Submitted};
 use semel_gate::endpoint_of_path;
 use semel_gateway::Probes;
 
 use super::Config;
-use super::file::{self, AgeFrom, LimitWord, Refuses, ScopePart, Settings};
-use super::values::{OneOf, Text};
+use super::profiles::{Profiles, USUAL};
+use super::values::OneOf;
 
 /// One `[route.NAME]`.
 #[derive(Debug)]
@@ -79,13 +75,18 @@ impl<'a> Endpoint<'a> {
 }
 
 impl Route {
-    pub(super) fn of(name: &str, settings: &Settings, defaults: &Settings) -> Result<Self, String> {
+    pub(super) fn of(
+        name: &str,
+        settings: &Settings,
+        defaults: &Settings,
+        profiles: &Profiles,
+    ) -> Result<Self, String> {
         let matches = settings
             .matches
             .as_ref()
             .ok_or("`match` is missing: say which requests it covers, such as match = \"POST /orders\"")?;
         let settings = settings.clone().over(inherited(settings, defaults));
-        let profile = profile(&settings)?;
+        let profile = profile(&settings, profiles)?;
         let probe = match &settings.on_unknown {
             Some(OneOf::Table(probe)) => Some(probe.probe.0.0.clone()),
             Some(OneOf::Word(_)) | None => None,
@@ -104,190 +105,22 @@ impl Route {
 /// What a route takes over from the defaults. They belong to their profile: a route that names another one starts from
 /// that preset as it stands.
 fn inherited(settings: &Settings, defaults: &Settings) -> Settings {
-    let name = |settings: &Settings| settings.profile.as_ref().map(|preset| preset.0.0);
-    let is_same = name(settings).is_none_or(|own| own == name(defaults).unwrap_or("ietf"));
+    fn name(settings: &Settings) -> Option<&str> {
+        settings.profile.as_deref()
+    }
+    let is_same = name(settings).is_none_or(|own| own == name(defaults).unwrap_or(USUAL));
     if is_same { defaults.clone() } else { Settings::default() }
 }
 
 /// The profile that settings stand for.
-pub(super) fn profile(settings: &Settings) -> Result<Profile, String> {
-    let mut profile = settings.profile.as_ref().map_or_else(presets::ietf, |preset| (preset.0.1)());
-    if profile.name == presets::ietf().name {
-        // A gateway stands before requests of every kind, a login among them: a key is read where there is one, and demanded
-        // where the settings say so. The same with and without a file.
-        profile.key.presence = Presence::Optional;
-    }
-    apply(&mut profile, settings)?;
-    Ok(profile)
-}
-
-/// Copies every setting that is there into its place.
-macro_rules! take {
-    ($settings:ident: $($field:ident => $place:expr),* $(,)?) => {
-        $(if let Some(value) = &$settings.$field { $place = value.0.clone(); })*
+pub(super) fn profile(settings: &Settings, profiles: &Profiles) -> Result<Profile, String> {
+    // A gateway stands before requests of every kind, a login among them: a key is read where there is one, and demanded
+    // where the settings say so. The same with and without a file.
+    let optional = |mut usual: Profile| {
+        usual.key.presence = Presence::Optional;
+        usual
     };
-}
-
-fn apply(profile: &mut Profile, settings: &Settings) -> Result<(), String> {
-    if let Some(window) = &settings.retry_window {
-        profile.set_retry_window(window.0);
-    }
-    take!(settings:
-        guarantee => profile.guarantee,
-        key => profile.key.presence,
-        key_syntax => profile.key.syntax,
-        key_format => profile.key.format,
-        in_flight => profile.in_flight,
-        on_error => profile.on_error,
-        failed_key => profile.failed_key,
-        errors => profile.wire.form,
-        skew => profile.lifetime.skew,
-        margin => profile.lifetime.margin,
-        lifetime_from => profile.lifetime.anchor,
-        sweep_grace => profile.lifetime.sweep_grace,
-        replay => profile.replay,
-    );
-    if let Some(lifetime) = &settings.record_lifetime {
-        profile.lifetime.record = Some(lifetime.0.0);
-    }
-    if let Some(lifetime) = &settings.released_lifetime {
-        profile.lifetime.released = Some(lifetime.0);
-    }
-    if let Some(age) = &settings.max_age {
-        profile.schedule.max_age = Some(age.0);
-    }
-    if let Some(sources) = &settings.key_sources {
-        profile.key.sources = sources.iter().map(|source| source.0.clone()).collect();
-    }
-    if let Some(headers) = &settings.require_headers {
-        profile.key.require_headers = headers.iter().map(required).collect::<Result<_, _>>()?;
-    }
-    if let Some(parts) = &settings.scope {
-        let has = |part| parts.iter().any(|named| named.0 == part);
-        profile.scope = ScopePolicy {
-            tenant: has(ScopePart::Tenant),
-            principal: has(ScopePart::Principal),
-            endpoint: has(ScopePart::Endpoint),
-        };
-    }
-    if let Some(max) = &settings.max_body {
-        profile.stored.max_body_bytes = max.0.0;
-    }
-    if let Some(max) = &settings.max_response {
-        profile.stored.max_response_bytes = max.0.0;
-    }
-    if let Some(rate) = &settings.admission_limit {
-        profile.limits.admission = Some(rate.0);
-    }
-    if let Some(given) = &settings.record {
-        profile.record.splice(0..0, rules(given)?);
-    }
-    apply_tables(profile, settings);
-    Ok(())
-}
-
-/// The settings that have more than one form.
-fn apply_tables(profile: &mut Profile, settings: &Settings) {
-    match &settings.fingerprint {
-        Some(OneOf::Word(_)) => profile.fingerprint = None,
-        Some(OneOf::Table(changes)) => {
-            profile.fingerprint = Some(recipe(profile.fingerprint.take(), changes))
-        }
-        None => {}
-    }
-    match &settings.mismatch {
-        Some(OneOf::Word(_)) => profile.mismatch = profile::Mismatch::Ignore,
-        Some(OneOf::Table(refusal)) => {
-            let (status, reveal) = match profile.mismatch {
-                profile::Mismatch::Refuse { status, reveal } => (status, reveal),
-                profile::Mismatch::Ignore => (422, profile::Reveal::None),
-            };
-            profile.mismatch = profile::Mismatch::Refuse {
-                status: refusal.status.unwrap_or(status),
-                reveal: refusal.reveal.as_ref().map_or(reveal, |reveal| reveal.0),
-            };
-        }
-        None => {}
-    }
-    match &settings.on_unknown {
-        Some(OneOf::Word(word)) => profile.on_unknown = *word,
-        Some(OneOf::Table(_)) => profile.on_unknown = OnUnknown::Probe,
-        None => {}
-    }
-    match &settings.request_limit {
-        Some(OneOf::Word(LimitWord::All)) => profile.limits.request_refuses_known = true,
-        Some(OneOf::Word(LimitWord::Rate(rate))) => profile.limits.request = Some(*rate),
-        Some(OneOf::Table(table)) => {
-            profile.limits.request = Some(table.rate.0);
-            profile.limits.request_refuses_known = table.refuses.0 == Refuses::All;
-        }
-        None => {}
-    }
-    match &settings.guard {
-        Some(OneOf::Word(_)) => profile.guard = None,
-        Some(OneOf::Table(guard)) => profile.guard = Some(of_guard(guard)),
-        None => {}
-    }
-    match settings.age.as_ref().map(|age| age.0) {
-        Some(AgeFrom::None) => profile.age = None,
-        Some(from) => profile.age = Some(FirstSent { from_uuid7: from == AgeFrom::Uuid7 }),
-        None => {}
-    }
-}
-
-fn of_guard(guard: &file::Guard) -> profile::Guard {
-    profile::Guard {
-        generated_at: guard.generated_at.0.clone(),
-        submitted_at: guard.submitted_at.as_ref().map(|pointer| pointer.0.clone()),
-        bounds: Staleness {
-            cap: guard.cap.0,
-            grace: guard.grace.0,
-            submitted: guard.submitted.as_ref().map_or(Submitted::Ignore, |submitted| submitted.0),
-            submitted_gap: guard.submitted_gap.as_ref().map(|gap| gap.0),
-        },
-    }
-}
-
-/// Rules by status, the narrower ones first: the first that speaks of a status counts.
-fn rules(given: &BTreeMap<String, Text<Keep>>) -> Result<Vec<KeepRule>, String> {
-    let mut rules = Vec::new();
-    for (statuses, keep) in given {
-        let bad = || {
-            format!(
-                "record: bad status {statuses:?}: expected one such as \"404\", or a range such as \"400-499\""
-            )
-        };
-        let number =
-            |text: &str| text.parse().ok().filter(|status| (200..600).contains(status)).ok_or_else(bad);
-        let (from, to) = statuses.split_once('-').unwrap_or((statuses, statuses));
-        let (from, to) = (number(from)?, number(to)?);
-        if from > to {
-            return Err(bad());
-        }
-        rules.push(KeepRule::range(from, to, keep.0));
-    }
-    rules.sort_by_key(|rule| (rule.to - rule.from, rule.from));
-    Ok(rules)
-}
-
-fn recipe(before: Option<Recipe>, changes: &file::Recipe) -> Recipe {
-    let mut recipe =
-        before.or_else(|| presets::ietf().fingerprint).expect("the default looks at the request");
-    if let Some(inputs) = &changes.inputs {
-        recipe.inputs = inputs.iter().map(|input| input.0).collect();
-    }
-    if let Some(include) = &changes.include {
-        recipe.include = include.iter().map(|pointer| pointer.0.clone()).collect();
-    }
-    if let Some(exclude) = &changes.exclude {
-        recipe.exclude = exclude.iter().map(|pointer| pointer.0.clone()).collect();
-    }
-    recipe
-}
-
-fn required(header: &file::Header) -> Result<RequiredHeader, String> {
-    if !is_header_name(&header.name) {
-        return Err(format!("require_headers: {:?} is not a header's name", header.name));
-    }
-    Ok(RequiredHeader { name: header.name.clone(), format: header.format.0.clone() })
+    let mut profile = profiles.get(settings.profile.as_deref().unwrap_or(USUAL), optional)?;
+    settings.apply_to(&mut profile)?;
+    Ok(profile)
 }

@@ -221,7 +221,7 @@ impl Reading {
     pub(crate) fn json(&self) -> Value {
         json!({
             "route": self.route,
-            "profile": self.profile.as_ref().map(|profile| profile.name),
+            "profile": self.profile.as_ref().map(|profile| &profile.name),
             "identity": self.identity,
             "principal": self.principal,
             "key": self.found.as_ref().map(|found| found.key.as_str()),
@@ -251,7 +251,7 @@ impl Reading {
         let mut lines: Vec<(&str, String)> = Vec::new();
         let mut line = |name, value: Option<String>| lines.extend(value.map(|value| (name, value)));
         line("route", self.route.clone());
-        line("profile", self.profile.as_ref().map(|profile| profile.name.to_owned()));
+        line("profile", self.profile.as_ref().map(|profile| profile.name.to_string()));
         line("identity", self.identity.clone());
         line("principal", self.principal.clone());
         line(

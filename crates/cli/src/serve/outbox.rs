@@ -127,7 +127,7 @@ pub(crate) fn checked(args: &Args) -> (Result<Described, Stop>, Vec<PathBuf>) {
         let mut about = vec![
             ("listen", listen),
             ("store", format!("sqlite:{}", config.store.display())),
-            ("profile", settings.profile.name.to_owned()),
+            ("profile", settings.profile.name.to_string()),
             ("max_age", max_age),
         ];
         if let Some(upstream) = &settings.upstream {

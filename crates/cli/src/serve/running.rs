@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use axum::Router;
 use axum::extract::Request;
 use axum::response::Response;
+use semel_contract::profile::Sweep;
 use semel_gateway::Gateway;
 use semel_store::clock::SystemClock;
 use tokio::task::JoinHandle;
@@ -29,7 +30,7 @@ pub(crate) struct Running {
     /// Where operators reach it.
     pub(crate) reached_at: SocketAddr,
     pub(crate) operators: Swappable,
-    pub(crate) sweeper: JoinHandle<()>,
+    pub(crate) sweeper: Sweepers,
 }
 
 impl Running {
@@ -81,14 +82,45 @@ pub(crate) fn warn_of_dead_upstream(gateway: &Gateway) {
     });
 }
 
-/// Removes what has expired, as the settings say.
-pub(crate) fn sweeper(config: &Config, store: &Opened) -> JoinHandle<()> {
+/// Removes what has expired, at every time that a route's settings name.
+pub(crate) fn sweeper(config: &Config, store: &Opened) -> Sweepers {
+    // Each run serves all routes: none of their records goes before its grace.
     let profiles = std::iter::once(&config.defaults).chain(config.routes.iter().map(|route| &route.profile));
-    let mut sweep = config.defaults.sweep;
-    sweep.when = config.gate.sweep.unwrap_or(sweep.when);
-    // One sweeper serves all routes: none of their records goes before its grace.
     let grace = profiles.map(|profile| profile.lifetime.sweep_grace).max().unwrap_or_default();
-    semel_gate::sweep_for_ever(Arc::clone(&store.records), Arc::new(SystemClock), sweep, grace)
+    let start =
+        |sweep| semel_gate::sweep_for_ever(Arc::clone(&store.records), Arc::new(SystemClock), sweep, grace);
+    Sweepers(sweeps(config).into_iter().map(start).collect())
+}
+
+/// When expired records are removed: as `[gate]` says, else as each route does.
+fn sweeps(config: &Config) -> Vec<Sweep> {
+    if let Some(when) = config.gate.sweep {
+        return vec![Sweep { when, ..config.defaults.sweep }];
+    }
+    let mut sweeps: Vec<Sweep> = config.routes.iter().map(|route| route.profile.sweep).collect();
+    if sweeps.is_empty() {
+        sweeps.push(config.defaults.sweep);
+    }
+    let mut distinct: Vec<Sweep> = Vec::new();
+    for sweep in sweeps {
+        match distinct.iter_mut().find(|known| known.when == sweep.when) {
+            Some(known) => {
+                known.log |= sweep.log;
+                known.batch = known.batch.max(sweep.batch);
+            }
+            None => distinct.push(sweep),
+        }
+    }
+    distinct
+}
+
+/// What removes expired records, until it is told to stop.
+pub(crate) struct Sweepers(Vec<JoinHandle<()>>);
+
+impl Sweepers {
+    pub(crate) fn abort(&self) {
+        self.0.iter().for_each(JoinHandle::abort);
+    }
 }
 
 /// A router in whose place another can be put while it serves.

@@ -86,7 +86,7 @@ pub(crate) struct Running {
     pub(crate) store: Opened,
     gateway: Gateway,
     accepting: JoinHandle<()>,
-    sweeper: JoinHandle<()>,
+    sweeper: running::Sweepers,
 }
 
 impl Prepared {

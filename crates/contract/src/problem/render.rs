@@ -1,5 +1,6 @@
 //! Writes a problem on the wire, in the form that a profile chose. Owns the words; decides nothing.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
@@ -48,14 +49,14 @@ impl Form {
 }
 
 /// What a profile says differently about one kind of problem.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wording {
     /// The kind it is about.
     pub kind: Kind,
     /// Another code, for forms that have one.
-    pub code: Option<&'static str>,
+    pub code: Option<Cow<'static, str>>,
     /// Another text.
-    pub text: Option<&'static str>,
+    pub text: Option<Cow<'static, str>>,
 }
 
 /// How a profile writes problems.
@@ -155,13 +156,16 @@ impl Wire {
         Value::Object(body)
     }
 
-    fn code(&self, kind: Kind) -> Option<&'static str> {
-        self.wording.iter().find(|wording| wording.kind == kind)?.code
+    fn code(&self, kind: Kind) -> Option<&str> {
+        self.wording.iter().find(|wording| wording.kind == kind)?.code.as_deref()
     }
 
     fn text(&self, problem: &Problem) -> String {
-        let own =
-            self.wording.iter().find(|wording| wording.kind == problem.kind).and_then(|wording| wording.text);
+        let own = self
+            .wording
+            .iter()
+            .find(|wording| wording.kind == problem.kind)
+            .and_then(|wording| wording.text.as_deref());
         own.map_or_else(|| problem.to_string(), str::to_owned)
     }
 }

@@ -98,7 +98,7 @@ impl Profile {
     }
 
     fn least_bounds(&self, record: Duration) -> Vec<Bound> {
-        let (life, name) = (&self.lifetime, self.name);
+        let (life, name) = (&self.lifetime, &self.name);
         let mut bounds = Vec::new();
         if !life.least.is_zero() {
             let rule = format!(

@@ -1,12 +1,12 @@
 //! `[gate]` as the file would write it: every setting in force, for `semel check`.
 
 use semel_contract::identity::Identity;
-use semel_contract::profile::SweepWhen;
 use semel_contract::time::format_duration as show;
 use semel_gateway::{HostSent, Protocol};
 
 use super::{AtRest, Bounds, Gate, Postgres};
 use crate::config::Mode;
+use crate::config::describe::describe_sweep;
 use crate::config::values::{Bytes, redacted};
 
 impl Gate {
@@ -122,14 +122,5 @@ fn mode_name(mode: Mode) -> &'static str {
     match mode {
         Mode::Enforce => "enforce",
         Mode::Observe => "observe",
-    }
-}
-
-fn describe_sweep(when: SweepWhen) -> String {
-    match when {
-        SweepWhen::Every(period) => format!("every {}", show(period)),
-        SweepWhen::DailyAt(time) => {
-            format!("daily {:02}:{:02}", time.as_secs() / 3600, time.as_secs() / 60 % 60)
-        }
     }
 }

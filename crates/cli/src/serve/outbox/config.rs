@@ -1,11 +1,12 @@
 //! What the outbox is told: the table `[outbox]` of the configuration, under the flags.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use semel_contract::json::Pointer;
-use semel_contract::profile::presets;
+use semel_contract::profile;
 use semel_contract::time::parse_duration;
 use semel_delivery::credentials::{Place, Rule, Wallet};
 use semel_delivery::http1::Http1;
@@ -15,6 +16,7 @@ use serde::Deserialize;
 
 use super::Args;
 pub(crate) use super::file::File;
+use crate::config::Profiles;
 use crate::exit::{Exit, Stop};
 
 pub(super) fn authorization() -> String {
@@ -25,6 +27,8 @@ pub(super) fn authorization() -> String {
 struct Whole {
     #[serde(default)]
     outbox: File,
+    #[serde(default)]
+    profile: BTreeMap<String, profile::settings::Settings>,
 }
 
 /// Where the door is.
@@ -99,7 +103,9 @@ pub(crate) fn read(path: Option<&Path>) -> Result<File, Stop> {
     let whole: Whole = toml::from_str(&text).map_err(|error| {
         Stop::new(Exit::Config, format!("{}: {}", path.display(), error.to_string().trim_end()))
     })?;
-    Ok(whole.outbox)
+    let profiles = Profiles::of(whole.profile)
+        .map_err(|error| Stop::new(Exit::Config, format!("{}: {error}", path.display())))?;
+    Ok(File { profiles, ..whole.outbox })
 }
 
 fn listen(text: &str) -> Result<Listen, String> {
@@ -129,10 +135,7 @@ fn settings(args: &Args, file: &File) -> Result<Settings, String> {
     };
     if let Some(name) = args.profile.as_deref().or(file.profile.as_deref()).filter(|name| *name != "default")
     {
-        settings.profile = presets::preset(name).ok_or_else(|| {
-            let known: Vec<&str> = presets::PRESETS.iter().map(|(name, _)| *name).collect();
-            format!("profile: there is no {name:?}; there are {}", known.join(", "))
-        })?;
+        settings.profile = file.profiles.get(name, |usual| usual)?;
     }
     if let Some(age) = args.max_age.as_deref().or(file.max_age.as_deref()) {
         settings.profile.schedule.max_age = Some(duration("max_age", age)?);

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
+use crate::config::Profiles;
+
 /// `[outbox]`
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -17,7 +19,7 @@ pub(crate) struct File {
     pub(super) token_file: Option<PathBuf>,
     /// Where paths such as `/orders` are sent.
     pub(super) upstream: Option<String>,
-    /// The profile: the schedule of retries, what answers mean. Default `default`.
+    /// The profile: the schedule of retries, what answers mean; a preset, or one of `[profile.NAME]`. Default `default`.
     pub(super) profile: Option<String>,
     /// After how long a message is given up; below the server's retention.
     pub(super) max_age: Option<String>,
@@ -45,6 +47,9 @@ pub(crate) struct File {
     pub(super) ids: BTreeMap<String, String>,
     /// Where credentials are found: see below.
     pub(super) credential: Vec<CredentialFile>,
+    // The profiles of the whole file, beside this table.
+    #[serde(skip)]
+    pub(super) profiles: Profiles,
 }
 
 impl File {
