@@ -98,7 +98,7 @@ impl Asked {
     }
 }
 
-fn full(args: &[String], permission: Permission, long: &[(&str, &str)]) -> Result<(), Failure> {
+fn full(args: &[String], permission: Permission, long: &[(&'static str, &str)]) -> Result<(), Failure> {
     let started = Instant::now();
     let _watch = os::Interrupts::watch();
     // Servers die with the thread that starts them, so it is the build that gets one of its own.
@@ -129,7 +129,11 @@ fn some(args: &[String], services: &Services) -> Result<(), Failure> {
 }
 
 /// Every test program, then the doc tests and the crates with a workspace of their own.
-fn whole(built: &[binaries::TestBinary], services: &Services, long: &[(&str, &str)]) -> Result<(), Failure> {
+fn whole(
+    built: &[binaries::TestBinary],
+    services: &Services,
+    long: &[(&'static str, &str)],
+) -> Result<(), Failure> {
     let mut programs: Vec<Program> = built
         .iter()
         .map(|program| {
