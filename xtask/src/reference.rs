@@ -68,17 +68,21 @@ pub(crate) fn page(source: &str) -> Result<String, String> {
 /// Reads the types that are deserialised: each has a title, and each of its fields a sentence.
 fn sections(source: &str) -> Result<Vec<Section>, String> {
     let mut sections: Vec<Section> = Vec::new();
-    let (mut docs, mut renamed, mut inside) = (Vec::new(), None, false);
+    let (mut docs, mut renamed, mut inside, mut is_skipped) = (Vec::new(), None, false, false);
     for (number, line) in (1..).zip(source.lines()) {
         let word = line.trim();
         if let Some(doc) = word.strip_prefix("///") {
             docs.push(doc.trim());
         } else if let Some(name) = word.strip_prefix("#[serde(rename = \"") {
             renamed = name.split('"').next();
+        } else if word == "#[serde(skip)]" {
+            is_skipped = true;
         } else if word.starts_with("#[") {
         } else if !docs.is_empty() && is_table(word, line) {
             sections.push(Section { title: docs.join(" "), settings: Vec::new() });
             (docs, inside) = (Vec::new(), true);
+        } else if std::mem::take(&mut is_skipped) {
+            docs.clear();
         } else if let (true, Some(name)) = (inside, field(word)) {
             if docs.is_empty() {
                 return Err(format!("line {number} of the sources: the setting `{name}` is not described"));

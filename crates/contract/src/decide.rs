@@ -4,7 +4,7 @@
 use crate::fingerprint::Fingerprint;
 use crate::planted::{self, Bug};
 use crate::problem::Kind;
-use crate::profile::{FailedKey, InFlight, Mismatch, OnUnknown, Profile};
+use crate::profile::{FailedKey, InFlight, Mismatch, OnUnknown, Profile, StateNames};
 use crate::record::{Guarantee, Record, State};
 use crate::time::{Timestamp, millis_of};
 
@@ -75,6 +75,17 @@ pub enum Standing {
 }
 
 impl Standing {
+    /// How a profile calls a record in this standing; nothing where there is none, or where its key was cancelled.
+    pub fn name_by(self, names: &StateNames) -> Option<&str> {
+        match self {
+            Standing::Claimed => Some(&names.claimed),
+            Standing::Settled | Standing::Unkept => Some(&names.settled),
+            Standing::Released => Some(&names.released),
+            Standing::Unknown | Standing::Abandoned => Some(&names.unknown),
+            Standing::Absent | Standing::Expired | Standing::Sealed => None,
+        }
+    }
+
     /// Every standing.
     pub const ALL: [Standing; 9] = [
         Standing::Absent,

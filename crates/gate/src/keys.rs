@@ -14,6 +14,7 @@ use http::{HeaderValue, Response, StatusCode, header};
 use semel_contract::decide::Standing;
 use semel_contract::key::Key;
 use semel_contract::problem::{Kind, Problem};
+use semel_contract::profile::StateNames;
 use semel_contract::time::Timestamp;
 use semel_store::{About, Answer, Entry, Id, Sealed, StoreError};
 use serde_json::{Value, json};
@@ -154,7 +155,7 @@ async fn asked(shared: &Shared, parts: &Parts, request_id: &str) -> Result<Value
             Sealed::Known(entry) if !is_own(&entry) => Err(unknown()),
             Sealed::Known(entry) => {
                 let (_, now) = shared.store.look_up(&id).await.map_err(away)?;
-                let mut known = told(&entry, now, true);
+                let mut known = told(&entry, &profile.state_names, now, true);
                 known["identity"] = json!(credential.name());
                 Ok(known)
             }
@@ -164,7 +165,7 @@ async fn asked(shared: &Shared, parts: &Parts, request_id: &str) -> Result<Value
     let is_told =
         |entry: &Entry| Standing::of(Some(&entry.record), now) != Standing::Expired && is_own(entry);
     let entry = entry.filter(is_told).ok_or_else(unknown)?;
-    Ok(told(&entry, now, false))
+    Ok(told(&entry, &profile.state_names, now, false))
 }
 
 /// What a key may be in former forms.
@@ -245,7 +246,7 @@ fn endpoint_of(shared: &Shared, query: &str) -> Result<Named, Problem> {
 }
 
 /// What the owner of a key may know of it; of a record that stands in the way of sealing, the kept answer too.
-fn told(entry: &Entry, now: Timestamp, with_answer: bool) -> Value {
+fn told(entry: &Entry, names: &StateNames, now: Timestamp, with_answer: bool) -> Value {
     let record = &entry.record;
     let mut told = json!({
         "key": entry.id.key.as_str(),
@@ -255,6 +256,9 @@ fn told(entry: &Entry, now: Timestamp, with_answer: bool) -> Value {
         "created_at": record.created_at.to_string(),
         "request_id": entry.about.request_id,
     });
+    if let Some(name) = Standing::of(Some(record), now).name_by(names) {
+        told["state_name"] = json!(name);
+    }
     let times = [("settled_at", entry.settled_at), ("expires_at", record.expires_at)];
     for (name, time) in times.into_iter().filter_map(|(name, time)| Some((name, time?))) {
         told[name] = json!(time.to_string());

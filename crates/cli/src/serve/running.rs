@@ -150,3 +150,37 @@ async fn answer(current: Arc<RwLock<Router>>, request: Request) -> Response {
         Err(never) => match never {},
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use semel_contract::profile::SweepWhen;
+
+    use super::*;
+
+    #[test]
+    fn records_are_swept_whenever_a_routes_settings_say() {
+        let config = |text: &str| Config::of_text(text).unwrap();
+        let routes = "[route.a]\nmatch = 'POST /a'\nprofile = 'walker'\n[route.b]\nmatch = 'POST /b'\nprofile = 'feed'\n\
+                      [route.c]\nmatch = 'POST /c'\nsweep = 'every 6h'\n";
+        let found = sweeps(&config(routes));
+        let hours = |hours: u64| Duration::from_secs(hours * 3600);
+        let times: Vec<_> = found.iter().map(|sweep| sweep.when).collect();
+        assert_eq!(times, [SweepWhen::DailyAt(hours(3)), SweepWhen::Every(hours(6))]);
+        assert!(found[1].log, "one of the two that sweep together wants it written down");
+        assert_eq!(sweeps(&config("")).len(), 1);
+        let gate = sweeps(&config(&format!("[gate]\nsweep = 'every 2h'\n{routes}")));
+        assert!(gate.len() == 1 && gate[0].when == SweepWhen::Every(hours(2)));
+    }
+
+    #[test]
+    fn answers_are_compressed_where_a_profile_says_so() {
+        let compressed =
+            |text: &str| Config::of_text(text).unwrap().gate.at_rest.is_some_and(|at_rest| at_rest.compress);
+        assert!(compressed("[route.a]\nmatch = 'POST /a'\nprofile = 'feed'\n"));
+        assert!(compressed("[profile.mine]\ncompress = true\n[defaults]\nprofile = 'mine'\n"));
+        assert!(!compressed("[route.a]\nmatch = 'POST /a'\n"));
+        assert!(!compressed("[route.a]\nmatch = 'POST /a'\nprofile = 'feed'\nguarantee = 'atomic'\n"));
+    }
+}

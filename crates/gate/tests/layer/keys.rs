@@ -23,6 +23,7 @@ async fn a_keys_state_is_told_to_its_own_principal_only() {
     let known = send(&app, ask("alice", "GET", "/k?endpoint=r")).await;
     let told = read(&known);
     assert_eq!((known.status, &told["state"], &told["status"]), (200, &json!("settled"), &json!(201)));
+    assert_eq!(told["state_name"], "completed", "as the profile calls it");
     assert_eq!(known.header("cache-control"), "no-store");
     assert!(told.get("response").is_none(), "the state alone is told");
     assert_eq!(send(&app, ask("mallory", "GET", "/k?endpoint=r")).await.status, 404);

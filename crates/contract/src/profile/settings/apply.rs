@@ -242,6 +242,18 @@ fn apply_sending(profile: &mut Profile, settings: &Settings) -> Result<(), Strin
         Rule { from, to, codes, class: meaning.means.0.clone() }
     });
     profile.classify.rules.splice(0..0, own);
+    let rules = std::mem::take(&mut profile.classify.rules);
+    for rule in rules {
+        let covers = |before: &Rule| {
+            let speaks_of = |code| before.codes.contains(code);
+            before.from <= rule.from
+                && rule.to <= before.to
+                && (before.codes.is_empty() || (!rule.codes.is_empty() && rule.codes.iter().all(speaks_of)))
+        };
+        if !profile.classify.rules.iter().any(covers) {
+            profile.classify.rules.push(rule);
+        }
+    }
     let Some(given) = &settings.schedule else { return Ok(()) };
     let schedule = &mut profile.schedule;
     for (duration, place) in [
