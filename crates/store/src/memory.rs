@@ -371,8 +371,12 @@ impl ClaimStore for MemoryStore {
         let now = self.now();
         let mut rows = self.rows();
         let is_finished = |state| !matches!(state, State::Claimed | State::Unknown);
-        let is_theirs =
-            |entry: &Entry| entry.about.principal == principal && entry.about.tenant.as_deref() == tenant;
+        let is_theirs = |entry: &Entry| {
+            // What is left of those who were forgotten is nobody's.
+            !principal.is_empty()
+                && entry.about.principal == principal
+                && entry.about.tenant.as_deref() == tenant
+        };
         let theirs = |entry: &&Entry| is_theirs(entry) && is_finished(entry.record.state);
         let ids: Vec<Id> = rows.entries.values().filter(theirs).map(|entry| entry.id.clone()).collect();
         for id in &ids {

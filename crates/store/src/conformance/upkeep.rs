@@ -80,6 +80,7 @@ pub async fn forgetting_a_principal_leaves_claims_and_others(fixture: &impl Fixt
     assert_eq!(standing(&*store, &namesake).await, Standing::Settled, "another tenant's is another person");
     assert_eq!(store.forget(Some("acme"), &alice, "carol").await, Ok(1));
     assert_eq!(store.forget(None, &alice, "carol").await, Ok(0), "it is nobody's by now");
+    assert_eq!(store.forget(None, "", "carol").await, Ok(0), "nobody is called that");
     fixture.advance(past(lifetime().record())).await;
     assert_eq!(standing(&*store, &hers).await, Standing::Expired);
     store.sweep(100_000, Duration::ZERO).await.expect("the store answers");

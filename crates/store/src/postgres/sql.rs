@@ -94,7 +94,7 @@ pub(super) const CORRECT: &str = concat!(
     "
 UPDATE semel.clock AS c SET offset_ms = c.offset_ms + s.made_up - $1::bigint,
     jump_ms = c.jump_ms - s.made_up + $1::bigint, jump_at_ms = s.ms, revision = c.revision + 1,
-    is_unexplained = $3::boolean OR (c.is_unexplained AND abs($1::bigint) <= 60000)
+    is_unexplained = $3::boolean OR c.is_unexplained
 FROM (
     SELECT ms, semel.made_up_ms(jump_ms, jump_at_ms, ms) AS made_up
     FROM semel.clock, (SELECT ",
@@ -116,14 +116,18 @@ WITH kept AS (
 )
 UPDATE semel.clock SET high_water_ms = $2::bigint + moved_ms WHERE high_water_ms < $2::bigint + moved_ms - 5000";
 
-/// Believes a clock that was ahead at a start, unexplained, where this machine's clock ($1), for which a time service
-/// vouches, shows the same.
+/// After a start that nothing explained: believes a clock that is ahead, where this machine's clock ($1), for which a time
+/// service vouches, shows the same. The service is heard once, also where it finds nothing ahead.
 pub(super) const VOUCH: &str = concat!(
     "
-SELECT semel.confirm_clock() FROM semel.clock
-WHERE is_unexplained AND frozen AND abs(",
+WITH vouched AS (
+    SELECT frozen FROM semel.clock WHERE is_unexplained AND abs(",
     server_ms!(),
-    " + offset_ms + jump_ms - $1::bigint) <= 60000"
+    " + offset_ms + jump_ms - $1::bigint) <= 60000
+), heard AS (
+    UPDATE semel.clock SET is_unexplained = false FROM vouched WHERE NOT vouched.frozen
+)
+SELECT semel.confirm_clock() FROM vouched WHERE frozen"
 );
 
 /// One key, by its hash and by itself ($4 to $6).
@@ -447,7 +451,8 @@ pub const LIST_OF_PRINCIPAL: &str = list!(
 pub const FORGET: &str = timed!(
     ", theirs AS MATERIALIZED (
     SELECT r.fence, r.state <> 4 AND coalesce(r.expires_at > (SELECT now FROM t), false) AS stays FROM semel.record r
-    WHERE r.principal = $4::text AND r.tenant IS NOT DISTINCT FROM $7::text AND r.state IN (2, 3, 4, 6)
+    WHERE r.principal = $4::text AND r.principal <> '' AND r.tenant IS NOT DISTINCT FROM $7::text
+        AND r.state IN (2, 3, 4, 6)
     ORDER BY r.fence LIMIT $5::bigint FOR UPDATE OF r
 ), erased AS (
     DELETE FROM semel.record r USING theirs WHERE r.fence = theirs.fence AND NOT theirs.stays RETURNING r.hash
