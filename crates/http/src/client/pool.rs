@@ -316,6 +316,8 @@ mod tests {
         };
         send().await.expect("an answer").await.unwrap();
         assert_eq!(pool.keyed.available_permits(), 0, "its request is still on its way");
+        // What takes it back has begun to wait.
+        tokio::task::yield_now().await;
         tokio::time::pause();
         tokio::time::advance(IDLE_MAX + Duration::from_secs(1)).await;
         tokio::time::resume();

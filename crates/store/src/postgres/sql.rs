@@ -393,6 +393,9 @@ SELECT t.now, t.wall, t.revision, (SELECT count(*) FROM gone) AS gone FROM t"
 /// Entries by fence number. `by` is what is read in that order.
 macro_rules! list {
     ($from:literal, $by:literal, $which:literal) => {
+        [list!($from, $by, $which, " > ", ""), list!($from, $by, $which, " < ", " DESC")]
+    };
+    ($from:literal, $by:literal, $which:literal, $beyond:literal, $order:literal) => {
         timed!(
             "\nSELECT t.now, t.wall, t.revision, found.* FROM t LEFT JOIN (
     SELECT ",
@@ -403,24 +406,28 @@ macro_rules! list {
             "
     WHERE ",
             $by,
-            " > $4::bigint AND ($5::smallint IS NULL OR r.state = $5::smallint)
+            $beyond,
+            "$4::bigint AND ($5::smallint IS NULL OR r.state = $5::smallint)
         AND ($6::text IS NULL OR r.endpoint = $6::text)
         AND ($7::bigint IS NULL OR r.created_at < $7::bigint) ",
             $which,
             "
     ORDER BY ",
             $by,
+            $order,
             " LIMIT $8::bigint
 ) found ON true"
         )
     };
 }
 
-/// All entries after a fence number ($4), by state ($5), endpoint ($6) and time ($7); at most $8.
-pub const LIST: &str = list!("semel.record r LEFT JOIN semel.lease l ON l.fence = r.fence", "r.fence", "");
+/// All entries beyond a fence number ($4), by state ($5), endpoint ($6) and time ($7); at most $8. The oldest first, and the
+/// newest first.
+pub const LIST: [&str; 2] =
+    list!("semel.record r LEFT JOIN semel.lease l ON l.fence = r.fence", "r.fence", "");
 
 /// The same of open claims, which are found by the statements that made them and by their leases.
-pub const LIST_CLAIMED: &str = list!(
+pub const LIST_CLAIMED: [&str; 2] = list!(
     "(
             SELECT given.fence FROM semel.opened, LATERAL (
                 SELECT fence FROM semel.record WHERE fence = ANY (opened.fences) AND state = 1 OFFSET 0
@@ -434,14 +441,14 @@ pub const LIST_CLAIMED: &str = list!(
 );
 
 /// The same of unknown outcomes, which are found by their own list.
-pub const LIST_UNKNOWN: &str = list!(
+pub const LIST_UNKNOWN: [&str; 2] = list!(
     "semel.unknown u JOIN semel.record r ON r.fence = u.fence LEFT JOIN semel.lease l ON l.fence = r.fence",
     "u.fence",
     "AND r.state = 5"
 );
 
 /// Those of one principal ($9).
-pub const LIST_OF_PRINCIPAL: &str = list!(
+pub const LIST_OF_PRINCIPAL: [&str; 2] = list!(
     "semel.record r LEFT JOIN semel.lease l ON l.fence = r.fence",
     "r.fence",
     "AND r.principal = $9::text"
