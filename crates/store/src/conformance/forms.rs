@@ -33,7 +33,9 @@ pub async fn what_is_known_among_several_is_what_is_known_of_each(fixture: &impl
     let (known, unknown) = (mark(), mark());
     won(&*store, Wish { rotation: Some(known), ..wish(&claimed) }).await;
     let fence = won(&*store, wish(&released)).await;
-    settle(&*store, &released, fence, Settlement::Release).await;
+    let kept = Lifetime { released: Some(lifetime().record()), ..lifetime() };
+    let written = store.settle(&released, fence, Settlement::Release, &kept).await;
+    assert_eq!(written, Ok(Written::Done));
     let fence = won(&*store, wish(&done)).await;
     settle(&*store, &done, fence, settled("done")).await;
     let ids = [absent.clone(), claimed.clone(), released, done];
