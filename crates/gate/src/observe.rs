@@ -17,11 +17,13 @@ use tower_service::Service;
 
 use crate::answer::OUTCOME;
 use crate::arrival::{self, Arrival, KeyRead, Reading};
-use crate::attempt::{Broken, Context, claim, wish};
+use crate::attempt::{claim, wish};
+use crate::broken::Broken;
 use crate::capture::{Captured, capture};
-use crate::layer::Shared;
+use crate::context::Context;
 use crate::measure;
 use crate::route::Route;
+use crate::shared::Shared;
 
 /// Noting a key must not hold a request up for longer than this.
 const NOTING: Duration = Duration::from_millis(500);
@@ -94,10 +96,10 @@ async fn note(
         }
     };
     // What is noted is found in this form once the gate enforces; where that cannot be written down, nothing is noted.
-    if shared.forms.view(&shared.meters).await.is_err() {
+    let Ok(view) = shared.forms.view(&shared.meters).await else {
         would("store-unavailable");
         return None;
-    }
+    };
     let read = {
         let reading = Reading {
             route,
@@ -110,6 +112,7 @@ async fn note(
             has_headers: true,
             by_host: shared.forms.is_by_host(),
             formers: &[],
+            as_of: view.asked_at,
         };
         Arrival::read(&reading, key)
     };

@@ -20,7 +20,8 @@ use tower_service::Service;
 
 use crate::answer;
 use crate::arrival::{Arrival, Reading, Whole};
-use crate::attempt::{Context, Job};
+use crate::attempt::Job;
+use crate::context::Context;
 use crate::grant::Grant;
 use crate::identity::Credential;
 use crate::layer::GateLayer;
@@ -73,6 +74,7 @@ impl GateLayer {
                 has_headers: false,
                 by_host: false,
                 formers: &[],
+                as_of: self.0.clock.read().ticks,
             };
             Arrival::read(&reading, key)
         };
