@@ -261,6 +261,27 @@ BEGIN
 END
 $$;
 
+-- Decides by everything that a key may be known as.
+CREATE FUNCTION semel.judge_all(
+    id bytea, scope bytea, key text, fingerprints bytea[], options jsonb, is_held boolean, has_lock boolean
+) RETURNS semel.judgement LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    told   semel.judgement;
+    former semel.judgement;
+BEGIN
+    told := semel.judge(judge_all.id, judge_all.scope, judge_all.key, judge_all.fingerprints,
+        coalesce(judge_all.options, '{}'), judge_all.is_held);
+    IF judge_all.options ?| '{formers,rotation}' AND told.standing IN ('absent', 'expired', 'released') THEN
+        former := semel.judge_formers(judge_all.id, judge_all.key, judge_all.options, judge_all.has_lock);
+        IF former.verdict IS NOT NULL THEN
+            former.now := told.now;
+            RETURN former;
+        END IF;
+    END IF;
+    RETURN told;
+END
+$$;
+
 -- Tells what is known of a key. Changes nothing and holds nothing once it returns; for autocommit, before a transaction and
 -- while waiting.
 CREATE FUNCTION semel.look(
@@ -272,7 +293,6 @@ DECLARE
     place   bigint;
     is_free boolean;
     told    semel.judgement;
-    former  semel.judgement;
 BEGIN
     PERFORM semel.check_arrival(look.id, look.scope, look.key, look.fingerprints);
     place := semel.lock_of(look.id);
@@ -281,13 +301,7 @@ BEGIN
     IF is_free THEN
         PERFORM pg_advisory_unlock_shared(place);
     END IF;
-    told := semel.judge(look.id, look.scope, look.key, look.fingerprints, coalesce(look.options, '{}'), is_free);
-    IF told.standing IN ('absent', 'expired', 'released') AND (look.options ? 'formers' OR look.options ? 'rotation') THEN
-        former := semel.judge_formers(look.id, look.key, look.options, false);
-        IF former.verdict IS NOT NULL THEN
-            told := former;
-        END IF;
-    END IF;
+    told := semel.judge_all(look.id, look.scope, look.key, look.fingerprints, look.options, is_free, false);
     look.verdict := told.verdict;
     look.status := told.status;
     look.headers := told.headers;
@@ -302,19 +316,9 @@ BEGIN
 END
 $$;
 
--- Enters a key: the first write of the caller's transaction. After `execute` the transaction holds the key until it ends
--- and must leave it; after any other verdict it can write nothing.
-CREATE FUNCTION semel.enter(
-    id bytea, scope bytea, key text, fingerprints bytea[], about jsonb, options jsonb,
-    OUT verdict text, OUT status integer, OUT headers bytea, OUT body bytea, OUT fence text, OUT outcome_unknown boolean,
-    OUT guarantee text, OUT fingerprint bytea, OUT created_at bigint, OUT expires_at bigint, OUT now bigint
-) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    told     semel.judgement;
-    former   semel.judgement;
-    carried  semel.entering;
-    is_held  boolean;
-    is_first boolean;
+-- Says what is wrong with an entry.
+CREATE FUNCTION semel.refuse_entry(id bytea, scope bytea, key text, fingerprints bytea[], about jsonb) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     IF coalesce(current_setting('semel.entered', true), '') <> '' THEN
         RAISE EXCEPTION 'this transaction has entered a key before' USING ERRCODE = 'SM003',
@@ -324,50 +328,75 @@ BEGIN
         RAISE EXCEPTION 'semel.enter must be the first write of its transaction' USING ERRCODE = 'SM003',
             HINT = 'Roll back and call semel.enter before any statement that writes or locks rows.';
     END IF;
-    PERFORM semel.check_arrival(enter.id, enter.scope, enter.key, enter.fingerprints);
-    IF enter.about ->> 'endpoint' IS NULL OR enter.about ->> 'principal' IS NULL THEN
-        RAISE EXCEPTION 'about must name the endpoint and the principal' USING ERRCODE = 'invalid_parameter_value';
+    PERFORM semel.check_arrival(refuse_entry.id, refuse_entry.scope, refuse_entry.key, refuse_entry.fingerprints);
+    RAISE EXCEPTION 'about must name the endpoint and the principal' USING ERRCODE = 'invalid_parameter_value';
+END
+$$;
+
+-- Enters a key: the first write of the caller's transaction. After `execute` the transaction holds the key until it ends
+-- and must leave it; after any other verdict it can write nothing.
+--
+-- Every expression of a function is made ready once in each transaction, which is most of what this costs. So the usual way,
+-- a key that nobody knows, takes few of them, and everything else is judged by the functions above.
+CREATE FUNCTION semel.enter(
+    id bytea, scope bytea, key text, fingerprints bytea[], about jsonb, options jsonb,
+    OUT verdict text, OUT status integer, OUT headers bytea, OUT body bytea, OUT fence text, OUT outcome_unknown boolean,
+    OUT guarantee text, OUT fingerprint bytea, OUT created_at bigint, OUT expires_at bigint, OUT now bigint
+) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    server_ms bigint;
+    known     bigint;
+    is_held   boolean;
+    is_first  boolean;
+    marker    tid;
+    told      semel.judgement;
+    done      text;
+BEGIN
+    IF (octet_length(enter.scope) = 32 AND char_length(enter.key) BETWEEN 1 AND 255
+        AND enter.id = substring(sha256(enter.scope || convert_to(enter.key, 'UTF8')) FROM 1 FOR 16)
+        AND coalesce(octet_length(enter.fingerprints[1]), 33) = 33
+        AND enter.about ->> 'endpoint' IS NOT NULL AND enter.about ->> 'principal' IS NOT NULL
+        AND coalesce(current_setting('semel.entered', true), '') = '' AND pg_current_xact_id_if_assigned() IS NULL
+    ) IS NOT TRUE THEN
+        PERFORM semel.refuse_entry(enter.id, enter.scope, enter.key, enter.fingerprints, enter.about);
     END IF;
-    -- A number of its own for this transaction: on a standby this fails, so that no stale copy is ever believed.
-    PERFORM pg_current_xact_id();
-    -- The lock first, then the look-up, in a statement of its own: it sees what whoever held the lock has committed.
-    is_held := pg_try_advisory_xact_lock(semel.lock_of(enter.id));
-    told := semel.judge(enter.id, enter.scope, enter.key, enter.fingerprints, coalesce(enter.options, '{}'), is_held);
-    IF (enter.options ? 'formers' OR enter.options ? 'rotation') AND told.standing IN ('absent', 'expired', 'released') THEN
-        former := semel.judge_formers(enter.id, enter.key, enter.options, true);
-        IF former.verdict IS NOT NULL THEN
-            told := former;
-        END IF;
+    -- The lock first, then the look-up, in a statement of its own: it sees what whoever held the lock has committed. A number
+    -- of its own for this transaction: on a standby that fails, so that no stale copy is ever believed.
+    is_held := pg_current_xact_id() IS NOT NULL AND pg_try_advisory_xact_lock(
+        ('x' || encode(substring(enter.id FROM 1 FOR 8), 'hex'))::bit(64)::bigint);
+    server_ms := floor(date_part('epoch', clock_timestamp()) * 1000)::bigint;
+    SELECT greatest(server_ms + c.offset_ms
+            + CASE WHEN c.jump_ms = 0 OR abs(c.jump_ms) > 60000 THEN 0 ELSE
+                greatest(-(greatest(server_ms - c.jump_at_ms, 0) / 64),
+                    least(c.jump_ms, greatest(server_ms - c.jump_at_ms, 0) / 64)) END,
+            c.high_water_ms), r.fence
+    INTO enter.now, known
+    FROM semel.clock AS c LEFT JOIN semel.record AS r ON r.hash = enter.id;
+    enter.verdict := 'execute';
+    IF known IS NOT NULL OR NOT is_held OR enter.options ?| '{fence,formers,rotation,first_sent}' THEN
+        told := semel.judge_all(enter.id, enter.scope, enter.key, enter.fingerprints, enter.options, is_held, true);
+        enter.verdict := told.verdict;
+        enter.now := told.now;
     END IF;
-    enter.verdict := told.verdict;
-    enter.now := told.now;
-    IF told.verdict = 'execute' THEN
-        carried.id := enter.id;
-        carried.scope := enter.scope;
-        carried.key := enter.key;
-        carried.fingerprint := enter.fingerprints[1];
-        carried.about := enter.about;
-        carried.options := coalesce(enter.options, '{}');
-        carried.how := CASE told.standing WHEN 'absent' THEN 1 WHEN 'given' THEN 3 ELSE 2 END;
-        carried.fence := told.fence;
-        carried.nonce := told.nonce;
-        carried.state := told.state;
-        carried.created_at := told.now;
+    IF enter.verdict = 'execute' THEN
         IF (enter.options ->> 'owned') IS DISTINCT FROM 'true' THEN
             INSERT INTO semel.entered AS e (id) VALUES (enter.id)
-            RETURNING e.xmin = pg_current_xact_id()::xid, e.ctid INTO is_first, carried.marker;
+            RETURNING e.xmin = pg_current_xact_id()::xid, e.ctid INTO is_first, marker;
             IF NOT is_first THEN
                 RAISE EXCEPTION 'semel.enter inside a savepoint is refused' USING ERRCODE = 'SM003',
                     HINT = 'Rolling back to the savepoint would forget that the key was entered: enter before it.';
             END IF;
         END IF;
-        PERFORM set_config('semel.entered', carried::text, true),
-            -- A holder that died or froze gives its key back, and can commit no more.
-            set_config('idle_in_transaction_session_timeout', coalesce(enter.options ->> 'hold_ms', '30000'), true);
+        -- A holder that died or froze gives its key back, and can commit no more.
+        done := set_config('semel.entered', ROW(enter.id, enter.scope, enter.key, enter.fingerprints[1], enter.about,
+                coalesce(enter.options, '{}'),
+                CASE coalesce(told.standing, 'absent') WHEN 'absent' THEN 1 WHEN 'given' THEN 3 ELSE 2 END::smallint,
+                told.fence, told.nonce, told.state, enter.now, marker)::semel.entering::text, true)
+            || set_config('idle_in_transaction_session_timeout', coalesce(enter.options ->> 'hold_ms', '30000'), true);
         RETURN;
     END IF;
     -- Whoever ignores the verdict finds that nothing can be written.
-    PERFORM set_config('transaction_read_only', 'on', true);
+    done := set_config('transaction_read_only', 'on', true);
     enter.status := told.status;
     enter.headers := told.headers;
     enter.body := told.body;
@@ -380,109 +409,126 @@ BEGIN
 END
 $$;
 
+-- Says what is wrong with a departure, or what is written in another way than usual: an answer that is too large is not kept;
+-- a key with former names is looked up under them again.
+CREATE FUNCTION semel.check_departure(
+    held semel.entering, id bytea, status integer, INOUT packed bytea, INOUT content bytea, OUT kept smallint
+) LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    max_headers_bytes CONSTANT integer := 65536;
+    max_bytes bigint := coalesce((check_departure.held.options ->> 'max_response_bytes')::bigint, 1048576);
+    mark      bytea  := decode(check_departure.held.options ->> 'rotation', 'hex');
+BEGIN
+    IF check_departure.held.id IS NULL THEN
+        RAISE EXCEPTION 'semel.leave without semel.enter, or for the second time' USING ERRCODE = 'SM003',
+            HINT = 'enter, the handler''s statements, leave and COMMIT belong to one transaction.';
+    END IF;
+    IF check_departure.held.id IS DISTINCT FROM check_departure.id THEN
+        RAISE EXCEPTION 'semel.leave of another key than the one that was entered' USING ERRCODE = 'SM003';
+    END IF;
+    IF check_departure.status IS NULL OR check_departure.status NOT BETWEEN 200 AND 599 THEN
+        RAISE EXCEPTION 'the status must be between 200 and 599' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF check_departure.status >= 500 OR coalesce(check_departure.held.options -> 'releases',
+        '[401, 403, 408, 409, 425, 429]') @> to_jsonb(check_departure.status) THEN
+        RAISE EXCEPTION 'an answer with status % frees the key: roll back instead', check_departure.status
+            USING ERRCODE = 'SM005', HINT = 'ROLLBACK, and send the answer; nothing is recorded of it.';
+    END IF;
+    IF check_departure.held.how = 3 THEN
+        SELECT coalesce(r.max_response_bytes, max_bytes) INTO max_bytes FROM semel.record AS r
+        WHERE r.fence = check_departure.held.fence;
+    END IF;
+    check_departure.kept := 2;
+    IF octet_length(check_departure.packed) > max_headers_bytes THEN
+        check_departure.kept := 3;
+        check_departure.packed := ''::bytea;
+    END IF;
+    IF octet_length(check_departure.content) > max_bytes OR check_departure.kept = 3 THEN
+        -- What is too large is not kept; that it took effect is.
+        check_departure.kept := 3;
+        check_departure.content := ''::bytea;
+    END IF;
+    IF check_departure.held.options ?| '{formers,rotation}' THEN
+        IF (semel.judge_formers(check_departure.held.id, check_departure.held.key, check_departure.held.options, true)).verdict
+            IS NOT NULL THEN
+            RAISE EXCEPTION 'this key came to be known by another name meanwhile' USING ERRCODE = 'serialization_failure';
+        END IF;
+        -- An expired record gives its place up to the same request under another credential.
+        UPDATE semel.record AS r SET rotation = NULL FROM semel.clock AS c
+        WHERE r.rotation = mark AND r.hash <> check_departure.held.id AND r.state IN (2, 3, 4, 6)
+            AND r.expires_at <= c.high_water_ms;
+    END IF;
+END
+$$;
+
 -- Leaves a key: writes the settled record into the transaction that entered it. Raises 40001 where somebody else has the key
 -- by now, SM005 where the status is one that frees the key: then the transaction is to be rolled back instead.
 CREATE FUNCTION semel.leave(
     id bytea, status integer, headers bytea, body bytea, OUT verdict text, OUT fence text
 ) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    max_headers_bytes CONSTANT integer := 65536;
-    entered   text := coalesce(current_setting('semel.entered', true), '');
     held      semel.entering;
-    server_ms bigint := floor(date_part('epoch', clock_timestamp()) * 1000)::bigint;
-    lifetime  bigint;
-    is_created boolean;
-    mark      bytea;
-    packed    bytea := coalesce(leave.headers, ''::bytea);
-    content   bytea := coalesce(leave.body, ''::bytea);
-    max_bytes bigint;
+    server_ms bigint;
+    packed    bytea;
+    content   bytea;
     kept      smallint := 2;
-    given     bigint;
-    secret    bigint := 0;
     is_first  boolean;
+    done      text;
 BEGIN
-    IF entered IN ('', 'left') THEN
-        RAISE EXCEPTION 'semel.leave without semel.enter, or for the second time' USING ERRCODE = 'SM003',
-            HINT = 'enter, the handler''s statements, leave and COMMIT belong to one transaction.';
-    END IF;
-    held := entered::semel.entering;
-    IF held.id IS DISTINCT FROM leave.id THEN
-        RAISE EXCEPTION 'semel.leave of another key than the one that was entered' USING ERRCODE = 'SM003';
-    END IF;
-    IF leave.status IS NULL OR leave.status NOT BETWEEN 200 AND 599 THEN
-        RAISE EXCEPTION 'the status must be between 200 and 599' USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    IF leave.status >= 500
-        OR coalesce(held.options -> 'releases', '[401, 403, 408, 409, 425, 429]') @> to_jsonb(leave.status) THEN
-        RAISE EXCEPTION 'an answer with status % frees the key: roll back instead', leave.status USING ERRCODE = 'SM005',
-            HINT = 'ROLLBACK, and send the answer; nothing is recorded of it.';
-    END IF;
-    lifetime := coalesce((held.options ->> 'lifetime_ms')::bigint, 90600000); -- 25 h 10 min
-    max_bytes := coalesce((held.options ->> 'max_response_bytes')::bigint, 1048576);
-    is_created := coalesce(held.options ->> 'anchor' = 'created', false);
-    mark := decode(held.options ->> 'rotation', 'hex');
-    IF held.how = 3 THEN
-        SELECT coalesce(r.max_response_bytes, max_bytes) INTO max_bytes FROM semel.record AS r WHERE r.fence = held.fence;
-    END IF;
-    IF octet_length(content) > max_bytes OR octet_length(packed) > max_headers_bytes THEN
-        -- What is too large is not kept; that it took effect is.
-        kept := 3;
-        content := ''::bytea;
-        IF octet_length(packed) > max_headers_bytes THEN
-            packed := ''::bytea;
-        END IF;
-    END IF;
-    IF current_setting('synchronous_commit') IN ('off', 'local', 'remote_write') THEN
-        -- An answer that is given must survive a crash, whatever the session prefers.
-        PERFORM set_config('synchronous_commit', 'on', true);
-    END IF;
-    IF mark IS NOT NULL OR held.options ? 'formers' THEN
-        IF (semel.judge_formers(held.id, held.key, held.options, true)).verdict IS NOT NULL THEN
-            RAISE EXCEPTION 'this key came to be known by another name meanwhile' USING ERRCODE = 'serialization_failure';
-        END IF;
-        -- An expired record gives its place up to the same request under another credential.
-        UPDATE semel.record AS r SET rotation = NULL FROM semel.clock AS c
-        WHERE r.rotation = mark AND r.hash <> held.id AND r.state IN (2, 3, 4, 6) AND r.expires_at <= c.high_water_ms;
+    held := nullif(nullif(current_setting('semel.entered', true), ''), 'left')::semel.entering;
+    packed := coalesce(leave.headers, ''::bytea);
+    content := coalesce(leave.body, ''::bytea);
+    IF (held.id = leave.id AND held.how = 1 AND leave.status BETWEEN 200 AND 399 AND octet_length(packed) <= 65536
+        AND octet_length(content) <= coalesce((held.options ->> 'max_response_bytes')::bigint, 1048576)
+        AND NOT held.options ?| '{formers,rotation}') IS NOT TRUE THEN
+        SELECT d.packed, d.content, d.kept INTO packed, content, kept
+        FROM semel.check_departure(held, leave.id, leave.status, packed, content) AS d;
     END IF;
     IF held.how = 1 THEN
+        server_ms := floor(date_part('epoch', clock_timestamp()) * 1000)::bigint;
         INSERT INTO semel.record AS r (fence, nonce, hash, scope, key, endpoint, tenant, principal, state, guarantee,
             fingerprint, fingerprint_version, payload_hash, rotation, created_at, first_lease_until, late_until,
             settled_at, expires_at, lifetime_ms, status, headers, body, client_generated_at, request_headers, request_id)
         SELECT nextval('semel.fence'), 0, held.id, held.scope, held.key, held.about ->> 'endpoint',
             held.about ->> 'tenant', held.about ->> 'principal', kept, 1,
             substring(held.fingerprint FROM 2), get_byte(held.fingerprint, 0), decode(held.about ->> 'payload_hash', 'hex'),
-            mark, held.created_at, held.created_at, held.created_at, t.now,
-            CASE WHEN is_created AND held.created_at + lifetime > t.now THEN held.created_at ELSE t.now END + lifetime,
-            lifetime, leave.status, packed, content, (held.about ->> 'client_generated_at')::bigint,
-            semel.request_headers(held.about), coalesce(held.about ->> 'request_id', '')
+            decode(held.options ->> 'rotation', 'hex'), held.created_at, held.created_at, held.created_at, t.now,
+            t.lifetime + CASE WHEN held.options ->> 'anchor' = 'created' AND held.created_at + t.lifetime > t.now
+                THEN held.created_at ELSE t.now END,
+            t.lifetime, leave.status, packed, content, (held.about ->> 'client_generated_at')::bigint,
+            CASE WHEN held.about ? 'client_tx_id' THEN semel.request_headers(held.about) ELSE ''::bytea END,
+            coalesce(held.about ->> 'request_id', '')
         FROM (
             SELECT greatest(server_ms + c.offset_ms
-                + CASE WHEN c.jump_ms = 0 OR abs(c.jump_ms) > 60000 THEN 0 ELSE
-                    greatest(-(greatest(server_ms - c.jump_at_ms, 0) / 64),
-                        least(c.jump_ms, greatest(server_ms - c.jump_at_ms, 0) / 64)) END,
-                c.high_water_ms, held.created_at) AS now
+                    + CASE WHEN c.jump_ms = 0 OR abs(c.jump_ms) > 60000 THEN 0 ELSE
+                        greatest(-(greatest(server_ms - c.jump_at_ms, 0) / 64),
+                            least(c.jump_ms, greatest(server_ms - c.jump_at_ms, 0) / 64)) END,
+                    c.high_water_ms, held.created_at) AS now,
+                coalesce((held.options ->> 'lifetime_ms')::bigint, 90600000) AS lifetime -- 25 h 10 min
             FROM semel.clock AS c
         ) AS t
         ON CONFLICT DO NOTHING
-        RETURNING r.fence, r.xmin = pg_current_xact_id()::xid INTO given, is_first;
+        RETURNING r.fence || '-0000000000000000', r.xmin = pg_current_xact_id()::xid INTO leave.fence, is_first;
     ELSE
-        SELECT w.fence, w.nonce, w.is_first INTO given, secret, is_first FROM semel.overwrite(
-            held, kept, leave.status, packed, content, lifetime, is_created, mark) AS w;
+        SELECT semel.fence_text(w.fence, w.nonce), w.is_first INTO leave.fence, is_first
+        FROM semel.overwrite(held, kept, leave.status, packed, content) AS w;
     END IF;
-    IF given IS NULL THEN
-        RAISE EXCEPTION 'somebody else has this key by now' USING ERRCODE = 'serialization_failure',
-            HINT = 'Roll back, and begin again with semel.enter.';
-    END IF;
-    IF NOT is_first THEN
+    IF is_first IS NOT TRUE THEN
+        IF leave.fence IS NULL THEN
+            RAISE EXCEPTION 'somebody else has this key by now' USING ERRCODE = 'serialization_failure',
+                HINT = 'Roll back, and begin again with semel.enter.';
+        END IF;
         RAISE EXCEPTION 'semel.leave inside a savepoint is refused' USING ERRCODE = 'SM003',
             HINT = 'Rolling back to the savepoint would take the record back and leave the effect: leave after it.';
     END IF;
     IF held.marker IS NOT NULL THEN
         DELETE FROM semel.entered AS e WHERE e.ctid = held.marker;
     END IF;
-    PERFORM set_config('semel.entered', 'left', true);
     leave.verdict := CASE kept WHEN 2 THEN 'settled' ELSE 'not-kept' END;
-    leave.fence := semel.fence_text(given, secret);
+    -- An answer that is given must survive a crash, whatever the session prefers.
+    done := set_config('semel.entered', 'left', true) || CASE
+        WHEN current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')
+        THEN set_config('synchronous_commit', 'on', true) ELSE '' END;
 END
 $$;
 
@@ -502,19 +548,20 @@ $$;
 -- Writes over the very record that semel.enter saw: one that had expired, was released or abandoned, or the claim of the
 -- gateway in front. No row where somebody else has changed it meanwhile.
 CREATE FUNCTION semel.overwrite(
-    held semel.entering, kept smallint, status integer, packed bytea, content bytea, lifetime bigint, is_created boolean,
-    mark bytea, OUT fence bigint, OUT nonce bigint, OUT is_first boolean
+    held semel.entering, kept smallint, status integer, packed bytea, content bytea,
+    OUT fence bigint, OUT nonce bigint, OUT is_first boolean
 ) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-    now_ms bigint := greatest(semel.now_ms(), overwrite.held.created_at);
-    old    bigint := overwrite.held.fence;
+    now_ms   bigint := greatest(semel.now_ms(), overwrite.held.created_at);
+    lifetime bigint := coalesce((overwrite.held.options ->> 'lifetime_ms')::bigint, 90600000); -- 25 h 10 min
+    old      bigint := overwrite.held.fence;
 BEGIN
     IF overwrite.held.how = 3 THEN
         UPDATE semel.record AS r SET state = overwrite.kept, status = overwrite.status, headers = overwrite.packed,
             body = overwrite.content, outcome_unknown = false, settled_at = now_ms,
-            expires_at = coalesce(r.lifetime_ms, overwrite.lifetime)
+            expires_at = coalesce(r.lifetime_ms, lifetime)
                 + CASE WHEN r.anchor = 1 AND r.state = 1
-                    AND r.created_at + coalesce(r.lifetime_ms, overwrite.lifetime) > now_ms
+                    AND r.created_at + coalesce(r.lifetime_ms, lifetime) > now_ms
                     THEN r.created_at ELSE now_ms END
         WHERE r.fence = old AND r.nonce = overwrite.held.nonce AND r.state IN (1, 5) AND r.guarantee IN (1, 2)
         RETURNING r.fence, r.nonce, r.xmin = pg_current_xact_id()::xid
@@ -524,16 +571,16 @@ BEGIN
     UPDATE semel.record AS r SET fence = nextval('semel.fence'), nonce = 0, state = overwrite.kept, guarantee = 1,
         fingerprint = substring(overwrite.held.fingerprint FROM 2),
         fingerprint_version = get_byte(overwrite.held.fingerprint, 0),
-        payload_hash = decode(overwrite.held.about ->> 'payload_hash', 'hex'), rotation = overwrite.mark,
+        payload_hash = decode(overwrite.held.about ->> 'payload_hash', 'hex'), rotation = decode(overwrite.held.options ->> 'rotation', 'hex'),
         created_at = overwrite.held.created_at, first_lease_until = overwrite.held.created_at,
         late_until = overwrite.held.created_at, endpoint = overwrite.held.about ->> 'endpoint',
         tenant = overwrite.held.about ->> 'tenant', principal = overwrite.held.about ->> 'principal',
         client_generated_at = (overwrite.held.about ->> 'client_generated_at')::bigint,
         request_headers = semel.request_headers(overwrite.held.about),
         request_id = coalesce(overwrite.held.about ->> 'request_id', ''), settled_at = now_ms,
-        expires_at = CASE WHEN overwrite.is_created AND overwrite.held.created_at + overwrite.lifetime > now_ms
-            THEN overwrite.held.created_at ELSE now_ms END + overwrite.lifetime,
-        lifetime_ms = overwrite.lifetime, anchor = NULL, max_response_bytes = NULL, status = overwrite.status,
+        expires_at = CASE WHEN overwrite.held.options ->> 'anchor' = 'created' AND overwrite.held.created_at + lifetime > now_ms
+            THEN overwrite.held.created_at ELSE now_ms END + lifetime,
+        lifetime_ms = lifetime, anchor = NULL, max_response_bytes = NULL, status = overwrite.status,
         headers = overwrite.packed, body = overwrite.content, outcome_unknown = false
     WHERE r.fence = old AND r.nonce = overwrite.held.nonce AND r.state = overwrite.held.state
     RETURNING r.fence, r.nonce, r.xmin = pg_current_xact_id()::xid
