@@ -14,7 +14,7 @@ use semel_contract::decide::Claim;
 use semel_contract::identity::Caller;
 use semel_contract::planted::{self, Bug};
 use semel_contract::problem::{Kind, Problem};
-use semel_contract::record::Fence;
+use semel_contract::record::{Fence, Guarantee};
 use semel_contract::time::Timestamp;
 use semel_store::clock::SLEW_PARTS;
 use semel_store::{Answer, Claimed, Entry, Settlement, StoreError, Terms, Wish};
@@ -64,6 +64,24 @@ pub enum Broken {
     Superseded,
 }
 
+/// A claim that ends with its attempt where it is no more than a reservation.
+pub(crate) struct Reserved {
+    context: Arc<Context>,
+    pub(crate) fence: Fence,
+}
+
+impl Reserved {
+    fn new(context: &Arc<Context>, fence: Fence) -> Arc<Self> {
+        Arc::new(Self { context: Arc::clone(context), fence })
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.context.shared.store.give_back(&self.context.arrival.id, self.fence);
+    }
+}
+
 /// A keyed request with everything that running it needs.
 pub(crate) struct Job<S> {
     pub(crate) context: Arc<Context>,
@@ -79,6 +97,8 @@ pub(crate) enum Outcome<S> {
     Known { entry: Box<Entry>, now: Timestamp, job: Job<S> },
     /// The record that was decided upon is gone: look again.
     Changed(Job<S>),
+    /// A handler's transaction holds the key: wait, then look again.
+    Entered(Job<S>),
     /// Refused.
     Refused(Problem),
 }
@@ -113,7 +133,13 @@ pub(crate) async fn claim(job: &Arc<Context>, wish: Wish, unused: Settlement) ->
     let mut unsure = None;
     job.shared.meters.connections(&*job.shared.store);
     for _ in 0..WRITE_TRIES {
-        match job.shared.meters.time(Call::Claim, job.shared.store.claim(wish.clone())).await {
+        // A handler that runs here enters its key in its own transaction: until then it is reserved and no more.
+        let is_reserved = wish.guarantee == Guarantee::Atomic && !job.shared.handlers_elsewhere;
+        let claiming = match is_reserved {
+            true => job.shared.store.reserve(wish.clone()),
+            false => job.shared.store.claim(wish.clone()),
+        };
+        match job.shared.meters.time(Call::Claim, claiming).await {
             Err(error @ StoreError::Unknown(_)) => unsure = Some(error),
             Err(error) if unsure.is_some() => tracing::debug!(%error, "a claim is still unsure"),
             other => return other,
@@ -149,7 +175,9 @@ fn free_in_background(job: Arc<Context>, wish: Wish, unused: Settlement, mut pau
                     Held::new(entry.record.fence, &job, wish.how).settle(unused).await;
                     return;
                 }
-                Ok(Claimed::Known { .. } | Claimed::Changed | Claimed::CredentialChanged) => return,
+                Ok(
+                    Claimed::Known { .. } | Claimed::Changed | Claimed::CredentialChanged | Claimed::Entered,
+                ) => return,
                 Err(_) => {}
             }
         }
@@ -167,6 +195,7 @@ where
     let asked = context.shared.clock.read().ticks;
     match claim(&context, wish(&context, how, replaces), without_effect(how)).await {
         Ok(Claimed::Won { fence, .. }) => {
+            let reserved = Reserved::new(&context, fence);
             Step::Claimed.taken();
             // A gate that has taken over since looks for this claim and may have looked too early: so this one looks too.
             if context.shared.is_draining() && !planted::is(Bug::ReplacedGateClaims) {
@@ -192,7 +221,7 @@ where
             }
             // Short of the lease by more than the store's clock may run fast.
             let dispatch_by = asked + context.route.lease - context.route.lease * 2 / SLEW_PARTS;
-            Outcome::Answered(run(job, fence, dispatch_by, how).await)
+            Outcome::Answered(run(job, reserved, dispatch_by, how).await)
         }
         other => not_won(job, other),
     }
@@ -203,7 +232,7 @@ pub(crate) async fn record<S>(job: Job<S>, kept: Answer, how: Claim, replaces: O
     let context = Arc::clone(&job.context);
     match claim(&context, wish(&context, how, replaces), without_effect(how)).await {
         Ok(Claimed::Won { fence, .. }) => {
-            let held = Held::new(fence, &context, how);
+            let held = Held::of(Reserved::new(&context, fence), &context, how);
             let response = answer::restored(&kept);
             Outcome::Answered(held.answer_once(Settlement::Settle(kept), response).await)
         }
@@ -217,6 +246,7 @@ fn not_won<S>(job: Job<S>, claimed: Result<Claimed, StoreError>) -> Outcome<S> {
         Ok(Claimed::Known { entry, now }) => Outcome::Known { entry, now, job },
         Ok(Claimed::Changed | Claimed::Won { .. }) => Outcome::Changed(job),
         Ok(Claimed::CredentialChanged) => Outcome::Refused(credential_changed()),
+        Ok(Claimed::Entered) => Outcome::Entered(job),
         Err(error) => Outcome::Refused(store_away(&error)),
     }
 }
@@ -230,31 +260,33 @@ pub(crate) async fn mark_unknown<S>(job: Job<S>, how: Claim, replaces: Option<Fe
             measure::unknown(&context.route.name);
             tracing::warn!(record = fence.number, "a key's record may be lost; its outcome is unknown");
             // Whatever becomes of this write: a claim that nobody renews is an unknown outcome all the same.
-            Held::new(fence, &context, how).settle(Settlement::Unknown).await;
+            Held::of(Reserved::new(&context, fence), &context, how).settle(Settlement::Unknown).await;
             Outcome::Changed(job)
         }
         Ok(Claimed::Known { entry, now }) => Outcome::Known { entry, now, job },
         Ok(Claimed::Changed) => Outcome::Changed(job),
+        Ok(Claimed::Entered) => Outcome::Entered(job),
         Ok(Claimed::CredentialChanged) => Outcome::Refused(Kind::CredentialChanged.into()),
         Err(error) => Outcome::Refused(store_away(&error)),
     }
 }
 
 /// Runs the handler under a claim and settles what comes of it.
-async fn run<S>(job: Job<S>, fence: Fence, dispatch_by: Duration, how: Claim) -> Response<Body>
+async fn run<S>(
+    job: Job<S>,
+    reserved: Arc<Reserved>,
+    dispatch_by: Duration,
+    how: Claim,
+) -> Response<Body>
 where
     S: Service<Request<Body>, Response = Response<Body>> + Send + 'static,
     S::Future: Send,
 {
     let Job { context, mut inner, mut whole } = job;
-    let mut held = Held::new(fence, &context, how);
+    let fence = reserved.fence;
+    let mut held = Held::of(reserved, &context, how);
     let _kept_alive = held.keep_alive();
-    let grant = Grant::new(
-        context.arrival.id.clone(),
-        fence,
-        context.route.profile.lifetime.clone(),
-        Arc::clone(&context.shared.store),
-    );
+    let grant = Grant::new(Arc::clone(&context), fence);
     let dispatch = Dispatch::new(Arc::clone(&context.shared.clock), dispatch_by);
     whole.parts.extensions.insert(grant.clone());
     whole.parts.extensions.insert(dispatch.clone());

@@ -61,6 +61,7 @@ pub struct GateBuilder {
     body_bytes_max: usize,
     body_time_max: Duration,
     observes: bool,
+    handlers_elsewhere: bool,
     is_strict: bool,
     fingerprint_secrets: Vec<Secret>,
     forms: Told,
@@ -158,6 +159,7 @@ impl GateBuilder {
             body_bytes_max: bodies::BYTES_MAX,
             body_time_max: bodies::TIME_MAX,
             observes: false,
+            handlers_elsewhere: false,
             is_strict: false,
             fingerprint_secrets: Vec::new(),
             forms: Told::default(),
@@ -296,6 +298,14 @@ impl GateBuilder {
         self
     }
 
+    /// The inner service passes requests on to other processes, as a gateway does. Their handlers settle by the fence that
+    /// they are handed, so that a claim is on record before an atomic request is passed on.
+    #[must_use]
+    pub fn handlers_elsewhere(mut self) -> Self {
+        self.handlers_elsewhere = true;
+        self
+    }
+
     /// Checks everything and makes the layer.
     ///
     /// # Errors
@@ -353,6 +363,7 @@ impl GateBuilder {
             bodies: Bodies::new(self.body_bytes_max, self.body_time_max),
             draining: AtomicBool::new(false),
             observes: self.observes,
+            handlers_elsewhere: self.handlers_elsewhere,
             fingerprint_secrets: self.fingerprint_secrets,
         })))
     }
@@ -385,6 +396,7 @@ pub(crate) struct Shared {
     pub(crate) draining: AtomicBool,
     /// Nothing is enforced.
     pub(crate) observes: bool,
+    pub(crate) handlers_elsewhere: bool,
     pub(crate) fingerprint_secrets: Vec<Secret>,
 }
 

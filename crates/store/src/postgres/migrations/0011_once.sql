@@ -489,14 +489,14 @@ BEGIN
         INSERT INTO semel.record AS r (fence, nonce, hash, scope, key, endpoint, tenant, principal, state, guarantee,
             fingerprint, fingerprint_version, payload_hash, rotation, created_at, first_lease_until, late_until,
             settled_at, expires_at, lifetime_ms, status, headers, body, client_generated_at, request_headers, request_id)
-        SELECT nextval('semel.fence'), 0, held.id, held.scope, held.key, held.about ->> 'endpoint',
+        SELECT nextval('semel.fence'), coalesce((held.options ->> 'nonce')::bigint, 0), held.id, held.scope, held.key, held.about ->> 'endpoint',
             held.about ->> 'tenant', held.about ->> 'principal', kept, 1,
             substring(held.fingerprint FROM 2), get_byte(held.fingerprint, 0), decode(held.about ->> 'payload_hash', 'hex'),
             decode(held.options ->> 'rotation', 'hex'), held.created_at, held.created_at, held.created_at, t.now,
             t.lifetime + CASE WHEN held.options ->> 'anchor' = 'created' AND held.created_at + t.lifetime > t.now
                 THEN held.created_at ELSE t.now END,
             t.lifetime, leave.status, packed, content, (held.about ->> 'client_generated_at')::bigint,
-            CASE WHEN held.about ? 'client_tx_id' THEN semel.request_headers(held.about) ELSE ''::bytea END,
+            CASE WHEN held.about ?| '{client_tx_id,headers}' THEN semel.request_headers(held.about) ELSE ''::bytea END,
             coalesce(held.about ->> 'request_id', '')
         FROM (
             SELECT greatest(server_ms + c.offset_ms
@@ -508,7 +508,7 @@ BEGIN
             FROM semel.clock AS c
         ) AS t
         ON CONFLICT DO NOTHING
-        RETURNING r.fence || '-0000000000000000', r.xmin = pg_current_xact_id()::xid INTO leave.fence, is_first;
+        RETURNING r.fence || '-' || lpad(to_hex(r.nonce), 16, '0'), r.xmin = pg_current_xact_id()::xid INTO leave.fence, is_first;
     ELSE
         SELECT semel.fence_text(w.fence, w.nonce), w.is_first INTO leave.fence, is_first
         FROM semel.overwrite(held, kept, leave.status, packed, content) AS w;
@@ -532,11 +532,15 @@ BEGIN
 END
 $$;
 
--- The request's headers that are kept, as the store keeps them: at most the client's own number of its transaction.
+-- The request's headers that are kept, as the store keeps them: given so in hexadecimal, or the client's own number of its
+-- transaction.
 CREATE FUNCTION semel.request_headers(about jsonb) RETURNS bytea LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
     value bytea;
 BEGIN
+    IF request_headers.about ? 'headers' THEN
+        RETURN decode(request_headers.about ->> 'headers', 'hex');
+    END IF;
     IF NOT request_headers.about ? 'client_tx_id' THEN
         RETURN ''::bytea;
     END IF;
@@ -568,7 +572,8 @@ BEGIN
         INTO overwrite.fence, overwrite.nonce, overwrite.is_first;
         RETURN;
     END IF;
-    UPDATE semel.record AS r SET fence = nextval('semel.fence'), nonce = 0, state = overwrite.kept, guarantee = 1,
+    UPDATE semel.record AS r SET fence = nextval('semel.fence'),
+        nonce = coalesce((overwrite.held.options ->> 'nonce')::bigint, 0), state = overwrite.kept, guarantee = 1,
         fingerprint = substring(overwrite.held.fingerprint FROM 2),
         fingerprint_version = get_byte(overwrite.held.fingerprint, 0),
         payload_hash = decode(overwrite.held.about ->> 'payload_hash', 'hex'), rotation = decode(overwrite.held.options ->> 'rotation', 'hex'),
