@@ -141,6 +141,7 @@ pub(crate) async fn claim(job: &Arc<Context>, wish: Wish, unused: Settlement) ->
         };
         match job.shared.meters.time(Call::Claim, claiming).await {
             Err(error @ StoreError::Unknown(_)) => unsure = Some(error),
+            Ok(Claimed::Entered) if unsure.is_some() => tracing::debug!("a claim is still under way"),
             Err(error) if unsure.is_some() => tracing::debug!(%error, "a claim is still unsure"),
             other => return other,
         }
@@ -175,10 +176,8 @@ fn free_in_background(job: Arc<Context>, wish: Wish, unused: Settlement, mut pau
                     Held::new(entry.record.fence, &job, wish.how).settle(unused).await;
                     return;
                 }
-                Ok(
-                    Claimed::Known { .. } | Claimed::Changed | Claimed::CredentialChanged | Claimed::Entered,
-                ) => return,
-                Err(_) => {}
+                Ok(Claimed::Known { .. } | Claimed::Changed | Claimed::CredentialChanged) => return,
+                Ok(Claimed::Entered) | Err(_) => {}
             }
         }
     });

@@ -38,6 +38,7 @@ use tokio_postgres::{Client, Error, Row, Transaction};
 
 use crate::grant::{self, NotGranted, SettleError};
 use crate::settling::{answer_of, confirm, is_released};
+use crate::step::Step;
 
 /// How often a closure runs again because its transaction and another's could not both be.
 const RETRIES_MAX: u32 = 5;
@@ -135,18 +136,11 @@ impl Connection for deadpool_postgres::Client {
 #[derive(Debug)]
 pub struct Entered<T>(T);
 
-impl<T: Deref> Deref for Entered<T> {
-    type Target = T::Target;
+impl<T> Deref for Entered<T> {
+    type Target = T;
 
-    fn deref(&self) -> &T::Target {
+    fn deref(&self) -> &T {
         &self.0
-    }
-}
-
-impl<T: TopLevel> Entered<T> {
-    /// The transaction, for the handler's own statements.
-    pub fn transaction(&self) -> &Transaction<'_> {
-        self.0.transaction()
     }
 }
 
@@ -233,8 +227,17 @@ impl Grant {
         while is_entered_by_another(self, self.store()).await? {
             wait_for_turn(self, self.store(), &mut pause).await?;
         }
-        // The connection is lent for one transaction; who is too late here is told to come again.
-        match enter(self, self.store(), connection).await? {
+        let tx = connection.begin().await.map_err(away)?;
+        self.enter(tx).await
+    }
+
+    /// Enters the key in a transaction that the handler began, of whatever isolation level, and in which it has written
+    /// nothing yet. Waits for nobody.
+    ///
+    /// # Errors
+    /// Another attempt is faster, or the database could not be reached. It is rolled back; return the error.
+    pub async fn enter<T: TopLevel>(&self, tx: T) -> Result<Entered<T>, SettleError> {
+        match enter(self, self.store(), tx).await? {
             Turn::Entered(tx) => Ok(tx),
             Turn::Busy => Err(SettleError::Superseded),
         }
@@ -273,6 +276,7 @@ impl Grant {
                 return Err(Ended::Over(error));
             }
         };
+        Step::Worked.taken();
         let LeaveArguments { id, status, headers, body } = LeaveArguments::new(self.id(), &answer);
         let values: [Typed<'_>; 4] =
             [(&id, Type::BYTEA), (&status, Type::INT4), (&headers, Type::BYTEA), (&body, Type::BYTEA)];
@@ -281,8 +285,9 @@ impl Grant {
             let _ = tx.rollback().await;
             return Err(ended(error));
         }
+        Step::Left.taken();
         match tx.commit().await {
-            Ok(()) => {}
+            Ok(()) => Step::Committed.taken(),
             Err(error) if was_refused(&error) => return Err(ended(error)),
             // The commit may have happened all the same: only once the transaction has surely ended does its record tell.
             Err(error) => match self.store().fate(self.id(), self.fence()).await {
@@ -338,11 +343,12 @@ impl Grant {
         R: IntoResponse + Send,
     {
         let mut connection = pool.get().await?;
-        let tx = match enter(self, self.store(), &mut connection).await? {
+        let tx = connection.begin().await.map_err(away)?;
+        let tx = match enter(self, self.store(), tx).await? {
             Turn::Entered(tx) => tx,
             Turn::Busy => return Ok(None),
         };
-        let done = work(tx.transaction()).await;
+        let done = work(tx.0.transaction()).await;
         Ok(Some(match done {
             Ok(response) => self.leave(tx, response).await,
             Err(error) => {
@@ -362,14 +368,13 @@ enum Turn<T> {
     Busy,
 }
 
-/// Begins a transaction and enters.
-async fn enter<'a, C: Connection>(
-    grant: &Grant,
-    store: &PostgresStore,
-    connection: &'a mut C,
-) -> Result<Turn<C::Transaction<'a>>, SettleError> {
+/// Enters; whatever keeps it from executing rolls it back.
+async fn enter<T: TopLevel>(grant: &Grant, store: &PostgresStore, tx: T) -> Result<Turn<T>, SettleError> {
     let arguments = store.enter_arguments(grant.id(), grant.fence(), &formers(grant));
-    let Some(arguments) = arguments else { return Err(SettleError::Superseded) };
+    let Some(arguments) = arguments else {
+        let _ = tx.rollback().await;
+        return Err(SettleError::Superseded);
+    };
     let EnterArguments { id, scope, key, fingerprints, about, options } = arguments;
     let values: [Typed<'_>; 6] = [
         (&id, Type::BYTEA),
@@ -379,8 +384,6 @@ async fn enter<'a, C: Connection>(
         (&about, Type::TEXT),
         (&options, Type::TEXT),
     ];
-    let away = |error: Error| SettleError::Store(StoreError::Unavailable(error.to_string()));
-    let tx = connection.begin().await.map_err(away)?;
     let verdict = match tx.run(ENTER, &values).await {
         Ok(rows) => rows.first().map(|row| Entry::read(row.get(0))),
         Err(error) => {
@@ -389,7 +392,10 @@ async fn enter<'a, C: Connection>(
         }
     };
     match verdict {
-        Some(Entry::Execute) => Ok(Turn::Entered(Entered(tx))),
+        Some(Entry::Execute) => {
+            Step::Entered.taken();
+            Ok(Turn::Entered(Entered(tx)))
+        }
         Some(Entry::InFlight) => {
             let _ = tx.rollback().await;
             Ok(Turn::Busy)
@@ -398,6 +404,18 @@ async fn enter<'a, C: Connection>(
             let _ = tx.rollback().await;
             Err(SettleError::Superseded)
         }
+    }
+}
+
+/// Nothing was begun, or nothing of it stays.
+fn away(error: Error) -> SettleError {
+    SettleError::Store(StoreError::Unavailable(error_chain(&error)))
+}
+
+fn error_chain(error: &Error) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
     }
 }
 

@@ -22,6 +22,8 @@ use crate::claims::{Claimed, Entry, StoreError, Wish};
 
 /// How often a claim is tried again because the record that stood in the way was gone when it was read.
 const ROUNDS_MAX: u32 = 4;
+/// How long another claim of the same key is given at first to be over.
+const ANOTHER_CLAIM: Duration = Duration::from_millis(2);
 /// Records that are read at once, since each may carry a large answer.
 const KNOWN_ROWS_MAX: usize = 64;
 /// Longest lease and late window that are kept, so that times stay within a bigint.
@@ -74,7 +76,7 @@ pub(super) async fn batch(core: Arc<Core>, asked: Vec<Asked>) {
     };
     let patience = Patience::new(unsure);
     for ((wish, waiting), answer) in asked.into_iter().zip(answers) {
-        if let Some(answer) = answer {
+        if let Some(answer) = answer.filter(|answer| !matches!(answer, Claimed::Entered)) {
             drop(waiting.send(Ok(answer)));
             continue;
         }
@@ -128,6 +130,15 @@ async fn alone(core: &Core, wish: &Wish, mut patience: Patience) -> Result<Claim
     loop {
         let attempted = attempt(core, sql::CLAIM_CONTESTED, &[wish]).await;
         let trouble = match attempted.map(|answers| answers.into_iter().next().flatten()) {
+            // Whoever holds the lock may be another claim, which is over in a moment, or this one, whose end was not heard of.
+            Ok(Some(Claimed::Entered)) if patience.is_unsure() => {
+                Some(Trouble::Unsure("the claim may still be under way".to_owned()))
+            }
+            Ok(Some(Claimed::Entered)) if rounds < ROUNDS_MAX => {
+                rounds += 1;
+                tokio::time::sleep(ANOTHER_CLAIM * rounds).await;
+                None
+            }
             Ok(Some(claimed)) => return Ok(claimed),
             // What stood in the way is gone, or is an expired record under another credential.
             Ok(None) if rounds < ROUNDS_MAX => {

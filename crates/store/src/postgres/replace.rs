@@ -137,6 +137,10 @@ pub(super) async fn claim(core: &Core, wish: &Wish) -> Result<Claimed, StoreErro
     let mut patience = Patience::new(None);
     loop {
         match claim_once(core, wish).await {
+            // An earlier try, whose end was not heard of, may hold the lock.
+            Ok(Claimed::Entered) if patience.is_unsure() => {
+                patience.with(Trouble::Unsure("the claim may still be under way".to_owned())).await?;
+            }
             Ok(claimed) => return Ok(claimed),
             Err(trouble) => patience.with(trouble).await?,
         }

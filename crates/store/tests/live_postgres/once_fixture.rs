@@ -2,7 +2,7 @@
 //! language makes them.
 
 use semel_store::Id;
-use tokio_postgres::{Client, Error, Row};
+use tokio_postgres::{Client, Error, GenericClient, Row};
 
 use crate::fixture::{Postgres, id, postgres};
 
@@ -82,7 +82,7 @@ impl Call {
         Self { prints: prints.to_vec(), ..self.clone() }
     }
 
-    pub(crate) async fn enter_row(&self, session: &Client) -> Result<Row, Error> {
+    pub(crate) async fn enter_row(&self, session: &impl GenericClient) -> Result<Row, Error> {
         let (hash, scope) = (self.id.hash(), self.id.scope);
         let key = self.id.key.as_str();
         let values: [&(dyn tokio_postgres::types::ToSql + Sync); 6] = [
@@ -96,11 +96,11 @@ impl Call {
         session.query_one(ENTER, &values).await
     }
 
-    pub(crate) async fn enter(&self, session: &Client) -> Result<String, Error> {
+    pub(crate) async fn enter(&self, session: &impl GenericClient) -> Result<String, Error> {
         Ok(self.enter_row(session).await?.get("verdict"))
     }
 
-    pub(crate) async fn look(&self, session: &Client) -> Row {
+    pub(crate) async fn look(&self, session: &impl GenericClient) -> Row {
         let (hash, scope) = (self.id.hash(), self.id.scope);
         let key = self.id.key.as_str();
         let values: [&(dyn tokio_postgres::types::ToSql + Sync); 5] =
@@ -108,11 +108,11 @@ impl Call {
         session.query_one(LOOK, &values).await.expect("a look")
     }
 
-    pub(crate) async fn look_verdict(&self, session: &Client) -> String {
+    pub(crate) async fn look_verdict(&self, session: &impl GenericClient) -> String {
         self.look(session).await.get("verdict")
     }
 
-    pub(crate) async fn leave(&self, session: &Client, status: i32, body: &[u8]) -> Result<Row, Error> {
+    pub(crate) async fn leave(&self, session: &impl GenericClient, status: i32, body: &[u8]) -> Result<Row, Error> {
         let hash = self.id.hash();
         session.query_one(LEAVE, &[&hash.as_slice(), &status, &b"".as_slice(), &body]).await
     }
