@@ -288,7 +288,8 @@ CREATE FUNCTION semel.look(
     id bytea, scope bytea, key text, fingerprints bytea[], options jsonb,
     OUT verdict text, OUT status integer, OUT headers bytea, OUT body bytea, OUT fence text, OUT outcome_unknown boolean,
     OUT guarantee text, OUT fingerprint bytea, OUT created_at bigint, OUT expires_at bigint, OUT now bigint
-) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off AS $$
 DECLARE
     place   bigint;
     is_free boolean;
@@ -336,13 +337,15 @@ $$;
 -- Enters a key: the first write of the caller's transaction. After `execute` the transaction holds the key until it ends
 -- and must leave it; after any other verdict it can write nothing.
 --
+-- Plans are made while the table is small and kept while it grows, hence without reading it from end to end.
 -- Every expression of a function is made ready once in each transaction, which is most of what this costs. So the usual way,
 -- a key that nobody knows, takes few of them, and everything else is judged by the functions above.
 CREATE FUNCTION semel.enter(
     id bytea, scope bytea, key text, fingerprints bytea[], about jsonb, options jsonb,
     OUT verdict text, OUT status integer, OUT headers bytea, OUT body bytea, OUT fence text, OUT outcome_unknown boolean,
     OUT guarantee text, OUT fingerprint bytea, OUT created_at bigint, OUT expires_at bigint, OUT now bigint
-) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off AS $$
 DECLARE
     server_ms bigint;
     known     bigint;
