@@ -90,6 +90,8 @@ async fn take_on_sqlite(grant: sqlite::Grant, Json(new): Json<NewOrder>) -> impl
         .await
 }
 
+const INSERT: &str = "INSERT INTO orders (customer, amount) VALUES ($1, $2) RETURNING id";
+
 async fn on_postgres(url: &str) -> Result<Router, Failure> {
     let store = Arc::new(PostgresStore::connect(url, Options::default()).await?);
     let pool = Pool::builder(Manager::new(url.parse()?, NoTls)).max_size(POOL).build()?;
@@ -104,12 +106,15 @@ async fn take_on_postgres(
     grant: postgres::Grant,
     Json(new): Json<NewOrder>,
 ) -> Result<Response, SettleError> {
-    let mut connection = pool.get().await?;
-    let insert = "INSERT INTO orders (customer, amount) VALUES ($1, $2) RETURNING id";
-    let insert = connection.prepare_cached(insert).await?;
-    let tx = connection.transaction().await?;
-    let row = tx.query_one(&insert, &[&new.customer, &new.amount]).await?;
-    grant.commit(tx, (StatusCode::CREATED, Json(new.taken(row.get(0))))).await
+    let taking = grant.transact(&pool, |tx| {
+        let new = new.clone();
+        Box::pin(async move {
+            let insert = tx.prepare_cached(INSERT).await?;
+            let row = tx.query_one(&insert, &[&new.customer, &new.amount]).await?;
+            Ok((StatusCode::CREATED, Json(new.taken(row.get(0)))))
+        })
+    });
+    taking.await
 }
 
 fn gated(routes: Router, store: Arc<dyn ClaimStore>) -> Result<Router, Failure> {

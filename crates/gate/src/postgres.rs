@@ -27,8 +27,9 @@ use axum_core::response::IntoResponse;
 use http::Response;
 use http::request::Parts;
 use semel_contract::profile::InFlight;
+pub use semel_store::postgres::once::PAUSE_FIRST;
 use semel_store::postgres::once::{
-    ENTER, EnterArguments, Entry, Former, LEAVE, LeaveArguments, PAUSE_FIRST, PAUSE_LONGEST,
+    ENTER, EnterArguments, Entry, Former, LEAVE, LeaveArguments, PAUSE_LONGEST,
 };
 use semel_store::postgres::{Fate, PostgresStore};
 use semel_store::{Answer, StoreError};
@@ -49,9 +50,6 @@ type Typed<'a> = (&'a (dyn ToSql + Sync), Type);
 /// A top-level transaction: tokio-postgres' own or deadpool's. A savepoint inside another transaction is not one: what
 /// the outer transaction does later would not be covered.
 pub trait TopLevel: Send + Sync {
-    /// The transaction itself.
-    fn transaction(&self) -> &Transaction<'_>;
-
     /// Runs one of semel's statements, prepared where the connection remembers what it has prepared.
     fn run(
         &self,
@@ -67,10 +65,6 @@ pub trait TopLevel: Send + Sync {
 }
 
 impl TopLevel for Transaction<'_> {
-    fn transaction(&self) -> &Transaction<'_> {
-        self
-    }
-
     async fn run(&self, sql: &'static str, values: &[Typed<'_>]) -> Result<Vec<Row>, Error> {
         // With the types given, one exchange with the server is enough.
         self.query_typed(sql, values).await
@@ -86,10 +80,6 @@ impl TopLevel for Transaction<'_> {
 }
 
 impl TopLevel for deadpool_postgres::Transaction<'_> {
-    fn transaction(&self) -> &Transaction<'_> {
-        self
-    }
-
     async fn run(&self, sql: &'static str, values: &[Typed<'_>]) -> Result<Vec<Row>, Error> {
         let statement = self.prepare_cached(sql).await?;
         let values: Vec<&(dyn ToSql + Sync)> = values.iter().map(|(value, _)| *value).collect();
@@ -214,7 +204,7 @@ impl Grant {
 
     /// Begins a transaction that holds this key: its first write enters it, so that no other transaction or gate runs it.
     /// Waits for another that holds the key, as long as the route says, and holds the connection meanwhile;
-    /// [`Grant::transact`] holds none.
+    /// [`Grant::transact`] holds none, and runs again what met another transaction.
     ///
     /// # Errors
     /// Another attempt was faster, or the database could not be reached. Return the error: the gate answers from the other
@@ -224,8 +214,8 @@ impl Grant {
         connection: &'a mut C,
     ) -> Result<Entered<C::Transaction<'a>>, SettleError> {
         let mut pause = PAUSE_FIRST;
-        while is_entered_by_another(self, self.store()).await? {
-            wait_for_turn(self, self.store(), &mut pause).await?;
+        if self.store().is_entered(self.id()).await.map_err(SettleError::Store)? {
+            wait_for_turn(self, &mut pause).await?;
         }
         let tx = connection.begin().await.map_err(away)?;
         self.enter(tx).await
@@ -237,7 +227,7 @@ impl Grant {
     /// # Errors
     /// Another attempt is faster, or the database could not be reached. It is rolled back; return the error.
     pub async fn enter<T: TopLevel>(&self, tx: T) -> Result<Entered<T>, SettleError> {
-        match enter(self, self.store(), tx).await? {
+        match enter(self, tx).await? {
             Turn::Entered(tx) => Ok(tx),
             Turn::Busy => Err(SettleError::Superseded),
         }
@@ -319,13 +309,13 @@ impl Grant {
         work: W,
     ) -> Result<Response<Body>, SettleError>
     where
-        W: for<'a> Fn(&'a Transaction<'a>) -> Working<'a, R> + Send + Sync,
+        W: for<'a> Fn(&'a deadpool_postgres::Transaction<'a>) -> Working<'a, R> + Send + Sync,
         R: IntoResponse + Send,
     {
         let (mut retries, mut pause) = (0, PAUSE_FIRST);
         loop {
             match self.transact_once(pool, &work).await? {
-                None => wait_for_turn(self, self.store(), &mut pause).await?,
+                None => wait_for_turn(self, &mut pause).await?,
                 Some(Err(Ended::InTheWay(_))) if retries < RETRIES_MAX => retries += 1,
                 Some(ended) => return ended.map_err(Ended::error),
             }
@@ -339,16 +329,16 @@ impl Grant {
         work: &W,
     ) -> Result<Option<Result<Response<Body>, Ended>>, SettleError>
     where
-        W: for<'a> Fn(&'a Transaction<'a>) -> Working<'a, R> + Send + Sync,
+        W: for<'a> Fn(&'a deadpool_postgres::Transaction<'a>) -> Working<'a, R> + Send + Sync,
         R: IntoResponse + Send,
     {
         let mut connection = pool.get().await?;
         let tx = connection.begin().await.map_err(away)?;
-        let tx = match enter(self, self.store(), tx).await? {
+        let tx = match enter(self, tx).await? {
             Turn::Entered(tx) => tx,
             Turn::Busy => return Ok(None),
         };
-        let done = work(tx.0.transaction()).await;
+        let done = work(&tx.0).await;
         Ok(Some(match done {
             Ok(response) => self.leave(tx, response).await,
             Err(error) => {
@@ -369,11 +359,13 @@ enum Turn<T> {
 }
 
 /// Enters; whatever keeps it from executing rolls it back.
-async fn enter<T: TopLevel>(grant: &Grant, store: &PostgresStore, tx: T) -> Result<Turn<T>, SettleError> {
-    let arguments = store.enter_arguments(grant.id(), grant.fence(), &formers(grant));
-    let Some(arguments) = arguments else {
-        let _ = tx.rollback().await;
-        return Err(SettleError::Superseded);
+async fn enter<T: TopLevel>(grant: &Grant, tx: T) -> Result<Turn<T>, SettleError> {
+    let arguments = match enter_arguments(grant) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            let _ = tx.rollback().await;
+            return Err(error);
+        }
     };
     let EnterArguments { id, scope, key, fingerprints, about, options } = arguments;
     let values: [Typed<'_>; 6] = [
@@ -419,27 +411,29 @@ fn error_chain(error: &Error) -> String {
     }
 }
 
-/// The names under which the key may be known beside its present one.
-fn formers(grant: &Grant) -> Vec<Former> {
-    let arrival = &grant.context().arrival;
-    let formers = arrival.formers.iter().map(|former| Former {
+/// For integrations: what a transaction of this grant enters with.
+///
+/// # Errors
+/// The gate keeps its records elsewhere, or the grant no longer holds its key.
+pub fn enter_arguments(grant: &grant::Grant) -> Result<EnterArguments, SettleError> {
+    let store: &PostgresStore = grant.store().map_err(SettleError::failed)?;
+    // The names under which the key may be known beside its present one.
+    let formers = grant.context().arrival.formers.iter().map(|former| Former {
         scope: former.id.as_ref().map(|id| id.scope),
         fingerprints: former.fingerprints.clone(),
         rotation: former.rotation,
     });
-    formers.collect()
+    let formers: Vec<Former> = formers.collect();
+    store.enter_arguments(grant.id(), grant.fence(), &formers).ok_or(SettleError::Superseded)
 }
 
-async fn is_entered_by_another(grant: &Grant, store: &PostgresStore) -> Result<bool, SettleError> {
-    store.is_entered(grant.id()).await.map_err(SettleError::Store)
-}
-
-/// Waits until another transaction may have ended: at most as long as the route lets a request wait.
-async fn wait_for_turn(
-    grant: &Grant,
-    store: &PostgresStore,
-    pause: &mut Duration,
-) -> Result<(), SettleError> {
+/// For integrations: waits while another transaction holds the key, at most as long as the route lets a request wait. The
+/// pause begins with [`PAUSE_FIRST`].
+///
+/// # Errors
+/// The time is up, or the store cannot be reached.
+pub async fn wait_for_turn(grant: &grant::Grant, pause: &mut Duration) -> Result<(), SettleError> {
+    let store: &PostgresStore = grant.store().map_err(SettleError::failed)?;
     let context = grant.context();
     let until = match context.route.profile.in_flight {
         InFlight::Wait { deadline } => context.arrived + deadline,
@@ -451,7 +445,7 @@ async fn wait_for_turn(
         }
         tokio::time::sleep(*pause).await;
         *pause = (*pause * 2).min(PAUSE_LONGEST);
-        if !is_entered_by_another(grant, store).await? {
+        if !store.is_entered(grant.id()).await.map_err(SettleError::Store)? {
             return Ok(());
         }
     }
