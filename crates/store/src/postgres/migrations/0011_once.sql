@@ -23,7 +23,8 @@ CREATE CONSTRAINT TRIGGER entered_is_left AFTER INSERT ON semel.entered DEFERRAB
     FOR EACH ROW EXECUTE FUNCTION semel.refuse_unleft();
 
 -- What a transaction carries from semel.enter to semel.leave, as text in the setting semel.entered. how: 1 there is no
--- record, 2 the record (fence, nonce, state) is replaced, 3 the gateway's claim (fence, nonce) is settled.
+-- record (state 0: an expired one has its mark), 2 the record (fence, nonce, state) is replaced, 3 the gateway's claim
+-- (fence, nonce) is settled.
 CREATE TYPE semel.entering AS (
     id          bytea,
     scope       bytea,
@@ -349,6 +350,7 @@ SET enable_seqscan = off AS $$
 DECLARE
     server_ms bigint;
     known     bigint;
+    mark      bytea;
     is_held   boolean;
     is_first  boolean;
     marker    tid;
@@ -367,16 +369,23 @@ BEGIN
     -- of its own for this transaction: on a standby that fails, so that no stale copy is ever believed.
     is_held := pg_current_xact_id() IS NOT NULL AND pg_try_advisory_xact_lock(
         ('x' || encode(substring(enter.id FROM 1 FOR 8), 'hex'))::bit(64)::bigint);
+    mark := decode(enter.options ->> 'rotation', 'hex');
+    IF mark IS NOT NULL AND is_held THEN
+        -- The same request under another credential is another id: the mark is what both have.
+        is_held := pg_try_advisory_xact_lock(semel.lock_of(mark));
+    END IF;
     server_ms := floor(date_part('epoch', clock_timestamp()) * 1000)::bigint;
     SELECT greatest(server_ms + c.offset_ms
             + CASE WHEN c.jump_ms = 0 OR abs(c.jump_ms) > 60000 THEN 0 ELSE
                 greatest(-(greatest(server_ms - c.jump_at_ms, 0) / 64),
                     least(c.jump_ms, greatest(server_ms - c.jump_at_ms, 0) / 64)) END,
-            c.high_water_ms), r.fence
+            c.high_water_ms),
+        coalesce(r.fence, CASE WHEN mark IS NOT NULL
+            THEN (SELECT o.fence FROM semel.record AS o WHERE o.rotation = mark) END)
     INTO enter.now, known
     FROM semel.clock AS c LEFT JOIN semel.record AS r ON r.hash = enter.id;
     enter.verdict := 'execute';
-    IF known IS NOT NULL OR NOT is_held OR enter.options ?| '{fence,formers,rotation,first_sent}' THEN
+    IF known IS NOT NULL OR NOT is_held OR enter.options ?| '{fence,formers,first_sent}' THEN
         told := semel.judge_all(enter.id, enter.scope, enter.key, enter.fingerprints, enter.options, is_held, true);
         enter.verdict := told.verdict;
         enter.now := told.now;
@@ -394,7 +403,7 @@ BEGIN
         done := set_config('semel.entered', ROW(enter.id, enter.scope, enter.key, enter.fingerprints[1], enter.about,
                 coalesce(enter.options, '{}'),
                 CASE coalesce(told.standing, 'absent') WHEN 'absent' THEN 1 WHEN 'given' THEN 3 ELSE 2 END::smallint,
-                told.fence, told.nonce, told.state, enter.now, marker)::semel.entering::text, true)
+                told.fence, told.nonce, coalesce(told.state, CASE WHEN known IS NOT NULL THEN 0 END), enter.now, marker)::semel.entering::text, true)
             || set_config('idle_in_transaction_session_timeout', coalesce(enter.options ->> 'hold_ms', '30000'), true);
         RETURN;
     END IF;
@@ -483,7 +492,7 @@ BEGIN
     content := coalesce(leave.body, ''::bytea);
     IF (held.id = leave.id AND held.how = 1 AND leave.status BETWEEN 200 AND 399 AND octet_length(packed) <= 65536
         AND octet_length(content) <= coalesce((held.options ->> 'max_response_bytes')::bigint, 1048576)
-        AND NOT held.options ?| '{formers,rotation}') IS NOT TRUE THEN
+        AND held.state IS NULL AND NOT held.options ? 'formers') IS NOT TRUE THEN
         SELECT d.packed, d.content, d.kept INTO packed, content, kept
         FROM semel.check_departure(held, leave.id, leave.status, packed, content) AS d;
     END IF;
