@@ -1,5 +1,5 @@
-//! One handler, three ways: without any storage, and with the gate's layer around it, where the order's row, the record
-//! and the answer are one commit on SQLite or on PostgreSQL.
+//! One handler, four ways: without any storage; with its row alone in a transaction on PostgreSQL; and with the gate's layer
+//! around it, where the order's row, the record and the answer are one commit on SQLite or on PostgreSQL.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -36,6 +36,9 @@ pub(crate) struct Args {
     /// sqlite:PATH or postgres://…; without it, no storage and no layer.
     #[arg(long)]
     store: Option<String>,
+    /// On PostgreSQL, without the layer: the order's row and nothing else.
+    #[arg(long)]
+    bare: bool,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -62,7 +65,7 @@ async fn serve(args: &Args) -> Result<(), Failure> {
     let app = match args.store.as_deref().map(|url| (url.strip_prefix("sqlite:"), url)) {
         None => Router::new().route("/orders", post(without_storage)),
         Some((Some(path), _)) => on_sqlite(path)?,
-        Some((None, url)) => on_postgres(url).await?,
+        Some((None, url)) => on_postgres(url, args.bare).await?,
     };
     let listener = TcpListener::bind(args.listen).await?;
     println!("ready");
@@ -90,13 +93,28 @@ async fn take_on_sqlite(grant: sqlite::Grant, Json(new): Json<NewOrder>) -> impl
         .await
 }
 
-async fn on_postgres(url: &str) -> Result<Router, Failure> {
-    let store = Arc::new(PostgresStore::connect(url, Options::default()).await?);
+const INSERT: &str = "INSERT INTO orders (customer, amount) VALUES ($1, $2) RETURNING id";
+
+async fn on_postgres(url: &str, is_bare: bool) -> Result<Router, Failure> {
     let pool = Pool::builder(Manager::new(url.parse()?, NoTls)).max_size(POOL).build()?;
     let table = "CREATE TABLE IF NOT EXISTS orders \
         (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, customer bigint NOT NULL, amount bigint NOT NULL)";
     pool.get().await?.batch_execute(table).await?;
+    if is_bare {
+        return Ok(Router::new().route("/orders", post(take_bare)).with_state(pool));
+    }
+    let store = Arc::new(PostgresStore::connect(url, Options::default()).await?);
     gated(Router::new().route("/orders", post(take_on_postgres)).with_state(pool), store)
+}
+
+/// The same handler and transaction, without semel.
+async fn take_bare(State(pool): State<Pool>, Json(new): Json<NewOrder>) -> Result<Response, SettleError> {
+    let mut connection = pool.get().await?;
+    let tx = connection.transaction().await?;
+    let insert = tx.prepare_cached(INSERT).await?;
+    let row = tx.query_one(&insert, &[&new.customer, &new.amount]).await?;
+    tx.commit().await?;
+    Ok((StatusCode::CREATED, Json(new.taken(row.get(0)))).into_response())
 }
 
 async fn take_on_postgres(
@@ -104,12 +122,15 @@ async fn take_on_postgres(
     grant: postgres::Grant,
     Json(new): Json<NewOrder>,
 ) -> Result<Response, SettleError> {
-    let mut connection = pool.get().await?;
-    let insert = "INSERT INTO orders (customer, amount) VALUES ($1, $2) RETURNING id";
-    let insert = connection.prepare_cached(insert).await?;
-    let tx = connection.transaction().await?;
-    let row = tx.query_one(&insert, &[&new.customer, &new.amount]).await?;
-    grant.commit(tx, (StatusCode::CREATED, Json(new.taken(row.get(0))))).await
+    let taking = grant.transact(&pool, |tx| {
+        let new = new.clone();
+        Box::pin(async move {
+            let insert = tx.prepare_cached(INSERT).await?;
+            let row = tx.query_one(&insert, &[&new.customer, &new.amount]).await?;
+            Ok((StatusCode::CREATED, Json(new.taken(row.get(0)))))
+        })
+    });
+    taking.await
 }
 
 fn gated(routes: Router, store: Arc<dyn ClaimStore>) -> Result<Router, Failure> {

@@ -109,6 +109,7 @@ impl World {
                 self.note(slot, format!("{by} claim {} → known, {state}", self.label(slot)));
             }
             Claimed::Changed => self.note(slot, format!("{by} claim → changed")),
+            Claimed::Entered => self.note(slot, format!("{by} claim → entered")),
             Claimed::CredentialChanged => self.note(slot, format!("{by} claim → credential changed")),
         }
         if matches!(claimed, Claimed::Won { .. }) && before.is_none() {

@@ -13,7 +13,7 @@ use http::{Request, Response};
 use semel_contract::decide::Claim;
 use semel_contract::planted::{self, Bug};
 use semel_contract::problem::{Kind, Problem};
-use semel_contract::record::Fence;
+use semel_contract::record::{Fence, Guarantee};
 use semel_contract::time::Timestamp;
 use semel_store::clock::SLEW_PARTS;
 use semel_store::{Answer, Claimed, Entry, Settlement, StoreError, Terms, Wish};
@@ -22,7 +22,7 @@ use tower_service::Service;
 use crate::answer;
 use crate::arrival::Whole;
 use crate::broken::Broken;
-use crate::context::Context;
+use crate::context::{Context, Reserved};
 use crate::dispatch::Dispatch;
 use crate::grant::Grant;
 use crate::held::{BACKGROUND_SETTLEMENT_TRIES, Held, WRITE_PAUSE, WRITE_TRIES, without_effect};
@@ -45,6 +45,8 @@ pub(crate) enum Outcome<S> {
     Known { entry: Box<Entry>, now: Timestamp, job: Job<S> },
     /// The record that was decided upon is gone: look again.
     Changed(Job<S>),
+    /// A handler's transaction holds the key: wait, then look again.
+    Entered(Job<S>),
     /// Refused.
     Refused(Problem),
 }
@@ -79,8 +81,15 @@ pub(crate) async fn claim(job: &Arc<Context>, wish: Wish, unused: Settlement) ->
     let mut unsure = None;
     job.shared.meters.connections(&*job.shared.store);
     for _ in 0..WRITE_TRIES {
-        match job.shared.meters.time(Call::Claim, job.shared.store.claim(wish.clone())).await {
+        // A handler that runs here enters its key in its own transaction: until then it is reserved and no more.
+        let is_reserved = wish.guarantee == Guarantee::Atomic && !job.shared.handlers_elsewhere;
+        let claiming = match is_reserved {
+            true => job.shared.store.reserve(wish.clone()),
+            false => job.shared.store.claim(wish.clone()),
+        };
+        match job.shared.meters.time(Call::Claim, claiming).await {
             Err(error @ StoreError::Unknown(_)) => unsure = Some(error),
+            Ok(Claimed::Entered) if unsure.is_some() => tracing::debug!("a claim is still under way"),
             Err(error) if unsure.is_some() => tracing::debug!(%error, "a claim is still unsure"),
             other => return other,
         }
@@ -108,7 +117,7 @@ fn free_in_background(job: Arc<Context>, wish: Wish, unused: Settlement, mut pau
                     return;
                 }
                 Ok(Claimed::Known { .. } | Claimed::Changed | Claimed::CredentialChanged) => return,
-                Err(_) => {}
+                Ok(Claimed::Entered) | Err(_) => {}
             }
         }
     });
@@ -125,6 +134,7 @@ where
     let asked = context.shared.clock.read().ticks;
     match claim(&context, wish(&context, how, replaces), without_effect(how)).await {
         Ok(Claimed::Won { fence, .. }) => {
+            let reserved = Reserved::new(&context, fence);
             Step::Claimed.taken();
             if let Some(problem) = refuse_won(&context).await {
                 Box::pin(Held::new(fence, &context, how).settle(without_effect(how))).await;
@@ -135,7 +145,7 @@ where
             }
             // Short of the lease by more than the store's clock may run fast.
             let dispatch_by = asked + context.route.lease - context.route.lease * 2 / SLEW_PARTS;
-            Outcome::Answered(run(job, fence, dispatch_by, how).await)
+            Outcome::Answered(run(job, reserved, dispatch_by, how).await)
         }
         other => not_won(job, other),
     }
@@ -166,7 +176,7 @@ pub(crate) async fn record<S>(job: Job<S>, kept: Answer, how: Claim, replaces: O
     let context = Arc::clone(&job.context);
     match claim(&context, wish(&context, how, replaces), without_effect(how)).await {
         Ok(Claimed::Won { fence, .. }) => {
-            let held = Held::new(fence, &context, how);
+            let held = Held::of(Reserved::new(&context, fence), &context, how);
             let response = answer::restored(&kept);
             Outcome::Answered(held.answer_once(Settlement::Settle(kept), response).await)
         }
@@ -180,6 +190,7 @@ fn not_won<S>(job: Job<S>, claimed: Result<Claimed, StoreError>) -> Outcome<S> {
         Ok(Claimed::Known { entry, now }) => Outcome::Known { entry, now, job },
         Ok(Claimed::Changed | Claimed::Won { .. }) => Outcome::Changed(job),
         Ok(Claimed::CredentialChanged) => Outcome::Refused(credential_changed()),
+        Ok(Claimed::Entered) => Outcome::Entered(job),
         Err(error) => Outcome::Refused(store_away(&error)),
     }
 }
@@ -193,31 +204,28 @@ pub(crate) async fn mark_unknown<S>(job: Job<S>, how: Claim, replaces: Option<Fe
             measure::unknown(&context.route.name);
             tracing::warn!(record = fence.number, "a key's record may be lost; its outcome is unknown");
             // Whatever becomes of this write: a claim that nobody renews is an unknown outcome all the same.
-            Held::new(fence, &context, how).settle(Settlement::Unknown).await;
+            Held::of(Reserved::new(&context, fence), &context, how).settle(Settlement::Unknown).await;
             Outcome::Changed(job)
         }
         Ok(Claimed::Known { entry, now }) => Outcome::Known { entry, now, job },
         Ok(Claimed::Changed) => Outcome::Changed(job),
+        Ok(Claimed::Entered) => Outcome::Entered(job),
         Ok(Claimed::CredentialChanged) => Outcome::Refused(Kind::CredentialChanged.into()),
         Err(error) => Outcome::Refused(store_away(&error)),
     }
 }
 
 /// Runs the handler under a claim and settles what comes of it.
-async fn run<S>(job: Job<S>, fence: Fence, dispatch_by: Duration, how: Claim) -> Response<Body>
+async fn run<S>(job: Job<S>, reserved: Arc<Reserved>, dispatch_by: Duration, how: Claim) -> Response<Body>
 where
     S: Service<Request<Body>, Response = Response<Body>> + Send + 'static,
     S::Future: Send,
 {
     let Job { context, mut inner, mut whole } = job;
-    let mut held = Held::new(fence, &context, how);
+    let fence = reserved.fence;
+    let mut held = Held::of(reserved, &context, how);
     let _kept_alive = held.keep_alive();
-    let grant = Grant::new(
-        context.arrival.id.clone(),
-        fence,
-        context.route.profile.lifetime.clone(),
-        Arc::clone(&context.shared.store),
-    );
+    let grant = Grant::new(Arc::clone(&context), fence);
     let dispatch = Dispatch::new(Arc::clone(&context.shared.clock), dispatch_by);
     whole.parts.extensions.insert(grant.clone());
     whole.parts.extensions.insert(dispatch.clone());

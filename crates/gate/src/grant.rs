@@ -11,22 +11,21 @@ use http::header::RETRY_AFTER;
 use http::request::Parts;
 use http::{HeaderValue, StatusCode};
 use semel_contract::hex::hex;
-use semel_contract::profile::Lifetime;
+use semel_contract::profile::{Lifetime, Profile};
 use semel_contract::record::Fence;
 use semel_store::{Answer, ClaimStore, Id, StoreError};
 use sha2::{Digest, Sha256};
 
 use crate::broken::Broken;
+use crate::context::Context;
 
 /// The right to execute one request, once.
 #[derive(Clone)]
 pub struct Grant(Arc<Inner>);
 
 struct Inner {
-    id: Id,
+    context: Arc<Context>,
     fence: Fence,
-    lifetime: Lifetime,
-    store: Arc<dyn ClaimStore>,
     settled: Mutex<Option<Answer>>,
 }
 
@@ -37,19 +36,25 @@ impl fmt::Debug for Grant {
 }
 
 impl Grant {
-    pub(crate) fn new(id: Id, fence: Fence, lifetime: Lifetime, store: Arc<dyn ClaimStore>) -> Self {
-        Self(Arc::new(Inner { id, fence, lifetime, store, settled: Mutex::new(None) }))
+    pub(crate) fn new(context: Arc<Context>, fence: Fence) -> Self {
+        Self(Arc::new(Inner { context, fence, settled: Mutex::new(None) }))
+    }
+
+    /// What is executed.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn context(&self) -> &Context {
+        &self.0.context
     }
 
     /// The gate's store, when it is of this kind.
     pub(crate) fn store<S: ClaimStore>(&self) -> Result<&S, NotGranted> {
-        let store: &dyn std::any::Any = &*self.0.store;
+        let store: &dyn std::any::Any = &*self.0.context.shared.store;
         store.downcast_ref().ok_or(NotGranted::OtherStore)
     }
 
     /// Which key is executed.
     pub fn id(&self) -> &Id {
-        &self.0.id
+        &self.0.context.arrival.id
     }
 
     /// The fence that every write presents.
@@ -57,9 +62,14 @@ impl Grant {
         self.0.fence
     }
 
+    /// What its route says.
+    pub(crate) fn profile(&self) -> &Profile {
+        &self.0.context.route.profile
+    }
+
     /// How long the record will live.
     pub fn lifetime(&self) -> &Lifetime {
-        &self.0.lifetime
+        &self.profile().lifetime
     }
 
     /// A stable child key for a call onward: the same for every attempt at this request, another for every name.
@@ -67,8 +77,8 @@ impl Grant {
         let mut hash = Sha256::new();
         for part in [
             b"semel.derive.1".as_slice(),
-            self.0.id.scope.as_bytes(),
-            self.0.id.key.as_str().as_bytes(),
+            self.id().scope.as_bytes(),
+            self.id().key.as_str().as_bytes(),
             name.as_bytes(),
         ] {
             hash.update((part.len() as u64).to_be_bytes());

@@ -8,19 +8,19 @@ use std::time::Duration;
 use axum_core::body::Body;
 use bytes::Bytes;
 use http::{HeaderValue, Response};
-use semel_contract::decide::Claim;
+use semel_contract::decide::{Claim, Decision};
 use semel_contract::outcome::{Disposition, Ending, Told, dispose};
 use semel_contract::planted::{self, Bug};
 use semel_contract::problem::{Kind, Problem};
 use semel_contract::profile::OnUnknown;
 use semel_contract::record::{Fence, Guarantee, State};
-use semel_store::{Settlement, Written};
+use semel_store::{Settlement, Written, is_reserved, is_same_attempt};
 use tokio::time::Instant;
 
 use crate::answer::{self, OUTCOME};
 use crate::broken::Broken;
 use crate::capture::{Captured, capture};
-use crate::context::Context;
+use crate::context::{Context, Reserved};
 use crate::grant::Grant;
 use crate::keeper::Hold;
 use crate::measure::{self, Call};
@@ -46,6 +46,8 @@ pub(crate) struct Held<'a> {
     fence: Fence,
     job: &'a Arc<Context>,
     how: Claim,
+    /// Kept until what the attempt leaves is written.
+    reserved: Option<Arc<Reserved>>,
     /// When the attempt must be over, its answer included.
     pub(crate) until: Instant,
 }
@@ -58,7 +60,12 @@ impl<'a> Held<'a> {
 
     /// A claim that was won.
     pub(crate) fn new(fence: Fence, job: &'a Arc<Context>, how: Claim) -> Self {
-        Self { fence, job, how, until: Instant::now() + job.route.runs_at_most() }
+        Self { fence, job, how, reserved: None, until: Instant::now() + job.route.runs_at_most() }
+    }
+
+    /// The same of a claim that may be a reservation.
+    pub(crate) fn of(reserved: Arc<Reserved>, job: &'a Arc<Context>, how: Claim) -> Self {
+        Self { reserved: Some(Arc::clone(&reserved)), ..Self::new(reserved.fence, job, how) }
     }
 
     fn guarantee(&self) -> Guarantee {
@@ -76,8 +83,22 @@ impl<'a> Held<'a> {
         self.give_up(response).await
     }
 
-    /// The key is somebody else's by now: nothing is left to settle.
-    fn superseded(&self) -> Response<Body> {
+    /// The key is somebody else's by now: nothing is left to settle. What that other attempt came to is the answer, where a
+    /// handler's own transaction found it in its way.
+    async fn superseded(&self) -> Response<Body> {
+        if is_reserved(self.fence) {
+            return match self.job.look_up().await {
+                Ok(known) => match self.job.decision(&known) {
+                    Ok(Decision::Replay) => self.job.replay(known.0.as_deref()),
+                    Ok(Decision::Refuse(kind)) => self.refused(&self.job.refusal(kind, known.0.as_deref())),
+                    Ok(Decision::Execute(_) | Decision::Wait | Decision::Accepted | Decision::Probe) => {
+                        self.refused(&self.job.refusal(Kind::InFlight, known.0.as_deref()))
+                    }
+                    Err(problem) => self.refused(&problem),
+                },
+                Err(problem) => self.refused(&problem),
+            };
+        }
         let problem = Problem::new(Kind::Superseded, "this attempt lost its claim while it ran");
         self.refused(&problem.retry_after(Duration::from_secs(1)))
     }
@@ -125,7 +146,9 @@ impl<'a> Held<'a> {
     /// The answer that stands in the record of this attempt, if there is one.
     async fn recorded(&self) -> Result<Option<Response<Body>>, Problem> {
         let (entry, _) = self.job.look_up().await?;
-        let Some(entry) = entry.filter(|entry| entry.record.fence == self.fence) else { return Ok(None) };
+        let Some(entry) = entry.filter(|entry| is_same_attempt(entry.record.fence, self.fence)) else {
+            return Ok(None);
+        };
         Ok(match (entry.record.state, &entry.answer) {
             (State::Settled, Some(answer)) => Some(answer::restored(answer)),
             (State::Unkept, _) => Some(self.refused(&self.job.refusal(Kind::AnswerNotKept, Some(&entry)))),
@@ -204,7 +227,7 @@ impl<'a> Held<'a> {
             Broken::NotSent(why) => self.not_sent(Kind::UpstreamUnreachable, why).await,
             Broken::Reset(why) => self.cut_off(grant, Kind::UpstreamReset, why).await,
             Broken::TimedOut(why) => self.cut_off(grant, Kind::UpstreamTimeout, why).await,
-            Broken::Superseded => self.superseded(),
+            Broken::Superseded => self.superseded().await,
         }
     }
 
@@ -270,7 +293,7 @@ impl<'a> Held<'a> {
         }
         match self.settle(settlement).await {
             Settled::Durable => response,
-            Settled::Superseded => self.superseded(),
+            Settled::Superseded => Box::pin(self.superseded()).await,
             Settled::Pending => self.pending(),
         }
     }
@@ -298,8 +321,9 @@ impl<'a> Held<'a> {
 
     fn settle_in_background(&self, settlement: Settlement, mut pause: Duration) {
         let (context, fence, kept_alive) = (Arc::clone(self.job), self.fence, self.keep_alive());
+        let reserved = self.reserved.clone();
         tokio::spawn(async move {
-            let _kept_alive = kept_alive;
+            let _kept = (kept_alive, reserved);
             let Context { shared, route, arrival, .. } = &*context;
             for _ in 0..BACKGROUND_SETTLEMENT_TRIES {
                 tokio::time::sleep(pause).await;

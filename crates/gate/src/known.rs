@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use axum_core::body::Body;
 use http::Response;
-use semel_contract::decide::Standing;
+use semel_contract::age;
+use semel_contract::decide::{self, Decision, Standing, decide};
 use semel_contract::problem::{Kind, Problem};
 use semel_contract::profile::{Hashes, InFlight};
 use semel_contract::time::Timestamp;
@@ -22,6 +23,11 @@ use crate::walk::Known;
 const POLL_FIRST: Duration = Duration::from_millis(100);
 /// The longest such pause.
 const POLL_LONGEST: Duration = Duration::from_millis(1600);
+
+/// The first pause between two looks at a key that a handler's transaction holds; it doubles.
+pub(crate) const POLL_ENTERED: Duration = Duration::from_millis(10);
+/// The longest such pause.
+const POLL_ENTERED_LONGEST: Duration = Duration::from_millis(250);
 
 impl Context {
     pub(crate) fn refusal(&self, kind: Kind, entry: Option<&Entry>) -> Problem {
@@ -119,6 +125,49 @@ impl Context {
                 () = tokio::time::sleep(pause) => pause = (pause * 2).min(POLL_LONGEST),
             }
         }
+    }
+
+    /// What is to be done, as far as is known now.
+    pub(crate) fn decision(&self, (entry, now): &Known) -> Result<Decision, Problem> {
+        let (profile, arrival) = (&self.route.profile, &self.arrival);
+        age::refuse_future(profile, arrival.first_sent, *now)?;
+        // A fingerprint that was keyed with a secret which this replica does not have proves nothing either way.
+        if entry.as_deref().is_some_and(|entry| arrival.cannot_compare(&entry.record)) {
+            return Err(self.refusal(Kind::OutcomeUnknown, entry.as_deref()));
+        }
+        let arrival = decide::Arrival { fingerprints: &arrival.fingerprints, first_sent: arrival.first_sent };
+        Ok(decide(profile, &arrival, entry.as_ref().map(|entry| &entry.record), *now))
+    }
+
+    /// Waits while a handler's transaction holds the key: there is no record to look at, and what ends it may come without a
+    /// hint. An answer where the route says that nobody waits.
+    pub(crate) async fn wait_for_entered(
+        &self,
+        pause: &mut Duration,
+    ) -> Result<Option<Response<Body>>, Problem> {
+        let deadline = match self.route.profile.in_flight {
+            InFlight::Wait { deadline } => deadline,
+            InFlight::Reject { .. } => return Err(self.refusal(Kind::InFlight, None)),
+            InFlight::Accepted => return Ok(Some(self.accepted())),
+        };
+        let hash = self.arrival.id.hash();
+        let hints = self.shared.store.hints();
+        let too_many = || Problem::from(Kind::TooManyWaiters).retry_after(Duration::from_secs(1));
+        let _permit = self.shared.waiters.try_acquire().map_err(|_| too_many())?;
+        let listener = hints.listen(hash);
+        if hints.waiting(hash) > self.shared.max_waiters_per_key {
+            return Err(too_many());
+        }
+        measure::waiting(&self.route.name);
+        tokio::select! {
+            biased;
+            () = tokio::time::sleep_until(self.arrived + deadline) => {
+                return Err(self.refusal(Kind::InFlight, None));
+            }
+            () = listener.next() => {}
+            () = tokio::time::sleep(*pause) => *pause = (*pause * 2).min(POLL_ENTERED_LONGEST),
+        }
+        Ok(None)
     }
 
     /// Asks what became of it, and writes down what is found.

@@ -59,6 +59,7 @@ pub struct GateBuilder {
     body_bytes_max: usize,
     body_time_max: Duration,
     observes: bool,
+    handlers_elsewhere: bool,
     is_strict: bool,
     fingerprint_secrets: Vec<Secret>,
     forms: Told,
@@ -156,6 +157,7 @@ impl GateBuilder {
             body_bytes_max: bodies::BYTES_MAX,
             body_time_max: bodies::TIME_MAX,
             observes: false,
+            handlers_elsewhere: false,
             is_strict: false,
             fingerprint_secrets: Vec::new(),
             forms: Told::default(),
@@ -294,6 +296,14 @@ impl GateBuilder {
         self
     }
 
+    /// The inner service passes requests on to other processes, as a gateway does. Their handlers settle by the fence that
+    /// they are handed, so that a claim is on record before an atomic request is passed on.
+    #[must_use]
+    pub fn handlers_elsewhere(mut self) -> Self {
+        self.handlers_elsewhere = true;
+        self
+    }
+
     /// Checks everything and makes the layer.
     ///
     /// # Errors
@@ -351,6 +361,7 @@ impl GateBuilder {
             bodies: Bodies::new(self.body_bytes_max, self.body_time_max),
             draining: AtomicBool::new(false),
             observes: self.observes,
+            handlers_elsewhere: self.handlers_elsewhere,
             fingerprint_secrets: self.fingerprint_secrets,
         })))
     }

@@ -140,6 +140,10 @@ async fn note(
             would("credential-changed");
             return None;
         }
+        Ok(Ok(Claimed::Entered)) => {
+            would("wait");
+            return None;
+        }
         Ok(Ok(Claimed::Changed) | Err(_)) | Err(_) => {
             would("store-unavailable");
             return None;

@@ -6,7 +6,8 @@
 
 use axum_core::body::Body;
 use axum_core::response::IntoResponse;
-use http::Response;
+use http::{Response, StatusCode};
+use semel_contract::outcome::Keep;
 use semel_store::{Answer, ClaimStore};
 
 use crate::answer;
@@ -36,4 +37,14 @@ pub fn confirm(grant: &Grant, answer: Answer) -> Response<Body> {
     let response = answer::restored(&answer);
     grant.note_settled(answer);
     response
+}
+
+/// Whether an answer with this status frees the key, as the route's profile says: its transaction is rolled back, and nothing
+/// is recorded of it.
+pub fn is_released(grant: &Grant, status: StatusCode) -> bool {
+    let profile = grant.profile();
+    let rule = profile.record.iter().find(|rule| (rule.from..=rule.to).contains(&status.as_u16()));
+    status.is_server_error()
+        || status.is_informational()
+        || rule.is_some_and(|rule| rule.keep == Keep::Release)
 }

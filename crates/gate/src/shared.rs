@@ -49,6 +49,8 @@ pub(crate) struct Shared {
     pub(crate) draining: AtomicBool,
     /// Nothing is enforced.
     pub(crate) observes: bool,
+    /// The inner service passes requests on to other processes.
+    pub(crate) handlers_elsewhere: bool,
     pub(crate) fingerprint_secrets: Vec<Secret>,
 }
 

@@ -30,6 +30,14 @@ pub enum Step {
     Settled,
     /// The answer is on its way.
     Answered,
+    /// A handler's own transaction has entered its key.
+    Entered,
+    /// The handler's statements have run in it.
+    Worked,
+    /// It has left its key, and is not committed.
+    Left,
+    /// It is committed.
+    Committed,
 }
 
 impl Step {
@@ -50,6 +58,9 @@ impl Step {
         Step::Answered,
     ];
 
+    /// The steps of a handler's own transaction on PostgreSQL, in their order.
+    pub const OF_TRANSACTION: [Step; 4] = [Step::Entered, Step::Worked, Step::Left, Step::Committed];
+
     /// The step's name.
     pub fn name(self) -> &'static str {
         match self {
@@ -66,6 +77,10 @@ impl Step {
             Step::Captured => "captured",
             Step::Settled => "settled",
             Step::Answered => "answered",
+            Step::Entered => "entered",
+            Step::Worked => "worked",
+            Step::Left => "left",
+            Step::Committed => "committed",
         }
     }
 

@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use axum_core::body::Body;
 use http::{HeaderValue, Request, Response};
-use semel_contract::age;
-use semel_contract::decide::{self, Claim, Decision, decide};
+use semel_contract::decide::{Claim, Decision};
 use semel_contract::hex::hex;
 use semel_contract::identity::Caller;
 use semel_contract::key::{KEY_HEADERS, Presence, Source};
@@ -31,6 +30,7 @@ use crate::bodies::too_large;
 use crate::context::Context;
 use crate::identity::{Lines, Verified};
 use crate::keys;
+use crate::known::POLL_ENTERED;
 use crate::limit;
 use crate::measure;
 use crate::outlive::{Work, outlive};
@@ -312,20 +312,8 @@ where
     /// Whether it is answered from a record of which there is nothing more to say.
     fn is_quiet_replay(&self, known: &Known) -> bool {
         let answer = known.0.as_deref().and_then(|entry| entry.answer.as_ref());
-        matches!(self.decision(known), Ok(Decision::Replay))
+        matches!(self.context.decision(known), Ok(Decision::Replay))
             && answer.is_none_or(|answer| !answer.outcome_unknown)
-    }
-
-    /// What is to be done, as far as is known now.
-    fn decision(&self, (entry, now): &Known) -> Result<Decision, Problem> {
-        let (profile, arrival) = (&self.context.route.profile, &self.context.arrival);
-        age::refuse_future(profile, arrival.first_sent, *now)?;
-        // A fingerprint that was keyed with a secret which this replica does not have proves nothing either way.
-        if entry.as_deref().is_some_and(|entry| arrival.cannot_compare(&entry.record)) {
-            return Err(self.context.refusal(Kind::OutcomeUnknown, entry.as_deref()));
-        }
-        let arrival = decide::Arrival { fingerprints: &arrival.fingerprints, first_sent: arrival.first_sent };
-        Ok(decide(profile, &arrival, entry.as_ref().map(|entry| &entry.record), *now))
     }
 
     /// Decides, and carries it out. What is known already is not looked up again.
@@ -338,14 +326,17 @@ where
         let has_room = context.shared.in_flight.available_permits() > 0 && !context.shared.is_draining();
         let is_plain = profile.guard.is_none() && profile.age.is_none() && !context.arrival.is_by_former_name;
         let direct = is_plain && !between && has_room && !context.shared.store.reads_in_place();
-        let mut known = known.or_else(|| direct.then_some((None, Timestamp::from_millis(0))));
-        for _ in 0..DECISIONS_MAX {
+        let unasked = || direct.then_some((None, Timestamp::from_millis(0)));
+        let mut known = known.or_else(unasked);
+        let (mut decisions, mut pause) = (0, POLL_ENTERED);
+        while decisions < DECISIONS_MAX {
+            decisions += 1;
             let found = match known.take() {
                 Some(known) => known,
                 None => context.look_up().await?,
             };
             Step::LookedUp.taken();
-            let decision = self.decision(&found)?;
+            let decision = context.decision(&found)?;
             let (entry, now) = found;
             match decision {
                 Decision::Execute(how) => {
@@ -355,6 +346,14 @@ where
                     match self.execute(how, entry.map(|entry| entry.record), now).await? {
                         Executed::Answered(response) => return Ok(response),
                         Executed::Known(found) => known = found,
+                        Executed::Entered => {
+                            if let Some(response) = Box::pin(context.wait_for_entered(&mut pause)).await? {
+                                return Ok(response);
+                            }
+                            // However long it takes: the route's own deadline ends it.
+                            decisions -= 1;
+                            known = unasked();
+                        }
                     }
                 }
                 Decision::Replay => return Ok(context.replay(entry.as_deref())),
@@ -448,6 +447,10 @@ where
                 self.job = Some(job);
                 Ok(Executed::Known(None))
             }
+            Outcome::Entered(job) => {
+                self.job = Some(job);
+                Ok(Executed::Entered)
+            }
             Outcome::Refused(problem) => Err(problem),
         }
     }
@@ -481,4 +484,6 @@ enum Executed {
     Answered(Response<Body>),
     /// Somebody else was faster: decide by what is known now, or look again.
     Known(Option<Known>),
+    /// A handler's transaction holds the key: wait, then look again.
+    Entered,
 }

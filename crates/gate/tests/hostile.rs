@@ -215,7 +215,7 @@ async fn json_that_is_too_deep_or_broken_is_taken_as_the_bytes_that_it_is() {
 #[tokio::test]
 async fn json_that_cannot_be_read_is_refused_where_something_is_read_from_it() {
     let in_body: Source = "json:/id".parse().unwrap();
-    let mut profile = Profile { name: "in-body", ..presets::ietf() };
+    let mut profile = Profile { name: "in-body".into(), ..presets::ietf() };
     profile.key.sources = vec![in_body];
     let keyless = || without_header(good("-"), "idempotency-key");
     for world in World::of(&profile) {

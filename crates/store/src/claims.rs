@@ -123,6 +123,19 @@ pub struct Terms {
     pub max_response_bytes: u64,
 }
 
+/// The first number of reservations: fences that no record has.
+pub(crate) const RESERVED: u64 = 1 << 63;
+
+/// Whether a fence is a reservation in this process.
+pub fn is_reserved(fence: Fence) -> bool {
+    fence.number >= RESERVED
+}
+
+/// Whether a record was written by the attempt that holds this fence.
+pub fn is_same_attempt(recorded: Fence, held: Fence) -> bool {
+    recorded == held || (is_reserved(held) && recorded.nonce == held.nonce)
+}
+
 /// What became of a wish.
 #[derive(Clone, Debug)]
 pub enum Claimed {
@@ -144,6 +157,8 @@ pub enum Claimed {
     Changed,
     /// The same request was made under another credential.
     CredentialChanged,
+    /// A handler's transaction holds the key and has not ended: wait, then look again.
+    Entered,
 }
 
 /// A kept answer.
@@ -408,6 +423,17 @@ pub trait ClaimStore: std::any::Any + Send + Sync {
     /// Crash: before the reply the claim may or may not be there. A restart finds it as claimed or, once its lease has
     /// lapsed (embedded stores: at once), as unknown.
     fn claim(&self, wish: Wish) -> Reply<'_, Claimed>;
+
+    /// Claims a key for a handler that runs in this process and settles in a transaction of its own, with what
+    /// [`ClaimStore::claim`] promises. Where that transaction itself can exclude others, nothing is written for it: the fence
+    /// is then a reservation ([`is_reserved`]), which ends with this process, and the record is under another number with
+    /// the same nonce ([`is_same_attempt`]).
+    fn reserve(&self, wish: Wish) -> Reply<'_, Claimed> {
+        self.claim(wish)
+    }
+
+    /// Ends a reservation whose attempt is over, whatever came of it. Any other fence is left alone.
+    fn give_back(&self, _id: &Id, _fence: Fence) {}
 
     /// What is known of a key, with the store's time. Changes nothing. Sees everything that was acknowledged before.
     fn look_up<'a>(&'a self, id: &'a Id) -> Reply<'a, (Option<Entry>, Timestamp)>;

@@ -26,6 +26,6 @@ pub mod sqlite;
 pub use admin::AdminStore;
 pub use claims::{
     About, Answer, ClaimStore, Claimed, Entry, Filter, Id, IntoStore, KnownAmong, Order, Reply, Resolution,
-    Resolved, Sealed, Settlement, StoreError, Swept, Terms, Wish, Written,
+    Resolved, Sealed, Settlement, StoreError, Swept, Terms, Wish, Written, is_reserved, is_same_attempt,
 };
 pub use forms::{FORM_PAUSE, Form, Forms, KnownForm};

@@ -13,11 +13,11 @@ use semel_contract::time::Timestamp;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
-use tokio_postgres::{Client, Config, NoTls, Socket, Transaction};
+use tokio_postgres::{Client, Config, NoTls, Socket};
 
 use crate::claims::{
     About, ClaimStore, Claimed, Entry, Filter, Id, KnownAmong, Reply, Resolution, Resolved, Sealed,
-    Settlement, StoreError, Swept, Wish, Written,
+    Settlement, StoreError, Swept, Wish, Written, is_reserved,
 };
 use crate::clock::{Clock, SystemClock};
 use crate::forms::{Form, Forms};
@@ -30,8 +30,10 @@ mod claim;
 mod clock;
 mod limiter;
 mod link;
+pub mod once;
 mod patience;
 mod replace;
+mod reserve;
 mod rows;
 mod schema;
 mod settle;
@@ -41,7 +43,7 @@ mod upkeep;
 
 pub use base::{ConnectError, Migrations, Plan, Step};
 pub use limiter::PostgresLimiter;
-pub use replace::Fate;
+pub use once::Fate;
 pub use schema::Options;
 
 use base::{FirstConnection, error_chain};
@@ -60,6 +62,7 @@ pub struct PostgresStore {
     core: Arc<Core>,
     claims: Queue<Wish, Claimed>,
     settlements: Queue<Ending, Written>,
+    reserves: Queue<Wish, Claimed>,
     tasks: Vec<AbortHandle>,
 }
 
@@ -72,6 +75,7 @@ struct Core {
     singles: Semaphore,
     contest: claim::Contest,
     following: tokio::sync::Mutex<()>,
+    reservations: reserve::Reservations,
     /// Restores from backups, as they were last seen.
     restores: admin::Restores,
 }
@@ -118,6 +122,7 @@ impl PostgresStore {
             singles,
             contest: claim::Contest::default(),
             following: tokio::sync::Mutex::default(),
+            reservations: reserve::Reservations::default(),
             restores: admin::Restores::default(),
         });
         let tasks = vec![
@@ -125,10 +130,12 @@ impl PostgresStore {
             tokio::spawn(signal::listen(Arc::downgrade(&core), config, tls)).abort_handle(),
             tokio::spawn(upkeep::keep_time(Arc::downgrade(&core))).abort_handle(),
         ];
-        let (of_claims, of_settlements) = (Arc::clone(&core), Arc::clone(&core));
+        let (of_claims, of_settlements, of_reserves) =
+            (Arc::clone(&core), Arc::clone(&core), Arc::clone(&core));
         let claims = Queue::start(move |asked| claim::batch(Arc::clone(&of_claims), asked));
         let settlements = Queue::start(move |asked| settle::batch(Arc::clone(&of_settlements), asked));
-        Ok(Self { core, claims, settlements, tasks })
+        let reserves = Queue::start(move |asked| claim::look(Arc::clone(&of_reserves), asked));
+        Ok(Self { core, claims, settlements, reserves, tasks })
     }
 
     /// What would be applied to the schema. Changes nothing.
@@ -144,29 +151,6 @@ impl PostgresStore {
     {
         let first = FirstConnection::open(&base::config(url, APPLICATION_NAME)?, tls).await?;
         base::plan(&schema::SCHEMA, first.client()).await
-    }
-
-    /// Ends an attempt in the handler's own transaction, so that effect and record are committed together.
-    ///
-    /// Before: the caller was given `fence` by [`ClaimStore::claim`]; `tx` is a top-level transaction on the store's own
-    /// database. After `Done`: the settlement is part of the transaction. After `Superseded`, or any error: roll back.
-    /// Once the transaction is committed, [`PostgresStore::announce`] wakes the waiters; where the commit's reply is
-    /// lost, [`PostgresStore::fate`] tells.
-    pub async fn settle_in(
-        tx: &Transaction<'_>,
-        id: &Id,
-        fence: Fence,
-        settlement: Settlement,
-        lifetime: &Lifetime,
-    ) -> Result<Written, StoreError> {
-        let ending = Ending { id: id.clone(), fence, write: Write::of(settlement, lifetime) };
-        settle::settle_in(tx, &ending).await
-    }
-
-    /// What became of a handler's transaction that settled this fence and whose commit was not acknowledged. It waits for
-    /// the orphaned session and never settles anything itself: a record without its effect would be a lie.
-    pub async fn fate(&self, id: &Id, fence: Fence) -> Result<Fate, StoreError> {
-        replace::fate(&self.core, id, fence).await.map_err(Trouble::of_read)
     }
 
     /// The limiter of this database, which all its processes share.
@@ -269,6 +253,14 @@ impl ClaimStore for PostgresStore {
         })
     }
 
+    fn reserve(&self, wish: Wish) -> Reply<'_, Claimed> {
+        Box::pin(reserve::reserve(self, wish))
+    }
+
+    fn give_back(&self, id: &Id, fence: Fence) {
+        self.core.reservations.give_back(&self.core, id, fence);
+    }
+
     fn look_up<'a>(&'a self, id: &'a Id) -> Reply<'a, (Option<Entry>, Timestamp)> {
         Box::pin(self.core.look_up(id))
     }
@@ -280,12 +272,15 @@ impl ClaimStore for PostgresStore {
         settlement: Settlement,
         lifetime: &'a Lifetime,
     ) -> Reply<'a, Written> {
+        if is_reserved(fence) {
+            return Box::pin(reserve::settle(self, id, fence, settlement, lifetime));
+        }
         let ending = Ending { id: id.clone(), fence, write: Write::of(settlement, lifetime) };
         Box::pin(self.settlements.ask(ending))
     }
 
     fn renew<'a>(&'a self, held: &'a [(Id, Fence)], lease: Duration) -> Reply<'a, Vec<Written>> {
-        Box::pin(upkeep::renew(&self.core, held, lease))
+        Box::pin(reserve::renew(&self.core, held, lease))
     }
 
     fn resolve<'a>(

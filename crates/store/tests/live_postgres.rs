@@ -16,6 +16,12 @@ mod handlers;
 mod lifetimes;
 #[path = "live_postgres/limits.rs"]
 mod limits;
+#[path = "live_postgres/once.rs"]
+mod once;
+#[path = "live_postgres/once_fixture.rs"]
+mod once_fixture;
+#[path = "live_postgres/once_shared.rs"]
+mod once_shared;
 #[path = "live_postgres/proxy.rs"]
 mod proxy;
 #[path = "live_postgres/races.rs"]

@@ -36,7 +36,7 @@ async fn create(
     Json(new): Json<NewOrder>,
 ) -> Result<Response, SettleError> {
     let mut connection = pool.get().await?;
-    let tx = connection.transaction().await?;
+    let tx = grant.begin(&mut connection).await?;
     let insert = "INSERT INTO orders (item, quantity) VALUES ($1, $2) RETURNING id";
     let row = tx.query_one(insert, &[&new.item, &new.quantity]).await?;
     grant.commit(tx, (StatusCode::CREATED, Json(new.created(row.get(0))))).await

@@ -1,5 +1,6 @@
 //! Settling inside a sqlx transaction on PostgreSQL: the handler's own transaction commits its effect, its record and its
-//! answer together. Refuses a savepoint: what the transaction around it does later would not be covered.
+//! answer together. The transaction enters the key as its first write, so that no other runs it; nothing is written before,
+//! and a crash leaves nothing. Refuses a savepoint: what the transaction around it does later would not be covered.
 //!
 //! ```no_run
 //! use axum::extract::State;
@@ -10,40 +11,71 @@
 //! use sqlx::PgPool;
 //!
 //! async fn create_order(State(pool): State<PgPool>, grant: Grant, item: String) -> impl IntoResponse {
-//!     let mut tx = pool.begin().await.map_err(failed)?;
+//!     let mut tx = grant.begin_sqlx(&pool).await?;
 //!     sqlx::query("INSERT INTO orders (item) VALUES ($1)").bind(&item).execute(&mut *tx).await.map_err(failed)?;
 //!     grant.commit_sqlx(tx, (StatusCode::CREATED, "created")).await
 //! }
 //! ```
 //!
-//! The records live in the application's database, and the pool is on that database, as a role that may do what
-//! `semel_service` may: `GRANT semel_service TO app`.
+//! The records live in the application's database, and the pool is on that database, as a role that may call semel's
+//! functions: `GRANT semel_library TO app`.
 
 #![warn(missing_docs)]
 
-mod settle;
-
 use std::future::Future;
+use std::ops::{Deref, DerefMut};
 
 use axum_core::body::Body;
 use axum_core::response::IntoResponse;
 use http::Response;
+use semel_gate::postgres::{PAUSE_FIRST, enter_arguments, wait_for_turn};
 use semel_gate::{Grant, SettleError, settling};
+use semel_store::StoreError;
+use semel_store::postgres::once::{ENTER, EnterArguments, Entry, LEAVE, LeaveArguments};
 use semel_store::postgres::{Fate, PostgresStore};
-use semel_store::{StoreError, Written};
-use sqlx::{Database, Postgres, Transaction};
+use sqlx::postgres::{PgDatabaseError, PgSeverity};
+use sqlx::{Database, PgConnection, PgPool, Postgres, Row, Transaction};
 use sqlx_core::transaction::TransactionManager;
+
+/// A transaction that has entered its key, and holds it until it ends. It is used as the connection that it is on.
+#[derive(Debug)]
+pub struct Entered<'a>(Transaction<'a, Postgres>);
+
+impl Deref for Entered<'_> {
+    type Target = PgConnection;
+
+    fn deref(&self) -> &PgConnection {
+        &self.0
+    }
+}
+
+impl DerefMut for Entered<'_> {
+    fn deref_mut(&mut self) -> &mut PgConnection {
+        &mut self.0
+    }
+}
 
 /// Grants in sqlx transactions.
 pub trait SqlxGrant {
-    /// Settles inside a transaction that the handler opened, and commits it.
+    /// Begins a transaction that holds this key. Waits for another that holds it, as long as the route says, and holds no
+    /// connection meanwhile.
+    fn begin_sqlx(&self, pool: &PgPool) -> impl Future<Output = Result<Entered<'static>, SettleError>> + Send;
+
+    /// Enters the key in a transaction that the handler began, of whatever isolation level, and in which it has written
+    /// nothing yet. Waits for nobody. After `Err` it is rolled back; return the error.
+    fn enter_sqlx<'a>(
+        &self,
+        tx: Transaction<'a, Postgres>,
+    ) -> impl Future<Output = Result<Entered<'a>, SettleError>> + Send;
+
+    /// Leaves the key and commits.
     ///
-    /// Before: the transaction is a top-level one on the database in which the gate keeps its records. After `Ok`: effect,
-    /// record and answer are durable, and the response is the recorded one. After `Err`: the transaction was rolled back,
-    /// but for [`SettleError::Unknown`].
+    /// After `Ok`: effect, record and answer are durable, and the response is the recorded one; or the answer is one that
+    /// frees the key, and everything was rolled back. After `Err`: the transaction was rolled back, but for
+    /// [`SettleError::Unknown`].
     fn commit_sqlx(
         &self,
-        tx: Transaction<'_, Postgres>,
+        tx: Entered<'_>,
         response: impl IntoResponse + Send,
     ) -> impl Future<Output = Result<Response<Body>, SettleError>> + Send;
 }
@@ -54,39 +86,82 @@ pub fn failed(error: impl std::fmt::Display) -> SettleError {
 }
 
 impl SqlxGrant for Grant {
-    async fn commit_sqlx(
-        &self,
-        mut tx: Transaction<'_, Postgres>,
-        response: impl IntoResponse + Send,
-    ) -> Result<Response<Body>, SettleError> {
-        let store = store_of(self)?;
-        if depth(&tx) != 1 {
-            return Err(failed("a savepoint cannot be settled in; give the outermost transaction"));
-        }
-        let answer = settling::answer_of(response)?;
-        match settle::settle(&mut tx, self, &answer).await {
-            Ok(Written::Done) => {}
-            Ok(Written::Superseded) => return Err(rolled_back(tx, SettleError::Superseded).await),
-            Err(error) => {
-                let error = StoreError::Unavailable(error.to_string());
-                return Err(rolled_back(tx, SettleError::Store(error)).await);
+    async fn begin_sqlx(&self, pool: &PgPool) -> Result<Entered<'static>, SettleError> {
+        let mut pause = PAUSE_FIRST;
+        loop {
+            let tx = pool.begin().await.map_err(failed)?;
+            match enter(self, tx).await? {
+                Some(entered) => return Ok(entered),
+                None => wait_for_turn(self, &mut pause).await?,
             }
         }
-        if let Err(error) = tx.commit().await {
-            // The commit may have happened all the same: only a locking look tells.
-            match store.fate(self.id(), self.fence()).await {
+    }
+
+    async fn enter_sqlx<'a>(&self, tx: Transaction<'a, Postgres>) -> Result<Entered<'a>, SettleError> {
+        enter(self, tx).await?.ok_or(SettleError::Superseded)
+    }
+
+    async fn commit_sqlx(
+        &self,
+        Entered(mut tx): Entered<'_>,
+        response: impl IntoResponse + Send,
+    ) -> Result<Response<Body>, SettleError> {
+        let store: &PostgresStore = settling::store_of(self).map_err(SettleError::failed)?;
+        let response = response.into_response();
+        if settling::is_released(self, response.status()) {
+            roll_back(tx).await;
+            return Ok(response);
+        }
+        let answer = settling::answer_of(response)?;
+        let LeaveArguments { id, status, headers, body } = LeaveArguments::new(self.id(), &answer);
+        let leave = sqlx::query(LEAVE).bind(id).bind(status).bind(headers).bind(body);
+        if let Err(error) = leave.execute(&mut *tx).await {
+            roll_back(tx).await;
+            return Err(refused(&error));
+        }
+        match tx.commit().await {
+            Ok(()) => {}
+            Err(error) if was_refused(&error) => return Err(refused(&error)),
+            // The commit may have happened all the same: only once the transaction has surely ended does its record tell.
+            Err(error) => match store.fate(self.id(), self.fence()).await {
                 Ok(Fate::Committed) => {}
                 Ok(Fate::NotCommitted) => return Err(failed(error)),
                 Err(unreachable) => return Err(SettleError::Unknown(format!("{error}; {unreachable}").into())),
-            }
+            },
         }
         store.announce(self.id());
         Ok(settling::confirm(self, answer))
     }
 }
 
-fn store_of(grant: &Grant) -> Result<&PostgresStore, SettleError> {
-    settling::store_of(grant).map_err(SettleError::failed)
+/// Enters; `None` where another transaction holds the key. Whatever keeps it from executing rolls it back.
+async fn enter<'a>(
+    grant: &Grant,
+    mut tx: Transaction<'a, Postgres>,
+) -> Result<Option<Entered<'a>>, SettleError> {
+    if depth(&tx) != 1 {
+        return Err(failed("a savepoint cannot be entered in; give the outermost transaction"));
+    }
+    let EnterArguments { id, scope, key, fingerprints, about, options } = enter_arguments(grant)?;
+    let enter = sqlx::query(ENTER).bind(id).bind(scope).bind(key).bind(fingerprints).bind(about).bind(options);
+    let verdict = match enter.fetch_one(&mut *tx).await.and_then(|row| row.try_get::<String, _>(0)) {
+        Ok(verdict) => verdict,
+        Err(error) => {
+            roll_back(tx).await;
+            return Err(SettleError::Store(StoreError::Unavailable(error.to_string())));
+        }
+    };
+    match Entry::read(&verdict) {
+        Entry::Execute => Ok(Some(Entered(tx))),
+        Entry::InFlight => {
+            roll_back(tx).await;
+            Ok(None)
+        }
+        Entry::Known => {
+            roll_back(tx).await;
+            Err(SettleError::Superseded)
+        }
+    }
 }
 
 /// How many transactions are open on this connection, one inside the other. All but the first are savepoints, which sqlx
@@ -95,9 +170,25 @@ fn depth(tx: &Transaction<'_, Postgres>) -> usize {
     <Postgres as Database>::TransactionManager::get_transaction_depth(tx)
 }
 
-/// Rolls back now rather than when the connection is next used: until then others wait for the record.
-async fn rolled_back(tx: Transaction<'_, Postgres>, why: SettleError) -> SettleError {
-    // One that cannot be rolled back is rolled back by the server, when the connection ends.
+/// Rolls back now rather than when the connection is next used: until then others wait for the key. One that cannot be
+/// rolled back is rolled back by the server, when the connection ends.
+async fn roll_back(tx: Transaction<'_, Postgres>) {
     let _ = tx.rollback().await;
-    why
+}
+
+fn told(error: &sqlx::Error) -> Option<&PgDatabaseError> {
+    error.as_database_error().and_then(|error| error.try_downcast_ref())
+}
+
+/// Whether the server itself says that nothing was committed.
+fn was_refused(error: &sqlx::Error) -> bool {
+    told(error).is_some_and(|error| error.severity() == PgSeverity::Error)
+}
+
+/// What a transaction came to that the server refused: another one may have stood in its way.
+fn refused(error: &sqlx::Error) -> SettleError {
+    match told(error).map(PgDatabaseError::code) {
+        Some("40001" | "40P01") => SettleError::Superseded,
+        Some(_) | None => failed(error),
+    }
 }

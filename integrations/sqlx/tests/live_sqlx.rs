@@ -13,9 +13,9 @@ use http_body_util::BodyExt;
 use semel_contract::identity::Identity;
 use semel_contract::profile::{Anchor, presets};
 use semel_gate::{GateLayer, Grant, Route, SettleError, settling};
-use semel_sqlx::{SqlxGrant, failed};
+use semel_sqlx::{Entered, SqlxGrant, failed};
 use semel_store::postgres::{Options, PostgresStore};
-use semel_store::{ClaimStore, Filter};
+use semel_store::{About, ClaimStore, Filter};
 use sqlx::{Connection, PgPool, raw_sql};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -36,7 +36,7 @@ struct Shop {
 type Answered = (u16, String, HeaderMap);
 
 async fn create_order(State(pool): State<PgPool>, grant: Grant, item: String) -> Result<Response, SettleError> {
-    let mut tx = pool.begin().await.map_err(failed)?;
+    let mut tx = grant.begin_sqlx(&pool).await?;
     let insert = sqlx::query_scalar("INSERT INTO orders (item) VALUES ($1) RETURNING id").bind(&item);
     let id: i64 = insert.fetch_one(&mut *tx).await.map_err(failed)?;
     grant.commit_sqlx(tx, (StatusCode::CREATED, format!("order {id}"))).await
@@ -45,7 +45,7 @@ async fn create_order(State(pool): State<PgPool>, grant: Grant, item: String) ->
 /// What an order says decides what becomes of it.
 async fn order(state: State<PgPool>, grant: Grant, item: String) -> Response {
     let ended = match item.as_str() {
-        "fails" => fail(&state.0).await,
+        "fails" => fail(&state.0, &grant).await,
         "breaks a constraint late" => break_late(&state.0, &grant).await,
         "is superseded" => lose_the_key(&state.0, &grant).await,
         "nests" => nest(&state.0, &grant).await,
@@ -57,8 +57,8 @@ async fn order(state: State<PgPool>, grant: Grant, item: String) -> Response {
     ended.into_response()
 }
 
-async fn begin(pool: &PgPool) -> Result<sqlx::Transaction<'static, sqlx::Postgres>, SettleError> {
-    let mut tx = pool.begin().await.map_err(failed)?;
+async fn begin(pool: &PgPool, grant: &Grant) -> Result<Entered<'static>, SettleError> {
+    let mut tx = grant.begin_sqlx(pool).await?;
     raw_sql("INSERT INTO orders (item) VALUES ('special')").execute(&mut *tx).await.map_err(failed)?;
     Ok(tx)
 }
@@ -67,36 +67,36 @@ fn done() -> (StatusCode, &'static str) {
     (StatusCode::CREATED, "done")
 }
 
-async fn fail(pool: &PgPool) -> Result<Response, SettleError> {
-    let mut tx = begin(pool).await?;
+async fn fail(pool: &PgPool, grant: &Grant) -> Result<Response, SettleError> {
+    let mut tx = begin(pool, grant).await?;
     raw_sql("SELECT 1 / 0").execute(&mut *tx).await.map_err(failed)?;
     unreachable!("a division by zero fails")
 }
 
 async fn break_late(pool: &PgPool, grant: &Grant) -> Result<Response, SettleError> {
-    let mut tx = begin(pool).await?;
+    let mut tx = begin(pool, grant).await?;
     raw_sql("INSERT INTO line (order_id) VALUES (-1)").execute(&mut *tx).await.map_err(failed)?;
     grant.commit_sqlx(tx, done()).await
 }
 
-/// Another attempt takes the key over while this one runs: the fence of its record is another from then on.
+/// Its owner cancels the key while this attempt runs.
 async fn lose_the_key(pool: &PgPool, grant: &Grant) -> Result<Response, SettleError> {
-    let tx = begin(pool).await?;
-    let number = i64::try_from(grant.fence().number).expect("a small number");
-    let take = sqlx::query("UPDATE semel.record SET nonce = nonce + 1 WHERE fence = $1").bind(number);
-    take.execute(pool).await.map_err(failed)?;
+    let tx = begin(pool, grant).await?;
+    let store = settling::store_of::<PostgresStore>(grant).map_err(failed)?;
+    store.seal(grant.id(), &About::default(), grant.lifetime()).await.map_err(failed)?;
     grant.commit_sqlx(tx, done()).await
 }
 
 async fn nest(pool: &PgPool, grant: &Grant) -> Result<Response, SettleError> {
-    let mut outer = begin(pool).await?;
+    let mut outer = pool.begin().await.map_err(failed)?;
     let inner = outer.begin().await.map_err(failed)?;
+    let inner = grant.enter_sqlx(inner).await?;
     grant.commit_sqlx(inner, done()).await
 }
 
 /// A trigger ends the session in the middle of its commit, as a fail-over would.
 async fn lose_the_connection(pool: &PgPool, grant: &Grant) -> Result<Response, SettleError> {
-    let mut tx = begin(pool).await?;
+    let mut tx = begin(pool, grant).await?;
     raw_sql("INSERT INTO poison VALUES (1)").execute(&mut *tx).await.map_err(failed)?;
     grant.commit_sqlx(tx, done()).await
 }
@@ -106,15 +106,14 @@ async fn with_headers(pool: &PgPool, grant: &Grant) -> Result<Response, SettleEr
     for value in [b"<a>".as_slice(), b"<\xfc>"] {
         answer.headers_mut().append("link", HeaderValue::from_bytes(value).expect("a value"));
     }
-    grant.commit_sqlx(begin(pool).await?, answer).await
+    grant.commit_sqlx(begin(pool, grant).await?, answer).await
 }
 
-/// A snapshot from before a renewal of the lease does not stand in the way of the settlement.
+/// A transaction that the handler began itself, because it wants more than the default.
 async fn repeat_the_read(pool: &PgPool, grant: &Grant) -> Result<Response, SettleError> {
-    let mut tx = pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ").await.map_err(failed)?;
+    let tx = pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ").await.map_err(failed)?;
+    let mut tx = grant.enter_sqlx(tx).await?;
     raw_sql("INSERT INTO orders (item) VALUES ('special')").execute(&mut *tx).await.map_err(failed)?;
-    let held = [(grant.id().clone(), grant.fence())];
-    settling::store_of::<PostgresStore>(grant).map_err(failed)?.renew(&held, Duration::from_secs(60)).await.map_err(failed)?;
     grant.commit_sqlx(tx, done()).await
 }
 
@@ -264,7 +263,7 @@ async fn a_commit_whose_reply_is_lost_is_found_to_be_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stale_fence_rolls_the_effect_back() {
+async fn a_key_that_is_lost_rolls_the_effect_back() {
     let shop = Shop::open("stale").await;
     let (status, body, headers) = shop.order("k", "is superseded").await;
     assert_eq!((status, headers.contains_key("idempotency-replayed")), (409, false), "{body}");
@@ -293,7 +292,7 @@ async fn the_routes_own_lifetime_and_every_header_are_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_renewal_does_not_disturb_a_repeatable_read() {
+async fn a_handler_enters_a_transaction_of_its_own_level() {
     let shop = Shop::open("repeatable").await;
     assert_eq!(shop.order("k", "repeats itself").await.0, 201);
     assert_eq!((shop.orders().await, shop.records().await), (1, 1));

@@ -12,6 +12,8 @@ pub(crate) enum Serves {
     TwoGates,
     /// A handler in process, without storage or with the layer around it and its row in the record's commit.
     Service(Option<Store>),
+    /// The same handler and its transaction on PostgreSQL, without semel.
+    ServiceAlone,
     /// `semel serve outbox`, whose lane is paused: it accepts and does not send.
     Outbox,
     /// What accepting costs without a disk.
@@ -74,10 +76,12 @@ impl Contestant {
         const POSTGRES: &str = "claim and answer synced (PostgreSQL, fsync and synchronous_commit on)";
         match (self.serves, self.sends) {
             (Serves::Nginx | Serves::PlainProxy | Serves::Service(None) | Serves::AcceptInMemory, _)
-            | (_, Sends::Unkeyed) => "keeps nothing",
+            | (Serves::Gate(..) | Serves::TwoGates, Sends::Unkeyed) => "keeps nothing",
             (Serves::Gate(..), Sends::Replays) => "reads only",
             (Serves::Gate(Store::Sqlite, _), _) => "claim and answer synced (SQLite, synchronous=FULL)",
             (Serves::Gate(Store::Postgres, _) | Serves::TwoGates, _) => POSTGRES,
+            (Serves::Service(_), Sends::Replays) => "reads only",
+            (Serves::ServiceAlone, _) => "row synced (PostgreSQL)",
             (Serves::Service(Some(Store::Sqlite)), _) => {
                 "row, record and answer synced in one commit (SQLite)"
             }

@@ -85,6 +85,12 @@ impl World {
                 running.take(self.part("service", &[&["service"], args.as_slice()].concat())?);
                 running.leaders.extend(store.and_then(|store| self.database(store)));
             }
+            Serves::ServiceAlone => {
+                running.counted = None;
+                let url = self.store(Store::Postgres)?;
+                running.take(self.part("service", &["service", "--store", &url, "--bare"])?);
+                running.leaders.extend(self.database(Store::Postgres));
+            }
             Serves::Outbox => self.outbox(&mut running, upstream)?,
             Serves::AcceptInMemory => {
                 running.counted = None;

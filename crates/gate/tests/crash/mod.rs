@@ -13,7 +13,7 @@ use http_body_util::BodyExt;
 use semel_contract::identity::Identity;
 use semel_contract::profile::{Profile, Rate, presets};
 use semel_contract::record::Guarantee;
-use semel_gate::{GateLayer, Route, Step, on_step};
+use semel_gate::{GateBuilder, GateLayer, Route, Step, on_step};
 use semel_store::ClaimStore;
 use semel_store::clock::{Clock, SystemClock};
 use tower::ServiceExt;
@@ -38,7 +38,8 @@ impl Task {
         let text = std::env::var(CHILD).ok()?;
         let [world, guarantee, step, key] =
             text.split('|').collect::<Vec<_>>().try_into().expect("four words");
-        let step = Step::ALL.into_iter().find(|known| known.name() == step).expect("a step");
+        let steps = Step::ALL.into_iter().chain(Step::OF_TRANSACTION);
+        let step = steps.into_iter().find(|known| known.name() == step).expect("a step");
         Some(Self { world: world.to_owned(), guarantee: level(guarantee), step, key: key.to_owned() })
     }
 
@@ -79,12 +80,17 @@ fn level(name: &str) -> Guarantee {
 
 /// A gate with every step in its walk.
 pub(crate) fn gate(store: Arc<dyn ClaimStore>, guarantee: Guarantee) -> GateLayer {
+    building(store, guarantee).build().expect("a safe gate")
+}
+
+/// The same, before it is built.
+pub(crate) fn building(store: Arc<dyn ClaimStore>, guarantee: Guarantee) -> GateBuilder {
     let mut profile = Profile { guarantee, ..presets::walker() };
     profile.limits.request = Some(Rate { count: 1_000_000, window: Duration::from_secs(60) });
     profile.limits.admission = Some(Rate { count: 1_000_000, window: Duration::from_secs(60) });
     let route = Route::new("orders", "POST /orders").expect("a pattern").profile(profile);
     let identity = "trusted:X-User".parse::<Identity>().expect("an identity");
-    GateLayer::builder(store).identity(identity).route(route).build().expect("a safe gate")
+    GateLayer::builder(store).identity(identity).route(route)
 }
 
 /// Sends the request of a task. The times in it are those of the first attempt.

@@ -180,7 +180,7 @@ async fn atomic(State(desk): State<Arc<Desk>>, grant: Grant, headers: HeaderMap)
     let key = grant.id().key.as_str();
     let work = async || {
         let mut connection = desk.pool.get().await.map_err(failed)?;
-        let tx = connection.transaction().await.map_err(failed)?;
+        let tx = grant.begin(&mut connection).await?;
         tx.execute(EFFECT, &[&key]).await.map_err(failed)?;
         tokio::time::sleep(thinks).await;
         grant.commit(tx, (StatusCode::CREATED, key.to_owned())).await

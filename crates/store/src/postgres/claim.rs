@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use semel_contract::decide::{Claim, Standing};
 use semel_contract::record::State;
@@ -22,6 +23,8 @@ use crate::claims::{Claimed, Entry, StoreError, Wish};
 
 /// How often a claim is tried again because the record that stood in the way was gone when it was read.
 const ROUNDS_MAX: u32 = 4;
+/// How long another claim of the same key is given at first to be over.
+const ANOTHER_CLAIM: Duration = Duration::from_millis(2);
 /// Records that are read at once, since each may carry a large answer.
 const KNOWN_ROWS_MAX: usize = 64;
 
@@ -72,7 +75,7 @@ pub(super) async fn batch(core: Arc<Core>, asked: Vec<Asked>) {
     };
     let patience = Patience::new(unsure);
     for ((wish, waiting), answer) in asked.into_iter().zip(answers) {
-        if let Some(answer) = answer {
+        if let Some(answer) = answer.filter(|answer| !matches!(answer, Claimed::Entered)) {
             drop(waiting.send(Ok(answer)));
             continue;
         }
@@ -84,12 +87,57 @@ pub(super) async fn batch(core: Arc<Core>, asked: Vec<Asked>) {
     }
 }
 
+/// Looks for a batch of wishes whether their keys are free, and writes nothing. Whoever wishes holds a reservation.
+pub(super) async fn look(core: Arc<Core>, asked: Vec<Asked>) {
+    let mut rest = asked;
+    while !rest.is_empty() {
+        let some = rest.split_off(rest.len().saturating_sub(KNOWN_ROWS_MAX));
+        let wishes: Vec<&Wish> = some.iter().map(|(wish, _)| wish).collect();
+        match read_known(&core, &wishes).await {
+            Ok((known, now)) => {
+                for (wish, waiting) in some {
+                    let free = Claimed::Won { fence: fence_of(0, stored_nonce(wish.nonce)), now };
+                    drop(waiting.send(Ok(stands(&wish, &known, now).unwrap_or(free))));
+                }
+            }
+            Err(trouble) => {
+                let error = trouble.of_read();
+                some.into_iter().for_each(|(_, waiting)| drop(waiting.send(Err(error.clone()))));
+            }
+        }
+    }
+}
+
+/// What stands in the way of a wish; `None` when nothing does, or only what the wish was decided to replace.
+fn stands(wish: &Wish, known: &Known, now: Timestamp) -> Option<Claimed> {
+    match (wish.replaces, judge(wish, known, now)) {
+        (None, judged) => judged,
+        (Some(replaced), Some(Claimed::Known { entry, .. }))
+            if entry.record.fence == replaced
+                && Some(Standing::of(Some(&entry.record), now)) == replace::standing_of(wish.how) =>
+        {
+            None
+        }
+        (Some(_), Some(judged)) => Some(judged),
+        (Some(_), None) => Some(Claimed::Changed),
+    }
+}
+
 /// Claims one key by itself.
 async fn alone(core: &Core, wish: &Wish, mut patience: Patience) -> Result<Claimed, StoreError> {
     let mut rounds = 0;
     loop {
         let attempted = attempt(core, sql::CLAIM_CONTESTED, &[wish]).await;
         let trouble = match attempted.map(|answers| answers.into_iter().next().flatten()) {
+            // Whoever holds the lock may be another claim, which is over in a moment, or this one, whose end was not heard of.
+            Ok(Some(Claimed::Entered)) if patience.is_unsure() => {
+                Some(Trouble::Unsure("the claim may still be under way".to_owned()))
+            }
+            Ok(Some(Claimed::Entered)) if rounds < ROUNDS_MAX => {
+                rounds += 1;
+                tokio::time::sleep(ANOTHER_CLAIM * rounds).await;
+                None
+            }
             Ok(Some(claimed)) => return Ok(claimed),
             // What stood in the way is gone, or is an expired record under another credential.
             Ok(None) if rounds < ROUNDS_MAX => {
@@ -114,10 +162,10 @@ async fn attempt(core: &Core, sql: &str, wishes: &[&Wish]) -> Result<Vec<Option<
         first.entry(wish.id.hash()).or_insert(place);
     }
     let sent: Vec<(&[u8; 16], &Wish)> = first.iter().map(|(hash, place)| (hash, wishes[*place])).collect();
-    let (won, now) = insert(core, sql, &sent).await?;
+    let (told, now) = insert(core, sql, &sent).await?;
     let mut answers: Vec<Option<Claimed>> = vec![None; wishes.len()];
     for (hash, place) in &first {
-        if let Some(&(number, late)) = won.get(hash) {
+        if let Some(&(Some(number), late)) = told.get(hash) {
             let nonce = stored_nonce(wishes[*place].nonce);
             // The claims are committed: an error from here on leaves them unsure, never untouched.
             let number = if late { renumber(core, number, nonce).await.map_err(unsure)? } else { number };
@@ -130,7 +178,10 @@ async fn attempt(core: &Core, sql: &str, wishes: &[&Wish]) -> Result<Vec<Option<
         // Winners keep what they won even if this read fails; the others then ask again by themselves.
         let Ok((known, now)) = read_known(core, &lost).await else { continue };
         for place in places {
-            answers[*place] = judge(wishes[*place], &known, now);
+            let is_entered = matches!(told.get(&wishes[*place].id.hash()), Some((None, _)));
+            let judged = judge(wishes[*place], &known, now);
+            // Without a record it is the transaction of a handler that stands in the way.
+            answers[*place] = judged.or_else(|| is_entered.then_some(Claimed::Entered));
         }
     }
     Ok(answers)
@@ -145,8 +196,8 @@ fn unsure(trouble: Trouble) -> Trouble {
     }
 }
 
-/// The numbers that were given, by hash, and whether each came late.
-type Numbers = BTreeMap<[u8; 16], (i64, bool)>;
+/// The numbers that were given, by hash, and whether each came late; none where a handler's transaction holds the key.
+type Numbers = BTreeMap<[u8; 16], (Option<i64>, bool)>;
 
 async fn insert(
     core: &Core,
@@ -189,15 +240,21 @@ async fn insert(
                 &sent.iter().map(|(_, wish)| lifetime_millis(wish)).collect::<Vec<_>>(),
                 &sent.iter().map(|(_, wish)| anchor_number(wish)).collect::<Vec<_>>(),
                 &sent.iter().map(|(_, wish)| response_bytes(wish)).collect::<Vec<_>>(),
+                &sent.iter().map(|(hash, _)| lock_number(hash)).collect::<Vec<_>>(),
             ],
         )
         .await?;
     Ok((answer.rows.iter().filter_map(number_of).collect(), answer.now))
 }
 
-fn number_of(row: &Row) -> Option<([u8; 16], (i64, bool))> {
+fn number_of(row: &Row) -> Option<([u8; 16], (Option<i64>, bool))> {
     let hash: Option<&[u8]> = row.get("hash");
     Some((hash?.try_into().ok()?, (row.get("fence"), row.get("late"))))
+}
+
+/// The advisory lock of a key, as `semel.lock_of` numbers it.
+pub(super) fn lock_number(hash: &[u8; 16]) -> i64 {
+    i64::from_be_bytes(*hash.first_chunk().expect("a hash has 16 bytes"))
 }
 
 /// A number that was drawn early but took its place late is drawn again: meanwhile another attempt may have had the key

@@ -9,6 +9,7 @@ use semel_contract::record::{Fence, Guarantee, State};
 use semel_contract::time::Timestamp;
 
 use super::Core;
+use super::claim::lock_number;
 use super::link::{Trouble, Tx};
 use super::patience::Patience;
 use super::rows::{
@@ -24,15 +25,6 @@ use crate::claims::{
 
 /// How often a seal is tried again because somebody claimed the key between looking and sealing.
 const SEAL_ROUNDS_MAX: u32 = 8;
-
-/// What became of a handler's commit whose reply was lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// It was committed.
-    Committed,
-    /// It was not, and will not be.
-    NotCommitted,
-}
 
 /// Locks the record of a key. Waits for whoever is writing it, and then sees what they wrote.
 const LOCK: &str = concat!(
@@ -96,6 +88,9 @@ WITH gone AS (
 INSERT INTO semel.audit (at, action, actor, fence, reason, count, hash)
 VALUES ($7::bigint, $13::text, $10::text, $11::text, $12::text, 1, $14::bytea)";
 
+/// Keeps the transaction of a handler away from a key, unless one holds it.
+pub(super) const TRY_LOCK: &str = "SELECT pg_try_advisory_xact_lock($1::bigint)";
+
 const REMOVE: &str = "DELETE FROM semel.record WHERE fence = $1::bigint";
 
 const SEAL: &str = "
@@ -130,7 +125,7 @@ async fn lock(tx: &Tx<'_>, id: &Id) -> Result<Option<Locked>, Trouble> {
 }
 
 /// The standing over which a way of claiming wins; a new claim wins over none.
-fn standing_of(how: Claim) -> Option<Standing> {
+pub(super) fn standing_of(how: Claim) -> Option<Standing> {
     match how {
         Claim::New => None,
         Claim::TakeOver => Some(Standing::Expired),
@@ -145,6 +140,10 @@ pub(super) async fn claim(core: &Core, wish: &Wish) -> Result<Claimed, StoreErro
     let mut patience = Patience::new(None);
     loop {
         match claim_once(core, wish).await {
+            // An earlier try, whose end was not heard of, may hold the lock.
+            Ok(Claimed::Entered) if patience.is_unsure() => {
+                patience.with(Trouble::Unsure("the claim may still be under way".to_owned())).await?;
+            }
             Ok(claimed) => return Ok(claimed),
             Err(trouble) => patience.with(trouble).await?,
         }
@@ -155,6 +154,11 @@ async fn claim_once(core: &Core, wish: &Wish) -> Result<Claimed, Trouble> {
     free_rotation(core, wish).await?;
     let mut wire = core.link.connection().await?;
     let tx = wire.begin(&core.link).await?;
+    let free = tx.query(TRY_LOCK, &[&lock_number(&wish.id.hash())]).await?;
+    if free.first().is_none_or(|row| !row.get::<_, bool>(0)) {
+        tx.roll_back().await;
+        return Ok(Claimed::Entered);
+    }
     let Some(Locked { entry, now }) = lock(&tx, &wish.id).await? else {
         tx.roll_back().await;
         return Ok(Claimed::Changed);
@@ -375,18 +379,4 @@ async fn seal_once(
     tx.commit().await?;
     core.announce(hash);
     Ok(Some(Sealed::Done))
-}
-
-/// What became of a handler's transaction that settled this fence and whose commit was not acknowledged. The lock waits
-/// for the orphaned session: once it is held, that session has ended one way or the other.
-pub(super) async fn fate(core: &Core, id: &Id, fence: Fence) -> Result<Fate, Trouble> {
-    let mut wire = core.link.connection().await?;
-    let tx = wire.begin(&core.link).await?;
-    let locked = lock(&tx, id).await?;
-    tx.roll_back().await;
-    let entry = locked.map(|locked| locked.entry).filter(|entry| entry.record.fence == fence);
-    Ok(match entry.map(|entry| entry.record.state) {
-        Some(State::Settled | State::Unkept) => Fate::Committed,
-        Some(State::Claimed | State::Released | State::Unknown | State::Sealed) | None => Fate::NotCommitted,
-    })
 }

@@ -7,12 +7,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use semel_contract::profile::{Anchor, Lifetime};
 use semel_contract::record::{Fence, State};
-use tokio_postgres::Transaction;
-use tokio_postgres::types::Type;
 
-use super::base::error_chain;
 use super::batch::Waiting;
-use super::link::{Trouble, Value};
+use super::link::Trouble;
 use super::patience::Patience;
 use super::rows::{pack, span, state_number, stored_nonce, stored_number};
 use super::{Core, sql};
@@ -197,44 +194,4 @@ async fn attempt(core: &Core, sql: &str, endings: &[&Ending]) -> Result<BTreeSet
         )
         .await?;
     Ok(answer.rows.iter().filter_map(|row| row.get::<_, Option<i64>>("fence")).collect())
-}
-
-/// Ends an attempt in the transaction of a handler.
-/// What a handler is told that settles inside a savepoint.
-const IN_SAVEPOINT: &str =
-    "a settlement inside a savepoint is refused: the transaction around it could still take the effect back";
-
-pub(super) async fn settle_in(tx: &Transaction<'_>, ending: &Ending) -> Result<Written, StoreError> {
-    let (number, nonce) = (stored_number(ending.fence), stored_nonce(ending.fence.nonce));
-    let hash = ending.id.hash();
-    let hash = hash.as_slice();
-    let write = &ending.write;
-    let (state, status, headers) = (state_number(write.state), write.status(), write.headers());
-    let (body, outcome_unknown) = (write.body(), write.outcome_unknown());
-    let mut values: Vec<(Value<'_>, Type)> =
-        vec![(&number, Type::INT8), (&nonce, Type::INT8), (&hash, Type::BYTEA)];
-    let sql = if write.removes {
-        sql::RELEASE_IN
-    } else {
-        let written: [(Value<'_>, Type); 7] = [
-            (&state, Type::INT2),
-            (&status, Type::INT4),
-            (&headers, Type::BYTEA),
-            (&body, Type::BYTEA),
-            (&outcome_unknown, Type::BOOL),
-            (&write.keep_ms, Type::INT8),
-            (&write.from_created, Type::BOOL),
-        ];
-        values.extend(written);
-        sql::SETTLE_IN
-    };
-    // With the types given, one exchange with the server is enough: the handler's transaction is open meanwhile.
-    let written = tx.query_typed(sql, &values).await;
-    match written.as_deref() {
-        Ok([]) => Ok(Written::Superseded),
-        Ok([row, ..]) if row.get("top_level") => Ok(Written::Done),
-        Ok(_) => Err(StoreError::Unavailable(IN_SAVEPOINT.to_owned())),
-        // Nothing is committed yet: whatever failed, the handler rolls back.
-        Err(error) => Err(StoreError::Unavailable(error_chain(error))),
-    }
 }

@@ -149,17 +149,17 @@ FROM t LEFT JOIN (semel.record r LEFT JOIN semel.lease l ON l.fence = r.fence)
 );
 
 /// Claims absent keys, many at once. Known keys are filtered first, since the insert alone would wait for a settlement
-/// that is not yet committed. A row is `late` when higher numbers may have been given while it waited for its place.
+/// that is not yet committed; so are keys that a handler's transaction has entered, by the lock that it holds. A row is `late` when higher numbers may have been given while it waited for its place.
 macro_rules! claim {
     ($conflict:literal) => {
         timed!(
-    ", wish AS (
-    SELECT * FROM unnest($4::bytea[], $5::bytea[], $6::text[], $7::bigint[], $8::bigint[], $9::bigint[],
+    ", wish AS MATERIALIZED (
+    SELECT w.*, pg_try_advisory_xact_lock(w.place) AS is_free FROM unnest($4::bytea[], $5::bytea[], $6::text[], $7::bigint[], $8::bigint[], $9::bigint[],
         $10::smallint[], $11::bytea[], $12::smallint[], $13::bytea[], $14::bytea[], $15::text[], $16::text[],
-        $17::text[], $18::bigint[], $19::bytea[], $20::text[], $21::bigint[], $22::smallint[], $23::integer[])
+        $17::text[], $18::bigint[], $19::bytea[], $20::text[], $21::bigint[], $22::smallint[], $23::integer[], $24::bigint[])
     AS w (hash, scope, key, nonce, lease_ms, late_ms, guarantee, fingerprint, fingerprint_version, payload_hash,
         rotation, endpoint, tenant, principal, client_generated_at, request_headers, request_id, lifetime_ms, anchor,
-        max_response_bytes)
+        max_response_bytes, place)
 ), won AS (
     INSERT INTO semel.record (fence, nonce, hash, scope, key, endpoint, tenant, principal, state, guarantee,
         fingerprint, fingerprint_version, payload_hash, rotation, created_at, first_lease_until, late_until,
@@ -174,7 +174,7 @@ macro_rules! claim {
     ",
         w.client_generated_at, w.request_headers, w.request_id, w.lifetime_ms, w.anchor, w.max_response_bytes
     FROM wish w, t
-    WHERE NOT EXISTS (SELECT FROM semel.record k WHERE k.hash = w.hash)
+    WHERE w.is_free AND NOT EXISTS (SELECT FROM semel.record k WHERE k.hash = w.hash)
         AND NOT EXISTS (SELECT FROM semel.record k WHERE k.rotation = w.rotation)
     ",
             $conflict,
@@ -186,7 +186,9 @@ macro_rules! claim {
     INSERT INTO semel.opened (first, lease_until, fences)
     SELECT min(fence), min(first_lease_until), array_agg(fence) FROM won GROUP BY first_lease_until / 1000
 )
-SELECT t.now, t.wall, t.revision, won.fence, won.hash, won.late FROM t LEFT JOIN won ON true"
+SELECT t.now, t.wall, t.revision, told.fence, told.hash, told.late FROM t LEFT JOIN (
+    SELECT fence, hash, late FROM won UNION ALL SELECT NULL, hash, false FROM wish WHERE NOT is_free
+) told ON true"
         )
     };
 }
@@ -249,31 +251,6 @@ pub const SETTLE: &str = settle!("SKIP LOCKED");
 
 /// Ends attempts, waiting for whoever is writing the same row.
 pub const SETTLE_WAITING: &str = settle!("");
-
-/// Ends an attempt in the transaction of a handler. It takes the server's time as it is, forces a synchronous commit, and
-/// never touches the lease, so that a renewal cannot make a REPEATABLE READ transaction fail. Says whether it was written
-/// by the top-level transaction itself: what a savepoint writes, the transaction around it may still take back.
-pub const SETTLE_IN: &str = "
-WITH t AS MATERIALIZED (
-    SELECT semel.now_ms() AS now, set_config('synchronous_commit', 'on', true) AS synchronous
-)
-UPDATE semel.record r SET state = $4::smallint, status = $5::integer, headers = $6::bytea, body = $7::bytea,
-    outcome_unknown = $8::boolean,
-    settled_at = CASE $4::smallint WHEN 5 THEN NULL ELSE t.now END,
-    expires_at = CASE WHEN $10::boolean AND r.state = 1 AND r.created_at + $9::bigint > t.now
-        THEN r.created_at ELSE t.now END + $9::bigint,
-    lifetime_ms = CASE WHEN $4::smallint = 4 THEN t.now - r.created_at + $9::bigint ELSE r.lifetime_ms END
-FROM t
-WHERE r.fence = $1::bigint AND r.nonce = $2::bigint AND r.hash = $3::bytea AND r.state IN (1, 5)
-    AND t.synchronous IS NOT NULL
-RETURNING r.xmin = pg_current_xact_id()::xid AS top_level";
-
-/// Frees a key in the transaction of a handler, where nothing of it is kept.
-pub const RELEASE_IN: &str = "
-DELETE FROM semel.record r
-WHERE r.fence = $1::bigint AND r.nonce = $2::bigint AND r.hash = $3::bytea AND r.state IN (1, 5)
-    AND set_config('synchronous_commit', 'on', true) IS NOT NULL
-RETURNING true AS top_level";
 
 /// Extends leases. Only the lease is written; the record is only read. The first renewal of a claim makes its lease: whoever
 /// means to end the claim makes it as well, so that one of the two waits for the other.

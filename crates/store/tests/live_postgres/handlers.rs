@@ -1,4 +1,4 @@
-//! Handlers that settle in their own transaction, by SQL from any language or by `settle_in`.
+//! Handlers that settle in their own transaction, by SQL from any language.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,6 +13,7 @@ use crate::fixture::{
     AT_ONCE, LEASE, Postgres, answer, atomic, entry, id, lifetime, patient_postgres, postgres, settled, wish,
     won,
 };
+use crate::once_fixture::Call;
 
 const SETTLE: &str = "SELECT semel.settle($1, $2, $3::text::jsonb, $4)";
 
@@ -128,19 +129,12 @@ async fn a_settling_transaction_commits_synchronously_whatever_the_session_prefe
     let mut handler = here.database.client().await;
     handler.batch_execute("SET synchronous_commit = off").await.expect("a session may prefer this");
     let show = "SELECT current_setting('synchronous_commit')";
-    for by_sql in [true, false] {
-        let (id, fence) = claimed(&here, "durable").await;
-        let tx = handler.transaction().await.expect("a transaction");
-        if by_sql {
-            settle_by_sql(&tx, fence, "{}", b"x").await.expect("it settles");
-        } else {
-            let written = PostgresStore::settle_in(&tx, &id, fence, settled("x"), &lifetime()).await;
-            assert_eq!(written, Ok(Written::Done));
-        }
-        assert_eq!(tx.query_one(show, &[]).await.expect("a row").get::<_, &str>(0), "on");
-        tx.commit().await.expect("it commits");
-        assert_eq!(handler.query_one(show, &[]).await.expect("a row").get::<_, &str>(0), "off");
-    }
+    let (_, fence) = claimed(&here, "durable").await;
+    let tx = handler.transaction().await.expect("a transaction");
+    settle_by_sql(&tx, fence, "{}", b"x").await.expect("it settles");
+    assert_eq!(tx.query_one(show, &[]).await.expect("a row").get::<_, &str>(0), "on");
+    tx.commit().await.expect("it commits");
+    assert_eq!(handler.query_one(show, &[]).await.expect("a row").get::<_, &str>(0), "off");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -157,8 +151,9 @@ async fn a_renewal_never_breaks_a_repeatable_read_settlement() {
         if by_sql {
             settle_by_sql(&tx, fence, "{}", b"x").await.expect("a renewal does not stand in the way");
         } else {
-            let written = PostgresStore::settle_in(&tx, &id, fence, settled("x"), &lifetime()).await;
-            assert_eq!(written, Ok(Written::Done));
+            let call = Call::of(id.clone()).with(&format!(r#"{{"fence": "{fence}", "owned": true}}"#));
+            assert_eq!(call.enter(&tx).await.expect("it enters"), "execute");
+            call.leave(&tx, 201, b"x").await.expect("a renewal does not stand in the way");
         }
         let started = Instant::now();
         assert_eq!(here.store.renew(&held, LEASE).await, Ok(vec![Written::Done]), "and during it");
@@ -174,32 +169,6 @@ async fn a_renewal_never_breaks_a_repeatable_read_settlement() {
     here.pass(Duration::from_mins(2)).await;
     here.store.sweep(100, Duration::ZERO).await.expect("the store answers");
     assert_eq!(here.number("SELECT count(*) FROM semel.lease").await, 0, "left leases are swept");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn settling_in_a_transaction_is_settling() {
-    let here = postgres().await;
-    let mut handler = here.database.client().await;
-    let (id, fence) = claimed(&here, "rust").await;
-    let stale = Fence { number: fence.number + 1000, ..fence };
-    let tx = handler.transaction().await.expect("a transaction");
-    let settle_in = async |fence, settlement| {
-        PostgresStore::settle_in(&tx, &id, fence, settlement, &lifetime()).await.expect("the store answers")
-    };
-    assert_eq!(settle_in(stale, settled("x")).await, Written::Superseded);
-    assert_eq!(settle_in(fence, settled("x")).await, Written::Done);
-    tx.commit().await.expect("it commits");
-    let found = entry(&here.store, &id).await;
-    assert_eq!((found.record.state, found.answer), (State::Settled, Some(answer("x"))));
-    assert_eq!(found.record.expires_at, Some(found.settled_at.expect("settled").plus(lifetime().record())));
-    assert_eq!(here.store.fate(&id, fence).await, Ok(Fate::Committed));
-
-    let (id, fence) = claimed(&here, "released").await;
-    let tx = handler.transaction().await.expect("a transaction");
-    let written = PostgresStore::settle_in(&tx, &id, fence, Settlement::Release, &lifetime()).await;
-    assert_eq!(written, Ok(Written::Done));
-    tx.commit().await.expect("it commits");
-    assert!(here.store.look_up(&id).await.expect("the store answers").0.is_none());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -388,8 +357,10 @@ async fn the_fate_of_a_lost_commit_is_told_once_the_session_has_ended() {
     let mut handler = here.database.client().await;
     for commits in [true, false] {
         let (id, fence) = claimed(&here, "orphan").await;
+        let call = Call::of(id.clone()).with(&format!(r#"{{"fence": "{fence}", "owned": true}}"#));
         let tx = handler.transaction().await.expect("a transaction");
-        settle_by_sql(&tx, fence, "{}", b"x").await.expect("the handler settles");
+        assert_eq!(call.enter(&tx).await.expect("it enters"), "execute");
+        call.leave(&tx, 201, b"x").await.expect("the handler settles");
         let asked = tokio::spawn({
             let (store, id) = (Arc::clone(&here.store), id.clone());
             async move { store.fate(&id, fence).await }

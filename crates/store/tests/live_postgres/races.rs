@@ -14,6 +14,7 @@ use crate::fixture::{
     AT_ONCE, Database, LEASE, answer, atomic, entry, id, lifetime, patient_postgres, postgres, settled, wish,
     won,
 };
+use crate::once_fixture::Call;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_200_claims_of_one_key_by_two_processes_one_wins() {
@@ -166,11 +167,9 @@ async fn a_fence_holds_for_its_own_key_only() {
     let renewed = here.store.renew(&held, LEASE).await.expect("the store answers");
     assert_eq!(renewed[..3], [Written::Superseded; 3], "also beside the one that is right");
     assert_eq!(renewed[3], Written::Done);
-    let mut handler = here.database.client().await;
-    let tx = handler.transaction().await.expect("a transaction");
-    let written = PostgresStore::settle_in(&tx, &his, fence, settled("x"), &lifetime()).await;
-    assert_eq!(written, Ok(Written::Superseded));
-    drop(tx);
+    let handler = here.database.client().await;
+    let call = Call::of(his.clone()).with(&format!(r#"{{"fence": "{fence}"}}"#));
+    assert_eq!(call.enter(&handler).await.expect("it is told"), "stale");
     assert_eq!(entry(&here.store, &hers).await.record.state, State::Claimed);
     let lifetime = lifetime();
     let settle = |fence| here.store.settle(&hers, fence, settled("x"), &lifetime);

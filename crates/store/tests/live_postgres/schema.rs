@@ -7,7 +7,7 @@ use crate::fixture::{Database, postgres};
 
 const ROWS: i64 = 1_000_000;
 /// The number of the newest migration.
-const NEWEST: i32 = 10;
+const NEWEST: i32 = 11;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn migrations_are_applied_once_also_by_many_at_a_time() {
@@ -154,7 +154,7 @@ async fn what_runs_often_reads_no_table_from_end_to_end() {
             format!(
                 "ARRAY[{hash}], ARRAY[{hash}], ARRAY['7'], ARRAY[7], ARRAY[7], ARRAY[7], ARRAY[2::smallint],
                     ARRAY[{hash}], ARRAY[1::smallint], ARRAY[{hash}], ARRAY[{hash}], ARRAY['e'], ARRAY['t'], ARRAY['p'],
-                    ARRAY[7], ARRAY[{hash}], ARRAY['r'], ARRAY[7], ARRAY[1::smallint], ARRAY[7]"
+                    ARRAY[7], ARRAY[{hash}], ARRAY['r'], ARRAY[7], ARRAY[1::smallint], ARRAY[7], ARRAY[7]"
             ),
         ),
         ("sweep", sql::SWEEP_EXPIRED, "0, 100".to_owned()),

@@ -1,0 +1,245 @@
+//! A handler's own transaction, in Rust: the statements by which it enters and leaves its key, their arguments, and what
+//! became of it when its commit was not acknowledged. The functions themselves are SQL (`docs/reference/sql.md`), the same
+//! for every language. Never opens or ends a transaction of a handler.
+
+use std::time::Duration;
+
+use semel_contract::fingerprint::Fingerprint;
+use semel_contract::hex::hex;
+use semel_contract::profile::Anchor;
+use semel_contract::record::{Fence, State};
+use semel_contract::scope::Scope;
+use serde_json::{Value as Json, json};
+
+use super::claim::lock_number;
+use super::link::Trouble;
+use super::replace::TRY_LOCK;
+use super::rows::{pack, span};
+use super::{Core, PostgresStore};
+use crate::claims::{About, Answer, Id, StoreError, Wish, is_reserved, is_same_attempt};
+
+/// Enters a key: the first write of the transaction.
+pub const ENTER: &str = "SELECT verdict FROM semel.enter(
+    $1::bytea, $2::bytea, $3::text, $4::bytea[], $5::text::jsonb, $6::text::jsonb)";
+/// Leaves it, with the answer.
+pub const LEAVE: &str = "SELECT verdict FROM semel.leave($1::bytea, $2::integer, $3::bytea, $4::bytea)";
+/// Looks at a key without a transaction.
+const LOOK: &str = "SELECT verdict FROM semel.look($1::bytea, $2::bytea, $3::text, NULL, '{}')";
+
+/// How long a holder may do nothing inside its transaction.
+const HOLD: Duration = Duration::from_secs(30);
+/// The first pause between two looks at a key that another transaction holds; it doubles.
+pub const PAUSE_FIRST: Duration = Duration::from_millis(10);
+/// The longest such pause.
+pub const PAUSE_LONGEST: Duration = Duration::from_millis(250);
+/// How long an orphaned transaction is waited for: longer than the server lets it do nothing.
+const ORPHANED_MAX: Duration = Duration::from_secs(35);
+
+/// What became of a handler's commit whose reply was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It was committed.
+    Committed,
+    /// It was not, and will not be.
+    NotCommitted,
+}
+
+/// A name under which the key may be known beside its present one.
+#[derive(Clone, Debug)]
+pub struct Former {
+    /// The scope under that name, where it is another.
+    pub scope: Option<Scope>,
+    /// The fingerprints under that name.
+    pub fingerprints: Vec<Fingerprint>,
+    /// The mark of rotation under that name.
+    pub rotation: Option<[u8; 16]>,
+}
+
+/// What [`ENTER`] is called with, in this order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EnterArguments {
+    /// The id.
+    pub id: Vec<u8>,
+    /// The scope.
+    pub scope: Vec<u8>,
+    /// The key.
+    pub key: String,
+    /// The fingerprints.
+    pub fingerprints: Vec<Vec<u8>>,
+    /// What is written down about the request, as JSON.
+    pub about: String,
+    /// Everything else, as JSON.
+    pub options: String,
+}
+
+/// What [`LEAVE`] is called with, in this order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaveArguments {
+    /// The id.
+    pub id: Vec<u8>,
+    /// The status.
+    pub status: i32,
+    /// The headers, packed.
+    pub headers: Vec<u8>,
+    /// The body.
+    pub body: Vec<u8>,
+}
+
+impl LeaveArguments {
+    /// Those of an answer.
+    pub fn new(id: &Id, answer: &Answer) -> Self {
+        Self {
+            id: id.hash().to_vec(),
+            status: answer.status.into(),
+            headers: pack(&answer.headers),
+            body: answer.body.to_vec(),
+        }
+    }
+}
+
+/// What a transaction is told that enters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// The key is held until the transaction ends: run, and leave.
+    Execute,
+    /// Another transaction holds it: roll back, wait and enter again.
+    InFlight,
+    /// It is known: roll back, and decide by its record.
+    Known,
+}
+
+impl Entry {
+    /// Reads a verdict of `semel.enter`.
+    pub fn read(verdict: &str) -> Self {
+        match verdict {
+            "execute" => Entry::Execute,
+            "in-flight" => Entry::InFlight,
+            _ => Entry::Known,
+        }
+    }
+}
+
+/// A fingerprint as the functions take it.
+fn print(of: &Fingerprint) -> Vec<u8> {
+    [&[of.version as u8][..], &of.bytes].concat()
+}
+
+fn about(of: &About, payload_hash: Option<&[u8; 32]>) -> String {
+    let mut about = json!({
+        "endpoint": of.endpoint,
+        "principal": of.principal,
+        "request_id": of.request_id,
+    });
+    let mut add = |name: &str, value: Option<Json>| {
+        if let (Some(value), Json::Object(members)) = (value, &mut about) {
+            members.insert(name.to_owned(), value);
+        }
+    };
+    add("tenant", of.tenant.clone().map(Json::from));
+    add("client_generated_at", of.client_generated_at.map(|at| at.millis().into()));
+    add("headers", (!of.headers.is_empty()).then(|| hex(&pack(&of.headers)).into()));
+    add("payload_hash", payload_hash.map(|hash| hex(hash).into()));
+    about.to_string()
+}
+
+fn options(wish: &Wish, formers: &[Former]) -> String {
+    let hold = u64::try_from(HOLD.as_millis()).unwrap_or(u64::MAX);
+    let mut options = json!({
+        "owned": true,
+        "hold_ms": hold,
+        "nonce": wish.nonce.cast_signed(),
+        "releases": [],
+    });
+    let Json::Object(members) = &mut options else { unreachable!("an object was made") };
+    if let Some(terms) = &wish.terms {
+        let lifetime = span(terms.lifetime.record()).max(1);
+        members.insert("lifetime_ms".to_owned(), lifetime.into());
+        members.insert("max_response_bytes".to_owned(), terms.max_response_bytes.into());
+        if terms.lifetime.anchor == Anchor::Created {
+            members.insert("anchor".to_owned(), "created".into());
+        }
+    }
+    if let Some(rotation) = wish.rotation {
+        members.insert("rotation".to_owned(), hex(&rotation).into());
+    }
+    if !formers.is_empty() {
+        let scope = |former: &Former| former.scope.unwrap_or(wish.id.scope);
+        let prints =
+            |former: &Former| former.fingerprints.iter().map(|of| hex(&print(of))).collect::<Vec<_>>();
+        let formers = formers.iter().map(|former| {
+            let mut told = json!({"scope": hex(scope(former).as_bytes()), "fingerprints": prints(former)});
+            if let (Some(mark), Json::Object(told)) = (former.rotation, &mut told) {
+                told.insert("rotation".to_owned(), hex(&mark).into());
+            }
+            told
+        });
+        members.insert("formers".to_owned(), formers.collect());
+    }
+    options.to_string()
+}
+
+impl PostgresStore {
+    /// What a handler's transaction enters with; `None` where it no longer holds its key. A claim that is on record is
+    /// entered by its fence, and leaving it settles it.
+    pub fn enter_arguments(&self, id: &Id, fence: Fence, formers: &[Former]) -> Option<EnterArguments> {
+        let of = |fingerprints, about, options| EnterArguments {
+            id: id.hash().to_vec(),
+            scope: id.scope.as_bytes().to_vec(),
+            key: id.key.as_str().to_owned(),
+            fingerprints,
+            about,
+            options,
+        };
+        if !is_reserved(fence) {
+            let options = json!({"owned": true, "fence": fence.to_string(), "releases": []});
+            return Some(of(Vec::new(), about(&About::default(), None), options.to_string()));
+        }
+        let wish = self.core.reservations.wish(id, fence)?;
+        let prints = wish.fingerprint.iter().map(print).collect();
+        Some(of(prints, about(&wish.about, wish.payload_hash.as_ref()), options(&wish, formers)))
+    }
+
+    /// Whether another transaction holds this key now.
+    ///
+    /// # Errors
+    /// The store cannot be reached.
+    pub async fn is_entered(&self, id: &Id) -> Result<bool, StoreError> {
+        let (hash, scope, key) = (id.hash(), id.scope, id.key.as_str());
+        let values: [super::link::Value<'_>; 3] = [&hash.as_slice(), &scope.as_bytes().as_slice(), &key];
+        let rows = self.core.link.query(LOOK, &values).await.map_err(Trouble::of_read)?;
+        Ok(rows.first().is_some_and(|row| row.get::<_, &str>(0) == "in-flight"))
+    }
+
+    /// What became of a handler's transaction that left this key and whose commit was not acknowledged. Waits until the
+    /// orphaned transaction has ended, which its lock tells, and never writes anything itself: a record without its effect
+    /// would be a lie.
+    ///
+    /// # Errors
+    /// The store cannot be reached, or the orphan does not end in time.
+    pub async fn fate(&self, id: &Id, fence: Fence) -> Result<Fate, StoreError> {
+        let until = tokio::time::Instant::now() + ORPHANED_MAX;
+        let mut pause = PAUSE_FIRST;
+        while !has_ended(&self.core, id).await.map_err(Trouble::of_read)? {
+            if tokio::time::Instant::now() >= until {
+                let why = "a transaction whose commit was not acknowledged does not end";
+                return Err(StoreError::Unavailable(why.to_owned()));
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_LONGEST);
+        }
+        let (entry, _) = self.core.look_up(id).await?;
+        let own = entry.filter(|entry| is_same_attempt(entry.record.fence, fence));
+        Ok(match own.map(|entry| entry.record.state) {
+            Some(State::Settled | State::Unkept) => Fate::Committed,
+            Some(State::Claimed | State::Released | State::Unknown | State::Sealed) | None => {
+                Fate::NotCommitted
+            }
+        })
+    }
+}
+
+/// Whether no transaction holds the key.
+async fn has_ended(core: &Core, id: &Id) -> Result<bool, Trouble> {
+    let rows = core.link.query(TRY_LOCK, &[&lock_number(&id.hash())]).await?;
+    Ok(rows.first().is_some_and(|row| row.get(0)))
+}
