@@ -16,6 +16,20 @@ const COMMAND_TIME_MAX: Duration = Duration::from_secs(20);
 /// Longest credential that is read.
 const CREDENTIAL_BYTES_MAX: usize = 16 << 10;
 
+/// How long another credential waits after the second refusal in a row. Each further one doubles it.
+const WAIT_FIRST: Duration = Duration::from_secs(2);
+/// The longest such wait.
+const WAIT_MAX: Duration = Duration::from_secs(300);
+
+/// How long another credential waits after so many refusals in a row: a provider may have another one each time, and the
+/// server refuse them all.
+pub(crate) fn wait_after(refusals: u32) -> Duration {
+    match refusals {
+        0 | 1 => Duration::ZERO,
+        many => WAIT_MAX.min(WAIT_FIRST * 2_u32.saturating_pow((many - 2).min(16))),
+    }
+}
+
 /// What stands in the place of a credential.
 const REDACTED: &str = "[redacted]";
 /// Shorter than this, a word is more likely to stand in a text by chance than because it is the credential.
@@ -248,6 +262,12 @@ impl Credentials for Wallet {
 mod tests {
     use super::*;
 
+    #[test]
+    fn another_credential_waits_longer_after_each_refusal_in_a_row() {
+        let waits: Vec<u64> = (1..=12).map(|many| wait_after(many).as_secs()).collect();
+        assert_eq!(waits, [0, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]);
+        assert_eq!(wait_after(u32::MAX), WAIT_MAX);
+    }
     #[test]
     fn a_credential_that_a_service_repeats_is_neither_stored_nor_shown() {
         let credential = Credential::line("Authorization", "s3cret-token");

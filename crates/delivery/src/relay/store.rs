@@ -10,6 +10,7 @@ pub mod claim;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod door;
+pub mod given;
 pub mod hold;
 pub mod look;
 pub mod operate;

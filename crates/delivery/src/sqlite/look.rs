@@ -3,8 +3,8 @@
 use rusqlite::{Connection, OptionalExtension};
 use semel_contract::time::Timestamp;
 
+use super::events;
 use super::row::{self, COLUMNS};
-use super::{claim, events, schema};
 use crate::limits::LIST_ROWS_MAX;
 use crate::message::{Attempt, Event, Row, Status};
 use crate::store::{Depth, Filter, LaneState};
@@ -108,12 +108,4 @@ pub(super) fn depth(connection: &Connection) -> rusqlite::Result<Depth> {
     let oldest: Option<i64> = connection.query_row(&sql, [], |columns| columns.get(0)).optional()?;
     let refused = connection.query_row("SELECT count(*) FROM outbox_holds", [], |columns| columns.get(0))?;
     Ok(Depth { by_status, oldest: oldest.map(Timestamp::from_millis), refused })
-}
-
-/// The latest time that the store saw: the mark that is kept now and then, or what was written since.
-pub(super) fn high_water(connection: &Connection) -> rusqlite::Result<Option<Timestamp>> {
-    let marked = schema::meta(connection, claim::HIGH_WATER)?;
-    let sql = "SELECT max(at) FROM (SELECT at FROM outbox_events ORDER BY number DESC LIMIT 1)";
-    let written: Option<i64> = connection.query_row(sql, [], |columns| columns.get(0))?;
-    Ok(marked.max(written).map(Timestamp::from_millis))
 }
