@@ -132,6 +132,16 @@ pub enum Find {
     Row(i64),
 }
 
+/// Which rows of a list come first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// Those with the lowest numbers.
+    #[default]
+    OldestFirst,
+    /// Those with the highest numbers.
+    NewestFirst,
+}
+
 /// Which messages are listed.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
@@ -139,8 +149,14 @@ pub struct Filter {
     pub status: Option<Status>,
     /// Only of this lane.
     pub lane: Option<String>,
+    /// Only of this id, or of another name of it.
+    pub key: Option<String>,
     /// Only with numbers above this one.
     pub after: i64,
+    /// Only with numbers below this one.
+    pub before: Option<i64>,
+    /// Which come first.
+    pub order: Order,
     /// At most so many.
     pub limit: u32,
 }

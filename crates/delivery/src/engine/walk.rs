@@ -164,6 +164,7 @@ impl Walk {
             lane: Some(row.lane.clone()),
             after: row.id,
             limit: 1000,
+            ..Filter::default()
         };
         let behind = inner.store.list(behind).await.unwrap_or_default();
         let Rebuilt::Replace { drop, with } = inner.settings.hooks.rebuild(row, &behind) else { return };

@@ -12,6 +12,7 @@ pub mod conformance;
 mod door;
 pub mod given;
 pub mod hold;
+pub mod list;
 pub mod look;
 pub mod operate;
 pub mod postgres;

@@ -9,7 +9,7 @@ use super::{PATIENCE, Synced, Turn};
 use crate::credentials::Credential;
 use crate::relay::policy::Scope;
 use crate::relay::store::StoreError;
-use crate::relay::store::hold::refusal_scope;
+use crate::relay::store::hold::{NO_CREDENTIAL, refusal_scope};
 
 /// Who sends.
 pub(super) struct Sender {
@@ -19,7 +19,7 @@ pub(super) struct Sender {
 
 /// Tells credentials apart; none at all is one of them.
 pub(super) fn digest(credential: Option<&Credential>) -> String {
-    credential.map_or_else(|| "none".to_owned(), |credential| hex(&credential.digest()))
+    credential.map_or_else(|| NO_CREDENTIAL.to_owned(), |credential| hex(&credential.digest()))
 }
 
 impl Sender {

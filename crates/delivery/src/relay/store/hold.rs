@@ -31,7 +31,8 @@ impl RelayStore {
         let lane = state.lane();
         end_intent(&mut tx, &mut state).await?;
         refused(&mut tx, &lane.target, principal, digest, now).await?;
-        let why = "the credential was refused";
+        let why = refusal(principal, digest);
+        let why = why.as_str();
         if commutes(reducer) {
             let entries = waiting(&mut tx, lane.id, state.watermark, state.last_seq, MEMBERS_MAX).await?;
             let theirs: Vec<Entry> =
@@ -61,7 +62,7 @@ impl RelayStore {
         let (Some(mut state), now) = held_now(&mut tx, hold).await? else { return Ok(Written::Stale) };
         let lane = state.lane();
         refused(&mut tx, &lane.target, principal, digest, now).await?;
-        state.give_back(Some("the credential was refused"), Some(due), now);
+        state.give_back(Some(&refusal(principal, digest)), Some(due), now);
         state.save(&mut tx).await?;
         tx.commit().await?;
         Ok(Written::Done)
@@ -111,6 +112,19 @@ impl RelayStore {
         state.save(&mut tx).await?;
         tx.commit().await?;
         Ok(Written::Done)
+    }
+}
+
+/// The digest of no credential at all.
+pub(crate) const NO_CREDENTIAL: &str = "none";
+
+/// What is said of a refusal.
+fn refusal(principal: &str, digest: &str) -> String {
+    match digest {
+        NO_CREDENTIAL => {
+            format!("there is no credential of {principal}, and the service refuses to do without")
+        }
+        _ => "the credential was refused".to_owned(),
     }
 }
 

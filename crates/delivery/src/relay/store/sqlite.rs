@@ -55,7 +55,7 @@ impl Sqlite {
         let lender = Lender::open(path, options(clock), start_up)?;
         if let Some(ahead) = lender.shared().time.jump() {
             let why = "the wall clock is ahead by so many milliseconds and nothing explains it: nothing is swept until a \
-                time service keeps it right, or it is set back";
+                time service keeps it right, it is set back, or somebody confirms it: semel relay clock";
             tracing::warn!(ahead, "{why}");
         }
         Ok(Self { lender })
@@ -232,5 +232,9 @@ impl Database for Sqlite {
 
     fn clock_ahead(&self) -> i64 {
         self.shared().time.jump().unwrap_or(0)
+    }
+
+    fn confirm_clock(&self) {
+        self.shared().time.confirm();
     }
 }
