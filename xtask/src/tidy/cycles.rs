@@ -13,7 +13,6 @@ use crate::source::modules::{Mention, Modules};
 const ALLOWED: &[(&str, &[usize])] = &[
     ("cli", &[2]),
     ("cli::serve", &[3]),
-    ("cli::serve::relay", &[2]),
     ("contract", &[2, 2]),
     ("delivery", &[4, 3]),
     ("gate", &[10]),

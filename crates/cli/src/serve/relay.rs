@@ -5,6 +5,7 @@ mod admin;
 mod answer;
 mod browsers;
 pub(crate) mod config;
+mod context;
 mod door;
 mod file;
 mod hints;

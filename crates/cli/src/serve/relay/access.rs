@@ -12,8 +12,8 @@ use semel_delivery::relay::store::StoreError;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::admin::{Admin, actor, away};
 use super::answer::plain;
+use super::context::{Admin, actor, away};
 use crate::problems::refusal as refused;
 
 #[derive(Deserialize)]

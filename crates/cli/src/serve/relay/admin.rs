@@ -1,7 +1,7 @@
 //! What operators see and do: health, numbers, lanes, resolutions, credentials, the audit trail.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use axum::body::Body;
 use axum::extract::{Path, Query, State};
@@ -9,18 +9,17 @@ use axum::http::{HeaderMap, Response, StatusCode};
 use axum::routing::{get, post};
 use axum::{Json, Router, middleware};
 use semel_contract::time::{Timestamp, millis_of};
-use semel_delivery::relay::Engine;
-use semel_delivery::relay::given::SharedWallet;
 use semel_delivery::relay::store::list::{LaneFilter, ListedLane};
 use semel_delivery::relay::store::look::LaneDetail;
 use semel_delivery::relay::store::operate::{Resolution, Resolved};
-use semel_delivery::relay::store::{AuditRow, Entry, Lane, LaneState, StoreError};
+use semel_delivery::relay::store::{AuditRow, Entry, Lane, LaneState};
 use semel_delivery::store::Order;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::access;
 use super::answer::plain;
+use super::context::{Admin, actor, away};
 use super::door::{Operators, guard};
 use crate::problems::{self, refusal as refused, refusal_with};
 
@@ -43,14 +42,6 @@ GET  /openapi.json                   all of it, described
 The command line asks here: semel relay list, semel relay --help
 ";
 
-/// What the handlers work on.
-#[derive(Clone)]
-pub(crate) struct Admin {
-    pub(crate) engine: Arc<Engine>,
-    pub(crate) credentials: Arc<SharedWallet>,
-    pub(crate) is_stopping: Arc<AtomicBool>,
-}
-
 /// The routes.
 pub(crate) fn router(admin: Admin, operators: Operators) -> Router {
     Router::new()
@@ -71,10 +62,6 @@ pub(crate) fn router(admin: Admin, operators: Operators) -> Router {
         .layer(middleware::from_fn_with_state(Arc::new(operators), guard))
         .layer(middleware::map_response(problems::rendered))
         .with_state(admin)
-}
-
-pub(super) fn away(error: &StoreError) -> Response<Body> {
-    refused(StatusCode::SERVICE_UNAVAILABLE, "store-unavailable", &error.to_string())
 }
 
 fn no_lane() -> Response<Body> {
@@ -174,11 +161,6 @@ async fn show(State(admin): State<Admin>, Path(id): Path<i64>) -> Response<Body>
         Ok(None) => no_lane(),
         Err(error) => away(&error),
     }
-}
-
-pub(super) fn actor(headers: &HeaderMap) -> String {
-    let named = headers.get("semel-actor").and_then(|name| name.to_str().ok()).map(str::trim);
-    named.filter(|name| !name.is_empty() && name.len() <= 100).unwrap_or("operator").to_owned()
 }
 
 #[derive(Deserialize)]

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_contract::identity::Identity;
-use semel_contract::time::parse_duration;
 use semel_delivery::credentials::{Place, Rule, Wallet};
 use semel_delivery::http1::Http1;
 use semel_delivery::relay::Target;
@@ -21,7 +20,7 @@ use semel_store::at_rest::KeyRing;
 use serde::Deserialize;
 
 use super::file::{CredentialFile, File};
-use super::target;
+use super::target::{self, duration};
 use crate::config::{RedisUrl, Setting, Store};
 use crate::exit::{Exit, Stop};
 
@@ -95,11 +94,6 @@ pub(crate) struct Postgres {
 
 /// The longest pause between two looks at the store: beyond it, what is due would wait for longer than a lease lasts.
 const POLL_MAX: Duration = Duration::from_secs(30);
-
-/// A duration of the settings.
-pub(crate) fn duration(name: &str, text: Option<&str>, usual: Duration) -> Result<Duration, String> {
-    text.map_or(Ok(usual), |text| parse_duration(text).map_err(|error| format!("{name}: {error}")))
-}
 
 impl Config {
     /// The file's settings under the variables' and the flags'.

@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::Response;
 use axum::response::IntoResponse;
 
-use super::admin::{Admin, away};
+use super::context::{Admin, away};
 
 /// What each number means.
 const HELP: [(&str, &str); 16] = [

@@ -15,8 +15,9 @@ use semel_store::clock::SystemClock;
 use semel_store::postgres::Migrations;
 use tokio_postgres::NoTls;
 
-use super::admin::{self, Admin};
+use super::admin;
 use super::config::Config;
+use super::context::Admin;
 use super::door::Operators;
 use crate::config::Store;
 use crate::exit::{Exit, Stop};

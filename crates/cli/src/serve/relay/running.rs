@@ -15,9 +15,10 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::admin::{self, Admin};
+use super::admin;
 use super::browsers;
 use super::config::Config;
+use super::context::Admin;
 use super::door::{Identities, Operators};
 use super::hints::{RedisHints, Tasks};
 use super::intake::{self, Intake};
