@@ -20,6 +20,7 @@ use base64::Engine as _;
 use semel_delivery::url::encoded;
 use serde_json::{Value, json};
 
+pub(crate) use self::call::store_path;
 use self::call::{Call, Caller};
 use crate::exit::{Exit, Stop};
 

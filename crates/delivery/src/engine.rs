@@ -56,15 +56,17 @@ impl Drop for Sending {
     }
 }
 
-/// Starts to send.
-pub(crate) fn start(outbox: &Outbox) -> Sending {
-    let (stop, stopped) = watch::channel(false);
-    let engine = Engine::new(outbox.clone(), stopped.clone());
-    let maintenance = maintain(outbox.clone(), stopped);
-    let task = tokio::spawn(async move {
-        tokio::join!(engine.run(), maintenance);
-    });
-    Sending { stop, task: Some(task) }
+impl Outbox {
+    /// Starts to send. Dropping or stopping what is returned ends it.
+    pub fn start(&self) -> Sending {
+        let (stop, stopped) = watch::channel(false);
+        let engine = Engine::new(self.clone(), stopped.clone());
+        let maintenance = maintain(self.clone(), stopped);
+        let task = tokio::spawn(async move {
+            tokio::join!(engine.run(), maintenance);
+        });
+        Sending { stop, task: Some(task) }
+    }
 }
 
 /// What the engine knows of a lane.

@@ -15,11 +15,9 @@ use semel_store::sqlite::OpenError;
 use tokio::sync::{Notify, watch};
 
 use crate::accept::{Acceptance, Conflict, Sameness, accept};
-use crate::engine::{self, Sending};
-use crate::envelope::{Draft, Enqueue, Refused};
-use crate::inbox::Inbox;
+use crate::envelope::{Draft, Refused};
 use crate::limits::WAIT_MAX;
-use crate::message::{Attempt, Event, Row, Status};
+use crate::message::{Attempt, Enqueue, Event, Row, Status};
 use crate::settings::Settings;
 use crate::sqlite::SqliteStore;
 use crate::store::{Arrived, Depth, Filter, Find, LaneState, OutboxStore, Room, StoreError};
@@ -205,11 +203,6 @@ impl Outbox {
             lock_file,
         };
         Ok(Self { inner: Arc::new(inner) })
-    }
-
-    /// Starts to send. Dropping or stopping what is returned ends it.
-    pub fn start(&self) -> Sending {
-        engine::start(self)
     }
 
     /// Accepts a message. Once this returns `Ok`, a restart finds it.
@@ -490,11 +483,6 @@ impl Outbox {
     /// The store cannot be read.
     pub async fn metrics(&self) -> Result<String, OutboxError> {
         Ok(self.inner.meters.text(&self.depth().await?, self.now(), self.clock_jump().is_some()))
-    }
-
-    /// What others sent to this application.
-    pub fn inbox(&self) -> Inbox {
-        Inbox::of(self, Arc::clone(&self.inner.store))
     }
 
     /// Where the lock file is that says who owns the file.

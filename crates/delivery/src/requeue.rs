@@ -9,8 +9,8 @@ use semel_contract::profile::Generator;
 use semel_contract::record::Fence;
 use serde_json::Value;
 
-use crate::envelope::{Draft, Enqueue, fingerprint};
-use crate::message::{Answer, Request, Row, Status};
+use crate::envelope::{Draft, fingerprint};
+use crate::message::{Answer, Enqueue, Request, Row, Status};
 use crate::outbox::{Outbox, OutboxError};
 use crate::store::{Judged, Replaced, Successor, Terms};
 use crate::transport::{Outgoing, Sent};
