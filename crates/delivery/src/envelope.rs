@@ -12,7 +12,7 @@ use semel_contract::time::Timestamp;
 
 use crate::Entropy;
 use crate::limits::{HEADERS_BYTES_MAX, NAME_CHARS_MAX, URL_BYTES_MAX};
-use crate::message::Request;
+use crate::message::{Enqueue, Request};
 use crate::settings::Settings;
 use crate::url::{BadUrl, Target};
 
@@ -20,40 +20,6 @@ use crate::url::{BadUrl, Target};
 pub const KEY_HEADER: &str = "Idempotency-Key";
 /// The header by which a client recognises its own echo.
 pub const TX_HEADER: &str = "X-Client-Tx-Id";
-
-/// A message as a caller hands it in.
-#[derive(Clone, Debug)]
-pub struct Enqueue {
-    /// The id; without one, a fresh key is minted.
-    pub client_message_id: Option<String>,
-    /// The queue; without one, the principal's.
-    pub lane: Option<String>,
-    /// On whose behalf; without one, `default`.
-    pub principal: Option<String>,
-    /// The action that it stands for: while one waits, a second one is the same.
-    pub logical_key: Option<String>,
-    /// When the action happened; without it, now.
-    pub client_generated_at: Option<Timestamp>,
-    /// A profile other than the outbox's.
-    pub profile: Option<String>,
-    /// What is sent.
-    pub request: Request,
-}
-
-impl Enqueue {
-    /// A message with everything left to the outbox.
-    pub fn new(request: Request) -> Self {
-        Self {
-            client_message_id: None,
-            lane: None,
-            principal: None,
-            logical_key: None,
-            client_generated_at: None,
-            profile: None,
-            request,
-        }
-    }
-}
 
 /// A message that may be accepted.
 #[derive(Clone, Debug)]

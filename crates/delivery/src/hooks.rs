@@ -1,8 +1,7 @@
 //! What the application does about what happens: its side of a rebuild, of an expiry, of a drop. Called after the change
 //! is on disk, and never while a lane is being sent from.
 
-use crate::envelope::Enqueue;
-use crate::message::Row;
+use crate::message::{Enqueue, Row};
 
 /// What the application makes of a lane that the server says is out of order.
 #[derive(Debug, Default)]

@@ -20,11 +20,14 @@ impl std::fmt::Debug for Inbox {
     }
 }
 
-impl Inbox {
-    pub(crate) fn of(outbox: &Outbox, store: Arc<dyn OutboxStore>) -> Self {
-        Self { store, outbox: outbox.clone() }
+impl Outbox {
+    /// What others sent to this application.
+    pub fn inbox(&self) -> Inbox {
+        Inbox { store: Arc::clone(&self.inner.store), outbox: self.clone() }
     }
+}
 
+impl Inbox {
     /// Keeps a message. `true`: it is new. `false`: this sender's id was received before, whatever became of it, or a
     /// message that supersedes it was.
     ///

@@ -53,9 +53,9 @@ pub mod waiting;
 
 pub use engine::Sending;
 pub use entropy::Entropy;
-pub use envelope::{Enqueue, Refused};
+pub use envelope::Refused;
 pub use inbox::Inbox;
-pub use message::{Received, Request, Row, Status};
+pub use message::{Enqueue, Received, Request, Row, Status};
 pub use outbox::{Accepted, Outbox, OutboxError};
 pub use requeue::{NewBody, Requeue, Requeued};
 pub use settings::{HeadPolicy, Settings};

@@ -24,8 +24,6 @@ const POLL_FIRST: Duration = Duration::from_millis(100);
 /// The longest such pause.
 const POLL_LONGEST: Duration = Duration::from_millis(1600);
 
-/// The first pause between two looks at a key that a handler's transaction holds; it doubles.
-pub(crate) const POLL_ENTERED: Duration = Duration::from_millis(10);
 /// The longest such pause.
 const POLL_ENTERED_LONGEST: Duration = Duration::from_millis(250);
 

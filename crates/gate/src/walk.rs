@@ -30,7 +30,6 @@ use crate::bodies::too_large;
 use crate::context::Context;
 use crate::identity::{Lines, Verified};
 use crate::keys;
-use crate::known::POLL_ENTERED;
 use crate::limit;
 use crate::measure;
 use crate::outlive::{Work, outlive};
@@ -38,6 +37,9 @@ use crate::problems::{STORE_RETRY_SECONDS, closed};
 use crate::route::Route;
 use crate::shared::Shared;
 use crate::step::Step;
+
+/// The first pause between two looks at a key that a handler's transaction holds; it doubles.
+const POLL_ENTERED: Duration = Duration::from_millis(10);
 
 /// How often a record may change under a request before it gives up deciding.
 const DECISIONS_MAX: usize = 64;

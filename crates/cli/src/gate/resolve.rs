@@ -34,6 +34,8 @@ Examples:
   semel gate resolve 42 --as applied --status 201 --body-file answer.json
   semel gate resolve 42 --as not-applied --reason 'not in the bank statement' --wait
 
+A kept 5xx, which every retry gets, is lifted in the same way: say what became of its request.
+
 Exits 5 when the outcome is not unknown, or when `not-applied` comes too early and --wait is not given.")]
 pub(crate) struct Args {
     /// The record: its id, its request's id or its key.

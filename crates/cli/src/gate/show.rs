@@ -1,13 +1,10 @@
 //! Looking at records: lists, and one in full with the commands that fit it.
 
-use std::collections::BTreeMap;
-
 use semel_contract::time::{Timestamp, format_duration};
 use serde_json::{Value, json};
 
-use super::confirm::counted;
 use super::door::Door;
-use super::table::{plain, table};
+use super::table::{plain, summary, table};
 use super::{At, Said, quoted, text};
 use crate::exit::{Exit, Stop};
 
@@ -93,7 +90,7 @@ pub(crate) async fn list(door: &Door, args: &ListArgs, at: &At) -> Result<Said, 
         shown.push_str(&format!("more: the same with --after {next}{}\n", at.repeated()));
     }
     if !records.is_empty() {
-        shown.push_str(&summary(&records));
+        shown.push_str(&summary(&records, "standing", "record"));
     }
     Ok(Said { text: shown, value })
 }
@@ -105,16 +102,6 @@ async fn with_key(door: &Door, key: &str) -> Result<Value, Stop> {
         records.retain(|record| text(record, "key") == key);
     }
     Ok(value)
-}
-
-/// How many records were shown, and in which states.
-fn summary(records: &[Value]) -> String {
-    let mut states: BTreeMap<&str, u64> = BTreeMap::new();
-    for record in records {
-        *states.entry(text(record, "standing")).or_default() += 1;
-    }
-    let states: Vec<String> = states.iter().map(|(state, count)| format!("{count} {state}")).collect();
-    format!("{}: {}\n", counted(records.len() as u64, "record"), states.join(", "))
 }
 
 /// How long ago something was.
@@ -138,7 +125,7 @@ fn age(then: &str, now: &str) -> String {
 pub(crate) async fn show(door: &Door, args: &ShowArgs, at: &At) -> Result<Said, Stop> {
     let mut value = door.get(&query("/v1/search", &[("q", Some(&args.id))])).await?;
     for record in value["records"].as_array_mut().into_iter().flatten() {
-        if text(record, "standing") == "unknown" {
+        if is_open(record) {
             record["commands"] = Commands::of(record, at).json();
         }
     }
@@ -174,10 +161,19 @@ pub(super) fn in_full(record: &Value, at: &At) -> String {
         let mark = if event["past"].as_bool() == Some(false) { "(to come) " } else { "" };
         shown.push_str(&format!("  {:<26}{mark}{}\n", text(event, "at"), plain(text(event, "what"))));
     }
-    if text(record, "standing") == "unknown" {
+    if is_open(record) {
         shown.push_str(&what_now(record, at));
     }
     shown
+}
+
+/// Whether a person may say what became of it: it is unknown, or a failure was kept that does not tell.
+fn is_open(record: &Value) -> bool {
+    text(record, "standing") == "unknown" || is_kept_failure(record)
+}
+
+fn is_kept_failure(record: &Value) -> bool {
+    text(record, "standing") == "settled" && record["answer"]["outcome_unknown"] == true
 }
 
 /// The commands that fit an unknown outcome.
@@ -196,7 +192,7 @@ impl Commands {
         let is_to_come = |event: &Value| text(event, "at") == late_until && event["past"] == false;
         let is_early = record["timeline"].as_array().into_iter().flatten().any(is_to_come);
         let resolve = format!("semel gate resolve {id}");
-        let wait = if is_early { " --wait" } else { "" };
+        let wait = if is_early || is_kept_failure(record) { " --wait" } else { "" };
         Self {
             applied_with_answer: format!("{resolve} --as applied --status 201 --body-file FILE{options}"),
             applied: format!("{resolve} --as applied{options}"),
@@ -213,8 +209,15 @@ impl Commands {
 fn what_now(record: &Value, at: &At) -> String {
     let commands = Commands::of(record, at);
     let hint = commands.late_until.map(|until| format!(", accepted after {until}")).unwrap_or_default();
+    let kept = match is_kept_failure(record) {
+        true => format!(
+            "\nNobody knows whether it took effect, and every retry gets this {} until it expires.",
+            record["answer"]["status"]
+        ),
+        false => String::new(),
+    };
     format!(
-        "\nFind out at the service whether request {} took effect; then say so:\n\
+        "{kept}\nFind out at the service whether request {} took effect; then say so:\n\
          \x20 it did, and this is its answer\n\
          \x20   {}\n\
          \x20 it did, and nobody knows its answer\n\

@@ -19,7 +19,16 @@ use super::Which;
 use super::api::router;
 use super::body::Api;
 use crate::exit::{Exit, Stop};
-use crate::serve::outbox::config::store_path;
+
+/// The file that `sqlite:PATH` names.
+pub(crate) fn store_path(store: &str) -> Result<PathBuf, String> {
+    match store.strip_prefix("sqlite:") {
+        Some(path) if !path.is_empty() => Ok(PathBuf::from(path)),
+        _ => Err(format!(
+            "bad store {store:?}: the outbox keeps its messages in a file of its own, sqlite:PATH"
+        )),
+    }
+}
 
 /// Largest answer that is read.
 const ANSWER_BYTES_MAX: usize = 256 << 20;

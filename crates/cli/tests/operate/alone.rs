@@ -73,6 +73,26 @@ fn an_unknown_outcome_is_shown_with_the_commands_that_resolve_it() {
     assert!(code == 5 && why.contains("not unknown"), "{why}");
 }
 
+/// Retries get a kept failure again and again: `show` says how that ends.
+#[test]
+fn a_kept_failure_is_lifted_by_the_command_that_show_prints() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let seed = Seed::at(&here.join("semel.db"));
+    let id = seed.failed("alice", "k");
+    drop(seed);
+    let text = says(here, &with(&["gate", "show", &id]));
+    assert!(text.contains("every retry gets this 500"), "{text}");
+    let shown = json(here, &with(&["gate", "show", &id]));
+    assert_eq!(shown["records"][0]["commands"].as_array().map(Vec::len), Some(3), "{shown}");
+    let command =
+        text.lines().find(|line| line.contains("--as not-applied")).expect("the command is printed");
+    let command = command.trim().replace("TEXT", "nothing-in-the-books");
+    let args: Vec<&str> = command.split(' ').skip(1).collect();
+    let resolved = json(here, &args);
+    assert_ne!(resolved["standing"], "settled", "the key is free again: {resolved}");
+}
+
 #[test]
 fn a_premature_not_applied_says_when_and_waits_if_asked() {
     let folder = tempfile::tempdir().unwrap();

@@ -70,6 +70,14 @@ impl Seed {
         fence.number.to_string()
     }
 
+    /// A failure that is kept, and after which nobody knows whether it took effect; returns its id.
+    pub(crate) fn failed(&self, principal: &str, key: &str) -> String {
+        let (id, fence) = self.claim(principal, key, Duration::ZERO);
+        let answer = Answer { status: 500, headers: [].into(), body: "".into(), outcome_unknown: true };
+        self.settle(&id, fence, Settlement::Settle(answer));
+        fence.number.to_string()
+    }
+
     fn settle(&self, id: &Id, fence: Fence, settlement: Settlement) {
         let lifetime = presets::ietf().lifetime;
         let settled = self.store.settle(id, fence, settlement, &lifetime);

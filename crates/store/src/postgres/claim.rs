@@ -15,7 +15,7 @@ use super::batch::Waiting;
 use super::link::Trouble;
 use super::patience::Patience;
 use super::rows::{
-    anchor_number, entry, fence_of, guarantee_number, late, lifetime_millis, pack, response_bytes, span,
+    anchor_number, entry, fence_of, guarantee_number, late, lifetime_millis, lock_number, pack, response_bytes, span,
     stored_nonce, version_number,
 };
 use super::{Core, replace, sql};
@@ -250,11 +250,6 @@ async fn insert(
 fn number_of(row: &Row) -> Option<([u8; 16], (Option<i64>, bool))> {
     let hash: Option<&[u8]> = row.get("hash");
     Some((hash?.try_into().ok()?, (row.get("fence"), row.get("late"))))
-}
-
-/// The advisory lock of a key, as `semel.lock_of` numbers it.
-pub(super) fn lock_number(hash: &[u8; 16]) -> i64 {
-    i64::from_be_bytes(*hash.first_chunk().expect("a hash has 16 bytes"))
 }
 
 /// A number that was drawn early but took its place late is drawn again: meanwhile another attempt may have had the key

@@ -11,10 +11,9 @@ use semel_contract::record::{Fence, State};
 use semel_contract::scope::Scope;
 use serde_json::{Value as Json, json};
 
-use super::claim::lock_number;
 use super::link::Trouble;
 use super::replace::TRY_LOCK;
-use super::rows::{pack, span};
+use super::rows::{lock_number, pack, span};
 use super::{Core, PostgresStore};
 use crate::claims::{About, Answer, Id, StoreError, Wish, is_reserved, is_same_attempt};
 

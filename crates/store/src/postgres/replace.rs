@@ -9,11 +9,10 @@ use semel_contract::record::{Fence, Guarantee, State};
 use semel_contract::time::Timestamp;
 
 use super::Core;
-use super::claim::lock_number;
 use super::link::{Trouble, Tx};
 use super::patience::Patience;
 use super::rows::{
-    anchor_number, entry, fence_of, guarantee_number, late, lifetime_millis, pack, response_bytes, span,
+    anchor_number, entry, fence_of, guarantee_number, late, lifetime_millis, lock_number, pack, response_bytes, span,
     state_number, stored_nonce, stored_number, version_number,
 };
 use super::settle::Write;

@@ -217,6 +217,11 @@ pub(super) fn late(window: Duration) -> i64 {
     span(window).saturating_add(UNNOTICED_MILLIS)
 }
 
+/// The advisory lock of a key, as `semel.lock_of` numbers it.
+pub(super) fn lock_number(hash: &[u8; 16]) -> i64 {
+    i64::from_be_bytes(*hash.first_chunk().expect("a hash has 16 bytes"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

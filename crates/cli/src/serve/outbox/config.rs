@@ -18,6 +18,7 @@ use super::Args;
 pub(crate) use super::file::File;
 use crate::config::Profiles;
 use crate::exit::{Exit, Stop};
+use crate::outbox::store_path;
 
 pub(super) fn authorization() -> String {
     "Authorization".to_owned()
@@ -48,16 +49,6 @@ pub(crate) struct Config {
     pub(crate) allow_hosts: Vec<String>,
     pub(crate) settings: Settings,
     pub(crate) wallet: Arc<Wallet>,
-}
-
-/// The file that `sqlite:PATH` names.
-pub(crate) fn store_path(store: &str) -> Result<PathBuf, String> {
-    match store.strip_prefix("sqlite:") {
-        Some(path) if !path.is_empty() => Ok(PathBuf::from(path)),
-        _ => Err(format!(
-            "bad store {store:?}: the outbox keeps its messages in a file of its own, sqlite:PATH"
-        )),
-    }
 }
 
 impl Config {

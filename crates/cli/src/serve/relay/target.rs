@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use semel_contract::json::Pointer;
 use semel_contract::profile::presets;
+use semel_contract::time::parse_duration;
 use semel_delivery::http1::Http1;
 use semel_delivery::relay::Target;
 use semel_delivery::relay::debounce::Debounce;
@@ -18,8 +19,12 @@ use semel_delivery::relay::upstream::http::{HttpUpstream, Reading, VersionAt};
 use semel_delivery::transport::Transport;
 use semel_delivery::url::Target as Address;
 
-use super::config::duration;
 use super::file::{ReadFile, TargetFile};
+
+/// A duration of the settings.
+pub(crate) fn duration(name: &str, text: Option<&str>, usual: Duration) -> Result<Duration, String> {
+    text.map_or(Ok(usual), |text| parse_duration(text).map_err(|error| format!("{name}: {error}")))
+}
 
 /// The target that these settings mean.
 pub(crate) fn target(
