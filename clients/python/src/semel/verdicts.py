@@ -6,7 +6,7 @@ from typing import Any, Dict, Optional
 
 from . import answers
 from .answers import Answer, Outcome
-from .call import Call
+from .call import Call, Route
 from .failures import SOON_SECONDS
 from .problems import Problem
 from .profiles import Profile
@@ -95,3 +95,13 @@ def finish(
 ) -> Outcome:
     headers = [*answer.headers, *answers.marks(profile, guarantee)]
     return Outcome(answer.status, headers, answer.body, replayed, guarantee, fence)
+
+
+def outcome_of(route: Route, problem: Problem, request_id: str) -> Outcome:
+    """A refusal in the form of the route's profile."""
+    profile = route.profile
+    rendered = problem.render(profile.wire, profile.status_of(problem.slug), request_id)
+    headers = [(name, value.encode("latin-1")) for name, value in rendered.headers]
+    if "outcome" in problem.fields:
+        headers.append(("semel-outcome", b"unknown"))
+    return Outcome(rendered.status, [*headers, *answers.marks(profile, "atomic")], rendered.body)
