@@ -10,10 +10,10 @@
 from .answers import Answer, Outcome
 from .call import HttpRequest, Route
 from .identity import Caller
-from .once import entered, once
+from .once import entered, once, serve
 from .problems import Problem
 from .profiles import PRESETS, Profile
 
 __version__ = "0.1.0"
 
-__all__ = ["Answer", "Caller", "HttpRequest", "Outcome", "PRESETS", "Problem", "Profile", "Route", "entered", "once"]
+__all__ = ["Answer", "Caller", "HttpRequest", "Outcome", "PRESETS", "Problem", "Profile", "Route", "entered", "once", "serve"]
