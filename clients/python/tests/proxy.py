@@ -1,13 +1,22 @@
-"""A TCP proxy between a service and PostgreSQL that can lose the next COMMIT, or its answer."""
+"""A TCP proxy between a service and PostgreSQL that breaks connections at a chosen moment of a request."""
 
 import socket
 import threading
 
+#: A moment: the side that speaks, and what it says. COMMIT counts only after a record was left.
+POINTS = {
+    "before-enter": ("service", b"semel.enter"),
+    "after-enter": ("database", b"execute"),
+    "before-leave": ("service", b"semel.leave"),
+    "after-leave": ("database", b"settled"),
+    "before-commit": ("service", b"COMMIT"),
+    "after-commit": ("database", b"COMMIT\x00"),
+}
 LEFT = (b"settled", b"not-kept")
 
 
 class Proxy:
-    """Listens on `port` and passes on to `target`. `arm` prepares what happens to the next COMMIT after a leave."""
+    """Listens on `port` and passes on to `target`. `arm` prepares what happens at the next such moment."""
 
     def __init__(self, target):
         self._target = target
@@ -18,62 +27,63 @@ class Proxy:
         self.fired = threading.Event()
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def arm(self, at, then=lambda: None):
-        """`at` is `before` or `after` COMMIT; `then` is called at that moment, before both sides are closed."""
+    def arm(self, point, then=lambda: None):
+        """At `point` what was said is not passed on: `then` is called, and both sides are closed."""
         self.fired.clear()
         with self._lock:
-            self._armed = (at, then)
+            self._armed = (*POINTS[point], then)
 
     def close(self):
         self._server.close()
 
-    def _take(self, at):
+    def _take(self, side, data, state):
         with self._lock:
-            if self._armed is None or self._armed[0] != at:
+            if self._armed is None:
                 return None
-            armed, self._armed = self._armed, None
-            return armed[1]
+            speaker, words, then = self._armed
+            if speaker != side or words not in data or (b"COMMIT" in words and not state["left"]):
+                return None
+            self._armed = None
+            return then
 
     def _accept(self):
         while True:
             try:
-                client, _ = self._server.accept()
+                service, _ = self._server.accept()
             except OSError:
                 return
             try:
-                server = socket.create_connection(self._target)
+                database = socket.create_connection(self._target)
             except OSError:
-                client.close()
+                service.close()
                 continue
-            for side in (client, server):
+            for side in (service, database):
                 side.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            state = {"left": False}
-            pair = (client, server)
-            threading.Thread(target=self._pump, args=(client, server, pair, state, "before"), daemon=True).start()
-            threading.Thread(target=self._pump, args=(server, client, pair, state, "after"), daemon=True).start()
+            state, pair = {"left": False}, (service, database)
+            for names in (("service", service, database), ("database", database, service)):
+                threading.Thread(target=self._pump, args=(*names, pair, state), daemon=True).start()
 
-    def _pump(self, source, sink, pair, state, at):
+    def _pump(self, side, source, sink, pair, state):
         try:
             while True:
                 data = source.recv(1 << 16)
                 if not data:
                     break
-                if at == "after" and any(word in data for word in LEFT):
+                if side == "database" and any(word in data for word in LEFT):
                     state["left"] = True
-                mark = b"COMMIT\x00" if at == "after" else b"COMMIT"
-                then = self._take(at) if mark in data and state["left"] else None
+                then = self._take(side, data, state)
                 if then is not None:
                     then()
                     self.fired.set()
                     break
-                if mark in data and at == "after":
+                if side == "database" and b"COMMIT\x00" in data:
                     state["left"] = False
                 sink.sendall(data)
         except OSError:
             pass
-        for side in pair:
+        for end in pair:
             try:
-                side.shutdown(socket.SHUT_RDWR)
+                end.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass
-            side.close()
+            end.close()

@@ -177,13 +177,13 @@ class Run:
             if "as" in step:
                 self.names[step["as"]] = result
         elif "commit" in step:
-            at, then = {
-                "lose-answer": ("after", lambda: None),
-                "cut-before": ("before", lambda: None),
-                "kill-after": ("after", self.service.kill),
-                "kill-before": ("before", self.service.kill),
+            point, then = {
+                "lose-answer": ("after-commit", lambda: None),
+                "cut-before": ("before-commit", lambda: None),
+                "kill-after": ("after-commit", self.service.kill),
+                "kill-before": ("before-commit", self.service.kill),
             }[step["commit"]]
-            self.service.proxy.arm(at, then)
+            self.service.proxy.arm(point, then)
             self.armed = step["commit"]
         else:
             raise AssertionError(f"no such step: {step}")

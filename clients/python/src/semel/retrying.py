@@ -13,11 +13,10 @@ import time
 import uuid
 from typing import Any, Callable, Mapping, NamedTuple, Optional, Tuple, Union
 
-from . import classify
+from . import classify, schedule
 from .journal import Journal, Kept
 from .profiles import Profile, profile_of
 from .routes import SAFE_METHODS
-from .schedule import FAILED, Progress
 from .times import format_timestamp
 
 #: Names the logical call of a request; None for a call of its own.
@@ -46,8 +45,10 @@ class LogicalCall:
         self._name = name
         self._kept = kept
         self._began = time.monotonic()
-        self._attempts = self._counted = 0
-        self._burst, self._burst_began = 0, self._began
+        self._failures = self._burst_failures = 0
+        self._burst_began = self._began
+        self._last: Tuple[Any, ...] = ()
+        self._same = 0
 
     @property
     def headers(self) -> Tuple[Tuple[str, str], ...]:
@@ -64,35 +65,40 @@ class LogicalCall:
         is_error = attempted.status is not None and not 200 <= attempted.status < 300
         codes = classify.codes_of(attempted.body, links) if is_error else []
         found = classify.judge(settings.profile.name, attempted.status, codes, attempted.headers.get("x-should-retry"))
-        self._attempts += 1
-        self._burst += 1
-        if found.max is not None:
-            self._counted += 1
-            if self._counted > found.max:
-                found = found.then or classify.REJECTED
+        found = self._count(found, (attempted.status, *codes))
         if found.name not in ("retry", "retry-after"):
             if self._name is not None and found.name == "success":
                 settings.journal.finish(self._name)
             return None
-        return self._schedule(found, attempted.headers.get("retry-after"))
+        told = _retry_after_ms(attempted.headers.get("retry-after"))
+        if found.name == "retry-after" and told is None and attempted.status == 409:
+            # It is being worked on: that is no failure, and it will not take long.
+            told = settings.profile.schedule.base_ms
+        if found.name == "retry-after" and told is not None:
+            return self._schedule(told, 0)
+        return self._schedule(schedule.BLOCKED if "blocked" in codes else schedule.FAILED, told or 0)
 
-    def _schedule(self, found: classify.Class, told: Optional[str]) -> Optional[float]:
+    def _count(self, found: classify.Class, answer: Tuple[Any, ...]) -> classify.Class:
+        """What an answer means that may come so often and no more."""
+        self._same = self._same + 1 if answer == self._last else 1
+        self._last = answer
+        is_spent = found.max is not None and self._same > found.max
+        return (found.then or classify.REJECTED) if is_spent else found
+
+    def _schedule(self, cause: Any, at_least_ms: int) -> Optional[float]:
         settings, now = self._settings, time.monotonic()
-        told_ms = _retry_after_ms(told) if found.name == "retry-after" or told else None
-        cause = FAILED if told_ms is None else told_ms
-        if told_ms is not None:
-            # It costs no attempt: the server has said when to come back.
-            self._attempts -= 1
-            self._burst -= 1
-        progress = Progress(
-            self._attempts, max(self._burst, 1), int((now - self._burst_began) * 1000), self.age_ms()
+        if cause == schedule.FAILED:
+            self._failures += 1
+            self._burst_failures += 1
+        progress = schedule.Progress(
+            self._failures, self._burst_failures, int((now - self._burst_began) * 1000), self.age_ms()
         )
-        kind, value = settings.profile.schedule.next(progress, cause, settings.random())
+        kind, value = settings.profile.schedule.next(progress, cause, settings.draw())
         if kind == "give-up":
             return None
+        seconds = max(value, at_least_ms) / 1000
         if kind == "period":
-            self._burst, self._burst_began = 0, now + value / 1000
-        seconds = value / 1000
+            self._burst_failures, self._burst_began = 0, now + seconds
         return None if now + seconds - self._began > settings.patience else seconds
 
     def age_ms(self) -> int:
@@ -116,7 +122,7 @@ class Retrying:
         self.profile = profile_of(profile)
         self.patience = patience
         self.sleep = sleep
-        self.random = draw
+        self.draw = draw
         self.journal = Journal(file)
         headers = [source[len("header:") :] for source in self.profile.key.sources if source.startswith("header:")]
         self.key_header = headers[0] if headers else "Idempotency-Key"
