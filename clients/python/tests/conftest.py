@@ -32,6 +32,14 @@ def pytest_configure(config):
         raise pytest.UsageError("SEMEL_TEST_POSTGRES is not set: the tests need the URL of a PostgreSQL superuser")
 
 
+def pytest_collection_modifyitems(items):
+    """A file's tests stay together, so that its services are started once; those without a service go anywhere."""
+    for item in items:
+        name = item.path.stem
+        if name not in ("test_vectors", "test_walk"):
+            item.add_marker(pytest.mark.xdist_group(name))
+
+
 def is_long():
     return os.environ.get("SEMEL_TEST_LONG") == "1"
 
