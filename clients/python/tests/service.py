@@ -7,6 +7,8 @@ import contextlib
 import json
 import os
 import sys
+import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import semel
@@ -326,7 +328,20 @@ def serve_django(url, port):
     server.serve_forever()
 
 
+def end_with_parent():
+    """A test run that was killed leaves no service behind."""
+    parent = os.getppid()
+
+    def watch():
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def main():
+    end_with_parent()
     driver, url, port = os.environ["DRIVER"], os.environ["DATABASE_URL"], int(os.environ["PORT"])
     if driver == "django":
         sys.modules["service"] = sys.modules[__name__]
