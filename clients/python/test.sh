@@ -27,4 +27,4 @@ fi
 
 cd "$here"
 # Most of the time is waiting for processes, so that more workers than cores pay.
-PYTHONPATH="$here/src" PYTHONDONTWRITEBYTECODE=1 exec "$venv/bin/python" -m pytest -n "${SEMEL_TEST_WORKERS:-4}" --dist loadgroup "$@"
+PYTHONPATH="$here/src" PYTHONDONTWRITEBYTECODE=1 exec "$venv/bin/python" -m pytest -n "${SEMEL_TEST_WORKERS:-4}" --dist loadfile "$@"

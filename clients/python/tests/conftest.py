@@ -32,12 +32,12 @@ def pytest_configure(config):
         raise pytest.UsageError("SEMEL_TEST_POSTGRES is not set: the tests need the URL of a PostgreSQL superuser")
 
 
+#: Files that take longest begin first, so that the workers end together.
+LONGEST = ("test_scenarios", "test_processes", "test_pgbouncer", "test_asgi")
+
+
 def pytest_collection_modifyitems(items):
-    """A file's tests stay together, so that its services are started once; those without a service go anywhere."""
-    for item in items:
-        name = item.path.stem
-        if name not in ("test_vectors", "test_walk"):
-            item.add_marker(pytest.mark.xdist_group(name))
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
 
 
 def is_long():

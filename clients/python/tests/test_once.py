@@ -100,11 +100,11 @@ def test_threads_of_one_process_run_one_handler(pool, call, name, things):
 
 
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
-def test_every_isolation_level_has_one_effect(postgres, call, name, things, level):
+def test_every_isolation_level_has_one_effect(postgres, pool, call, name, things, level):
     def configure(connection):
         connection.isolation_level = getattr(psycopg.IsolationLevel, level.replace(" ", "_"))
 
-    with psycopg_pool.ConnectionPool(postgres, min_size=4, max_size=4, configure=configure) as pool:
+    with psycopg_pool.ConnectionPool(postgres, min_size=4, max_size=4, configure=configure) as own:
         seen = []
 
         def run(transaction):
@@ -112,7 +112,7 @@ def test_every_isolation_level_has_one_effect(postgres, call, name, things, leve
             return insert(name)(transaction)
 
         outcomes = []
-        workers = [threading.Thread(target=lambda: outcomes.append(semel.once(pool, run, **call))) for _ in range(8)]
+        workers = [threading.Thread(target=lambda: outcomes.append(semel.once(own, run, **call))) for _ in range(8)]
         for worker in workers:
             worker.start()
         for worker in workers:
@@ -180,19 +180,19 @@ def test_an_ignored_replay_cannot_write(pool, call, name, things):
     assert things() == 1
 
 
-def test_a_pool_in_autocommit_is_still_one_transaction(postgres, call, name, things):
-    with psycopg_pool.ConnectionPool(postgres, min_size=1, max_size=2, kwargs={"autocommit": True}) as pool:
+def test_a_pool_in_autocommit_is_still_one_transaction(postgres, pool, call, name, things):
+    with psycopg_pool.ConnectionPool(postgres, min_size=1, max_size=2, kwargs={"autocommit": True}) as own:
 
         def run(transaction):
             insert(name)(transaction)
             raise KeyError("bug")
 
         with pytest.raises(KeyError):
-            semel.once(pool, run, **call)
+            semel.once(own, run, **call)
         assert things() == 0
-        assert not semel.once(pool, insert(name), **call).replayed
-        assert semel.once(pool, insert(name), **call).replayed
-        with pool.connection() as connection:
+        assert not semel.once(own, insert(name), **call).replayed
+        assert semel.once(own, insert(name), **call).replayed
+        with own.connection() as connection:
             assert connection.autocommit, "the connection goes back as it was"
     assert things() == 1
 
