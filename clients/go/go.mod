@@ -1,0 +1,3 @@
+module github.com/semel/semel/clients/go
+
+go 1.23
