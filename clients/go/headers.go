@@ -33,10 +33,9 @@ func (h headerLines) one(name string) *string {
 }
 
 // neverKept are headers of an answer that belong to one connection, one moment or one person. Those that begin with
-// "semel-" are semel's own, and are not kept either.
+// "proxy-" are not kept either, nor are semel's own, which begin with "semel-".
 var neverKept = []string{
-	"authorization", "connection", "content-length", "date", "keep-alive", "proxy-authenticate", "proxy-authorization",
-	"proxy-connection", "set-cookie", "set-cookie2", "te", "traceparent", "tracestate", "trailer", "transfer-encoding",
+	"authorization", "connection", "content-length", "date", "keep-alive", "set-cookie", "set-cookie2", "te", "traceparent", "tracestate", "trailer", "transfer-encoding",
 	"upgrade", "www-authenticate", "authentication-info",
 }
 
@@ -53,7 +52,8 @@ func filterHeaders(headers [][2]string) [][2]string {
 	var kept [][2]string
 	for _, line := range headers {
 		name := strings.ToLower(line[0])
-		if strings.HasPrefix(name, "semel-") || slices.Contains(neverKept, name) || slices.Contains(dropped, name) {
+		isAside := strings.HasPrefix(name, "semel-") || strings.HasPrefix(name, "proxy-")
+		if isAside || slices.Contains(neverKept, name) || slices.Contains(dropped, name) {
 			continue
 		}
 		kept = append(kept, [2]string{name, line[1]})

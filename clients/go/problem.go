@@ -67,7 +67,12 @@ type Problem struct {
 	RetryAfter time.Duration
 	// Fields of this kind, shown as they are.
 	Fields map[string]any
+
+	cause error
 }
+
+// Unwrap is what the database said, where a problem comes from it.
+func (p *Problem) Unwrap() error { return p.cause }
 
 func newProblem(slug, detail string) *Problem {
 	if _, known := problemKinds[slug]; !known {
