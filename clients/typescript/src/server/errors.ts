@@ -26,10 +26,14 @@ export function isRetriable(error: unknown): boolean {
   return state === "40001" || state === "40P01";
 }
 
-/** Whether the server went away rather than refused: before COMMIT was sent, nothing was committed then. */
+/** Whether the server said that it, or the connection, goes away. */
+export function isServerGone(error: unknown): boolean {
+  return /^(?:08|57P|53|25P03|25P04)/.test(sqlState(error) ?? "");
+}
+
+/** Whether the server went away rather than refused: a statement of the library's own that got no answer at all, too. */
 export function isAway(error: unknown): boolean {
-  const state = sqlState(error);
-  return state === undefined || /^(?:08|57P|53|25P03|25P04)/.test(state);
+  return sqlState(error) === undefined || isServerGone(error);
 }
 
 /**

@@ -23,8 +23,7 @@ export function honoHandler<Tx, C extends HonoContextLike = any>(
   return async (context) => {
     try {
       const { raw, method, url, routePath } = context.req;
-      const copy = raw.clone().body;
-      const body = copy === null ? Buffer.alloc(0) : await readStream(copy as never, once.profile.maxBodyBytes);
+      const body = await readCopy(raw, once.profile.maxBodyBytes);
       const { pathname, search } = new URL(url);
       // Headers joins repeated lines; Node's server keeps them apart.
       const rawHeaders = context.env?.incoming?.rawHeaders as string[] | undefined;
@@ -43,6 +42,21 @@ export function honoHandler<Tx, C extends HonoContextLike = any>(
       throw error;
     }
   };
+}
+
+/** The body's bytes, which the handler can still read. What is declared too large is not read at all. */
+async function readCopy(raw: Request, maxBytes: number): Promise<Buffer> {
+  if (Number(raw.headers.get("content-length") ?? 0) > maxBytes) {
+    throw new Problem("body-too-large", `at most ${maxBytes} bytes are taken`);
+  }
+  const copy = raw.clone().body;
+  try {
+    return copy === null ? Buffer.alloc(0) : await readStream(copy as never, maxBytes);
+  } catch (error) {
+    // What nobody reads would keep the answer from being sent.
+    raw.body?.pipeTo(new WritableStream()).catch(() => {});
+    throw error;
+  }
 }
 
 async function replyOf(made: Response | Reply): Promise<Reply> {

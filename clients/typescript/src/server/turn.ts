@@ -4,7 +4,7 @@
 import { answerOf, mark, replay } from "./answer.js";
 import type { Answer } from "./answer.js";
 import type { Arrival } from "./arrival.js";
-import { isAway, isRetriable, isUncommitted, sqlState } from "./errors.js";
+import { isAway, isRetriable, isServerGone, isUncommitted, sqlState } from "./errors.js";
 import { sleep } from "./flight.js";
 import { filterHeaders, headerValue, packHeaders, unpackHeaders } from "./headers.js";
 import type { Handler } from "./once.js";
@@ -167,17 +167,26 @@ export class Turn<Tx> {
     return { answer: marked, row };
   }
 
-  /** Says what an error means, by the phase in which it was met. */
+  /**
+   * Says what an error means, by the phase in which it was met. Before COMMIT nothing was committed; of COMMIT itself only
+   * some errors prove that.
+   */
   private judge(error: unknown): unknown {
     if (error instanceof Problem) return error;
-    if (this.phase === "commit") {
-      if (isRetriable(error)) return new Again(error);
-      return isUncommitted(error) ? error : new Lost(error);
-    }
     if (isRetriable(error)) return new Again(error);
-    // COMMIT was not sent, so nothing was committed.
-    if (this.phase !== "handle" && isAway(error)) return storeAway(error);
-    return error;
+    const breaksConstraint = /^23/.test(sqlState(error) ?? "");
+    switch (this.phase) {
+      case "begin":
+      case "enter":
+        return isAway(error) ? storeAway(error) : error;
+      case "handle":
+        return isServerGone(error) ? storeAway(error) : error;
+      case "leave":
+        return isAway(error) ? storeAway(error) : notSettled(error);
+      case "commit":
+        if (!isUncommitted(error)) return new Lost(error);
+        return breaksConstraint ? error : notSettled(error);
+    }
   }
 
   /** Asks the record whether COMMIT was carried out, for a driver that cannot tell it from a rollback. */
@@ -238,6 +247,10 @@ export class Turn<Tx> {
 
 function storeAway(cause: unknown): Problem {
   return new Problem("store-unavailable", "", { retryAfterMs: 1000, cause });
+}
+
+function notSettled(cause: unknown): Problem {
+  return new Problem("not-settled", "the answer could not be recorded with its effect; nothing was committed", { cause });
 }
 
 function settlementPending(cause?: unknown): Problem {
