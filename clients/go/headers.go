@@ -3,6 +3,8 @@ package semel
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -63,14 +65,22 @@ func filterHeaders(headers [][2]string) [][2]string {
 
 // packHeaders writes headers as the store keeps them: for each the length of the name (2 bytes), the name, the length
 // of the value (4 bytes), the value.
-func packHeaders(headers [][2]string) []byte {
+func packHeaders(headers [][2]string) ([]byte, error) {
 	packed := []byte{}
 	for _, line := range headers {
+		if !headerName.MatchString(line[0]) || strings.IndexFunc(line[1], isForbidden) >= 0 {
+			return nil, fmt.Errorf("semel: the header %q cannot be sent", line[0])
+		}
 		packed = append(binary.BigEndian.AppendUint16(packed, uint16(len(line[0]))), line[0]...)
 		packed = append(binary.BigEndian.AppendUint32(packed, uint32(len(line[1]))), line[1]...)
 	}
-	return packed
+	return packed, nil
 }
+
+var headerName = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9a-z-]+$")
+
+// isForbidden tells of characters that no header's value may have.
+func isForbidden(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }
 
 var errBadHeaders = errors.New("semel: the record's headers cannot be read")
 

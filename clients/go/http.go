@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"encoding/hex"
 	"errors"
 	"io"
 	"log/slog"
@@ -38,9 +39,13 @@ func (o *Once) Handle(route Route, handle HandlerFunc) http.Handler {
 		panic("semel: a route needs an Endpoint and Identify")
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		answer, err := o.serve(route, handle, w, r)
+		requestID := r.Header.Get("X-Request-Id")
+		if requestID == "" {
+			requestID = "req-" + hex.EncodeToString(random(8))
+		}
+		answer, err := o.serve(route, handle, r, requestID)
 		if err != nil {
-			answer = o.explain(err, r)
+			answer = o.explain(err, r, requestID)
 		}
 		send(w, answer)
 	})
@@ -65,23 +70,20 @@ func (o *Once) Middleware(route Route) func(http.Handler) http.Handler {
 	}
 }
 
-func (o *Once) serve(route Route, handle HandlerFunc, w http.ResponseWriter, r *http.Request) (Answer, error) {
+func (o *Once) serve(route Route, handle HandlerFunc, r *http.Request, requestID string) (Answer, error) {
 	caller, err := route.Identify(r)
 	if err != nil {
 		return Answer{}, newProblem("identity-missing", err.Error())
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(o.profile.maxBody)))
+	// One byte more than is taken tells that there is more; the server reads the rest away after the answer.
+	body, err := io.ReadAll(io.LimitReader(r.Body, int64(o.profile.maxBody)+1))
 	if err != nil {
-		var tooLarge *http.MaxBytesError
-		if errors.As(err, &tooLarge) {
-			return Answer{}, newProblem("body-too-large", "")
-		}
 		return Answer{}, err
 	}
 	request := Request{
 		Endpoint: route.Endpoint, Was: route.Was, Caller: caller, Method: r.Method, Query: r.URL.RawQuery,
 		Params: pathParams(r.Pattern, r.URL.EscapedPath()), Headers: linesOf(r.Header), Body: body,
-		RequestID: r.Header.Get("X-Request-Id"),
+		RequestID: requestID,
 	}
 	return o.Do(r.Context(), request, func(ctx context.Context, tx *sql.Tx) (Answer, error) {
 		again := r.WithContext(ctx)
@@ -95,7 +97,7 @@ func (o *Once) serve(route Route, handle HandlerFunc, w http.ResponseWriter, r *
 }
 
 // explain makes an answer of an error: the profile's form of a problem, or a plain 500.
-func (o *Once) explain(err error, r *http.Request) Answer {
+func (o *Once) explain(err error, r *http.Request, requestID string) Answer {
 	var problem *Problem
 	if !errors.As(err, &problem) && (errors.Is(err, driver.ErrBadConn) || sqlState(err) != "" && isAway(err)) {
 		problem = storeAway(err)
@@ -107,7 +109,6 @@ func (o *Once) explain(err error, r *http.Request) Answer {
 		}
 		return o.profile.mark(answer, "atomic")
 	}
-	requestID := r.Header.Get("X-Request-Id")
 	return o.profile.mark(o.profile.render(problem, requestID), "atomic")
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 )
 
@@ -17,6 +18,8 @@ const (
 	triesMax    = 5
 	pollFirst   = 10 * time.Millisecond
 	pollLongest = 250 * time.Millisecond
+	// commitMax is how long the server may take to answer COMMIT before its answer counts as lost.
+	commitMax = 25 * time.Second
 )
 
 // turn is one leader's work on one key.
@@ -150,20 +153,25 @@ func (t *turn) execute(ctx context.Context, tx *sql.Tx, now int64) (Answer, *row
 
 // commit writes the record and commits it with the effect.
 func (t *turn) commit(ctx context.Context, tx *sql.Tx, answer Answer) (Answer, *row, error) {
-	kept := filterHeaders(answer.Headers)
-	record := &row{
-		verdict: "replay", status: answer.Status, headers: packHeaders(kept), body: answer.Body, guarantee: "atomic",
+	packed, err := packHeaders(filterHeaders(answer.Headers))
+	if err != nil {
+		return Answer{}, nil, err
 	}
+	record := &row{verdict: "replay", status: answer.Status, headers: packed, body: answer.Body, guarantee: "atomic"}
 	verdict, err := leave(ctx, tx, t.arrival, record.status, record.headers, record.body)
 	switch {
 	case err == nil:
 	case sqlState(err) == "SM005":
 		return t.once.profile.mark(answer, "atomic"), nil, nil
+	case isRetriable(err):
+		return Answer{}, nil, againError{err}
+	case isAway(err):
+		return Answer{}, nil, storeAway(err)
 	default:
-		return Answer{}, nil, t.refuseError(err)
+		return Answer{}, nil, notSettled(err)
 	}
 	t.once.step("left")
-	if err := tx.Commit(); err != nil {
+	if err := commitWithin(commitMax, tx); err != nil {
 		return Answer{}, nil, judgeCommit(err)
 	}
 	t.once.step("committed")
@@ -173,19 +181,41 @@ func (t *turn) commit(ctx context.Context, tx *sql.Tx, answer Answer) (Answer, *
 	return t.once.profile.mark(answer, "atomic"), record, nil
 }
 
+// commitWithin sends COMMIT. An answer that takes too long counts as lost; the orphan ends with its connection.
+func commitWithin(limit time.Duration, tx *sql.Tx) error {
+	done := make(chan error, 1)
+	go func() { done <- tx.Commit() }()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-timer.C:
+		return fmt.Errorf("the server did not answer COMMIT within %v", limit)
+	}
+}
+
 // judgeCommit says what an error of COMMIT means.
 func judgeCommit(err error) error {
 	switch {
 	case isRetriable(err):
 		return againError{err}
-	case isUncommitted(err):
+	case strings.HasPrefix(sqlState(err), "23"):
 		return err
+	case isUncommitted(err):
+		return notSettled(err)
 	default:
 		return lostError{err}
 	}
 }
 
-// refuseError says what an error of enter or leave means: COMMIT was not sent, so nothing was committed.
+func notSettled(err error) *Problem {
+	problem := newProblem("not-settled", "the answer could not be recorded with its effect; nothing was committed")
+	problem.cause = err
+	return problem
+}
+
+// refuseError says what an error of enter means: COMMIT was not sent, so nothing was committed.
 func (t *turn) refuseError(err error) error {
 	switch {
 	case isRetriable(err):
