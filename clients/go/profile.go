@@ -188,6 +188,14 @@ func (p Profile) WithRetryWindow(window time.Duration) Profile {
 	return p
 }
 
+// WithWait sets how long a request waits for another one with its key, where the profile waits.
+func (p Profile) WithWait(wait time.Duration) Profile {
+	if p.inFlight == inFlightWait {
+		p.wait = wait
+	}
+	return p
+}
+
 // lifetime is how long a record lives.
 func (p *Profile) lifetime() time.Duration { return p.retryWindow + 2*p.skew + p.margin }
 
