@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -29,7 +30,18 @@ func TestMain(m *testing.M) {
 		runService()
 		return
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if migrated.drop != nil {
+		migrated.drop()
+	}
+	os.Exit(code)
+}
+
+// migrated is the database that the tests' own are copied from.
+var migrated struct {
+	sync.Once
+	name string
+	drop func()
 }
 
 func required(t testing.TB, name string) string {
@@ -52,18 +64,32 @@ func times() int {
 // makeDatabase makes a database with semel's schema for one test.
 func makeDatabase(t testing.TB, statements ...string) (string, *sql.DB) {
 	t.Helper()
-	admin, err := sql.Open("pgx", required(t, "SEMEL_TEST_POSTGRES"))
-	check(t, err)
-	name := fmt.Sprintf("semel_go_%d_%d", os.Getpid(), time.Now().UnixNano())
-	_, err = admin.Exec("CREATE DATABASE " + name)
-	check(t, err)
 	place, err := url.Parse(required(t, "SEMEL_TEST_POSTGRES"))
 	check(t, err)
-	place.Path = "/" + name
-	output, err := exec.Command(required(t, "SEMEL_BIN"), "migrate", "--store", place.String()).CombinedOutput()
-	if err != nil {
-		t.Fatalf("semel migrate: %v\n%s", err, output)
+	admin, err := sql.Open("pgx", place.String())
+	check(t, err)
+	migrated.Do(func() {
+		name := fmt.Sprintf("semel_go_%d", os.Getpid())
+		_, err := admin.Exec("CREATE DATABASE " + name)
+		check(t, err)
+		migrated.drop = func() {
+			admin, _ := sql.Open("pgx", os.Getenv("SEMEL_TEST_POSTGRES"))
+			_, _ = admin.Exec("DROP DATABASE " + name + " WITH (FORCE)")
+		}
+		place.Path = "/" + name
+		output, err := exec.Command(required(t, "SEMEL_BIN"), "migrate", "--store", place.String()).CombinedOutput()
+		if err != nil {
+			t.Fatalf("semel migrate: %v\n%s", err, output)
+		}
+		migrated.name = name
+	})
+	if migrated.name == "" {
+		t.Fatal("no database could be prepared")
 	}
+	name := fmt.Sprintf("%s_%d", migrated.name, time.Now().UnixNano())
+	_, err = admin.Exec("CREATE DATABASE " + name + " TEMPLATE " + migrated.name)
+	check(t, err)
+	place.Path = "/" + name
 	db, err := sql.Open("pgx", place.String())
 	check(t, err)
 	db.SetMaxOpenConns(10)
