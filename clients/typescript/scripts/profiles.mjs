@@ -120,15 +120,32 @@ function profiles() {
   });
 }
 
+/** Rules as one short text: `409 in-flight,superseded retry-after|500-599 retry`. */
+function renderRules(rules) {
+  const merged = [];
+  for (const [from, to, codes, action] of rules) {
+    const status = from === to ? `${from}` : `${from}-${to}`;
+    const rest = `${codes.length ? `${codes.join()} ` : ""}${action}`;
+    if (merged.at(-1)?.rest === rest) merged.at(-1).status += `,${status}`;
+    else merged.push({ status, rest });
+  }
+  return merged.map(({ status, rest }) => `${status} ${rest}`).join("|");
+}
+
 function render() {
   const all = profiles();
+  const names = all.map(({ name }) => name);
   const lines = [
     "// The sender's half of every profile. Generated from spec/contract.md by `npm run generate`: do not edit.",
     'import type { Profile } from "./profile.js";',
     "",
   ];
-  for (const profile of all) lines.push(`export const ${profile.name}: Profile = ${JSON.stringify(profile)};`, "");
-  lines.push(`export const profiles = { ${all.map(({ name }) => name).join(", ")} };`, "");
+  for (const { rules, ...profile } of all) {
+    lines.push(`export const ${profile.name}: Profile = ${JSON.stringify(profile).replace(/"(\w+)":/g, "$1: ").replaceAll(",", ", ")};`);
+    lines.push(`export const ${profile.name}Rules = "${renderRules(rules)}";`, "");
+  }
+  lines.push(`export const profiles = { ${names.join(", ")} };`, "", "export const rules: Record<string, string> = {");
+  lines.push(...names.map((name) => `  ${name}: ${name}Rules,`), "};", "");
   return lines.join("\n");
 }
 

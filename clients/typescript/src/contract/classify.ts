@@ -1,5 +1,5 @@
 // Says what an answer means to a sender: one ordered table for each profile, the first rule that matches counts.
-import type { Rule } from "./profile.js";
+import { readRules } from "./profile.js";
 
 export type ClassName = "success" | "retry" | "retry-after" | "auth" | "rebuild" | "drop" | "dead";
 
@@ -12,10 +12,10 @@ export interface Class {
 }
 
 /** What an answer with this status and these codes means. No answer at all is always worth another try. */
-export function classify(rules: Rule[], status: number | null, codes: (string | null)[] = []): Class {
+export function classify(rules: string, status: number | null, codes: (string | null)[] = []): Class {
   if (status === null) return { class: "retry" };
   const said = codes.map(plain);
-  const rule = rules.find(
+  const rule = readRules(rules).find(
     ([from, to, known]) => from <= status && status <= to && (!known.length || known.some((code) => said.includes(code))),
   );
   return readClass(rule![3]);

@@ -1,4 +1,4 @@
-// What a sender knows of a profile: how keys are made, answers read and attempts timed. Types only.
+// What a sender knows of a profile: how keys are made, answers read and attempts timed.
 
 /** From and to status, codes (none: any), and what to do: `success`, `drop:REASON`, `retry:MAX:THEN` and the like. */
 export type Rule = [from: number, to: number, codes: string[], action: string];
@@ -37,5 +37,19 @@ export interface Profile {
   /** The member of a JSON body that says when the action happened. */
   generatedAt?: string;
   schedule: Schedule;
-  rules: Rule[];
+  /** How answers are read, where that is not as the profile of this name says; see `readRules`. */
+  rules?: string;
+}
+
+/** Reads rules written as `409 code,code retry-after|500-599 retry`. */
+export function readRules(text: string): Rule[] {
+  return text.split("|").flatMap((rule) => {
+    const parts = rule.split(" ");
+    const action = parts.pop()!;
+    const codes = parts[1]?.split(",") ?? [];
+    return parts[0]!.split(",").map((span): Rule => {
+      const [from, to = from] = span.split("-").map(Number);
+      return [from!, to!, codes, action];
+    });
+  });
 }

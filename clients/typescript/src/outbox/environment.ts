@@ -1,6 +1,8 @@
 // What the outbox takes from the browser. Tests bring their own clock, locks and network; every default is looked up when it
 // is needed, since a page without TLS has no locks and a private window may have no storage.
 
+import type * as sending from "./sending.js";
+
 /** The part of the Web Locks API that is used. */
 export interface Locks {
   request(
@@ -30,6 +32,8 @@ export interface Environment {
   /** Remembers outside of the database that there was one. */
   marks: Pick<Storage, "getItem" | "setItem"> | undefined;
   persist: () => Promise<boolean>;
+  /** Loads what only the sending tab needs. */
+  load: () => Promise<typeof sending>;
 }
 
 function attempt<T>(read: () => T): T | undefined {
@@ -55,5 +59,6 @@ export function browserEnvironment(): Environment {
     page: attempt(() => scope.document) ? scope : undefined,
     marks: attempt(() => scope.localStorage),
     persist: async () => (await scope.navigator?.storage?.persist?.()) ?? false,
+    load: () => import("./sending.js"),
   };
 }

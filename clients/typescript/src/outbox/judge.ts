@@ -2,7 +2,8 @@
 // arguments. The reasons are words for a person.
 import { classify, codeOf, type Class } from "../contract/classify.js";
 import type { Profile } from "../contract/profile.js";
-import { effectsOf, kindOf, knowsKeysAgain, linkedCode, type Answer } from "../contract/refusal.js";
+import { rules } from "../contract/profiles.js";
+import { effectsOf, knowsKeysAgain, linkedCode, type Answer } from "../contract/refusal.js";
 import { next, type Cause } from "../contract/schedule.js";
 import { httpDate, shouldRetry, toldWait } from "../contract/wait.js";
 import type { Row } from "./types.js";
@@ -73,7 +74,7 @@ export function judgeSilence(facts: Facts, why: string, u: number): Verdict {
 /** What becomes of a message after this answer. `u` lies in [0, 1). */
 export function judgeAnswer(facts: Facts, answer: Answer, isFromService: (answer: Answer) => boolean, u: number): Verdict {
   const { row } = facts;
-  const code = codeOf(answer.body)?.replace(/^.* .*$/s, "") || linkedCode(answer);
+  const code = codeOf(answer.body)?.replace(/^.* .*$/s, "") || linkedCode(answer.headers.link);
   const same = `${answer.status} ${code ?? ""}`.trim();
   const sameCount = (row.same === same ? row.sameCount : 0) + 1;
   let found = classOf(facts.profile, answer, code);
@@ -83,7 +84,7 @@ export function judgeAnswer(facts: Facts, answer: Answer, isFromService: (answer
   const said = `HTTP ${same}`;
   const counted = { same, sameCount, noAnswer: false };
   const verdict = follow(facts, found, answer, counted, isForeign ? `${said}, and not from the service` : said, code, u);
-  const effects = effectsOf(answer, row.ids[0]!);
+  const effects = effectsOf(answer, row.ids[0]!, answer.status === 409 && found.class === "retry-after");
   const isFinal = verdict.to === "done" || verdict.to === "dead" || verdict.to === "dropped";
   verdict.change = {
     ...counted,
@@ -127,11 +128,12 @@ function follow(
 function classOf(profile: Profile, answer: Answer, code: string | null): Class {
   // Our clock ran ahead when the first attempt was stamped; the answer's date has put that right by now.
   if (code === "first-sent-in-future") return { class: "retry", max: 2, then: { class: "dead", reason: code } };
-  const kind = kindOf(answer);
-  const found = classify(profile.rules, answer.status, [codeOf(answer.body), kind]);
+  const linked = linkedCode(answer.headers.link);
+  const table = profile.rules ?? rules[profile.name]!;
+  const found = classify(table, answer.status, [codeOf(answer.body), linked]);
   // Some 409 says "later" and some says "never"; where no code tells them apart, the server's word does.
-  const isForbidden = found.class === "retry-after" && answer.status === 409 && !kind;
-  return isForbidden && shouldRetry((name) => answer.headers[name]) === false ? classify(profile.rules, 999) : found;
+  const isForbidden = found.class === "retry-after" && answer.status === 409 && !linked;
+  return isForbidden && shouldRetry((name) => answer.headers[name]) === false ? classify(table, 999) : found;
 }
 
 function retry(facts: Facts, counted: Partial<Row>, cause: Cause, atLeast: number, said: string, u: number): Verdict {
@@ -164,5 +166,5 @@ export function clockAhead(answer: Answer, now: number): number | null {
 /** An HTML page in the place of a refusal comes from something in between, unless the answer shows a gate's hand. */
 export function isLikelyFromService(answer: Answer): boolean {
   const isPage = /^text\/html/i.test(answer.headers["content-type"] ?? "");
-  return (answer.status >= 200 && answer.status < 300) || !isPage || knowsKeysAgain(answer) || linkedCode(answer) !== null;
+  return (answer.status >= 200 && answer.status < 300) || !isPage || knowsKeysAgain(answer) || linkedCode(answer.headers.link) !== null;
 }

@@ -10,8 +10,8 @@ export interface Candidate {
   lead(): Promise<void>;
   /** This tab must stop. */
   follow(): void;
-  /** Whether there is something to send, as far as this tab knows. */
-  hasWork(): boolean;
+  /** Whether there is something to send. A tab that froze may have stored it without a word. */
+  hasWork(): Promise<boolean>;
   /** Something that another tab said. */
   hear(message: unknown): void;
 }
@@ -167,9 +167,8 @@ export class Leadership {
 
   #watch(): void {
     this.#watching = this.environment.setTimeout(() => {
-      if (this.#isStopped) return;
-      if (!this.isLeader && this.candidate.hasWork()) void this.check();
       this.#watch();
+      if (!this.isLeader) this.candidate.hasWork().then((has) => void (has && this.check()), () => {});
     }, WATCH_MS);
   }
 

@@ -1,22 +1,24 @@
 // The outbox that applications use: it accepts in every tab, sends in one, tells all. It puts the parts together and decides
-// nothing about delivery itself.
+// nothing about delivery itself. What only the sending tab needs is loaded beside it, so that pages are small.
 import type { Profile } from "../contract/profile.js";
 import { profiles } from "../contract/profiles.js";
 import { browserEnvironment, type Environment } from "./environment.js";
 import { chooseId, freeze, type Draft } from "./freeze.js";
 import { Intake } from "./intake.js";
-import { isLikelyFromService } from "./judge.js";
 import { Leadership } from "./leadership.js";
 import { MemoryStore } from "./memory.js";
-import { requeue, type RequeueOptions } from "./requeue.js";
-import { abort, find, hasten, receiptOf, replace, setPaused, takeEpoch } from "./rows.js";
-import { Sender, type Host } from "./sender.js";
+import type { RequeueOptions } from "./requeue.js";
+import { abort, hasten, receiptOf, setPaused } from "./rows.js";
+import type { Host, Sender } from "./sender.js";
+import type * as sending from "./sending.js";
 import { EMPTY, readSnapshot } from "./state.js";
 import { IndexedStore, type Store, type Tx } from "./store.js";
 import {
   OutboxError, type EventType, type OutboxEvent, type OutboxOptions, type Receipt, type Row, type SendOptions, type Sent,
   type Snapshot, type Status,
 } from "./types.js";
+
+type Sending = typeof sending;
 
 const DAY = 86_400_000;
 const LIST_MAX = 1000;
@@ -43,16 +45,21 @@ export class Outbox {
   #options: OutboxOptions;
   #durable: Store;
   #memory: Store;
-  #sender: Sender;
-  #memorySender: Sender;
+  #sender: Sender | undefined;
+  #memorySender: Sender | undefined;
+  #parts: Promise<Sending> | undefined;
+  #maxAge: number;
+  #clock: { ahead: number | null } = { ahead: null };
   #intake: Intake;
   #leadership: Leadership;
   #listeners = new Set<(event: OutboxEvent) => void>();
   #subscribers = new Set<() => void>();
   #waiters = new Map<string, Waiter[]>();
+  #turns = new Map<string, Promise<void>>();
   #snapshot: Snapshot = EMPTY;
   #refreshing: unknown;
   #isDisposed = false;
+  #leading: Promise<void> | undefined;
   #hasAsked = false;
   #undo: (() => void)[] = [];
 
@@ -67,18 +74,18 @@ export class Outbox {
     this.profile = typeof profile === "string" ? profiles[profile] : profile;
     this.#options = options;
     this.#environment = { ...browserEnvironment(), ...options.environment };
-    const maxAge = chooseMaxAge(this.profile, options);
+    this.#maxAge = chooseMaxAge(this.profile, options);
     this.#durable = new IndexedStore(name, this.#environment, () => this.#loseStorage());
     this.#memory = new MemoryStore();
     this.#intake = new Intake(this.#durable, this.#memory, options.maxMessages ?? 10_000);
-    this.#sender = new Sender(this.#host(this.#durable, maxAge, () => this.#memory));
-    this.#memorySender = new Sender(this.#host(this.#memory, maxAge, () => this.#durable));
     this.#leadership = new Leadership(name, this.#environment, {
       lead: () => this.#lead(),
-      follow: () => this.#sender.stop(),
-      hasWork: () => this.#waiters.size + this.#snapshot.waiting + this.#snapshot.held + this.#snapshot.sending > 0,
+      follow: () => this.#sender?.stop(),
+      hasWork: async () => (await this.#durable.run("readonly", (tx) => tx.count("q"))) > 0,
       hear: (what) => this.#hear(what as OutboxEvent & { ahead: number | null }),
-    }, () => this.#sender.kick());
+    }, () => this.#sender?.kick());
+    // Early, while the page itself is being loaded; what fails is tried again when it is needed.
+    void this.#load().catch(() => {});
     if (options.sends === "on-drain") this.#leadership.listen();
     else this.#leadership.compete();
     this.#watchPage();
@@ -95,8 +102,8 @@ export class Outbox {
     const done = new Promise<Receipt>((...ends) => ([resolve, reject] = ends));
     try {
       id = chooseId(options, this.profile, now);
-      const request = new Request(input, options.init);
-      accepting = freeze(request, id, options, this.profile, now).then((draft) => this.#accept(draft, { id, resolve, reject }));
+      const freezing = freeze(new Request(input, options.init), id, options, this.profile, now);
+      accepting = this.#inTurn(options, freezing).then((draft) => this.#accept(draft, { id, resolve, reject }));
     } catch (error) {
       accepting = Promise.reject(asRefusal(error));
     }
@@ -106,9 +113,21 @@ export class Outbox {
     return { id, accepted: accepting, done };
   }
 
+  /** Lets what was sent first be accepted first: freezing one body may take longer than the next. */
+  #inTurn({ lane, principal }: SendOptions, freezing: Promise<Draft>): Promise<Draft> {
+    const name = lane ?? principal ?? "";
+    const turn = (this.#turns.get(name) ?? Promise.resolve()).then(() => freezing);
+    const ended = turn.then(() => {}, () => {}).then(() => {
+      if (this.#turns.get(name) === ended) this.#turns.delete(name);
+    });
+    this.#turns.set(name, ended);
+    freezing.catch(() => {});
+    return turn;
+  }
+
   async #accept(draft: Draft, waiter: Waiter): Promise<Receipt> {
     if (this.#isDisposed) throw new OutboxError("disposed", "the outbox was closed");
-    draft.row.ahead = this.#sender.ahead;
+    draft.row.ahead = this.#clock.ahead;
     const { row, store } = await this.#intake.accept(draft);
     this.#wait(row, waiter, store.isDurable);
     this.#announce(row, store, row.ids.at(-1) === draft.row.ids[0]);
@@ -121,14 +140,13 @@ export class Outbox {
     if (store.isDurable) {
       if (!this.#hasAsked && this.#options.persist !== false) void this.#environment.persist().catch(() => {});
       this.#hasAsked = true;
-      if (this.#leadership.isLeader) this.#sender.wake();
+      if (this.#leadership.isLeader) this.#sender?.wake();
       else this.#leadership.kick();
       return;
     }
     if (isNew) this.#tell("not-durable", row, "It could not be stored, and is lost if this page is closed before it is sent.");
-    if (this.#memorySender.isRunning) return this.#memorySender.wake();
-    void this.#memory.run("readwrite", (tx) => takeEpoch(tx, this.#environment.now(), Infinity))
-      .then((epoch) => this.#memorySender.start(epoch));
+    if (this.#memorySender) this.#memorySender.wake();
+    else void this.#startMemory().catch(() => {});
   }
 
   /** What is known of a message. */
@@ -168,7 +186,8 @@ export class Outbox {
   /** Puts a new message in the place of one that waits or was given up; seals the old key at the server first. */
   async requeue(id: string, options: RequeueOptions = {}): Promise<Receipt> {
     const store = await this.#storeOf(id);
-    const row = await requeue(this.#host(store, 0, () => store), id, options);
+    const parts = await this.#load();
+    const row = await parts.requeue(this.#host(store, parts), id, options);
     this.#tell("aborted", { ...row, ids: [id] }, "Replaced by another message.");
     this.#announce(row, store, true);
     return receiptOf(row, store.isDurable);
@@ -187,8 +206,8 @@ export class Outbox {
 
   /** Parks the messages of a principal, until `resume({ principal })`. Nothing is deleted. */
   async signOut(principal: string): Promise<void> {
-    this.#sender.cancel(principal);
-    this.#memorySender.cancel(principal);
+    this.#sender?.cancel(principal);
+    this.#memorySender?.cancel(principal);
     await this.#setPaused(true, { principal });
     this.#tell("held", null, `${principal} has signed out. The messages stay.`);
     // Another tab may be sending.
@@ -197,7 +216,7 @@ export class Outbox {
 
   /** Something changed: the network is back, somebody signed in. Tries what waits for that. */
   kick(): void {
-    this.#memorySender.kick();
+    this.#memorySender?.kick();
     this.#leadership.kick();
     this.#refresh();
   }
@@ -207,7 +226,8 @@ export class Outbox {
     this.#leadership.compete();
     await this.#leadership.check();
     this.kick();
-    if (this.#leadership.isLeader) await this.#sender.drain();
+    await this.#leading;
+    if (this.#leadership.isLeader) await this.#sender?.drain();
     if (this.#options.sends === "on-drain") this.#leadership.resign();
     return (this.#snapshot = await readSnapshot([this.#durable, this.#memory], this.#leadership.isLeader, this.#environment.now()));
   }
@@ -219,7 +239,7 @@ export class Outbox {
     this.#environment.clearTimeout(this.#refreshing);
     for (const undo of this.#undo) undo();
     this.#leadership.close();
-    this.#memorySender.stop();
+    this.#memorySender?.stop();
     this.#durable.close();
     this.#rejectWaiters("disposed", "the outbox was closed; the message stays in the queue");
   }
@@ -252,46 +272,52 @@ export class Outbox {
     return freeze(new Request(input, options.init), chooseId(options, this.profile, now), options, this.profile, now);
   }
 
-  #host(store: Store, maxAge: number, other: () => Store): Host {
-    const { credentials, timeout = 30_000, parallel = 4, onDead, isFromService, unsafeMaxAge } = this.#options;
+  #host(store: Store, parts: Sending): Host {
+    const { credentials, timeout = 30_000, parallel = 4, onDead, isFromService, unsafeMaxAge, rebuild } = this.#options;
+    const other = store === this.#durable ? this.#memory : this.#durable;
     return {
-      store, credentials, timeout, parallel, maxAge,
+      store, credentials, timeout, parallel, rebuild,
       environment: this.#environment,
       profile: this.profile,
+      clock: this.#clock,
+      maxAge: this.#maxAge,
       isAgeUnsafe: !!unsafeMaxAge,
       doesBlock: onDead === "block",
-      isFromService: isFromService ?? isLikelyFromService,
+      isFromService: isFromService ?? parts.isLikelyFromService,
       tell: (...event) => this.#tell(...event),
-      rebuild: (row) => this.#rebuild(row, store),
       lose: () => this.#leadership.lose(),
       isBehind: async (row) => {
-        const first = await other().run("readonly", (tx) => tx.first("q", row.lane)).catch(() => undefined);
+        const first = await other.run("readonly", (tx) => tx.first("q", row.lane)).catch(() => undefined);
         return !!first && first.acceptedAt < row.acceptedAt;
       },
     };
   }
 
-  async #lead(): Promise<void> {
+  #load(): Promise<Sending> {
+    return (this.#parts ??= this.#environment.load().catch((error) => {
+      this.#parts = undefined;
+      throw error;
+    }));
+  }
+
+  #lead(): Promise<void> {
+    return (this.#leading = this.#startDurable());
+  }
+
+  async #startDurable(): Promise<void> {
+    const parts = await this.#load();
     const now = this.#environment.now();
-    const epoch = await this.#durable.run("readwrite", (tx) => takeEpoch(tx, now, this.#options.keep ?? 7 * DAY));
+    const epoch = await this.#durable.run("readwrite", (tx) => parts.takeEpoch(tx, now, this.#options.keep ?? 7 * DAY));
+    this.#sender ??= new parts.Sender(this.#host(this.#durable, parts));
     if (this.#leadership.isLeader) await this.#sender.start(epoch);
     this.#refresh();
   }
 
-  async #rebuild(row: Row, store: Store): Promise<void> {
-    const behind = (await this.list({ lane: row.lane, status: "pending" })).filter(({ id }) => id !== row.ids[0]);
-    const built = await this.#options.rebuild?.(receiptOf(row, store.isDurable), behind);
-    if (!built) return;
-    const draft = built.with && (await this.freeze(built.with.request, { lane: row.lane, principal: row.principal, ...built.with.options, init: built.with.init ?? {} }));
-    const now = this.#environment.now();
-    const id = row.ids[0]!;
-    await store.run("readwrite", async (tx) => {
-      for (const other of built.drop ?? []) await abort(tx, other, now, "No longer wanted.");
-      if (draft) await replace(tx, id, draft, now);
-      else await abort(tx, id, now, "No longer wanted.");
-    });
-    for (const other of [id, ...(built.drop ?? [])]) this.#tell("aborted", { ...row, ids: [other] }, "Built again.");
-    this.#sender.wake();
+  async #startMemory(): Promise<void> {
+    const parts = await this.#load();
+    if (this.#memorySender || this.#isDisposed) return;
+    this.#memorySender = new parts.Sender(this.#host(this.#memory, parts));
+    await this.#memorySender.start(await this.#memory.run("readwrite", (tx) => parts.takeEpoch(tx, 0, 0)));
   }
 
   async #storeOf(id: string): Promise<Store> {
@@ -303,9 +329,8 @@ export class Outbox {
     const store = await this.#storeOf(id);
     const row = await store.run("readwrite", work);
     if (event) this.#tell(event, row);
-    this.#memorySender.wake();
+    this.#memorySender?.wake();
     this.#leadership.kick();
-    this.#sender.wake();
     return receiptOf(row, store.isDurable, id);
   }
 
@@ -325,15 +350,15 @@ export class Outbox {
       ...(reason ? { reason } : {}),
     };
     this.#emit(event);
-    this.#leadership.say({ ...event, ahead: this.#sender.ahead });
-    this.#memorySender.wake();
-    this.#sender.wake();
+    this.#leadership.say({ ...event, ahead: this.#clock.ahead });
+    this.#memorySender?.wake();
+    this.#sender?.wake();
   }
 
   #hear(said: (OutboxEvent & { ahead: number | null }) | { signedOut: string }): void {
-    if ("signedOut" in said) return this.#sender.cancel(said.signedOut);
+    if ("signedOut" in said) return this.#sender?.cancel(said.signedOut);
     const { ahead, ...event } = said;
-    this.#sender.ahead ??= ahead;
+    this.#clock.ahead ??= ahead;
     this.#emit(event);
   }
 

@@ -1,8 +1,9 @@
 // Requeue: an old message gives way to a new one under a new id. Where an attempt of the old one may have taken effect, its key
 // is sealed at the server first, so that no late arrival can run it beside the new one.
-import { mint, uuid } from "../contract/mint.js";
+import { mint } from "../contract/mint.js";
 import { freeze, type Draft } from "./freeze.js";
-import { find, replace } from "./rows.js";
+import { replace } from "./claims.js";
+import { abort, find, receiptOf } from "./rows.js";
 import type { Host } from "./sender.js";
 import { OutboxError, type Frozen, type Row } from "./types.js";
 
@@ -19,7 +20,7 @@ type Seal = "sealed" | { why: string };
 
 /** Puts a new message in the place of one that waits, is held or was given up. */
 export async function requeue(host: Host, id: string, options: RequeueOptions): Promise<Row> {
-  const { store, profile, environment } = host;
+  const { store, environment } = host;
   const { row, request } = await store.run("readonly", async (tx) => {
     const row = await find(tx, id);
     return { row, request: await tx.get<Frozen>("requests", row.n) };
@@ -30,14 +31,13 @@ export async function requeue(host: Host, id: string, options: RequeueOptions): 
   if (seal !== "sealed" && row.ambiguous && !options.force)
     throw new OutboxError("possibly-delivered", `it may have been delivered, and ${seal.why}; find out, then force it or abort it`);
   const draft = await successor(host, row, request, options);
-  draft.row.txId = uuid();
   return store.run("readwrite", async (tx) => {
     const now = await find(tx, id);
     // An attempt began or ended while the server was asked.
     if (now.token !== row.token && !now.supersededBy) throw new OutboxError("state", "it changed meanwhile: look again");
     const written = await replace(tx, id, draft, environment.now());
-    if (seal === "sealed" && written.ambiguous) await tx.put("messages", { ...written, ambiguous: false });
-    return { ...written, lane: written.lane, principal: profile.isFifo ? written.principal : row.principal };
+    if (seal === "sealed") await tx.put("messages", { ...written, ambiguous: false });
+    return seal === "sealed" ? { ...written, ambiguous: false } : written;
   });
 }
 
@@ -72,4 +72,25 @@ async function sealKey({ environment, credentials }: Host, row: Row): Promise<Se
   } catch (error) {
     return failed((error as Error).message);
   }
+}
+
+/** Lets the application build a lane again that the server refused as out of order. Without its help the lane waits. */
+export async function rebuild(host: Host, row: Row): Promise<void> {
+  const { store, profile, environment, tell } = host;
+  const behind: Row[] = [];
+  await store.run("readonly", (tx) => tx.scan({ index: "q", key: row.lane }, (other) => behind.push(other) > 1000));
+  const [refused, ...others] = behind.map((other) => receiptOf(other, store.isDurable));
+  const built = refused && (await host.rebuild?.(refused, others));
+  if (!built) return;
+  const { drop = [], with: instead } = built;
+  const now = environment.now();
+  const options = { lane: row.lane, principal: row.principal, ...instead?.options };
+  const draft = instead &&
+    (await freeze(new Request(instead.request, instead.init), options.id ?? mint(profile.mint, now), options, profile, now));
+  await store.run("readwrite", async (tx) => {
+    for (const id of drop) await abort(tx, id, now, "No longer wanted.");
+    if (draft) await replace(tx, row.ids[0]!, draft, now);
+    else await abort(tx, row.ids[0]!, now, "No longer wanted.");
+  });
+  for (const id of [row.ids[0]!, ...drop]) tell("aborted", { ...row, ids: [id] }, "Built again.");
 }

@@ -5,10 +5,12 @@ import type { Profile } from "../contract/profile.js";
 import type { Answer } from "../contract/refusal.js";
 import type { Environment } from "./environment.js";
 import { clockAhead, findExpired, judgeAnswer, judgeSilence, type Facts, type Verdict } from "./judge.js";
-import { STALE, claim, isPaused, readPaused, settle, type Clocks } from "./rows.js";
+import { STALE, claim, settle, type Clocks } from "./claims.js";
+import { rebuild } from "./requeue.js";
+import { isPaused, readPaused } from "./rows.js";
 import { isStorageFull, type Store } from "./store.js";
 import { transmit } from "./transmit.js";
-import type { Credential, Credentials, EventType, Frozen, Row } from "./types.js";
+import type { Credential, Credentials, EventType, Frozen, OutboxOptions, Row } from "./types.js";
 
 /** How long to wait before storage that failed is tried again, and before a provider is asked again. */
 const AFTER_FAILURE_MS = 1000;
@@ -30,7 +32,9 @@ export interface Host {
   isFromService(answer: Answer): boolean;
   tell(type: EventType, row: Row | null, reason?: string, ids?: string[]): void;
   /** The application builds a refused message again. */
-  rebuild(row: Row): Promise<void>;
+  readonly rebuild: OutboxOptions["rebuild"];
+  /** How far servers' clocks are ahead, as far as this session knows. */
+  readonly clock: { ahead: number | null };
   /** Another sender has taken over. */
   lose(): void;
   /** Whether a message must wait for one that is kept elsewhere. */
@@ -44,8 +48,6 @@ interface Learned {
 }
 
 export class Sender {
-  /** How far servers' clocks are ahead, as far as this session knows. */
-  ahead: number | null = null;
   #epoch = 0;
   #learned: Learned = { clocks: [], retentions: {} };
   #startedAt = 0;
@@ -59,10 +61,6 @@ export class Sender {
   #idle: (() => void)[] = [];
 
   constructor(private readonly host: Host) {}
-
-  get isRunning(): boolean {
-    return this.#epoch > 0;
-  }
 
   async start(epoch: number): Promise<void> {
     this.#epoch = epoch;
@@ -208,7 +206,7 @@ export class Sender {
 
   async #attempt(row: Row, request: Frozen, credential: Credential, signal: AbortSignal): Promise<Verdict> {
     const { environment, profile, timeout } = this.host;
-    const sent = await transmit({ row, request, credential, profile, timeout, signal, ahead: this.ahead ?? 0 }, environment);
+    const sent = await transmit({ row, request, credential, profile, timeout, signal, ahead: this.host.clock.ahead ?? 0 }, environment);
     const u = environment.random();
     if (sent.type === "silence") return judgeSilence(this.#facts(row), sent.why, u);
     if (sent.type === "redirect") {
@@ -268,7 +266,7 @@ export class Sender {
     if (to === "expired") return void this.#expired.push(row);
     if (row.heldFor === "rebuild") {
       this.host.tell("rebuild", row);
-      return this.host.rebuild(row);
+      return rebuild(this.host, row).catch(() => {});
     }
     this.host.tell(to, row);
   }
@@ -281,14 +279,14 @@ export class Sender {
     const retention = seconds > 0 ? seconds * 1000 : undefined;
     const ahead = clockAhead(answer, now);
     const { clocks, retentions } = this.#learned;
-    const isClockNews = ahead !== null && (this.ahead === null || Math.abs(ahead - this.ahead) >= 2000);
+    const isClockNews = ahead !== null && (this.host.clock.ahead === null || Math.abs(ahead - this.host.clock.ahead) >= 2000);
     if (!isClockNews && (retention === undefined || retentions[origin] === retention)) return;
     if (retention !== undefined) retentions[origin] = retention;
     if (isClockNews) {
       // It held since this session began; after a change within the session, since then.
-      const from = this.ahead === null ? this.#startedAt : now;
+      const from = this.host.clock.ahead === null ? this.#startedAt : now;
       clocks.push({ from: Math.min(from, row.acceptedAt >= this.#startedAt ? row.acceptedAt : from), to: now, ahead });
-      this.ahead = ahead;
+      this.host.clock.ahead = ahead;
     }
     clocks.splice(0, clocks.length - CLOCKS_KEPT_MAX);
     // Without it the next session learns again.
@@ -302,7 +300,7 @@ export class Sender {
     return {
       row, profile, maxAge, now: environment.now(),
       aheadThen: row.ahead ?? then?.ahead ?? null,
-      aheadNow: this.ahead,
+      aheadNow: this.host.clock.ahead,
       retention: isAgeUnsafe ? null : (retention ?? null),
     };
   }

@@ -3,7 +3,8 @@
 import { classify, codeOf } from "../contract/classify.js";
 import { uuid } from "../contract/mint.js";
 import type { Profile } from "../contract/profile.js";
-import { ietf } from "../contract/profiles.js";
+import { ietf, ietfRules } from "../contract/profiles.js";
+import { linkedCode } from "../contract/refusal.js";
 import { next } from "../contract/schedule.js";
 import { shouldRetry, toldWait } from "../contract/wait.js";
 
@@ -16,7 +17,7 @@ export interface FetchOnceOptions extends RequestInit {
   maxWait?: number;
   /** How long one attempt may take, in milliseconds. Default: 30,000. */
   timeout?: number;
-  /** The sender's half of a profile. Default: `ietf`. */
+  /** The sender's half of a profile, with its `rules`. Default: `ietf`. */
   profile?: Profile;
   /** The `fetch` to use. */
   fetch?: typeof fetch;
@@ -65,7 +66,7 @@ async function waitAfter(answer: Response, method: string, profile: Profile, att
   if (answer.ok || isFinal(answer, method)) return Infinity;
   const said = shouldRetry(header);
   const body = answer.status === 409 ? await answer.clone().text() : "";
-  const found = classify(profile.rules, answer.status, [codeOf(body), linkedCode(header("link"))]).class;
+  const found = classify(profile.rules ?? ietfRules, answer.status, [codeOf(body), linkedCode(header("link"))]).class;
   const isRetried = said ?? (found === "retry" || found === "retry-after");
   return isRetried ? Math.max(delayOf(profile, attempt), toldWait(header, body, Date.now()) ?? 0) : Infinity;
 }
@@ -77,10 +78,6 @@ function isFinal({ status, headers }: Response, method: string): boolean {
   // It says that it does not know keys again: then only what was surely not carried out may be sent again.
   const isSafe = ["GET", "HEAD", "OPTIONS", "PUT", "DELETE"].includes(method) || [408, 425, 429, 503].includes(status);
   return headers.get("semel-guarantee") === "none" && !isSafe;
-}
-
-function linkedCode(link: string | null): string | null {
-  return /semel\/problems\/([a-z-]+)>/.exec(link ?? "")?.[1] ?? null;
 }
 
 function delayOf({ schedule }: Profile, attempt: number): number {
