@@ -259,6 +259,11 @@ export class Outbox {
     return () => this.#listeners.delete(listener);
   }
 
+  /** Tells every tab of something that concerns the whole queue; for `semel/worker`. */
+  report(type: EventType, reason: string): void {
+    this.#tell(type, null, reason);
+  }
+
   /** Runs one transaction on the queue's database that accepts messages besides; for `semel/snapshot`. */
   async transact<T>(work: (tx: Tx) => Promise<{ result: T; rows: Row[] }>): Promise<T> {
     const { result, rows } = await this.#durable.run("readwrite", work);
