@@ -25,7 +25,7 @@ export class Leadership {
   #release: (() => void) | undefined;
   #heardAt = -Infinity;
   #watching: unknown;
-  #isChecking = false;
+  #checking: Promise<void> | undefined;
   #isStopped = true;
   #news: (() => void) | undefined;
 
@@ -87,24 +87,23 @@ export class Leadership {
     if (!this.#isStopped && this.environment.locks) this.#queue(false);
   }
 
-  /** Asks whether the sender is alive, and takes its place if it is silent. */
-  async check(): Promise<void> {
-    if (this.isLeader || this.#isStopped || this.#isChecking) return;
-    this.#isChecking = true;
-    try {
-      const askedAt = this.environment.now();
-      this.#post({ t: "ping" });
-      // Spread, so that not every tab takes over at once.
-      await this.#pause(SILENCE_MS_MAX + this.environment.random() * 300);
-      const isSilent = this.#heardAt < askedAt;
-      // A tab that was suspended itself heard nothing either, and asks again.
-      const wasSuspended = this.environment.now() - askedAt > 2 * SILENCE_MS_MAX;
-      if (this.isLeader || this.#isStopped || !isSilent || wasSuspended) return;
-      if (this.environment.locks) this.#queue(true);
-      else await this.#lead();
-    } finally {
-      this.#isChecking = false;
-    }
+  /** Asks whether the sender is alive, and takes its place if it is silent. Ends when there is a sender, or nobody answers. */
+  check(): Promise<void> {
+    if (this.isLeader || this.#isStopped) return Promise.resolve();
+    return (this.#checking ??= this.#check().finally(() => (this.#checking = undefined)));
+  }
+
+  async #check(): Promise<void> {
+    const askedAt = this.environment.now();
+    this.#post({ t: "ping" });
+    // Spread, so that not every tab takes over at once.
+    await this.#pause(SILENCE_MS_MAX + this.environment.random() * 300);
+    const isSilent = this.#heardAt < askedAt;
+    // A tab that was suspended itself heard nothing either, and asks again.
+    const wasSuspended = this.environment.now() - askedAt > 2 * SILENCE_MS_MAX;
+    if (this.isLeader || this.#isStopped || !isSilent || wasSuspended) return;
+    if (this.environment.locks) this.#queue(true);
+    else await this.#lead();
   }
 
   #queue(steal: boolean): void {

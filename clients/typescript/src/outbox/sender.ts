@@ -225,8 +225,8 @@ export class Sender {
   async #credentialOf(row: Row, signal: AbortSignal): Promise<Credential | string> {
     const { credentials, environment, timeout } = this.host;
     const { principal, url } = row;
-    if (credentials === "none") return { principal };
     this.#asked.set(row.n, environment.now());
+    if (credentials === "none") return { principal };
     const { origin } = new URL(url);
     let given: Credential | null | undefined;
     try {

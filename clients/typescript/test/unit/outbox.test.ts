@@ -219,6 +219,17 @@ test("a refused credential holds the principal until there is a fresh one", asyn
   outbox.dispose();
 });
 
+test("where there is no credential to renew, a refused message is not sent again and again", async () => {
+  const device = new Device();
+  const gate = new Gate(device);
+  gate.reply = () => ({ status: 401 });
+  const { outbox } = open(device, gate);
+  outbox.send(URL_OF, post());
+  await device.advance(90_000);
+  assert.equal(gate.arrivals.length, 2, "at once, and a minute later");
+  outbox.dispose();
+});
+
 test("signing out parks in every tab and deletes nothing", async () => {
   const device = new Device();
   const gate = new Gate(device);
