@@ -356,7 +356,9 @@ export class Outbox {
     };
     this.#emit(event);
     this.#leadership.say({ ...event, ahead: this.#clock.ahead });
-    this.#memorySender?.wake();
+    // What is kept in memory may wait for what is kept on the disk, and the other way round.
+    if (type === "queued" || !this.#memorySender) return;
+    this.#memorySender.wake();
     this.#sender?.wake();
   }
 

@@ -113,11 +113,10 @@ async function launchWebKit(): Promise<RealBrowser> {
     turn = next.catch(() => {});
     return next;
   };
-  let isFirst = true;
+  // The first window stays: with the last one the session would end.
   const open = async (url: string): Promise<BrowserTab> => {
     const handle = await inTurn(async () => {
-      if (!isFirst) await driver.switchTo().newWindow("tab");
-      isFirst = false;
+      await driver.switchTo().newWindow("tab");
       const handle = await driver.getWindowHandle();
       await driver.get(url);
       return handle;
