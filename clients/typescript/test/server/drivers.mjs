@@ -57,6 +57,7 @@ export function drizzleDatabase(db) {
 function drizzleDriver(url) {
   const pool = new pg.Pool({ connectionString: url, max: 20 });
   pool.on("error", () => {});
+  pool.on("connect", (client) => client.on("error", () => {}));
   return {
     database: drizzleDatabase(drizzle(pool)),
     rows: async (tx, text, ...params) => (await tx.execute(bind(text, params))).rows,

@@ -9,8 +9,8 @@ if ! cmp -s package-lock.json node_modules/.installed-lock.json; then
     cp package-lock.json node_modules/.installed-lock.json
 fi
 # The engine that migrates schemas is a download, and is not needed to generate the client.
-PRISMA_SCHEMA_ENGINE_BINARY=/bin/true npx prisma generate --schema prisma/schema.prisma >/dev/null
+PRISMA_SCHEMA_ENGINE_BINARY=/bin/true npx --no-install prisma generate --schema prisma/schema.prisma >/dev/null 2>&1
 if ! command -v pgbouncer >/dev/null; then
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends pgbouncer >/dev/null
 fi
-exec node --test --test-concurrency=1 vectors.test.mjs behaviour.test.mjs crash.test.mjs once.test.mjs guide.test.mjs
+exec node --test --test-concurrency=4 once-*.test.mjs crash.test.mjs behaviour.test.mjs guide.test.mjs vectors.test.mjs

@@ -1,4 +1,5 @@
-// The scenarios of spec/once.json, on every driver and framework that the guide names.
+// Declares the tests of spec/once.json for one driver and framework. Each pair has a file of its own, so that they run beside
+// each other.
 
 import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
@@ -35,12 +36,7 @@ async function startService(database, driver, framework) {
   };
 }
 
-for (const [driver, framework] of [
-  ["pg", "express"],
-  ["prisma", "fastify"],
-  ["postgres", "hono"],
-  ["drizzle", "express"],
-]) {
+export function testOnce(driver, framework) {
   describe(`${driver} on ${framework}`, () => {
     let database;
     let service;
