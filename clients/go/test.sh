@@ -4,10 +4,10 @@
 set -eu
 cd "$(dirname "$0")"
 : "${SEMEL_TEST_POSTGRES:?the URL of a PostgreSQL superuser}" "${SEMEL_BIN:?the semel program}"
-unformatted=$(gofmt -l .)
+unformatted=$(gofmt -l *.go internal)
 if [ -n "$unformatted" ]; then
     echo "not formatted by gofmt: $unformatted" >&2
     exit 1
 fi
-go vet ./...
-go test -count=1 -timeout 30m ./...
+go vet . ./internal/...
+go test -count=1 -timeout 30m . ./internal/...

@@ -231,6 +231,32 @@ test("a driver that takes the rollback of a failed transaction for a commit is c
   assert.equal(await effects(key), 0);
 });
 
+test("a statement that fails between leave and COMMIT is not taken for a commit", async () => {
+  const key = randomUUID();
+  let client;
+  const fail = (step) => step === "left" && client.query("SELECT 1/0").catch(() => {});
+  const answer = await new Once(pgDatabase(newPool()), { onStep: fail }).run(request(key), (tx) => insert(key)((client = tx)));
+  assert.equal(answer.status, 500);
+  assert.equal(problem(answer), "not-settled");
+  assert.equal(await effects(key), 0);
+});
+
+test("a connection that breaks while the handler waits for something else does not end the process", async () => {
+  const key = randomUUID();
+  const answer = await new Once(pgDatabase(newPool())).run(request(key), async (tx) => {
+    const { rows } = await tx.query("SELECT pg_backend_pid() AS pid");
+    await database.query("SELECT pg_terminate_backend($1)", [rows[0].pid]);
+    await eventually("the server has ended the connection", async () => {
+      const sql = "SELECT count(*)::int AS n FROM pg_stat_activity WHERE pid = $1";
+      return (await database.query(sql, [rows[0].pid]))[0].n === 0;
+    });
+    await new Promise((resolve) => setTimeout(resolve, 50));
+    return { status: 201 };
+  });
+  assert.equal(answer.status, 503);
+  assert.equal(problem(answer), "store-unavailable");
+});
+
 test("a deferred constraint that fails at COMMIT is the handler's own error, and nothing is committed", async () => {
   await database.query("CREATE TABLE parent (id int PRIMARY KEY)");
   await database.query("CREATE TABLE child (id int REFERENCES parent DEFERRABLE INITIALLY DEFERRED)");
