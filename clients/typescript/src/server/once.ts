@@ -43,6 +43,8 @@ export interface OnceOptions {
  */
 export type Handler<Tx> = (tx: Tx) => Promise<Reply>;
 
+const newRequestId = (): string => `req-${randomBytes(8).toString("hex")}`;
+
 /** Verdicts that hold for everyone who sent the same request; others depend on the one who asked. */
 const SHARED_VERDICTS = new Set(["replay", "not-kept", "mismatch", "sealed", "unknown"]);
 
@@ -77,7 +79,7 @@ export class Once<Tx> {
    * resolved before the commit is confirmed.
    */
   async run(request: Request, handler: Handler<Tx>): Promise<Answer> {
-    const requestId = request.requestId ?? `req-${randomBytes(8).toString("hex")}`;
+    const requestId = request.requestId ?? newRequestId();
     try {
       const arrival = readArrival(this.settings, request, requestId);
       if (arrival === undefined) return await this.runUnkeyed(handler);
@@ -89,7 +91,7 @@ export class Once<Tx> {
   }
 
   /** A refusal as an answer. */
-  refuse(problem: Problem, requestId = ""): Answer {
+  refuse(problem: Problem, requestId = newRequestId()): Answer {
     if (problem.slug === "in-flight" && this.profile.inFlight === "accepted") {
       return mark(this.profile, acceptedAnswer(this.profile), "atomic");
     }

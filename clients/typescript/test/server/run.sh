@@ -13,4 +13,5 @@ PRISMA_SCHEMA_ENGINE_BINARY=/bin/true npx --no-install prisma generate --schema 
 if ! command -v pgbouncer >/dev/null; then
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends pgbouncer >/dev/null
 fi
+../../node_modules/.bin/tsc -p types/tsconfig.json
 exec node --test --test-concurrency=4 once-*.test.mjs crash.test.mjs behaviour.test.mjs guide.test.mjs vectors.test.mjs
