@@ -1,4 +1,5 @@
-// The test service of spec/once.md: node service.mjs --port P --postgres URL --driver pg --framework express
+// The test service of spec/once.md: node service.mjs --port P --postgres URL --driver pg --framework express. Port and URL
+// may also come from PORT and DATABASE_URL.
 
 import { serve as serveHono } from "@hono/node-server";
 import express from "express";
@@ -10,8 +11,8 @@ import { drivers } from "./drivers.mjs";
 
 const { values } = parseArgs({
   options: {
-    port: { type: "string" },
-    postgres: { type: "string" },
+    port: { type: "string", default: process.env.PORT },
+    postgres: { type: "string", default: process.env.DATABASE_URL },
     driver: { type: "string", default: "pg" },
     framework: { type: "string", default: "express" },
   },
