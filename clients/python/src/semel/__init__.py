@@ -10,10 +10,25 @@
 from .answers import Answer, Outcome
 from .call import HttpRequest, Route
 from .identity import Caller
-from .once import entered, once
+from .once import entered, once, serve
 from .problems import Problem
 from .profiles import PRESETS, Profile
+from .retrying import GaveUp, retrying
 
 __version__ = "0.1.0"
 
-__all__ = ["Answer", "Caller", "HttpRequest", "Outcome", "PRESETS", "Problem", "Profile", "Route", "entered", "once"]
+__all__ = [
+    "Answer",
+    "Caller",
+    "GaveUp",
+    "HttpRequest",
+    "Outcome",
+    "PRESETS",
+    "Problem",
+    "Profile",
+    "Route",
+    "entered",
+    "once",
+    "retrying",
+    "serve",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import NamedTuple, Optional
 
 from .problems import Problem
@@ -41,12 +42,12 @@ def failure_of(error: Optional[BaseException]) -> Optional[Failure]:
 
 
 _DATABASE_MODULES = ("psycopg", "psycopg2", "psycopg_pool", "asyncpg", "sqlalchemy", "django")
-_AWAY_NAMES = ("OperationalError", "InterfaceError", "PoolTimeout", "TooManyRequests", "PoolClosed")
+_AWAY_NAMES = ("OperationalError", "InterfaceError", "PoolTimeout", "TooManyRequests", "PoolClosed", "TimeoutError")
 
 
 def _is_connection_error(error: BaseException) -> bool:
     """Whether a driver lost its connection or could not get one. They say so in different ways."""
-    if isinstance(error, (ConnectionError, TimeoutError)):
+    if isinstance(error, (ConnectionError, TimeoutError, asyncio.TimeoutError)):
         return True
     kind = type(error)
     names = {base.__name__ for base in kind.__mro__}

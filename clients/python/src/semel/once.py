@@ -6,12 +6,13 @@ from typing import Any, Optional, Tuple, Union
 
 from . import runners
 from .answers import Answer, Outcome
-from .call import Call, HttpRequest, Route, caller_of, make_call
+from .call import Call, HttpRequest, Route, caller_of, make_call, read_http
 from .drivers import driver_of
 from .identity import Caller
 from .problems import Problem
 from .profiles import Profile, profile_of
-from .walk import State, walk
+from .verdicts import outcome_of
+from .walk import State, walk, walk_unkeyed
 
 
 def prepare(
@@ -56,6 +57,48 @@ def once(database: Any, run: Any, endpoint: Union[str, Route], key: str, caller:
     if is_async:
         return runners.run_async(walk(call, state), state, call, driver, run)
     return runners.run(walk(call, state), state, call, driver, run)
+
+
+def serve(
+    database: Any,
+    run: Any,
+    route: Route,
+    caller: Union[None, str, Caller],
+    request: HttpRequest,
+    request_id: str = "",
+) -> Any:
+    """Answers an HTTP request once, in any framework: reads its key, runs `run(transaction)`, and renders refusals too.
+
+    The result is an `Outcome` (awaited, with an asynchronous database) that is sent as it is. An exception of `run` goes on
+    after a rollback.
+    """
+    driver, is_async = driver_of(database)
+    state = State(can_rerun=True)
+    try:
+        call = read_http(route, caller_of(caller), request, request_id)
+    except Problem as problem:
+        refused = outcome_of(route, problem, request_id)
+        return _give(refused) if is_async else refused
+    steps = walk(call, state) if call is not None else walk_unkeyed(route.profile, state)
+    if is_async:
+        return _serve_async(steps, state, call, driver, run, route, request_id)
+    try:
+        return runners.run(steps, state, call, driver, run)
+    except Problem as problem:
+        return outcome_of(route, problem, request_id)
+
+
+async def _give(outcome: Outcome) -> Outcome:
+    return outcome
+
+
+async def _serve_async(
+    steps: Any, state: State, call: Optional[Call], driver: Any, run: Any, route: Route, request_id: str
+) -> Outcome:
+    try:
+        return await runners.run_async(steps, state, call, driver, run)
+    except Problem as problem:
+        return outcome_of(route, problem, request_id)
 
 
 class Entered:

@@ -84,107 +84,6 @@ class Profile:
 
 
 _IETF = Profile()
-_JSON_ID = "json:/client_message_id"
-
-
-def _presets() -> Dict[str, Profile]:
-    bare = replace(_IETF.key, syntax="bare")
-    by_x = replace(bare, sources=("header:X-Idempotency-Key",))
-    stripe = replace(
-        _IETF,
-        name="stripe",
-        key=replace(_IETF.key, presence="optional"),
-        mismatch_status=400,
-        in_flight="reject",
-        wire=Wire(stripe_headers=True),
-        skew_ms=0,
-        margin_ms=0,
-        anchor="created",
-        methods=("POST",),
-    )
-    walker = replace(
-        _IETF,
-        name="walker",
-        key=replace(bare, format="uuid4-lower"),
-        scope=("principal", "endpoint"),
-        fingerprint=Recipe(exclude=("/clientSubmittedAt",)),
-        mismatch_status=409,
-        reveal="payload-hashes",
-        wire=Wire("envelope", _WALKER_WORDS),
-        retry_window_ms=7 * DAY,
-        skew_ms=6 * HOUR,
-        margin_ms=12 * HOUR,
-        anchor="created",
-        released=_REFUSALS,
-        methods=("POST",),
-        guard=Guard(),
-        schedule=Schedule(base_ms=5 * SECOND, jitter=0.25, burst_attempts=12, max_age_ms=7 * DAY),
-    )
-    agents = replace(
-        _IETF,
-        name="agents",
-        key=replace(by_x, presence="optional"),
-        scope=("tenant", "principal"),
-        in_flight="reject",
-        wire=Wire("text", {"in-flight": Wording(text="Request is being processed")}),
-        skew_ms=0,
-        margin_ms=0,
-        anchor="created",
-        methods=("POST", "PUT", "PATCH"),
-    )
-    scores = replace(
-        _IETF,
-        name="scores",
-        key=replace(by_x, format="any255"),
-        scope=("tenant", "principal"),
-        in_flight="accepted",
-        wire=Wire("message", {"key-missing": Wording(text="Idempotency key required")}),
-        retry_window_ms=23 * HOUR,
-        skew_ms=0,
-        margin_ms=HOUR,
-        methods=("POST",),
-        claimed_name="processing",
-        schedule=Schedule(cap_ms=16 * SECOND, jitter=None, burst_attempts=6, period_ms=5 * MINUTE),
-    )
-    feed = replace(
-        _IETF,
-        name="feed",
-        key=replace(bare, format="token255", require_headers=(("X-Client-Tx-Id", "token255"),)),
-        scope=("principal", "endpoint"),
-        in_flight="reject",
-        wire=Wire("error", _FEED_WORDS),
-        skew_ms=0,
-        margin_ms=0,
-        released=_REFUSALS,
-        methods=("POST", "PUT", "PATCH", "DELETE"),
-        claimed_name="processing",
-        admission=Limit(1000, HOUR, per_key=False),
-        generator="uuid4-ms",
-        schedule=Schedule(cap_ms=32 * SECOND, jitter=None),
-    )
-    mesh = replace(
-        _IETF,
-        name="mesh",
-        key=replace(bare, sources=(_JSON_ID, "header:Idempotency-Key"), presence="mint"),
-        scope=("tenant",),
-        fingerprint=Recipe(inputs=("method", "route", "params", "query", "principal", "body")),
-        mismatch_status=409,
-        reveal="prefix8",
-        in_flight="accepted",
-        wire=Wire("mesh", {"fingerprint-mismatch": Wording(code="idempotency_key_reused")}),
-        retry_window_ms=6 * DAY,
-        skew_ms=0,
-        margin_ms=DAY,
-        released=_REFUSALS,
-        duplicate_status=200,
-        methods=("POST",),
-        claimed_name="inflight",
-        generator="ulid",
-        schedule=Schedule(max_age_ms=6 * DAY),
-    )
-    return {profile.name: profile for profile in (_IETF, stripe, walker, agents, scores, feed, mesh)}
-
-
 _WALKER_WORDS = {
     "key-missing": Wording(code="IDEMPOTENCY_KEY_REQUIRED"),
     "key-invalid": Wording(code="IDEMPOTENCY_KEY_INVALID"),
@@ -200,8 +99,104 @@ _FEED_WORDS = {
     "fingerprint-mismatch": Wording(text="Idempotency key reused with different payload"),
     "in-flight": Wording(text="Request already being processed"),
 }
+_BARE = replace(_IETF.key, syntax="bare")
+_BY_X = replace(_BARE, sources=("header:X-Idempotency-Key",))
+_STRIPE = replace(
+    _IETF,
+    name="stripe",
+    key=replace(_IETF.key, presence="optional"),
+    mismatch_status=400,
+    in_flight="reject",
+    wire=Wire(stripe_headers=True),
+    skew_ms=0,
+    margin_ms=0,
+    anchor="created",
+    methods=("POST",),
+)
+_WALKER = replace(
+    _IETF,
+    name="walker",
+    key=replace(_BARE, format="uuid4-lower"),
+    scope=("principal", "endpoint"),
+    fingerprint=Recipe(exclude=("/clientSubmittedAt",)),
+    mismatch_status=409,
+    reveal="payload-hashes",
+    wire=Wire("envelope", _WALKER_WORDS),
+    retry_window_ms=7 * DAY,
+    skew_ms=6 * HOUR,
+    margin_ms=12 * HOUR,
+    anchor="created",
+    released=_REFUSALS,
+    methods=("POST",),
+    guard=Guard(),
+    schedule=Schedule(base_ms=5 * SECOND, jitter=0.25, burst_attempts=12, max_age_ms=7 * DAY),
+)
+_AGENTS = replace(
+    _IETF,
+    name="agents",
+    key=replace(_BY_X, presence="optional"),
+    scope=("tenant", "principal"),
+    in_flight="reject",
+    wire=Wire("text", {"in-flight": Wording(text="Request is being processed")}),
+    skew_ms=0,
+    margin_ms=0,
+    anchor="created",
+    methods=("POST", "PUT", "PATCH"),
+)
+_SCORES = replace(
+    _IETF,
+    name="scores",
+    key=replace(_BY_X, format="any255"),
+    scope=("tenant", "principal"),
+    in_flight="accepted",
+    wire=Wire("message", {"key-missing": Wording(text="Idempotency key required")}),
+    retry_window_ms=23 * HOUR,
+    skew_ms=0,
+    margin_ms=HOUR,
+    methods=("POST",),
+    claimed_name="processing",
+    schedule=Schedule(cap_ms=16 * SECOND, jitter=None, burst_attempts=6, period_ms=5 * MINUTE),
+)
+_FEED = replace(
+    _IETF,
+    name="feed",
+    key=replace(_BARE, format="token255", require_headers=(("X-Client-Tx-Id", "token255"),)),
+    scope=("principal", "endpoint"),
+    in_flight="reject",
+    wire=Wire("error", _FEED_WORDS),
+    skew_ms=0,
+    margin_ms=0,
+    released=_REFUSALS,
+    methods=("POST", "PUT", "PATCH", "DELETE"),
+    claimed_name="processing",
+    admission=Limit(1000, HOUR, per_key=False),
+    generator="uuid4-ms",
+    schedule=Schedule(cap_ms=32 * SECOND, jitter=None),
+)
+_MESH = replace(
+    _IETF,
+    name="mesh",
+    key=replace(_BARE, sources=("json:/client_message_id", "header:Idempotency-Key"), presence="mint"),
+    scope=("tenant",),
+    fingerprint=Recipe(inputs=("method", "route", "params", "query", "principal", "body")),
+    mismatch_status=409,
+    reveal="prefix8",
+    in_flight="accepted",
+    wire=Wire("mesh", {"fingerprint-mismatch": Wording(code="idempotency_key_reused")}),
+    retry_window_ms=6 * DAY,
+    skew_ms=0,
+    margin_ms=DAY,
+    released=_REFUSALS,
+    duplicate_status=200,
+    methods=("POST",),
+    claimed_name="inflight",
+    generator="ulid",
+    schedule=Schedule(max_age_ms=6 * DAY),
+)
 
-PRESETS = _presets()
+PRESETS: Dict[str, Profile] = {
+    profile.name: profile for profile in (_IETF, _STRIPE, _WALKER, _AGENTS, _SCORES, _FEED, _MESH)
+}
 
 
 def profile_of(given: Union[str, Profile]) -> Profile:

@@ -25,7 +25,7 @@ class Asyncpg:
             transaction = connection.transaction()
             await transaction.start()
         except BaseException:
-            connection.terminate()
+            _terminate(connection)
             await self._pool.release(connection)
             raise
         return Session(self._pool, connection, transaction)
@@ -53,17 +53,23 @@ class Session:
         await self._transaction.commit()
 
     async def end(self, discard: bool) -> None:
-        """Gives the connection back to the pool."""
+        """Gives the connection back to the pool, which has taken a lost one back already."""
         try:
             if discard:
                 self.handle.terminate()
             elif self._is_open:
                 await self._transaction.rollback()
         except Exception:  # noqa: BLE001
-            self.handle.terminate()
-        finally:
-            self._is_open = False
-            try:
-                await self._pool.release(self.handle)
-            except Exception:  # noqa: BLE001 - a connection that cannot be reset is closed by the pool
-                pass
+            _terminate(self.handle)
+        self._is_open = False
+        try:
+            await self._pool.release(self.handle)
+        except Exception:  # noqa: BLE001 - a connection that cannot be reset is closed
+            _terminate(self.handle)
+
+
+def _terminate(connection: Any) -> None:
+    try:
+        connection.terminate()
+    except Exception:  # noqa: BLE001 - it is gone already
+        pass
