@@ -1,0 +1,13 @@
+#!/bin/sh
+# Tests of the Go library. Reads SEMEL_TEST_POSTGRES (a superuser's URL), SEMEL_BIN (the semel program) and
+# SEMEL_TEST_LONG=1 (twenty kills at each step instead of three).
+set -eu
+cd "$(dirname "$0")"
+: "${SEMEL_TEST_POSTGRES:?the URL of a PostgreSQL superuser}" "${SEMEL_BIN:?the semel program}"
+unformatted=$(gofmt -l *.go internal)
+if [ -n "$unformatted" ]; then
+    echo "not formatted by gofmt: $unformatted" >&2
+    exit 1
+fi
+go vet . ./internal/...
+go test -count=1 -timeout 30m . ./internal/...

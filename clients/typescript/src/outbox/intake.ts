@@ -1,0 +1,72 @@
+// Accepts messages: what queued up while the last commit was under way goes into one transaction. Where storage fails, a
+// message is kept in memory and the caller is told.
+import type { Draft } from "./freeze.js";
+import { accept } from "./rows.js";
+import type { Store } from "./store.js";
+import { OutboxError, type Row } from "./types.js";
+
+const BATCH_MAX = 100;
+
+export interface Accepted {
+  row: Row;
+  store: Store;
+}
+
+interface Waiting {
+  draft: Draft;
+  resolve(accepted: Accepted): void;
+  reject(error: unknown): void;
+}
+
+export class Intake {
+  #waiting: Waiting[] = [];
+  #isFlushing = false;
+
+  constructor(
+    private readonly durable: Store,
+    private readonly memory: Store,
+    private readonly max: number,
+  ) {}
+
+  /** Fulfilled when the message is kept. Refused messages leave nothing behind. */
+  accept(draft: Draft): Promise<Accepted> {
+    return new Promise((resolve, reject) => {
+      this.#waiting.push({ draft, resolve, reject });
+      if (!this.#isFlushing) void this.#flush();
+    });
+  }
+
+  async #flush(): Promise<void> {
+    this.#isFlushing = true;
+    while (this.#waiting.length) await this.#acceptAll(this.#waiting.splice(0, BATCH_MAX));
+    this.#isFlushing = false;
+  }
+
+  async #acceptAll(batch: Waiting[]): Promise<void> {
+    try {
+      await this.#commit(this.durable, batch);
+    } catch (error) {
+      if (error instanceof OutboxError) for (const { reject } of batch) reject(error);
+      // One message that is too large for the storage must not take the others along.
+      else if (batch.length > 1) for (const one of batch) await this.#acceptAll([one]);
+      else await this.#commit(this.memory, batch).catch(batch[0]!.reject);
+    }
+  }
+
+  async #commit(store: Store, batch: Waiting[]): Promise<void> {
+    const results = await store.run("readwrite", async (tx) => {
+      const results: (Row | OutboxError)[] = [];
+      for (const { draft } of batch)
+        results.push(
+          await accept(tx, draft, this.max).catch((error) => {
+            if (error instanceof OutboxError) return error;
+            throw error;
+          }),
+        );
+      return results;
+    });
+    results.forEach((result, at) =>
+      result instanceof OutboxError ? batch[at]!.reject(result) : batch[at]!.resolve({ row: result, store }),
+    );
+  }
+}

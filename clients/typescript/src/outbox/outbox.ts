@@ -1,0 +1,451 @@
+// The outbox that applications use: it accepts in every tab, sends in one, tells all. It puts the parts together and decides
+// nothing about delivery itself. What only the sending tab needs is loaded beside it, so that pages are small.
+import type { Profile } from "../contract/profile.js";
+import { profiles } from "../contract/profiles.js";
+import { browserEnvironment, type Environment } from "./environment.js";
+import { chooseId, freeze, type Draft } from "./freeze.js";
+import { Intake } from "./intake.js";
+import { Leadership } from "./leadership.js";
+import { MemoryStore } from "./memory.js";
+import type { RequeueOptions } from "./requeue.js";
+import { abort, hasten, receiptOf, setPaused } from "./rows.js";
+import type { Host, Sender } from "./sender.js";
+import type * as sending from "./sending.js";
+import { EMPTY, readSnapshot } from "./state.js";
+import { IndexedStore, type Store, type Tx } from "./store.js";
+import {
+  OutboxError, type EventType, type OutboxEvent, type OutboxOptions, type Receipt, type Row, type SendOptions, type Sent,
+  type Snapshot, type Status,
+} from "./types.js";
+
+type Sending = typeof sending;
+
+const DAY = 86_400_000;
+const LIST_MAX = 1000;
+const REFRESH_MS = 50;
+
+export interface ListFilter {
+  status?: Status;
+  lane?: string;
+  /** Messages after this one. */
+  after?: string;
+  limit?: number;
+}
+
+interface Waiter {
+  id: string;
+  resolve(receipt: Receipt): void;
+  reject(error: OutboxError): void;
+}
+
+export class Outbox {
+  readonly name: string;
+  readonly profile: Profile;
+  #environment: Environment;
+  #options: OutboxOptions;
+  #durable: Store;
+  #memory: Store;
+  #sender: Sender | undefined;
+  #memorySender: Sender | undefined;
+  #parts: Promise<Sending> | undefined;
+  #maxAge: number;
+  #clock: { ahead: number | null } = { ahead: null };
+  #intake: Intake;
+  #leadership: Leadership;
+  #listeners = new Set<(event: OutboxEvent) => void>();
+  #subscribers = new Set<() => void>();
+  #waiters = new Map<string, Waiter[]>();
+  #turns = new Map<string, Promise<void>>();
+  #snapshot: Snapshot = EMPTY;
+  #refreshing: unknown;
+  #isDisposed = false;
+  #leading: Promise<void> | undefined;
+  #hasAsked = false;
+  #undo: (() => void)[] = [];
+
+  /** Opens the queue of this name. Nothing is waited for: the database is opened when it is needed. */
+  static open(options: OutboxOptions): Outbox {
+    return new Outbox(options);
+  }
+
+  private constructor(options: OutboxOptions) {
+    const { name, profile = "ietf" } = options;
+    this.name = name;
+    this.profile = typeof profile === "string" ? profiles[profile] : profile;
+    this.#options = options;
+    this.#environment = { ...browserEnvironment(), ...options.environment };
+    this.#maxAge = chooseMaxAge(this.profile, options);
+    this.#durable = new IndexedStore(name, this.#environment, () => this.#loseStorage());
+    this.#memory = new MemoryStore();
+    this.#intake = new Intake(this.#durable, this.#memory, options.maxMessages ?? 10_000);
+    this.#leadership = new Leadership(name, this.#environment, {
+      lead: () => this.#lead(),
+      follow: () => this.#sender?.stop(),
+      hasWork: async () => (await this.#durable.run("readonly", (tx) => tx.count("q"))) > 0,
+      hear: (what) => this.#hear(what as OutboxEvent & { ahead: number | null }),
+    }, () => this.#sender?.kick());
+    // Early, while the page itself is being loaded; what fails is tried again when it is needed.
+    void this.#load().catch(() => {});
+    if (options.sends === "on-drain") this.#leadership.listen();
+    else this.#leadership.compete();
+    this.#watchPage();
+    this.#refresh();
+  }
+
+  /** Takes a request over. The id is known at once; `accepted` is decided by the commit, not by the caller's waiting. */
+  send(input: RequestInfo | URL, options: SendOptions & { init?: RequestInit } = {}): Sent {
+    const now = this.#environment.now();
+    let id = options.id ?? "";
+    let accepting: Promise<Receipt>;
+    let resolve!: Waiter["resolve"];
+    let reject!: Waiter["reject"];
+    const done = new Promise<Receipt>((...ends) => ([resolve, reject] = ends));
+    try {
+      id = chooseId(options, this.profile, now);
+      const freezing = freeze(new Request(input, options.init), id, options, this.profile, now);
+      accepting = this.#inTurn(options, freezing).then((draft) => this.#accept(draft, { id, resolve, reject }));
+    } catch (error) {
+      accepting = Promise.reject(asRefusal(error));
+    }
+    // A caller that looks at one promise only is not told of the other's rejection.
+    accepting.catch(reject);
+    done.catch(() => {});
+    return { id, accepted: accepting, done };
+  }
+
+  /** Lets what was sent first be accepted first: freezing one body may take longer than the next. */
+  #inTurn({ lane, principal }: SendOptions, freezing: Promise<Draft>): Promise<Draft> {
+    const name = lane ?? principal ?? "";
+    const turn = (this.#turns.get(name) ?? Promise.resolve()).then(() => freezing);
+    const ended = turn.then(() => {}, () => {}).then(() => {
+      if (this.#turns.get(name) === ended) this.#turns.delete(name);
+    });
+    this.#turns.set(name, ended);
+    freezing.catch(() => {});
+    return turn;
+  }
+
+  async #accept(draft: Draft, waiter: Waiter): Promise<Receipt> {
+    if (this.#isDisposed) throw new OutboxError("disposed", "the outbox was closed");
+    draft.row.ahead = this.#clock.ahead;
+    const { row, store } = await this.#intake.accept(draft);
+    this.#wait(row, waiter, store.isDurable);
+    this.#announce(row, store, row.ids.at(-1) === draft.row.ids[0]);
+    return receiptOf(row, store.isDurable, waiter.id);
+  }
+
+  /** Tells of a message that was accepted, and wakes its sender. */
+  #announce(row: Row, store: Store, isNew: boolean): void {
+    if (isNew) this.#tell("queued", row);
+    if (store.isDurable) {
+      if (!this.#hasAsked && this.#options.persist !== false) void this.#environment.persist().catch(() => {});
+      this.#hasAsked = true;
+      if (this.#leadership.isLeader) this.#sender?.wake();
+      else this.#leadership.kick();
+      return;
+    }
+    if (isNew) this.#tell("not-durable", row, "It could not be stored, and is lost if this page is closed before it is sent.");
+    if (this.#memorySender) this.#memorySender.wake();
+    else void this.#startMemory().catch(() => {});
+  }
+
+  /** What is known of a message. */
+  async get(id: string): Promise<Receipt | undefined> {
+    for (const store of [this.#durable, this.#memory]) {
+      const row = await store.run("readonly", (tx) => tx.first("ids", id)).catch(() => undefined);
+      if (row) return receiptOf(row, store.isDurable, id);
+    }
+    return undefined;
+  }
+
+  /** Messages in the order in which they were accepted, at most 1,000. */
+  async list({ status, lane, after, limit = LIST_MAX }: ListFilter = {}): Promise<Receipt[]> {
+    const found: Receipt[] = [];
+    for (const store of [this.#durable, this.#memory])
+      await store.run("readonly", async (tx) => {
+        const from = after === undefined ? 0 : ((await tx.first("ids", after))?.n ?? 0);
+        const scan = status ? { index: "status" as const, key: status } : { after: from };
+        await tx.scan(scan, (row) => {
+          if (row.n > from && (lane === undefined || row.lane === lane)) found.push(receiptOf(row, store.isDurable));
+          return found.length >= Math.min(limit, LIST_MAX);
+        });
+      }).catch(() => {});
+    return found;
+  }
+
+  /** Tries a waiting message again now. */
+  async retry(id: string): Promise<Receipt> {
+    return this.#change(id, (tx) => hasten(tx, id, this.#environment.now()));
+  }
+
+  /** Takes a message back that is not being sent. */
+  async abort(id: string): Promise<Receipt> {
+    return this.#change(id, (tx) => abort(tx, id, this.#environment.now(), "Taken back."), "aborted");
+  }
+
+  /** Puts a new message in the place of one that waits or was given up; seals the old key at the server first. */
+  async requeue(id: string, options: RequeueOptions = {}): Promise<Receipt> {
+    const store = await this.#storeOf(id);
+    const parts = await this.#load();
+    const row = await parts.requeue(this.#host(store, parts), id, options);
+    this.#tell("aborted", { ...row, ids: [id] }, "Replaced by another message.");
+    this.#announce(row, store, true);
+    return receiptOf(row, store.isDurable);
+  }
+
+  /** Stops everything, a lane or a principal, in every tab and across reloads. What is under way ends. */
+  async pause(what: { lane?: string; principal?: string } = {}): Promise<void> {
+    await this.#setPaused(true, what);
+  }
+
+  /** Lets it go on; a lane that a dead message blocks goes on without it. */
+  async resume(what: { lane?: string; principal?: string } = {}): Promise<void> {
+    await this.#setPaused(false, what);
+    this.kick();
+  }
+
+  /** Parks the messages of a principal, until `resume({ principal })`. Nothing is deleted. */
+  async signOut(principal: string): Promise<void> {
+    this.#sender?.cancel(principal);
+    this.#memorySender?.cancel(principal);
+    await this.#setPaused(true, { principal });
+    this.#tell("held", null, `${principal} has signed out. The messages stay.`);
+    // Another tab may be sending.
+    this.#leadership.say({ signedOut: principal });
+  }
+
+  /** Something changed: the network is back, somebody signed in. Tries what waits for that. */
+  kick(): void {
+    this.#memorySender?.kick();
+    this.#leadership.kick();
+    this.#refresh();
+  }
+
+  /** Sends until nothing is due, and says what is left. */
+  async drain(): Promise<Snapshot> {
+    this.#leadership.compete();
+    await this.#leadership.check();
+    this.kick();
+    await this.#leading;
+    if (this.#leadership.isLeader) await this.#sender?.drain();
+    if (this.#options.sends === "on-drain") this.#leadership.resign();
+    return (this.#snapshot = await readSnapshot([this.#durable, this.#memory], this.#leadership.isLeader, this.#environment.now()));
+  }
+
+  /** Closes this instance. What waits stays in the queue. */
+  dispose(): void {
+    if (this.#isDisposed) return;
+    this.#isDisposed = true;
+    this.#environment.clearTimeout(this.#refreshing);
+    for (const undo of this.#undo) undo();
+    this.#leadership.close();
+    this.#memorySender?.stop();
+    this.#durable.close();
+    this.#rejectWaiters("disposed", "the outbox was closed; the message stays in the queue");
+  }
+
+  /** Calls back after every change of what `getSnapshot` returns. */
+  readonly subscribe = (onChange: () => void): (() => void) => {
+    this.#subscribers.add(onChange);
+    return () => this.#subscribers.delete(onChange);
+  };
+
+  /** The queue in short. The same object until something changes. */
+  readonly getSnapshot = (): Snapshot => this.#snapshot;
+
+  /** Calls back for every event, in every tab. */
+  on(listener: (event: OutboxEvent) => void): () => void {
+    this.#listeners.add(listener);
+    return () => this.#listeners.delete(listener);
+  }
+
+  /** Tells every tab of something that concerns the whole queue; for `semel/worker`. */
+  report(type: EventType, reason: string): void {
+    this.#tell(type, null, reason);
+  }
+
+  /** Runs one transaction on the queue's database that accepts messages besides; for `semel/snapshot`. */
+  async transact<T>(work: (tx: Tx) => Promise<{ result: T; rows: Row[] }>): Promise<T> {
+    const { result, rows } = await this.#durable.run("readwrite", work);
+    for (const row of rows) this.#announce(row, this.#durable, true);
+    return result;
+  }
+
+  /** Freezes a request as `send` does; for `semel/snapshot`. */
+  freeze(input: RequestInfo | URL, options: SendOptions & { init?: RequestInit }): Promise<Draft> {
+    const now = this.#environment.now();
+    return freeze(new Request(input, options.init), chooseId(options, this.profile, now), options, this.profile, now);
+  }
+
+  #host(store: Store, parts: Sending): Host {
+    const { credentials, timeout = 30_000, parallel = 4, onDead, isFromService, unsafeMaxAge, rebuild } = this.#options;
+    const other = store === this.#durable ? this.#memory : this.#durable;
+    return {
+      store, credentials, timeout, parallel, rebuild,
+      environment: this.#environment,
+      profile: this.profile,
+      clock: this.#clock,
+      maxAge: this.#maxAge,
+      isAgeUnsafe: !!unsafeMaxAge,
+      doesBlock: onDead === "block",
+      isFromService: isFromService ?? parts.isLikelyFromService,
+      tell: (...event) => this.#tell(...event),
+      lose: () => this.#leadership.lose(),
+      isBehind: async (row) => {
+        const first = await other.run("readonly", (tx) => tx.first("q", row.lane)).catch(() => undefined);
+        return !!first && first.acceptedAt < row.acceptedAt;
+      },
+    };
+  }
+
+  #load(): Promise<Sending> {
+    return (this.#parts ??= this.#environment.load().catch((error) => {
+      this.#parts = undefined;
+      throw error;
+    }));
+  }
+
+  #lead(): Promise<void> {
+    return (this.#leading = this.#startDurable());
+  }
+
+  async #startDurable(): Promise<void> {
+    const parts = await this.#load();
+    const now = this.#environment.now();
+    const epoch = await this.#durable.run("readwrite", (tx) => parts.takeEpoch(tx, now, this.#options.keep ?? 7 * DAY));
+    this.#sender ??= new parts.Sender(this.#host(this.#durable, parts));
+    if (this.#leadership.isLeader) await this.#sender.start(epoch);
+    this.#refresh();
+  }
+
+  async #startMemory(): Promise<void> {
+    const parts = await this.#load();
+    if (this.#memorySender || this.#isDisposed) return;
+    this.#memorySender = new parts.Sender(this.#host(this.#memory, parts));
+    await this.#memorySender.start(await this.#memory.run("readwrite", (tx) => parts.takeEpoch(tx, 0, 0)));
+  }
+
+  async #storeOf(id: string): Promise<Store> {
+    const row = await this.#memory.run("readonly", (tx) => tx.first("ids", id));
+    return row ? this.#memory : this.#durable;
+  }
+
+  async #change(id: string, work: (tx: Tx) => Promise<Row>, event?: EventType): Promise<Receipt> {
+    const store = await this.#storeOf(id);
+    const row = await store.run("readwrite", work);
+    if (event) this.#tell(event, row);
+    this.#memorySender?.wake();
+    this.#leadership.kick();
+    return receiptOf(row, store.isDurable, id);
+  }
+
+  async #setPaused(on: boolean, what: { lane?: string; principal?: string }): Promise<void> {
+    await this.#memory.run("readwrite", (tx) => setPaused(tx, on, what));
+    await this.#durable.run("readwrite", (tx) => setPaused(tx, on, what));
+    this.#refresh();
+  }
+
+  #tell(type: EventType, row: Row | null, reason = row?.reason, ids?: string[]): void {
+    const event: OutboxEvent = {
+      type,
+      at: this.#environment.now(),
+      ...(row ? { id: row.ids[0]!, lane: row.lane, principal: row.principal, clientTxId: row.txId } : {}),
+      ...(row?.operation ? { operation: row.operation } : {}),
+      ...(ids ? { ids } : {}),
+      ...(reason ? { reason } : {}),
+    };
+    this.#emit(event);
+    this.#leadership.say({ ...event, ahead: this.#clock.ahead });
+    // What is kept in memory may wait for what is kept on the disk, and the other way round.
+    if (type === "queued" || !this.#memorySender) return;
+    this.#memorySender.wake();
+    this.#sender?.wake();
+  }
+
+  #hear(said: (OutboxEvent & { ahead: number | null }) | { signedOut: string }): void {
+    if ("signedOut" in said) return this.#sender?.cancel(said.signedOut);
+    const { ahead, ...event } = said;
+    this.#clock.ahead ??= ahead;
+    this.#emit(event);
+  }
+
+  #emit(event: OutboxEvent): void {
+    for (const listener of this.#listeners) listener(event);
+    this.#refresh(event.ids ?? (event.id ? [event.id] : []));
+  }
+
+  #wait(row: Row, waiter: Waiter, durable: boolean): void {
+    if (isFinal(row.status)) return waiter.resolve(receiptOf(row, durable, waiter.id));
+    const id = row.ids[0]!;
+    this.#waiters.set(id, [...(this.#waiters.get(id) ?? []), waiter]);
+  }
+
+  /** Settles promises, and brings the snapshot up to date soon. */
+  #refresh(ids: Iterable<string> = this.#waiters.keys()): void {
+    for (const id of [...ids]) if (this.#waiters.has(id)) void this.#settleWaiters(id);
+    if (this.#isDisposed || this.#refreshing !== undefined) return;
+    this.#refreshing = this.#environment.setTimeout(async () => {
+      this.#refreshing = undefined;
+      const stores = [this.#durable, this.#memory];
+      const found = await readSnapshot(stores, this.#leadership.isLeader, this.#environment.now()).catch(() => this.#snapshot);
+      if (this.#isDisposed || JSON.stringify(found) === JSON.stringify(this.#snapshot)) return;
+      this.#snapshot = found;
+      for (const onChange of this.#subscribers) onChange();
+    }, REFRESH_MS);
+  }
+
+  async #settleWaiters(id: string): Promise<void> {
+    const receipt = await this.get(id);
+    if (!receipt || !isFinal(receipt.status)) return;
+    for (const waiter of this.#waiters.get(id) ?? []) {
+      const isAlias = waiter.id !== id;
+      waiter.resolve(isAlias ? { ...receipt, id: waiter.id, aliasOf: id } : receipt);
+    }
+    this.#waiters.delete(id);
+  }
+
+  #rejectWaiters(code: "disposed" | "storage-lost", why: string): void {
+    for (const waiters of this.#waiters.values()) for (const { reject } of waiters) reject(new OutboxError(code, why));
+    this.#waiters.clear();
+  }
+
+  #loseStorage(): void {
+    const why = "The browser has deleted the stored messages of this site.";
+    this.#rejectWaiters("storage-lost", why);
+    this.#tell("storage-lost", null, why);
+  }
+
+  #watchPage(): void {
+    const { page } = this.#environment;
+    const hear = (name: string, work: () => void) => {
+      page?.addEventListener(name, work, true);
+      this.#undo.push(() => page?.removeEventListener(name, work, true));
+    };
+    const isSending = this.#options.sends !== "on-drain";
+    for (const name of ["online", "visibilitychange"]) hear(name, () => this.kick());
+    // A page that is put away keeps its locks, and its timers stand still: let another one send.
+    for (const name of ["pagehide", "freeze"]) hear(name, () => this.#leadership.resign());
+    for (const name of ["pageshow", "resume"])
+      hear(name, () => {
+        if (isSending) this.#leadership.compete();
+        this.kick();
+      });
+  }
+}
+
+function isFinal(status: Status): boolean {
+  return status === "done" || status === "dead" || status === "aborted";
+}
+
+function asRefusal(error: unknown): OutboxError {
+  return error instanceof OutboxError ? error : new OutboxError("malformed", (error as Error).message);
+}
+
+/** The age at which messages are given up. Refuses one at which browsers or servers would have forgotten. */
+function chooseMaxAge(profile: Profile, { maxAge, unsafeMaxAge }: OutboxOptions): number {
+  const most = Math.min(6 * DAY, profile.window);
+  const age = maxAge ?? Math.min(profile.schedule.maxAge ?? most, most);
+  if (age > most && !unsafeMaxAge)
+    throw new OutboxError("malformed", `maxAge is at most ${most} ms: later the browser or the server may have forgotten; lower it, or set unsafeMaxAge`);
+  return age;
+}

@@ -1,0 +1,96 @@
+// Requeue: an old message gives way to a new one under a new id. Where an attempt of the old one may have taken effect, its key
+// is sealed at the server first, so that no late arrival can run it beside the new one.
+import { mint } from "../contract/mint.js";
+import { freeze, type Draft } from "./freeze.js";
+import { replace } from "./claims.js";
+import { abort, find, receiptOf } from "./rows.js";
+import type { Host } from "./sender.js";
+import { OutboxError, type Frozen, type Row } from "./types.js";
+
+export interface RequeueOptions {
+  /** The new id; without one, a fresh one. */
+  id?: string;
+  /** What is sent instead of the same body. */
+  body?: BodyInit;
+  /** Goes on even where the old message may have been delivered. */
+  force?: boolean;
+}
+
+type Seal = "sealed" | { why: string };
+
+/** Puts a new message in the place of one that waits, is held or was given up. */
+export async function requeue(host: Host, id: string, options: RequeueOptions): Promise<Row> {
+  const { store, environment } = host;
+  const { row, request } = await store.run("readonly", async (tx) => {
+    const row = await find(tx, id);
+    return { row, request: await tx.get<Frozen>("requests", row.n) };
+  });
+  if (row.status === "inflight" || row.status === "done" || row.status === "aborted" || !request)
+    throw new OutboxError("state", `the message ${id} is ${row.status}: it cannot be requeued`);
+  const seal = row.attempts ? await sealKey(host, row) : "sealed";
+  if (seal !== "sealed" && row.ambiguous && !options.force)
+    throw new OutboxError("possibly-delivered", `it may have been delivered, and ${seal.why}; find out, then force it or abort it`);
+  const draft = await successor(host, row, request, options);
+  return store.run("readwrite", async (tx) => {
+    const now = await find(tx, id);
+    // An attempt began or ended while the server was asked.
+    if (now.token !== row.token && !now.supersededBy) throw new OutboxError("state", "it changed meanwhile: look again");
+    const written = await replace(tx, id, draft, environment.now());
+    if (seal === "sealed") await tx.put("messages", { ...written, ambiguous: false });
+    return seal === "sealed" ? { ...written, ambiguous: false } : written;
+  });
+}
+
+async function successor({ profile, environment }: Host, row: Row, old: Frozen, options: RequeueOptions): Promise<Draft> {
+  const now = environment.now();
+  const body = options.body ?? old.body;
+  const request = new Request(old.url, { method: old.method, headers: old.headers, ...(body === null ? {} : { body }) });
+  const { lane, principal, logicalKey, operation, generatedAt } = row;
+  const kept = { lane, principal, generatedAt, ...(logicalKey ? { logicalKey } : {}), ...(operation ? { operation } : {}) };
+  return freeze(request, options.id ?? mint(profile.mint, now), kept, profile, now);
+}
+
+/** Asks the server to cancel the message's key. */
+async function sealKey({ environment, credentials }: Host, row: Row): Promise<Seal> {
+  const { origin, pathname } = new URL(row.url);
+  const failed = (why: string): Seal => ({ why: `its key could not be sealed at the server: ${why}` });
+  try {
+    const signal = AbortSignal.timeout(10_000);
+    const { principal, url } = row;
+    const credential = credentials === "none" ? { principal } : await credentials({ principal, origin, url, signal });
+    if (credential?.principal !== principal) return failed(`${principal} is not signed in`);
+    const endpoint = encodeURIComponent(`${row.method} ${pathname}`);
+    const answer = await environment.fetch(
+      `${origin}/.well-known/semel/keys/${encodeURIComponent(row.ids[0]!)}/seal?endpoint=${endpoint}`,
+      { method: "POST", headers: credential.headers ?? {}, credentials: credential.cookies ? "include" : "omit", redirect: "manual", signal },
+    );
+    if (answer.status !== 200) return failed(`HTTP ${answer.status}`);
+    const told = await answer.json();
+    if (told.sealed !== true) return { why: `the server says that its key is ${told.state}` };
+    // Under another credential the key may have been used, and may yet be, where credentials are only hashed.
+    return told.identity === "verified" || told.identity === "shared" ? "sealed" : failed("a seal reaches one credential only");
+  } catch (error) {
+    return failed((error as Error).message);
+  }
+}
+
+/** Lets the application build a lane again that the server refused as out of order. Without its help the lane waits. */
+export async function rebuild(host: Host, row: Row): Promise<void> {
+  const { store, profile, environment, tell } = host;
+  const behind: Row[] = [];
+  await store.run("readonly", (tx) => tx.scan({ index: "q", key: row.lane }, (other) => behind.push(other) > 1000));
+  const [refused, ...others] = behind.map((other) => receiptOf(other, store.isDurable));
+  const built = refused && (await host.rebuild?.(refused, others));
+  if (!built) return;
+  const { drop = [], with: instead } = built;
+  const now = environment.now();
+  const options = { lane: row.lane, principal: row.principal, ...instead?.options };
+  const draft = instead &&
+    (await freeze(new Request(instead.request, instead.init), options.id ?? mint(profile.mint, now), options, profile, now));
+  await store.run("readwrite", async (tx) => {
+    for (const id of drop) await abort(tx, id, now, "No longer wanted.");
+    if (draft) await replace(tx, row.ids[0]!, draft, now);
+    else await abort(tx, row.ids[0]!, now, "No longer wanted.");
+  });
+  for (const id of [row.ids[0]!, ...drop]) tell("aborted", { ...row, ids: [id] }, "Built again.");
+}

@@ -1,0 +1,120 @@
+// The transactions of those who use the outbox: accept, look, take back, pause. Each may run twice (see the store).
+import type { Draft } from "./freeze.js";
+import type { Tx } from "./store.js";
+import { OutboxError, type Receipt, type Row } from "./types.js";
+
+/** What is stopped on purpose. */
+export interface Paused {
+  isAll?: boolean;
+  lanes: string[];
+  principals: string[];
+}
+
+/** Puts a message into its lane, or finds the one that has its id or its logical key. */
+export async function accept(tx: Tx, { row, request }: Draft, max: number): Promise<Row> {
+  const id = row.ids[0]!;
+  const known = await tx.first("ids", id);
+  if (known) return acceptKnown(known, row, id);
+  const same = row.lk && (await tx.first("lk", row.lk));
+  if (same) {
+    same.ids.push(id);
+    await tx.put("messages", same);
+    return same;
+  }
+  if ((await tx.count("q")) >= max) throw new OutboxError("full", `${max} messages wait already`);
+  const n = (await tx.put("messages", row)) as number;
+  await tx.put("requests", request, n);
+  return { ...row, n };
+}
+
+function acceptKnown(known: Row, row: Omit<Row, "n">, id: string): Row {
+  // An alias was another request of the same action; the id itself must be for the same thing.
+  if (known.ids[0] === id && known.print !== row.print)
+    throw new OutboxError("id-reused", `the id ${id} was used for another request`);
+  if (known.status === "dead" || known.status === "aborted")
+    throw new OutboxError("id-spent", `the message ${id} was ${known.status === "dead" ? "given up" : "taken back"}: requeue it`);
+  return known;
+}
+
+/** Takes a message out of its lane, or leaves it there to block it. The body goes, unless the message may be requeued. */
+export async function end(tx: Tx, row: Row, now: number, doesBlock: boolean): Promise<void> {
+  row.endedAt = now;
+  delete row.lk;
+  if (!doesBlock) delete row.q;
+  await tx.put("messages", row);
+  if (row.status === "done") await tx.delete("requests", row.n);
+}
+
+/** Takes a message back that is not being sent. */
+export async function abort(tx: Tx, id: string, now: number, reason: string, supersededBy?: string): Promise<Row> {
+  const row = await find(tx, id);
+  if (row.status === "aborted") return row;
+  if (row.status === "done" || row.status === "inflight")
+    throw new OutboxError("state", `the message ${id} ${row.status === "done" ? "was delivered" : "is being sent"}`);
+  const aborted: Row = { ...row, status: "aborted", reason, ...(supersededBy ? { supersededBy } : {}) };
+  delete aborted.heldFor;
+  await end(tx, aborted, now, false);
+  await tx.delete("requests", row.n);
+  return aborted;
+}
+
+/** Makes a waiting message due now. */
+export async function hasten(tx: Tx, id: string, now: number): Promise<Row> {
+  const row = await find(tx, id);
+  if (row.status !== "pending" && row.status !== "held")
+    throw new OutboxError("state", `the message ${id} is ${row.status}: only one that waits can be tried again; requeue it`);
+  const hastened: Row = { ...row, status: "pending", nextAt: now };
+  delete hastened.heldFor;
+  await tx.put("messages", hastened);
+  return hastened;
+}
+
+export async function find(tx: Tx, id: string): Promise<Row> {
+  const row = await tx.first("ids", id);
+  if (!row) throw new OutboxError("not-found", `there is no message ${id}`);
+  return row;
+}
+
+export async function readPaused(tx: Tx): Promise<Paused> {
+  return (await tx.get<Paused>("meta", "paused")) ?? { lanes: [], principals: [] };
+}
+
+export function isPaused(paused: Paused, { lane, principal }: Pick<Row, "lane" | "principal">): boolean {
+  return !!paused.isAll || paused.lanes.includes(lane) || paused.principals.includes(principal);
+}
+
+/** Stops or lets go everything, a lane or a principal. */
+export async function setPaused(tx: Tx, on: boolean, { lane, principal }: { lane?: string; principal?: string }): Promise<void> {
+  const paused = await readPaused(tx);
+  const change = (list: string[], name?: string) =>
+    name === undefined ? list : [...list.filter((other) => other !== name), ...(on ? [name] : [])];
+  const isAll = lane === undefined && principal === undefined ? on : !!paused.isAll;
+  const lanes = change(paused.lanes, lane);
+  const principals = change(paused.principals, principal);
+  await tx.put("meta", { isAll, lanes, principals }, "paused");
+  if (on || lane === undefined) return;
+  // A lane that a dead message blocks goes on without it.
+  for (let head = await tx.first("q", lane); head?.status === "dead"; head = await tx.first("q", lane)) {
+    delete head.q;
+    await tx.put("messages", head);
+  }
+}
+
+/** What is known of a message under this id. */
+export function receiptOf(row: Row, durable: boolean, id = row.ids[0]!): Receipt {
+  const { ids, txId, print, q, lk, ahead, heldFor, failures, inBurst, burstAt, same, sameCount, n, token, noAnswer, ...rest } = row;
+  const { nextAt, firstAt, lastAt, ambiguous, deduplicated, answer, ...shown } = rest;
+  return {
+    ...shown,
+    id,
+    clientTxId: txId,
+    durable,
+    guarantee: deduplicated ? "once" : "at-least-once",
+    possiblyDelivered: ambiguous && row.status !== "done",
+    possiblyRepeated: ambiguous && row.status === "done" && !deduplicated,
+    ...(id === ids[0] ? {} : { aliasOf: ids[0]! }),
+    ...(firstAt === undefined ? {} : { firstAttemptAt: firstAt }),
+    ...(row.status === "pending" ? { nextAttemptAt: nextAt } : {}),
+    ...(answer ? { response: answer } : {}),
+  };
+}

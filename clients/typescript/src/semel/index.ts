@@ -1,0 +1,95 @@
+// `fetchOnce`: fetch with one key for all attempts of a call. It retries what the contract says may be retried, and nothing
+// else. It keeps nothing: what must survive a reload belongs into an outbox.
+import { classify, codeOf } from "../contract/classify.js";
+import { uuid } from "../contract/mint.js";
+import type { Profile } from "../contract/profile.js";
+import { ietf, ietfRules } from "../contract/profiles.js";
+import { linkedCode } from "../contract/refusal.js";
+import { next } from "../contract/schedule.js";
+import { shouldRetry, toldWait } from "../contract/wait.js";
+
+export interface FetchOnceOptions extends RequestInit {
+  /** The key of this call; without one, a random UUID, or the key that the request has already. */
+  key?: string;
+  /** How often the request is sent again at most. Default: 7. */
+  retries?: number;
+  /** The longest single wait in milliseconds; an answer that asks for more is returned. Default: 60,000. */
+  maxWait?: number;
+  /** How long one attempt may take, in milliseconds. Default: 30,000. */
+  timeout?: number;
+  /** The sender's half of a profile, with its `rules`. Default: `ietf`. */
+  profile?: Profile;
+  /** The `fetch` to use. */
+  fetch?: typeof fetch;
+}
+
+/** No attempt was answered. The request may have taken effect: keep the key, and send the same request with it later. */
+export class NoAnswerError extends Error {
+  override name = "NoAnswerError";
+  constructor(
+    readonly key: string,
+    options: ErrorOptions,
+  ) {
+    super(`no answer came; whether the request took effect is not known (key ${key})`, options);
+  }
+}
+
+/** Sends a request until it is answered for good, with the same key each time. */
+export async function fetchOnce(input: RequestInfo | URL, options: FetchOnceOptions = {}): Promise<Response> {
+  const { key, retries = 7, maxWait = 60_000, timeout = 30_000, profile = ietf, fetch: send = fetch, ...init } = options;
+  const request = new Request(input, init);
+  if (key) request.headers.set(profile.header, key);
+  else if (!request.headers.has(profile.header)) request.headers.set(profile.header, uuid());
+  const sentKey = request.headers.get(profile.header)!;
+  for (let attempt = 1; ; attempt++) {
+    let answer: Response | undefined;
+    let error: unknown;
+    try {
+      answer = await send(request.clone(), { signal: AbortSignal.any([request.signal, AbortSignal.timeout(timeout)]) });
+    } catch (caught) {
+      if (request.signal.aborted) throw caught;
+      error = caught;
+    }
+    const wait = answer ? await waitAfter(answer, request.method, profile, attempt) : delayOf(profile, attempt);
+    if (attempt > retries || wait > maxWait) {
+      if (answer) return answer;
+      throw new NoAnswerError(sentKey, { cause: error });
+    }
+    if (answer) await answer.body?.cancel();
+    await sleep(wait, request.signal);
+  }
+}
+
+/** How long to wait before the same request is sent again; for ever if it may not be. */
+async function waitAfter(answer: Response, method: string, profile: Profile, attempt: number): Promise<number> {
+  const header = (name: string) => answer.headers.get(name);
+  if (answer.ok || isFinal(answer, method)) return Infinity;
+  const said = shouldRetry(header);
+  const body = answer.status === 409 ? await answer.clone().text() : "";
+  const found = classify(profile.rules ?? ietfRules, answer.status, [codeOf(body), linkedCode(header("link"))]).class;
+  const isRetried = said ?? (found === "retry" || found === "retry-after");
+  return isRetried ? Math.max(delayOf(profile, attempt), toldWait(header, body, Date.now()) ?? 0) : Infinity;
+}
+
+/** Whether another attempt could not help, or could do the same thing twice. */
+function isFinal({ status, headers }: Response, method: string): boolean {
+  // The server has kept this answer and will give it again.
+  if (headers.has("idempotency-replayed") || headers.has("idempotent-replayed")) return true;
+  // It says that it does not know keys again: then only what was surely not carried out may be sent again.
+  const isSafe = ["GET", "HEAD", "OPTIONS", "PUT", "DELETE"].includes(method) || [408, 425, 429, 503].includes(status);
+  return headers.get("semel-guarantee") === "none" && !isSafe;
+}
+
+function delayOf({ schedule }: Profile, attempt: number): number {
+  const found = next(schedule, { attempts: attempt, inBurst: attempt, burstElapsed: 0, age: 0 }, "failed", Math.random());
+  return "after" in found ? found.after : "period" in found ? found.period : Infinity;
+}
+
+function sleep(millis: number, signal: AbortSignal): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const stop = () => (clearTimeout(timer), reject(signal.reason));
+    const timer = setTimeout(() => (signal.removeEventListener("abort", stop), resolve()), millis);
+    if (signal.aborted) stop();
+    else signal.addEventListener("abort", stop, { once: true });
+  });
+}

@@ -1,0 +1,4 @@
+// The trials in a real browser: webkit.
+import { defineTrials } from "../support/trials.js";
+
+defineTrials("webkit");

@@ -1,0 +1,5 @@
+// The scenarios of spec/once.json on postgres.js under Hono.
+
+import { testOnce } from "./once.mjs";
+
+testOnce("postgres", "hono");

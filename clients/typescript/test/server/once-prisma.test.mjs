@@ -1,0 +1,5 @@
+// The scenarios of spec/once.json on Prisma under Fastify.
+
+import { testOnce } from "./once.mjs";
+
+testOnce("prisma", "fastify");

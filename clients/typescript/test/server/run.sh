@@ -1,0 +1,17 @@
+#!/bin/sh
+# Tests of semel/server, after a build. Reads SEMEL_TEST_POSTGRES (a superuser's URL), SEMEL_BIN (the semel program) and
+# SEMEL_TEST_LONG=1 (twenty kills at each step instead of three). Go is needed for the test in two languages.
+set -eu
+cd "$(dirname "$0")"
+: "${SEMEL_TEST_POSTGRES:?the URL of a PostgreSQL superuser}" "${SEMEL_BIN:?the semel program}"
+if ! cmp -s package-lock.json node_modules/.installed-lock.json; then
+    npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
+    cp package-lock.json node_modules/.installed-lock.json
+fi
+# The engine that migrates schemas is a download, and is not needed to generate the client.
+PRISMA_SCHEMA_ENGINE_BINARY=/bin/true npx --no-install prisma generate --schema prisma/schema.prisma >/dev/null 2>&1
+if ! command -v pgbouncer >/dev/null; then
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends pgbouncer >/dev/null
+fi
+../../node_modules/.bin/tsc -p types/tsconfig.json
+exec node --test --test-concurrency=4 once-*.test.mjs crash.test.mjs behaviour.test.mjs guide.test.mjs vectors.test.mjs
