@@ -12,7 +12,7 @@ use crate::coverage::Met;
 use crate::life::Life;
 use crate::log::SlotNumber;
 use crate::planted::Bug;
-use crate::routes::{Effects, Endpoint};
+use crate::routes::{Effects, Endpoint, RETRY_WINDOW};
 use crate::seen::Seen;
 use crate::shadow::{Epoch, millis};
 use crate::world::{Invariant, World};
@@ -77,9 +77,14 @@ impl World {
         let is_once = self.slot_of(slot).endpoint.effects() == Effects::Once;
         let is_told = is_once && kind == Kind::FingerprintMismatch && slot == intent.slot;
         let effect = self.ledger().effect((slot, intent.generation)).cloned();
-        let is_known = |effect: &Effect| effect.name == intent.name() && effect.at < since;
+        let is_known = |effect: &Effect| {
+            // Once its record has expired, the key may be used for something else.
+            let is_on_record = self.now() < effect.at + millis(RETRY_WINDOW);
+            effect.name == intent.name() && effect.at < since && is_on_record
+        };
         if is_told && effect.as_ref().is_some_and(is_known) {
-            let why = format!("send {send} of {}, which took effect, is told to take a new key", intent.name());
+            let why =
+                format!("send {send} of {}, which took effect, is told to take a new key", intent.name());
             self.fail(Invariant::I3, Some(slot), why);
         }
     }
@@ -143,7 +148,7 @@ impl World {
         for entry in &entries {
             match (entry.record.state, &entry.answer) {
                 (State::Settled, Some(kept)) if seen.is(kept) => {
-                    let until = self.now() + millis(crate::routes::RETRY_WINDOW);
+                    let until = self.now() + millis(RETRY_WINDOW);
                     return self.acknowledged().push(Acknowledged { slot, answer: kept.clone(), until });
                 }
                 (State::Unkept, Some(kept)) if kept.status == seen.status => return,

@@ -19,11 +19,11 @@ use tower::ServiceExt;
 
 use crate::book::{Use, effect_name};
 use crate::coverage::Met;
+use crate::edition::{HOSTS, USER};
 use crate::faults::Fault;
 use crate::fleet::{Fleet, Node};
 use crate::log::SlotNumber;
 use crate::operator::Operator;
-use crate::edition::{HOSTS, USER};
 use crate::pieces;
 use crate::plan::Operated;
 use crate::routes::{Endpoint, RETRY_WINDOW};
@@ -63,6 +63,8 @@ pub struct Intent {
 pub enum Upload {
     /// In one piece, unless a fault strikes.
     Usual,
+    /// Its second half comes after so long.
+    Slow(Duration),
     /// Its second half never comes.
     Stalls,
 }
@@ -301,6 +303,7 @@ impl Clients {
         }
         let words = Bytes::from(body.to_string());
         let body = match intent.upload {
+            Upload::Slow(after) => pieces::slow_upload(words, after),
             Upload::Stalls => pieces::stalled_upload(words),
             Upload::Usual if self.world.strikes(Fault::StalledUpload) => pieces::upload(&self.world, words),
             Upload::Usual => Body::from(words),
@@ -327,15 +330,13 @@ impl Clients {
             return;
         }
         let endpoint = format!("POST%20/{}/usual", slot.endpoint.name());
-        let request = Request::post(format!(
-            "/.well-known/semel/keys/{}/seal?endpoint={endpoint}",
-            slot.key.as_str()
-        ))
-        .header("host", self.spelled(slot.host))
-        .header(USER, slot.user())
-        .header("authorization", &slot.credential)
-        .body(Body::empty())
-        .expect("the simulated headers are headers");
+        let request =
+            Request::post(format!("/.well-known/semel/keys/{}/seal?endpoint={endpoint}", slot.key.as_str()))
+                .header("host", self.spelled(slot.host))
+                .header(USER, slot.user())
+                .header("authorization", &slot.credential)
+                .body(Body::empty())
+                .expect("the simulated headers are headers");
         let heard = tokio::select! {
             biased;
             () = node.life.died() => Heard::Nothing("the node died"),

@@ -18,6 +18,8 @@ pub const USER: &str = "x-user";
 pub const HOSTS: [&str; 2] = ["one.example", "two.example"];
 /// At most so many configurations follow the first.
 const CHANGES_MAX: u64 = 3;
+/// The same where one process has its own store: nobody else claims in a former form there, so that each change counts at once.
+const OWN_CHANGES_MAX: u64 = 10;
 
 /// How callers are recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +52,8 @@ pub struct May {
     pub change_hosts: bool,
     /// Credentials stay as they are: a caller is told by either.
     pub change_identity: bool,
+    /// One process has its own store.
+    pub change_often: bool,
 }
 
 impl Edition {
@@ -63,7 +67,7 @@ impl Edition {
     /// The configurations of a run whose configuration changes, the first included.
     pub fn draw(first: Self, may: May, rng: &mut Rng) -> Vec<Self> {
         let mut editions = vec![first];
-        for _ in 0..rng.between(1, CHANGES_MAX) {
+        for _ in 0..rng.between(1, if may.change_often { OWN_CHANGES_MAX } else { CHANGES_MAX }) {
             let mut next = *editions.last().unwrap_or(&first);
             for _ in 0..rng.between(1, 2) {
                 next.change(may, rng);

@@ -63,7 +63,7 @@ impl FaultyStore {
         let world = &self.world;
         let prompt = world.rng(|rng| rng.millis(0, 3));
         let long = |world: &World| world.rng(|rng| rng.millis(2500, 25_000));
-        if world.is_store_away() || world.strikes(Fault::StoreUnavailable) {
+        if world.is_store_away() || world.is_dark() || world.strikes(Fault::StoreUnavailable) {
             return Fate::Unavailable;
         }
         if kind == Kind::Write {
@@ -113,9 +113,13 @@ impl FaultyStore {
                 self.may_crash(kind);
                 // What a node had sent before it died may still arrive, or may not. An embedded store dies with its node.
                 let arrives = !self.world.plan.is_embedded && self.world.rng(|rng| rng.chance(500));
-                if self.life.is_dead() && !arrives {
+                let is_dark = self.world.is_dark();
+                if self.life.is_dead() && (!arrives || is_dark) {
                     self.world.note(slot, format!("{name} {what} is lost with its node"));
                     return std::future::pending().await;
+                }
+                if is_dark {
+                    return Err(StoreError::Unavailable("simulated".to_owned()));
                 }
                 let answer = act(&self.world, name);
                 self.may_crash(kind);

@@ -45,11 +45,13 @@ impl Fleet {
         Self { world: Arc::clone(world), nodes: Mutex::new(nodes), lives: AtomicU32::new(2) }
     }
 
-    fn any_number(&self) -> usize {
+    /// The number of one of them.
+    pub fn any_number(&self) -> usize {
         usize::try_from(self.world.rng(|rng| rng.below(self.world.plan.nodes as u64))).unwrap_or(0)
     }
 
-    fn any_edition(&self) -> usize {
+    /// The number of some configuration.
+    pub fn any_edition(&self) -> usize {
         usize::try_from(self.world.rng(|rng| rng.below(self.world.plan.editions.len() as u64))).unwrap_or(0)
     }
 
@@ -77,7 +79,7 @@ impl Fleet {
     }
 
     /// A running replica follows another configuration from the next request on.
-    fn reload(&self, number: usize, edition: usize) {
+    pub fn reload(&self, number: usize, edition: usize) {
         let Node { life, layer, .. } = self.node(number);
         let gate = self.lives.fetch_add(1, Ordering::Relaxed);
         self.world.note(None, format!("{} is told to follow configuration {edition}, as /{gate}", life.name));
@@ -87,18 +89,10 @@ impl Fleet {
         self.nodes()[number] = next;
     }
 
-    /// Tells replicas to follow another configuration now and then, or the same once more.
-    pub async fn reloads(self: Arc<Self>) {
-        loop {
-            sleep(self.world.rng(|rng| rng.millis(1000, 15_000))).await;
-            if self.world.strikes(Fault::Reloaded) {
-                let (number, edition) = (self.any_number(), self.any_edition());
-                let life = self.node(number).life;
-                if !life.is_dead() && life.frozen_until() <= Instant::now() {
-                    self.reload(number, edition);
-                }
-            }
-        }
+    /// Whether a replica could be told something now.
+    pub fn is_well(&self, number: usize) -> bool {
+        let life = self.node(number).life;
+        !life.is_dead() && life.frozen_until() <= Instant::now()
     }
 
     /// Everything goes down now and then, the wall clock is set meanwhile, and the machine may have been started again.

@@ -37,6 +37,7 @@ mod pieces;
 pub mod plan;
 pub mod planted;
 pub mod relay;
+mod reloads;
 pub mod report;
 pub mod rng;
 pub mod routes;

@@ -151,7 +151,10 @@ impl Operator {
             return;
         };
         let lifetime = world.slot_of(slot).endpoint.profile().lifetime;
-        if now >= entry.late_until || Standing::of(Some(&entry.record), now) != Standing::Unknown {
+        if world.is_dark()
+            || now >= entry.late_until
+            || Standing::of(Some(&entry.record), now) != Standing::Unknown
+        {
             return;
         }
         let fence = entry.record.fence;

@@ -46,6 +46,11 @@ pub(crate) fn upload(world: &World, words: Bytes) -> Body {
     }
 }
 
+/// An upload whose second half comes after so long.
+pub(crate) fn slow_upload(words: Bytes, after: Duration) -> Body {
+    halves(words, Second::After(after))
+}
+
 /// An upload that never comes to its end.
 pub(crate) fn stalled_upload(words: Bytes) -> Body {
     halves(words, Second::Never)

@@ -120,9 +120,14 @@ impl Plan {
         let hosts = if rates.has(Fault::TwoHosts) { 2 } else { 1 };
         let first = Edition::first(rng, hosts);
         let is_changed = rates.has(Fault::Reloaded) || rates.has(Fault::Rolled);
-        let may = May { change_hosts: hosts == 1, change_identity: !rates.has(Fault::Rotated) };
+        let is_embedded = rng.chance(300);
+        let nodes = if is_embedded { 1 } else { usize::try_from(rng.between(1, 4)).unwrap_or(1) };
+        let may = May {
+            change_hosts: hosts == 1,
+            change_identity: !rates.has(Fault::Rotated),
+            change_often: is_embedded,
+        };
         let editions = if is_changed { Edition::draw(first, may, rng) } else { vec![first] };
-        let nodes = usize::try_from(rng.between(1, 4)).unwrap_or(1);
         let operated = if rng.chance(800) { Operated::Yes } else { Operated::No };
         Self {
             options: options.clone(),
@@ -132,7 +137,7 @@ impl Plan {
             endpoints,
             hosts,
             editions,
-            is_embedded: nodes == 1 && rng.chance(600),
+            is_embedded,
             operated,
             detached_max: usize::try_from(rng.between(4, 10)).unwrap_or(4),
             waiters_max: (6, usize::try_from(rng.between(1, 4)).unwrap_or(1)),

@@ -92,7 +92,7 @@ impl Story {
             tokio::spawn(Arc::clone(fleet).crashes()),
             tokio::spawn(Arc::clone(fleet).restarts()),
             tokio::spawn(Arc::clone(fleet).freezes()),
-            tokio::spawn(Arc::clone(fleet).reloads()),
+            tokio::spawn(Arc::clone(&self.clients).reloads()),
             tokio::spawn(Arc::clone(fleet).blackouts()),
             tokio::spawn(Arc::clone(operator).sweeps()),
             tokio::spawn(weather::outages(Arc::clone(world))),

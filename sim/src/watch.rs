@@ -9,8 +9,8 @@ use semel_contract::profile::Lifetime;
 use semel_contract::record::{Fence, State};
 use semel_contract::time::Timestamp;
 use semel_store::{
-    About, Answer, Claimed, Entry, Filter, Form, Forms, Id, Reply, Resolution, Resolved, Sealed, Settlement, Swept, Wish,
-    Written,
+    About, Answer, Claimed, Entry, Filter, Form, Forms, Id, Reply, Resolution, Resolved, Sealed, Settlement,
+    Swept, Wish, Written,
 };
 
 use crate::coverage::Met;
