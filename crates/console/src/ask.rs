@@ -7,6 +7,7 @@ use http::StatusCode;
 use http::request::Parts;
 use semel_contract::record::State;
 use semel_contract::time::{Timestamp, parse_duration};
+use semel_store::Order;
 use serde::de::DeserializeOwned;
 
 use crate::refusal::Refusal;
@@ -80,6 +81,15 @@ pub(crate) fn state(text: Option<&str>) -> Result<Option<State>, Refusal> {
             .ok_or_else(|| Refusal::bad(format!("state={text:?}: expected one of {}", names())))
     };
     text.map(parse).transpose()
+}
+
+/// Which of a list come first.
+pub(crate) fn order(text: Option<&str>) -> Result<Order, Refusal> {
+    match text {
+        None | Some("oldest") => Ok(Order::OldestFirst),
+        Some("newest") => Ok(Order::NewestFirst),
+        Some(other) => Err(Refusal::bad(format!("order={other:?}: expected one of oldest, newest"))),
+    }
 }
 
 /// The moment so long ago.

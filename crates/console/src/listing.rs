@@ -10,7 +10,7 @@ const PAGE: u32 = 1000;
 /// Pages that are looked at for one list; live claims are few.
 const PAGES_MAX: usize = 20;
 
-/// Entries by fence number, the oldest first.
+/// Entries by fence number, in the order that the filter says.
 pub(crate) async fn listed(
     store: &dyn AdminStore,
     filter: &Filter,
@@ -23,7 +23,7 @@ pub(crate) async fn listed(
         Some(State::Unknown) => {
             let mut found = store.list(filter).await?;
             found.extend(claims(store, filter, is_lapsed).await?);
-            found.sort_by_key(|entry| entry.record.fence.number);
+            found.sort_by(|a, b| filter.order.compare(a.record.fence.number, b.record.fence.number));
             // Marked between the two lists, it would be in both.
             found.dedup_by_key(|entry| entry.record.fence.number);
             found.truncate(filter.limit as usize);

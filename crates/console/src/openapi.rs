@@ -114,7 +114,7 @@ const OPERATIONS: &[Operation] = &[
         method: "get",
         path: "/v1/records",
         id: "listRecords",
-        summary: "Records, the oldest first.",
+        summary: "Records, the oldest first unless `order` says otherwise.",
         needs: Needs::Read,
         query: &[
             ("state", "Only these: claimed, settled, unkept, released, unknown, sealed.", false),
@@ -122,6 +122,7 @@ const OPERATIONS: &[Operation] = &[
             ("route", "Only of this route (endpoint).", false),
             ("older_than", "Only created longer ago, such as 90s, 15m, 24h, 7d.", false),
             ("after", "The `next` of the page before.", false),
+            ("order", "`oldest` or `newest`: which come first.", false),
             LIMIT,
         ],
         body: &[],
@@ -195,8 +196,22 @@ const OPERATIONS: &[Operation] = &[
         summary: "Erases the finished records of a principal. Claims and unknown outcomes stay.",
         needs: Needs::Change,
         query: &[],
-        body: &[("principal", "string", "Whose.", true)],
-        also: &[],
+        body: &[
+            ("principal", "string", "Whose.", true),
+            (
+                "tenant",
+                "string",
+                "Of which tenant; without it, the principal of that name without one.",
+                false,
+            ),
+            (
+                "dry_run",
+                "boolean",
+                "`true`: tells what would be erased (`would_forget`), and erases nothing.",
+                false,
+            ),
+        ],
+        also: &[(404, "`no-such-principal`: nothing is known of it.")],
     },
     Operation {
         method: "post",

@@ -31,6 +31,7 @@ pub(crate) struct Listing {
     older_than: Option<String>,
     after: Option<String>,
     limit: Option<u32>,
+    order: Option<String>,
 }
 
 pub(crate) async fn list(
@@ -45,6 +46,7 @@ pub(crate) async fn list(
         created_before: ask::before(asked.older_than.as_deref(), now)?,
         after: ask::number("after", asked.after.as_deref())?,
         limit: ask::limit(asked.limit)?,
+        order: ask::order(asked.order.as_deref())?,
     };
     let found = listed(&*console.store, &filter, now).await?;
     let is_full = found.len() == filter.limit as usize;

@@ -6,8 +6,10 @@ use axum::extract::State;
 use axum::{Extension, Json};
 use http::StatusCode;
 use semel_contract::profile::presets;
+use semel_contract::record;
 use semel_contract::restore::Undated;
 use semel_contract::time::{Timestamp, parse_duration};
+use semel_store::Filter;
 use semel_store::admin::{Note, action, sweep_all};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -52,7 +54,14 @@ pub(crate) async fn sweep(
 pub(crate) struct Forgetting {
     principal: String,
     tenant: Option<String>,
+    /// Only tells what would be erased.
+    #[serde(default)]
+    dry_run: bool,
 }
+
+/// Records that are counted in one go, and how often.
+const COUNTED_AT_ONCE: u32 = 1000;
+const COUNTS_MAX: usize = 1000;
 
 /// Erases the finished records of a principal.
 pub(crate) async fn forget(
@@ -63,11 +72,46 @@ pub(crate) async fn forget(
     if told.principal.is_empty() {
         return Err(Refusal::bad("principal: say whose records are to be erased"));
     }
+    let (finished, open) = count_records(&console, &told).await?;
+    if told.dry_run {
+        return Ok(Json(json!({"dry_run": true, "would_forget": finished, "forgotten": 0, "left": open})));
+    }
     let forgotten = console.store.forget(told.tenant.as_deref(), &told.principal, &caller.actor).await?;
-    let filter = semel_store::Filter { principal: Some(told.principal), limit: 1000, ..Default::default() };
-    let is_theirs = |entry: &&semel_store::Entry| entry.about.tenant == told.tenant;
-    let left = console.store.list(&filter).await?.iter().filter(is_theirs).count();
+    let (_, left) = count_records(&console, &told).await.unwrap_or((0, open));
     Ok(Json(json!({"forgotten": forgotten, "left": left})))
+}
+
+/// How many records of a principal are finished, and how many are not. A principal of which nothing is known is refused: a
+/// name that was cut or misspelled would seem to be forgotten.
+async fn count_records(console: &Console, told: &Forgetting) -> Result<(u64, u64), Refusal> {
+    let principal = Some(told.principal.clone());
+    let mut page = Filter { principal, limit: COUNTED_AT_ONCE, ..Filter::default() };
+    let (mut finished, mut open) = (0, 0);
+    for _ in 0..COUNTS_MAX {
+        let found = console.store.list(&page).await?;
+        for entry in found.iter().filter(|entry| entry.about.tenant == told.tenant) {
+            match entry.record.state {
+                record::State::Claimed | record::State::Unknown => open += 1,
+                record::State::Settled
+                | record::State::Unkept
+                | record::State::Released
+                | record::State::Sealed => finished += 1,
+            }
+        }
+        page.after = found.last().map(|entry| entry.record.fence.number);
+        if found.len() < COUNTED_AT_ONCE as usize {
+            break;
+        }
+    }
+    let is_counted = || async {
+        let stale = console.store.stale(Some(&told.principal), COUNTED_AT_ONCE).await?;
+        Ok::<_, Refusal>(stale.iter().any(|count| count.tenant == told.tenant))
+    };
+    if finished + open == 0 && !is_counted().await? {
+        let why = "nothing is known of this principal, and nothing was erased: give it in full, as a record shows it";
+        return Err(Refusal::new(StatusCode::NOT_FOUND, "no-such-principal", why));
+    }
+    Ok((finished, open))
 }
 
 #[derive(Debug, Deserialize)]

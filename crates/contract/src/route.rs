@@ -96,11 +96,33 @@ impl Pattern {
         of_path.then_with(of_methods)
     }
 
+    /// Whether some request could match both.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        let shares_method = self.methods.is_empty()
+            || other.methods.is_empty()
+            || self.methods.iter().any(|method| other.methods.contains(method));
+        shares_method && can_meet(&self.segments, &other.segments)
+    }
+
     /// Whether some request could match both at the same precedence.
     pub fn clashes_with(&self, other: &Self) -> bool {
         let shares_method =
             self.methods.is_empty() || self.methods.iter().any(|method| other.methods.contains(method));
         self.precedence(other) == Ordering::Equal && shares_method
+    }
+}
+
+/// Whether some path could match both.
+fn can_meet(one: &[Segment], other: &[Segment]) -> bool {
+    match (one, other) {
+        ([], []) => true,
+        ([], [_, ..]) | ([_, ..], []) => false,
+        ([Segment::Rest(_), ..], _) | (_, [Segment::Rest(_), ..]) => true,
+        ([Segment::Literal(a), ..], [Segment::Literal(b), ..]) if a != b => false,
+        (
+            [Segment::Literal(_) | Segment::Param(_), one @ ..],
+            [Segment::Literal(_) | Segment::Param(_), other @ ..],
+        ) => can_meet(one, other),
     }
 }
 
@@ -213,6 +235,24 @@ mod tests {
             !pattern("POST /a/{x}").clashes_with(&pattern("* /a/{y}")),
             "the one with a method is asked first"
         );
+    }
+
+    #[test]
+    fn patterns_overlap_where_a_request_could_match_both() {
+        for (one, other, overlap) in [
+            ("POST /orders", "* /{path*}", true),
+            ("POST /orders", "PUT /orders", false),
+            ("POST|PUT /orders", "PUT /orders", true),
+            ("POST /orders/{id}", "POST /orders/mine", true),
+            ("POST /orders/{id}", "POST /orders", false),
+            ("POST /orders/{id}/refund", "POST /orders/{rest*}", true),
+            ("POST /orders", "POST /carts", false),
+            ("POST /{a}/x", "POST /b/{c}", true),
+            ("POST /{a}/x", "POST /b/y", false),
+        ] {
+            assert_eq!(pattern(one).overlaps(&pattern(other)), overlap, "{one} and {other}");
+            assert_eq!(pattern(other).overlaps(&pattern(one)), overlap, "{other} and {one}");
+        }
     }
 
     #[test]

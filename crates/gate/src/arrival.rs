@@ -2,11 +2,11 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
 use http::request::Parts;
-use semel_contract::decide::Standing;
 use semel_contract::fingerprint::{self, Fingerprint, Form, Secret};
 use semel_contract::identity::Caller;
 use semel_contract::key::{Found, Key};
@@ -17,7 +17,7 @@ use semel_contract::record::Record;
 use semel_contract::request::Body;
 use semel_contract::scope;
 use semel_contract::time::Timestamp;
-use semel_store::{About, ClaimStore, Id, StoreError};
+use semel_store::{About, ClaimStore, Id, KnownAmong, StoreError};
 
 use crate::form::{Asked, Shape, all_fingerprints, kept_params, mark};
 use crate::forms::FormerCaller;
@@ -42,6 +42,8 @@ pub(crate) struct Arrival {
     pub(crate) formers: Vec<Shape>,
     /// Whether it goes by one of them.
     pub(crate) is_by_former_name: bool,
+    /// When the former forms were asked for, by the clock that only ticks.
+    pub(crate) as_of: Duration,
 }
 
 /// What reading the key came to.
@@ -75,6 +77,8 @@ pub(crate) struct Reading<'a, 'b> {
     pub(crate) by_host: bool,
     /// The forms in which its key may be known beside the present one.
     pub(crate) formers: &'a [FormerCaller<'a>],
+    /// When those were asked for.
+    pub(crate) as_of: Duration,
 }
 
 impl Arrival {
@@ -146,6 +150,7 @@ impl Arrival {
             params: kept_params(&params),
             formers,
             is_by_former_name: false,
+            as_of: reading.as_of,
         })
     }
 }
@@ -207,11 +212,14 @@ impl Arrival {
         if self.formers.is_empty() || planted::is(Bug::FormerFormUnasked) {
             return Ok(());
         }
-        let away = |error: StoreError| store_away(&error);
-        if is_known(asked, &self.id).await.map_err(away)? {
+        // All at once: each form by itself would be a question to the store.
+        let (mut ids, marks) = self.sought();
+        ids.push(self.id.clone());
+        let mut found = known_among(asked, &ids, &marks).await.map_err(|error| store_away(&error))?;
+        if found.ids.pop() == Some(true) {
             return Ok(());
         }
-        match self.known_former(asked).await.map_err(away)? {
+        match self.former_among(&found) {
             None => {}
             Some(Former::Marked) => return Err(credential_changed()),
             Some(Former::Known(place)) => {
@@ -231,26 +239,36 @@ impl Arrival {
         if self.is_by_former_name || self.formers.is_empty() || planted::is(Bug::FormerFormUnasked) {
             return Ok(false);
         }
-        Ok(self.known_former(asked).await?.is_some())
+        let (ids, marks) = self.sought();
+        Ok(self.former_among(&known_among(asked, &ids, &marks).await?).is_some())
     }
 
-    async fn known_former(&self, store: Store<'_>) -> Result<Option<Former>, StoreError> {
+    /// What is asked about the former forms: their ids, and the marks of rotation that tell apart from a present one.
+    fn sought(&self) -> (Vec<Id>, Vec<([u8; 16], Id)>) {
+        let ids = self.formers.iter().filter_map(|former| former.id.clone());
+        let mark = |former: &Shape| {
+            Some((self.mark_of(former)?, former.id.clone().unwrap_or_else(|| self.id.clone())))
+        };
+        (ids.collect(), self.formers.iter().filter_map(mark).collect())
+    }
+
+    /// A claim with the mark of the present form is refused by the store itself.
+    fn mark_of(&self, former: &Shape) -> Option<[u8; 16]> {
+        former.rotation.filter(|mark| Some(*mark) != self.rotation)
+    }
+
+    /// The first former form in which the key is known, by what was found for [`Arrival::sought`].
+    fn former_among(&self, found: &KnownAmong) -> Option<Former> {
+        let (mut ids, mut marks) = (found.ids.iter(), found.marks.iter());
         for (place, former) in self.formers.iter().enumerate() {
-            if let Some(id) = &former.id
-                && is_known(store, id).await?
-            {
-                return Ok(Some(Former::Known(place)));
+            if former.id.is_some() && ids.next() == Some(&true) {
+                return Some(Former::Known(place));
             }
-            // A claim with the same mark is refused by the store itself.
-            let mark = former.rotation.filter(|mark| Some(*mark) != self.rotation);
-            if let Some(mark) = mark {
-                let asked = store.0.is_marked(mark, former.id.as_ref().unwrap_or(&self.id));
-                if store.1.time(Call::LookUp, asked).await? {
-                    return Ok(Some(Former::Marked));
-                }
+            if self.mark_of(former).is_some() && marks.next() == Some(&true) {
+                return Some(Former::Marked);
             }
         }
-        Ok(None)
+        None
     }
 }
 
@@ -265,11 +283,13 @@ enum Former {
     Marked,
 }
 
-/// Whether there is a record of a key that stands: one that has expired, or that was released without effect, does not.
-pub(crate) async fn is_known((store, meters): Store<'_>, id: &Id) -> Result<bool, StoreError> {
-    let (entry, now) = meters.time(Call::LookUp, store.look_up(id)).await?;
-    let standing = entry.map_or(Standing::Absent, |entry| Standing::of(Some(&entry.record), now));
-    Ok(!matches!(standing, Standing::Absent | Standing::Expired | Standing::Released))
+/// Which of these keys and marks are known.
+pub(crate) async fn known_among(
+    (store, meters): Store<'_>,
+    ids: &[Id],
+    marks: &[([u8; 16], Id)],
+) -> Result<KnownAmong, StoreError> {
+    meters.time(Call::LookUp, store.known_among(ids, marks)).await
 }
 
 /// When the user acted, for the record. Whether that is acceptable is the guard's business.

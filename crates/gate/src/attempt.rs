@@ -27,7 +27,7 @@ use crate::grant::Grant;
 use crate::held::Held;
 use crate::layer::Shared;
 use crate::measure::{self, Call};
-use crate::problems::{closed, credential_changed, store_away};
+use crate::problems::{closed, credential_changed, held_up, store_away};
 use crate::route::Route;
 use crate::step::Step;
 
@@ -168,24 +168,9 @@ where
     match claim(&context, wish(&context, how, replaces), without_effect(how)).await {
         Ok(Claimed::Won { fence, .. }) => {
             Step::Claimed.taken();
-            // A gate that has taken over since looks for this claim and may have looked too early: so this one looks too.
-            if context.shared.is_draining() && !planted::is(Bug::ReplacedGateClaims) {
+            if let Some(problem) = refuse_won(&context).await {
                 Box::pin(Held::new(fence, &context, how).settle(without_effect(how))).await;
-                return Outcome::Refused(closed());
-            }
-            // Somebody who knows this endpoint by a former name may have come in between.
-            match context.arrival.is_known_by_a_former_name(context.shared.asked()).await {
-                Ok(false) => {}
-                Ok(true) => {
-                    Box::pin(Held::new(fence, &context, how).settle(without_effect(how))).await;
-                    let problem =
-                        Problem::new(Kind::InFlight, "this key is in use under a former configuration");
-                    return Outcome::Refused(problem.retry_after(Duration::from_secs(1)));
-                }
-                Err(error) => {
-                    Box::pin(Held::new(fence, &context, how).settle(without_effect(how))).await;
-                    return Outcome::Refused(store_away(&error));
-                }
+                return Outcome::Refused(problem);
             }
             if matches!(how, Claim::New | Claim::TakeOver) {
                 context.route.meters.new_key(&context.route.name);
@@ -195,6 +180,26 @@ where
             Outcome::Answered(run(job, fence, dispatch_by, how).await)
         }
         other => not_won(job, other),
+    }
+}
+
+/// Why a claim that was won is not used: somebody else may have the key in another form.
+async fn refuse_won(context: &Context) -> Option<Problem> {
+    // A gate that has taken over since looks for this claim and may have looked too early: so this one looks too.
+    if context.shared.is_draining() && !planted::is(Bug::ReplacedGateClaims) {
+        return Some(closed());
+    }
+    if context.shared.forms.is_outdated(context.arrival.as_of) {
+        return Some(held_up());
+    }
+    // Somebody who knows this endpoint by a former name may have come in between.
+    match context.arrival.is_known_by_a_former_name(context.shared.asked()).await {
+        Ok(false) => None,
+        Ok(true) => {
+            let problem = Problem::new(Kind::InFlight, "this key is in use under a former configuration");
+            Some(problem.retry_after(Duration::from_secs(1)))
+        }
+        Err(error) => Some(store_away(&error)),
     }
 }
 

@@ -18,10 +18,17 @@ use crate::route::{Route, endpoint_of_path};
 /// The first word of every text. Another way of making ids or fingerprints would be another word.
 const VERSION: &str = "semel.form.1";
 
+/// The last word of a text that is a guess.
+const GUESS: &str = "guess";
+/// Of so many bytes the exceptions of a form may be, together: an index of the store has to hold its text.
+const EXCEPT_BYTES_MAX: usize = 1000;
+
 /// How the keys of a route are made.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Form {
     pattern: Pattern,
+    /// Patterns of routes that come before this one: what they match has another form.
+    except: Vec<Pattern>,
     /// The endpoint's name; without one it is the request's method and path.
     endpoint: Option<String>,
     /// Who identifies its callers, by its own description.
@@ -29,6 +36,8 @@ pub(crate) struct Form {
     scope: ScopePolicy,
     by_host: bool,
     recipe: Option<Recipe>,
+    /// Whether nobody has said that keys were claimed in it. It is looked into, and never claimed in.
+    pub(crate) is_guess: bool,
 }
 
 /// A request, before it is known what it is called.
@@ -68,12 +77,31 @@ impl Form {
         }
         Self {
             pattern: route.pattern.clone(),
+            except: Vec::new(),
             endpoint: (!route.by_path).then(|| route.name.clone()),
             identity: identity.to_owned(),
             scope: route.profile.scope,
             by_host,
             recipe,
+            is_guess: false,
         }
+    }
+
+    /// The same form as one that was perhaps claimed in.
+    pub(crate) fn guessed(self) -> Self {
+        Self { is_guess: true, ..self }
+    }
+
+    /// The same form beside routes that come before its own. So many exceptions that no store could keep them are left out:
+    /// then it seems to cover more than it does.
+    pub(crate) fn beside<'a>(self, earlier: impl Iterator<Item = &'a Route>) -> Self {
+        let overlapping = earlier.filter(|route| route.pattern.overlaps(&self.pattern));
+        let mut except: Vec<Pattern> = overlapping.map(|route| route.pattern.clone()).collect();
+        except.sort_by_key(ToString::to_string);
+        if except.iter().map(|pattern| pattern.to_string().len() + 3).sum::<usize>() > EXCEPT_BYTES_MAX {
+            except.clear();
+        }
+        Self { except, ..self }
     }
 
     /// The same form as a release made it that knew no hosts.
@@ -92,14 +120,29 @@ impl Form {
             let inputs: Vec<_> = recipe.inputs.iter().map(|input| input.name()).collect();
             json!([inputs, texts(&recipe.exclude), texts(&recipe.include)])
         });
-        json!([VERSION, self.pattern.to_string(), self.endpoint, self.identity, parts, recipe]).to_string()
+        let mut text =
+            vec![json!(VERSION), json!(self.pattern.to_string()), json!(self.endpoint), json!(self.identity)];
+        text.extend([json!(parts), json!(recipe)]);
+        if !self.except.is_empty() || self.is_guess {
+            text.push(json!(self.except.iter().map(ToString::to_string).collect::<Vec<_>>()));
+        }
+        text.extend(self.is_guess.then(|| json!(GUESS)));
+        Value::Array(text).to_string()
     }
 
     /// Reads a text; `None` where a later release wrote it.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let value: Value = serde_json::from_str(text).ok()?;
-        let [version, pattern, endpoint, identity, parts, recipe] = value.as_array()?.as_slice() else {
+        let nothing = json!([]);
+        let [version, pattern, endpoint, identity, parts, recipe, rest @ ..] = value.as_array()?.as_slice()
+        else {
             return None;
+        };
+        let (except, is_guess) = match rest {
+            [] => (&nothing, false),
+            [except] => (except, false),
+            [except, guess] if guess.as_str() == Some(GUESS) => (except, true),
+            _ => return None,
         };
         if version.as_str() != Some(VERSION) {
             return None;
@@ -121,8 +164,10 @@ impl Form {
             }
             Some(_) => return None,
         };
+        let except = texts(except)?.iter().map(|text| text.parse().ok()).collect::<Option<_>>()?;
         Some(Self {
             pattern: pattern.as_str()?.parse().ok()?,
+            except,
             endpoint: endpoint.as_str().map(str::to_owned),
             identity: identity.as_str()?.to_owned(),
             scope: ScopePolicy {
@@ -132,6 +177,7 @@ impl Form {
             },
             by_host: has("host"),
             recipe,
+            is_guess,
         })
     }
 
@@ -147,7 +193,7 @@ impl Form {
             // It would have been refused in this form, and could be anybody's.
             return None;
         }
-        let params = self.pattern.matches(asked.method, asked.path)?;
+        let params = self.params(asked.method, asked.path)?;
         let endpoint = self.endpoint.clone().unwrap_or_else(|| endpoint_of_path(asked.method, asked.path));
         let principal = caller.map(|(caller, _)| caller.principal.as_str());
         // Without its principal such a fingerprint cannot be made.
@@ -181,7 +227,7 @@ impl Form {
     /// and path would have to be known.
     pub(crate) fn endpoint_at(&self, asked: Option<(&str, &str)>) -> Result<Option<String>, PathNeeded> {
         match (asked, &self.endpoint) {
-            (Some((method, path)), _) if self.pattern.matches(method, path).is_none() => Ok(None),
+            (Some((method, path)), _) if self.params(method, path).is_none() => Ok(None),
             (_, Some(name)) => Ok(Some(name.clone())),
             (Some((method, path)), None) => Ok(Some(endpoint_of_path(method, path))),
             (None, None) => Err(PathNeeded),
@@ -197,6 +243,12 @@ impl Form {
     /// Whether its callers are known by a hash of what they show.
     pub(crate) fn is_hashed(&self) -> bool {
         matches!(self.identity.parse(), Ok(Identity::Authorization | Identity::Cookie(_)))
+    }
+
+    /// The path parameters of a request that it covers.
+    pub(crate) fn params<'r>(&self, method: &str, path: &'r str) -> Option<Params<'_, 'r>> {
+        let is_others = self.except.iter().any(|pattern| pattern.matches(method, path).is_some());
+        self.pattern.matches(method, path).filter(|_| !is_others)
     }
 
     /// The pattern of the requests that it covers.
@@ -259,11 +311,29 @@ mod tests {
             Form::of(&Route::any(), "authorization", true),
             Form::of(&Route::any(), "authorization", false),
             Form::of(&route, "trusted:X-User", true),
+            Form::of(&Route::any(), "authorization", true).beside([&route].into_iter()),
+            Form::of(&Route::any(), "authorization", false).guessed(),
         ] {
             assert_eq!(Form::parse(&form.text()), Some(form));
         }
         assert_eq!(Form::parse(r#"["semel.form.2"]"#), None);
         assert_eq!(Form::parse("["), None);
+    }
+
+    #[test]
+    fn a_form_covers_what_no_earlier_route_does() {
+        let routes = ["POST /orders", "POST /carts"].map(|pattern| Route::new(pattern, pattern).unwrap());
+        let any = || Form::of(&Route::any(), "authorization", true);
+        let rest = any().beside(routes.iter());
+        for (path, covers) in [("/orders", false), ("/carts", false), ("/orders/1", true)] {
+            assert_eq!(rest.params("POST", path).is_some(), covers, "{path}");
+            assert!(any().params("POST", path).is_some());
+        }
+        assert_eq!(rest.text(), any().beside(routes.iter().rev()).text());
+        let apart = Form::of(&routes[0], "authorization", true);
+        assert_eq!(apart.clone().beside(routes[1..].iter()), apart, "what does not overlap is no exception");
+        let many: Vec<_> = (0..200).map(|n| Route::new("r", &format!("POST /r{n}")).unwrap()).collect();
+        assert_eq!(any().beside(many.iter()), any(), "more than an index holds");
     }
 
     #[test]

@@ -26,6 +26,9 @@ use crate::route::Route;
 const FRESH: Duration = Duration::from_secs(60);
 /// With what was asked longer ago nothing is claimed: less than a form's pause, with room for a claim's lease.
 const USABLE: Duration = Duration::from_secs(120);
+/// A claim that was won with what was asked longer ago is given up: the process was held up meanwhile, and others may have
+/// turned to a form that it does not know. Less than a form's pause, by more than two clocks drift apart.
+const CLAIMED_WITHIN: Duration = Duration::from_secs(240);
 /// For so long after an upgrade processes of the release before, which register nothing, may still claim.
 const UPGRADE: Duration = Duration::from_secs(3600);
 /// A form stays of interest for so long after its records have expired.
@@ -69,7 +72,7 @@ pub(crate) struct Told {
 /// What is known of the forms at one moment.
 pub(crate) struct View {
     /// When it was asked, by the clock that only ticks.
-    asked_at: Duration,
+    pub(crate) asked_at: Duration,
     /// For each route, the former forms of its requests.
     formers: Vec<(Arc<Route>, Vec<FormerForm>)>,
     is_quiet: bool,
@@ -137,6 +140,11 @@ impl Forms {
         }
     }
 
+    /// Whether what was asked then is too old for a claim that was won now.
+    pub(crate) fn is_outdated(&self, as_of: Duration) -> bool {
+        self.clock.read().ticks.saturating_sub(as_of) > CLAIMED_WITHIN
+    }
+
     /// Asks, unless somebody else does and what was known before is still good enough.
     async fn ask_in_turn(
         &self,
@@ -196,11 +204,13 @@ impl Forms {
 
     /// The forms of the gate's routes.
     fn own(&self) -> Vec<(Arc<Route>, Form)> {
-        let form = |route: &Arc<Route>| {
+        let form = |(at, route): (usize, &Arc<Route>)| {
             let identity = self.identity(route).describe();
-            (Arc::clone(route), Form::of(route, &identity, self.told.by_host))
+            let form = Form::of(route, &identity, self.told.by_host);
+            (Arc::clone(route), form.beside(self.routes[..at].iter().map(|route| &**route)))
         };
-        self.routes.iter().map(form).collect()
+        // In the order in which they are asked.
+        self.routes.iter().enumerate().map(form).collect()
     }
 
     /// Refuses where a form that others have registered cannot be read.
@@ -234,7 +244,11 @@ impl Forms {
         }
         let ahead = Duration::from_millis(u64::try_from(upgraded.millis_since(now)).unwrap_or(0));
         let before = own.iter().map(|(route, form)| registered(&form.clone().without_host(), route, ahead));
-        let mut assumed: Vec<_> = before.chain([registered(&unconfigured(), first, ahead)]).collect();
+        let mut assumed: Vec<_> = before.collect();
+        let unconfigured = unconfigured();
+        if assumed.iter().all(|form| form.text != unconfigured.text()) {
+            assumed.push(registered(&unconfigured.guessed(), first, ahead));
+        }
         assumed.retain(|form| own.iter().all(|(_, own)| own.text() != form.text));
         Ok(assumed)
     }
@@ -262,7 +276,7 @@ impl Forms {
         (known, now): (&[KnownForm], Timestamp),
         several: bool,
     ) -> Result<Vec<FormerForm>, NotKnown> {
-        let (text, unconfigured) = (form.text(), unconfigured().text());
+        let text = form.text();
         let Some(current) = known.iter().find(|known| known.text == text) else { return Ok(Vec::new()) };
         let mut formers = Vec::new();
         for other in known.iter().filter(|other| other.text != text) {
@@ -277,6 +291,9 @@ impl Forms {
                 None if is_later => continue,
                 None => return Err(of_a_later_release(other)),
             };
+            if !former.pattern().overlaps(form.pattern()) {
+                continue;
+            }
             let callers = match former.identity == form.identity {
                 true => None,
                 false => match self.callers(&former, own, other) {
@@ -286,9 +303,7 @@ impl Forms {
                 },
             };
             let lives = now.minus(FORM_PAUSE) < other.last_at;
-            // That of a gate without configuration is a guess, unless this gate has none itself.
-            let is_guess = other.text == unconfigured && form.clone().without_host().text() != unconfigured;
-            let leads = several && !is_own && !is_guess && lives && !is_later;
+            let leads = several && !is_own && !former.is_guess && lives && !is_later;
             formers.push(FormerForm { form: former, callers, leads });
         }
         Ok(formers)
@@ -390,7 +405,7 @@ impl View {
     ) -> Vec<FormerCaller<'a>> {
         let mut callers = Vec::new();
         for former in self.formers(route) {
-            if former.form.pattern().matches(method, path).is_none() {
+            if former.form.params(method, path).is_none() {
                 continue;
             }
             callers.push((former, former.caller(parts, verified).await));

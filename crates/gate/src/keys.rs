@@ -12,6 +12,7 @@ use base64::Engine as _;
 use http::request::Parts;
 use http::{HeaderValue, Response, StatusCode, header};
 use semel_contract::decide::Standing;
+use semel_contract::identity::Caller;
 use semel_contract::key::Key;
 use semel_contract::problem::{Kind, Problem};
 use semel_contract::time::Timestamp;
@@ -19,12 +20,13 @@ use semel_store::{About, Answer, Entry, Id, Sealed, StoreError};
 use serde_json::{Value, json};
 
 use crate::answer;
-use crate::arrival::{self, is_known};
+use crate::arrival::{self, known_among};
 use crate::form::PathNeeded;
+use crate::forms::View;
 use crate::identity::{Credential, Lines, Verified};
 use crate::layer::Shared;
 use crate::limit;
-use crate::problems::{closed, store_away};
+use crate::problems::{closed, held_up, store_away};
 use crate::recall;
 use crate::route::Route;
 
@@ -96,7 +98,8 @@ async fn asked(shared: &Shared, parts: &Parts, request_id: &str) -> Result<Value
     // What is known in a former form is known. The present one comes first: what ran, ran in that.
     let was = route.was.iter().map(|name| Id { scope: scope(name), key: id.key.clone() });
     let mut formers: Vec<Id> = was.collect();
-    let former = former_ids(shared, &named, parts, &verified, &id.key, &host).await.map_err(refuse)?;
+    let view = shared.forms.view(&shared.meters).await.map_err(refuse)?;
+    let former = former_ids(&view, &named, parts, &verified, &id.key, &host).await.map_err(refuse)?;
     formers.extend(former.ids.into_iter().filter(|former| *former != id));
     if let Some(leading) = former.leading.filter(|leading| *leading != id) {
         // Others claim in that form: a seal in another would hold nobody up.
@@ -105,18 +108,19 @@ async fn asked(shared: &Shared, parts: &Parts, request_id: &str) -> Result<Value
     }
     let credential = if former.is_hashed { Credential::Hashed } else { verified.credential };
     let away = |error: StoreError| refuse(store_away(&error));
-    let mut is_used = is_known(shared.asked(), &id).await.map_err(away)?;
-    for former in &formers {
-        if is_used {
-            break;
-        }
-        if is_known(shared.asked(), former).await.map_err(away)? {
-            (id, is_used) = (former.clone(), true);
-        }
-    }
-    // Where a scope is shared, a key is still its own principal's.
-    let is_own =
-        |entry: &Entry| entry.about.principal == caller.principal && entry.about.tenant == caller.tenant;
+    let mut all = vec![id.clone()];
+    all.extend(formers.iter().cloned());
+    let found = known_among(shared.asked(), &all, &[]).await.map_err(away)?;
+    let used = all.into_iter().zip(found.ids).find(|(_, is_known)| *is_known);
+    let is_used = used.is_some();
+    id = used.map_or(id, |(used, _)| used);
+    // Where a scope is shared, a key is still its own principal's; who that is, former identities tell too.
+    let is_own = |entry: &Entry| {
+        let is = |caller: &Caller| {
+            entry.about.principal == caller.principal && entry.about.tenant == caller.tenant
+        };
+        is(caller) || former.callers.iter().any(is)
+    };
     let unknown = || refuse(Problem::new(Kind::KeyUnknown, format!("no record of this key at {endpoint}")));
     if seals {
         let about = About {
@@ -138,8 +142,12 @@ async fn asked(shared: &Shared, parts: &Parts, request_id: &str) -> Result<Value
         if shared.is_draining() {
             return Err(refuse(closed()));
         }
-        for former in formers.iter().filter(|_| !is_used) {
-            if is_known(shared.asked(), former).await.map_err(away)? {
+        if shared.forms.is_outdated(view.asked_at) {
+            return Err(refuse(held_up()));
+        }
+        if !is_used && !formers.is_empty() {
+            let found = known_among(shared.asked(), &formers, &[]).await.map_err(away)?;
+            if found.ids.contains(&true) {
                 return Err(refuse(Problem::from(Kind::InFlight).retry_after(Duration::from_secs(1))));
             }
         }
@@ -171,6 +179,8 @@ async fn asked(shared: &Shared, parts: &Parts, request_id: &str) -> Result<Value
 #[derive(Default)]
 struct FormerIds {
     ids: Vec<Id>,
+    /// Who the caller is in them.
+    callers: Vec<Caller>,
     /// The one in the form that is claimed in for now.
     leading: Option<Id>,
     /// Whether a former caller is known by a hash alone: then a seal does not hold for what was sent with another credential.
@@ -179,14 +189,13 @@ struct FormerIds {
 
 /// The ids that a key may have in former forms.
 async fn former_ids(
-    shared: &Shared,
+    view: &View,
     named: &Named,
     parts: &Parts,
     verified: &Verified,
     key: &Key,
     host: &str,
 ) -> Result<FormerIds, Problem> {
-    let view = shared.forms.view(&shared.meters).await?;
     let mut found = FormerIds::default();
     for former in view.formers(&named.route) {
         let request = named.request.as_ref().map(|(method, path)| (method.as_str(), path.as_str()));
@@ -203,6 +212,7 @@ async fn former_ids(
             found.leading = Some(id.clone());
         }
         found.ids.push(id);
+        found.callers.push(caller.caller);
     }
     Ok(found)
 }

@@ -102,10 +102,18 @@ async fn charge(shared: &Shared, route: &Route, caller: &Caller, id: &Id) -> Res
 /// seals. Asking the process's own budget first leaves the principal's alone where there is no room.
 pub(crate) async fn seal(shared: &Shared, route: &Route, caller: &Caller, id: &Id) -> Result<(), Problem> {
     if let Some(after) = verdict(shared.budgets.request(b"seals", SEALS, shared.now()).await) {
-        let why = format!("at most {} unused keys are sealed in {} s", SEALS.count, SEALS.window.as_secs());
-        return Err(Problem::new(Kind::AdmissionLimited, why).retry_after(after));
+        return Err(too_many_seals(after));
+    }
+    // Where limits are counted for several processes together, so is this one.
+    if let Some(after) = verdict(shared.limiter.request(b"seals", SEALS, shared.now()).await) {
+        return Err(too_many_seals(after));
     }
     charge(shared, route, caller, id).await
+}
+
+fn too_many_seals(after: Duration) -> Problem {
+    let why = format!("at most {} unused keys are sealed in {} s", SEALS.count, SEALS.window.as_secs());
+    Problem::new(Kind::AdmissionLimited, why).retry_after(after)
 }
 
 /// Whether another refusal of a stale action of this principal may be put on record: storage is not free for the asking.

@@ -94,10 +94,10 @@ async fn note(
         }
     };
     // What is noted is found in this form once the gate enforces; where that cannot be written down, nothing is noted.
-    if shared.forms.view(&shared.meters).await.is_err() {
+    let Ok(view) = shared.forms.view(&shared.meters).await else {
         would("store-unavailable");
         return None;
-    }
+    };
     let read = {
         let reading = Reading {
             route,
@@ -110,6 +110,7 @@ async fn note(
             has_headers: true,
             by_host: shared.forms.is_by_host(),
             formers: &[],
+            as_of: view.asked_at,
         };
         Arrival::read(&reading, key)
     };

@@ -73,6 +73,7 @@ impl GateLayer {
                 has_headers: false,
                 by_host: false,
                 formers: &[],
+                as_of: self.0.clock.read().ticks,
             };
             Arrival::read(&reading, key)
         };

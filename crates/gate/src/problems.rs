@@ -15,6 +15,12 @@ pub(crate) fn closed() -> Problem {
     problem.retry_after(Duration::from_secs(STORE_RETRY_SECONDS))
 }
 
+/// This process stood still for so long that it no longer knows where others claim.
+pub(crate) fn held_up() -> Problem {
+    let problem = Problem::new(Kind::Overloaded, "the gate was held up; send it again with the same key");
+    problem.retry_after(Duration::from_secs(STORE_RETRY_SECONDS))
+}
+
 /// The store did not answer: nothing was executed.
 pub(crate) fn store_away(error: &StoreError) -> Problem {
     tracing::warn!(%error, "the store did not answer");

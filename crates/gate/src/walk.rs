@@ -187,6 +187,7 @@ where
             has_headers: true,
             by_host: shared.forms.is_by_host(),
             formers: &formers,
+            as_of: view.asked_at,
         };
         Arrival::read(&reading, key)
     };

@@ -31,9 +31,10 @@ use semel_contract::restore::Restore;
 use semel_contract::time::Timestamp;
 
 use crate::claims::{
-    About, Answer, ClaimStore, Claimed, Entry, Filter, Form, Forms, Id, Reply, Resolution, Resolved, Sealed,
+    About, Answer, ClaimStore, Claimed, Entry, Filter, Id, KnownAmong, Reply, Resolution, Resolved, Sealed,
     Settlement, StoreError, Swept, Wish, Written,
 };
+use crate::forms::{Form, Forms};
 use crate::hints::Hints;
 use envelope::{Carrier, Place};
 
@@ -242,6 +243,10 @@ impl<S: ClaimStore + ?Sized> ClaimStore for AtRest<S> {
 
     fn register_forms<'a>(&'a self, gate: &'a str, forms: &'a [Form]) -> Reply<'a, Forms> {
         self.inner.register_forms(gate, forms)
+    }
+
+    fn known_among<'a>(&'a self, ids: &'a [Id], marks: &'a [([u8; 16], Id)]) -> Reply<'a, KnownAmong> {
+        self.inner.known_among(ids, marks)
     }
 
     fn is_marked<'a>(&'a self, rotation: [u8; 16], other_than: &'a Id) -> Reply<'a, bool> {

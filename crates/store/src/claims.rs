@@ -18,6 +18,7 @@ use semel_contract::scope::Scope;
 use semel_contract::time::Timestamp;
 use sha2::{Digest, Sha256};
 
+use crate::forms::{Form, Forms};
 use crate::hints::Hints;
 
 /// What a store answers, in time.
@@ -252,10 +253,44 @@ pub struct Filter {
     pub endpoint: Option<String>,
     /// Only created before.
     pub created_before: Option<Timestamp>,
-    /// After this fence number, for the next page.
+    /// Beyond this fence number in the order of the list, for the next page.
     pub after: Option<u64>,
     /// At most so many.
     pub limit: u32,
+    /// Which come first.
+    pub order: Order,
+}
+
+/// Which entries of a list come first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// The lowest fence number.
+    #[default]
+    OldestFirst,
+    /// The highest fence number.
+    NewestFirst,
+}
+
+impl Filter {
+    /// Whether it shows an entry.
+    pub fn shows(&self, entry: &Entry) -> bool {
+        let number = entry.record.fence.number;
+        self.state.is_none_or(|state| state == entry.record.state)
+            && self.principal.as_ref().is_none_or(|principal| *principal == entry.about.principal)
+            && self.endpoint.as_ref().is_none_or(|endpoint| *endpoint == entry.about.endpoint)
+            && self.created_before.is_none_or(|before| entry.record.created_at < before)
+            && self.after.is_none_or(|after| self.order.compare(after, number).is_lt())
+    }
+}
+
+impl Order {
+    /// How two fence numbers follow each other.
+    pub fn compare(self, one: u64, other: u64) -> std::cmp::Ordering {
+        match self {
+            Order::OldestFirst => one.cmp(&other),
+            Order::NewestFirst => other.cmp(&one),
+        }
+    }
 }
 
 /// What one sweep did.
@@ -282,6 +317,20 @@ pub fn expiry(before: &Record, state: State, lifetime: &Lifetime, now: Timestamp
         State::Released => lifetime.released.map(|kept| now.plus(kept)),
         State::Claimed | State::Unknown => None,
     }
+}
+
+/// What is known of several keys: for each that was asked about, in the same order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KnownAmong {
+    /// Whether there is a record that stands.
+    pub ids: Vec<bool>,
+    /// Whether another key's record has the mark, and lives.
+    pub marks: Vec<bool>,
+}
+
+/// Whether a record stands: one that has expired, or that was released without effect, does not.
+pub fn is_standing(record: Option<&Record>, now: Timestamp) -> bool {
+    !matches!(Standing::of(record, now), Standing::Absent | Standing::Expired | Standing::Released)
 }
 
 /// A claim store as a gate takes it: owned, or shared with other parts of the program.
@@ -343,52 +392,6 @@ pub fn bare(entry: &Entry, now: Timestamp) -> Option<Entry> {
     let record = Record { state, fingerprint: None, payload_hash: None, ..entry.record.clone() };
     Some(Entry { record, about: Arc::default(), answer, ..entry.clone() })
 }
-
-/// A form in which a gate makes the ids and fingerprints of requests, as the gate itself describes it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Form {
-    /// The description. The store compares it, and reads nothing out of it.
-    pub text: String,
-    /// How long records in this form live.
-    pub kept: Duration,
-    /// For how long from now others may claim in this form without saying so.
-    pub ahead: Duration,
-}
-
-/// A form whose records may still live.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KnownForm {
-    /// The form's description.
-    pub text: String,
-    /// How long its records live.
-    pub kept: Duration,
-    /// When it was registered for the first time.
-    pub first_at: Timestamp,
-    /// Since when it is registered without a pause of [`FORM_PAUSE`].
-    pub since: Timestamp,
-    /// When it was last registered.
-    pub last_at: Timestamp,
-}
-
-/// The forms that are known, and the store's time.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Forms {
-    /// The oldest first.
-    pub known: Vec<KnownForm>,
-    /// The store's time.
-    pub now: Timestamp,
-}
-
-impl Default for Forms {
-    fn default() -> Self {
-        Self { known: Vec::new(), now: Timestamp::from_millis(0) }
-    }
-}
-
-/// A form that was not registered for so long is claimed in by no gate that runs.
-pub const FORM_PAUSE: Duration = Duration::from_secs(300);
-/// A form is remembered for so long after its last record has expired.
-pub const FORM_MARGIN: Duration = Duration::from_secs(3600);
 
 /// Keeps claims and their outcomes. Times are the store's own; they never go back.
 pub trait ClaimStore: std::any::Any + Send + Sync {
@@ -457,7 +460,7 @@ pub trait ClaimStore: std::any::Any + Send + Sync {
     /// kept, or as sealed, with nothing else: see [`bare`].
     fn forget<'a>(&'a self, tenant: Option<&'a str>, principal: &'a str, by: &'a str) -> Reply<'a, u64>;
 
-    /// Lists entries by fence number, oldest first.
+    /// Lists entries by fence number, in the order that the filter says.
     fn list<'a>(&'a self, filter: &'a Filter) -> Reply<'a, Vec<Entry>>;
 
     /// Whether the store can be used now.
@@ -492,7 +495,9 @@ pub trait ClaimStore: std::any::Any + Send + Sync {
     /// Writes down the forms in which a gate of this name claims from now on, and tells every form of that gate whose
     /// records may still live.
     ///
-    /// After: the forms are durable, and registered now; those of any gate whose records have all expired are forgotten.
+    /// After: the forms are durable, and registered now; those of any gate whose records have all expired are forgotten. A
+    /// form stays while a record that was claimed before its last registration lives: an unknown outcome does not expire, and
+    /// one that is resolved lives for one lifetime more.
     /// Crash: before the reply they may or may not be there; registering again is the same.
     ///
     /// A store that keeps no forms tells of none.
@@ -503,6 +508,22 @@ pub trait ClaimStore: std::any::Any + Send + Sync {
     /// Whether a record other than this key's was claimed with this mark of rotation and lives.
     fn is_marked<'a>(&'a self, _rotation: [u8; 16], _other_than: &'a Id) -> Reply<'a, bool> {
         Box::pin(std::future::ready(Ok(false)))
+    }
+
+    /// Which of these keys have a record that stands, and which of these marks of rotation a record other than the key's has
+    /// that lives: as [`ClaimStore::look_up`] and [`ClaimStore::is_marked`] tell, all at once.
+    fn known_among<'a>(&'a self, ids: &'a [Id], marks: &'a [([u8; 16], Id)]) -> Reply<'a, KnownAmong> {
+        Box::pin(async move {
+            let mut found = KnownAmong::default();
+            for id in ids {
+                let (entry, now) = self.look_up(id).await?;
+                found.ids.push(is_standing(entry.as_ref().map(|entry| &entry.record), now));
+            }
+            for (mark, other_than) in marks {
+                found.marks.push(self.is_marked(*mark, other_than).await?);
+            }
+            Ok(found)
+        })
     }
 
     /// Whether it keeps answers in a form that it alone can write, so that no handler can settle in its own transaction.

@@ -129,7 +129,7 @@ pub enum Ahead {
     /// It is believed.
     #[default]
     No,
-    /// It was ahead when a store opened, and nothing explained it. A time service may still vouch for it.
+    /// Nothing explained it when a store opened, whether it was ahead then or later. A time service may still vouch for it.
     Unexplained,
     /// The ticking clock contradicts it. An operator must confirm it.
     Contradicted,
@@ -211,7 +211,7 @@ struct Inner {
     ticks: Duration,
     /// By how many milliseconds the wall clock is ahead, unbelieved.
     jump: Option<i64>,
-    /// Whether a time service may vouch for it: no ticks contradict it.
+    /// Whether a time service may vouch for it: nothing explained the start, and no time service has spoken since.
     may_be_vouched_for: bool,
 }
 
@@ -250,24 +250,30 @@ impl StoreClock {
         self.0.lock().expect("reading a clock does not panic")
     }
 
-    /// The store's time now, to be written down. A wall clock that was ahead at the start, unexplained, is believed once a
-    /// time service vouches for it.
+    /// The store's time now, to be written down. After a start that nothing explained, the wall clock is believed as soon as
+    /// a time service vouches for it, whenever it went ahead: a machine without a clock of its own starts long ago, and is
+    /// set only then. The service is heard once.
     pub fn mark(&self, clock: &dyn Clock) -> Mark {
+        // Asked before the clock is read: a clock that is set between the two would count as vouched for unseen.
+        let is_vouched_for = clock.is_synchronised();
         let reading = clock.read();
         let mut time = self.now(reading);
-        if self.ahead() == Ahead::Unexplained && clock.is_synchronised() {
-            self.confirm(reading);
+        if is_vouched_for && self.ahead() == Ahead::Unexplained {
+            match self.frozen() {
+                Some(_) => self.confirm(reading),
+                None => self.inner().may_be_vouched_for = false,
+            }
             time = self.now(reading);
         }
         Mark { time, ticks: millis_of(reading.ticks), boot: clock.boot(), ahead: self.ahead() }
     }
 
-    /// Why the wall clock is not believed, where it is not.
+    /// Why the wall clock is not believed, or would not be if it were ahead.
     fn ahead(&self) -> Ahead {
         let inner = self.inner();
         match (inner.jump, inner.may_be_vouched_for) {
-            (None, _) => Ahead::No,
-            (Some(_), true) => Ahead::Unexplained,
+            (_, true) => Ahead::Unexplained,
+            (None, false) => Ahead::No,
             (Some(_), false) => Ahead::Contradicted,
         }
     }
@@ -285,7 +291,6 @@ impl StoreClock {
         let strays_by = nanos(reading.wall) - ticked;
         inner.ticks = inner.ticks.max(reading.ticks);
         inner.jump = (strays_by > JUMP_NANOS).then(|| millis(strays_by));
-        inner.may_be_vouched_for &= inner.jump.is_some();
         inner.now = if planted::is(Bug::WallClockBelieved) {
             inner.now.max(nanos(reading.wall))
         } else if strays_by.abs() > JUMP_NANOS {
@@ -463,6 +468,39 @@ mod tests {
         let vouched = again.mark(&machine);
         assert_eq!((vouched.time.millis(), vouched.ahead), (58 * HOUR + 1_000, Ahead::No));
         assert_eq!(again.frozen(), None);
+    }
+
+    #[test]
+    fn a_machine_that_starts_without_a_clock_is_believed_once_a_time_service_has_set_it() {
+        // No clock of its own: it starts at some moment long ago, and a time service sets it later.
+        let machine = Machine::new(HOUR, 1_000, 8, false);
+        let clock = StoreClock::open(kept(7, Ahead::No), &machine);
+        let mark = clock.mark(&machine);
+        assert_eq!((mark.time.millis(), mark.ahead), (10 * HOUR, Ahead::Unexplained));
+        let again = StoreClock::open(Some(mark), &machine);
+        for clock in [clock, again] {
+            machine.set(58 * HOUR, 9_000, 8, false);
+            clock.now(machine.read());
+            assert!(clock.frozen().is_some(), "nobody vouches for it yet");
+            machine.set(58 * HOUR + 1_000, 10_000, 8, true);
+            let vouched = clock.mark(&machine);
+            assert_eq!((vouched.time.millis(), vouched.ahead), (58 * HOUR + 1_000, Ahead::No));
+            assert_eq!(clock.frozen(), None);
+            machine.set(99 * HOUR, 11_000, 8, true);
+            assert_eq!(clock.mark(&machine).ahead, Ahead::Contradicted, "vouched for once, not for ever");
+            machine.set(HOUR, 1_000, 8, false);
+        }
+    }
+
+    #[test]
+    fn a_time_service_that_finds_nothing_ahead_has_spoken() {
+        let machine = Machine::new(10 * HOUR + 2_000, 1_000, 8, false);
+        let clock = StoreClock::open(kept(7, Ahead::No), &machine);
+        assert_eq!(clock.mark(&machine).ahead, Ahead::Unexplained);
+        machine.set(10 * HOUR + 4_000, 3_000, 8, true);
+        assert_eq!(clock.mark(&machine).ahead, Ahead::No);
+        machine.set(58 * HOUR, 4_000, 8, true);
+        assert_eq!(clock.mark(&machine).ahead, Ahead::Contradicted);
     }
 
     #[test]

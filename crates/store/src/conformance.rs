@@ -24,8 +24,8 @@ use semel_contract::scope::Scope;
 use semel_contract::time::Timestamp;
 
 use crate::claims::{
-    About, Answer, ClaimStore, Claimed, Entry, Filter, Id, Resolution, Resolved, Sealed, Settlement, Wish,
-    Written,
+    About, Answer, ClaimStore, Claimed, Entry, Filter, Id, Order, Resolution, Resolved, Sealed, Settlement,
+    Wish, Written,
 };
 use crate::clock::{Clock, Reading};
 
@@ -126,6 +126,8 @@ macro_rules! conformance_tests {
             a_rotated_credential_is_recognised,
             a_mark_of_rotation_is_found_by_others,
             forms_are_known_until_their_records_have_expired,
+            what_is_known_among_several_is_what_is_known_of_each,
+            a_form_is_known_while_an_outcome_in_it_is_not,
             a_sealed_key_cannot_be_claimed,
             sealing_a_used_key_returns_its_record,
             a_sweep_removes_only_what_is_finished_and_expired,

@@ -10,6 +10,7 @@ pub mod claims;
 pub mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+pub mod forms;
 pub mod hints;
 pub mod limits;
 pub mod memory;
@@ -24,6 +25,7 @@ pub mod sqlite;
 
 pub use admin::AdminStore;
 pub use claims::{
-    About, Answer, ClaimStore, Claimed, Entry, FORM_PAUSE, Filter, Form, Forms, Id, IntoStore, KnownForm,
-    Reply, Resolution, Resolved, Sealed, Settlement, StoreError, Swept, Terms, Wish, Written,
+    About, Answer, ClaimStore, Claimed, Entry, Filter, Id, IntoStore, KnownAmong, Order, Reply, Resolution,
+    Resolved, Sealed, Settlement, StoreError, Swept, Terms, Wish, Written,
 };
+pub use forms::{FORM_PAUSE, Form, Forms, KnownForm};

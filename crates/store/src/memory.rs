@@ -18,10 +18,11 @@ use semel_contract::time::Timestamp;
 
 use crate::admin::{Audited, Cleanup, StaleCount, action};
 use crate::claims::{
-    About, Answer, ClaimStore, Claimed, Entry, FORM_MARGIN, FORM_PAUSE, Filter, Form, Forms, Id, KnownForm,
-    Reply, Resolution, Resolved, Sealed, Settlement, Swept, Wish, Written, bare, expiry, is_open_to,
+    About, Answer, ClaimStore, Claimed, Entry, Filter, Id, Reply, Resolution, Resolved, Sealed, Settlement,
+    Swept, Wish, Written, bare, expiry, is_open_to, is_standing,
 };
 use crate::clock::{Clock, StoreClock, SystemClock};
+use crate::forms::{FORM_PAUSE, Form, Forms, KnownForm};
 use crate::hints::Hints;
 
 /// A claim store in memory.
@@ -371,8 +372,12 @@ impl ClaimStore for MemoryStore {
         let now = self.now();
         let mut rows = self.rows();
         let is_finished = |state| !matches!(state, State::Claimed | State::Unknown);
-        let is_theirs =
-            |entry: &Entry| entry.about.principal == principal && entry.about.tenant.as_deref() == tenant;
+        let is_theirs = |entry: &Entry| {
+            // What is left of those who were forgotten is nobody's.
+            !principal.is_empty()
+                && entry.about.principal == principal
+                && entry.about.tenant.as_deref() == tenant
+        };
         let theirs = |entry: &&Entry| is_theirs(entry) && is_finished(entry.record.state);
         let ids: Vec<Id> = rows.entries.values().filter(theirs).map(|entry| entry.id.clone()).collect();
         for id in &ids {
@@ -387,15 +392,9 @@ impl ClaimStore for MemoryStore {
     }
 
     fn list<'a>(&'a self, filter: &'a Filter) -> Reply<'a, Vec<Entry>> {
-        let matches = |entry: &&Entry| {
-            filter.state.is_none_or(|state| state == entry.record.state)
-                && filter.principal.as_ref().is_none_or(|principal| *principal == entry.about.principal)
-                && filter.endpoint.as_ref().is_none_or(|endpoint| *endpoint == entry.about.endpoint)
-                && filter.created_before.is_none_or(|before| entry.record.created_at < before)
-                && filter.after.is_none_or(|after| entry.record.fence.number > after)
-        };
-        let mut found: Vec<Entry> = self.rows().entries.values().filter(matches).cloned().collect();
-        found.sort_by_key(|entry| entry.record.fence.number);
+        let shown = |entry: &&Entry| filter.shows(entry);
+        let mut found: Vec<Entry> = self.rows().entries.values().filter(shown).cloned().collect();
+        found.sort_by(|a, b| filter.order.compare(a.record.fence.number, b.record.fence.number));
         found.truncate(filter.limit as usize);
         Box::pin(ready(Ok(found)))
     }
@@ -421,9 +420,17 @@ impl ClaimStore for MemoryStore {
     fn register_forms<'a>(&'a self, gate: &'a str, forms: &'a [Form]) -> Reply<'a, Forms> {
         let now = self.now();
         let mut rows = self.rows();
-        for known in rows.forms.values_mut() {
-            known.retain(|form| form.last_at.plus(form.kept).plus(FORM_MARGIN) > now);
+        let Rows { forms: kept, entries, .. } = &mut *rows;
+        let is_needed = |form: &KnownForm| {
+            let standing = |entry: &Entry| is_standing(Some(&entry.record), now);
+            entries.values().any(|entry| entry.record.created_at <= form.claimed_until() && standing(entry))
+        };
+        for form in kept.values_mut().flatten().filter(|form| form.is_due(now)) {
+            if is_needed(form) {
+                form.keep_until(now);
+            }
         }
+        kept.values_mut().for_each(|known| known.retain(|form| !form.is_due(now)));
         rows.forms.retain(|_, known| !known.is_empty());
         let mut known = rows.forms.get(gate).cloned().unwrap_or_default();
         for form in forms {

@@ -16,10 +16,11 @@ use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::{Client, Config, NoTls, Socket, Transaction};
 
 use crate::claims::{
-    About, ClaimStore, Claimed, Entry, Filter, Form, Forms, Id, Reply, Resolution, Resolved, Sealed,
+    About, ClaimStore, Claimed, Entry, Filter, Id, KnownAmong, Reply, Resolution, Resolved, Sealed,
     Settlement, StoreError, Swept, Wish, Written,
 };
 use crate::clock::{Clock, SystemClock};
+use crate::forms::{Form, Forms};
 use crate::hints::Hints;
 
 mod admin;
@@ -340,6 +341,10 @@ impl ClaimStore for PostgresStore {
 
     fn register_forms<'a>(&'a self, gate: &'a str, forms: &'a [Form]) -> Reply<'a, Forms> {
         Box::pin(admin::register_forms(&self.core, gate, forms))
+    }
+
+    fn known_among<'a>(&'a self, ids: &'a [Id], marks: &'a [([u8; 16], Id)]) -> Reply<'a, KnownAmong> {
+        Box::pin(admin::known_among(&self.core, ids, marks))
     }
 
     fn is_marked<'a>(&'a self, rotation: [u8; 16], other_than: &'a Id) -> Reply<'a, bool> {

@@ -104,3 +104,25 @@ async fn metrics_tell_of_the_store_and_name_nobody() {
     }
     assert!(!text.contains("alice") && !text.contains("the-key"), "{text}");
 }
+
+#[tokio::test]
+async fn a_list_can_begin_with_the_newest() {
+    let world = World::new();
+    for key in ["a", "b", "c"] {
+        world.settled("alice", key).await;
+    }
+    world.unknown("alice", "d").await;
+    let router = world.open();
+    let keys = async |path: &str| {
+        let seen = get(&router, path).await.json();
+        let keys: Vec<_> = seen["records"].as_array().unwrap().iter().map(|it| it["key"].clone()).collect();
+        (json!(keys), seen["next"].as_str().map(str::to_owned))
+    };
+    assert_eq!(keys("/v1/records").await.0, json!(["a", "b", "c", "d"]));
+    assert_eq!(keys("/v1/records?order=oldest").await.0, json!(["a", "b", "c", "d"]));
+    let (first, next) = keys("/v1/records?order=newest&limit=3").await;
+    assert_eq!(first, json!(["d", "c", "b"]));
+    let next = format!("/v1/records?order=newest&limit=3&after={}", next.unwrap());
+    assert_eq!(keys(&next).await.0, json!(["a"]));
+    assert_eq!(get(&router, "/v1/records?order=random").await.status, 400);
+}

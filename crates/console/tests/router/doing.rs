@@ -132,8 +132,14 @@ async fn forgetting_says_what_is_left_and_names_nobody_on_the_trail() {
     world.store.count_stale(None, "alice").await.unwrap();
     let router = world.open();
     assert_eq!(get(&router, "/v1/stale").await.json()["stale"][0]["count"], 1);
+    let preview = post(&router, "/v1/forget", json!({"principal": "alice", "dry_run": true})).await.json();
+    assert_eq!(preview, json!({"dry_run": true, "would_forget": 1, "forgotten": 0, "left": 1}));
     let seen = post(&router, "/v1/forget", json!({"principal": "alice"})).await.json();
     assert_eq!(seen, json!({"forgotten": 1, "left": 1}));
+    for stranger in [json!({"principal": "alic"}), json!({"principal": "bob", "tenant": "acme"})] {
+        let refused = post(&router, "/v1/forget", stranger.clone()).await;
+        assert_eq!(refused.refusal(), (404, "no-such-principal".to_owned()), "{stranger}");
+    }
     let row = latest(&router).await;
     assert_eq!((&row["action"], &row["count"]), (&json!("forget"), &json!(1)));
     assert!(!row.to_string().contains("alice"), "{row}");

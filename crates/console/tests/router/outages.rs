@@ -12,6 +12,7 @@ async fn a_store_that_is_away_is_said_and_nothing_is_claimed_of_it() {
     let access = Access::on("127.0.0.1:7401".parse().unwrap(), None, None).unwrap();
     let router = Console::on(Arc::clone(&store) as _, access).router();
     assert_eq!(get(&router, "/readyz").await.status, 200);
+    store.count_stale(None, "alice").await.unwrap();
     store.faults().hold_recovery(true);
     store.faults().lose_next_commit(false);
     let unsure = post(&router, "/v1/forget", json!({"principal": "alice"})).await;

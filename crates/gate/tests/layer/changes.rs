@@ -302,3 +302,71 @@ async fn two_configurations_at_once_run_a_key_once() {
     assert!(send(&two, again("a", "{}")).await.is_replay());
     assert_eq!(world.runs(), 2);
 }
+
+/// Who identified callers before, and took so long about it that everybody else went on without this process.
+#[derive(Clone)]
+struct HeldUp(Arc<TestClock>);
+
+impl semel_gate::Identify for HeldUp {
+    fn identify<'a>(&'a self, _: &'a axum::http::request::Parts) -> semel_gate::Identified<'a> {
+        self.0.advance(Duration::from_secs(310));
+        let caller = Caller { tenant: None, principal: "alice".to_owned() };
+        Box::pin(std::future::ready(Ok(semel_gate::Verified::new(caller))))
+    }
+
+    fn describe(&self) -> String {
+        "trusted:X-User".to_owned()
+    }
+}
+
+/// A process that stands still between its look at the forms and its claim does not know where others claim by then.
+#[tokio::test]
+async fn a_process_that_was_held_up_gives_its_claim_up() {
+    let world = World::new();
+    let before = world.app(world.by("trusted:X-User").route(named("create")));
+    assert_eq!(send(&before, again("first", "{}")).await.status, 201);
+    let held_up = world.by("authorization").was_identity(HeldUp(Arc::clone(&world.clock)));
+    let app = world.app(held_up.route(named("create")));
+    let seen = send(&app, again("k", "{}")).await;
+    assert_eq!((seen.status, seen.header("x-should-retry"), world.runs()), (503, "true", 1), "{seen:?}");
+    let free = world.entries().await.iter().all(|entry| entry.id.key.as_str() != "k");
+    assert!(free, "nothing is left of it");
+}
+
+/// An unknown outcome does not expire, and is found however long ago its form was given up.
+#[tokio::test]
+async fn an_unknown_outcome_of_a_former_form_is_never_run_again() {
+    let world = World::new();
+    let route = |name: &str| Route::new(name, "POST /panic").unwrap();
+    let before = world.app(world.gate().route(route("pay")));
+    assert_eq!(post_to(&before, "/panic", "k", "{}").await.status, 502);
+    let mut names = ["charge", "bill", "debit"].into_iter();
+    for days in [1, 3, 30] {
+        world.clock.advance(Duration::from_secs(days * 86_400));
+        let after = world.app(world.gate().route(route(names.next().unwrap())));
+        let seen = post_to(&after, "/panic", "k", "{}").await;
+        assert_eq!((seen.status, seen.problem().as_str()), (409, "outcome-unknown"), "{days} days");
+    }
+    assert_eq!(world.runs(), 1);
+}
+
+/// After a change of identity a caller's own record is still its own.
+#[tokio::test]
+async fn a_caller_sees_its_own_key_after_a_change_of_identity() {
+    let world = World::new();
+    let before = world.app(world.by("authorization").route(named("create")));
+    assert_eq!(send(&before, again("k", "{}")).await.status, 201);
+    let after = world.app(world.by("trusted:X-User").route(named("create")));
+    let ask = |token: &str| {
+        Request::get("/.well-known/semel/keys/k?endpoint=create")
+            .header("x-user", "alice")
+            .header("authorization", token)
+            .header("host", "shop.example")
+            .body(Body::empty())
+            .unwrap()
+    };
+    let own = send(&after, ask("Bearer a")).await;
+    assert_eq!(own.status, 200, "{own:?}");
+    assert!(own.body.contains(r#""state":"settled""#), "{own:?}");
+    assert_eq!(send(&after, ask("Bearer b")).await.status, 404, "somebody else's");
+}

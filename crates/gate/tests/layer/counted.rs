@@ -160,6 +160,21 @@ async fn a_key_that_returns_after_its_record_has_expired_is_counted() {
     assert_eq!((seen.get("semel_gate_expired_access_total route=any"), world.runs()), (Some(1.0), 2));
 }
 
+/// However many former forms there are, a new key costs one question before its claim and one after it.
+#[tokio::test]
+async fn former_forms_are_asked_about_all_at_once() {
+    let world = World::new();
+    let named = |name: &str| world.app(world.gate().route(Route::new(name, "POST /orders").unwrap()));
+    for name in ["one", "two", "three", "four"] {
+        assert_eq!(post_to(&named(name), "/orders", name, "{}").await.status, 201);
+        world.clock.advance(Duration::from_secs(600));
+    }
+    let seen = Seen::default();
+    let _recording = metrics::set_default_local_recorder(&seen);
+    assert_eq!(post_to(&named("five"), "/orders", "k", "{}").await.status, 201);
+    assert_eq!(seen.get("semel_gate_store_seconds call=look-up"), Some(2.0));
+}
+
 /// The loop itself, by its own schedule.
 #[tokio::test(start_paused = true)]
 async fn the_sweeper_runs_by_itself_and_counts_what_it_removes() {

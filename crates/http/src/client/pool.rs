@@ -199,9 +199,9 @@ impl Pool {
 
     async fn open(&self) -> Result<Connection, String> {
         let mut connection = self.connector.connect().await?;
-        match connection.ready().await {
-            true => Ok(connection),
-            false => Err(format!("{} closed the connection at once", self.upstream.target)),
+        match tokio::time::timeout(self.upstream.connect_timeout, connection.ready()).await {
+            Ok(true) => Ok(connection),
+            Ok(false) | Err(_) => Err(format!("{} closed the connection at once", self.upstream.target)),
         }
     }
 
@@ -218,7 +218,8 @@ impl Pool {
         // The answer has ended and the request may not have: it is still being sent. A runtime that is gone sends nothing.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         runtime.spawn(async move {
-            if connection.ready().await {
+            // A service that reads no more would hold the room for ever.
+            if let Ok(true) = tokio::time::timeout(IDLE_MAX, connection.ready()).await {
                 self.keep(connection, Instant::now());
             }
             drop(permit);
@@ -253,8 +254,10 @@ impl Pool {
     /// service that turns out not to speak HTTP/2 gets a connection for each request.
     async fn share(&self, idle_max: Duration) -> Result<Lane, String> {
         let mut shared = self.shared.lock().await;
-        shared.retain(|one| one.is_fresh(idle_max));
-        if let Some(one) = shared.iter_mut().find(|one| one.has_stream()) {
+        // Those that are too old for this request may serve others.
+        shared.retain(|one| one.is_fresh(IDLE_MAX));
+        let fits = |one: &&mut Shared| one.is_fresh(idle_max) && one.has_stream();
+        if let Some(one) = shared.iter_mut().find(fits) {
             return Ok(one.take_stream());
         }
         let connection = self.open().await?;
@@ -271,5 +274,77 @@ impl Pool {
     fn idle(&self) -> std::sync::MutexGuard<'_, Vec<(Connection, Instant)>> {
         // Nothing that holds this lock panics; a list of connections is whole in any case.
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{Request, Response};
+    use http_body_util::BodyExt;
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::first_byte::MaySend;
+
+    async fn listen() -> (TcpListener, Upstream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        (listener, Upstream::at(format!("http://{address}").parse().unwrap()))
+    }
+
+    /// A service that answers before it has read the request, and then reads no more, keeps nobody out for ever.
+    #[tokio::test]
+    async fn a_request_that_is_never_read_gives_its_room_back() {
+        let (listener, upstream) = listen().await;
+        tokio::spawn(async move {
+            let mut open = Vec::new();
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut first = [0; 4];
+                stream.read_exact(&mut first).await.unwrap();
+                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+                open.push(stream);
+            }
+        });
+        let pool = Pool::new(Upstream { connections_max: 1, ..upstream }).unwrap();
+        let send = async || {
+            let request = Request::post("/").body(Body::from(vec![b'x'; 64 << 20])).unwrap();
+            let answer = pool.send_once(Box::new(request), MaySend::always(), IDLE_MAX).await;
+            answer.map(|response| response.into_body().collect())
+        };
+        send().await.expect("an answer").await.unwrap();
+        assert_eq!(pool.keyed.available_permits(), 0, "its request is still on its way");
+        // What takes it back has begun to wait.
+        tokio::task::yield_now().await;
+        tokio::time::pause();
+        tokio::time::advance(IDLE_MAX + Duration::from_secs(1)).await;
+        tokio::time::resume();
+        send().await.expect("room again").await.unwrap();
+    }
+
+    /// A request that wants a new connection takes no stream from those that share the others.
+    #[tokio::test]
+    async fn a_request_on_a_new_connection_leaves_the_shared_ones_as_they_are() {
+        let (listener, upstream) = listen().await;
+        tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let answer = hyper::service::service_fn(async |_| {
+                    Ok::<_, std::convert::Infallible>(Response::new(Body::empty()))
+                });
+                let http2 = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+                tokio::spawn(http2.serve_connection(TokioIo::new(stream), answer));
+            }
+        });
+        let pool = Pool::new(Upstream { protocol: Protocol::Http2, ..upstream }).unwrap();
+        let shared = async || pool.shared.lock().await.len();
+        let first = pool.checkout(Room::Others, IDLE_MAX).await.unwrap();
+        let again = pool.checkout(Room::Others, Duration::ZERO).await.unwrap();
+        assert_eq!(shared().await, 2, "a new one beside the old one");
+        drop(pool.checkout(Room::Others, IDLE_MAX).await.unwrap());
+        assert_eq!(shared().await, 2);
+        drop((first, again));
     }
 }

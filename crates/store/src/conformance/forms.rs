@@ -1,7 +1,7 @@
 //! The forms of a gate's keys, and the marks by which a key is found in another form.
 
 use super::*;
-use crate::claims::{FORM_PAUSE, Form};
+use crate::forms::{FORM_MARGIN, FORM_PAUSE, Form};
 
 /// A key that is known in another form is found by its mark.
 pub async fn a_mark_of_rotation_is_found_by_others(fixture: &impl Fixture) {
@@ -21,6 +21,60 @@ pub async fn a_mark_of_rotation_is_found_by_others(fixture: &impl Fixture) {
     assert!(!is_marked(&other).await, "not once it has expired");
 }
 
+/// Many keys and marks are asked about at once; the answer is that to each.
+pub async fn what_is_known_among_several_is_what_is_known_of_each(fixture: &impl Fixture) {
+    let store = fixture.store();
+    let (absent, claimed, released, done) = (id("alice"), id("alice"), id("alice"), id("alice"));
+    let mark = || {
+        let mut mark = [9; 16];
+        mark[..8].copy_from_slice(&nonce().to_be_bytes());
+        mark
+    };
+    let (known, unknown) = (mark(), mark());
+    won(&*store, Wish { rotation: Some(known), ..wish(&claimed) }).await;
+    let fence = won(&*store, wish(&released)).await;
+    let kept = Lifetime { released: Some(lifetime().record()), ..lifetime() };
+    let written = store.settle(&released, fence, Settlement::Release, &kept).await;
+    assert_eq!(written, Ok(Written::Done));
+    let fence = won(&*store, wish(&done)).await;
+    settle(&*store, &done, fence, settled("done")).await;
+    let ids = [absent.clone(), claimed.clone(), released, done];
+    let marks = [(known, absent.clone()), (known, claimed), (unknown, absent)];
+    let found = store.known_among(&ids, &marks).await.expect("the store answers");
+    assert_eq!(found.ids, [false, true, false, true], "what was released does not count");
+    assert_eq!(found.marks, [true, false, false]);
+    fixture.advance(past(lifetime().record())).await;
+    let later = store.known_among(&ids, &[]).await.expect("the store answers");
+    assert_eq!((later.ids, later.marks), (vec![false, true, false, false], Vec::new()));
+}
+
+/// A key whose outcome is unknown does not expire, nor may the form in which it is found.
+pub async fn a_form_is_known_while_an_outcome_in_it_is_not(fixture: &impl Fixture) {
+    let store = fixture.store();
+    let gate = format!("gate-{}", nonce());
+    let form = |text: &str| Form { text: text.to_owned(), kept: lifetime().record(), ahead: Duration::ZERO };
+    let is_known = async || {
+        let known = store.register_forms(&gate, &[form("now")]).await.expect("the store answers").known;
+        known.iter().any(|form| form.text == "before")
+    };
+    store.register_forms(&gate, &[form("before")]).await.expect("the store answers");
+    let id = id("alice");
+    let fence = won(&*store, wish(&id)).await;
+    settle(&*store, &id, fence, Settlement::Unknown).await;
+    let long = past(lifetime().record()) + FORM_MARGIN * 2;
+    for _ in 0..3 {
+        fixture.advance(long).await;
+        assert!(is_known().await, "nobody knows what came of it");
+    }
+    let applied = Resolution::Applied(None);
+    let resolved = store.resolve(&id, fence, applied, &lifetime(), "carol", "asked").await;
+    assert_eq!(resolved, Ok(Resolved::Done));
+    fixture.advance(lifetime().record() - Duration::from_secs(60)).await;
+    assert!(is_known().await, "what is known since lives for one lifetime");
+    fixture.advance(long).await;
+    assert!(!is_known().await, "and no longer");
+}
+
 /// Registered again it keeps its first time; a pause is noticed; nothing is kept for ever.
 pub async fn forms_are_known_until_their_records_have_expired(fixture: &impl Fixture) {
     let store = fixture.store();
@@ -36,7 +90,8 @@ pub async fn forms_are_known_until_their_records_have_expired(fixture: &impl Fix
     assert_eq!(register(&gate, &[]).await.known, []);
     register(&other, &[form("another gate's")]).await;
     let first = register(&gate, &[form("a"), form("b")]).await;
-    let texts = |forms: &crate::Forms| forms.known.iter().map(|form| form.text.clone()).collect::<Vec<_>>();
+    let texts =
+        |forms: &crate::forms::Forms| forms.known.iter().map(|form| form.text.clone()).collect::<Vec<_>>();
     assert_eq!(texts(&first), ["a", "b"]);
     let since = first.known[0].first_at;
     fixture.advance(Duration::from_secs(60)).await;

@@ -80,6 +80,7 @@ pub async fn forgetting_a_principal_leaves_claims_and_others(fixture: &impl Fixt
     assert_eq!(standing(&*store, &namesake).await, Standing::Settled, "another tenant's is another person");
     assert_eq!(store.forget(Some("acme"), &alice, "carol").await, Ok(1));
     assert_eq!(store.forget(None, &alice, "carol").await, Ok(0), "it is nobody's by now");
+    assert_eq!(store.forget(None, "", "carol").await, Ok(0), "nobody is called that");
     fixture.advance(past(lifetime().record())).await;
     assert_eq!(standing(&*store, &hers).await, Standing::Expired);
     store.sweep(100_000, Duration::ZERO).await.expect("the store answers");
@@ -120,7 +121,15 @@ pub async fn lists_are_filtered_and_paged(fixture: &impl Fixture) {
         [fences[1], fences[3]]
     );
     assert_eq!(list(Filter { limit: 2, ..filter.clone() }).await, fences[..2]);
-    assert_eq!(list(Filter { after: Some(fences[1].number), ..filter }).await, fences[2..]);
+    assert_eq!(list(Filter { after: Some(fences[1].number), ..filter.clone() }).await, fences[2..]);
+    let newest = Filter { order: Order::NewestFirst, ..filter };
+    let back: Vec<_> = fences.iter().rev().copied().collect();
+    assert_eq!(list(newest.clone()).await, back);
+    assert_eq!(list(Filter { limit: 2, ..newest.clone() }).await, back[..2]);
+    assert_eq!(list(Filter { after: Some(back[1].number), limit: 2, ..newest.clone() }).await, back[2..4]);
+    assert_eq!(list(Filter { state: Some(State::Claimed), ..newest.clone() }).await, [fences[3], fences[1]]);
+    let of_all = Filter { principal: None, limit: 3, ..newest };
+    assert_eq!(list(Filter { after: Some(back[0].number + 1), ..of_all }).await, back[..3], "of everybody's");
 }
 
 /// A claim stays held and a settled record stays settled.

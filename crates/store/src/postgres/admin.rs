@@ -17,10 +17,9 @@ use crate::admin::{
     AdminStore, Audited, CLEANUPS_KEPT_MAX, Cleanup, ClockState, Note, STALE_KEPT, Sought, StaleCount, Trail,
     action,
 };
-use crate::claims::{
-    About, Entry, FORM_MARGIN, FORM_PAUSE, Form, Forms, Id, KnownForm, Reply, Sealed, StoreError, Swept,
-};
+use crate::claims::{About, Entry, Id, KnownAmong, Reply, Sealed, StoreError, Swept};
 use crate::clock::boot_time;
+use crate::forms::{FORM_MARGIN, FORM_PAUSE, Form, Forms, KnownForm};
 
 /// How long a look at the restores holds.
 const RESTORES_FRESH: Duration = Duration::from_secs(1);
@@ -73,9 +72,24 @@ SELECT tenant, principal, count, first_at, last_at FROM semel.stale
 WHERE $1::text IS NULL OR principal = $1::text ORDER BY count DESC, principal, tenant LIMIT $2::bigint";
 
 const REGISTER_FORMS: &str = timed!(
-    ", forgotten AS (
-    DELETE FROM semel.form f USING t WHERE f.last_at + f.kept_ms + $5::bigint <= t.now
+    ", due AS MATERIALIZED (
+    SELECT f.gate, f.form, EXISTS (
+        SELECT FROM semel.record r
+        WHERE r.created_at + coalesce(r.lifetime_ms, 0) <= f.last_at + f.kept_ms + $6::bigint
+            AND r.created_at <= f.last_at + $6::bigint
+            AND r.state <> 4 AND (r.expires_at IS NULL OR r.expires_at > t.now)
+    ) OR EXISTS (
+        SELECT FROM semel.audit a JOIN semel.record r ON r.hash = a.hash
+        WHERE a.action = 'resolve-applied' AND a.at >= f.last_at AND r.created_at <= f.last_at + $6::bigint
+            AND r.state <> 4 AND (r.expires_at IS NULL OR r.expires_at > t.now)
+    ) AS is_needed
+    FROM semel.form f, t WHERE f.last_at + f.kept_ms + $5::bigint <= t.now
         AND NOT (f.gate = $4::text AND f.form = ANY ($7::text[]))
+), forgotten AS (
+    DELETE FROM semel.form f USING due WHERE f.gate = due.gate AND f.form = due.form AND NOT due.is_needed
+), kept AS (
+    UPDATE semel.form f SET kept_ms = t.now - f.last_at FROM t, due
+    WHERE f.gate = due.gate AND f.form = due.form AND due.is_needed
 ), registered AS (
     INSERT INTO semel.form AS f (gate, form, kept_ms, first_at, since, last_at)
     SELECT $4::text, w.form, w.kept_ms, t.now, t.now, t.now + w.ahead_ms
@@ -96,6 +110,13 @@ const MARKED: &str = timed!(
     SELECT FROM semel.record r WHERE r.rotation = $4::bytea AND r.hash <> $5::bytea
         AND NOT (r.state IN (2, 3, 4, 6) AND r.expires_at <= t.now)
 ) AS is_marked FROM t"
+);
+
+/// Rows of these keys ($4 by hash) and of these marks ($5) that have not expired.
+const KNOWN_AMONG: &str = timed!(
+    "\nSELECT t.now, t.wall, t.revision, r.hash, r.scope, r.key, r.rotation, r.state = 4 AS is_released
+FROM t LEFT JOIN semel.record r ON (r.hash = ANY ($4::bytea[]) OR r.rotation = ANY ($5::bytea[]))
+    AND NOT (r.state IN (2, 3, 4, 6) AND r.expires_at <= t.now)"
 );
 
 const RESTORES: &str = "SELECT backup_at, restored_at, trust_undated FROM semel.restore ORDER BY restored_at";
@@ -250,6 +271,32 @@ pub(super) async fn register_forms(core: &Core, gate: &str, forms: &[Form]) -> R
 pub(super) async fn is_marked(core: &Core, rotation: [u8; 16], other_than: &Id) -> Result<bool, StoreError> {
     let answer = core.link.read(MARKED, &[&rotation.as_slice(), &other_than.hash().as_slice()]).await?;
     Ok(answer.rows.first().is_some_and(|row| row.get("is_marked")))
+}
+
+/// Which of these keys have a record that stands, and which marks another's record has: in one statement.
+pub(super) async fn known_among(
+    core: &Core,
+    ids: &[Id],
+    marks: &[([u8; 16], Id)],
+) -> Result<KnownAmong, StoreError> {
+    let hashes: Vec<[u8; 16]> = ids.iter().map(Id::hash).collect();
+    let hashes: Vec<&[u8]> = hashes.iter().map(<[u8; 16]>::as_slice).collect();
+    let rotations: Vec<&[u8]> = marks.iter().map(|(mark, _)| mark.as_slice()).collect();
+    let answer = core.link.read(KNOWN_AMONG, &[&hashes, &rotations]).await?;
+    let rows: Vec<&Row> =
+        answer.rows.iter().filter(|row| row.get::<_, Option<&[u8]>>("hash").is_some()).collect();
+    let is_id = |row: &Row, id: &Id| {
+        row.get::<_, &[u8]>("scope") == id.scope.as_bytes() && row.get::<_, &str>("key") == id.key.as_str()
+    };
+    let stands = |row: &Row| !row.get::<_, bool>("is_released");
+    let is_marked = |row: &Row, (mark, other_than): &([u8; 16], Id)| {
+        row.get::<_, Option<&[u8]>>("rotation") == Some(mark)
+            && row.get::<_, &[u8]>("hash") != other_than.hash()
+    };
+    Ok(KnownAmong {
+        ids: ids.iter().map(|id| rows.iter().any(|row| is_id(row, id) && stands(row))).collect(),
+        marks: marks.iter().map(|mark| rows.iter().any(|row| is_marked(row, mark))).collect(),
+    })
 }
 
 async fn find(core: &Core, sought: &Sought, limit: u32) -> Result<Vec<Entry>, StoreError> {

@@ -94,7 +94,7 @@ pub(super) const CORRECT: &str = concat!(
     "
 UPDATE semel.clock AS c SET offset_ms = c.offset_ms + s.made_up - $1::bigint,
     jump_ms = c.jump_ms - s.made_up + $1::bigint, jump_at_ms = s.ms, revision = c.revision + 1,
-    is_unexplained = $3::boolean OR (c.is_unexplained AND abs($1::bigint) <= 60000)
+    is_unexplained = $3::boolean OR c.is_unexplained
 FROM (
     SELECT ms, semel.made_up_ms(jump_ms, jump_at_ms, ms) AS made_up
     FROM semel.clock, (SELECT ",
@@ -116,14 +116,18 @@ WITH kept AS (
 )
 UPDATE semel.clock SET high_water_ms = $2::bigint + moved_ms WHERE high_water_ms < $2::bigint + moved_ms - 5000";
 
-/// Believes a clock that was ahead at a start, unexplained, where this machine's clock ($1), for which a time service
-/// vouches, shows the same.
+/// After a start that nothing explained: believes a clock that is ahead, where this machine's clock ($1), for which a time
+/// service vouches, shows the same. The service is heard once, also where it finds nothing ahead.
 pub(super) const VOUCH: &str = concat!(
     "
-SELECT semel.confirm_clock() FROM semel.clock
-WHERE is_unexplained AND frozen AND abs(",
+WITH vouched AS (
+    SELECT frozen FROM semel.clock WHERE is_unexplained AND abs(",
     server_ms!(),
-    " + offset_ms + jump_ms - $1::bigint) <= 60000"
+    " + offset_ms + jump_ms - $1::bigint) <= 60000
+), heard AS (
+    UPDATE semel.clock SET is_unexplained = false FROM vouched WHERE NOT vouched.frozen
+)
+SELECT semel.confirm_clock() FROM vouched WHERE frozen"
 );
 
 /// One key, by its hash and by itself ($4 to $6).
@@ -389,6 +393,9 @@ SELECT t.now, t.wall, t.revision, (SELECT count(*) FROM gone) AS gone FROM t"
 /// Entries by fence number. `by` is what is read in that order.
 macro_rules! list {
     ($from:literal, $by:literal, $which:literal) => {
+        [list!($from, $by, $which, " > ", ""), list!($from, $by, $which, " < ", " DESC")]
+    };
+    ($from:literal, $by:literal, $which:literal, $beyond:literal, $order:literal) => {
         timed!(
             "\nSELECT t.now, t.wall, t.revision, found.* FROM t LEFT JOIN (
     SELECT ",
@@ -399,24 +406,28 @@ macro_rules! list {
             "
     WHERE ",
             $by,
-            " > $4::bigint AND ($5::smallint IS NULL OR r.state = $5::smallint)
+            $beyond,
+            "$4::bigint AND ($5::smallint IS NULL OR r.state = $5::smallint)
         AND ($6::text IS NULL OR r.endpoint = $6::text)
         AND ($7::bigint IS NULL OR r.created_at < $7::bigint) ",
             $which,
             "
     ORDER BY ",
             $by,
+            $order,
             " LIMIT $8::bigint
 ) found ON true"
         )
     };
 }
 
-/// All entries after a fence number ($4), by state ($5), endpoint ($6) and time ($7); at most $8.
-pub const LIST: &str = list!("semel.record r LEFT JOIN semel.lease l ON l.fence = r.fence", "r.fence", "");
+/// All entries beyond a fence number ($4), by state ($5), endpoint ($6) and time ($7); at most $8. The oldest first, and the
+/// newest first.
+pub const LIST: [&str; 2] =
+    list!("semel.record r LEFT JOIN semel.lease l ON l.fence = r.fence", "r.fence", "");
 
 /// The same of open claims, which are found by the statements that made them and by their leases.
-pub const LIST_CLAIMED: &str = list!(
+pub const LIST_CLAIMED: [&str; 2] = list!(
     "(
             SELECT given.fence FROM semel.opened, LATERAL (
                 SELECT fence FROM semel.record WHERE fence = ANY (opened.fences) AND state = 1 OFFSET 0
@@ -430,14 +441,14 @@ pub const LIST_CLAIMED: &str = list!(
 );
 
 /// The same of unknown outcomes, which are found by their own list.
-pub const LIST_UNKNOWN: &str = list!(
+pub const LIST_UNKNOWN: [&str; 2] = list!(
     "semel.unknown u JOIN semel.record r ON r.fence = u.fence LEFT JOIN semel.lease l ON l.fence = r.fence",
     "u.fence",
     "AND r.state = 5"
 );
 
 /// Those of one principal ($9).
-pub const LIST_OF_PRINCIPAL: &str = list!(
+pub const LIST_OF_PRINCIPAL: [&str; 2] = list!(
     "semel.record r LEFT JOIN semel.lease l ON l.fence = r.fence",
     "r.fence",
     "AND r.principal = $9::text"
@@ -447,7 +458,8 @@ pub const LIST_OF_PRINCIPAL: &str = list!(
 pub const FORGET: &str = timed!(
     ", theirs AS MATERIALIZED (
     SELECT r.fence, r.state <> 4 AND coalesce(r.expires_at > (SELECT now FROM t), false) AS stays FROM semel.record r
-    WHERE r.principal = $4::text AND r.tenant IS NOT DISTINCT FROM $7::text AND r.state IN (2, 3, 4, 6)
+    WHERE r.principal = $4::text AND r.principal <> '' AND r.tenant IS NOT DISTINCT FROM $7::text
+        AND r.state IN (2, 3, 4, 6)
     ORDER BY r.fence LIMIT $5::bigint FOR UPDATE OF r
 ), erased AS (
     DELETE FROM semel.record r USING theirs WHERE r.fence = theirs.fence AND NOT theirs.stays RETURNING r.hash

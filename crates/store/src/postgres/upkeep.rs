@@ -12,7 +12,7 @@ use super::claim::span;
 use super::link::{Timed, Trouble, Value};
 use super::rows::{entry, state_number, stored_nonce, stored_number};
 use super::{Core, sql};
-use crate::claims::{Entry, Filter, Id, StoreError, Swept, Written};
+use crate::claims::{Entry, Filter, Id, Order, StoreError, Swept, Written};
 use crate::clock::{Clock, SystemClock};
 
 /// Leases that are renewed in one statement.
@@ -144,7 +144,11 @@ pub(super) async fn forget(
 
 /// Lists entries by fence number.
 pub(super) async fn list(core: &Core, filter: &Filter) -> Result<Vec<Entry>, StoreError> {
-    let after = filter.after.map_or(0, |after| i64::try_from(after).unwrap_or(i64::MAX));
+    let (order, first) = match filter.order {
+        Order::OldestFirst => (0, 0),
+        Order::NewestFirst => (1, i64::MAX),
+    };
+    let after = filter.after.map_or(first, |after| i64::try_from(after).unwrap_or(i64::MAX));
     let state = filter.state.map(state_number);
     let before = filter.created_before.map(Timestamp::millis);
     let limit = i64::from(filter.limit);
@@ -160,7 +164,7 @@ pub(super) async fn list(core: &Core, filter: &Filter) -> Result<Vec<Entry>, Sto
             Some(State::Settled | State::Unkept | State::Released | State::Sealed) | None => sql::LIST,
         },
     };
-    let answer = core.link.read(sql, &values).await?;
+    let answer = core.link.read(sql[order], &values).await?;
     answer.rows.iter().filter_map(|row| entry(row).transpose()).collect()
 }
 

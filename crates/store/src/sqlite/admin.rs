@@ -12,7 +12,8 @@ use super::row::{Hash, StoredEntry};
 use super::shared::StoreShared;
 use super::{admin_rows, statements, transitions};
 use crate::admin::{AdminStore, Audited, Cleanup, ClockState, Note, Sought, StaleCount, Trail, action};
-use crate::claims::{About, Entry, Form, Forms, Id, Reply, Sealed, StoreError, Swept};
+use crate::claims::{About, Entry, Id, Reply, Sealed, StoreError, Swept};
+use crate::forms::{Form, Forms};
 
 impl SqliteStore {
     /// Asks the thread that lists.
@@ -49,6 +50,7 @@ impl SqliteStore {
         let (gate, forms) = (gate.to_owned(), forms.to_vec());
         self.submit(0, move |tx| {
             let now = tx.now();
+            admin_rows::forget_forms(tx.connection(), now, &|hash| tx.rows_of(hash))?;
             Ok(admin_rows::register_forms(tx.connection(), &gate, &forms, now)?)
         })
     }

@@ -8,7 +8,8 @@ use semel_contract::time::{Timestamp, millis_of};
 
 use super::row::{self, Hash, StoredEntry, claim_columns, no_record_columns, record_columns};
 use crate::admin::{Audited, CLEANUPS_KEPT_MAX, Cleanup, STALE_KEPT, StaleCount, Trail};
-use crate::claims::{FORM_MARGIN, FORM_PAUSE, Form, Forms, KnownForm, Swept};
+use crate::claims::Swept;
+use crate::forms::{FORM_MARGIN, FORM_PAUSE, Form, Forms, KnownForm};
 
 /// Rows of both tables, where a condition holds.
 macro_rules! rows_where {
@@ -113,21 +114,74 @@ fn audited(row: &Row<'_>) -> rusqlite::Result<Audited> {
     })
 }
 
-const FORGET_FORMS: &str = "DELETE FROM semel_form WHERE last_at + kept_ms + ?1 <= ?2";
+const DUE_FORMS: &str = "SELECT gate, form, last_at FROM semel_form WHERE last_at + kept_ms + ?1 <= ?2";
+const FORGET_FORM: &str = "DELETE FROM semel_form WHERE gate = ?1 AND form = ?2";
+const KEEP_FORM: &str = "UPDATE semel_form SET kept_ms = ?3 - last_at WHERE gate = ?1 AND form = ?2";
+const OPEN_SINCE: &str = "SELECT EXISTS (SELECT 1 FROM semel_claim WHERE created_at <= ?1)";
+const APPLIED_SINCE: &str = "SELECT DISTINCT hash FROM semel_audit \
+     WHERE action = 'resolve-applied' AND at >= ?1 AND hash IS NOT NULL";
+const LIVES_SINCE: &str = "SELECT EXISTS (SELECT 1 FROM semel_record \
+     WHERE fence = ?1 AND created_at <= ?2 AND expires_at > ?3 AND state <> 'released')";
 const REGISTER_FORM: &str = "INSERT INTO semel_form (gate, form, kept_ms, first_at, since, last_at) \
      VALUES (?1, ?2, ?3, ?4, ?4, ?4 + ?5) ON CONFLICT (gate, form) DO UPDATE SET \
      since = iif(last_at + ?6 < ?4, ?4, since), last_at = max(last_at, ?4 + ?5), kept_ms = max(kept_ms, ?3)";
 const FORMS: &str = "SELECT form, kept_ms, first_at, since, last_at FROM semel_form WHERE gate = ?1 \
      ORDER BY first_at, form";
 
-/// Registers the forms of a gate, forgets those whose records have expired, and tells what is left of this gate's.
+/// Forgets the forms whose records have expired. `rows_of` tells under which numbers a key may have a row.
+pub(super) fn forget_forms(
+    connection: &Connection,
+    now: Timestamp,
+    rows_of: &dyn Fn(Hash) -> Vec<u64>,
+) -> rusqlite::Result<()> {
+    let due = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get::<_, i64>(2)?));
+    let due: Vec<_> = connection
+        .prepare_cached(DUE_FORMS)?
+        .query_map(params![millis_of(FORM_MARGIN), now.millis()], due)?
+        .collect::<Result<_, _>>()?;
+    for (gate, form, last_at) in due {
+        match is_needed(connection, last_at + millis_of(FORM_PAUSE), now, rows_of)? {
+            true => {
+                connection.prepare_cached(KEEP_FORM)?.execute(params![gate, form, now.millis()])?;
+            }
+            false => {
+                connection.prepare_cached(FORGET_FORM)?.execute(params![gate, form])?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a record lives that was claimed by then and should have expired: its outcome is unknown, or was until lately.
+fn is_needed(
+    connection: &Connection,
+    by: i64,
+    now: Timestamp,
+    rows_of: &dyn Fn(Hash) -> Vec<u64>,
+) -> rusqlite::Result<bool> {
+    if connection.prepare_cached(OPEN_SINCE)?.query_row([by], |row| row.get(0))? {
+        return Ok(true);
+    }
+    let applied: Vec<Hash> = connection
+        .prepare_cached(APPLIED_SINCE)?
+        .query_map([by], |row| row.get(0))?
+        .collect::<Result<_, _>>()?;
+    for number in applied.into_iter().flat_map(rows_of) {
+        let values = params![number.cast_signed(), by, now.millis()];
+        if connection.prepare_cached(LIVES_SINCE)?.query_row(values, |row| row.get(0))? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Registers the forms of a gate, and tells what is known of this gate's.
 pub(super) fn register_forms(
     connection: &Connection,
     gate: &str,
     forms: &[Form],
     now: Timestamp,
 ) -> rusqlite::Result<Forms> {
-    connection.prepare_cached(FORGET_FORMS)?.execute(params![millis_of(FORM_MARGIN), now.millis()])?;
     for form in forms {
         connection.prepare_cached(REGISTER_FORM)?.execute(params![
             gate,

@@ -125,6 +125,11 @@ impl ClaimTx<'_> {
         }
     }
 
+    /// The numbers under which a key may have a row.
+    pub(super) fn rows_of(&self, hash: Hash) -> Vec<u64> {
+        self.state.shared.index.of(hash)
+    }
+
     /// Whether the same request lives under another id.
     pub(super) fn rotation_lives(
         &self,

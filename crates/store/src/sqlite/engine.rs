@@ -86,9 +86,14 @@ impl<S: BatchState> Engine<S> {
         let shared = Arc::clone(&core.shared);
         let queue = Arc::new(Queue::default());
         let (checkpointer, readers) = (Arc::clone(&shared.checkpointer), Arc::clone(&shared.readers));
-        let checkpoints = Some(checkpoint::start(checkpointer, readers)?);
         let writer = Some(writer::start(Writer { core, state }, Arc::clone(&queue))?);
-        Ok(Self { run: Run::Thread { queue, writer, checkpoints }, shared })
+        let mut engine = Self { run: Run::Thread { queue, writer, checkpoints: None }, shared };
+        // Where this fails, the engine is dropped, which closes what is open before the file is given back.
+        let started = checkpoint::start(checkpointer, readers)?;
+        if let Run::Thread { checkpoints, .. } = &mut engine.run {
+            *checkpoints = Some(started);
+        }
+        Ok(engine)
     }
 
     /// The same on a connection to a database in memory. The caller of a write runs it.

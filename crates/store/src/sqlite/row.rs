@@ -32,12 +32,7 @@ pub(super) struct StoredEntry {
 impl StoredEntry {
     /// Whether a list shows it.
     pub(super) fn is_shown(&self, filter: &Filter) -> bool {
-        let entry = &self.entry;
-        filter.state.is_none_or(|state| state == entry.record.state)
-            && filter.principal.as_ref().is_none_or(|principal| *principal == entry.about.principal)
-            && filter.endpoint.as_ref().is_none_or(|endpoint| *endpoint == entry.about.endpoint)
-            && filter.created_before.is_none_or(|before| entry.record.created_at < before)
-            && filter.after.is_none_or(|after| entry.record.fence.number > after)
+        filter.shows(&self.entry)
     }
 }
 

@@ -11,7 +11,7 @@ use super::row::{
     self, Hash, Rotation, StoredEntry, claim_columns, no_record_columns, number, record_columns, write_claim,
     write_record,
 };
-use crate::claims::{Filter, Id};
+use crate::claims::{Filter, Id, Order};
 
 const CLAIM_AT: &str = concat!(
     "SELECT ",
@@ -73,23 +73,35 @@ const ERASE_RECORD: &str = "DELETE FROM semel_record WHERE fence = ?1 AND hash =
 const SWEEP: &str = "DELETE FROM semel_record WHERE fence IN (SELECT fence FROM semel_record \
      WHERE expires_at <= ?1 ORDER BY expires_at LIMIT ?2) RETURNING fence, hash, rotation";
 
-const LIST: &str = concat!(
-    "SELECT ",
-    claim_columns!(),
-    ", ",
-    no_record_columns!(),
-    " FROM semel_claim WHERE state = 'unknown' ",
-    "AND fence > :after AND (:state IS NULL OR state = :state) ",
-    "AND (:endpoint IS NULL OR endpoint = :endpoint) AND (:before IS NULL OR created_at < :before) ",
-    "UNION ALL SELECT ",
-    claim_columns!(),
-    ", ",
-    record_columns!(),
-    " FROM semel_record ",
-    "WHERE fence > :after AND (:state IS NULL OR state = :state) ",
-    "AND (:endpoint IS NULL OR endpoint = :endpoint) AND (:before IS NULL OR created_at < :before) ",
-    "ORDER BY fence LIMIT :limit",
-);
+/// A list beyond a number, in one order.
+macro_rules! list {
+    ($beyond:literal, $order:literal) => {
+        concat!(
+            "SELECT ",
+            claim_columns!(),
+            ", ",
+            no_record_columns!(),
+            " FROM semel_claim WHERE state = 'unknown' AND fence ",
+            $beyond,
+            " :after AND (:state IS NULL OR state = :state) ",
+            "AND (:endpoint IS NULL OR endpoint = :endpoint) AND (:before IS NULL OR created_at < :before) ",
+            "UNION ALL SELECT ",
+            claim_columns!(),
+            ", ",
+            record_columns!(),
+            " FROM semel_record WHERE fence ",
+            $beyond,
+            " :after AND (:state IS NULL OR state = :state) ",
+            "AND (:endpoint IS NULL OR endpoint = :endpoint) AND (:before IS NULL OR created_at < :before) ",
+            "ORDER BY fence",
+            $order,
+            " LIMIT :limit",
+        )
+    };
+}
+
+const LIST: &str = list!(">", "");
+const LIST_NEWEST_FIRST: &str = list!("<", " DESC");
 
 /// A row of the audit trail.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -266,9 +278,13 @@ fn gone(row: &Row<'_>) -> rusqlite::Result<RowRef> {
 
 /// Lists unknown outcomes and records by fence number, of every principal.
 pub(super) fn list(connection: &Connection, filter: &Filter) -> rusqlite::Result<Vec<StoredEntry>> {
-    let after = filter.after.map_or(0, |after| i64::try_from(after).unwrap_or(i64::MAX));
+    let (sql, first) = match filter.order {
+        Order::OldestFirst => (LIST, 0),
+        Order::NewestFirst => (LIST_NEWEST_FIRST, i64::MAX),
+    };
+    let after = filter.after.map_or(first, |after| i64::try_from(after).unwrap_or(i64::MAX));
     connection
-        .prepare_cached(LIST)?
+        .prepare_cached(sql)?
         .query_map(
             named_params! {
                 ":after": after,

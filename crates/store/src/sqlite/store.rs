@@ -19,9 +19,10 @@ use super::shared::StoreShared;
 use super::statements::{self, RowRef};
 use super::transitions::{self, Word};
 use crate::claims::{
-    About, ClaimStore, Claimed, Entry, Filter, Form, Forms, Id, Reply, Resolution, Resolved, Sealed,
-    Settlement, StoreError, Swept, Wish, Written,
+    About, ClaimStore, Claimed, Entry, Filter, Id, Order, Reply, Resolution, Resolved, Sealed, Settlement,
+    StoreError, Swept, Wish, Written,
 };
+use crate::forms::{Form, Forms};
 use crate::hints::Hints;
 
 /// Records that one member of a batch removes; more are removed by several.
@@ -265,7 +266,8 @@ fn listed(shared: &StoreShared, filter: &Filter) -> Result<Vec<Entry>, StoreErro
     let ended: HashSet<Hash> = written.iter().map(|kept| kept.hash).collect();
     found.retain(|kept| !ended.contains(&kept.hash));
     found.extend(written);
-    found.sort_by_key(|kept| kept.entry.record.fence.number);
+    let number = |kept: &StoredEntry| kept.entry.record.fence.number;
+    found.sort_by(|a, b| filter.order.compare(number(a), number(b)));
     found.truncate(filter.limit as usize);
     Ok(found.into_iter().map(|kept| kept.entry).collect())
 }
@@ -297,7 +299,15 @@ fn written_rows(
 fn rows(shared: &StoreShared, page: &Filter) -> Result<Vec<StoredEntry>, StoreError> {
     match &page.principal {
         Some(principal) => {
-            let numbers = shared.index.of_principal(principal, page.after.unwrap_or(0));
+            let numbers = match page.order {
+                Order::OldestFirst => shared.index.of_principal(principal, page.after.unwrap_or(0)),
+                Order::NewestFirst => {
+                    let mut all = shared.index.of_principal(principal, 0);
+                    all.retain(|number| page.after.is_none_or(|after| *number < after));
+                    all.reverse();
+                    all
+                }
+            };
             shared.list(|connection| statements::list_at(connection, page, &numbers))
         }
         None => shared.list(|connection| statements::list(connection, page)),

@@ -278,7 +278,8 @@ pub(super) fn forget(
     for number in numbers {
         let is_theirs = |kept: &StoredEntry| {
             let about = &kept.entry.about;
-            about.principal == principal && about.tenant.as_deref() == tenant
+            // What is left of those who were forgotten is nobody's.
+            !principal.is_empty() && about.principal == principal && about.tenant.as_deref() == tenant
         };
         let is_finished =
             |kept: &StoredEntry| !matches!(kept.entry.record.state, State::Claimed | State::Unknown);

@@ -166,3 +166,24 @@ async fn a_start_on_another_machine_does_not_believe_a_gap_that_nothing_explains
         client.query_one("SELECT is_unexplained FROM semel.clock", &[]).await.expect("the row is there");
     assert!(row.get::<_, bool>(0), "a time service may still vouch for it");
 }
+
+/// A server without a clock of its own starts long ago, and a time service sets it only then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_that_is_set_only_after_the_start_may_still_be_vouched_for() {
+    let here = postgres().await;
+    let (id, _) = done(&here).await;
+    let Postgres { store, client, database } = here;
+    drop(store);
+    client.execute("DELETE FROM semel.clock_mark", &[]).await.expect("another run of the machine");
+    let set = "UPDATE semel.clock SET offset_ms = offset_ms + $1";
+    client.execute(set, &[&-MONTH_MILLIS]).await.expect("the clock starts long ago");
+    let store = database.store(2).await;
+    store.ready().await.expect("the store answers");
+    client.execute(set, &[&(2 * MONTH_MILLIS)]).await.expect("the clock is set");
+    store.ready().await.expect("the store answers");
+    assert_eq!(standing(&store, &id).await, Standing::Settled);
+    assert!(store.frozen().await.expect("the store answers").is_some(), "nobody vouches for it yet");
+    let row =
+        client.query_one("SELECT is_unexplained FROM semel.clock", &[]).await.expect("the row is there");
+    assert!(row.get::<_, bool>(0), "a time service may vouch for it");
+}

@@ -159,11 +159,12 @@ async fn what_runs_often_reads_no_table_from_end_to_end() {
         ),
         ("sweep", sql::SWEEP_EXPIRED, "0, 100".to_owned()),
         ("sweep of claims", sql::SWEEP_OPENED, "100".to_owned()),
-        ("list", sql::LIST, "100, NULL, NULL, NULL, 50".to_owned()),
-        ("list of claims", sql::LIST_CLAIMED, "100, 1::smallint, NULL, NULL, 50".to_owned()),
-        ("list of unknown outcomes", sql::LIST_UNKNOWN, "100, 5::smallint, NULL, NULL, 50".to_owned()),
+        ("list", sql::LIST[0], "100, NULL, NULL, NULL, 50".to_owned()),
+        ("list, newest first", sql::LIST[1], "9000, NULL, NULL, NULL, 50".to_owned()),
+        ("list of claims", sql::LIST_CLAIMED[0], "100, 1::smallint, NULL, NULL, 50".to_owned()),
+        ("list of unknown outcomes", sql::LIST_UNKNOWN[0], "100, 5::smallint, NULL, NULL, 50".to_owned()),
         ("find by number", sql::FIND, "1, 77".to_owned()),
-        ("list of a principal", sql::LIST_OF_PRINCIPAL, "0, NULL, NULL, NULL, 50, 'p7'".to_owned()),
+        ("list of a principal", sql::LIST_OF_PRINCIPAL[0], "0, NULL, NULL, NULL, 50, 'p7'".to_owned()),
         ("forget", sql::FORGET, "'p7', 1000, 'carol', NULL".to_owned()),
         (
             "settle",
@@ -188,7 +189,7 @@ async fn what_runs_often_reads_no_table_from_end_to_end() {
             }
         }
     }
-    let unknown = plan(&here.client, sql::LIST_UNKNOWN, "100, 5::smallint, NULL, NULL, 50").await;
+    let unknown = plan(&here.client, sql::LIST_UNKNOWN[0], "100, 5::smallint, NULL, NULL, 50").await;
     assert!(
         unknown.contains("unknown_pkey") && !unknown.contains("Sort"),
         "settled records are not read:\n{unknown}"

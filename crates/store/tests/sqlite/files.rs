@@ -384,3 +384,30 @@ async fn a_restart_does_not_confirm_a_jump_of_the_clock() {
     assert_eq!(standing(&store, &id).await, Standing::Expired);
     drop(directory);
 }
+
+/// What a process before has written stands in the log alone, and may not be on the disk. While somebody reads an older
+/// moment, the log cannot be copied into the file: a store that served then could lose what it shows as kept.
+#[test]
+fn a_log_that_cannot_be_copied_is_waited_for_and_then_refused() {
+    let sqlite = Sqlite::new();
+    let (path, clock) = (sqlite.path(), Arc::clone(&sqlite.clock));
+    let Sqlite { store, directory, .. } = sqlite;
+    drop(store);
+    let open = || SqliteStore::open_with_clock(&path, Arc::clone(&clock) as _);
+    let (reader, writer) = (Connection::open(&path).unwrap(), Connection::open(&path).unwrap());
+    writer.execute_batch("CREATE TABLE own (it); INSERT INTO own VALUES (1)").expect("a log");
+    reader.execute_batch("BEGIN; SELECT * FROM own").expect("somebody reads");
+    writer.execute_batch("INSERT INTO own VALUES (2)").expect("and somebody writes");
+    let refused = open().expect_err("a log that stays in the way");
+    assert!(matches!(refused, OpenError::LogInUse { .. }), "{refused:?}");
+    for word in ["reads", "close", "start again"] {
+        assert!(refused.to_string().contains(word), "{refused}");
+    }
+    let ends = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(700));
+        reader.execute_batch("COMMIT").expect("the reader ends");
+        reader
+    });
+    drop(open().expect("a reader that ends is waited for"));
+    drop((ends.join().unwrap(), writer, directory));
+}

@@ -34,6 +34,12 @@ pub enum OpenError {
         /// What it is.
         found: String,
     },
+    /// What a process before has written cannot be copied from the log into the file, where it would be safe: somebody else
+    /// reads the file.
+    LogInUse {
+        /// How long it was tried.
+        waited: std::time::Duration,
+    },
     /// The SQLite library lacks fixes that this store relies on.
     SqliteTooOld {
         /// Its version.
@@ -62,6 +68,11 @@ impl fmt::Display for OpenError {
             OpenError::Setting { pragma, wanted, found } => {
                 write!(f, "the setting {pragma} must be {wanted} and is {found}")
             }
+            OpenError::LogInUse { waited } => write!(
+                f,
+                "another program reads the file, so that what was written last could not be copied into it within {waited:?}: \
+                 close what reads it (a backup, an SQLite shell) and start again"
+            ),
             OpenError::SqliteTooOld { found } => {
                 write!(f, "SQLite {found} is too old; 3.51.3 or later is needed")
             }

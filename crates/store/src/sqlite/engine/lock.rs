@@ -20,9 +20,14 @@ const LOCK_FILE_BYTES_MAX: u64 = 4096;
 #[derive(Debug)]
 pub struct FileLock {
     path: PathBuf,
-    file: File,
+    // Given back in this order, the reverse of that in which they were taken: who gets the first finds the second free.
     database: OwnedDatabase,
+    file: LockFile,
 }
+
+/// The locked file beside the database.
+#[derive(Debug)]
+struct LockFile(File);
 
 /// Who owns a database file, as far as its lock file tells.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -44,12 +49,12 @@ pub fn owner(database: &Path) -> io::Result<Owner> {
     Ok(Owner { process, admin: lines.next().filter(|line| !line.is_empty()).map(str::to_owned) })
 }
 
-impl Drop for FileLock {
+impl Drop for LockFile {
     /// Gives the lock back in so many words: a child that was forked a moment ago still has the file open too, and closing
     /// it here alone would leave the lock with the child.
     fn drop(&mut self) {
         // Where this fails, the end of the process gives it back.
-        let _ = self.file.unlock();
+        let _ = self.0.unlock();
     }
 }
 
@@ -68,14 +73,15 @@ impl FileLock {
             }
             Err(TryLockError::Error(error)) => return Err(error.into()),
         }
+        let mut file = LockFile(file);
         create(database)?;
         let owned = OwnedDatabase::take(database)?;
         let database =
             owned.ok_or_else(|| OpenError::Locked { lock_file: database.to_owned(), holder: None })?;
-        file.set_len(0)?;
-        file.seek(SeekFrom::Start(0))?;
-        writeln!(file, "{}", std::process::id())?;
-        Ok(Self { path, file, database })
+        file.0.set_len(0)?;
+        file.0.seek(SeekFrom::Start(0))?;
+        writeln!(file.0, "{}", std::process::id())?;
+        Ok(Self { path, database, file })
     }
 
     /// Writes down where the owner can be asked. A reader at the same time sees the old content or the new one.
@@ -84,7 +90,7 @@ impl FileLock {
     /// The lock file cannot be written.
     pub fn publish(&self, address: &str) -> io::Result<()> {
         let content = format!("{}\n{}\n", std::process::id(), address.trim());
-        let mut file = &self.file;
+        let mut file = &self.file.0;
         file.seek(SeekFrom::Start(0))?;
         file.write_all(content.as_bytes())?;
         file.set_len(content.len() as u64)
@@ -167,8 +173,10 @@ impl OwnedDatabase {
 
 impl Drop for OwnedDatabase {
     fn drop(&mut self) {
+        // Both under one lock: another store of this process finds it owned or free, and nothing between.
+        let mut known = descriptors();
         system::unlock(&self.file);
-        if let Some(kept) = descriptors().get_mut(&self.id) {
+        if let Some(kept) = known.get_mut(&self.id) {
             kept.is_owned = false;
         }
     }
@@ -244,4 +252,30 @@ mod system {
     }
 
     pub(super) fn unlock(_: &File) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever is given the first lock must find the second one free: otherwise a start right after a stop is refused, and
+    /// names a file that nobody has.
+    #[test]
+    fn the_lock_file_is_given_back_after_the_database() {
+        let directory = tempfile::tempdir().unwrap();
+        let database = directory.path().join("semel.db");
+        let lock = FileLock::take(&database).unwrap();
+        let other = OpenOptions::new().read(true).write(true).open(lock.path()).unwrap();
+        let held = descriptors();
+        let dropping = std::thread::spawn(move || drop(lock));
+        for _ in 0..30 {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            assert!(other.try_lock().is_err(), "the database is not given back yet");
+        }
+        drop(held);
+        dropping.join().unwrap();
+        other.try_lock().expect("both are given back");
+        other.unlock().unwrap();
+        FileLock::take(&database).expect("and can be taken again");
+    }
 }

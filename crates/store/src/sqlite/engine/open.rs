@@ -2,11 +2,12 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, TransactionBehavior};
 use semel_contract::time::Timestamp;
 
-use super::checkpoint::checkpoint;
+use super::checkpoint::{Reached, checkpoint};
 use super::core::{Core, writing};
 use super::error::OpenError;
 use super::file;
@@ -15,6 +16,11 @@ use super::schema::Schema;
 use super::shared::Shared;
 use super::time::{Absence, StoreTime};
 use crate::clock::Clock;
+
+/// How long a reader of another program is waited for when a file is opened.
+const LOG_IN_USE_MAX: Duration = Duration::from_secs(5);
+/// The pause between two tries.
+const LOG_IN_USE_PAUSE: Duration = Duration::from_millis(50);
 
 /// How a store is opened.
 pub struct Options {
@@ -68,8 +74,7 @@ pub(super) fn open_file<S>(
     if options.examine == Examine::Pages {
         refuse_damage(&connection)?;
     }
-    // A process before may have seen a sync fail: what its log says is written and synced again first.
-    checkpoint(&connection, "TRUNCATE")?;
+    copy_log(&connection)?;
     options.schema.migrate(&mut connection)?;
     let (time, now) = start(&mut connection, &options, start_up)?;
     drop(connection);
@@ -111,6 +116,21 @@ fn shared(path: std::path::PathBuf, options: &Options, time: StoreTime, lock: Op
         faults: Default::default(),
         closing: Default::default(),
         lock,
+    }
+}
+
+/// A process before may have seen a sync fail: what its log says is written into the file and synced first. A log that is
+/// copied in part alone would hide newer pages of the file behind older ones of its own after a loss of power.
+fn copy_log(connection: &Connection) -> Result<(), OpenError> {
+    let started = Instant::now();
+    loop {
+        if checkpoint(connection, "TRUNCATE")? == Reached::End {
+            return Ok(());
+        }
+        if started.elapsed() >= LOG_IN_USE_MAX {
+            return Err(OpenError::LogInUse { waited: LOG_IN_USE_MAX });
+        }
+        std::thread::sleep(LOG_IN_USE_PAUSE);
     }
 }
 
