@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use crate::client::{Clients, Intent, Upload};
+use crate::coverage::Met;
 use crate::faults::Fault;
 use crate::fleet::Fleet;
 use crate::operator::Operator;
@@ -210,6 +211,9 @@ impl Story {
         let shared = world.rng(|rng| rng.chance(200)) && self.next > self.old + 1;
         let key = if shared { self.next - 1 } else { self.next };
         let host = usize::try_from(world.rng(|rng| rng.below(plan.hosts as u64))).unwrap_or(0);
+        if host > 0 {
+            world.count(Met::Fault, Fault::TwoHosts.name());
+        }
         // Where endpoints share their keys, each has keys of its own here: two requests under one key are another story.
         let place = if plan.shares_endpoints() { endpoint as usize } else { 0 };
         let key = format!("00000000-0000-4000-80{place:02}-{key:012}");
