@@ -134,6 +134,7 @@ fn not_opened(path: &str, error: &OpenError) -> Stop {
         OpenError::TooNew { .. }
         | OpenError::Corrupt(_)
         | OpenError::Setting { .. }
+        | OpenError::LogInUse { .. }
         | OpenError::SqliteTooOld { .. }
         | OpenError::Sqlite(_) => "",
     };

@@ -85,6 +85,18 @@ fn who_works_on_a_lane_and_what_waits_for_company_can_be_seen() {
     until("and unlocked", 60, || redis.ask("EXISTS patrol:s1:7:sync_lock").contains(":0"));
 }
 
+/// A lock of a replica that is no more is as good as none: whoever waits for a write gets its answer.
+#[test]
+fn a_stale_lock_does_not_hold_an_interactive_write_up() {
+    let (base, service, redis) = (Base::create(), Service::start(), Redis::start());
+    let folder = Folder::for_service(&service, "");
+    let relay = start(&folder, &base, Some(&redis));
+    redis.ask("SET patrol::a:sync_lock nobody");
+    let answer = relay.submit("alice", "1", "interactive", r#"[{"lane":"a","value":1}]"#);
+    assert_eq!((answer.status, service.score("a")), (200, 1), "{answer:?}");
+    assert!(redis.ask("GET patrol::a:sync_lock").contains("nobody"), "it is still there");
+}
+
 #[test]
 fn redis_gone_mid_run_loses_nothing_and_doubles_nothing() {
     let (base, service) = (Base::create(), Service::start());

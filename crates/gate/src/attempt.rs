@@ -11,7 +11,6 @@ use futures_util::FutureExt;
 use futures_util::future::poll_fn;
 use http::{Request, Response};
 use semel_contract::decide::Claim;
-use semel_contract::identity::Caller;
 use semel_contract::planted::{self, Bug};
 use semel_contract::problem::{Kind, Problem};
 use semel_contract::record::Fence;
@@ -21,48 +20,15 @@ use semel_store::{Answer, Claimed, Entry, Settlement, StoreError, Terms, Wish};
 use tower_service::Service;
 
 use crate::answer;
-use crate::arrival::{Arrival, Whole};
+use crate::arrival::Whole;
+use crate::broken::Broken;
+use crate::context::Context;
 use crate::dispatch::Dispatch;
 use crate::grant::Grant;
-use crate::held::Held;
-use crate::layer::Shared;
+use crate::held::{BACKGROUND_SETTLEMENT_TRIES, Held, WRITE_PAUSE, WRITE_TRIES, without_effect};
 use crate::measure::{self, Call};
 use crate::problems::{closed, credential_changed, held_up, store_away};
-use crate::route::Route;
 use crate::step::Step;
-
-/// How often a write whose result is not known is made again before the client is told so.
-pub(crate) const WRITE_TRIES: u32 = 4;
-/// The pause before the first of them; it doubles.
-pub(crate) const WRITE_PAUSE: Duration = Duration::from_millis(50);
-/// How long a settlement that the store did not take is tried again in the background.
-pub(crate) const BACKGROUND_SETTLEMENT_TRIES: u32 = 12;
-
-/// What a keyed request is about, without what runs it.
-pub(crate) struct Context {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) route: Arc<Route>,
-    pub(crate) arrival: Arrival,
-    pub(crate) request_id: String,
-    pub(crate) arrived: tokio::time::Instant,
-    pub(crate) caller: Caller,
-    /// The request limiter's refusal, which only a new key meets.
-    pub(crate) over_limit: Option<Problem>,
-}
-
-/// How a service that forwards requests says that it has no answer: put into the extensions of the response that stands
-/// in for one. Only what surely was not sent frees the key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Broken {
-    /// Not a byte of the request was sent.
-    NotSent(String),
-    /// It broke off after something was sent.
-    Reset(String),
-    /// No answer came in time.
-    TimedOut(String),
-    /// Another attempt holds the key by now, and this one was rolled back.
-    Superseded,
-}
 
 /// A keyed request with everything that running it needs.
 pub(crate) struct Job<S> {
@@ -123,14 +89,6 @@ pub(crate) async fn claim(job: &Arc<Context>, wish: Wish, unused: Settlement) ->
     }
     free_in_background(Arc::clone(job), wish, unused, pause);
     Err(unsure.expect("only an unsure claim is tried to the end"))
-}
-
-/// What an attempt leaves that surely had no effect itself. Where an earlier one is unknown, it stays unknown.
-pub(crate) fn without_effect(how: Claim) -> Settlement {
-    match how {
-        Claim::New | Claim::TakeOver | Claim::Supersede | Claim::Reclaim => Settlement::Release,
-        Claim::Forward | Claim::Rerun => Settlement::Unknown,
-    }
 }
 
 /// Finds out about a claim that nobody will use, and gives it up if it was won.

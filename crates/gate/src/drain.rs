@@ -7,7 +7,7 @@ use semel_contract::record::Guarantee;
 use semel_store::Settlement;
 use tokio::time::Instant;
 
-use crate::attempt::without_effect;
+use crate::held::without_effect;
 use crate::layer::GateLayer;
 
 /// How often it is looked whether everything has ended.

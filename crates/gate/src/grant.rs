@@ -16,7 +16,7 @@ use semel_contract::record::Fence;
 use semel_store::{Answer, ClaimStore, Id, StoreError};
 use sha2::{Digest, Sha256};
 
-use crate::attempt::Broken;
+use crate::broken::Broken;
 
 /// The right to execute one request, once.
 #[derive(Clone)]

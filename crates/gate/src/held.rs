@@ -18,14 +18,28 @@ use semel_store::{Settlement, Written};
 use tokio::time::Instant;
 
 use crate::answer::{self, OUTCOME};
-use crate::attempt::{
-    BACKGROUND_SETTLEMENT_TRIES, Broken, Context, WRITE_PAUSE, WRITE_TRIES, without_effect,
-};
+use crate::broken::Broken;
 use crate::capture::{Captured, capture};
+use crate::context::Context;
 use crate::grant::Grant;
 use crate::keeper::Hold;
 use crate::measure::{self, Call};
 use crate::step::Step;
+
+/// How often a write whose result is not known is made again before the client is told so.
+pub(crate) const WRITE_TRIES: u32 = 4;
+/// The pause before the first of them; it doubles.
+pub(crate) const WRITE_PAUSE: Duration = Duration::from_millis(50);
+/// How long a settlement that the store did not take is tried again in the background.
+pub(crate) const BACKGROUND_SETTLEMENT_TRIES: u32 = 12;
+
+/// What an attempt leaves that surely had no effect itself. Where an earlier one is unknown, it stays unknown.
+pub(crate) fn without_effect(how: Claim) -> Settlement {
+    match how {
+        Claim::New | Claim::TakeOver | Claim::Supersede | Claim::Reclaim => Settlement::Release,
+        Claim::Forward | Claim::Rerun => Settlement::Unknown,
+    }
+}
 
 /// A claim that is held, to be settled.
 pub(crate) struct Held<'a> {

@@ -24,11 +24,11 @@ use crate::arrival::{self, known_among};
 use crate::form::PathNeeded;
 use crate::forms::View;
 use crate::identity::{Credential, Lines, Verified};
-use crate::layer::Shared;
 use crate::limit;
 use crate::problems::{closed, held_up, store_away};
 use crate::recall;
 use crate::route::Route;
+use crate::shared::Shared;
 
 const PREFIX: &str = "/.well-known/semel/keys/";
 const SEAL: &str = "/seal";

@@ -12,7 +12,7 @@ use semel_contract::time::Timestamp;
 use semel_store::{Answer, Entry, Resolution, Resolved};
 
 use crate::answer;
-use crate::attempt::Context;
+use crate::context::Context;
 use crate::measure::{self, Call};
 use crate::probe::Finding;
 use crate::problems::store_away;

@@ -34,7 +34,9 @@ mod answer;
 mod arrival;
 mod attempt;
 mod bodies;
+mod broken;
 mod capture;
+mod context;
 mod dispatch;
 mod drain;
 mod form;
@@ -59,14 +61,15 @@ mod problems;
 mod recall;
 mod route;
 pub mod settling;
+mod shared;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 mod step;
 mod sweeper;
 mod walk;
 
-pub use attempt::Broken;
 pub use axum_core::body::Body;
+pub use broken::Broken;
 pub use dispatch::Dispatch;
 pub use grant::{Grant, NotGranted, SettleError};
 pub use identity::{CallerExtension, Identified, Identify, Verified};

@@ -12,10 +12,10 @@ use semel_contract::time::Timestamp;
 use semel_store::Id;
 use semel_store::limits::{Admission, Limiter as _, Verdict, rate_limit_policy};
 
-use crate::attempt::Context;
-use crate::layer::Shared;
+use crate::context::Context;
 use crate::measure;
 use crate::route::Route;
+use crate::shared::Shared;
 
 /// Refusals of stale actions that one principal may have put on record.
 const STALE_RECORDS: Rate = Rate { count: 60, window: Duration::from_secs(3600) };

@@ -17,11 +17,13 @@ use tower_service::Service;
 
 use crate::answer::OUTCOME;
 use crate::arrival::{self, Arrival, KeyRead, Reading};
-use crate::attempt::{Broken, Context, claim, wish};
+use crate::attempt::{claim, wish};
+use crate::broken::Broken;
 use crate::capture::{Captured, capture};
-use crate::layer::Shared;
+use crate::context::Context;
 use crate::measure;
 use crate::route::Route;
+use crate::shared::Shared;
 
 /// Noting a key must not hold a request up for longer than this.
 const NOTING: Duration = Duration::from_millis(500);

@@ -20,7 +20,8 @@ use tower_service::Service;
 
 use crate::answer;
 use crate::arrival::{Arrival, Reading, Whole};
-use crate::attempt::{Context, Job};
+use crate::attempt::Job;
+use crate::context::Context;
 use crate::grant::Grant;
 use crate::identity::Credential;
 use crate::layer::GateLayer;

@@ -16,11 +16,11 @@ use semel_contract::time::Timestamp;
 use semel_store::{About, Claimed, Id, Settlement, StoreError, Wish};
 
 use crate::arrival::Arrival;
-use crate::attempt::Context;
+use crate::context::Context;
 use crate::identity::Lines;
-use crate::layer::Shared;
 use crate::problems::store_away;
 use crate::route::Route;
+use crate::shared::Shared;
 
 /// How far this process's clock may be ahead of the store's, at most.
 const CLOCKS_APART: Duration = Duration::from_secs(86_400);

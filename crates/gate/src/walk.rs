@@ -26,16 +26,17 @@ use tracing::Instrument;
 
 use crate::answer;
 use crate::arrival::{self, Arrival, KeyRead, Reading, Whole};
-use crate::attempt::{Context, Job, Outcome, claim_and_run, mark_unknown};
+use crate::attempt::{Job, Outcome, claim_and_run, mark_unknown};
 use crate::bodies::too_large;
+use crate::context::Context;
 use crate::identity::{Lines, Verified};
 use crate::keys;
-use crate::layer::Shared;
 use crate::limit;
 use crate::measure;
 use crate::outlive::{Work, outlive};
 use crate::problems::{STORE_RETRY_SECONDS, closed};
 use crate::route::Route;
+use crate::shared::Shared;
 use crate::step::Step;
 
 /// How often a record may change under a request before it gives up deciding.

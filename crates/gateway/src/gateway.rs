@@ -6,73 +6,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use axum_core::body::Body;
-use http::header::HeaderName;
 use http::{Request, Response};
-use rustls::ServerConfig;
-use semel_gate::{GateLayer, GateService};
+use semel_gate::GateLayer;
 use tokio::net::TcpListener;
 use tokio::time::Instant;
-use tower_layer::Layer;
 
-use crate::access::AccessLog;
-use crate::forward::Forward;
-use crate::identity::Peers;
-use crate::measure::Meters;
+use crate::plan::{Current, Plan};
 use crate::walk;
-use semel_http::{Acceptor, Certificates, ConnectionSettings, Cors, Facts, Handler, Limits, Pool, Upstream};
+use semel_http::{Acceptor, ConnectionSettings, Facts, Handler};
 
 /// How long work that was begun under settings that were replaced is waited for.
 const REPLACED_MAX: Duration = Duration::from_secs(24 * 3600);
-
-/// Everything that a gateway is told, and that can be told anew while it runs.
-#[derive(Debug)]
-pub struct Plan {
-    /// What may run.
-    pub gate: GateLayer,
-    /// What stands behind it.
-    pub upstream: Upstream,
-    /// The certificate that clients see; without one there is no TLS.
-    pub tls: Option<Certificates>,
-    /// What clients may take.
-    pub limits: Limits,
-    /// Headers that only these peers may set; from others they are removed.
-    pub trusted: Vec<(HeaderName, Peers)>,
-    /// Which pages on other origins may use it; without this, none but those that the service lets.
-    pub cors: Option<Cors>,
-    /// Where requests are written down.
-    pub log: AccessLog,
-}
-
-/// What is in force.
-pub(crate) struct Current {
-    pub(crate) gate: GateLayer,
-    pub(crate) service: GateService<Forward>,
-    pool: Arc<Pool>,
-    pub(crate) limits: Limits,
-    pub(crate) trusted: Vec<(HeaderName, Peers)>,
-    pub(crate) cors: Option<Cors>,
-    pub(crate) log: AccessLog,
-    pub(crate) meters: Meters,
-    tls: Option<Arc<ServerConfig>>,
-}
-
-impl Current {
-    fn of(plan: Plan) -> Result<Self, String> {
-        let tls = plan.tls.as_ref().map(Certificates::load).transpose()?;
-        let pool = Pool::new(plan.upstream)?;
-        Ok(Self {
-            service: plan.gate.layer(Forward::new(Arc::clone(&pool))),
-            pool,
-            gate: plan.gate,
-            limits: plan.limits,
-            trusted: plan.trusted,
-            cors: plan.cors,
-            log: plan.log,
-            meters: Meters::default(),
-            tls,
-        })
-    }
-}
 
 /// A reverse proxy with a gate in it. Cheap to clone; all clones are one gateway.
 #[derive(Clone)]

@@ -16,14 +16,16 @@ mod gateway;
 mod identity;
 mod measure;
 mod pages;
+mod plan;
 mod probe;
 mod refusal;
 mod tunnel;
 mod walk;
 
 pub use access::AccessLog;
-pub use gateway::{Gateway, Plan};
+pub use gateway::Gateway;
 pub use identity::{Callers, Peers};
+pub use plan::Plan;
 pub use probe::Probes;
 pub use semel_http::headers::REQUEST_ID;
 pub use semel_http::{BadTarget, Certificates, Cors, HostSent, Limits, Protocol, Target, Upstream, serve};

@@ -13,7 +13,7 @@ use semel_contract::problem::{Kind, Problem};
 use tower_service::Service;
 
 use crate::entropy;
-use crate::gateway::Current;
+use crate::plan::Current;
 use crate::{pages, refusal};
 use semel_http::Facts;
 use semel_http::framing::{self, Refused};

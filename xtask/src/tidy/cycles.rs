@@ -16,9 +16,6 @@ const ALLOWED: &[(&str, &[usize])] = &[
     ("cli::serve::relay", &[2]),
     ("contract", &[2, 2]),
     ("delivery", &[4, 3]),
-    ("gate", &[10]),
-    ("gateway", &[2]),
-    ("store::postgres", &[3]),
 ];
 
 /// This file, where the list is kept.

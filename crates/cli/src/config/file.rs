@@ -119,7 +119,8 @@ layered! {
         /// retention.
         fingerprint_keys: PathBuf,
         /// The name under which the store remembers how this gate's keys are recorded. Gates before different services that
-        /// share a store need different names; replicas need the same one. Default: the upstream's address.
+        /// share a store need different names; replicas need the same one. Default: the upstream's address; say
+        /// a name before that address changes, or the gate counts as a new one and does not know how its keys were recorded before.
         name: String,
         /// Identities that were in force before `identity` was changed. Keys that were used with them stay known for one
         /// retention on requests that still carry them. Needed for `trusted:`, `jwt:` and `check:`; others are read anyway.

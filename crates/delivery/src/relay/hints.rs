@@ -45,20 +45,24 @@ pub struct NoHints;
 
 impl Hints for NoHints {}
 
+/// For so long a hint keeps this process away from a lane. The store itself lets one process work on a lane; asking it in
+/// vain costs little, and a sender waits.
+const BELIEVED: Duration = Duration::from_secs(1);
+
 /// How long hints have kept this process away from lanes. A holder may be gone, or may never have been: a hint is believed
-/// for as long as a lease lasts, and not longer.
+/// for a moment, and then not until a lease has passed or the lane was ours.
 #[derive(Debug, Default)]
 pub struct Patience(HashMap<i64, Instant>);
 
 impl Patience {
     /// Whether the hint that somebody else has this lane is still believed.
     pub fn believes(&mut self, lane: i64, now: Instant) -> bool {
-        let is_fresh = |since: Instant| now.saturating_duration_since(since) < LEASE;
+        let is_fresh = |since: Instant| now.saturating_duration_since(since) < BELIEVED;
         // What was not asked about for long is nobody's concern any more.
         self.0.retain(|known, since| *known == lane || now.saturating_duration_since(*since) < 2 * LEASE);
         match self.0.get(&lane) {
             Some(since) if is_fresh(*since) => true,
-            Some(since) if now.saturating_duration_since(*since) < LEASE + Duration::from_secs(5) => false,
+            Some(since) if now.saturating_duration_since(*since) < LEASE => false,
             _ => {
                 self.0.insert(lane, now);
                 true
@@ -77,13 +81,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hint_is_believed_for_a_lease_and_not_longer() {
+    fn a_hint_is_believed_for_a_moment_and_not_longer() {
         let (mut patience, start) = (Patience::default(), Instant::now());
-        let at = |seconds| start + Duration::from_secs(seconds);
-        assert!(patience.believes(7, start) && patience.believes(7, at(29)));
-        assert!(!patience.believes(7, at(30)), "a holder that never ends");
+        let at = |millis| start + Duration::from_millis(millis);
+        assert!(patience.believes(7, start) && patience.believes(7, at(900)));
+        assert!(!patience.believes(7, at(1_000)), "a holder that never ends");
+        assert!(!patience.believes(7, at(29_000)), "it is still the same one");
         patience.forget(7);
-        assert!(patience.believes(7, at(31)), "another holder");
-        assert!(patience.believes(8, at(31)) && !patience.believes(7, at(62)));
+        assert!(patience.believes(7, at(30_000)), "another holder");
+        assert!(patience.believes(8, at(30_000)) && !patience.believes(7, at(31_500)));
+        assert!(patience.believes(7, at(61_000)), "and one more");
     }
 }

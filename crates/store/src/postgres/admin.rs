@@ -9,8 +9,8 @@ use semel_contract::restore::{Restore, Undated};
 use semel_contract::time::{Timestamp, millis_of};
 use tokio_postgres::Row;
 
-use super::claim::span;
 use super::link::{Trouble, Value};
+use super::rows::span;
 use super::sql::{self, found, timed};
 use super::{Core, PostgresStore, replace, rows};
 use crate::admin::{

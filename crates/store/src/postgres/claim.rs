@@ -4,19 +4,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use semel_contract::decide::{Claim, Standing};
-use semel_contract::profile::Anchor;
 use semel_contract::record::State;
-use semel_contract::time::{Timestamp, millis_of};
+use semel_contract::time::Timestamp;
 use tokio_postgres::Row;
 
 use super::batch::Waiting;
-use super::clock::UNNOTICED_MILLIS;
 use super::link::Trouble;
 use super::patience::Patience;
-use super::rows::{entry, fence_of, guarantee_number, pack, stored_nonce};
+use super::rows::{
+    anchor_number, entry, fence_of, guarantee_number, late, lifetime_millis, pack, response_bytes, span,
+    stored_nonce, version_number,
+};
 use super::{Core, replace, sql};
 use crate::claims::{Claimed, Entry, StoreError, Wish};
 
@@ -24,8 +24,6 @@ use crate::claims::{Claimed, Entry, StoreError, Wish};
 const ROUNDS_MAX: u32 = 4;
 /// Records that are read at once, since each may carry a large answer.
 const KNOWN_ROWS_MAX: usize = 64;
-/// Longest lease and late window that are kept, so that times stay within a bigint.
-const SPAN_MILLIS_MAX: i64 = 1 << 50;
 
 /// Batches after one in which two claimed the same key that are prepared for that to happen again.
 const CONTESTED_BATCHES: u32 = 64;
@@ -200,39 +198,6 @@ async fn insert(
 fn number_of(row: &Row) -> Option<([u8; 16], (i64, bool))> {
     let hash: Option<&[u8]> = row.get("hash");
     Some((hash?.try_into().ok()?, (row.get("fence"), row.get("late"))))
-}
-
-/// The stored number of a fingerprint's version.
-pub(super) fn version_number(wish: &Wish) -> Option<i16> {
-    wish.fingerprint.as_ref().map(|of| i16::from(of.version as u8))
-}
-
-/// How long a record lives that is settled by SQL.
-pub(super) fn lifetime_millis(wish: &Wish) -> Option<i64> {
-    wish.terms.as_ref().map(|terms| span(terms.lifetime.record()).max(1))
-}
-
-/// From when that counts.
-pub(super) fn anchor_number(wish: &Wish) -> Option<i16> {
-    wish.terms.as_ref().map(|terms| match terms.lifetime.anchor {
-        Anchor::Created => 1,
-        Anchor::Settled => 2,
-    })
-}
-
-/// How large an answer may be that is settled by SQL.
-pub(super) fn response_bytes(wish: &Wish) -> Option<i32> {
-    wish.terms.as_ref().map(|terms| i32::try_from(terms.max_response_bytes).unwrap_or(i32::MAX))
-}
-
-/// A duration in milliseconds, bounded so that adding it to a time cannot overflow.
-pub(super) fn span(duration: Duration) -> i64 {
-    millis_of(duration).min(SPAN_MILLIS_MAX)
-}
-
-/// A late window, longer by what a process may believe the server's clock to be ahead.
-pub(super) fn late(window: Duration) -> i64 {
-    span(window).saturating_add(UNNOTICED_MILLIS)
 }
 
 /// A number that was drawn early but took its place late is drawn again: meanwhile another attempt may have had the key

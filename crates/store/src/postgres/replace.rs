@@ -9,10 +9,12 @@ use semel_contract::record::{Fence, Guarantee, State};
 use semel_contract::time::Timestamp;
 
 use super::Core;
-use super::claim::{anchor_number, late, lifetime_millis, response_bytes, span, version_number};
 use super::link::{Trouble, Tx};
 use super::patience::Patience;
-use super::rows::{entry, fence_of, guarantee_number, pack, state_number, stored_nonce, stored_number};
+use super::rows::{
+    anchor_number, entry, fence_of, guarantee_number, late, lifetime_millis, pack, response_bytes, span,
+    state_number, stored_nonce, stored_number, version_number,
+};
 use super::settle::Write;
 use super::sql::{self, entry, timed};
 use crate::admin::action;

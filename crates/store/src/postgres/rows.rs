@@ -1,14 +1,21 @@
 //! Turns rows into entries and back. Refuses a row that it cannot read, instead of guessing.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use semel_contract::fingerprint::{Fingerprint, Version};
 use semel_contract::key::{Format, Key};
+use semel_contract::profile::Anchor;
 use semel_contract::record::{Fence, Guarantee, Record, State};
 use semel_contract::scope::Scope;
-use semel_contract::time::Timestamp;
+use semel_contract::time::{Timestamp, millis_of};
 use tokio_postgres::Row;
 
-use crate::claims::{About, Answer, Entry, Id, StoreError};
+use super::clock::UNNOTICED_MILLIS;
+use crate::claims::{About, Answer, Entry, Id, StoreError, Wish};
+
+/// Longest lease and late window that are kept, so that times stay within a bigint.
+const SPAN_MILLIS_MAX: i64 = 1 << 50;
 
 /// The stored number of a state.
 pub(super) fn state_number(state: State) -> i16 {
@@ -175,6 +182,39 @@ fn answer(row: &Row) -> Result<Option<Answer>, String> {
         body: Bytes::from(body.unwrap_or_default()),
         outcome_unknown: row.try_get("outcome_unknown").map_err(text)?,
     }))
+}
+
+/// The stored number of a fingerprint's version.
+pub(super) fn version_number(wish: &Wish) -> Option<i16> {
+    wish.fingerprint.as_ref().map(|of| i16::from(of.version as u8))
+}
+
+/// How long a record lives that is settled by SQL.
+pub(super) fn lifetime_millis(wish: &Wish) -> Option<i64> {
+    wish.terms.as_ref().map(|terms| span(terms.lifetime.record()).max(1))
+}
+
+/// From when that counts.
+pub(super) fn anchor_number(wish: &Wish) -> Option<i16> {
+    wish.terms.as_ref().map(|terms| match terms.lifetime.anchor {
+        Anchor::Created => 1,
+        Anchor::Settled => 2,
+    })
+}
+
+/// How large an answer may be that is settled by SQL.
+pub(super) fn response_bytes(wish: &Wish) -> Option<i32> {
+    wish.terms.as_ref().map(|terms| i32::try_from(terms.max_response_bytes).unwrap_or(i32::MAX))
+}
+
+/// A duration in milliseconds, bounded so that adding it to a time cannot overflow.
+pub(super) fn span(duration: Duration) -> i64 {
+    millis_of(duration).min(SPAN_MILLIS_MAX)
+}
+
+/// A late window, longer by what a process may believe the server's clock to be ahead.
+pub(super) fn late(window: Duration) -> i64 {
+    span(window).saturating_add(UNNOTICED_MILLIS)
 }
 
 #[cfg(test)]

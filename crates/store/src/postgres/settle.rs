@@ -12,10 +12,9 @@ use tokio_postgres::types::Type;
 
 use super::base::error_chain;
 use super::batch::Waiting;
-use super::claim::span;
 use super::link::{Trouble, Value};
 use super::patience::Patience;
-use super::rows::{pack, state_number, stored_nonce, stored_number};
+use super::rows::{pack, span, state_number, stored_nonce, stored_number};
 use super::{Core, sql};
 use crate::claims::{Answer, Entry, Id, Settlement, StoreError, Written};
 

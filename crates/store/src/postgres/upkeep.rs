@@ -8,9 +8,8 @@ use semel_contract::record::{Fence, State};
 use semel_contract::time::Timestamp;
 use tokio_postgres::Row;
 
-use super::claim::span;
 use super::link::{Timed, Trouble, Value};
-use super::rows::{entry, state_number, stored_nonce, stored_number};
+use super::rows::{entry, span, state_number, stored_nonce, stored_number};
 use super::{Core, sql};
 use crate::claims::{Entry, Filter, Id, Order, StoreError, Swept, Written};
 use crate::clock::{Clock, SystemClock};
