@@ -1,6 +1,6 @@
-//! The time of a store that is closed and opened again. It keeps a mark of its time every few seconds; when everything was
-//! down, the next start finds the last mark and whatever the wall clock shows by then. What is made of the two is decided by
-//! the production clock. Counts nothing while it is closed.
+//! The time of a store that is closed and opened again. It keeps a mark of its time; when everything was down, the next start
+//! finds that mark and whatever the wall clock shows by then. What is made of the two is decided by the production clock.
+//! Counts nothing while it is closed.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,9 +10,6 @@ use semel_store::clock::{Clock, Mark, Reading, StoreClock};
 
 use crate::clock::SimClock;
 use crate::stage::lock;
-
-/// How often a mark is kept.
-const MARK_EVERY: Duration = Duration::from_secs(5);
 
 /// The time of a store.
 #[derive(Debug)]
@@ -28,8 +25,7 @@ struct Kept {
     /// None while nobody has the store open.
     running: Option<StoreClock>,
     mark: Mark,
-    marked_at: Duration,
-    /// The latest time that was given: records are of that time, so that no earlier one is.
+    /// The latest time that was given.
     latest: Timestamp,
 }
 
@@ -38,14 +34,17 @@ impl Uptime {
     pub fn new(machine: Arc<SimClock>) -> Self {
         machine.start_machine();
         let running = StoreClock::open(None, &*machine);
-        let (mark, marked_at) = (running.mark(&*machine), machine.ticks());
-        let kept = Kept { running: Some(running), mark, marked_at, latest: mark.time };
+        let mark = running.mark(&*machine);
+        let kept = Kept { running: Some(running), mark, latest: mark.time };
         Self { first: mark.time, kept: Mutex::new(kept), machine }
     }
 
-    /// Everything goes down: nothing is kept but the last mark.
+    /// Everything goes down: nothing is kept but a mark of this moment, since records of this moment may be there.
     pub fn close(&self) {
-        lock(&self.kept).running = None;
+        let mut kept = lock(&self.kept);
+        if let Some(running) = kept.running.take() {
+            kept.mark = running.mark(&*self.machine);
+        }
     }
 
     /// Somebody opens it again, unless it is open.
@@ -68,12 +67,7 @@ impl Clock for Uptime {
         let mut kept = lock(&self.kept);
         if let Some(running) = &kept.running {
             let now = running.now(self.machine.read());
-            let is_due = self.machine.ticks() >= kept.marked_at + MARK_EVERY;
-            let mark = is_due.then(|| running.mark(&*self.machine));
             kept.latest = kept.latest.max(now);
-            if let Some(mark) = mark {
-                (kept.mark, kept.marked_at) = (mark, self.machine.ticks());
-            }
         }
         let passed = u64::try_from(kept.latest.millis_since(self.first)).unwrap_or(0);
         Reading { wall: kept.latest, ticks: Duration::from_millis(passed) }
