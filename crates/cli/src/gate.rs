@@ -9,7 +9,7 @@ mod remote;
 mod resolve;
 mod restores;
 mod show;
-mod table;
+pub(crate) mod table;
 mod upkeep;
 
 use std::io::Write;
@@ -21,6 +21,7 @@ use crate::config::redacted;
 use crate::exit::{Exit, Stop};
 use crate::output_failed;
 use door::Door;
+pub(crate) use upkeep::clock_text;
 
 /// Look into a gate's records and resolve what is unknown.
 #[derive(Debug, clap::Args)]

@@ -28,6 +28,8 @@ use crate::exit::{Exit, Stop};
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,
+    #[command(flatten)]
+    which: Which,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -43,7 +45,7 @@ enum Command {
     /// Take a message back.
     Abort(ShowArgs),
     /// List lanes with something waiting, paused or blocked, and what their first messages wait for.
-    Lanes(Which),
+    Lanes,
     /// Send no more from a lane.
     Pause(LaneArgs),
     /// Send from a lane again, past a dead head as well.
@@ -52,38 +54,66 @@ enum Command {
     Credentials(CredentialsArgs),
     /// Try messages again that are held because a credential was refused, under the same credential.
     Release(ReleaseArgs),
+    /// Show the outbox's clock, and confirm a jump of it.
+    Clock(ClockArgs),
 }
 
 /// Which outbox.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Which {
     /// The outbox's file. [default: sqlite:outbox.db]
-    #[arg(long, value_name = "URL")]
+    #[arg(long, global = true, value_name = "URL")]
     store: Option<String>,
     /// The token, where the daemon listens on TCP; by default the one that the daemon was started with.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// Print JSON.
-    #[arg(long)]
+    #[arg(long, global = true)]
     json: bool,
 }
 
 #[derive(Debug, clap::Args)]
 struct ListArgs {
-    /// Only messages that are pending, inflight, held, done, dead or aborted.
-    #[arg(long, value_name = "STATUS")]
-    status: Option<String>,
+    /// Only messages in this state.
+    #[arg(long, alias = "status", value_name = "STATE",
+        value_parser = ["pending", "inflight", "held", "done", "dead", "aborted"])]
+    state: Option<String>,
     /// Only messages of this lane.
     #[arg(long, value_name = "LANE")]
     lane: Option<String>,
-    /// At most so many.
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    /// Only the message with this key, which is its client_message_id.
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+    /// At most so many, up to 1000.
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
-    /// Only messages with numbers above this one.
-    #[arg(long, value_name = "ROW", default_value_t = 0)]
-    after: i64,
-    #[command(flatten)]
-    which: Which,
+    /// Only messages with numbers below this one.
+    #[arg(long, value_name = "ROW")]
+    before: Option<i64>,
+    /// Only messages with numbers above this one, the oldest first.
+    #[arg(long, value_name = "ROW")]
+    after: Option<i64>,
+    /// The oldest first, instead of the newest.
+    #[arg(long)]
+    oldest_first: bool,
+}
+
+impl ListArgs {
+    /// What to ask for, by names that outbox and relay share.
+    fn query(&self) -> String {
+        let is_oldest = self.oldest_first || self.after.is_some();
+        let numbers = [("before", self.before), ("after", self.after)]
+            .map(|(name, number)| (name, number.map(|n| n.to_string())));
+        let words = [("state", &self.state), ("lane", &self.lane), ("key", &self.key)]
+            .map(|(name, word)| (name, word.clone()));
+        let mut query = format!("limit={}&order={}", self.limit, if is_oldest { "oldest" } else { "newest" });
+        for (name, value) in numbers.into_iter().chain(words) {
+            if let Some(value) = value {
+                query.push_str(&format!("&{name}={}", encoded(&value)));
+            }
+        }
+        query
+    }
 }
 
 #[derive(Debug, clap::Args)]
@@ -94,8 +124,6 @@ struct ShowArgs {
     /// The same.
     #[arg(long = "id", value_name = "ID", id = "named", conflicts_with = "id")]
     named: Option<String>,
-    #[command(flatten)]
-    which: Which,
 }
 
 impl ShowArgs {
@@ -106,9 +134,12 @@ impl ShowArgs {
 
 #[derive(Debug, clap::Args)]
 struct RequeueArgs {
-    /// The message: the number of its row, or its client_message_id. Its id is never free again.
-    #[arg(long, value_name = "ROW")]
-    id: String,
+    /// The message: its client_message_id, or the number of its row. Its id is never free again.
+    #[arg(value_name = "ID", required_unless_present = "named")]
+    id: Option<String>,
+    /// The same.
+    #[arg(long = "id", value_name = "ID", id = "named", conflicts_with = "id")]
+    named: Option<String>,
     /// The new message's id.
     #[arg(long, value_name = "ID", conflicts_with = "auto")]
     new_client_id: Option<String>,
@@ -121,8 +152,6 @@ struct RequeueArgs {
     /// Go on although the old message may have been delivered; it is then said to be possibly delivered.
     #[arg(long)]
     force: bool,
-    #[command(flatten)]
-    which: Which,
 }
 
 #[derive(Debug, clap::Args)]
@@ -136,8 +165,6 @@ struct LaneArgs {
     /// Also a lane in which there never was a message.
     #[arg(long)]
     new: bool,
-    #[command(flatten)]
-    which: Which,
 }
 
 impl LaneArgs {
@@ -160,8 +187,6 @@ struct CredentialsArgs {
     /// The header that carries it; a bare token is sent as Bearer in Authorization.
     #[arg(long, value_name = "NAME", requires = "give", default_value = "Authorization")]
     header: String,
-    #[command(flatten)]
-    which: Which,
 }
 
 #[derive(Debug, clap::Args)]
@@ -172,8 +197,20 @@ struct ReleaseArgs {
     /// Only those to this origin.
     #[arg(long, value_name = "URL")]
     origin: Option<String>,
-    #[command(flatten)]
-    which: Which,
+}
+
+/// What to do with the clock.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+While a jump ahead is not confirmed, the outbox goes on by the time as it ticks: nothing expires, and what may be too old is \
+not sent. Confirm it only when the clock of the machine is right now.")]
+struct ClockArgs {
+    /// Confirm that the clock is right after its jump.
+    #[arg(long, requires = "reason")]
+    confirm: bool,
+    /// Why; stands among the events.
+    #[arg(long, value_name = "TEXT", requires = "confirm")]
+    reason: Option<String>,
 }
 
 /// Runs the command.
@@ -188,26 +225,21 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
 }
 
 async fn command(args: &Args) -> Result<Exit, Stop> {
+    let which = &args.which;
     match &args.command {
-        Command::Send(args) => send::run(args).await,
+        Command::Send(args) => send::run(args, which).await,
         Command::List(args) => {
-            let mut query = format!("limit={}&after={}", args.limit, args.after);
-            for (name, value) in [("status", &args.status), ("lane", &args.lane)] {
-                if let Some(value) = value {
-                    query.push_str(&format!("&{name}={}", encoded(value)));
-                }
-            }
-            let told = ask(&args.which, Call::get(format!("/v1/messages?{query}"))).await?;
-            show::print(args.which.json, &told, show::list)
+            let told = ask(which, Call::get(format!("/v1/messages?{}", args.query()))).await?;
+            show::print(which.json, &told, show::list)
         }
         Command::Show(args) => {
-            let told = ask(&args.which, Call::get(format!("/v1/messages/{}", encoded(args.name())))).await?;
-            show::print(args.which.json, &told, show::message)
+            let told = ask(which, Call::get(format!("/v1/messages/{}", encoded(args.name())))).await?;
+            show::print(which.json, &told, show::message)
         }
         Command::Abort(args) => {
             let path = format!("/v1/messages/{}/abort", encoded(args.name()));
-            let told = ask(&args.which, Call::post(path, &Value::Null)).await?;
-            show::print(args.which.json, &told, show::line)
+            let told = ask(which, Call::post(path, &Value::Null)).await?;
+            show::print(which.json, &told, show::line)
         }
         Command::Requeue(args) => {
             let patch = match &args.patch_payload {
@@ -225,30 +257,41 @@ async fn command(args: &Args) -> Result<Exit, Stop> {
                 "patch_body_base64": patch,
                 "force": args.force,
             });
-            let path = format!("/v1/messages/{}/requeue", encoded(&args.id));
-            let told = ask(&args.which, Call::post(path, &body)).await?;
-            show::print(args.which.json, &told, show::requeued)
+            let path = format!(
+                "/v1/messages/{}/requeue",
+                encoded(args.id.as_deref().or(args.named.as_deref()).unwrap_or_default())
+            );
+            let told = ask(which, Call::post(path, &body)).await?;
+            show::print(which.json, &told, show::requeued)
         }
-        Command::Lanes(which) => {
+        Command::Lanes => {
             let told = ask(which, Call::get("/v1/lanes".to_owned())).await?;
             show::print(which.json, &told, show::lanes)
         }
-        Command::Pause(args) => set_lane(args, "pause").await,
-        Command::Resume(args) => set_lane(args, "resume").await,
-        Command::Credentials(args) => credentials(args).await,
+        Command::Pause(args) => set_lane(args, which, "pause").await,
+        Command::Resume(args) => set_lane(args, which, "resume").await,
+        Command::Credentials(args) => credentials(args, which).await,
         Command::Release(args) => {
             let body = json!({"principal": args.principal, "origin": args.origin});
-            let told = ask(&args.which, Call::post("/v1/release".to_owned(), &body)).await?;
-            show::print(args.which.json, &told, show::released)
+            let told = ask(which, Call::post("/v1/release".to_owned(), &body)).await?;
+            show::print(which.json, &told, show::released)
+        }
+        Command::Clock(args) => {
+            let call = match args.confirm {
+                true => Call::post("/v1/clock/confirm".to_owned(), &json!({"reason": args.reason})),
+                false => Call::get("/v1/clock".to_owned()),
+            };
+            let told = ask(which, call).await?;
+            show::print(which.json, &told, |told| crate::gate::clock_text(told, "outbox"))
         }
     }
 }
 
 /// Pauses or resumes a lane. A name that no message ever had is most likely misspelt.
-async fn set_lane(args: &LaneArgs, what: &str) -> Result<Exit, Stop> {
+async fn set_lane(args: &LaneArgs, which: &Which, what: &str) -> Result<Exit, Stop> {
     let lane = args.lane();
     if !args.new {
-        let lanes = ask(&args.which, Call::get("/v1/lanes".to_owned())).await?;
+        let lanes = ask(which, Call::get("/v1/lanes".to_owned())).await?;
         let lanes: Vec<&str> = lanes["lanes"]
             .as_array()
             .into_iter()
@@ -257,7 +300,7 @@ async fn set_lane(args: &LaneArgs, what: &str) -> Result<Exit, Stop> {
             .collect();
         let messages = format!("/v1/messages?limit=1&lane={}", encoded(lane));
         if !lanes.contains(&lane)
-            && ask(&args.which, Call::get(messages)).await?["messages"].as_array().is_none_or(Vec::is_empty)
+            && ask(which, Call::get(messages)).await?["messages"].as_array().is_none_or(Vec::is_empty)
         {
             let known = match lanes.is_empty() {
                 true => "no lane has anything waiting".to_owned(),
@@ -269,13 +312,13 @@ async fn set_lane(args: &LaneArgs, what: &str) -> Result<Exit, Stop> {
         }
     }
     let path = format!("/v1/lanes/{}/{what}", encoded(lane));
-    let told = ask(&args.which, Call::post(path, &Value::Null)).await?;
-    show::print(args.which.json, &told, show::lane)
+    let told = ask(which, Call::post(path, &Value::Null)).await?;
+    show::print(which.json, &told, show::lane)
 }
 
 /// Shows what is held and for whom credentials were given, or gives one.
-async fn credentials(args: &CredentialsArgs) -> Result<Exit, Stop> {
-    let caller = Caller::existing(&args.which).await?;
+async fn credentials(args: &CredentialsArgs, which: &Which) -> Result<Exit, Stop> {
+    let caller = Caller::existing(which).await?;
     if !caller.is_daemon() {
         let what = "no daemon owns this outbox, and credentials live in a daemon's memory: start semel serve outbox, \
                     with --credential file:PATH or command:COMMAND";
@@ -298,12 +341,12 @@ async fn credentials(args: &CredentialsArgs) -> Result<Exit, Stop> {
     }
     let (status, told) = caller.call(Call::get("/v1/credentials".to_owned())).await?;
     match status {
-        200..=299 => show::print(args.which.json, &told, show::credentials),
+        200..=299 => show::print(which.json, &told, show::credentials),
         _ => Err(refused(status, &told)),
     }
 }
 
-fn read_credential(file: &std::path::Path) -> Result<String, Stop> {
+pub(crate) fn read_credential(file: &std::path::Path) -> Result<String, Stop> {
     let failed =
         |error: std::io::Error| Stop::new(Exit::Io, format!("failed to read {}: {error}", file.display()));
     let text = match file.to_str() {

@@ -100,3 +100,35 @@ fn a_replica_that_is_frozen_past_its_lease_changes_nothing_when_it_wakes() {
     assert_eq!(frozen.submit("alice", "1", "background", r#"[{"lane":"a","value":5}]"#).status, 200);
     assert_eq!((service.score("a"), applied(&other).len()), (8, 2));
 }
+
+#[test]
+fn a_credential_given_to_one_replica_reaches_the_others() {
+    let (base, service) = (Base::create(), Service::start());
+    let folder = Folder::for_service(&service, "");
+    let (one, two) = (folder.start_with(&["--store", &base.url]), folder.start_with(&["--store", &base.url]));
+    let given = r#"{"target":"scores","principal":"alice","value":"given"}"#;
+    assert_eq!(one.operator("POST", "/v1/relay/credentials", given).status, 200);
+    one.kill();
+    assert_eq!(two.submit("alice", "1", "interactive", r#"[{"lane":"a","value":5}]"#).status, 200);
+    let tokens = service.books.lock().unwrap().tokens.clone();
+    assert!(!tokens.is_empty() && tokens.iter().all(|token| token == "Bearer given"), "{tokens:?}");
+}
+
+/// Two requests for one lane at two replicas: the second is accepted, and taken along by whoever comes to it.
+#[test]
+fn a_request_whose_lane_another_replica_holds_is_accepted_and_applied_later() {
+    let (base, service) = (Base::create(), Service::start());
+    let folder = Folder::for_service(&service, "");
+    folder.set("sync_deadline", "1s");
+    let (one, two) = (folder.start_with(&["--store", &base.url]), folder.start_with(&["--store", &base.url]));
+    service.next(&[Habit::AppliesAndHangs]);
+    let first = one.submit("alice", "1", "interactive", r#"[{"lane":"a","value":5}]"#);
+    assert_eq!(first.status, 202, "the service does not answer in time: {first:?}");
+    assert_eq!(service.writes().len(), 1, "its write is under way");
+    let items = r#"[{"lane":"a","value":3}]"#;
+    let second = two.submit("bob", "1", "interactive", items);
+    assert_eq!((second.status, second.json()["pending"]["count"].as_i64()), (202, Some(1)), "{second:?}");
+    until("both are applied", 90, || service.score("a") == 8);
+    until("and known to be", 60, || two.submit("bob", "1", "interactive", items).status == 200);
+    assert_eq!(applied(&two).len(), 2);
+}

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use base::{Base, until};
 use redis::Redis;
-use world::{Folder, Habit, Relay, Service};
+use world::{Folder, HOSTNAME, Habit, Relay, Service};
 
 fn start(folder: &Folder, base: &Base, redis: Option<&Redis>) -> Relay {
     let mut args = vec!["--store".to_owned(), base.url.clone()];
@@ -81,6 +81,7 @@ fn who_works_on_a_lane_and_what_waits_for_company_can_be_seen() {
     assert!((1..=30_000).contains(&life), "it goes by itself: {life} ms");
     let holder = redis.ask("GET patrol:s1:7:sync_lock");
     assert!(holder.contains(&relay.child.id().to_string()), "it names its replica: {holder}");
+    assert!(holder.contains(&format!("{HOSTNAME}:")), "and its host: {holder}");
     until("it is applied", 60, || relay.submit("alice", "1", "background", items).status == 200);
     until("and unlocked", 60, || redis.ask("EXISTS patrol:s1:7:sync_lock").contains(":0"));
 }

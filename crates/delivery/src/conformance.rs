@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use semel_contract::record::Fence;
 use semel_contract::time::Timestamp;
+use semel_store::clock::{Ahead, Mark};
 
 use crate::envelope::Draft;
 use crate::judge::{Ended, To, Verdict};
@@ -12,7 +13,8 @@ use crate::message::Received;
 use crate::message::{Answer, HeldFor, Progress, Request, Row, Status};
 use crate::settings::HeadPolicy;
 use crate::store::{
-    Arrived, Filter, Find, Head, OutboxStore, Replaced, Room, StoreError, Successor, Terms, Written,
+    Arrived, Filter, Find, Head, Judged, KeptTime, OutboxStore, Replaced, Room, StoreError, Successor, Terms,
+    Written,
 };
 
 type Store = Arc<dyn OutboxStore>;
@@ -35,6 +37,7 @@ where
     holds_are_by_principal(fresh().await).await;
     room_is_counted(fresh().await).await;
     bodies_are_purged_and_ids_stay(fresh().await).await;
+    the_time_is_kept_for_the_next_process(fresh().await).await;
     events_are_numbered_without_gaps(fresh().await).await;
     the_inbox_knows_what_it_received(fresh().await).await;
 }
@@ -227,11 +230,20 @@ async fn a_claim_that_sent_nothing_gives_its_number_back(store: Store) {
 async fn a_requeue_is_all_or_nothing(store: Store) {
     let old = insert(&store, "old", "a").await;
     insert(&store, "taken", "b").await;
-    let successor =
-        |id: &str| Successor { draft: draft(id, "a"), possibly_delivered: true, fence: None, by: "operator" };
-    assert!(matches!(store.replace(old.id, successor("taken"), at(20), 1).await, Ok(Replaced::IdTaken)));
+    let successor = |id: &str, judged: &Row| Successor {
+        draft: draft(id, "a"),
+        possibly_delivered: true,
+        fence: None,
+        judged: Judged::of(judged),
+        by: "operator",
+    };
+    assert!(matches!(
+        store.replace(old.id, successor("taken", &old), at(20), 1).await,
+        Ok(Replaced::IdTaken)
+    ));
     assert_eq!(find(&store, "old").await.status, Status::Pending, "nothing changed");
-    let Ok(Replaced::Done(before, new)) = store.replace(old.id, successor("new"), at(20), 1).await else {
+    let Ok(Replaced::Done(before, new)) = store.replace(old.id, successor("new", &old), at(20), 1).await
+    else {
         panic!("it is replaced");
     };
     assert_eq!(
@@ -243,13 +255,14 @@ async fn a_requeue_is_all_or_nothing(store: Store) {
         (Some(new.id), Some(before.id), true)
     );
     assert!(
-        matches!(store.replace(old.id, successor("newer"), at(21), 1).await, Ok(Replaced::Stale)),
+        matches!(store.replace(old.id, successor("newer", &old), at(21), 1).await, Ok(Replaced::Stale)),
         "once"
     );
     // A row that was sent before is replaced under a claim only.
     let (row, fence) = claimed(&store, "a", 22).await;
     store.settle(row.id, fence, verdict(To::Retry(at(30)), 23)).await.expect("it settles");
-    assert!(matches!(store.replace(new.id, successor("newer"), at(24), 1).await, Ok(Replaced::Stale)));
+    let sent = find(&store, "new").await;
+    assert!(matches!(store.replace(new.id, successor("newer", &sent), at(24), 1).await, Ok(Replaced::Stale)));
     assert!(store.set_aside(new.id, terms(25)).await.expect("the store answers"));
     assert!(matches!(store.claim("a", terms(40)).await, Ok(Head::Stuck)), "nobody sends it meanwhile");
     let fence = find(&store, "new").await.fence.expect("it is set aside");
@@ -257,7 +270,10 @@ async fn a_requeue_is_all_or_nothing(store: Store) {
     assert!(!store.put_back(new.id, fence).await.expect("the store answers"));
     assert!(store.set_aside(new.id, terms(26)).await.expect("the store answers"));
     let fence = find(&store, "new").await.fence;
-    let under_claim = Successor { fence, ..successor("newer") };
+    let by_an_old_row = Successor { fence, ..successor("newer", &new) };
+    let replaced = store.replace(new.id, by_an_old_row, at(27), 1).await;
+    assert!(matches!(replaced, Ok(Replaced::Stale)), "it was sent since it was judged");
+    let under_claim = Successor { fence, ..successor("newer", &sent) };
     assert!(matches!(store.replace(new.id, under_claim, at(27), 1).await, Ok(Replaced::Done(..))));
     let aborted = store.abort(find(&store, "newer").await.id, "operator", "why", at(28)).await;
     assert!(matches!(aborted, Ok(Some(row)) if row.status == Status::Aborted));
@@ -304,14 +320,29 @@ async fn bodies_are_purged_and_ids_stay(store: Store) {
     insert(&store, "two", "b").await;
     let (row, fence) = claimed(&store, "a", 20).await;
     store.settle(row.id, fence, verdict(To::Done(Vec::new()), 30)).await.expect("it settles");
-    assert_eq!(store.purge(at(30), at(50)).await.expect("it purges"), 0, "too early");
-    assert_eq!(store.purge(at(31), at(50)).await.expect("it purges"), 1);
+    assert_eq!(store.purge(at(30)).await.expect("it purges"), 0, "too early");
+    assert_eq!(store.purge(at(31)).await.expect("it purges"), 1);
     assert_eq!(store.request(row.id).await.expect("the store answers"), None);
     let arrived = store.accept(draft("one", "a"), at(60), 1, ROOM).await.expect("the store answers");
     assert!(matches!(arrived, Arrived::Known { fingerprint, .. } if fingerprint == [3; 32]), "for ever");
     let waiting = find(&store, "two").await.id;
     assert!(store.request(waiting).await.expect("the store answers").is_some(), "what waits is kept");
-    assert!(store.high_water().await.expect("the store answers") >= Some(at(50)));
+}
+
+async fn the_time_is_kept_for_the_next_process(store: Store) {
+    assert_eq!(store.kept_time().await, Ok(None), "nothing happened yet");
+    insert(&store, "one", "a").await;
+    let kept = store.kept_time().await.expect("the store answers").expect("something happened");
+    assert_eq!((kept.mark.boot, kept.last_event), (0, Some(at(10))), "no ticks are known");
+    assert_eq!(kept.mark_for(7).time, at(10));
+    for ahead in [Ahead::No, Ahead::Unexplained, Ahead::Contradicted] {
+        let mark = Mark { time: at(8), ticks: 5, boot: u64::MAX, ahead };
+        store.keep_time(mark).await.expect("it is kept");
+        let kept = store.kept_time().await.expect("the store answers").expect("it is kept");
+        assert_eq!(kept, KeptTime { mark, last_event: Some(at(10)) });
+        assert_eq!(kept.mark_for(u64::MAX), mark, "the ticks tell the rest");
+        assert_eq!(kept.mark_for(7).time, at(10), "what happened does not lie ahead");
+    }
 }
 
 async fn events_are_numbered_without_gaps(store: Store) {

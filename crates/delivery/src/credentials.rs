@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
@@ -15,6 +15,20 @@ use crate::message::Answer;
 const COMMAND_TIME_MAX: Duration = Duration::from_secs(20);
 /// Longest credential that is read.
 const CREDENTIAL_BYTES_MAX: usize = 16 << 10;
+
+/// How long another credential waits after the second refusal in a row. Each further one doubles it.
+const WAIT_FIRST: Duration = Duration::from_secs(2);
+/// The longest such wait.
+const WAIT_MAX: Duration = Duration::from_secs(300);
+
+/// How long another credential waits after so many refusals in a row: a provider may have another one each time, and the
+/// server refuse them all.
+pub(crate) fn wait_after(refusals: u32) -> Duration {
+    match refusals {
+        0 | 1 => Duration::ZERO,
+        many => WAIT_MAX.min(WAIT_FIRST * 2_u32.saturating_pow((many - 2).min(16))),
+    }
+}
 
 /// What stands in the place of a credential.
 const REDACTED: &str = "[redacted]";
@@ -133,47 +147,25 @@ pub struct Rule {
     pub place: Place,
 }
 
-/// A principal, an origin, and a target where it is for one alone.
-type Whose = (String, String, Option<String>);
+/// A principal and an origin.
+type Whose = (String, String);
 
 /// Credentials from files, from commands, and from calls, which count first and live in memory only.
 #[derive(Debug, Default)]
 pub struct Wallet {
     rules: Vec<Rule>,
-    given: Arc<Mutex<HashMap<Whose, Credential>>>,
+    given: Mutex<HashMap<Whose, Credential>>,
 }
 
 impl Wallet {
     /// A wallet with these places.
     pub fn new(rules: Vec<Rule>) -> Self {
-        Self { rules, given: Arc::default() }
-    }
-
-    /// A wallet with other places; what callers give, or gave, to either is in both.
-    pub fn with_rules_of(&self, other: &Self) -> Self {
-        Self { rules: other.rules.clone(), given: Arc::clone(&self.given) }
+        Self { rules, given: Mutex::default() }
     }
 
     /// A caller gives a credential; without header lines, takes it back.
     pub fn give(&self, principal: &str, origin: &str, credential: Credential) {
-        self.give_at((principal.to_owned(), origin.to_owned(), None), credential);
-    }
-
-    /// The same, for one target of a relay alone.
-    pub fn give_for(&self, principal: &str, target: &str, origin: &str, credential: Credential) {
-        self.give_at((principal.to_owned(), origin.to_owned(), Some(target.to_owned())), credential);
-    }
-
-    /// For whom callers gave credentials, and for which origins.
-    pub fn given(&self) -> Vec<(String, String)> {
-        let given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut whose: Vec<_> =
-            given.keys().map(|(principal, origin, _)| (principal.clone(), origin.clone())).collect();
-        whose.sort();
-        whose
-    }
-
-    fn give_at(&self, at: Whose, credential: Credential) {
+        let at = (principal.to_owned(), origin.to_owned());
         let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
         if credential.headers.is_empty() {
             given.remove(&at)
@@ -182,12 +174,17 @@ impl Wallet {
         };
     }
 
-    fn given_for(&self, principal: &str, target: Option<&str>, origin: &str) -> Option<Credential> {
+    /// For whom callers gave credentials, and for which origins.
+    pub fn given(&self) -> Vec<(String, String)> {
         let given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = |target: Option<&str>| {
-            given.get(&(principal.to_owned(), origin.to_owned(), target.map(str::to_owned)))
-        };
-        at(target).or_else(|| at(None)).cloned()
+        let mut whose: Vec<_> = given.keys().cloned().collect();
+        whose.sort();
+        whose
+    }
+
+    fn given_for(&self, principal: &str, origin: &str) -> Option<Credential> {
+        let given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        given.get(&(principal.to_owned(), origin.to_owned())).cloned()
     }
 
     async fn found(
@@ -196,7 +193,7 @@ impl Wallet {
         target: Option<&str>,
         origin: &str,
     ) -> Result<Option<Credential>, String> {
-        if let Some(credential) = self.given_for(principal, target, origin) {
+        if let Some(credential) = self.given_for(principal, origin) {
             return Ok(Some(credential));
         }
         let speaks = |rule: &&Rule| {
@@ -249,6 +246,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn another_credential_waits_longer_after_each_refusal_in_a_row() {
+        let waits: Vec<u64> = (1..=12).map(|many| wait_after(many).as_secs()).collect();
+        assert_eq!(waits, [0, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]);
+        assert_eq!(wait_after(u32::MAX), WAIT_MAX);
+    }
+    #[test]
     fn a_credential_that_a_service_repeats_is_neither_stored_nor_shown() {
         let credential = Credential::line("Authorization", "s3cret-token");
         let answer = Answer {
@@ -290,12 +293,6 @@ mod tests {
         let given = Credential { headers: vec![("X-Key".to_owned(), "given".to_owned())] };
         wallet.give("alice", "https://a.example", given);
         assert_eq!(value("alice", "https://a.example").await.as_deref(), Some("given"));
-        let renewed = wallet.with_rules_of(&Wallet::default());
-        assert!(
-            renewed.credential("alice", "https://a.example").await.unwrap().is_some(),
-            "what was given stays"
-        );
-        assert_eq!(renewed.credential("bob", "https://a.example").await, Ok(None), "its places are others");
         wallet.give("alice", "https://a.example", Credential::default());
         std::fs::remove_file(&path).unwrap();
         assert!(wallet.credential("alice", "https://a.example").await.is_err(), "never sent without");
@@ -319,10 +316,5 @@ mod tests {
         assert_eq!(value("alice", "scores").await.as_deref(), Some("Bearer hers"));
         assert_eq!(value("bob", "scores").await.as_deref(), Some("Bearer everybodys"));
         assert_eq!((value("alice", "other").await, value("bob", "other").await), (None, None));
-        let given = Credential::line("authorization", "given");
-        wallet.give_for("alice", "other", "https://a.example", given);
-        assert_eq!(value("alice", "other").await.as_deref(), Some("Bearer given"));
-        assert_eq!(value("alice", "scores").await.as_deref(), Some("Bearer hers"));
-        assert_eq!(wallet.credential_for("alice", "other", "https://b.example").await, Ok(None));
     }
 }

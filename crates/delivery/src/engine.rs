@@ -264,7 +264,7 @@ async fn maintain(outbox: Outbox, mut stopped: watch::Receiver<bool>) {
     let mut last = None;
     loop {
         if *stopped.borrow() {
-            return;
+            return keep_time(&outbox).await;
         }
         let is_anybody_refused = look_for_credentials(&outbox).await;
         let is_due = last.is_none_or(|last: tokio::time::Instant| last.elapsed() >= MAINTAIN_EVERY);
@@ -283,18 +283,30 @@ async fn maintain(outbox: Outbox, mut stopped: watch::Receiver<bool>) {
 }
 
 async fn tidy_up(outbox: &Outbox) {
+    keep_time(outbox).await;
     let now = outbox.now();
-    if let Err(error) = expire_held(outbox).await {
-        tracing::warn!(%error, "failed to look at what is held");
-    }
     match outbox.inner.store.end_leases(now).await {
         Ok(lanes) if !lanes.is_empty() => outbox.inner.wakes.wake(lanes),
         Ok(_) => {}
         Err(error) => tracing::warn!(%error, "failed to end leases"),
     }
+    // Nothing goes by a time that nothing explains.
+    if outbox.clock_jump().is_some() {
+        return;
+    }
+    if let Err(error) = expire_held(outbox).await {
+        tracing::warn!(%error, "failed to look at what is held");
+    }
     let before = Timestamp::from_millis(now.millis().saturating_sub(millis_of(outbox.inner.settings.keep)));
-    if let Err(error) = outbox.inner.store.purge(before, now).await {
+    if let Err(error) = outbox.inner.store.purge(before).await {
         tracing::warn!(%error, "failed to purge");
+    }
+}
+
+/// Keeps the time for the next process.
+async fn keep_time(outbox: &Outbox) {
+    if let Err(error) = outbox.inner.store.keep_time(outbox.inner.time.mark()).await {
+        tracing::warn!(%error, "failed to keep the time");
     }
 }
 
@@ -317,12 +329,13 @@ async fn expire_held(outbox: &Outbox) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Releases principals whose credential is another one now. Returns whether some are still refused.
+/// Releases principals whose credential is another one now, or who need none. Returns whether some are still refused.
 async fn look_for_credentials(outbox: &Outbox) -> bool {
-    for Refusal { principal, origin, digest } in outbox.inner.refusals.all() {
+    for Refusal { principal, origin, digest } in outbox.inner.refusals.due() {
         let found = outbox.inner.settings.credentials.credential(&principal, &origin).await;
-        let is_fresh = matches!(&found, Ok(Some(credential)) if credential.digest() != digest);
-        if is_fresh && let Err(error) = outbox.release(&principal, Some(&origin)).await {
+        // Where there is none, none is sent: that differs from one that could not be had.
+        let is_fresh = found.is_ok_and(|credential| credential.unwrap_or_default().digest() != digest);
+        if is_fresh && let Err(error) = outbox.release_by_itself(&principal, Some(&origin)).await {
             tracing::warn!(%error, "failed to release a principal");
         }
     }

@@ -3,13 +3,14 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use axum_core::body::Body;
 use http_body_util::{BodyExt, Limited};
 use rustls::ClientConfig;
-use semel_http::{HostSent, NoAnswer, Pool, PooledBody, Upstream, client_tls, error_chain};
+use semel_http::{HostSent, MaySend, NoAnswer, Pool, PooledBody, Upstream, client_tls, error_chain};
+use tokio::time::Instant;
 
 use crate::limits::ANSWER_BYTES_MAX;
 use crate::message::Answer;
@@ -90,13 +91,16 @@ impl Http1 {
             Ok(pool) => pool,
             Err(why) => return Sent::NotSent(why),
         };
+        let (may_send, asked) = noting_when_asked(may_send);
         let response = match pool.send_once(request, may_send, timeout).await {
             Ok(response) => response,
             Err(NoAnswer::NotSent(why)) => return Sent::NotSent(why),
             Err(NoAnswer::Reset(why)) => return Sent::Broken(why),
             Err(NoAnswer::TimedOut(why)) => return Sent::TimedOut(why),
         };
-        match tokio::time::timeout(timeout, read(response)).await {
+        // One time for all of it, from the first byte: whoever sends has a claim that does not last longer.
+        let ends = *asked.get_or_init(Instant::now) + timeout;
+        match tokio::time::timeout_at(ends, read(response)).await {
             Ok(Ok(answer)) => Sent::Answered(answer),
             Ok(Err(why)) => Sent::Broken(why),
             Err(_) => Sent::TimedOut(format!("{} did not answer within {timeout:?}", target.origin)),
@@ -108,6 +112,18 @@ impl Transport for Http1 {
     fn send(&self, request: Outgoing) -> Sending<'_> {
         Box::pin(self.send_once(request))
     }
+}
+
+/// Notes when it was first asked whether a request may be sent: when its connection was ready, and never after the first
+/// byte.
+fn noting_when_asked(may_send: MaySend) -> (MaySend, Arc<OnceLock<Instant>>) {
+    let asked = Arc::new(OnceLock::new());
+    let noted = Arc::clone(&asked);
+    let noting = MaySend::when(move || {
+        noted.get_or_init(Instant::now);
+        may_send.is_allowed()
+    });
+    (noting, asked)
 }
 
 /// Reads an answer. The status decides, so a body beyond the limit is cut and not an error.

@@ -83,6 +83,8 @@ pub struct Facts<'a> {
     pub now: Local,
     /// How long its server knows a key again, as far as it said.
     pub retention: Option<Duration>,
+    /// Whether the wall clock is ahead and nothing explains it. Then nothing is given up for its age.
+    pub is_frozen: bool,
 }
 
 impl Facts<'_> {
@@ -136,6 +138,16 @@ pub fn expired(facts: &Facts<'_>) -> Option<Verdict> {
     (too_old || too_late).then(|| {
         facts.verdict(To::Expired(facts.profile.give_up), Some("expired: older than max_age".to_owned()))
     })
+}
+
+/// How long a message waits that may be too old, by a clock that is not believed, until that is looked at again.
+const CLOCK_WAIT: Duration = Duration::from_secs(30);
+
+/// The message may be too old, and the clock that says so is not believed: nothing is sent.
+pub fn waits_for_clock(facts: &Facts<'_>) -> Verdict {
+    let why = "the wall clock is ahead and nothing explains it, and by it the message is too old: confirm the clock or \
+               set it right (semel outbox clock)";
+    facts.verdict(To::Retry(facts.now.at.plus(CLOCK_WAIT)), Some(why.to_owned()))
 }
 
 /// A credential cannot be had: nothing is sent, and the principal's lanes wait.
@@ -312,7 +324,7 @@ fn retried(
         age: facts.age().max(facts.since_first_attempt()),
     };
     let mut schedule = facts.profile.schedule.clone();
-    schedule.max_age = facts.max_age();
+    schedule.max_age = facts.max_age().filter(|_| !facts.is_frozen);
     let to = match schedule.next(&scheduled, cause, random) {
         Next::After(wait) => To::Retry(now.plus(wait.max(at_least.unwrap_or_default()))),
         Next::NextPeriod(wait) => {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use semel_contract::time::Timestamp;
+use semel_contract::time::{Timestamp, format_duration};
 use semel_store::clock::StoreClock;
 use semel_store::sqlite::OpenError;
 use tokio::sync::{Notify, watch};
@@ -172,7 +172,8 @@ impl Outbox {
     ) -> Result<Self, OutboxError> {
         settings.check().map_err(OutboxError::Unsafe)?;
         let clock = Arc::clone(&settings.clock);
-        let local = StoreClock::new(clock.read(), store.high_water().await?);
+        let kept = store.kept_time().await?.map(|kept| kept.mark_for(clock.boot()));
+        let local = StoreClock::open(kept, &*clock);
         let recovered = store.recover(local.now(clock.read())).await?;
         let retentions: HashMap<String, u64> = recovered.retentions.iter().cloned().collect();
         for (origin, seconds) in &retentions {
@@ -183,6 +184,15 @@ impl Outbox {
             }
         }
         let time = Time::new(clock, local, &recovered);
+        store.keep_time(time.mark()).await?;
+        if let Some(jump) = time.jump() {
+            let ahead = format_duration(Duration::from_secs(jump.unsigned_abs() / 1000));
+            tracing::warn!(
+                ahead,
+                "the wall clock is ahead of the outbox's time and nothing explains it: nothing expires, and what may be too \
+                 old is not sent, until a time service keeps it right or somebody confirms it: semel outbox clock"
+            );
+        }
         let inner = Inner {
             store,
             settings,
@@ -420,6 +430,16 @@ impl Outbox {
     /// # Errors
     /// The store refuses.
     pub async fn release(&self, principal: &str, origin: Option<&str>) -> Result<Vec<String>, OutboxError> {
+        self.inner.refusals.start_over(principal, origin);
+        self.release_by_itself(principal, origin).await
+    }
+
+    /// The same, without a person: what was refused often in a row is tried less often.
+    pub(crate) async fn release_by_itself(
+        &self,
+        principal: &str,
+        origin: Option<&str>,
+    ) -> Result<Vec<String>, OutboxError> {
         let last = self.inner.refusals.last();
         let lanes = self.inner.store.release(principal, self.now()).await?;
         // Where the store did not do it, the engine still knows that somebody waits, and tries again.
@@ -469,7 +489,7 @@ impl Outbox {
     /// # Errors
     /// The store cannot be read.
     pub async fn metrics(&self) -> Result<String, OutboxError> {
-        Ok(self.inner.meters.text(&self.depth().await?, self.now()))
+        Ok(self.inner.meters.text(&self.depth().await?, self.now(), self.clock_jump().is_some()))
     }
 
     /// What others sent to this application.
@@ -490,6 +510,27 @@ impl Outbox {
     /// Now, on a clock that never goes back.
     pub fn now(&self) -> Timestamp {
         self.inner.time.now()
+    }
+
+    /// By how many milliseconds the wall clock is ahead of the outbox's time, where nothing explains it. Then nothing
+    /// expires.
+    pub fn clock_jump(&self) -> Option<i64> {
+        self.inner.time.jump()
+    }
+
+    /// A person says that the wall clock is right, and why: expiry goes on by it.
+    ///
+    /// # Errors
+    /// There is nothing to confirm, or the store refuses.
+    pub async fn confirm_clock(&self, reason: &str) -> Result<(), OutboxError> {
+        if self.clock_jump().is_none() {
+            return Err(OutboxError::State("the clock is believed: there is nothing to confirm".to_owned()));
+        }
+        self.inner.time.confirm();
+        self.inner.store.keep_time(self.inner.time.mark()).await?;
+        self.inner.store.note("clock-confirmed", reason.to_owned(), self.now()).await?;
+        self.inner.wakes.wake(self.inner.store.live_lanes().await?);
+        Ok(())
     }
 
     /// A message is finished: tells those who wait.

@@ -61,6 +61,8 @@ pub fn effects(answer: &Answer, kind: Option<Kind>, id: &str) -> Effects {
         return Effects::All;
     }
     match kind {
+        // A kept failure says how the attempt ended, not that it had no effect.
+        _ if is_replay(answer) && answer.status >= 500 => Effects::Possible,
         _ if is_replay(answer) => Effects::All,
         Some(Kind::AnswerNotKept) => effects_of_unkept(answer),
         // An attempt under this key runs, ran, or is being written down.
@@ -177,6 +179,15 @@ mod tests {
         assert_eq!(unkept(&said(422)), Effects::Unsaid, "it was refused, as far as that attempt goes");
         assert_eq!(unkept(&said(500)), Effects::Possible);
         assert_eq!(unkept(r#"{"error":"ANSWER_NOT_KEPT"}"#), Effects::Taken);
+    }
+
+    #[test]
+    fn a_kept_failure_does_not_say_that_nothing_took_effect() {
+        for status in [500, 502, 503, 504] {
+            let headers = vec![("Idempotency-Replayed".to_owned(), "true".to_owned())];
+            let answer = Answer { status, headers, body: Vec::new() };
+            assert_eq!(effects(&answer, kind_of(&answer), UUID), Effects::Possible, "{status}");
+        }
     }
 
     #[test]

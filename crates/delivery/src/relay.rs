@@ -11,12 +11,14 @@
 pub mod debounce;
 pub mod engine;
 mod finder;
+pub mod given;
 pub mod hints;
 pub mod intake;
 pub mod ladder;
 pub mod meters;
 pub mod policy;
 pub mod reduce;
+mod share;
 pub mod store;
 pub mod target;
 pub mod template;

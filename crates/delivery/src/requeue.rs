@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::envelope::{Draft, Enqueue, fingerprint};
 use crate::message::{Answer, Request, Row, Status};
 use crate::outbox::{Outbox, OutboxError};
-use crate::store::{Replaced, Successor, Terms};
+use crate::store::{Judged, Replaced, Successor, Terms};
 use crate::transport::{Outgoing, Sent};
 use crate::url::{Target, encoded};
 
@@ -136,16 +136,17 @@ impl Outbox {
                     answer.status
                 )));
             }
-            Seal::Open(why) | Seal::Impossible(why) if row.ambiguous && !how.force => {
-                return Err(OutboxError::State(format!(
-                    "it may have been delivered, and {why}; find out, then force it or abort it"
-                )));
+            // The server knows of an attempt, whatever the row says.
+            Seal::Open(why) if !how.force => return Err(may_have_been_delivered(&why)),
+            Seal::Impossible(why) if row.ambiguous && !how.force => {
+                return Err(may_have_been_delivered(&why));
             }
-            Seal::Applied(_) => (false, true),
-            Seal::Open(_) | Seal::Impossible(_) => (false, row.ambiguous),
+            Seal::Applied(_) | Seal::Open(_) => (false, true),
+            Seal::Impossible(_) => (false, row.ambiguous),
         };
         let draft = self.successor(row, request, how);
-        let successor = Successor { draft, possibly_delivered, fence, by: "operator" };
+        let successor =
+            Successor { draft, possibly_delivered, fence, judged: Judged::of(row), by: "operator" };
         match self.inner.store.replace(row.id, successor, self.now(), self.inner.time.epoch()).await? {
             Replaced::Done(old, new) => {
                 self.finished(old.id);
@@ -214,6 +215,10 @@ impl Outbox {
     }
 }
 
+fn may_have_been_delivered(why: &str) -> OutboxError {
+    OutboxError::State(format!("it may have been delivered, and {why}; find out, then force it or abort it"))
+}
+
 /// What the server's answer to a seal means.
 fn read_seal(answer: &Answer) -> Seal {
     let impossible =
@@ -256,7 +261,8 @@ pub(crate) async fn rebuilt(outbox: &Outbox, row: &Row, with: Vec<Enqueue>) -> R
         Some(first) => {
             let draft = Draft::of(first, &inner.settings, outbox.now(), &inner.settings.entropy)
                 .map_err(OutboxError::Refused)?;
-            let successor = Successor { draft, possibly_delivered: row.ambiguous, fence: None, by: "auto" };
+            let (possibly_delivered, judged) = (row.ambiguous, Judged::of(row));
+            let successor = Successor { draft, possibly_delivered, fence: None, judged, by: "auto" };
             match inner.store.replace(row.id, successor, outbox.now(), inner.time.epoch()).await? {
                 Replaced::Done(old, new) => {
                     outbox.finished(old.id);

@@ -18,6 +18,7 @@ mod row;
 mod schema;
 mod settle;
 mod store;
+mod time;
 mod turn;
 
 use std::path::{Path, PathBuf};

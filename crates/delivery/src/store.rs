@@ -7,6 +7,7 @@ use std::pin::Pin;
 
 use semel_contract::record::Fence;
 use semel_contract::time::Timestamp;
+use semel_store::clock::Mark;
 
 use crate::envelope::Draft;
 use crate::judge::Verdict;
@@ -40,6 +41,27 @@ impl fmt::Display for StoreError {
 }
 
 impl std::error::Error for StoreError {}
+
+/// What a store knows of the outbox's time when it opens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeptTime {
+    /// What the process before has kept.
+    pub mark: Mark,
+    /// The latest time of an event, which may be later.
+    pub last_event: Option<Timestamp>,
+}
+
+impl KeptTime {
+    /// From where time goes on in this run of the machine. Within one run its ticks tell the time since the mark; in
+    /// another one nothing does, and what happened after the mark must not lie ahead.
+    pub fn mark_for(self, boot: u64) -> Mark {
+        let is_of_this_run = self.mark.boot != 0 && self.mark.boot == boot;
+        match self.last_event {
+            Some(last) if !is_of_this_run => Mark { time: self.mark.time.max(last), ..self.mark },
+            Some(_) | None => self.mark,
+        }
+    }
+}
 
 /// How much may wait.
 #[derive(Clone, Copy, Debug)]
@@ -110,6 +132,16 @@ pub enum Find {
     Row(i64),
 }
 
+/// Which rows of a list come first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// Those with the lowest numbers.
+    #[default]
+    OldestFirst,
+    /// Those with the highest numbers.
+    NewestFirst,
+}
+
 /// Which messages are listed.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
@@ -117,8 +149,14 @@ pub struct Filter {
     pub status: Option<Status>,
     /// Only of this lane.
     pub lane: Option<String>,
+    /// Only of this id, or of another name of it.
+    pub key: Option<String>,
     /// Only with numbers above this one.
     pub after: i64,
+    /// Only with numbers below this one.
+    pub before: Option<i64>,
+    /// Which come first.
+    pub order: Order,
     /// At most so many.
     pub limit: u32,
 }
@@ -162,6 +200,22 @@ pub struct Recovered {
     pub retentions: Vec<(String, u64)>,
 }
 
+/// What a decision about a row rests on. Where it is another one by now, the decision is void.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Judged {
+    /// Its attempts so far.
+    pub attempts: u32,
+    /// Whether one of them may have taken effect.
+    pub ambiguous: bool,
+}
+
+impl Judged {
+    /// What rests on this row.
+    pub fn of(row: &Row) -> Self {
+        Self { attempts: row.attempts, ambiguous: row.ambiguous }
+    }
+}
+
 /// How an old row gives way to a new one.
 #[derive(Clone, Debug)]
 pub struct Successor {
@@ -171,6 +225,8 @@ pub struct Successor {
     pub possibly_delivered: bool,
     /// The claim under which the old row was kept from being sent meanwhile.
     pub fence: Option<Fence>,
+    /// The old row as it was when this was decided.
+    pub judged: Judged,
     /// Who wants it: `operator` or `auto`.
     pub by: &'static str,
 }
@@ -222,7 +278,7 @@ pub trait OutboxStore: Send + Sync + 'static {
     /// Takes a row back. `None`: it is not one that waits or was given up.
     fn abort(&self, row: i64, by: &'static str, why: &str, now: Timestamp) -> Reply<'_, Option<Row>>;
 
-    /// Puts a new row in the place of an old one: both or neither.
+    /// Puts a new row in the place of an old one: both or neither. One that was sent since it was judged stays.
     fn replace(&self, row: i64, successor: Successor, now: Timestamp, epoch: i64) -> Reply<'_, Replaced>;
 
     /// Pauses a lane, or lets it go on, past a dead head as well.
@@ -271,11 +327,14 @@ pub trait OutboxStore: Send + Sync + 'static {
     ) -> Reply<'_, ()>;
 
     /// Forgets bodies of messages that finished before this time, and events beyond those that are kept. Ids and
-    /// fingerprints stay. Returns how many bodies went, and keeps the clock's high-water mark.
-    fn purge(&self, before: Timestamp, now: Timestamp) -> Reply<'_, u64>;
+    /// fingerprints stay. Returns how many bodies went.
+    fn purge(&self, before: Timestamp) -> Reply<'_, u64>;
 
-    /// The latest time that this store ever saw.
-    fn high_water(&self) -> Reply<'_, Option<Timestamp>>;
+    /// What was last kept of the outbox's time, and the latest time of an event. `None`: nothing was.
+    fn kept_time(&self) -> Reply<'_, Option<KeptTime>>;
+
+    /// Keeps the outbox's time for the next process.
+    fn keep_time(&self, mark: Mark) -> Reply<'_, ()>;
 
     /// The number of the last event, told again whenever there is a new one.
     fn watch(&self) -> tokio::sync::watch::Receiver<i64>;

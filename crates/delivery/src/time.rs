@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use semel_contract::time::{Timestamp, millis_of};
-use semel_store::clock::{Clock, StoreClock};
+use semel_store::clock::{Ahead, Clock, Mark, StoreClock};
 
 use crate::age::Local;
 use crate::limits::SKEW_MAX;
@@ -27,6 +27,32 @@ impl Time {
     /// Now, on the clock that never goes back.
     pub(crate) fn now(&self) -> Timestamp {
         self.local.now(self.clock.read())
+    }
+
+    /// Why the wall clock is not believed, where it is not.
+    pub(crate) fn ahead(&self) -> Ahead {
+        self.mark().ahead
+    }
+
+    /// By how many milliseconds the wall clock is ahead, where it is not believed.
+    pub(crate) fn jump(&self) -> Option<i64> {
+        self.now();
+        self.local.frozen()
+    }
+
+    /// What the wall clock shows, believed or not.
+    pub(crate) fn wall(&self) -> Timestamp {
+        self.clock.read().wall
+    }
+
+    /// The time, to be kept for the next process.
+    pub(crate) fn mark(&self) -> Mark {
+        self.local.mark(&*self.clock)
+    }
+
+    /// A person says that the wall clock is right.
+    pub(crate) fn confirm(&self) {
+        self.local.confirm(self.clock.read());
     }
 
     /// This run of the process.

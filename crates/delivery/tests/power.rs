@@ -17,7 +17,9 @@ use semel_delivery::envelope::Draft;
 use semel_delivery::judge::{Ended, To, Verdict};
 use semel_delivery::message::{Answer, Progress};
 use semel_delivery::sqlite::SqliteStore;
-use semel_delivery::store::{Arrived, Find, Head, OutboxStore, Replaced, Room, Successor, Terms, Written};
+use semel_delivery::store::{
+    Arrived, Find, Head, Judged, OutboxStore, Replaced, Room, Successor, Terms, Written,
+};
 use semel_delivery::{HeadPolicy, Request, Row, Status};
 use semel_store::sqlite::rusqlite::Connection;
 
@@ -171,7 +173,8 @@ async fn requeue(store: &SqliteStore, book: &Mutex<Book>, number: u64, row: i64)
     };
     note(&|told| told.requeue_asked = true);
     let draft = Draft { client_message_id: successor_name(number), ..draft(number) };
-    let successor = Successor { draft, possibly_delivered: false, fence: None, by: "operator" };
+    let judged = Judged { attempts: 0, ambiguous: false };
+    let successor = Successor { draft, possibly_delivered: false, fence: None, judged, by: "operator" };
     let Ok(Replaced::Done(..)) = store.replace(row, successor, at(12), 1).await else { return None };
     note(&|told| told.is_requeued = true);
     book.lock().unwrap().acknowledged += 1;

@@ -91,3 +91,55 @@ async fn the_key_of_what_may_have_arrived_is_sealed_first() {
     let seals = seen.iter().filter(|(_, request)| request.target.path.ends_with("/seal")).count();
     assert_eq!(seals, 1, "the server was asked to cancel the old key");
 }
+
+/// An outbox whose only attempt was answered like this, so that nothing is open.
+async fn after_an_answer(world: &World) -> (Outbox, Row) {
+    let outbox = world.open().await;
+    outbox.enqueue(message(1, "a")).await.unwrap();
+    let sending = outbox.start();
+    pass(Duration::from_millis(100)).await;
+    sending.stop(Duration::from_secs(1)).await;
+    let row = outbox.receipt(&uuid(1)).await.unwrap().unwrap();
+    (outbox, row)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_the_server_says_is_in_use_is_not_requeued_without_force() {
+    for state in ["running", "unknown"] {
+        let world = World::quick("ietf", move |request, _| match request.target.path.ends_with("/seal") {
+            true => answer(200, &[], &format!(r#"{{"sealed":false,"state":"{state}"}}"#)),
+            false => answer(400, &[], ""),
+        });
+        let (outbox, row) = after_an_answer(&world).await;
+        assert_eq!((row.status, row.ambiguous), (Status::Dead, false));
+        let refused = outbox.requeue(&row, Requeue::default()).await;
+        assert!(
+            matches!(&refused, Err(OutboxError::State(why)) if why.contains(state)),
+            "the server knows better than the row: {refused:?}"
+        );
+        let forced = outbox.requeue(&row, Requeue { force: true, ..Requeue::default() }).await.unwrap();
+        assert!(forced.old.ambiguous && forced.new.ambiguous, "{state}: both say that it may have arrived");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_requeue_is_not_judged_by_what_a_message_was_before() {
+    let world = World::quick("ietf", |request, count| match count {
+        _ if request.target.path.ends_with("/seal") => answer(404, &[], ""),
+        1 => answer(503, &[], ""),
+        _ => Sent::TimedOut("no answer came".to_owned()),
+    });
+    let (outbox, before) = after_an_answer(&world).await;
+    assert_eq!((before.status, before.attempts, before.ambiguous), (Status::Pending, 1, false));
+    let sending = outbox.start();
+    while world.times().len() < 2 {
+        pass(Duration::from_millis(100)).await;
+    }
+    sending.stop(Duration::from_secs(1)).await;
+    let now = outbox.receipt(&uuid(1)).await.unwrap().unwrap();
+    assert!(now.status == Status::Pending && now.ambiguous, "{now:?}");
+    let refused = outbox.requeue(&before, Requeue::default()).await;
+    assert!(matches!(refused, Err(OutboxError::State(_))), "it may have arrived since: {refused:?}");
+    let row = outbox.receipt(&uuid(1)).await.unwrap().unwrap();
+    assert_eq!((row.status, row.attempts), (Status::Pending, 2), "it waits as before");
+}

@@ -4,12 +4,13 @@
 mod scripted;
 
 use std::fmt::Debug;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use scripted::{World, answer, header, message, pass, uuid};
-use semel_delivery::credentials::{Credential, Wallet};
+use semel_delivery::credentials::{Asked, Credential, Credentials, Wallet};
+use semel_delivery::sqlite::SqliteStore;
 use semel_delivery::{Enqueue, Outbox, Status};
 use tracing::field::{Field, Visit};
 use tracing::span;
@@ -90,6 +91,53 @@ async fn a_release_that_finds_the_disk_full_is_tried_again() {
     world.store.faults().fill_disk(false);
     pass(Duration::from_secs(10)).await;
     assert_eq!(status(&outbox, 1).await, Status::Done);
+}
+
+/// A credential that may be changed, and that fills the disk once when it is asked for.
+struct Filling {
+    token: Mutex<String>,
+    fills: AtomicBool,
+    store: Arc<SqliteStore>,
+}
+
+impl Credentials for Filling {
+    fn credential<'a>(&'a self, _: &'a str, _: &'a str) -> Asked<'a> {
+        if self.fills.swap(false, Ordering::SeqCst) {
+            self.store.faults().fill_disk(true);
+        }
+        let token = self.token.lock().unwrap().clone();
+        Box::pin(async move { Ok(Some(Credential::line("X-Token", &token))) })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_held_in_the_moment_of_a_release_is_released_too() {
+    let mut world = World::quick("ietf", |request, _| match header(request, "x-token").as_str() {
+        "good" => answer(200, &[], ""),
+        _ => answer(401, &[], ""),
+    });
+    let credentials = Arc::new(Filling {
+        token: Mutex::new("old".to_owned()),
+        fills: AtomicBool::new(false),
+        store: Arc::clone(&world.store),
+    });
+    world.settings.credentials = Arc::clone(&credentials) as _;
+    let outbox = world.open().await;
+    outbox.enqueue(message(1, "a")).await.unwrap();
+    let _sending = outbox.start();
+    pass(Duration::from_millis(2500)).await;
+    assert_eq!(status(&outbox, 1).await, Status::Held);
+    // The second one finds that its credential was refused, and cannot be written down yet.
+    credentials.fills.store(true, Ordering::SeqCst);
+    outbox.enqueue(message(2, "b")).await.unwrap();
+    pass(Duration::from_millis(100)).await;
+    assert_eq!(status(&outbox, 2).await, Status::Inflight);
+    world.store.faults().fill_disk(false);
+    *credentials.token.lock().unwrap() = "good".to_owned();
+    outbox.release("default", None).await.unwrap();
+    pass(Duration::from_secs(70)).await;
+    assert_eq!((status(&outbox, 1).await, status(&outbox, 2).await), (Status::Done, Status::Done));
+    assert!(outbox.holds().is_empty());
 }
 
 /// Counts what is logged of claims that failed.

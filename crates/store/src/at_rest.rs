@@ -19,6 +19,7 @@ mod envelope;
 #[cfg(test)]
 mod fuzz;
 mod keys;
+mod small;
 
 use std::fmt;
 use std::sync::Arc;

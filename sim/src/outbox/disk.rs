@@ -11,9 +11,10 @@ use semel_delivery::judge::Verdict;
 use semel_delivery::message::{Attempt, Event, Request, Row};
 use semel_delivery::sqlite::SqliteStore;
 use semel_delivery::store::{
-    Arrived, Depth, Filter, Find, Head, LaneState, OutboxStore, Recovered, Replaced, Reply, Room, StoreError,
-    Successor, Terms, Written,
+    Arrived, Depth, Filter, Find, Head, KeptTime, LaneState, OutboxStore, Recovered, Replaced, Reply, Room,
+    StoreError, Successor, Terms, Written,
 };
+use semel_store::clock::Mark;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
@@ -191,12 +192,16 @@ impl OutboxStore for Disk {
         Box::pin(self.write("learn", move |store| store.learn(epoch, ahead, retention, now)))
     }
 
-    fn purge(&self, before: Timestamp, now: Timestamp) -> Reply<'_, u64> {
-        Box::pin(self.write("purge", move |store| store.purge(before, now)))
+    fn purge(&self, before: Timestamp) -> Reply<'_, u64> {
+        Box::pin(self.write("purge", move |store| store.purge(before)))
     }
 
-    fn high_water(&self) -> Reply<'_, Option<Timestamp>> {
-        Box::pin(self.read(|store| store.high_water()))
+    fn kept_time(&self) -> Reply<'_, Option<KeptTime>> {
+        Box::pin(self.read(|store| store.kept_time()))
+    }
+
+    fn keep_time(&self, mark: Mark) -> Reply<'_, ()> {
+        Box::pin(self.write("keep the time", move |store| store.keep_time(mark)))
     }
 
     fn watch(&self) -> watch::Receiver<i64> {

@@ -161,7 +161,7 @@ impl Yard {
     /// Messages, as they are on disk.
     pub(super) fn rows(&self, status: Option<Status>) -> Vec<Row> {
         let base = self.base();
-        let mut filter = Filter { status, lane: None, after: 0, limit: 1000 };
+        let mut filter = Filter { status, limit: 1000, ..Filter::default() };
         let mut all: Vec<Row> = Vec::new();
         loop {
             let some = at_once(base.list(filter.clone())).unwrap_or_default();
@@ -173,7 +173,8 @@ impl Yard {
 
     /// The first message of a lane with this status.
     pub(super) fn first(&self, status: Status, lane: &str) -> Option<Row> {
-        let filter = Filter { status: Some(status), lane: Some(lane.to_owned()), after: 0, limit: 1 };
+        let filter =
+            Filter { status: Some(status), lane: Some(lane.to_owned()), limit: 1, ..Filter::default() };
         at_once(self.base().list(filter)).ok()?.into_iter().next()
     }
 

@@ -91,8 +91,8 @@ impl Parts {
                 settings.store
             ));
         }
-        if settings.targets.is_empty() {
-            self.warnings.push("the relay has no targets: declare [relay.target.NAME]".to_owned());
+        for path in &settings.missing {
+            self.warnings.push(format!("relay.credential: there is no file {}", path.display()));
         }
         self.relay = Some(relay_about(&settings));
     }

@@ -1,13 +1,10 @@
 //! Looking at records: lists, and one in full with the commands that fit it.
 
-use std::collections::BTreeMap;
-
 use semel_contract::time::{Timestamp, format_duration};
 use serde_json::{Value, json};
 
-use super::confirm::counted;
 use super::door::Door;
-use super::table::{plain, table};
+use super::table::{plain, summary, table};
 use super::{At, Said, quoted, text};
 use crate::exit::{Exit, Stop};
 
@@ -93,7 +90,7 @@ pub(crate) async fn list(door: &Door, args: &ListArgs, at: &At) -> Result<Said, 
         shown.push_str(&format!("more: the same with --after {next}{}\n", at.repeated()));
     }
     if !records.is_empty() {
-        shown.push_str(&summary(&records));
+        shown.push_str(&summary(&records, "standing", "record"));
     }
     Ok(Said { text: shown, value })
 }
@@ -105,16 +102,6 @@ async fn with_key(door: &Door, key: &str) -> Result<Value, Stop> {
         records.retain(|record| text(record, "key") == key);
     }
     Ok(value)
-}
-
-/// How many records were shown, and in which states.
-fn summary(records: &[Value]) -> String {
-    let mut states: BTreeMap<&str, u64> = BTreeMap::new();
-    for record in records {
-        *states.entry(text(record, "standing")).or_default() += 1;
-    }
-    let states: Vec<String> = states.iter().map(|(state, count)| format!("{count} {state}")).collect();
-    format!("{}: {}\n", counted(records.len() as u64, "record"), states.join(", "))
 }
 
 /// How long ago something was.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use semel_contract::time::format_duration;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::confirm::counted;
 use super::door::Door;
@@ -82,13 +82,18 @@ pub(crate) async fn clock(door: &Door, args: &ClockArgs) -> Result<Said, Stop> {
         true => door.post("/v1/clock/confirm", json!({"reason": args.reason})).await?,
         false => door.get("/v1/clock").await?,
     };
-    let mut shown = format!("the store's time is {}\n", text(&value, "now"));
+    Ok(Said { text: clock_text(&value, "gate"), value })
+}
+
+/// What is said of a clock, by every part that has one.
+pub(crate) fn clock_text(value: &Value, part: &str) -> String {
+    let mut shown = format!("the store's time is {}\n", text(value, "now"));
     if let Some(jump) = value["jump_ms"].as_u64() {
         shown.push_str(&format!(
             "the clock beneath it jumped ahead by {}, and nothing expires until that is confirmed:\n\
-             \x20 semel gate clock --confirm --reason TEXT\n",
+             \x20 semel {part} clock --confirm --reason TEXT\n",
             format_duration(Duration::from_secs(jump / 1000)),
         ));
     }
-    Ok(Said { text: shown, value })
+    shown
 }

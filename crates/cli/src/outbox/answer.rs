@@ -126,6 +126,7 @@ pub(crate) fn receipt(row: &Row) -> Value {
         "client_message_id": row.client_message_id,
         "client_tx_id": row.client_tx_id,
         "status": row.status.name(),
+        "state": row.status.name(),
         "lane": row.lane,
         "principal": row.principal,
         "logical_key": row.logical_key,

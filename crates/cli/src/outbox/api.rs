@@ -13,7 +13,7 @@ use axum::response::IntoResponse;
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::routing::{get, post};
 use base64::Engine as _;
-use semel_delivery::store::{Filter, Find, LaneState};
+use semel_delivery::store::{Filter, Find, LaneState, Order};
 use semel_delivery::waiting::waits_for;
 use semel_delivery::{NewBody, Outbox, OutboxError, Requeue, Row, Status};
 use serde::Deserialize;
@@ -42,6 +42,8 @@ pub(crate) fn router(api: Api) -> Router {
         .route("/v1/lanes/{lane}/resume", post(resume))
         .route("/v1/credentials", get(credentials::show).post(credentials::give))
         .route("/v1/release", post(credentials::release))
+        .route("/v1/clock", get(clock))
+        .route("/v1/clock/confirm", post(confirm_clock))
         .route("/v1/openapi.json", get(openapi::document))
         .route("/openapi.json", get(openapi::document))
         .route("/metrics", get(metrics))
@@ -105,10 +107,15 @@ pub(super) fn wanted_wait(headers: &HeaderMap) -> Option<Duration> {
 
 #[derive(Deserialize)]
 struct Wanted {
+    /// The same as `status`, by the name that gate and relay have for it.
+    state: Option<String>,
     status: Option<String>,
     lane: Option<String>,
+    key: Option<String>,
     limit: Option<u32>,
     after: Option<i64>,
+    before: Option<i64>,
+    order: Option<String>,
 }
 
 async fn list(
@@ -117,17 +124,32 @@ async fn list(
 ) -> Answered {
     let malformed = |why: &str| refusal(StatusCode::BAD_REQUEST, "malformed", why);
     let Query(wanted) = wanted.map_err(|error| malformed(&error.body_text()))?;
-    let status = match wanted.status.as_deref().filter(|status| !status.is_empty()) {
+    let status = wanted.state.or(wanted.status).filter(|status| !status.is_empty());
+    let status = match status.as_deref() {
         None => None,
         Some(name) => Some(Status::parse(name).ok_or_else(|| malformed(&no_such_status(name)))?),
     };
+    let order = match wanted.order.as_deref() {
+        None | Some("oldest") => Order::OldestFirst,
+        Some("newest") => Order::NewestFirst,
+        Some(_) => return Err(malformed("order is newest or oldest").into()),
+    };
     let limit = wanted.limit.unwrap_or(100).clamp(1, semel_delivery::limits::LIST_ROWS_MAX);
-    let filter = Filter { status, lane: wanted.lane, after: wanted.after.unwrap_or(0), limit };
+    let (after, before) = (wanted.after.unwrap_or(0), wanted.before);
+    let filter = Filter { status, lane: wanted.lane, key: wanted.key, after, before, order, limit };
     let rows = api.outbox.list(filter).await.map_err(|error| failed(&error))?;
     let is_full = rows.len() == limit as usize;
-    let next = rows.last().filter(|_| is_full).map(|row| row.id);
+    let last = rows.last().filter(|_| is_full).map(|row| row.id);
+    let (next_after, next_before) = match order {
+        Order::OldestFirst => (last, None),
+        Order::NewestFirst => (None, last),
+    };
     let messages = receipts(&api.outbox, &rows).await.map_err(|error| failed(&error))?;
-    Ok(json_answer(StatusCode::OK, &json!({"messages": messages, "next_after": next})))
+    let mut body = json!({"messages": messages, "next_after": next_after, "next_before": next_before});
+    if let Some(jump) = api.outbox.clock_jump() {
+        body["clock_jump_ms"] = json!(jump);
+    }
+    Ok(json_answer(StatusCode::OK, &body))
 }
 
 fn no_such_status(name: &str) -> String {
@@ -320,6 +342,31 @@ async fn events(State(api): State<Api>, Query(from): Query<From>, headers: Heade
             }
         });
     Sse::new(stream).keep_alive(KeepAlive::new().interval(Duration::from_secs(15))).into_response()
+}
+
+async fn clock(State(api): State<Api>) -> Answered {
+    let body = json!({"now": api.outbox.now().to_string(), "jump_ms": api.outbox.clock_jump()});
+    Ok(json_answer(StatusCode::OK, &body))
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Confirmed {
+    reason: String,
+}
+
+async fn confirm_clock(State(api): State<Api>, body: BodyRead) -> Answered {
+    let said: Confirmed = parsed(&whole(body)?)?;
+    if said.reason.trim().is_empty() {
+        return Err(refusal(StatusCode::BAD_REQUEST, "reason-missing", "say why, in `reason`").into());
+    }
+    if api.outbox.clock_jump().is_none() {
+        let why = "the clock is believed: there is nothing to confirm";
+        return Err(refusal(StatusCode::CONFLICT, "clock-not-frozen", why).into());
+    }
+    let reason = semel_delivery::limits::shorten(&said.reason, semel_delivery::limits::ERROR_CHARS_MAX);
+    api.outbox.confirm_clock(&reason).await.map_err(|error| failed(&error))?;
+    clock(State(api)).await
 }
 
 async fn metrics(State(api): State<Api>) -> Answered {

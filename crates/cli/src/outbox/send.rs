@@ -42,17 +42,15 @@ pub(crate) struct Args {
     /// Where a path leads, when no daemon runs.
     #[arg(long, value_name = "URL")]
     upstream: Option<String>,
-    #[command(flatten)]
-    which: Which,
 }
 
-pub(super) async fn run(args: &Args) -> Result<Exit, Stop> {
+pub(super) async fn run(args: &Args, which: &Which) -> Result<Exit, Stop> {
     let envelope = envelope(args)?;
-    let caller = Caller::find(&args.which, args.upstream.as_deref()).await?;
+    let caller = Caller::find(which, args.upstream.as_deref()).await?;
     let prefer = args.wait.map(|seconds| format!("wait={seconds}"));
     let (status, told) = caller.call(Call::text("/v1/send".to_owned(), envelope, prefer)).await?;
     if !(200..300).contains(&status) {
-        if args.which.json {
+        if which.json {
             show::print(true, &told, show::line)?;
         }
         return Err(refused(status, &told));
@@ -60,7 +58,7 @@ pub(super) async fn run(args: &Args) -> Result<Exit, Stop> {
     if !caller.is_daemon() {
         eprintln!("semel: no daemon owns this outbox: it is queued, and `semel serve outbox` sends it");
     }
-    show::print(args.which.json, &told, show::line)?;
+    show::print(which.json, &told, show::line)?;
     match (told["status"].as_str(), args.wait) {
         (Some("dead" | "aborted"), _) => Ok(Exit::Found),
         (Some("done"), _) | (_, None) => Ok(Exit::Success),

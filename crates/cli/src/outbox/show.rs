@@ -2,14 +2,21 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::time::Duration;
 
+use semel_contract::time::format_duration;
 use serde_json::Value;
 
 use crate::exit::{Exit, Stop};
+use crate::gate::table::{summary, table_of_sentences};
 use crate::output_failed;
 
 /// Prints an answer.
-pub(super) fn print(as_json: bool, told: &Value, for_people: fn(&Value) -> String) -> Result<Exit, Stop> {
+pub(super) fn print(
+    as_json: bool,
+    told: &Value,
+    for_people: impl Fn(&Value) -> String,
+) -> Result<Exit, Stop> {
     let text = if as_json { format!("{told:#}\n") } else { for_people(told) };
     std::io::stdout().write_all(text.as_bytes()).map_err(|error| output_failed(&error))?;
     Ok(Exit::Success)
@@ -18,7 +25,8 @@ pub(super) fn print(as_json: bool, told: &Value, for_people: fn(&Value) -> Strin
 fn text(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
-        Value::String(text) => text.clone(),
+        // Texts of others must not move a terminal's cursor.
+        Value::String(text) => crate::gate::table::plain(text),
         other => other.to_string(),
     }
 }
@@ -38,29 +46,31 @@ pub(super) fn line(told: &Value) -> String {
 /// A list.
 pub(super) fn list(told: &Value) -> String {
     let rows = told["messages"].as_array().cloned().unwrap_or_default();
-    if rows.is_empty() {
-        return "no messages\n".to_owned();
-    }
-    let mut lines = format!(
-        "{:>7}  {:<9} {:>8}  {:<16} {:<36} {}\n",
-        "row", "status", "attempts", "lane", "id", "waits for, or last error"
-    );
-    for row in &rows {
+    let mut lines = String::new();
+    if let Some(jump) = told["clock_jump_ms"].as_u64() {
+        let ahead = format_duration(Duration::from_secs(jump / 1000));
         let _ = writeln!(
             lines,
-            "{:>7}  {:<9} {:>8}  {:<16} {:<36} {}",
-            text(&row["id"]),
-            text(&row["status"]),
-            text(&row["attempts"]),
-            text(&row["lane"]),
-            text(&row["client_message_id"]),
-            text(if row["waits_for"].is_null() { &row["last_error"] } else { &row["waits_for"] }),
+            "the clock jumped ahead by {ahead}, and nothing expires until that is confirmed: semel outbox clock"
         );
     }
-    if let Some(after) = told["next_after"].as_i64() {
-        let _ = writeln!(lines, "more: --after {after}");
+    if rows.is_empty() {
+        return lines + "no messages\n";
     }
-    lines
+    let row = |row: &Value| {
+        let why = if row["waits_for"].is_null() { &row["last_error"] } else { &row["waits_for"] };
+        [&row["id"], &row["status"], &row["attempts"], &row["lane"], &row["client_message_id"], why]
+            .map(text)
+            .to_vec()
+    };
+    let heads = ["ROW", "STATE", "ATTEMPTS", "LANE", "KEY", "WAITS FOR, OR LAST ERROR"];
+    lines += &table_of_sentences(&heads, &rows.iter().map(row).collect::<Vec<_>>());
+    for (name, flag) in [("next_after", "--after"), ("next_before", "--before")] {
+        if let Some(number) = told[name].as_i64() {
+            let _ = writeln!(lines, "more: the same with {flag} {number}");
+        }
+    }
+    lines + &summary(&rows, "state", "message")
 }
 
 /// A message in full.

@@ -2,11 +2,13 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::time::Duration;
 
-use semel_delivery::limits::shorten;
+use semel_contract::time::format_duration;
 use serde_json::Value;
 
 use crate::exit::{Exit, Stop};
+use crate::gate::table::{summary, table_of_sentences};
 use crate::output_failed;
 
 /// Prints a text.
@@ -29,9 +31,6 @@ pub(crate) fn plain(value: &Value) -> String {
     }
 }
 
-/// Characters of one cell: a table fits a wide terminal, whatever others wrote.
-const CELL_CHARS_MAX: usize = 60;
-
 /// Lanes as a table.
 pub(crate) fn table(found: &Value) -> String {
     const COLUMNS: [(&str, &str); 7] = [
@@ -39,30 +38,38 @@ pub(crate) fn table(found: &Value) -> String {
         ("TARGET", "target"),
         ("GROUP", "group"),
         ("LANE", "lane"),
-        ("STATE", "state"),
+        ("STATE", "standing"),
         ("APPLIED", "applied"),
         ("LAST ERROR", "last_error"),
     ];
-    let mut rows = vec![COLUMNS.map(|(title, _)| title.to_owned())];
-    for lane in found["lanes"].as_array().into_iter().flatten() {
-        rows.push(COLUMNS.map(|(_, field)| shorten(&plain(&lane[field]), CELL_CHARS_MAX)));
-    }
-    let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..COLUMNS.len()).map(width).collect();
+    let lanes = found["lanes"].as_array().cloned().unwrap_or_default();
     let mut text = String::new();
-    for row in &rows {
-        let cells: Vec<String> =
-            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        let _ = writeln!(text, "{}", cells.join("  ").trim_end());
+    if let Some(jump) = found["clock_jump_ms"].as_u64() {
+        let ahead = format_duration(Duration::from_secs(jump / 1000));
+        let _ = writeln!(
+            text,
+            "the clock jumped ahead by {ahead}, and nothing is swept until that is confirmed: semel relay clock"
+        );
     }
-    text
+    if lanes.is_empty() {
+        return text + "no lanes\n";
+    }
+    let row = |lane: &Value| COLUMNS.map(|(_, field)| plain(&lane[field])).to_vec();
+    let rows: Vec<Vec<String>> = lanes.iter().map(row).collect();
+    text += &table_of_sentences(&COLUMNS.map(|(title, _)| title), &rows);
+    for (name, flag) in [("next_after", "--after"), ("next_before", "--before")] {
+        if let Some(number) = found[name].as_i64() {
+            let _ = writeln!(text, "more: the same with {flag} {number}");
+        }
+    }
+    text + &summary(&lanes, "standing", "lane")
 }
 
 /// One lane with all that is known.
 pub(crate) fn lane(found: &Value) -> String {
     let mut text = String::new();
     for field in
-        ["id", "target", "group", "lane", "label", "state", "applied", "attempts", "last_error", "due_ms"]
+        ["id", "target", "group", "lane", "label", "state", "applied", "attempts", "last_error", "due_at"]
     {
         let _ = writeln!(text, "{field:<11} {}", plain(&found[field]));
     }
@@ -80,8 +87,8 @@ pub(crate) fn lane(found: &Value) -> String {
             "version",
             "key",
             "tries",
-            "first_ms",
-            "last_ms",
+            "first_at",
+            "last_at",
         ] {
             let _ = writeln!(text, "  {field:<10} {}", plain(&found["intent"][field]));
         }
@@ -89,7 +96,7 @@ pub(crate) fn lane(found: &Value) -> String {
             let _ = writeln!(
                 text,
                 "  seen at {}: {}, value {}",
-                seen["at_ms"],
+                plain(&seen["at"]),
                 plain(&seen["what"]),
                 plain(&seen["value"])
             );
@@ -121,7 +128,7 @@ mod tests {
     fn a_text_without_end_does_not_break_the_table() {
         let lanes = json!({"lanes": [{"id": 7, "lane": "a", "last_error": "x".repeat(70_000)}]});
         let text = table(&lanes);
-        assert!(text.lines().all(|line| line.chars().count() < 200), "{}", text.len());
+        assert!(text.lines().all(|line| line.chars().count() < 700), "{}", text.len());
         assert!(text.contains("xxx") && text.contains('…'));
     }
 }

@@ -1,5 +1,6 @@
 //! `semel serve relay`: accepts changes at once, merges them, and writes them once to a slow third-party service.
 
+mod access;
 mod admin;
 mod answer;
 mod browsers;
@@ -8,6 +9,7 @@ mod door;
 mod file;
 mod hints;
 mod intake;
+mod numbers;
 mod open;
 mod openapi;
 mod running;
@@ -18,6 +20,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use semel_contract::identity::Identity;
+use semel_contract::key::Source;
+use semel_contract::profile::Generator;
+use semel_contract::time::Timestamp;
+use semel_delivery::Entropy;
 use tokio::signal::unix::{SignalKind, signal};
 
 use self::config::{Config, Flags};
@@ -149,15 +156,42 @@ fn announcement(running: &Running) -> String {
         .values()
         .map(|target| format!("{} ({}, {})", target.name, target.upstream.origin(), target.tier.name()))
         .collect();
-    let targets = match targets.is_empty() {
-        true => "none: declare [relay.target.NAME] in semel.toml".to_owned(),
-        false => targets.join(", "),
-    };
+    let targets = targets.join(", ");
     let hints =
         config.redis.as_ref().map_or_else(String::new, |url| format!("  redis      {}\n", redacted(url)));
+    let given = match &config.keys {
+        Some(keys) => format!("from files, commands and calls, sealed under {}", keys.writing_id()),
+        None => "from files and commands; none by call without [relay.at_rest]".to_owned(),
+    };
+    let tried = config.targets.keys().next().map_or_else(String::new, |name| attempt(running, name));
     format!(
-        "semel relay\n  listening  http://{listen}\n  admin      http://{admin}\n  store      {}\n  identity   {}\n  \
-         targets    {targets}\n{hints}",
+        "semel relay is ready\n  listening  http://{listen}\n  admin      http://{admin}\n  store      {}\n  identity   {}\n  \
+         targets    {targets}\n  credential {given}\n{hints}{tried}",
         config.store, config.identity
+    )
+}
+
+/// A command to try the relay with. Sent twice, it is one change.
+fn attempt(running: &Running, target: &str) -> String {
+    let config = &running.config;
+    let profile = config.targets.get(target).map(|target| &target.profile);
+    let header = profile.and_then(|profile| profile.key.sources.first());
+    let header = match header {
+        Some(Source::Header(name)) => name.as_str(),
+        Some(Source::Json(_)) | None => return String::new(),
+    };
+    let whose = match &config.identity {
+        Identity::Authorization => " -H 'Authorization: Bearer alice'".to_owned(),
+        Identity::Cookie(name) => format!(" -H 'Cookie: {name}=alice'"),
+        Identity::Trusted(name) => format!(" -H '{name}: alice'"),
+        Identity::Jwt(_) => " -H 'Authorization: Bearer TOKEN'".to_owned(),
+        Identity::Check(_) | Identity::Shared(_) => String::new(),
+    };
+    let key = Generator::Uuid4.mint(Entropy::system().bits(), Timestamp::from_millis(0));
+    format!(
+        "  try        curl http://{}/v1/relay/{target}{whose} -H '{header}: {}' -d '{{\"items\":[{{\"lane\":\"12\",\"value\":5}}]}}'\n  \
+         \x20          (send it twice: it is one change)\n",
+        running.listen,
+        key.as_str(),
     )
 }

@@ -351,3 +351,77 @@ async fn in_the_place_of_a_uuid_a_random_uuid_is_minted() {
     let successor = successor.as_str().unwrap();
     assert_eq!((successor.len(), successor.as_bytes()[14]), (36, b'4'), "a random UUID: {successor}");
 }
+
+/// The same words as for gate and relay: flags before or after the command, states, keys, the newest first.
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_have_the_newest_first_and_take_the_flags_of_the_other_parts() {
+    let (address, _) = obedient().await;
+    let daemon = Daemon::start(&["--upstream", &format!("http://{address}")]);
+    for id in ["m-1", "m-2", "m-3"] {
+        assert!(daemon.command(&["send", "/x/200", "-d", "{}", "--id", id, "--wait", "30"]).status.success());
+    }
+    let listed = |args: &[&str]| {
+        let found = daemon.json(&[&["list"], args].concat());
+        let ids = found["messages"].as_array().unwrap().iter();
+        let ids: Vec<&str> = ids.map(|row| row["client_message_id"].as_str().unwrap()).collect();
+        (ids.join(" "), found.clone())
+    };
+    assert_eq!(listed(&[]).0, "m-3 m-2 m-1");
+    assert_eq!(listed(&["--oldest-first"]).0, "m-1 m-2 m-3");
+    let (first, found) = listed(&["--limit", "2"]);
+    let before = found["next_before"].to_string();
+    assert_eq!((first.as_str(), listed(&["--before", &before]).0.as_str()), ("m-3 m-2", "m-1"));
+    assert_eq!(listed(&["--after", &before]).0, "m-3");
+    assert_eq!((listed(&["--key", "m-2"]).0, listed(&["--key", "m-4"]).0), ("m-2".to_owned(), String::new()));
+    assert_eq!(
+        (listed(&["--state", "done"]).0, listed(&["--status", "dead"]).0),
+        ("m-3 m-2 m-1".to_owned(), String::new())
+    );
+    assert_eq!(found["messages"][0]["state"], "done", "the name that gate and relay have for it");
+    let bad = daemon.command(&["list", "--state", "lost"]);
+    assert!(
+        bad.status.code() == Some(2) && String::from_utf8_lossy(&bad.stderr).contains("aborted"),
+        "{bad:?}"
+    );
+    let early = daemon.command(&["--json", "list"]);
+    assert!(serde_json::from_slice::<serde_json::Value>(&early.stdout).is_ok(), "{early:?}");
+    let text = String::from_utf8(daemon.command(&["list"]).stdout).unwrap();
+    assert!(text.ends_with("3 messages: 3 done\n"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_jump_of_the_clock_is_shown_and_confirmed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("outbox.db");
+    let store = format!("sqlite:{}", path.display());
+    let run = |args: &[&str]| {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_semel"))
+            .args(["outbox", "--store", &store])
+            .args(args)
+            .output()
+            .unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    assert_eq!(run(&["send", "http://127.0.0.1:9/x", "-d", "{}", "--id", "old"]).0, Some(0));
+    let (code, _, error) = run(&["clock", "--confirm", "--reason", "no"]);
+    assert!(code == Some(5) && error.contains("clock-not-frozen"), "{error}");
+    // As if the machine had been started anew, with a clock that is ahead by thirty days.
+    let file = semel_store::sqlite::rusqlite::Connection::open(&path).unwrap();
+    let days = 30 * 86_400_000_i64;
+    for sql in [
+        "UPDATE outbox_events SET at = at - ?1",
+        "UPDATE outbox SET enqueued_at = enqueued_at - ?1, next_attempt_at = next_attempt_at - ?1",
+        "UPDATE outbox_meta SET value = value - ?1 WHERE name IN ('time', 'high_water')",
+    ] {
+        file.execute(sql, [days]).unwrap();
+    }
+    file.execute("UPDATE outbox_meta SET value = 1 WHERE name IN ('time_boot', 'time_ahead')", []).unwrap();
+    drop(file);
+    let (_, text, error) = run(&["clock"]);
+    assert!(text.contains("semel outbox clock --confirm --reason TEXT"), "{text} {error}");
+    assert!(run(&["list"]).1.contains("semel outbox clock"), "the list says it");
+    let (code, text, error) = run(&["clock", "--confirm", "--reason", "it is right"]);
+    assert!(code == Some(0) && !text.contains("--confirm"), "{text} {error}");
+    assert!(!run(&["clock"]).1.contains("--confirm"), "the next process believes it");
+}

@@ -15,6 +15,7 @@
 //! | lanes, credentials, addresses and outcomes are not mixed up | `guarding` |
 //! | 429, 401 and release, one of three fails, `kill -9` | `failing` |
 //! | SIGHUP: all settings or none | `reloading` |
+//! | credentials by call, sealed; the usual profile; lists; the clock | `keeping` |
 //! | several replicas | `../live_relay.rs` |
 //! | Redis as a hint (S2-14, S2-15) | `../live_relay_hints.rs` |
 //! | TLS, roles, migrations | `../live_relay_store.rs`, `../migrating.rs` |
@@ -23,6 +24,7 @@
 mod accepting;
 mod failing;
 mod guarding;
+mod keeping;
 mod operating;
 mod refusing;
 mod reloading;

@@ -9,12 +9,6 @@ fn hang_up(relay: &Relay) {
     assert_eq!(unsafe { libc::kill(relay.child.id() as i32, libc::SIGHUP) }, 0);
 }
 
-fn rewrite(folder: &Folder, change: impl Fn(String) -> String) {
-    let path = folder.path().join("semel.toml");
-    let text = std::fs::read_to_string(&path).unwrap();
-    std::fs::write(path, change(text)).unwrap();
-}
-
 #[test]
 fn other_targets_and_credentials_are_in_force_at_once_and_what_was_given_stays() {
     let (service, other) = (Service::start(), Service::start());
@@ -30,7 +24,7 @@ fn other_targets_and_credentials_are_in_force_at_once_and_what_was_given_stays()
     };
     assert_eq!(sent("more", "2"), 404);
     folder.write("token", "of-a-file");
-    rewrite(&folder, |text| {
+    folder.rewrite(|text| {
         let (_, of_target) = text.split_once("[relay.target.scores]").unwrap();
         let of_target = of_target.replace(&service.address.to_string(), &other.address.to_string());
         format!(
@@ -63,7 +57,7 @@ fn what_is_unsafe_is_refused_and_the_old_settings_stay() {
     ];
     for (at, text) in bad.iter().enumerate() {
         // Were it taken, there would be no target of this name any more.
-        rewrite(&folder, |_| text.replace("target.scores", "target.renamed"));
+        folder.rewrite(|_| text.replace("target.scores", "target.renamed"));
         hang_up(&relay);
         std::thread::sleep(std::time::Duration::from_millis(300));
         assert_eq!(relay.submit("alice", &at.to_string(), "interactive", ONE).status, 200, "{text}");

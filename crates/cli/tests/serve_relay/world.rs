@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -177,6 +178,9 @@ pub(crate) fn try_call(
     Some(Answer { status, head, text: String::from_utf8(body).ok()? })
 }
 
+/// What relays are told that their host is called.
+pub(crate) const HOSTNAME: &str = "host-of-tests";
+
 /// A folder with a configuration for this service.
 pub(crate) struct Folder {
     dir: tempfile::TempDir,
@@ -185,10 +189,12 @@ pub(crate) struct Folder {
 impl Folder {
     pub(crate) fn for_service(service: &Service, more: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
+        let profile = if more.contains("profile = ") { "" } else { "profile = \"scores\"" };
         let text = format!(
             r#"identity = "trusted:X-User"
 [relay]
 debounce = "1s"
+at_rest = {{ keys = "relay.keys" }}
 [relay.target.scores]
 url = "http://{at}/scores/{{lane}}"
 body = '{{{{"score":{{after}}}}}}'
@@ -198,12 +204,24 @@ sync_deadline = "20s"
 timeout = "2s"
 read = {{ url = "http://{at}/scores/{{lane}}", value = "/score" }}
 blocked = ["418"]
+{profile}
 {more}
 "#,
             at = service.address
         );
         std::fs::write(dir.path().join("semel.toml"), text).unwrap();
-        Self { dir }
+        let folder = Self { dir };
+        let keys = folder.write("relay.keys", &format!("one {}=\n", "QUFB".repeat(10) + "QUE"));
+        std::fs::set_permissions(keys, std::fs::Permissions::from_mode(0o600)).unwrap();
+        folder
+    }
+
+    /// Changes the configuration.
+    #[allow(dead_code)] // For those who share this file.
+    pub(crate) fn rewrite(&self, change: impl Fn(String) -> String) {
+        let path = self.path().join("semel.toml");
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(path, change(text)).unwrap();
     }
 
     /// A folder with this configuration.
@@ -266,6 +284,7 @@ blocked = ["418"]
     pub(crate) fn try_start_with(&self, args: &[&str]) -> Option<Relay> {
         let base = ["serve", "relay", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
         let mut command = self.command(&[&base, args].concat());
+        command.env("HOSTNAME", HOSTNAME);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut address = |word: &str| -> Option<SocketAddr> {

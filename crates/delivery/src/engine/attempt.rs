@@ -7,7 +7,9 @@ use semel_contract::planted::{self, Bug};
 use semel_contract::profile::Profile;
 use semel_contract::time::Timestamp;
 use semel_http::MaySend;
+use semel_store::clock::Ahead;
 
+use crate::age::Local;
 use crate::credentials::Credential;
 use crate::envelope::{TX_HEADER, key_header};
 use crate::judge::{self, Facts, To, Verdict};
@@ -20,8 +22,16 @@ use crate::url::Target;
 pub(super) struct Attempted {
     /// What is written.
     pub(super) verdict: Verdict,
-    /// The origin and the credential that it refused, where that is news.
+    /// The origin and the credential that it refused, now or before.
     pub(super) refused: Option<(String, [u8; 32])>,
+    /// Whether the refusal is news, and not only a message more that waits for another credential.
+    pub(super) is_news: bool,
+}
+
+impl Attempted {
+    fn plain(verdict: Verdict) -> Self {
+        Self { verdict, refused: None, is_news: true }
+    }
 }
 
 /// Makes one attempt, unless it would begin later than it may: a process that stood still for long may have lost its claim,
@@ -36,29 +46,30 @@ pub(super) async fn attempt(
     let profile = inner.settings.profile_of(&row.profile);
     let target = Target::resolve(&request.url, inner.settings.upstream.as_ref());
     let origin = target.as_ref().map(|target| target.origin.clone()).unwrap_or_default();
-    if let Some(verdict) = judge::expired(&facts(inner, row, &profile, &origin)) {
-        return Attempted { verdict, refused: None };
+    if let Some(verdict) = too_old(inner, &facts(inner, row, &profile, &origin)) {
+        return Attempted::plain(verdict);
     }
     let target = match target {
         Ok(target) => target,
         Err(error) => {
             let sent = Sent::NotSent(error.to_string());
             let verdict = judged(inner, row, &profile, &origin, &sent);
-            return Attempted { verdict, refused: None };
+            return Attempted::plain(verdict);
         }
     };
     let credential = match inner.settings.credentials.credential(&row.principal, &origin).await {
         Ok(credential) => credential.unwrap_or_default(),
         Err(why) => {
             let verdict = judge::without_credential(&facts(inner, row, &profile, &origin), &why);
-            return Attempted { verdict, refused: Some((origin, [0; 32])) };
+            return Attempted { verdict, refused: Some((origin, [0; 32])), is_news: true };
         }
     };
     let is_late = || outbox.now() > begin_until;
     let digest = credential.digest();
     if inner.refusals.is_refused(&row.principal, &origin, &digest) {
         let verdict = judge::credential_refused(&facts(inner, row, &profile, &origin), &origin);
-        return Attempted { verdict, refused: None };
+        // Said again: a release that runs now does not see this message, which is not held yet.
+        return Attempted { verdict, refused: Some((origin, digest)), is_news: false };
     }
     let mut outgoing = outgoing(inner, row, &profile, target, request, credential.clone());
     if !planted::is(Bug::OutboxFirstByteUnasked) {
@@ -72,7 +83,7 @@ pub(super) async fn attempt(
     };
     if matches!(sent, Sent::NotSent(_)) && is_late() {
         let verdict = judge::too_late(&facts(inner, row, &profile, &origin));
-        return Attempted { verdict, refused: None };
+        return Attempted::plain(verdict);
     }
     let sent = match sent {
         Sent::Answered(answer) => Sent::Answered(credential.redact(answer)),
@@ -83,7 +94,31 @@ pub(super) async fn attempt(
     }
     let verdict = judged(inner, row, &profile, &origin, &sent);
     let is_refused = matches!(verdict.to, To::Held(HeldFor::Auth));
-    Attempted { verdict, refused: is_refused.then_some((origin, digest)) }
+    if !is_refused && matches!(sent, Sent::Answered(_)) {
+        inner.refusals.accept(&row.principal, &origin);
+    }
+    Attempted { verdict, refused: is_refused.then_some((origin, digest)), is_news: true }
+}
+
+/// What becomes of a message that is too old. While the wall clock is not believed it waits: it is neither given up by a
+/// time that may be wrong, nor sent when its server may have forgotten its key.
+fn too_old(inner: &Inner, facts: &Facts<'_>) -> Option<Verdict> {
+    let by_the_wall = || {
+        let plain = |at| Local { at, ahead: None };
+        let (enqueued, now) = (plain(facts.enqueued.at), plain(inner.time.wall()));
+        judge::expired(&Facts { enqueued, now, ..facts.clone() })
+    };
+    let expired = judge::expired(facts);
+    match inner.time.ahead() {
+        Ahead::No => expired,
+        // The ticking clock goes on, and tells how old a message is.
+        Ahead::Contradicted => expired.map(|_| judge::waits_for_clock(facts)),
+        // It does not tell how old what was accepted before this run is.
+        Ahead::Unexplained if facts.row.epoch == inner.time.epoch() => {
+            expired.map(|_| judge::waits_for_clock(facts))
+        }
+        Ahead::Unexplained => expired.or_else(by_the_wall).map(|_| judge::waits_for_clock(facts)),
+    }
 }
 
 /// What becomes of a message that is held, if it is too old by now.
@@ -111,6 +146,7 @@ fn facts<'a>(inner: &Inner, row: &'a Row, profile: &'a Profile, origin: &str) ->
         now: inner.time.local(inner.time.now(), inner.time.epoch()),
         // An operator who takes the risk is not overruled.
         retention: retention.filter(|_| !inner.settings.unsafe_max_age),
+        is_frozen: inner.time.jump().is_some(),
     }
 }
 

@@ -76,15 +76,17 @@ impl Walk {
             let Some(fence) = row.fence else { return Walked::Late };
             let attempted = attempt(&self.outbox, &row, request, now.plus(LEASE_MARGIN)).await;
             let settled = self.settle(row.id, fence, &attempted.verdict).await;
-            // The refusal of a credential is news once, not for every message that waits for another.
-            let is_told_before =
-                matches!(attempted.verdict.to, To::Held(HeldFor::Auth)) && attempted.refused.is_none();
             if let Some((origin, digest)) = attempted.refused {
-                // Also where nobody knows whether it was written down: then it may be, and holds the principal.
-                inner.refusals.add(Refusal { principal: row.principal.clone(), origin, digest });
+                // Also where it is not known whether it was written down: then it may be, and holds the principal.
+                let refusal = Refusal { principal: row.principal.clone(), origin, digest };
+                match attempted.is_news {
+                    true => inner.refusals.add(refusal),
+                    false => inner.refusals.repeat(refusal),
+                }
             }
             let Some(settled) = settled else { return Walked::Late };
-            if !is_told_before {
+            // The refusal of a credential is news once, not for every message that waits for another.
+            if attempted.is_news {
                 self.tell(&settled, &attempted.verdict, expired).await;
             }
             if let To::Retry(at) = attempted.verdict.to {
@@ -162,6 +164,7 @@ impl Walk {
             lane: Some(row.lane.clone()),
             after: row.id,
             limit: 1000,
+            ..Filter::default()
         };
         let behind = inner.store.list(behind).await.unwrap_or_default();
         let Rebuilt::Replace { drop, with } = inner.settings.hooks.rebuild(row, &behind) else { return };

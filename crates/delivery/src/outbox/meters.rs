@@ -45,7 +45,7 @@ impl Meters {
         *counted.attempts.entry(outcome).or_default() += 1;
     }
 
-    pub(crate) fn text(&self, depth: &Depth, now: Timestamp) -> String {
+    pub(crate) fn text(&self, depth: &Depth, now: Timestamp, is_frozen: bool) -> String {
         let counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         let mut text = String::new();
         let mut line = |arguments: std::fmt::Arguments<'_>| {
@@ -82,6 +82,10 @@ impl Meters {
             "# HELP semel_outbox_held_principals Principals whose credential was refused.\n# TYPE semel_outbox_held_principals gauge"
         ));
         line(format_args!("semel_outbox_held_principals {}", depth.refused));
+        line(format_args!(
+            "# HELP semel_outbox_clock_frozen Whether the wall clock is ahead and not believed.\n# TYPE semel_outbox_clock_frozen gauge"
+        ));
+        line(format_args!("semel_outbox_clock_frozen {}", u8::from(is_frozen)));
         text
     }
 }

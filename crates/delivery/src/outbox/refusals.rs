@@ -1,10 +1,18 @@
 //! Credentials that servers refused in this run: whose, where, and by which digest another one is told from them. A
-//! refusal is forgotten once the store has released its principal, and not before: nothing else would try again.
+//! refusal is forgotten once the store has released its principal, and not before: nothing else would try again. How often
+//! in a row an origin refused a principal is remembered longer, so that a provider with another token each time is not
+//! asked without end.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::credentials::wait_after;
+
+/// Principals and origins whose refusals in a row are counted. Beyond this, new ones are tried as if for the first time.
+const COUNTED_MAX: usize = 10_000;
 
 /// A refused credential.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,24 +35,61 @@ struct Known {
     last: u64,
     /// By principal and origin: the digest, and the number of the refusal.
     all: BTreeMap<(String, String), ([u8; 32], u64)>,
+    /// By principal and origin: refusals in a row, and before when no other credential is tried by itself.
+    in_a_row: BTreeMap<(String, String), (u32, Instant)>,
+}
+
+impl Known {
+    /// Numbers and keeps a refusal. Says whether it was unknown.
+    fn keep(&mut self, Refusal { principal, origin, digest }: Refusal) -> bool {
+        self.last += 1;
+        self.all.insert((principal, origin), (digest, self.last)).is_none()
+    }
 }
 
 impl Refusals {
-    pub(crate) fn add(&self, Refusal { principal, origin, digest }: Refusal) {
+    /// A server refused a credential, or there was none to be had.
+    pub(crate) fn add(&self, refusal: Refusal) {
+        let at = (refusal.principal.clone(), refusal.origin.clone());
         self.with(|known| {
-            known.last += 1;
-            known.all.insert((principal, origin), (digest, known.last));
+            known.keep(refusal);
+            let refusals = known.in_a_row.get(&at).map_or(0, |(refusals, _)| *refusals).saturating_add(1);
+            if refusals > 1 || known.in_a_row.len() < COUNTED_MAX {
+                known.in_a_row.insert(at, (refusals, Instant::now() + wait_after(refusals)));
+            }
         });
         self.news.notify_one();
     }
 
+    /// One more message is held by a refusal. A release that did not see the message forgets the refusal no more.
+    pub(crate) fn repeat(&self, refusal: Refusal) {
+        if self.with(|known| known.keep(refusal)) {
+            self.news.notify_one();
+        }
+    }
+
+    /// The origin took a credential of this principal.
+    pub(crate) fn accept(&self, principal: &str, origin: &str) {
+        self.with(|known| {
+            if !known.in_a_row.is_empty() {
+                known.in_a_row.remove(&(principal.to_owned(), origin.to_owned()));
+            }
+        });
+    }
+
     pub(crate) fn all(&self) -> Vec<Refusal> {
-        let refusal = |((principal, origin), (digest, _)): (&(String, String), &([u8; 32], u64))| Refusal {
-            principal: principal.clone(),
-            origin: origin.clone(),
-            digest: *digest,
-        };
         self.with(|known| known.all.iter().map(refusal).collect())
+    }
+
+    /// Those for which another credential may be tried now.
+    pub(crate) fn due(&self) -> Vec<Refusal> {
+        let now = Instant::now();
+        self.with(|known| {
+            let is_due = |(at, _): &(&(String, String), &([u8; 32], u64))| {
+                known.in_a_row.get(*at).is_none_or(|(_, until)| *until <= now)
+            };
+            known.all.iter().filter(is_due).map(refusal).collect()
+        })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -62,16 +107,29 @@ impl Refusals {
         self.with(|known| known.all.get(&at).is_some_and(|(refused, _)| refused == digest))
     }
 
+    /// A person releases a principal: whatever was refused before, the next credential is tried at once.
+    pub(crate) fn start_over(&self, principal: &str, origin: Option<&str>) {
+        self.with(|known| known.in_a_row.retain(|of, _| !is_of(of, principal, origin)));
+    }
+
     /// A principal was released from its refusals up to this one, at one origin or at all.
     pub(crate) fn forget(&self, principal: &str, origin: Option<&str>, last: u64) {
-        let is_meant =
-            |(whose, at): &(String, String)| whose == principal && origin.is_none_or(|origin| origin == at);
-        self.with(|known| known.all.retain(|of, (_, number)| !is_meant(of) || *number > last));
+        self.with(|known| {
+            known.all.retain(|of, (_, number)| !is_of(of, principal, origin) || *number > last);
+        });
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Known) -> T) -> T {
         act(&mut self.known.lock().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+fn is_of((whose, at): &(String, String), principal: &str, origin: Option<&str>) -> bool {
+    whose == principal && origin.is_none_or(|origin| origin == at)
+}
+
+fn refusal(((principal, origin), (digest, _)): (&(String, String), &([u8; 32], u64))) -> Refusal {
+    Refusal { principal: principal.clone(), origin: origin.clone(), digest: *digest }
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 
 use super::meters::Meters;
 use super::store::claim::{Claimed, Work};
+use super::store::hold::refusal_scope;
 use super::store::settle::{MEMBERS_MAX, Settled};
 use super::store::{RelayStore, StoreError, Written};
 use super::target::{LEASE, Target};
@@ -179,24 +180,40 @@ impl Engine {
     /// The store failed.
     pub async fn release_renewed(&self) -> Result<i64, StoreError> {
         let mut count = 0;
-        for (target, principal, digest) in self.store.all_refused().await? {
-            let Some(known) = self.targets.get(&target) else { continue };
+        let refused = self.store.all_refused().await?;
+        let scopes: Vec<String> =
+            refused.iter().map(|(target, principal, _)| refusal_scope(target, principal)).collect();
+        let waits = self.store.paused(&scopes, self.store.now().await?).await?;
+        for ((target, principal, digest), scope) in refused.into_iter().zip(scopes) {
+            let Some(known) = self.targets.get(&target).filter(|_| !waits.contains_key(&scope)) else {
+                continue;
+            };
             let origin = known.upstream.origin();
             let Ok(credential) = self.credentials.credential_for(&principal, &target, origin).await else {
                 continue;
             };
             if sender::digest(credential.as_ref()) != digest {
-                count += self.release(&target, &principal, "a new credential").await?;
+                count += self.release_by_itself(&target, &principal).await?;
             }
         }
         Ok(count)
     }
 
-    /// Releases what a principal has parked, spread over a few seconds.
+    /// A person releases what a principal has parked, spread over a few seconds.
     ///
     /// # Errors
     /// The store failed.
     pub async fn release(&self, target: &str, principal: &str, who: &str) -> Result<i64, StoreError> {
+        self.store.start_over(target, principal).await?;
+        self.release_for(target, principal, who).await
+    }
+
+    /// The same, because there is another credential: where many were refused in a row, the next one waits.
+    async fn release_by_itself(&self, target: &str, principal: &str) -> Result<i64, StoreError> {
+        self.release_for(target, principal, "a new credential").await
+    }
+
+    async fn release_for(&self, target: &str, principal: &str, who: &str) -> Result<i64, StoreError> {
         let spread = || (self.entropy.unit() * 5000.0) as i64;
         let count = self.store.release(target, principal, who, &spread).await?;
         self.settled.notify_waiters();

@@ -188,6 +188,16 @@ mod tests {
         }
     }
 
+    /// A 503 says that nothing was done, unless it is the kept answer of an attempt.
+    #[test]
+    fn a_kept_503_does_not_say_that_nothing_was_done() {
+        let classify = presets::scores().classify;
+        let reading = Reading { tier: Tier::ReadBack, blocked: &[], classify: &classify };
+        let headers = vec![("idempotency-replayed".to_owned(), "true".to_owned())];
+        let kept = Sent::Answered(Answer { status: 503, headers, body: Vec::new() });
+        assert_eq!(judge(&reading, &kept, None), Verdict::Ambiguous("503".into()));
+    }
+
     #[test]
     fn a_text_of_the_service_has_an_end() {
         let body = format!(r#"{{"error":"{}"}}"#, "x".repeat(70_000));

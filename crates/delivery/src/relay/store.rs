@@ -10,7 +10,9 @@ pub mod claim;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod door;
+pub mod given;
 pub mod hold;
+pub mod list;
 pub mod look;
 pub mod operate;
 pub mod postgres;

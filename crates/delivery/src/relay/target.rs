@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use semel_contract::key::Source;
 use semel_contract::profile::{Profile, presets};
 use semel_contract::time::format_duration;
 
@@ -85,7 +86,7 @@ impl Target {
             blocked: Vec::new(),
             limit_scope: Scope::default(),
             interference: Interference::default(),
-            profile: presets::scores(),
+            profile: usual_profile(),
         }
     }
 
@@ -115,4 +116,18 @@ impl Target {
         }
         Ok(())
     }
+}
+/// The profile of a target that names none: its senders' keys are read by either of their usual names, refusals are
+/// problems, and a failed write is tried again after 1, 2, 4, 8 and 16 s, then every five minutes.
+pub fn usual_profile() -> Profile {
+    let scores = presets::scores();
+    let mut profile = presets::ietf();
+    profile.name = "relay";
+    profile.key.sources =
+        ["Idempotency-Key", "X-Idempotency-Key"].map(|name| Source::Header(name.to_owned())).into();
+    profile.key.format = scores.key.format;
+    profile.classify = scores.classify;
+    profile.schedule = scores.schedule;
+    profile.lane = scores.lane;
+    profile
 }

@@ -1,16 +1,17 @@
 //! Keeps lanes moving: works on those that are due, releases what new credentials allow, sweeps. One for each process.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::Instant;
 
 use super::engine::{Engine, Synced};
 use super::finder::Finder;
 use super::hints::{Hints, NoHints, Taken as Hint};
+use super::share::{Share, WAITING_MAX};
 use super::store::StoreError;
 use super::store::accept::Submission;
 use super::store::sweep::Retention;
@@ -44,56 +45,6 @@ pub struct Worker {
     stopping: AtomicBool,
     hints: Arc<dyn Hints>,
     poll: Duration,
-}
-
-/// Lanes that wait at most for a share; those beyond are found again by the look around the circle.
-const WAITING_MAX: usize = 100_000;
-
-/// What one target may have under way at once.
-#[derive(Debug)]
-struct Share {
-    permits: Arc<Semaphore>,
-    size: usize,
-    waiting: Mutex<Waiting>,
-}
-
-/// Lanes that wait for room, each once, in the order in which they came.
-#[derive(Debug, Default)]
-struct Waiting {
-    queue: VecDeque<i64>,
-    known: BTreeSet<i64>,
-}
-
-impl Share {
-    fn new(size: usize) -> Self {
-        Self { permits: Arc::new(Semaphore::new(size)), size, waiting: Mutex::default() }
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Room for this lane; without any, the lane waits for it.
-    fn take(&self, lane: i64) -> Option<OwnedSemaphorePermit> {
-        let mut waiting = self.waiting();
-        // Looked for under the lock, so that whoever gives room back finds the lane, or we find the room.
-        let permit = Arc::clone(&self.permits).try_acquire_owned().ok();
-        if permit.is_none() && waiting.queue.len() < WAITING_MAX && waiting.known.insert(lane) {
-            waiting.queue.push_back(lane);
-        }
-        permit
-    }
-
-    /// The lane that has waited longest, where there is room for it.
-    fn next(&self) -> Option<i64> {
-        let mut waiting = self.waiting();
-        if self.permits.available_permits() == 0 {
-            return None;
-        }
-        let lane = waiting.queue.pop_front()?;
-        waiting.known.remove(&lane);
-        Some(lane)
-    }
 }
 
 /// A lane that this process works on, until this is dropped.
@@ -194,11 +145,16 @@ impl Worker {
                 false => BTreeSet::new(),
             };
             let (pause, is_more) = (found.pause(self.poll), found.is_more);
-            for lane in found.lanes.into_iter().chain(again) {
+            let mut left = found.lanes.into_iter().chain(again);
+            while let Some(lane) = left.next() {
                 if self.stopping.load(Ordering::SeqCst) {
                     return Ok(self.poll);
                 }
-                let target = self.target_of(lane).await?;
+                let target = self.target_of(lane).await.inspect_err(|_| {
+                    // Whoever has looked for them does not look there again soon.
+                    self.look_again(lane);
+                    left.by_ref().for_each(|lane| self.look_again(lane));
+                })?;
                 self.start_one(lane, target.as_deref());
             }
             if !is_more {
@@ -335,5 +291,82 @@ impl Worker {
     /// The store failed.
     pub async fn sync(&self, lane: i64) -> Result<Synced, StoreError> {
         self.engine.sync_all(lane).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Entropy;
+    use crate::credentials::NoCredentials;
+    use crate::relay::debounce::{Debounce, Mode};
+    use crate::relay::meters::Meters;
+    use crate::relay::store::RelayStore;
+    use crate::relay::store::accept::{Accepted, NewItem};
+    use crate::relay::store::sql::{Asked, Database, Row, Transaction, Value};
+    use crate::relay::store::sqlite::Sqlite;
+    use semel_store::clock::SystemClock;
+
+    /// A database that cannot say of which target a lane is.
+    struct Forgetful(Sqlite);
+
+    impl Database for Forgetful {
+        fn begin(&self) -> Asked<'_, Box<dyn Transaction>> {
+            self.0.begin()
+        }
+
+        fn read<'a>(&'a self, sql: &'a str, args: Vec<Value>) -> Asked<'a, Vec<Row>> {
+            if sql.starts_with("SELECT target FROM relay_lane") {
+                return Box::pin(async { Err(StoreError::Failed("away".to_owned())) });
+            }
+            self.0.read(sql, args)
+        }
+
+        fn now(&self) -> Asked<'_, i64> {
+            self.0.now()
+        }
+
+        fn is_owned(&self) -> bool {
+            true
+        }
+    }
+
+    #[tokio::test]
+    async fn lanes_that_were_found_are_not_forgotten_when_the_store_fails() {
+        let clock = Arc::new(SystemClock);
+        let database = Forgetful(Sqlite::memory(clock.clone()).unwrap());
+        let engine = Engine {
+            store: RelayStore::new(Arc::new(database)),
+            targets: BTreeMap::new(),
+            credentials: Arc::new(NoCredentials),
+            entropy: Entropy::system(),
+            clock,
+            owner: "one".to_owned(),
+            meters: Meters::default(),
+            settled: Notify::new(),
+        };
+        let item = |lane: &str| NewItem {
+            lane: lane.to_owned(),
+            group: String::new(),
+            label: None,
+            session: None,
+            value: 1,
+        };
+        let quiet = Duration::from_secs(1);
+        let submission = Submission {
+            target: "t".to_owned(),
+            principal: "ann".to_owned(),
+            key: "k".to_owned(),
+            fingerprint: String::new(),
+            mode: Mode::Interactive,
+            debounce: Debounce { quiet, max_wait: quiet },
+            groups: true,
+            items: ["a", "b", "c"].map(item).into(),
+        };
+        let Accepted::New { lanes, .. } = engine.store.accept(&submission).await.unwrap() else { panic!() };
+        let worker = Worker::new(Arc::new(engine), Retention::default(), 4);
+        worker.start_due(&mut Finder::default()).await.unwrap_err();
+        let again: Vec<i64> = worker.again.lock().unwrap().iter().copied().collect();
+        assert_eq!(again, lanes, "all three are looked at again");
     }
 }

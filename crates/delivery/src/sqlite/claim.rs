@@ -8,12 +8,9 @@ use semel_contract::record::Fence;
 use semel_contract::time::Timestamp;
 
 use super::turn::{Fault, Turn};
-use super::{events, row, schema};
+use super::{events, row};
 use crate::message::Status;
 use crate::store::{Head, Recovered, Terms};
-
-/// The name under which the latest time is kept.
-pub(super) const HIGH_WATER: &str = "high_water";
 
 /// Takes the head of a lane.
 pub(super) fn claim(
@@ -135,7 +132,6 @@ pub(super) fn recover(connection: &Connection, turn: &mut Turn, now: Timestamp) 
     connection.execute("DELETE FROM outbox_holds", [])?;
     connection.execute("INSERT INTO outbox_epochs (started_at) VALUES (?1)", [now.millis()])?;
     let epoch = connection.last_insert_rowid();
-    schema::set_meta(connection, HIGH_WATER, now.millis())?;
     let epochs = connection
         .prepare("SELECT epoch, ahead FROM outbox_epochs")?
         .query_map([], |columns| Ok((columns.get(0)?, columns.get(1)?)))?

@@ -3,11 +3,11 @@
 use rusqlite::{Connection, OptionalExtension};
 use semel_contract::time::Timestamp;
 
+use super::events;
 use super::row::{self, COLUMNS};
-use super::{claim, events, schema};
 use crate::limits::LIST_ROWS_MAX;
 use crate::message::{Attempt, Event, Row, Status};
-use crate::store::{Depth, Filter, LaneState};
+use crate::store::{Depth, Filter, LaneState, Order};
 
 const LIVE: &str = live!();
 
@@ -27,12 +27,26 @@ pub(super) fn attempts(connection: &Connection, id: i64) -> rusqlite::Result<Vec
 }
 
 pub(super) fn list(connection: &Connection, filter: &Filter) -> rusqlite::Result<Vec<Row>> {
+    let order = match filter.order {
+        Order::OldestFirst => "ASC",
+        Order::NewestFirst => "DESC",
+    };
+    // Looked for only where it is asked for: every other list walks over the rows in their order.
+    let of_key = match filter.key {
+        None => "?6 IS NULL",
+        Some(_) => {
+            "o.id IN (SELECT id FROM outbox WHERE client_message_id = ?6
+                UNION SELECT row_id FROM outbox_aliases WHERE client_message_id = ?6)"
+        }
+    };
     let sql = format!(
-        "SELECT {COLUMNS} FROM outbox o WHERE o.id > ?1 AND (?2 IS NULL OR o.status = ?2) AND (?3 IS NULL OR o.lane = ?3)
-         ORDER BY o.id LIMIT ?4"
+        "SELECT {COLUMNS} FROM outbox o WHERE o.id > ?1 AND o.id < ?5 AND {of_key}
+            AND (?2 IS NULL OR o.status = ?2) AND (?3 IS NULL OR o.lane = ?3)
+         ORDER BY o.id {order} LIMIT ?4"
     );
     let limit = filter.limit.clamp(1, LIST_ROWS_MAX);
-    let wanted = (filter.after, filter.status.map(Status::name), &filter.lane, limit);
+    let before = filter.before.unwrap_or(i64::MAX);
+    let wanted = (filter.after, filter.status.map(Status::name), &filter.lane, limit, before, &filter.key);
     connection.prepare_cached(&sql)?.query_map(wanted, row::read)?.collect()
 }
 
@@ -108,12 +122,4 @@ pub(super) fn depth(connection: &Connection) -> rusqlite::Result<Depth> {
     let oldest: Option<i64> = connection.query_row(&sql, [], |columns| columns.get(0)).optional()?;
     let refused = connection.query_row("SELECT count(*) FROM outbox_holds", [], |columns| columns.get(0))?;
     Ok(Depth { by_status, oldest: oldest.map(Timestamp::from_millis), refused })
-}
-
-/// The latest time that the store saw: the mark that is kept now and then, or what was written since.
-pub(super) fn high_water(connection: &Connection) -> rusqlite::Result<Option<Timestamp>> {
-    let marked = schema::meta(connection, claim::HIGH_WATER)?;
-    let sql = "SELECT max(at) FROM (SELECT at FROM outbox_events ORDER BY number DESC LIMIT 1)";
-    let written: Option<i64> = connection.query_row(sql, [], |columns| columns.get(0))?;
-    Ok(marked.max(written).map(Timestamp::from_millis))
 }

@@ -4,10 +4,10 @@ use rusqlite::Connection;
 use semel_contract::time::Timestamp;
 
 use super::turn::{Fault, Turn};
-use super::{accept, claim, events, row, schema};
+use super::{accept, events, row};
 use crate::limits::EVENTS_KEPT_MAX;
 use crate::message::{Row, Status};
-use crate::store::{Replaced, Successor};
+use crate::store::{Judged, Replaced, Successor};
 
 /// Bodies that one purge forgets at most.
 const PURGE_ROWS_MAX: u32 = 5000;
@@ -67,7 +67,7 @@ pub(super) fn replace(
         Status::Pending => old.attempts == 0 && successor.fence.is_none(),
         Status::Done | Status::Aborted => false,
     };
-    if !may_be_replaced {
+    if !may_be_replaced || Judged::of(&old) != successor.judged {
         return Ok(Replaced::Stale);
     }
     let new_id = &successor.draft.client_message_id;
@@ -156,12 +156,7 @@ pub(super) fn learn(
 }
 
 /// Forgets what is no longer needed. Ids and fingerprints stay.
-pub(super) fn purge(
-    connection: &Connection,
-    turn: &Turn,
-    before: Timestamp,
-    now: Timestamp,
-) -> Result<u64, Fault> {
+pub(super) fn purge(connection: &Connection, turn: &Turn, before: Timestamp) -> Result<u64, Fault> {
     let sql = "UPDATE outbox SET payload = NULL, response_body = NULL WHERE id IN (
         SELECT id FROM outbox INDEXED BY outbox_purge WHERE payload IS NOT NULL AND status IN ('done', 'aborted')
             AND coalesce(delivered_at, aborted_at) < ?1 ORDER BY coalesce(delivered_at, aborted_at) LIMIT ?2)
@@ -177,7 +172,5 @@ pub(super) fn purge(
     connection
         .prepare_cached("DELETE FROM outbox_events WHERE number <= ?1")?
         .execute([turn.last_event - EVENTS_KEPT_MAX])?;
-    let high_water = schema::meta(connection, claim::HIGH_WATER)?.unwrap_or(i64::MIN);
-    schema::set_meta(connection, claim::HIGH_WATER, high_water.max(now.millis()))?;
     Ok(gone.len() as u64)
 }

@@ -2,16 +2,17 @@
 
 use semel_contract::record::Fence;
 use semel_contract::time::Timestamp;
+use semel_store::clock::Mark;
 use tokio::sync::watch;
 
-use super::{SqliteStore, accept, claim, events, inbox, look as read, operate, row, settle};
+use super::{SqliteStore, accept, claim, events, inbox, look as read, operate, row, settle, time};
 use crate::envelope::Draft;
 use crate::judge::Verdict;
 use crate::message::Received;
 use crate::message::{Attempt, Event, Request, Row};
 use crate::store::{
-    Arrived, Depth, Filter, Find, Head, LaneState, OutboxStore, Recovered, Replaced, Reply, Room, StoreError,
-    Successor, Terms, Written,
+    Arrived, Depth, Filter, Find, Head, KeptTime, LaneState, OutboxStore, Recovered, Replaced, Reply, Room,
+    StoreError, Successor, Terms, Written,
 };
 
 impl OutboxStore for SqliteStore {
@@ -124,12 +125,16 @@ impl OutboxStore for SqliteStore {
         self.write(move |connection, _| operate::learn(connection, epoch, ahead, retention.as_ref(), now))
     }
 
-    fn purge(&self, before: Timestamp, now: Timestamp) -> Reply<'_, u64> {
-        self.write(move |connection, turn| operate::purge(connection, turn, before, now))
+    fn purge(&self, before: Timestamp) -> Reply<'_, u64> {
+        self.write(move |connection, turn| operate::purge(connection, turn, before))
     }
 
-    fn high_water(&self) -> Reply<'_, Option<Timestamp>> {
-        self.look(read::high_water)
+    fn kept_time(&self) -> Reply<'_, Option<KeptTime>> {
+        self.look(time::kept)
+    }
+
+    fn keep_time(&self, mark: Mark) -> Reply<'_, ()> {
+        self.write(move |connection, _| Ok(time::keep(connection, mark)?))
     }
 
     fn watch(&self) -> watch::Receiver<i64> {

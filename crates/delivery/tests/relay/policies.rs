@@ -397,3 +397,33 @@ async fn a_write_that_may_still_be_applied_is_waited_for() {
         assert_eq!(world.service.value("a"), 11, "{tier:?}");
     }
 }
+
+/// A provider may mint another token each time it is asked.
+#[tokio::test]
+async fn a_target_that_refuses_every_token_is_not_asked_without_end() {
+    let world = World::new(Tier::ReadBack, 1);
+    world.service.next(&[Habit::Answers(401); 2000]);
+    let minute = async |from: i64| {
+        for second in from..from + 60 {
+            world.tokens.set("alice", &format!("token {second}"));
+            let name = format!("lane {}", second % 5);
+            world.accept("alice", &second.to_string(), Mode::Interactive, &[(name.as_str(), 1)]).await;
+            if second % 15 == 0 {
+                world.engine.release_renewed().await.unwrap();
+            }
+            world.turn().await;
+            world.clock.pass(1000);
+        }
+    };
+    for at in 0..20 {
+        minute(at * 60).await;
+    }
+    let asked = world.service.writes().len();
+    assert!((4..100).contains(&asked), "{asked} writes in twenty minutes");
+    // A person who gives another credential does not wait.
+    world.service.forget_habits();
+    let released = world.engine.release(TARGET, "alice", "a person").await.unwrap();
+    assert!(released > 1000, "{released}");
+    world.settle().await;
+    assert_eq!((0..5).map(|at| world.service.value(&format!("lane {at}"))).sum::<i64>(), 1200);
+}

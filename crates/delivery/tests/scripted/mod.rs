@@ -2,6 +2,7 @@
 
 #![allow(dead_code)]
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -22,11 +23,18 @@ pub(crate) const START: i64 = 1_800_000_000_000;
 pub(crate) struct Virtual {
     start: Instant,
     pub(crate) wall_off_by: Arc<Mutex<i64>>,
+    pub(crate) boot: Arc<AtomicU64>,
+    pub(crate) is_synchronised: Arc<AtomicBool>,
 }
 
 impl Virtual {
     pub(crate) fn new() -> Self {
-        Self { start: Instant::now(), wall_off_by: Arc::default() }
+        Self {
+            start: Instant::now(),
+            wall_off_by: Arc::default(),
+            boot: Arc::new(AtomicU64::new(1)),
+            is_synchronised: Arc::default(),
+        }
     }
 
     pub(crate) fn elapsed(&self) -> u64 {
@@ -39,6 +47,14 @@ impl Clock for Virtual {
         let ticks = self.start.elapsed();
         let wall = START + i64::try_from(ticks.as_millis()).unwrap() + *self.wall_off_by.lock().unwrap();
         Reading { wall: Timestamp::from_millis(wall), ticks }
+    }
+
+    fn boot(&self) -> u64 {
+        self.boot.load(Ordering::SeqCst)
+    }
+
+    fn is_synchronised(&self) -> bool {
+        self.is_synchronised.load(Ordering::SeqCst)
     }
 }
 

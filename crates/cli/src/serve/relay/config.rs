@@ -17,6 +17,7 @@ use semel_delivery::relay::worker::POLL;
 use semel_delivery::transport::Transport;
 use semel_gateway::{Callers, Peers};
 use semel_http::Cors;
+use semel_store::at_rest::KeyRing;
 use serde::Deserialize;
 
 use super::file::{CredentialFile, File};
@@ -30,6 +31,20 @@ struct Whole {
     identity: Option<String>,
     #[serde(default)]
     relay: File,
+    #[serde(default)]
+    gate: Gate,
+}
+
+/// What the relay reads of the gate's settings.
+#[derive(Debug, Default, Deserialize)]
+struct Gate {
+    #[serde(default)]
+    at_rest: GateAtRest,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct GateAtRest {
+    keys: Option<PathBuf>,
 }
 
 /// What the flags say.
@@ -62,6 +77,10 @@ pub(crate) struct Config {
     pub(crate) retention: Retention,
     pub(crate) targets: BTreeMap<String, Arc<Target>>,
     pub(crate) wallet: Arc<Wallet>,
+    /// The keys under which credentials are sealed that callers give.
+    pub(crate) keys: Option<KeyRing>,
+    /// Files of credentials that are not there, for whoever checks.
+    pub(crate) missing: Vec<PathBuf>,
 }
 
 /// The store in PostgreSQL.
@@ -119,7 +138,8 @@ impl Config {
     }
 
     fn of(whole: Whole) -> Result<Self, String> {
-        let Whole { store, identity, relay } = whole;
+        let Whole { store, identity, relay, gate } = whole;
+        let keys = keys(relay.at_rest.keys.as_deref(), gate.at_rest.keys.as_deref())?;
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let store = variable("SEMEL_RELAY_STORE").or(relay.store).or(variable("SEMEL_STORE")).or(store);
         let identity = variable("SEMEL_IDENTITY").or(identity);
@@ -189,8 +209,27 @@ impl Config {
             retention,
             targets,
             wallet: Arc::new(Wallet::new(rules)),
+            keys,
+            missing: relay.credential.iter().filter_map(missing).collect(),
         })
     }
+}
+
+/// The keys of the relay, or those of the gate, which another user may be alone to read.
+fn keys(own: Option<&Path>, of_gate: Option<&Path>) -> Result<Option<KeyRing>, String> {
+    if let Some(path) = own {
+        let keys = KeyRing::load(path);
+        return keys.map(Some).map_err(|error| format!("relay.at_rest {}: {error}", path.display()));
+    }
+    Ok(of_gate.and_then(|path| {
+        let keys = KeyRing::load(path);
+        keys.inspect_err(|error| tracing::warn!(%error, "gate.at_rest has no key for the relay")).ok()
+    }))
+}
+
+/// The file of a credential, where it is not there.
+fn missing(file: &CredentialFile) -> Option<PathBuf> {
+    file.file.clone().filter(|path| !path.exists())
 }
 
 fn redis(url: &str) -> Result<String, String> {

@@ -40,6 +40,8 @@ pub(crate) struct File {
     pub(super) drain: Option<String>,
     /// How long clients may go on sending one request; `retention.completed` must be above it. Default `23h`.
     pub(super) client_max_age: Option<String>,
+    /// The keys under which credentials are sealed that callers give: see below.
+    pub(super) at_rest: AtRestFile,
     /// How long finished entries are kept: see below.
     pub(super) retention: RetentionFile,
     /// How long background changes wait for company. Default `15s`.
@@ -62,6 +64,15 @@ pub(crate) struct PostgresFile {
     pub(super) migrate: Option<bool>,
     /// A PEM file of authorities to trust where the URL says `sslmode=require` or `verify-full`.
     pub(super) ca: Option<PathBuf>,
+}
+
+/// `[relay.at_rest]`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct AtRestFile {
+    /// The key file: `ID BASE64` on each line, the first of which seals while all of them open. Default: the one of
+    /// `[gate.at_rest]`. Without one, credentials are not taken by call.
+    pub(super) keys: Option<PathBuf>,
 }
 
 /// `[relay.retention]`
@@ -123,7 +134,8 @@ pub(crate) struct TargetFile {
     pub(super) key_retention: Option<String>,
     /// How entries of a lane become one: `sum`, `last` or `max`. Default `sum`.
     pub(super) reducer: Option<String>,
-    /// The profile: keys, refusals, the schedule of retries. Default `scores`.
+    /// The profile: keys, refusals, the schedule of retries. Without one, keys are read from `Idempotency-Key` or
+    /// `X-Idempotency-Key`, and refusals are problems.
     pub(super) profile: Option<String>,
     /// As `relay.debounce`, for this target.
     pub(super) debounce: Option<String>,

@@ -10,11 +10,12 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, heade
 use axum::routing::{get, post};
 use semel_contract::key::Presence;
 use semel_contract::problem::{Kind, Problem};
-use semel_contract::profile::{Profile, presets};
+use semel_contract::profile::Profile;
 use semel_contract::request::{Body as RequestBody, Headers};
 use semel_delivery::relay::debounce::Mode;
 use semel_delivery::relay::store::StoreError;
 use semel_delivery::relay::store::accept::{Accepted, Submission};
+use semel_delivery::relay::target::usual_profile;
 use semel_delivery::relay::upstream::Place;
 use semel_delivery::relay::{Engine, Target, Worker, intake};
 use serde::Deserialize;
@@ -265,7 +266,7 @@ async fn pending(
     Query(asked): Query<Asked>,
     parts: http::request::Parts,
 ) -> Response<Body> {
-    let profile = presets::scores();
+    let profile = usual_profile();
     let principal = match intake.identities.principal(peer.0, &parts).await {
         Ok(principal) => principal,
         Err(why) => return problem(&profile, &why),

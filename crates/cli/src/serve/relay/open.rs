@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use semel_delivery::Entropy;
+use semel_delivery::relay::given::SharedWallet;
 use semel_delivery::relay::meters::Meters;
 use semel_delivery::relay::store::Database;
 use semel_delivery::relay::store::postgres::Postgres;
@@ -89,7 +90,7 @@ pub(crate) fn engine(config: &Config, store: &RelayStore, owner: &str, meters: M
     Arc::new(Engine {
         store: store.clone(),
         targets: config.targets.clone(),
-        credentials: Arc::clone(&config.wallet) as _,
+        credentials: Arc::new(credentials(config, store)),
         entropy: Entropy::system(),
         clock: Arc::new(SystemClock),
         owner: owner.to_owned(),
@@ -98,11 +99,16 @@ pub(crate) fn engine(config: &Config, store: &RelayStore, owner: &str, meters: M
     })
 }
 
+/// Where credentials come from.
+pub(crate) fn credentials(config: &Config, store: &RelayStore) -> SharedWallet {
+    SharedWallet::new(store.clone(), config.keys.clone(), Arc::clone(&config.wallet))
+}
+
 /// The admin API within this process, for commands.
 pub(crate) fn local_admin(config: &Config, store: &RelayStore) -> Router {
     let admin = Admin {
         engine: engine(config, store, &owner(), Meters::default()),
-        wallet: Arc::clone(&config.wallet),
+        credentials: Arc::new(credentials(config, store)),
         is_stopping: Arc::default(),
     };
     admin::router(admin, Operators::within_process())

@@ -21,7 +21,7 @@ use super::config::Config;
 use super::door::{Identities, Operators};
 use super::hints::{RedisHints, Tasks};
 use super::intake::{self, Intake};
-use super::open::{OpenStop, Opened, Purpose, engine, open, owner};
+use super::open::{OpenStop, Opened, Purpose, credentials, engine, open, owner};
 use crate::config::redacted;
 use crate::exit::{Exit, Stop};
 use crate::serve::running::Swappable;
@@ -142,13 +142,11 @@ impl Running {
     }
 
     /// Puts these settings in force at once, or changes nothing. What is being written is written as it began.
-    pub(crate) fn reload(&mut self, mut next: Config) -> Result<(), Stop> {
+    pub(crate) fn reload(&mut self, next: Config) -> Result<(), Stop> {
         if let Some(name) = fixed(&self.config, &next) {
             let why = format!("{name} cannot change while the relay runs: start it anew");
             return Err(Stop::new(Exit::Config, why));
         }
-        // What was given by call lives in this process, and outlives the file that it was not in.
-        next.wallet = Arc::new(self.config.wallet.with_rules_of(&next.wallet));
         let (opened, hints) = (&self.opened, self.hints.as_ref());
         let made = parts(&next, opened, &self.owner, &self.meters, hints, &self.is_stopping, self.admin)?;
         // Nothing below can fail.
@@ -187,6 +185,10 @@ impl Running {
 
 /// What is refused before anything is opened.
 pub(super) fn check(config: &Config) -> Result<(), Stop> {
+    if config.targets.is_empty() {
+        let why = "there is no target: declare one under [relay.target.NAME], in semel.toml or in what --config names";
+        return Err(Stop::new(Exit::Config, why));
+    }
     Callers::new(&config.identity, config.peers.clone()).map_err(bad_identity)?;
     Operators::on(config.admin, config.admin_token_file.as_deref()).map(drop)
 }
@@ -217,7 +219,7 @@ fn parts(
     let worker = Worker::hinted(Arc::clone(&engine), config.retention, config.parallel, shared, config.poll);
     let of_admin = Admin {
         engine: Arc::clone(&engine),
-        wallet: Arc::clone(&config.wallet),
+        credentials: Arc::new(credentials(config, &opened.store)),
         is_stopping: Arc::clone(is_stopping),
     };
     let identities = Identities { identity: config.identity.clone(), callers, peers: config.peers.clone() };

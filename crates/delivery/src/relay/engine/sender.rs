@@ -9,6 +9,7 @@ use super::{PATIENCE, Synced, Turn};
 use crate::credentials::Credential;
 use crate::relay::policy::Scope;
 use crate::relay::store::StoreError;
+use crate::relay::store::hold::{NO_CREDENTIAL, refusal_scope};
 
 /// Who sends.
 pub(super) struct Sender {
@@ -18,7 +19,7 @@ pub(super) struct Sender {
 
 /// Tells credentials apart; none at all is one of them.
 pub(super) fn digest(credential: Option<&Credential>) -> String {
-    credential.map_or_else(|| "none".to_owned(), |credential| hex(&credential.digest()))
+    credential.map_or_else(|| NO_CREDENTIAL.to_owned(), |credential| hex(&credential.digest()))
 }
 
 impl Sender {
@@ -53,7 +54,9 @@ impl Turn<'_> {
         let (name, origin) = (&self.target.name, self.target.upstream.origin());
         let key = |principal: &String| Scope::Credential.key(name, principal, origin);
         let of_all = self.scopes();
-        let scopes: Vec<String> = of_all.iter().cloned().chain(principals.iter().map(key)).collect();
+        let refusal = |principal: &String| refusal_scope(name, principal);
+        let of_principals = principals.iter().flat_map(|principal| [key(principal), refusal(principal)]);
+        let scopes: Vec<String> = of_all.iter().cloned().chain(of_principals).collect();
         let paused = store.paused(&scopes, self.now()).await?;
         if let Some(until) = of_all.iter().filter_map(|scope| paused.get(scope)).max() {
             return Ok(Choice::Ended(self.waits("the target is paused", *until).await?));
@@ -66,6 +69,11 @@ impl Turn<'_> {
                 due = due.min(*until);
                 why = "the credential is paused".to_owned();
                 continue;
+            }
+            if let Some(known) = refused.get(principal).filter(|_| paused.contains_key(&refusal(principal))) {
+                // Many were refused in a row: another one is not even asked for yet.
+                let written = store.park(&self.work.hold, principal, known, self.target.reducer).await?;
+                return Ok(Choice::Ended(self.done(written, Synced::Again)));
             }
             let credential = match self.engine.credentials.credential_for(principal, name, origin).await {
                 Ok(credential) => credential,
@@ -81,7 +89,7 @@ impl Turn<'_> {
                     return Ok(Choice::Ended(self.done(written, Synced::Again)));
                 }
                 Some(_) => {
-                    self.engine.release(name, principal, "a new credential").await?;
+                    self.engine.release_by_itself(name, principal).await?;
                     return Ok(Choice::Sender(sender));
                 }
                 None => return Ok(Choice::Sender(sender)),

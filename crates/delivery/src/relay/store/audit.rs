@@ -4,13 +4,14 @@ use super::sql::{StoreError, Value};
 use super::{Entry, Lane, Tx};
 
 /// One row of the audit trail.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuditRow {
     /// Its number; 0 before it is written.
     pub id: i64,
     /// When.
     pub at: i64,
-    /// What happened: `applied`, `parked`, `dead`, `released`, `requeued`, `purged`, `in-doubt`, `resolved`.
+    /// What happened: `applied`, `parked`, `dead`, `released`, `requeued`, `purged`, `in-doubt`, `resolved`,
+    /// `credential-given`, `credential-taken-back`, `clock-confirmed`.
     pub event: String,
     /// The target.
     pub target: String,

@@ -1,12 +1,15 @@
 //! Entries that leave their lane: parked until there is a credential, or given up. Where order matters the lane waits
 //! instead.
 
+use semel_contract::time::millis_of;
+
 use super::settle::{finished, of_lane, rest};
 use super::sql::StoreError;
 use super::{
     AuditRow, Entry, Hold, Lane, LaneState, RelayStore, Tx, Written, about, audit, audit_all, end_intent,
     held_now, waiting,
 };
+use crate::credentials::wait_after;
 use crate::relay::reduce::{Reducer, commutes};
 use crate::relay::store::settle::MEMBERS_MAX;
 
@@ -28,7 +31,8 @@ impl RelayStore {
         let lane = state.lane();
         end_intent(&mut tx, &mut state).await?;
         refused(&mut tx, &lane.target, principal, digest, now).await?;
-        let why = "the credential was refused";
+        let why = refusal(principal, digest);
+        let why = why.as_str();
         if commutes(reducer) {
             let entries = waiting(&mut tx, lane.id, state.watermark, state.last_seq, MEMBERS_MAX).await?;
             let theirs: Vec<Entry> =
@@ -58,7 +62,7 @@ impl RelayStore {
         let (Some(mut state), now) = held_now(&mut tx, hold).await? else { return Ok(Written::Stale) };
         let lane = state.lane();
         refused(&mut tx, &lane.target, principal, digest, now).await?;
-        state.give_back(Some("the credential was refused"), Some(due), now);
+        state.give_back(Some(&refusal(principal, digest)), Some(due), now);
         state.save(&mut tx).await?;
         tx.commit().await?;
         Ok(Written::Done)
@@ -111,7 +115,21 @@ impl RelayStore {
     }
 }
 
-/// Remembers which credential was refused.
+/// The digest of no credential at all.
+pub(crate) const NO_CREDENTIAL: &str = "none";
+
+/// What is said of a refusal.
+fn refusal(principal: &str, digest: &str) -> String {
+    match digest {
+        NO_CREDENTIAL => {
+            format!("there is no credential of {principal}, and the service refuses to do without")
+        }
+        _ => "the credential was refused".to_owned(),
+    }
+}
+
+/// Remembers which credential was refused. From the second refusal in a row on, another credential of the principal waits
+/// for a while before it is tried: a provider may have another one each time.
 async fn refused(
     tx: &mut Tx,
     target: &str,
@@ -119,10 +137,45 @@ async fn refused(
     digest: &str,
     now: i64,
 ) -> Result<(), StoreError> {
-    let sql = "INSERT INTO relay_credential (target, principal, epoch, refused, since_ms) VALUES ($1, $2, 1, $3, $4)
-        ON CONFLICT (target, principal) DO UPDATE SET refused = excluded.refused, since_ms = excluded.since_ms
-        WHERE relay_credential.refused IS DISTINCT FROM excluded.refused";
-    tx.run(sql, vec![target.into(), principal.into(), digest.into(), now.into()]).await.map(drop)
+    let sql = "INSERT INTO relay_credential (target, principal, epoch, refused, since_ms, failures)
+        VALUES ($1, $2, 1, $3, $4, 1)
+        ON CONFLICT (target, principal) DO UPDATE SET refused = excluded.refused, since_ms = excluded.since_ms,
+            failures = CASE WHEN excluded.since_ms - relay_credential.since_ms > $5 THEN 1
+                ELSE relay_credential.failures + 1 END
+        WHERE relay_credential.refused IS DISTINCT FROM excluded.refused RETURNING failures";
+    let args = vec![target.into(), principal.into(), digest.into(), now.into(), IN_A_ROW_MS.into()];
+    let rows = tx.run(sql, args).await?;
+    let Some(failures) = rows.first().map(|row| row.int(0)).transpose()? else { return Ok(()) };
+    let wait = millis_of(wait_after(u32::try_from(failures).unwrap_or(u32::MAX)));
+    if wait > 0 {
+        let sql = "INSERT INTO relay_pause (scope, until_ms, why) VALUES ($1, $2, $3)
+            ON CONFLICT (scope, until_ms) DO NOTHING";
+        let why = format!("{failures} credentials in a row were refused");
+        tx.run(sql, vec![refusal_scope(target, principal).into(), (now + wait).into(), why.into()]).await?;
+    }
+    Ok(())
+}
+
+/// A refusal so long after the last one, or after the last release, is the first of its row again.
+const IN_A_ROW_MS: i64 = 15 * 60_000;
+
+/// The name under which it is kept that other credentials of a principal wait.
+pub(crate) fn refusal_scope(target: &str, principal: &str) -> String {
+    // Lengths first, so that no two pairs are one name.
+    format!("refused:{}:{target}:{principal}", target.len())
+}
+
+impl RelayStore {
+    /// A person says that a principal's credential is good, or gives another: it is tried at once, however many were
+    /// refused before.
+    pub async fn start_over(&self, target: &str, principal: &str) -> Result<(), StoreError> {
+        let mut tx = self.db.begin().await?;
+        let sql = "UPDATE relay_credential SET failures = 0 WHERE target = $1 AND principal = $2";
+        tx.run(sql, vec![target.into(), principal.into()]).await?;
+        let sql = "DELETE FROM relay_pause WHERE scope = $1";
+        tx.run(sql, vec![refusal_scope(target, principal).into()]).await?;
+        tx.commit().await
+    }
 }
 
 async fn take_out(

@@ -238,30 +238,6 @@ impl RelayStore {
         Ok(Counts { pending: one[0], parked: one[1], dead: one[2], in_doubt: one[3], blocked: one[4] })
     }
 
-    /// Lanes for an operator: in this state, or with dead letters (`dead`), parked entries (`parked`) or anything that
-    /// waits (`pending`); after this number.
-    pub async fn list(&self, what: Option<&str>, after: i64, most: i64) -> Result<Vec<Lane>, StoreError> {
-        let condition = match what {
-            None => "TRUE",
-            Some("pending") => {
-                "EXISTS (SELECT 1 FROM relay_item i WHERE i.lane = relay_now.id AND i.seq > watermark
-                    AND NOT EXISTS (SELECT 1 FROM relay_held h WHERE h.lane = i.lane AND h.seq = i.seq))"
-            }
-            Some("dead") => {
-                "EXISTS (SELECT 1 FROM relay_held h WHERE h.lane = relay_now.id AND h.state = 'dead')"
-            }
-            Some("parked") => {
-                "EXISTS (SELECT 1 FROM relay_held h WHERE h.lane = relay_now.id AND h.state = 'parked')"
-            }
-            Some("in-doubt") => "state = 'in-doubt'",
-            Some("blocked") => "state = 'blocked'",
-            Some(_) => "state = 'open'",
-        };
-        let mut tx = self.db.begin().await?;
-        let sql = format!("SELECT {LANE} FROM relay_now WHERE id > $1 AND {condition} ORDER BY id LIMIT $2");
-        tx.run(&sql, vec![after.into(), most.into()]).await?.iter().map(Lane::of).collect()
-    }
-
     /// Everything about one lane.
     pub async fn detail(&self, lane: i64) -> Result<Option<LaneDetail>, StoreError> {
         let mut tx = self.db.begin().await?;

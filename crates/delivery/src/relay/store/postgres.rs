@@ -17,14 +17,15 @@ use tokio_postgres::{NoTls, Socket, Statement};
 
 use super::sql::{Asked, Database, NOW, Row, StoreError, Transaction, Value};
 
-/// The schema `semel_relay`. Its lock is "relay" in ASCII. Who may do what is applied after every other migration, since it
-/// speaks of all tables.
+/// The schema `semel_relay`. Its lock is "relay" in ASCII. A migration with a new table ends by granting rights again, since
+/// those speak of all tables.
 const SCHEMA: Schema = Schema { name: "semel_relay", lock: 0x72_65_6c_61_79, migrations: MIGRATIONS };
 const MIGRATIONS: &[Migration] = &[
     migration(1, "relay", include_str!("../migrations/postgres_0001_relay.sql"), 1),
     migration(2, "state", include_str!("../migrations/postgres_0002_state.sql"), 2),
     migration(3, "done", include_str!("../migrations/postgres_0003_done.sql"), 3),
     migration(4, "rights", include_str!("../migrations/postgres_roles.sql"), 3),
+    migration(5, "given", include_str!("../migrations/postgres_0005_given.sql"), 3),
 ];
 
 const fn migration(number: i32, name: &'static str, sql: &'static str, works_for: i32) -> Migration {

@@ -176,4 +176,7 @@ pub trait Database: Send + Sync + 'static {
     fn clock_ahead(&self) -> i64 {
         0
     }
+
+    /// A person says that the clock is right.
+    fn confirm_clock(&self) {}
 }

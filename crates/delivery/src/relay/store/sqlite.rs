@@ -30,6 +30,7 @@ static SCHEMA: Schema = Schema {
         },
         Migration { name: "state", sql: include_str!("../migrations/sqlite_0002_state.sql"), works_for: 2 },
         Migration { name: "done", sql: include_str!("../migrations/sqlite_0003_done.sql"), works_for: 3 },
+        Migration { name: "given", sql: include_str!("../migrations/sqlite_0004_given.sql"), works_for: 3 },
     ],
     time: Some(TimeRows { high_water: "high_water", ticks: "ticks", boot: "boot", jump: "jump" }),
 };
@@ -54,7 +55,7 @@ impl Sqlite {
         let lender = Lender::open(path, options(clock), start_up)?;
         if let Some(ahead) = lender.shared().time.jump() {
             let why = "the wall clock is ahead by so many milliseconds and nothing explains it: nothing is swept until a \
-                time service keeps it right, or it is set back";
+                time service keeps it right, it is set back, or somebody confirms it: semel relay clock";
             tracing::warn!(ahead, "{why}");
         }
         Ok(Self { lender })
@@ -231,5 +232,9 @@ impl Database for Sqlite {
 
     fn clock_ahead(&self) -> i64 {
         self.shared().time.jump().unwrap_or(0)
+    }
+
+    fn confirm_clock(&self) {
+        self.shared().time.confirm();
     }
 }

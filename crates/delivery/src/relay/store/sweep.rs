@@ -77,6 +77,27 @@ impl RelayStore {
         self.db.clock_ahead()
     }
 
+    /// A person says that the clock is right, and why. `false`: it was believed, and nothing changed.
+    pub async fn confirm_clock(&self, who: &str, reason: &str) -> Result<bool, StoreError> {
+        let ahead = self.clock_ahead();
+        if ahead == 0 {
+            return Ok(false);
+        }
+        self.db.confirm_clock();
+        let now = self.now().await?;
+        let row = AuditRow {
+            at: now,
+            event: "clock-confirmed".to_owned(),
+            principal: who.to_owned(),
+            detail: format!("ahead by {ahead} ms: {reason}"),
+            ..AuditRow::default()
+        };
+        let mut tx = self.db.begin().await?;
+        audit(&mut tx, &row).await?;
+        tx.commit().await?;
+        Ok(true)
+    }
+
     /// Removes what is past its retention, in small transactions. Nothing goes while the clock is not believed.
     pub async fn sweep(&self, retention: &Retention) -> Result<Swept, StoreError> {
         let mut swept = Swept::default();
