@@ -17,6 +17,8 @@ pub struct Effect {
     pub name: String,
     /// The attempt that caused it.
     pub fence: u64,
+    /// When, in milliseconds of virtual time.
+    pub at: u64,
 }
 
 /// Everything that reached the upstream.

@@ -8,11 +8,11 @@ use semel_contract::problem::Kind;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use crate::client::{Clients, Heard, Intent};
+use crate::client::{Clients, Heard, Intent, Upload};
 use crate::coverage::Met;
 use crate::faults::Fault;
-use crate::routes::Endpoint;
-use crate::world::Invariant;
+use crate::routes::{Endpoint, UPLOADS_MAX};
+use crate::world::{Invariant, Owner};
 
 /// So many requests come one after the other, each for itself, before a slow one.
 const QUICK_REQUESTS: usize = 12;
@@ -38,6 +38,9 @@ impl Clients {
         for node in 0..plan.nodes {
             self.check_detached(node, endpoint).await;
             self.check_waiters(node, endpoint).await;
+            if plan.rates.has(Fault::StalledUpload) {
+                self.check_uploads(node, endpoint).await;
+            }
         }
         if plan.rates.has(Fault::QuickThenSlow) {
             self.world.count(Met::Fault, Fault::QuickThenSlow.name());
@@ -56,7 +59,8 @@ impl Clients {
     }
 
     fn slow_intent(&self, endpoint: Endpoint, key: usize) -> Intent {
-        let slot = self.world.slot(0, 0, endpoint, &format!("00000000-0000-4000-9000-{key:012}"));
+        let owner = Owner { person: 0, rotation: 0, host: 0 };
+        let slot = self.world.slot(owner, endpoint, &format!("00000000-0000-4000-9000-{key:012}"));
         let body = format!("slow-{key}");
         let first_sent = self.world.clock.true_time();
         Intent {
@@ -67,6 +71,7 @@ impl Clients {
             first_sent,
             age: Duration::ZERO,
             takes_its_time: true,
+            upload: Upload::Usual,
         }
     }
 
@@ -89,6 +94,27 @@ impl Clients {
         let refused = refused_as(Kind::Overloaded, sends).await;
         if refused != 1 {
             let why = format!("of {} requests at once n{node} refused {refused}, not one", max + 1);
+            self.world.fail(Invariant::I14, None, why);
+        }
+    }
+
+    /// Bodies that never come to their end fill their room and no more, are ended in time, and give the room back.
+    async fn check_uploads(self: &Arc<Self>, node: usize, endpoint: Endpoint) {
+        let quick = |key: usize| Intent {
+            takes_its_time: false,
+            ..self.slow_intent(endpoint, node * 1000 + 600 + key)
+        };
+        let stalls = |key: usize| Intent { upload: Upload::Stalls, ..quick(key) };
+        let sends = (0..UPLOADS_MAX).map(|key| self.send_in_task(node, stalls(key))).collect();
+        sleep(Duration::from_millis(20)).await;
+        let more = refused_as(Kind::Overloaded, vec![self.send_in_task(node, quick(UPLOADS_MAX))]).await;
+        let ended = refused_as(Kind::RequestMalformed, sends).await;
+        let after = refused_as(Kind::Overloaded, vec![self.send_in_task(node, quick(UPLOADS_MAX))]).await;
+        if (more, ended, after) != (1, UPLOADS_MAX, 0) {
+            let why = format!(
+                "beside {UPLOADS_MAX} stalled uploads n{node} refused {more} for want of room; it ended {ended} of \
+                 them, and refused {after} then"
+            );
             self.world.fail(Invariant::I14, None, why);
         }
     }

@@ -6,13 +6,13 @@ use futures_util::FutureExt;
 use semel_contract::problem::Kind;
 use semel_contract::record::State;
 
-use crate::book::Acknowledged;
+use crate::book::{Acknowledged, Effect};
 use crate::client::Intent;
 use crate::coverage::Met;
 use crate::life::Life;
 use crate::log::SlotNumber;
 use crate::planted::Bug;
-use crate::routes::{Effects, Endpoint};
+use crate::routes::{Effects, Endpoint, RETRY_WINDOW};
 use crate::seen::Seen;
 use crate::shadow::{Epoch, millis};
 use crate::world::{Invariant, World};
@@ -23,6 +23,7 @@ impl World {
         if let Some(kind) = seen.problem() {
             self.count(Met::Problem, kind.slug());
             self.check_refusal(slot, send, since, kind);
+            self.check_new_key(intent, slot, (send, since), kind);
             return match kind {
                 // The guard's refusal is recorded and replayed like an answer.
                 Kind::StaleAction if seen.is_replayed() => self.check_replay(slot, send, since, seen),
@@ -44,11 +45,11 @@ impl World {
                 format!("an answer that nobody gave: {}", seen.summary()),
             );
         };
-        if seen.who() != Some(self.slot_of(slot).person as u64) {
+        if seen.who() != Some(self.slot_of(slot).who()) {
             self.fail(
                 Invariant::I9,
                 Some(slot),
-                format!("person {:?} is answered to somebody else", seen.who()),
+                format!("an answer for {:?} is given to somebody else, or at another host", seen.who()),
             );
         }
         if effect != intent.name() {
@@ -68,6 +69,23 @@ impl World {
             self.check_replay(slot, send, since, seen);
         } else if is_durable(self.slot_of(slot).endpoint, seen) {
             self.check_durable(slot, send, seen);
+        }
+    }
+
+    /// What took effect under its key is never told to come with another: the same request would run again.
+    fn check_new_key(&self, intent: &Intent, slot: SlotNumber, (send, since): (u64, u64), kind: Kind) {
+        let is_once = self.slot_of(slot).endpoint.effects() == Effects::Once;
+        let is_told = is_once && kind == Kind::FingerprintMismatch && slot == intent.slot;
+        let effect = self.ledger().effect((slot, intent.generation)).cloned();
+        let is_known = |effect: &Effect| {
+            // Once its record has expired, the key may be used for something else.
+            let is_on_record = self.now() < effect.at + millis(RETRY_WINDOW);
+            effect.name == intent.name() && effect.at < since && is_on_record
+        };
+        if is_told && effect.as_ref().is_some_and(is_known) {
+            let why =
+                format!("send {send} of {}, which took effect, is told to take a new key", intent.name());
+            self.fail(Invariant::I3, Some(slot), why);
         }
     }
 
@@ -98,9 +116,10 @@ impl World {
     }
 
     fn was_settled_at(&self, slot: SlotNumber, since: u64) -> bool {
-        let id = self.slot_of(slot).id;
-        let lasting = self.shadow().lasting(&id, self.now()).cloned();
-        lasting.is_some_and(|epoch| epoch.state == State::Settled && epoch.at < since)
+        let (ids, now) = (self.slot_of(slot).ids, self.now());
+        let shadow = self.shadow();
+        let mut lasting = ids.iter().filter_map(|id| shadow.lasting(id, now));
+        lasting.any(|epoch| epoch.state == State::Settled && epoch.at < since)
     }
 
     fn check_replay(&self, slot: SlotNumber, send: u64, since: u64, seen: &Seen) {
@@ -111,9 +130,10 @@ impl World {
                 format!("send {send} was executed and answered with a replay"),
             );
         }
-        let epochs = self.shadow().settled_since(&self.slot_of(slot).id, since);
+        let ids = self.slot_of(slot).ids;
         let is_known = |epoch: &Epoch| epoch.answer.as_ref().is_some_and(|answer| seen.is(answer));
-        if !epochs.iter().any(is_known) {
+        let is_replay = ids.iter().any(|id| self.shadow().settled_since(id, since).iter().any(is_known));
+        if !is_replay {
             self.fail(
                 Invariant::I2,
                 Some(slot),
@@ -124,21 +144,20 @@ impl World {
 
     /// What a client sees is settled at that moment, and is acknowledged from then on.
     fn check_durable(&self, slot: SlotNumber, send: u64, seen: &Seen) {
-        let id = self.slot_of(slot).id;
-        let (entry, _) = self.peek(&id);
-        let state = entry.as_ref().map(|entry| entry.record.state);
-        let kept = entry.as_ref().and_then(|entry| entry.answer.clone());
-        match (state, kept) {
-            (Some(State::Settled), Some(kept)) if seen.is(&kept) => {
-                let until = self.now() + millis(crate::routes::RETRY_WINDOW);
-                self.acknowledged().push(Acknowledged { slot, answer: kept, until });
-            }
-            (Some(State::Unkept), Some(kept)) if kept.status == seen.status => {}
-            _ => {
-                let why = format!("send {send} sees {} while the record is {state:?}", seen.summary());
-                self.fail(Invariant::I5, Some(slot), why);
+        let (entries, _) = self.peek_slot(slot);
+        for entry in &entries {
+            match (entry.record.state, &entry.answer) {
+                (State::Settled, Some(kept)) if seen.is(kept) => {
+                    let until = self.now() + millis(RETRY_WINDOW);
+                    return self.acknowledged().push(Acknowledged { slot, answer: kept.clone(), until });
+                }
+                (State::Unkept, Some(kept)) if kept.status == seen.status => return,
+                _ => {}
             }
         }
+        let states: Vec<_> = entries.iter().map(|entry| entry.record.state.name()).collect();
+        let why = format!("send {send} sees {} while the record is {states:?}", seen.summary());
+        self.fail(Invariant::I5, Some(slot), why);
     }
 
     /// A node dies, with everything it was doing.
@@ -171,8 +190,8 @@ impl World {
         let now = self.now();
         let acknowledged = self.acknowledged().clone();
         for told in acknowledged.iter().filter(|told| now < told.until) {
-            let (entry, _) = self.peek(&self.slot_of(told.slot).id);
-            let is_there = entry.is_some_and(|entry| {
+            let (entries, _) = self.peek_slot(told.slot);
+            let is_there = entries.iter().any(|entry| {
                 entry.record.state == State::Settled && entry.answer.as_ref() == Some(&told.answer)
             });
             if !is_there {

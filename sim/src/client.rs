@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum_core::body::Body;
+use bytes::Bytes;
 use futures_util::FutureExt;
 use http::Request;
 use http_body_util::BodyExt;
@@ -16,17 +17,19 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tower::ServiceExt;
 
-use crate::book::effect_name;
+use crate::book::{Use, effect_name};
 use crate::coverage::Met;
+use crate::edition::{HOSTS, USER};
 use crate::faults::Fault;
 use crate::fleet::{Fleet, Node};
 use crate::log::SlotNumber;
 use crate::operator::Operator;
-use crate::plan::{Operated, Recognised};
+use crate::pieces;
+use crate::plan::Operated;
 use crate::routes::{Endpoint, RETRY_WINDOW};
 use crate::seen::{Seen, Word};
 use crate::upstream::OnPurpose;
-use crate::world::{Invariant, World};
+use crate::world::{Invariant, Owner, Slot, World};
 
 /// How long a client asks once the faults have stopped, before it is an error that it has no last word: longer than
 /// settlements are tried in the background.
@@ -51,6 +54,19 @@ pub struct Intent {
     pub age: Duration,
     /// Whether its handler takes two seconds, whatever happens.
     pub takes_its_time: bool,
+    /// How its body comes.
+    pub upload: Upload,
+}
+
+/// How a request's body comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Upload {
+    /// In one piece, unless a fault strikes.
+    Usual,
+    /// Its second half comes after so long.
+    Slow(Duration),
+    /// Its second half never comes.
+    Stalls,
 }
 
 impl Intent {
@@ -173,9 +189,9 @@ impl Clients {
         if world.strikes(Fault::Duplicate) {
             self.send_on_the_side(intent, intent.slot);
         }
-        if world.plan.recognised == Recognised::ByCredential && world.strikes(Fault::Rotated) {
-            let slot = world.slot_of(intent.slot);
-            let rotated = world.slot(slot.person, 1, slot.endpoint, slot.id.key.as_str());
+        if world.plan.is_hashed() && world.strikes(Fault::Rotated) {
+            let Slot { person, host, endpoint, key, .. } = world.slot_of(intent.slot);
+            let rotated = world.slot(Owner { person, rotation: 1, host }, endpoint, key.as_str());
             self.send_on_the_side(intent, rotated);
         }
         // Once the record may have expired, cancelling its key says nothing about what it was used for.
@@ -184,7 +200,7 @@ impl Clients {
             let (clients, used) = (Arc::clone(self), (intent.slot, intent.generation));
             self.on_the_side(async move {
                 sleep(clients.world.rng(|rng| rng.millis(0, 3000))).await;
-                clients.operator.seal(used, &clients.world.slot_of(used.0).credential).await;
+                clients.seal(used).await;
             });
         }
     }
@@ -265,11 +281,8 @@ impl Clients {
     fn request(&self, intent: &Intent, slot: SlotNumber, send: u64) -> Request<Body> {
         let is_anonymous = self.world.strikes(Fault::Anonymous);
         let slot = self.world.slot_of(slot);
-        let credential = match self.world.plan.recognised {
-            Recognised::ByProxy => "x-user",
-            Recognised::ByCredential => "authorization",
-        };
-        let mut body = json!({"effect": intent.body, "use": intent.generation});
+        let at = intent.first_sent.to_string();
+        let mut body = json!({"effect": intent.body, "use": intent.generation, "at": at});
         if slot.endpoint == Endpoint::Guarded {
             body["generatedAt"] = json!(intent.first_sent.minus(intent.age).to_string());
         }
@@ -277,15 +290,64 @@ impl Clients {
             body["slow"] = json!(true);
         }
         let mut request = Request::post(format!("/{}/{}", slot.endpoint.name(), intent.item))
-            .header("idempotency-key", slot.id.key.as_str())
+            .header("host", self.spelled(slot.host))
+            .header("idempotency-key", slot.key.as_str())
             .header("content-type", "application/json")
             .header("x-request-id", send.to_string());
         if !is_anonymous {
-            request = request.header(credential, slot.credential);
+            // Whoever identifies callers finds what it reads, in each configuration.
+            request = request.header(USER, slot.user()).header("authorization", &slot.credential);
         }
         if slot.endpoint == Endpoint::Aged {
             request = request.header(FIRST_SENT, intent.first_sent.to_string());
         }
-        request.body(Body::from(body.to_string())).expect("the simulated headers are headers")
+        let words = Bytes::from(body.to_string());
+        let body = match intent.upload {
+            Upload::Slow(after) => pieces::slow_upload(words, after),
+            Upload::Stalls => pieces::stalled_upload(words),
+            Upload::Usual if self.world.strikes(Fault::StalledUpload) => pieces::upload(&self.world, words),
+            Upload::Usual => Body::from(words),
+        };
+        request.body(body).expect("the simulated headers are headers")
+    }
+
+    /// A host's name, in one of the ways in which clients write it.
+    fn spelled(&self, host: usize) -> String {
+        let name = HOSTS[host];
+        match self.world.rng(|rng| rng.below(8)) {
+            0 => name.to_ascii_uppercase(),
+            1 => format!("{name}:443"),
+            2 => format!("{name}."),
+            _ => name.to_owned(),
+        }
+    }
+
+    /// Cancels a key that may not have been used yet, through some replica.
+    async fn seal(&self, used: Use) {
+        let (world, node) = (&self.world, self.fleet.any());
+        let slot = world.slot_of(used.0);
+        if node.life.is_dead() {
+            return;
+        }
+        let endpoint = format!("POST%20/{}/usual", slot.endpoint.name());
+        let request =
+            Request::post(format!("/.well-known/semel/keys/{}/seal?endpoint={endpoint}", slot.key.as_str()))
+                .header("host", self.spelled(slot.host))
+                .header(USER, slot.user())
+                .header("authorization", &slot.credential)
+                .body(Body::empty())
+                .expect("the simulated headers are headers");
+        let heard = tokio::select! {
+            biased;
+            () = node.life.died() => Heard::Nothing("the node died"),
+            heard = self.hear(&node, request) => heard,
+            () = sleep(Duration::from_secs(40)) => Heard::Nothing("out of patience"),
+        };
+        if let Heard::Answer(seen) = heard
+            && seen.is_seal()
+        {
+            world.note(Some(used.0), "its owner hears that the key is sealed");
+            world.was_sealed(used);
+        }
     }
 }

@@ -55,6 +55,8 @@ faults! {
     Sealed               Client   20 100  "sealed-by-its-owner"
     ClockAhead           Client   50 200  "client-clock-ahead"
     Anonymous            Client   10  50  "request-without-identity"
+    StalledUpload        Client   20 120  "upload-stalls"
+    LateRetry            Client   50 300  "retried-much-later"
     StaleAction          Client   50 300  "action-too-old"
     NotSent              Upstream 10 100  "upstream-not-reached"
     ResetBefore          Upstream 10  80  "reset-before-the-effect"
@@ -80,10 +82,14 @@ faults! {
     ClockForward         Clock   300 800  "clock-jumps-forward"
     ClockBack            Clock   300 800  "clock-jumps-back"
     ClockSteps           Clock   300 800  "clock-steps-under-a-minute"
+    ClockWhileDown       Clock   300 800  "clock-set-while-nobody-runs"
     TooEarly             Operator 100 500 "not-applied-said-too-early"
     SlowProbe            Operator 100 500 "probe-answers-with-old-evidence"
     QuickThenSlow        Operator 500 500 "quick-requests-then-a-slow-one"
     MixedLeases          Operator 500 500 "routes-with-different-leases"
+    TwoHosts             Operator 500 500 "two-hosts"
+    Reloaded             Operator 300 900 "configuration-reloaded"
+    Rolled               Operator 300 900 "configuration-rolled-out"
 }
 
 /// What a fault happens to.

@@ -23,6 +23,8 @@ use crate::world::World;
 pub struct FaultyStore {
     world: Arc<World>,
     life: Arc<Life>,
+    /// Who asks: a process may have several gates one after another.
+    name: String,
     /// The hints of a node that hears none.
     deaf: Option<Hints>,
 }
@@ -51,17 +53,17 @@ enum Fate {
 }
 
 impl FaultyStore {
-    /// A way to the store for one life of a node.
-    pub fn new(world: Arc<World>, life: Arc<Life>) -> Self {
+    /// A way to the store for one gate in one life of a node.
+    pub fn new(world: Arc<World>, life: Arc<Life>, name: String) -> Self {
         let deaf = world.strikes(Fault::HintsLost).then(Hints::default);
-        Self { world, life, deaf }
+        Self { world, life, name, deaf }
     }
 
     fn fate(&self, kind: Kind) -> Fate {
         let world = &self.world;
         let prompt = world.rng(|rng| rng.millis(0, 3));
         let long = |world: &World| world.rng(|rng| rng.millis(2500, 25_000));
-        if world.is_store_away() || world.strikes(Fault::StoreUnavailable) {
+        if world.is_store_away() || world.is_dark() || world.strikes(Fault::StoreUnavailable) {
             return Fate::Unavailable;
         }
         if kind == Kind::Write {
@@ -104,15 +106,20 @@ impl FaultyStore {
         self.life.awake().await;
         let fate = self.fate(kind);
         let slot = id.and_then(|id| self.world.number_of(id));
-        let name = self.life.name.as_str();
+        let name = self.name.as_str();
         let answer = match fate {
             Fate::Answered { before, after } => {
                 sleep(before).await;
                 self.may_crash(kind);
-                // What a node had sent before it died may still arrive, or may not.
-                if self.life.is_dead() && self.world.rng(|rng| rng.chance(500)) {
+                // What a node had sent before it died may still arrive, or may not. An embedded store dies with its node.
+                let arrives = !self.world.plan.is_embedded && self.world.rng(|rng| rng.chance(500));
+                let is_dark = self.world.is_dark();
+                if self.life.is_dead() && (!arrives || is_dark) {
                     self.world.note(slot, format!("{name} {what} is lost with its node"));
                     return std::future::pending().await;
+                }
+                if is_dark {
+                    return Err(StoreError::Unavailable("simulated".to_owned()));
                 }
                 let answer = act(&self.world, name);
                 self.may_crash(kind);
@@ -225,11 +232,20 @@ impl ClaimStore for FaultyStore {
     }
 
     fn register_forms<'a>(&'a self, gate: &'a str, forms: &'a [Form]) -> Reply<'a, Forms> {
-        self.world.base.register_forms(gate, forms)
+        let (gate, forms) = (gate.to_owned(), forms.to_vec());
+        Box::pin(self.call(Kind::Write, ("register forms", None), move |world, _| {
+            world.store_register_forms(&gate, &forms)
+        }))
     }
 
     fn is_marked<'a>(&'a self, rotation: [u8; 16], other_than: &'a Id) -> Reply<'a, bool> {
-        self.world.base.is_marked(rotation, other_than)
+        Box::pin(self.call(Kind::Read, ("look for a mark", Some(other_than)), move |world, _| {
+            world.store_is_marked(rotation, other_than)
+        }))
+    }
+
+    fn reads_in_place(&self) -> bool {
+        self.world.plan.is_embedded
     }
 
     fn ready(&self) -> Reply<'_, ()> {

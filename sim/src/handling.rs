@@ -110,7 +110,7 @@ impl Call {
             endpoint: world.slot_of(slot).endpoint,
             used: (slot, generation),
             name: effect_name(body["effect"].as_str().unwrap_or(""), item),
-            who: world.slot_of(slot).person as u64,
+            who: world.slot_of(slot).who(),
             meant_at: body["generatedAt"].as_str().and_then(|text| Timestamp::parse(text).ok()),
             takes_its_time: body["slow"] == true,
             world,

@@ -141,8 +141,7 @@ impl World {
                 fence.number,
                 late_until - self.now()
             );
-            let is_ahead =
-                slot.is_some_and(|slot| self.peek(&self.slot_of(slot).id).1 > self.clock.true_time());
+            let is_ahead = slot.is_some_and(|slot| self.peek_slot(slot).1 > self.clock.true_time());
             self.fail(if is_ahead { Invariant::I13 } else { Invariant::I1 }, slot, why);
         }
     }

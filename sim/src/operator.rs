@@ -13,7 +13,6 @@ use semel_gate::{Finding, Probe, sweep_now};
 use semel_store::{Answer, ClaimStore, Entry, Filter, Resolution, Resolved};
 use tokio::time::sleep;
 
-use crate::book::Use;
 use crate::coverage::Met;
 use crate::faults::Fault;
 use crate::faulty::FaultyStore;
@@ -28,7 +27,7 @@ fn truth(world: &World, slot: SlotNumber, entry: &Entry) -> Option<Answer> {
     let ledger = world.ledger();
     let (used, effect) = ledger.effect_of_send(slot, send).map(|(used, effect)| (used, effect.clone()))?;
     drop(ledger);
-    let who = world.slot_of(slot).person as u64;
+    let who = world.slot_of(slot).who();
     Some(Answer {
         status: 201,
         headers: vec![("x-tag".to_owned(), b"looked up".to_vec())].into(),
@@ -106,7 +105,8 @@ impl Operator {
     /// An operator at a desk that never fails.
     pub fn new(world: &Arc<World>) -> Self {
         let life = Arc::new(Life::immortal("operator"));
-        Self { world: Arc::clone(world), store: FaultyStore::new(Arc::clone(world), life) }
+        let store = FaultyStore::new(Arc::clone(world), life, "operator".to_owned());
+        Self { world: Arc::clone(world), store }
     }
 
     /// Resolves what is unknown, now and then; when it is quiet, everything.
@@ -151,7 +151,10 @@ impl Operator {
             return;
         };
         let lifetime = world.slot_of(slot).endpoint.profile().lifetime;
-        if now >= entry.late_until || Standing::of(Some(&entry.record), now) != Standing::Unknown {
+        if world.is_dark()
+            || now >= entry.late_until
+            || Standing::of(Some(&entry.record), now) != Standing::Unknown
+        {
             return;
         }
         let fence = entry.record.fence;
@@ -173,20 +176,6 @@ impl Operator {
             sleep(self.world.rng(|rng| rng.millis(5000, 60_000))).await;
             // A sweep that did not succeed is made again at the next round.
             let _ = sweep_now(&self.store, &sweep, Duration::ZERO).await;
-        }
-    }
-
-    /// Cancels a key that may not have been used yet.
-    pub async fn seal(&self, used: Use, principal: &str) {
-        let slot = self.world.slot_of(used.0);
-        let about = semel_store::About {
-            endpoint: slot.endpoint.name().to_owned(),
-            principal: principal.to_owned(),
-            ..semel_store::About::default()
-        };
-        let lifetime = slot.endpoint.profile().lifetime;
-        if let Ok(semel_store::Sealed::Done) = self.store.seal(&slot.id, &about, &lifetime).await {
-            self.world.was_sealed(used);
         }
     }
 }

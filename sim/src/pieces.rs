@@ -37,6 +37,25 @@ pub(crate) fn body(world: &World, piece: Piece, words: Bytes) -> Body {
     }
 }
 
+/// An upload that comes late, breaks off, or never comes to its end.
+pub(crate) fn upload(world: &World, words: Bytes) -> Body {
+    match world.rng(|rng| rng.below(4)) {
+        0 => halves(words, Second::Never),
+        1 => halves(words, Second::Breaks),
+        _ => halves(words, Second::After(world.rng(|rng| rng.millis(100, 30_000)))),
+    }
+}
+
+/// An upload whose second half comes after so long.
+pub(crate) fn slow_upload(words: Bytes, after: Duration) -> Body {
+    halves(words, Second::After(after))
+}
+
+/// An upload that never comes to its end.
+pub(crate) fn stalled_upload(words: Bytes) -> Body {
+    halves(words, Second::Never)
+}
+
 fn halves(words: Bytes, second: Second) -> Body {
     let (first, last) = (words.slice(..words.len() / 2), words.slice(words.len() / 2..));
     let pieces = stream::unfold(0, move |sent| {

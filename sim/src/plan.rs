@@ -1,5 +1,6 @@
 //! What a seed decides before anything happens: how many machines, which routes, which faults, how often.
 
+use crate::edition::{Edition, May, Recognised};
 use crate::faults::{Fault, Rates, Swarm};
 use crate::mishap::Mishap;
 use crate::part::Part;
@@ -66,15 +67,6 @@ impl Options {
     }
 }
 
-/// How callers are recognised.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Recognised {
-    /// By a header that a proxy in front has set.
-    ByProxy,
-    /// By the hash of their credential.
-    ByCredential,
-}
-
 /// Whether somebody looks after unknown outcomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operated {
@@ -97,8 +89,12 @@ pub struct Plan {
     pub people: usize,
     /// The routes in use.
     pub endpoints: Vec<Endpoint>,
-    /// How callers are recognised.
-    pub recognised: Recognised,
+    /// The hosts behind the gate.
+    pub hosts: usize,
+    /// The configurations that its replicas have one after another.
+    pub editions: Vec<Edition>,
+    /// Whether the store is embedded in the one process that has it.
+    pub is_embedded: bool,
     /// Whether somebody looks after unknown outcomes.
     pub operated: Operated,
     /// Requests that one replica runs at a time.
@@ -121,15 +117,27 @@ impl Plan {
         if endpoints.len() < 3 {
             endpoints = vec![Endpoint::Hold, Endpoint::Probe, Endpoint::Rerun];
         }
-        let recognised = if rng.chance(500) { Recognised::ByProxy } else { Recognised::ByCredential };
+        let hosts = if rates.has(Fault::TwoHosts) { 2 } else { 1 };
+        let first = Edition::first(rng, hosts);
+        let is_changed = rates.has(Fault::Reloaded) || rates.has(Fault::Rolled);
+        let is_embedded = rng.chance(300);
+        let nodes = if is_embedded { 1 } else { usize::try_from(rng.between(1, 4)).unwrap_or(1) };
+        let may = May {
+            change_hosts: hosts == 1,
+            change_identity: !rates.has(Fault::Rotated),
+            change_often: is_embedded,
+        };
+        let editions = if is_changed { Edition::draw(first, may, rng) } else { vec![first] };
         let operated = if rng.chance(800) { Operated::Yes } else { Operated::No };
         Self {
             options: options.clone(),
             rates,
-            nodes: usize::try_from(rng.between(1, 4)).unwrap_or(1),
+            nodes,
             people: usize::try_from(rng.between(1, 3)).unwrap_or(1),
             endpoints,
-            recognised,
+            hosts,
+            editions,
+            is_embedded,
             operated,
             detached_max: usize::try_from(rng.between(4, 10)).unwrap_or(4),
             waiters_max: (6, usize::try_from(rng.between(1, 4)).unwrap_or(1)),
@@ -141,6 +149,16 @@ impl Plan {
     /// Whether routes have different leases.
     pub fn has_mixed_leases(&self) -> bool {
         self.rates.has(Fault::MixedLeases)
+    }
+
+    /// Whether a new credential makes another caller.
+    pub fn is_hashed(&self) -> bool {
+        self.editions.iter().all(|edition| edition.recognised == Recognised::ByCredential)
+    }
+
+    /// Whether one key at two endpoints is one key, in some configuration.
+    pub fn shares_endpoints(&self) -> bool {
+        self.editions.iter().any(Edition::shares_endpoints)
     }
 
     /// Whether nothing in this run can make a holder lose its lease.
@@ -158,10 +176,12 @@ impl Plan {
     pub fn describe(&self) -> String {
         let endpoints: Vec<&str> = self.endpoints.iter().map(|endpoint| endpoint.name()).collect();
         format!(
-            "{} nodes, {} people recognised {:?}, operated {:?}, routes {}, faults {}",
+            "{} nodes{}, {} people at {} hosts, configurations {:?}, operated {:?}, routes {}, faults {}",
             self.nodes,
+            if self.is_embedded { " with its own store" } else { "" },
             self.people,
-            self.recognised,
+            self.hosts,
+            self.editions,
             self.operated,
             endpoints.join(" "),
             self.rates.names().join(" ")

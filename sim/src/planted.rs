@@ -18,6 +18,7 @@ use semel_store::{
 };
 
 use crate::clock::SimClock;
+use crate::uptime::Uptime;
 
 macro_rules! bugs {
     ($($bug:ident $name:literal)*) => {
@@ -55,11 +56,18 @@ impl Bug {
 }
 
 /// The store, with a mistake if one is asked for.
-pub fn store(planted: Option<Bug>, clock: &Arc<SimClock>) -> Arc<dyn ClaimStore> {
-    let clock = Arc::clone(clock);
+pub fn store(
+    planted: Option<Bug>,
+    machine: &Arc<SimClock>,
+    uptime: Option<&Arc<Uptime>>,
+) -> Arc<dyn ClaimStore> {
+    let clock: Arc<dyn Clock> = match uptime {
+        Some(uptime) => Arc::clone(uptime) as _,
+        None => Arc::clone(machine) as _,
+    };
     match planted {
         None | Some(Bug::LateDispatch) => Arc::new(MemoryStore::with_clock(clock)),
-        Some(Bug::WallExpiry) => Arc::new(MemoryStore::with_clock(Arc::new(Gullible(clock)))),
+        Some(Bug::WallExpiry) => Arc::new(MemoryStore::with_clock(Arc::new(Gullible(Arc::clone(machine))))),
         Some(
             bug @ (Bug::FencelessSettle
             | Bug::WonTwice

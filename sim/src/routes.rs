@@ -38,6 +38,12 @@ const REQUESTS: Rate = Rate { count: 12, window: Duration::from_secs(10) };
 const NEW_KEYS: Rate = Rate { count: 6, window: Duration::from_secs(10) };
 /// The largest answer that is kept.
 pub const KEPT_BYTES_MAX: u64 = 512;
+/// The largest body that is read.
+pub const UPLOAD_BYTES_MAX: usize = 8 << 10;
+/// So many bodies whose size nobody says fill a replica's memory for bodies.
+pub const UPLOADS_MAX: usize = 8;
+/// How long a body may take.
+pub const UPLOAD_TIME_MAX: Duration = Duration::from_secs(20);
 
 macro_rules! endpoints {
     ($($endpoint:ident $name:literal)*) => {
@@ -109,7 +115,11 @@ impl Endpoint {
         profile.set_retry_window(RETRY_WINDOW);
         profile.lifetime.skew = SKEW;
         profile.lifetime.margin = MARGIN;
-        profile.stored = Stored { max_response_bytes: KEPT_BYTES_MAX, ..profile.stored };
+        profile.stored = Stored {
+            max_response_bytes: KEPT_BYTES_MAX,
+            max_body_bytes: UPLOAD_BYTES_MAX as u64,
+            ..profile.stored
+        };
         profile.in_flight = InFlight::Wait { deadline: WAIT };
         match self {
             Endpoint::Hold | Endpoint::Atomic => {}

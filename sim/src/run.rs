@@ -5,22 +5,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_contract::decide::Standing;
+use semel_contract::time::millis_of;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use crate::client::{Clients, Intent};
+use crate::client::{Clients, Intent, Upload};
+use crate::coverage::Met;
 use crate::faults::Fault;
 use crate::fleet::Fleet;
 use crate::operator::Operator;
 use crate::part::Part;
 use crate::plan::{Operated, Options};
 use crate::report::{EFFECTS_MIN, Report};
-use crate::routes::{CAP, Endpoint};
+use crate::routes::{CAP, Endpoint, RETRY_WINDOW};
 use crate::weather;
-use crate::world::World;
+use crate::world::{Owner, World};
 
 /// How long it takes until a healed fleet has nothing left to do: leases, late windows, background settlements.
 const SETTLING: Duration = Duration::from_secs(400);
+/// So many ask again long after a change of the configuration.
+const LONG_AFTER: usize = 12;
 /// A pause in which every record expires.
 const LONG_PAUSE: Duration = Duration::from_secs(4800);
 
@@ -89,6 +93,8 @@ impl Story {
             tokio::spawn(Arc::clone(fleet).crashes()),
             tokio::spawn(Arc::clone(fleet).restarts()),
             tokio::spawn(Arc::clone(fleet).freezes()),
+            tokio::spawn(Arc::clone(&self.clients).reloads()),
+            tokio::spawn(Arc::clone(fleet).blackouts()),
             tokio::spawn(Arc::clone(operator).sweeps()),
             tokio::spawn(weather::outages(Arc::clone(world))),
             tokio::spawn(weather::clocks(Arc::clone(world))),
@@ -130,6 +136,12 @@ impl Story {
         self.clients.fleet.heal();
         self.clients.done().await;
         sleep(SETTLING).await;
+        if self.world().plan.editions.len() > 1 {
+            // By now nobody claims in a former form any more; what was recorded in one is still known.
+            self.retry_long_after();
+            self.clients.done().await;
+            sleep(SETTLING).await;
+        }
         around.iter().for_each(JoinHandle::abort);
         self.world().check_settled();
         self.world().check_acknowledged();
@@ -145,11 +157,39 @@ impl Story {
             Some(intent) => intent,
             None => self.new_intent(),
         };
+        if self.world().strikes(Fault::LateRetry)
+            && let Some(old) = self.recent()
+        {
+            self.pursue(old);
+        }
         if self.world().strikes(Fault::Altered) {
             self.pursue(self.altered(&intent));
         }
         self.past.push(intent.clone());
         self.pursue(intent);
+    }
+
+    /// A request that was sent before, and may be sent again.
+    fn recent(&self) -> Option<Intent> {
+        let world = self.world();
+        let is_over = |old: &&Intent| {
+            world.clock.true_time().millis_since(old.first_sent) > millis_of(RETRY_WINDOW) / 2
+                || old.generation != world.current_use(old.slot)
+        };
+        let recent: Vec<&Intent> = self.past.iter().filter(|old| !is_over(old)).collect();
+        (!recent.is_empty()).then(|| world.rng(|rng| (*rng.pick(&recent)).clone()))
+    }
+
+    /// Some who have long had their answer ask once more, and some come for the first time.
+    fn retry_long_after(&mut self) {
+        for _ in 0..LONG_AFTER {
+            if let Some(old) = self.recent() {
+                self.pursue(old);
+            }
+        }
+        for _ in 0..LONG_AFTER / 4 {
+            self.launch();
+        }
     }
 
     /// Another request under the same key: another body, or another path.
@@ -170,7 +210,14 @@ impl Story {
         // Some keys are used by several people, or at several routes, for different things.
         let shared = world.rng(|rng| rng.chance(200)) && self.next > self.old + 1;
         let key = if shared { self.next - 1 } else { self.next };
-        let slot = world.slot(person, 0, endpoint, &format!("00000000-0000-4000-8000-{key:012}"));
+        let host = usize::try_from(world.rng(|rng| rng.below(plan.hosts as u64))).unwrap_or(0);
+        if host > 0 {
+            world.count(Met::Fault, Fault::TwoHosts.name());
+        }
+        // Where endpoints share their keys, each has keys of its own here: two requests under one key are another story.
+        let place = if plan.shares_endpoints() { endpoint as usize } else { 0 };
+        let key = format!("00000000-0000-4000-80{place:02}-{key:012}");
+        let slot = world.slot(Owner { person, rotation: 0, host }, endpoint, &key);
         let ahead = endpoint == Endpoint::Aged && world.strikes(Fault::ClockAhead);
         let stale = endpoint == Endpoint::Guarded && world.strikes(Fault::StaleAction);
         let wrong = Duration::from_secs(if ahead { 300 } else { 0 });
@@ -182,6 +229,7 @@ impl Story {
             first_sent: world.clock.true_time().plus(wrong),
             age: if stale { 2 * CAP } else { Duration::ZERO },
             takes_its_time: false,
+            upload: Upload::Usual,
         }
     }
 
@@ -191,9 +239,11 @@ impl Story {
         let old = world
             .rng(|rng| (!self.past.is_empty() && rng.chance(250)).then(|| rng.pick(&self.past).clone()))?;
         let slot = world.slot_of(old.slot);
-        let (entry, now) = world.peek(&slot.id);
+        let (entries, now) = world.peek_slot(old.slot);
         let is_over = world.clock.true_time().millis_since(old.first_sent) > 4_000_000;
-        match Standing::of(entry.as_ref().map(|entry| &entry.record), now) {
+        let standings = entries.iter().map(|entry| Standing::of(Some(&entry.record), now));
+        // Under whichever name it still stands, if it does.
+        match standings.filter(|standing| *standing != Standing::Expired).next().unwrap_or(Standing::Absent) {
             Standing::Absent | Standing::Expired if is_over && old.generation == slot.generation => {
                 if slot.endpoint == Endpoint::Aged && world.rng(|rng| rng.chance(500)) {
                     return Some(old);

@@ -76,6 +76,11 @@ impl Seen {
         Kind::ALL.iter().copied().find(|kind| kind.slug() == slug)
     }
 
+    /// Whether it says that a key is cancelled.
+    pub fn is_seal(&self) -> bool {
+        self.status == 200 && self.said["sealed"] == true
+    }
+
     /// What the log says of it.
     pub fn summary(&self) -> String {
         let what = match (self.problem(), self.effect()) {
@@ -105,8 +110,8 @@ impl Seen {
         let unknown = self.is_unknown();
         if let Some(kind) = self.problem() {
             let unknown = unknown || kind == Kind::OutcomeUnknown;
-            // Whoever forgot to say who they are says so the next time.
-            if kind == Kind::IdentityMissing {
+            // One who forgot to say who they are says so the next time, and an upload that broke off is made once more.
+            if matches!(kind, Kind::IdentityMissing | Kind::RequestMalformed) {
                 return Word::Again { unknown: false };
             }
             return match kind.retry() {

@@ -86,7 +86,9 @@ impl Shadow {
 
     /// Marks what a dead node was running as ended.
     pub fn node_died(&mut self, by: &str) {
-        for claim in self.claims.values_mut().filter(|claim| claim.by == by) {
+        // A process may have had several gates one after another.
+        let is_of = |claim: &&mut ClaimSeen| claim.by.split('/').next() == Some(by);
+        for claim in self.claims.values_mut().filter(is_of) {
             claim.is_running = false;
         }
     }

@@ -9,8 +9,8 @@ use semel_contract::profile::Lifetime;
 use semel_contract::record::{Fence, State};
 use semel_contract::time::Timestamp;
 use semel_store::{
-    About, Answer, Claimed, Entry, Filter, Id, Reply, Resolution, Resolved, Sealed, Settlement, Swept, Wish,
-    Written,
+    About, Answer, Claimed, Entry, Filter, Form, Forms, Id, Reply, Resolution, Resolved, Sealed, Settlement,
+    Swept, Wish, Written,
 };
 
 use crate::coverage::Met;
@@ -246,6 +246,14 @@ impl World {
             }
         }
         sealed
+    }
+
+    pub(crate) fn store_register_forms(&self, gate: &str, forms: &[Form]) -> Forms {
+        at_once(self.base.register_forms(gate, forms))
+    }
+
+    pub(crate) fn store_is_marked(&self, rotation: [u8; 16], other_than: &Id) -> bool {
+        at_once(self.base.is_marked(rotation, other_than))
     }
 
     pub(crate) fn store_sweep(&self, by: &str, batch: u32, grace: Duration) -> Swept {

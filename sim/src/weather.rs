@@ -41,6 +41,19 @@ pub async fn clocks(world: Arc<World>) {
     clock(world, rates).await;
 }
 
+/// Sets the wall clock to anything, or right.
+pub fn set_clock(stage: &Stage) {
+    let (creep, _) = stage.clock.wrong_millis();
+    let by = signed(stage.rng(|rng| rng.between(0, 200_000_000)));
+    let jump = match stage.rng(|rng| rng.below(4)) {
+        0 => 0,
+        1 => -by,
+        _ => by,
+    };
+    stage.clock.set_wrong_millis((creep, jump));
+    stage.note(None, format!("the wall clock is wrong by {} ms", creep + jump));
+}
+
 /// Sets the wall clock now and then, at these rates: ahead, back, by a little.
 pub async fn clock<S>(stage: Arc<S>, [forward, back, steps]: [(u32, &'static str); 3])
 where

@@ -5,39 +5,66 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use semel_contract::hex::hex;
 use semel_contract::key::{Format, Key};
-use semel_contract::scope::Scope;
+use semel_contract::time::Timestamp;
 use semel_store::clock::Clock;
-use semel_store::{ClaimStore, Id};
-use sha2::{Digest, Sha256};
+use semel_store::{ClaimStore, Entry, Id};
 
 use crate::book::{Acknowledged, Ledger};
+use crate::edition::Edition;
 use crate::faults::Fault;
 use crate::log::SlotNumber;
-use crate::plan::{Options, Plan, Recognised};
+use crate::plan::{Options, Plan};
 use crate::planted;
 use crate::rng::Rng;
 use crate::routes::Endpoint;
 use crate::shadow::Shadow;
 pub use crate::stage::{Failure, Invariant};
 use crate::stage::{Stage, lock};
+use crate::uptime::Uptime;
 
 /// One scope and key.
 #[derive(Clone, Debug)]
 pub struct Slot {
     /// Whose it is, by number.
     pub person: usize,
+    /// The host that is asked.
+    pub host: usize,
     /// The credential that is used.
     pub credential: String,
     /// At which route.
     pub endpoint: Endpoint,
-    /// Under which name the store knows it.
-    pub id: Id,
+    /// The key.
+    pub key: Key,
+    /// Under which names the store may know it: one for each configuration.
+    pub ids: Vec<Id>,
     /// How often the key was taken for a new purpose after its record had expired.
     pub generation: u32,
     /// How it is called in the log.
     pub label: String,
+}
+
+impl Slot {
+    /// What an answer must say of whom it is for: the person and the host.
+    pub fn who(&self) -> u64 {
+        (self.person + 100 * self.host) as u64
+    }
+
+    /// How a proxy calls the person.
+    pub fn user(&self) -> String {
+        format!("person-{}", self.person)
+    }
+}
+
+/// Whose a key is: the person, which of their credentials, and the host that is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// The person, by number.
+    pub person: usize,
+    /// How often the credential was changed.
+    pub rotation: usize,
+    /// The host, by number.
+    pub host: usize,
 }
 
 /// Every scope and key so far.
@@ -54,6 +81,8 @@ pub struct World {
     stage: Stage,
     /// The store itself, without faults: what is written there is written.
     pub base: Arc<dyn ClaimStore>,
+    /// The time of a store that is closed and opened again.
+    pub uptime: Option<Arc<Uptime>>,
     slots: Mutex<Slots>,
     pub(crate) shadow: Mutex<Shadow>,
     pub(crate) ledger: Mutex<Ledger>,
@@ -80,11 +109,14 @@ impl World {
         let mut rng = Rng::new(options.seed);
         let plan = Plan::draw(options, &mut rng);
         let stage = Stage::new(rng);
-        let base = planted::store(options.planted, &stage.clock);
+        let down = plan.rates.has(Fault::ClockWhileDown);
+        let uptime = down.then(|| Arc::new(Uptime::new(Arc::clone(&stage.clock))));
+        let base = planted::store(options.planted, &stage.clock, uptime.as_ref());
         let world = Self {
             plan,
             stage,
             base,
+            uptime,
             slots: Mutex::default(),
             shadow: Mutex::default(),
             ledger: Mutex::default(),
@@ -100,23 +132,36 @@ impl World {
     }
 
     /// The number of a scope and key, which is made if it is new.
-    pub fn slot(&self, person: usize, rotation: usize, endpoint: Endpoint, key: &str) -> SlotNumber {
-        let credential = format!("person-{person}-{rotation}");
-        let principal = match self.plan.recognised {
-            Recognised::ByProxy => credential.clone(),
-            Recognised::ByCredential => format!("authorization:{}", hex(&Sha256::digest(&credential))),
-        };
+    pub fn slot(&self, owner: Owner, endpoint: Endpoint, key: &str) -> SlotNumber {
+        let Owner { person, rotation, host } = owner;
+        let (user, credential) = (format!("person-{person}"), format!("person-{person}-{rotation}"));
         let key = Key::parse(&Format::Printable255, key).expect("the simulated keys are keys");
-        let id = Id { scope: scope_of(&principal, endpoint), key };
+        let id = |edition: &Edition| Id {
+            scope: edition.scope((&user, &credential), endpoint, host),
+            key: key.clone(),
+        };
+        let ids: Vec<Id> = self.plan.editions.iter().map(id).collect();
         let mut slots = lock(&self.slots);
-        if let Some(known) = slots.by_id.get(&id) {
+        if let Some(known) = slots.by_id.get(&ids[0]) {
             return *known;
         }
         let number = slots.all.len();
-        slots.by_id.insert(id.clone(), number);
-        let label = format!("{credential}/{}/{}", endpoint.name(), short(id.key.as_str()));
-        slots.all.push(Slot { person, credential, endpoint, id, generation: 0, label });
+        slots.by_id.extend(ids.iter().map(|id| (id.clone(), number)));
+        let label = format!("{credential}@{host}/{}/{}", endpoint.name(), short(key.as_str()));
+        slots.all.push(Slot { person, host, credential, endpoint, key, ids, generation: 0, label });
         number
+    }
+
+    /// What is recorded of a scope and key, under whichever name, and the store's time.
+    pub fn peek_slot(&self, number: SlotNumber) -> (Vec<Entry>, Timestamp) {
+        let found: Vec<_> = self.slot_of(number).ids.iter().map(|id| self.peek(id)).collect();
+        let now = found.first().map_or(Timestamp::from_millis(0), |(_, now)| *now);
+        (found.into_iter().filter_map(|(entry, _)| entry).collect(), now)
+    }
+
+    /// Whether nobody runs at all: then the store is closed, too.
+    pub fn is_dark(&self) -> bool {
+        self.uptime.as_ref().is_some_and(|uptime| uptime.is_closed())
     }
 
     /// A scope and key by its number.
@@ -166,18 +211,6 @@ impl World {
     pub fn clock_for_gate(&self) -> Arc<dyn Clock> {
         Arc::clone(&self.clock) as _
     }
-}
-
-/// The scope of a principal at a route, made here once more from the words of the contract: a gate that mixes callers up
-/// must not be able to mix the checkers up as well.
-fn scope_of(principal: &str, endpoint: Endpoint) -> Scope {
-    let mut hash = Sha256::new();
-    for (letter, part) in [("", "semel.scope.1"), ("p", principal), ("e", endpoint.name())] {
-        hash.update(letter);
-        hash.update((part.len() as u64).to_be_bytes());
-        hash.update(part);
-    }
-    Scope::from_bytes(hash.finalize().into())
 }
 
 /// The end of a key, which is what tells simulated keys apart.

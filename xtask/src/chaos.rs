@@ -5,6 +5,8 @@ mod clients;
 mod faults;
 mod gates;
 mod http;
+mod http2;
+mod listeners;
 mod mail;
 mod outboxes;
 mod processes;
@@ -12,6 +14,7 @@ mod proxy;
 mod random;
 mod scores;
 mod settling;
+mod tokens;
 mod upstream;
 mod verdict;
 
@@ -24,20 +27,24 @@ use crate::services::{Permission, Services, seconds};
 use crate::{binaries, flags, os, process};
 use clients::Clients;
 use faults::Faults;
+use gates::Gates;
+use listeners::Listeners;
 use mail::Mail;
 use outboxes::Outboxes;
 use proxy::Proxy;
 use random::Random;
 use scores::{Scores, Senders};
+use tokens::Tokens;
 use upstream::Upstream;
 
 const USAGE: &str = "\
 Usage: cargo xtask chaos [--minutes M | --seconds S] [--seed N] [--planted BUG]
 
 Two gateways, two relays (`semel serve …`) share a PostgreSQL and a Redis of their own, in front of services that count
-effects; two outboxes send through the gateways. Clients send keyed requests, messages and score changes and retry them,
-while processes are killed and stopped past their lease, PostgreSQL is shut down at once and replaced by a synchronous
-standby, Redis is killed, disks are full or fail to sync, and connections are cut. Ends in a table of faults and promises;
+effects, one over HTTP/1.1 and one over HTTP/2 with few streams, which streams of events hold; two outboxes send through the
+gateways. Clients send keyed requests, messages and score changes and retry them, while processes are killed, stopped past
+their lease and frozen while they connect, configurations and credentials change, PostgreSQL is shut down at once and
+replaced by a synchronous standby, Redis is killed, disks are full or fail to sync, and connections are cut. Ends in a table of faults and promises;
 exits with 1 if a request took effect twice, an acknowledged one did not, an answer changed, a message was overtaken or a
 score is not the sum of what was accepted.
 
@@ -100,18 +107,21 @@ pub(crate) fn chaos(asked: &Asked) -> Result<(), Failure> {
     binaries::tested_program("semel", "check")?;
     let mut services = Services::start(Permission::InstallIfMissing)?;
     let upstream = Upstream::start(seed)?;
-    let to_upstream = Proxy::start(upstream.port())?;
+    let [plain, http2] = upstream.ports();
+    let (to_plain, to_http2) = (Proxy::start(plain)?, Proxy::start(http2)?);
+    let tokens = Tokens::start(services.folder())?;
     let (to_postgres, to_redis) =
         (Proxy::start(services.postgres_port()?)?, Proxy::start(services.redis_port()?)?);
     let scores = Scores::start(seed)?;
     let to_scores = Proxy::start(scores.port())?;
-    let gates = gates::start(&services, &to_postgres, &to_redis, &to_upstream, asked.planted.as_deref())?;
-    let admins = [free_port()?, free_port()?];
-    let relays = scores::relays(&services, &to_postgres, &to_scores, &admins, asked.planted.as_deref())?;
     let planted = asked.planted.as_deref();
-    let outboxes = Outboxes::start(services.folder(), gates.ports(), asked.lasts, planted)?;
+    let gates = Gates::start(&services, &to_postgres, &to_redis, [&to_plain, &to_http2], planted)?;
+    let admins = [free_port()?, free_port()?];
+    let relays = scores::relays(&services, &to_postgres, &to_scores, &admins, planted)?;
+    let outboxes = Outboxes::start(services.folder(), gates.ports(), tokens.file(), asked.lasts, planted)?;
     let stop = Arc::new(AtomicBool::new(false));
-    let clients = Clients::start(gates.ports(), &stop, seed);
+    let clients = Clients::start(gates.ports(), &tokens, &stop, seed);
+    let listeners = Listeners::start(gates.ports(), &stop, seed);
     let mail = Mail::start(outboxes.processes.ports(), &stop, seed);
     let senders = Senders::start(relays.ports(), &admins, &stop, seed);
     let mut faults = Faults {
@@ -119,7 +129,9 @@ pub(crate) fn chaos(asked: &Asked) -> Result<(), Failure> {
         gates: &gates,
         relays: &relays,
         outboxes: &outboxes,
-        proxies: [&to_postgres, &to_redis, &to_upstream, &to_scores],
+        tokens: &tokens,
+        stores: [&to_postgres, &to_redis],
+        upstreams: [&to_plain, &to_http2, &to_scores],
         done: vec![],
         revived: 0,
     };
@@ -138,13 +150,14 @@ pub(crate) fn chaos(asked: &Asked) -> Result<(), Failure> {
         });
         // A process that ends now, for a fault of a moment ago, is started again.
         while !settling.is_finished() {
-            for processes in [&gates, &relays, &outboxes.processes] {
+            for processes in [&gates.processes, &relays, &outboxes.processes] {
                 revived += processes.revive()?;
             }
             std::thread::sleep(process::POLL);
         }
         settling.join().map_err(|_| "a client panicked".to_owned())
     })?;
+    more.push(listeners.finish());
     more.push(verdict::Row::count(
         "processes that ended by themselves",
         usize::try_from(revived).unwrap_or(0),

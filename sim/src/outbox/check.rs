@@ -29,9 +29,8 @@ impl Yard {
             self.fail(Invariant::I1, slot, why);
         }
         let is_begun = row.attempts > 0 && row.first_attempt_at.is_some();
-        // A process that stood still for longer than its lease has given the row back: then it says so.
-        let is_given_back = row.status == Status::Pending && row.ambiguous;
-        let is_claimed = is_begun && (row.status == Status::Inflight || is_given_back);
+        // A process that stood still for longer than its lease has given the row back: then it sends nothing.
+        let is_claimed = is_begun && row.status == Status::Inflight;
         if !is_claimed {
             self.fail(
                 Invariant::I5,

@@ -28,7 +28,14 @@ impl People {
             }
             if self.yard.strikes(Mishap::Requeued) {
                 let status = self.yard.rng(|rng| *rng.pick(&[Status::Dead, Status::Pending, Status::Held]));
-                self.requeues(status).await;
+                if let Some(row) = self.some(status) {
+                    self.requeues(row).await;
+                }
+            }
+            if self.yard.strikes(Mishap::Believed)
+                && let Some(row) = self.some_undelivered()
+            {
+                self.requeues(row).await;
             }
         }
     }
@@ -40,6 +47,13 @@ impl People {
         if rows.iter().any(|row| row.ambiguous) && self.yard.rng(|rng| rng.chance(700)) {
             rows.retain(|row| row.ambiguous);
         }
+        (!rows.is_empty()).then(|| self.yard.rng(|rng| rng.pick(&rows).clone()))
+    }
+
+    /// One message at random that was given up and of which the receipt says that it was not delivered.
+    fn some_undelivered(&self) -> Option<Row> {
+        let mut rows = self.yard.rows(Some(Status::Dead));
+        rows.retain(|row| !row.is_possibly_delivered() && row.superseded_by.is_none());
         (!rows.is_empty()).then(|| self.yard.rng(|rng| rng.pick(&rows).clone()))
     }
 
@@ -63,9 +77,14 @@ impl People {
     }
 
     /// Requeues a message, never by force: where it may have been delivered, the outbox says so and does nothing.
-    async fn requeues(&self, status: Status) {
-        let (Some(row), Some(outbox)) = (self.some(status), self.house.outbox()) else { return };
+    async fn requeues(&self, row: Row) {
+        let Some(outbox) = self.house.outbox() else { return };
         let id = &row.client_message_id;
+        if self.yard.plan.rates.has(Mishap::Rotated) && self.yard.rng(|rng| rng.chance(300)) {
+            // Somebody who looks after a message logs in first.
+            self.yard.log_in(&row.principal);
+            self.yard.note(None, format!("{} has a new credential", row.principal));
+        }
         let requeued = timeout(PATIENCE, outbox.requeue(&row, Requeue::default())).await;
         let (what, text) = match requeued {
             Ok(Ok(done)) if done.is_sealed => {

@@ -46,6 +46,17 @@ pub enum Mood {
     Verbose,
     /// It refuses it for good.
     Rejecting,
+    /// It refuses it without saying, or without knowing, what earlier attempts came to.
+    Refusing(Refusal),
+}
+
+/// A refusal that says nothing of earlier attempts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It was first sent too long ago.
+    TooOld,
+    /// What was used under the key is told apart in another way than before.
+    Mismatch,
 }
 
 /// The value of a header.
@@ -129,6 +140,9 @@ impl Server {
         let key = header(request, "idempotency-key").to_owned();
         let token = header(request, "authorization").to_owned();
         if self.knows == Knows::Keys {
+            if let Some(refused) = self.refuse(&key, mood) {
+                return refused;
+            }
             if self.sealed.contains(&(self.caller(&token), key.clone())) {
                 return answer(409, "key-sealed");
             }
@@ -138,7 +152,7 @@ impl Server {
         }
         let said = match mood {
             Mood::Rejecting => answer(422, "no-such-thing"),
-            Mood::Willing | Mood::Verbose => {
+            Mood::Willing | Mood::Verbose | Mood::Refusing(_) => {
                 self.effects.entry(key.clone()).or_default().push(self.length);
                 self.length += 1;
                 Answer {
@@ -152,6 +166,17 @@ impl Server {
         let known = Known { body: request.body.clone(), answer: said.clone(), is_kept, token, at: now };
         self.keys.insert(key, known);
         said
+    }
+
+    /// A refusal that a server may come to whatever the key was used for.
+    fn refuse(&self, key: &str, mood: Mood) -> Option<Answer> {
+        match mood {
+            Mood::Refusing(Refusal::TooOld) => Some(answer(422, "too-old")),
+            Mood::Refusing(Refusal::Mismatch) if self.keys.contains_key(key) => {
+                Some(answer(422, "fingerprint-mismatch"))
+            }
+            Mood::Refusing(Refusal::Mismatch) | Mood::Willing | Mood::Verbose | Mood::Rejecting => None,
+        }
     }
 
     /// What is said of a key that was used before.

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::life::Life;
 use crate::mishap::Mishap;
 use crate::outbox::plan::ON_ITS_WAY_MAX;
-use crate::outbox::server::{Mood, answer, header};
+use crate::outbox::server::{Mood, Refusal, answer, header};
 use crate::outbox::yard::Yard;
 
 /// One process's way to the server.
@@ -28,6 +28,9 @@ impl Wire {
         let mood = match yard.strikes(Mishap::Rejected) {
             true => Mood::Rejecting,
             false if yard.strikes(Mishap::NotKept) => Mood::Verbose,
+            false if yard.strikes(Mishap::Refused) => {
+                Mood::Refusing(yard.rng(|rng| *rng.pick(&[Refusal::TooOld, Refusal::Mismatch])))
+            }
             false => Mood::Willing,
         };
         let answer = yard.server().arrive(request, mood, yard.now(), yard.clock.true_time());

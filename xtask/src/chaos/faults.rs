@@ -3,10 +3,12 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::gates::Gates;
 use super::outboxes::Outboxes;
 use super::processes::Processes;
 use super::proxy::Proxy;
 use super::random::Random;
+use super::tokens::Tokens;
 use crate::failure::Failure;
 use crate::os;
 use crate::services::Services;
@@ -17,6 +19,8 @@ const PAUSE_MILLIS_MAX: u64 = 1200;
 const BAD_DISK: Duration = Duration::from_millis(1500);
 /// Longer than a gateway's lease: somebody else may act on what a stopped one holds.
 const STOPPED: Duration = Duration::from_millis(3500);
+/// Long enough for some to be connecting.
+const CONNECTING: Duration = Duration::from_millis(300);
 /// How often the run says how far it is.
 const WORD: Duration = Duration::from_secs(10);
 
@@ -39,10 +43,13 @@ pub(crate) enum Fault {
     StopOutbox,
     FillDisk,
     FailSyncs,
+    FreezeWhileConnecting,
+    ReloadGate,
+    RotateToken,
 }
 
 impl Fault {
-    pub(crate) const ALL: [Fault; 16] = [
+    pub(crate) const ALL: [Fault; 19] = [
         Fault::KillGate,
         Fault::StopGatePastItsLease,
         Fault::CutPostgres,
@@ -59,6 +66,9 @@ impl Fault {
         Fault::StopOutbox,
         Fault::FillDisk,
         Fault::FailSyncs,
+        Fault::FreezeWhileConnecting,
+        Fault::ReloadGate,
+        Fault::RotateToken,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -79,6 +89,9 @@ impl Fault {
             Fault::StopOutbox => "an outbox stopped for 3.5 s",
             Fault::FillDisk => "the disk of an outbox full",
             Fault::FailSyncs => "syncs of an outbox's disk fail",
+            Fault::FreezeWhileConnecting => "a gateway frozen between connect and first byte",
+            Fault::ReloadGate => "a gateway's configuration changed (SIGHUP)",
+            Fault::RotateToken => "everybody's credential rotated",
         }
     }
 }
@@ -86,11 +99,14 @@ impl Fault {
 /// Who does it, and what was done.
 pub(crate) struct Faults<'a> {
     pub(crate) services: &'a mut Services,
-    pub(crate) gates: &'a Processes,
+    pub(crate) gates: &'a Gates,
+    pub(crate) tokens: &'a Tokens,
     pub(crate) relays: &'a Processes,
     pub(crate) outboxes: &'a Outboxes,
-    /// To PostgreSQL, to Redis, to the service, to the scores.
-    pub(crate) proxies: [&'a Proxy; 4],
+    /// To PostgreSQL and to Redis.
+    pub(crate) stores: [&'a Proxy; 2],
+    /// To the service, over HTTP/1.1 for the first gateway and over HTTP/2 for the second, and to the scores.
+    pub(crate) upstreams: [&'a Proxy; 3],
     pub(crate) done: Vec<Fault>,
     /// Processes that ended by themselves and were started again.
     pub(crate) revived: u64,
@@ -119,7 +135,7 @@ impl Faults<'_> {
             if self.happen(fault, random)? {
                 self.done.push(fault);
             }
-            for processes in [self.gates, self.relays, &self.outboxes.processes] {
+            for processes in [&self.gates.processes, self.relays, &self.outboxes.processes] {
                 self.revived += processes.revive()?;
             }
             if Instant::now() > word {
@@ -132,12 +148,13 @@ impl Faults<'_> {
 
     /// Lets it happen. `false`: it cannot, on this machine.
     fn happen(&mut self, fault: Fault, random: &mut Random) -> Result<bool, Failure> {
-        let [postgres, redis, upstream, scores] = self.proxies;
-        let one = usize::try_from(random.below(2)).unwrap_or(0);
-        let outboxes = &self.outboxes.processes;
+        let [postgres, redis] = self.stores;
+        let mut any = |of: u64| usize::try_from(random.below(of)).unwrap_or(0);
+        let (one, upstream) = (any(2), self.upstreams[any(3)]);
+        let (outboxes, gates) = (&self.outboxes.processes, &self.gates.processes);
         match fault {
-            Fault::KillGate => self.gates.kill_and_start(one)?,
-            Fault::StopGatePastItsLease => stop(self.gates, one),
+            Fault::KillGate => gates.kill_and_start(one)?,
+            Fault::StopGatePastItsLease => stop(gates, one),
             Fault::KillRelay => self.relays.kill_and_start(one)?,
             Fault::StopRelay => stop(self.relays, one),
             Fault::KillOutbox => outboxes.kill_and_start(one)?,
@@ -146,10 +163,13 @@ impl Faults<'_> {
             Fault::RefusePostgres => away(postgres),
             Fault::ShutDownPostgresAtOnce => self.services.restart_postgres()?,
             Fault::PromoteStandby => postgres.lead_to(self.services.promote_standby()?),
-            Fault::CutUpstream => [upstream, scores][one].cut(),
-            Fault::RefuseUpstream => away([upstream, scores][one]),
+            Fault::CutUpstream => upstream.cut(),
+            Fault::RefuseUpstream => away(upstream),
             Fault::KillRedis => self.services.restart_redis()?,
             Fault::CutRedis => redis.cut(),
+            Fault::FreezeWhileConnecting => freeze_while_connecting(gates, one, self.upstreams[one]),
+            Fault::ReloadGate => self.gates.reload(one, random.next())?,
+            Fault::RotateToken => self.tokens.rotate()?,
             Fault::FillDisk => return Ok(for_a_while(|is_bad| self.outboxes.fill_disk(is_bad))),
             Fault::FailSyncs => return Ok(for_a_while(|is_bad| self.outboxes.fail_syncs(is_bad))),
         }
@@ -160,6 +180,16 @@ impl Faults<'_> {
 fn stop(processes: &Processes, number: usize) {
     processes.signal(number, libc::SIGSTOP);
     thread::sleep(STOPPED);
+    processes.signal(number, libc::SIGCONT);
+}
+
+/// What connects is accepted and hears nothing; it stands still meanwhile, and goes on when its time is over.
+fn freeze_while_connecting(processes: &Processes, number: usize, upstream: &Proxy) {
+    upstream.keep_waiting(true);
+    thread::sleep(CONNECTING);
+    processes.signal(number, libc::SIGSTOP);
+    thread::sleep(STOPPED);
+    upstream.keep_waiting(false);
     processes.signal(number, libc::SIGCONT);
 }
 

@@ -44,12 +44,11 @@ impl Outboxes {
     pub(crate) fn start(
         folder: &Path,
         gates: &[u16],
+        credential: &Path,
         lasts: Duration,
         planted: Option<&str>,
     ) -> Result<Self, String> {
         let failed = |error: std::io::Error| format!("failed to prepare the outboxes: {error}");
-        let credential = folder.join("credential");
-        fs::write(&credential, "Bearer chaos").map_err(failed)?;
         let token = folder.join("token");
         fs::write(&token, TOKEN).map_err(failed)?;
         let (library, sync_fails) = (sync_library(folder), folder.join("syncs-fail"));

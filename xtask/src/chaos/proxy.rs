@@ -1,10 +1,13 @@
-//! A proxy of our own between two processes, whose connections can be cut and refused at any moment.
+//! A proxy of our own between two processes, whose connections can be cut, refused, or accepted and left waiting at any
+//! moment.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+
+use crate::process;
 
 const BUFFER_BYTES: usize = 64 << 10;
 
@@ -13,6 +16,7 @@ pub(crate) struct Proxy {
     port: u16,
     target: Arc<AtomicU16>,
     refuses: Arc<AtomicBool>,
+    waits: Arc<AtomicBool>,
     open: Arc<Mutex<Vec<TcpStream>>>,
 }
 
@@ -21,30 +25,27 @@ impl Proxy {
         let listener =
             TcpListener::bind("127.0.0.1:0").map_err(|error| format!("a proxy found no port: {error}"))?;
         let port = listener.local_addr().map_err(|error| error.to_string())?.port();
-        let (refuses, open) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
-        let target = Arc::new(AtomicU16::new(target));
         let proxy = Self {
             port,
-            target: Arc::clone(&target),
-            refuses: Arc::clone(&refuses),
-            open: Arc::clone(&open),
+            target: Arc::new(AtomicU16::new(target)),
+            refuses: Arc::default(),
+            waits: Arc::default(),
+            open: Arc::default(),
         };
+        let (target, open) = (Arc::clone(&proxy.target), Arc::clone(&proxy.open));
+        let (refuses, waits) = (Arc::clone(&proxy.refuses), Arc::clone(&proxy.waits));
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 if refuses.load(Ordering::SeqCst) {
                     continue;
                 }
-                let Ok(server) = TcpStream::connect(("127.0.0.1", target.load(Ordering::SeqCst))) else {
-                    continue;
-                };
-                for (from, to) in [(&client, &server), (&server, &client)] {
-                    if let (Ok(from), Ok(to)) = (from.try_clone(), to.try_clone()) {
-                        thread::spawn(move || pass(from, to));
+                let (target, open, waits) = (Arc::clone(&target), Arc::clone(&open), Arc::clone(&waits));
+                thread::spawn(move || {
+                    while waits.load(Ordering::SeqCst) {
+                        thread::sleep(process::POLL);
                     }
-                }
-                let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
-                open.retain(|stream: &TcpStream| stream.peer_addr().is_ok());
-                open.extend([client, server]);
+                    lead(client, target.load(Ordering::SeqCst), &open);
+                });
             }
         });
         Ok(proxy)
@@ -68,6 +69,14 @@ impl Proxy {
         }
     }
 
+    /// Accepts connections and leads them nowhere, until told otherwise; what is open is cut.
+    pub(crate) fn keep_waiting(&self, waits: bool) {
+        self.waits.store(waits, Ordering::SeqCst);
+        if waits {
+            self.cut();
+        }
+    }
+
     /// Lets nobody through, until told otherwise.
     pub(crate) fn refuse(&self, refuses: bool) {
         self.refuses.store(refuses, Ordering::SeqCst);
@@ -75,6 +84,19 @@ impl Proxy {
             self.cut();
         }
     }
+}
+
+/// Leads one connection to its target.
+fn lead(client: TcpStream, target: u16, open: &Mutex<Vec<TcpStream>>) {
+    let Ok(server) = TcpStream::connect(("127.0.0.1", target)) else { return };
+    for (from, to) in [(&client, &server), (&server, &client)] {
+        if let (Ok(from), Ok(to)) = (from.try_clone(), to.try_clone()) {
+            thread::spawn(move || pass(from, to));
+        }
+    }
+    let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
+    open.retain(|stream: &TcpStream| stream.peer_addr().is_ok());
+    open.extend([client, server]);
 }
 
 fn pass(mut from: TcpStream, mut to: TcpStream) {

@@ -1,5 +1,5 @@
-//! The service behind the gateways: every request that reaches it has its effect, and it counts them. It is slow now and
-//! then, and sometimes it breaks off after the effect.
+//! The service behind the gateways, over HTTP/1.1 and over HTTP/2: every request that reaches it has its effect, and it
+//! counts them. It is slow now and then, and sometimes it breaks off after the effect.
 
 use std::collections::BTreeMap;
 use std::io::{BufReader, Write};
@@ -9,17 +9,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use super::http;
 use super::random::Random;
+use super::{http, http2};
 
 /// One request in so many breaks off after its effect.
 const BREAKS_ONE_IN: u64 = 40;
 /// The longest work, in milliseconds; one request in twenty takes ten times as long.
 const WORK_MILLIS_MAX: u64 = 30;
+/// A stream of events has so many, so far apart.
+const EVENTS: u32 = 15;
+const EVENT_EVERY: Duration = Duration::from_millis(200);
 
 /// A service that counts effects.
 pub(crate) struct Upstream {
-    port: u16,
+    /// Over HTTP/1.1, and over HTTP/2.
+    ports: [u16; 2],
     shared: Arc<Shared>,
 }
 
@@ -35,9 +39,6 @@ struct Shared {
 
 impl Upstream {
     pub(crate) fn start(seed: u64) -> Result<Self, String> {
-        let listener = TcpListener::bind("127.0.0.1:0")
-            .map_err(|error| format!("the service found no port: {error}"))?;
-        let port = listener.local_addr().map_err(|error| error.to_string())?.port();
         let shared = Arc::new(Shared {
             effects: Mutex::default(),
             order: Mutex::default(),
@@ -45,18 +46,16 @@ impl Upstream {
             calm: AtomicBool::new(false),
             seed: AtomicU64::new(seed),
         });
-        let upstream = Self { port, shared: Arc::clone(&shared) };
-        thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let shared = Arc::clone(&shared);
-                thread::spawn(move || shared.serve(stream));
-            }
-        });
-        Ok(upstream)
+        let ports = [
+            listen(&shared, |shared, stream| shared.serve(stream))?,
+            listen(&shared, |shared, stream| http2::serve(stream, &shared))?,
+        ];
+        Ok(Self { ports, shared })
     }
 
-    pub(crate) fn port(&self) -> u16 {
-        self.port
+    /// Where it speaks HTTP/1.1, and where HTTP/2.
+    pub(crate) fn ports(&self) -> [u16; 2] {
+        self.ports
     }
 
     /// No more breaking off.
@@ -85,27 +84,76 @@ impl Shared {
         let Ok(reading) = stream.try_clone() else { return };
         let mut reading = BufReader::new(reading);
         let mut random = Random::new(self.seed.fetch_add(1, Ordering::SeqCst));
-        while let Ok((_, intent)) = http::message(&mut reading) {
-            let longer = if random.below(20) == 0 { 10 } else { 1 };
-            thread::sleep(Duration::from_millis(random.below(WORK_MILLIS_MAX * longer)));
-            let effect = {
-                let mut effects = self.effects.lock().unwrap_or_else(PoisonError::into_inner);
-                let count = effects.entry(intent.clone()).or_insert(0);
-                *count += 1;
-                if *count == 1 {
-                    self.order.lock().unwrap_or_else(PoisonError::into_inner).push(intent.clone());
-                }
-                *count
-            };
-            if random.below(BREAKS_ONE_IN) == 0 && !self.calm.load(Ordering::SeqCst) {
-                self.broken_off.fetch_add(1, Ordering::SeqCst);
+        while let Ok((head, intent)) = http::message(&mut reading) {
+            if head.starts_with("get ") {
+                // The client may be gone.
+                let _ = self.tell_events(&mut stream);
                 return;
             }
-            let body = format!("{intent} took effect, number {effect}, as {:016x}", random.next());
+            let Some(body) = self.take_effect(&intent, &mut random) else { return };
             let answer = format!("HTTP/1.1 201 Created\r\nContent-Length: {}\r\n\r\n{body}", body.len());
             if stream.write_all(answer.as_bytes()).is_err() {
                 return;
             }
         }
     }
+
+    /// Does what is asked for and says so. `None`: it breaks off after that.
+    fn take_effect(&self, intent: &str, random: &mut Random) -> Option<String> {
+        let longer = if random.below(20) == 0 { 10 } else { 1 };
+        thread::sleep(Duration::from_millis(random.below(WORK_MILLIS_MAX * longer)));
+        let effect = {
+            let mut effects = self.effects.lock().unwrap_or_else(PoisonError::into_inner);
+            let count = effects.entry(intent.to_owned()).or_insert(0);
+            *count += 1;
+            if *count == 1 {
+                self.order.lock().unwrap_or_else(PoisonError::into_inner).push(intent.to_owned());
+            }
+            *count
+        };
+        if random.below(BREAKS_ONE_IN) == 0 && !self.calm.load(Ordering::SeqCst) {
+            self.broken_off.fetch_add(1, Ordering::SeqCst);
+            return None;
+        }
+        Some(format!("{intent} took effect, number {effect}, as {:016x}", random.next()))
+    }
+
+    /// A stream of events, to its end.
+    fn tell_events(&self, stream: &mut TcpStream) -> std::io::Result<()> {
+        stream
+            .write_all(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")?;
+        (0..).map_while(event).try_for_each(|event| stream.write_all(event.as_bytes()))
+    }
+}
+
+impl http2::Service for Arc<Shared> {
+    fn act(&self, body: String) -> Option<String> {
+        let mut random = Random::new(self.seed.fetch_add(1, Ordering::SeqCst));
+        self.take_effect(&body, &mut random)
+    }
+
+    fn event(&self, number: u32) -> Option<String> {
+        event(number)
+    }
+}
+
+/// The next event, when it is time for it.
+fn event(number: u32) -> Option<String> {
+    thread::sleep(EVENT_EVERY);
+    (number < EVENTS).then(|| format!("data: {number}\n\n"))
+}
+
+/// Serves every connection to a port of its own choice, which is said.
+fn listen(shared: &Arc<Shared>, serve: fn(Arc<Shared>, TcpStream)) -> Result<u16, String> {
+    let listener =
+        TcpListener::bind("127.0.0.1:0").map_err(|error| format!("the service found no port: {error}"))?;
+    let port = listener.local_addr().map_err(|error| error.to_string())?.port();
+    let shared = Arc::clone(shared);
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || serve(shared, stream));
+        }
+    });
+    Ok(port)
 }

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::clients::{End, Sent};
+use super::clients::{self, End, Sent};
 use super::faults::Fault;
 use super::http::{self, Answer};
 use super::upstream::Upstream;
@@ -101,10 +101,7 @@ fn asked_again(sent: &[Sent], gates: &[u16]) -> Vec<String> {
     let ask = || {
         while let Some(one) = sent.get(next.fetch_add(1, Ordering::SeqCst)) {
             let End::Acknowledged(answer) = &one.end else { continue };
-            let head = format!(
-                "POST /chaos HTTP/1.1\r\nAuthorization: Bearer chaos\r\nIdempotency-Key: {}",
-                one.key
-            );
+            let Some(head) = one.tokens.last().map(|token| clients::head(&one.key, *token)) else { continue };
             let port = gates[one.intent.len() % gates.len()];
             // Once a promise is broken, nobody needs to be waited for.
             let is_whole = changed.lock().is_ok_and(|changed| changed.is_empty());
