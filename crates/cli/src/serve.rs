@@ -2,6 +2,7 @@
 
 pub(crate) mod admin;
 pub(crate) mod announce;
+mod args;
 pub(crate) mod gate;
 mod notify;
 pub(crate) mod outbox;

@@ -1,6 +1,9 @@
 //! Decides what an arrival may do. Never reads a clock; never touches a store. The table is tested cell by cell against
 //! `spec/vectors/decisions.json`, and `cargo xtask mutate-decide` shows that no cell can change unseen.
 
+#[cfg(feature = "_mutate")]
+mod mutate;
+
 use crate::fingerprint::Fingerprint;
 use crate::planted::{self, Bug};
 use crate::problem::Kind;
@@ -229,7 +232,7 @@ impl Cell {
             (decision, Age::InTime | Age::TooOld) => decision,
         };
         #[cfg(feature = "_mutate")]
-        let decision = crate::mutate::flip(self, decision);
+        let decision = mutate::flip(self, decision);
         decision
     }
 

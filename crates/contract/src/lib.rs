@@ -24,10 +24,9 @@ pub mod generator;
 pub mod hex;
 pub mod identity;
 pub mod json;
+pub mod keep;
 pub mod key;
 pub mod limits;
-#[cfg(feature = "_mutate")]
-pub mod mutate;
 pub mod outcome;
 pub mod planted;
 pub mod problem;

@@ -1,5 +1,6 @@
 //! Decides what is recorded when an attempt ends. Never talks to a store: the gate carries the disposition out.
 
+pub use crate::keep::{Keep, KeepRule};
 use crate::planted::{self, Bug};
 use crate::profile::{OnError, OnUnknown, Profile};
 use crate::record::Guarantee;
@@ -76,38 +77,6 @@ pub enum Disposition {
     Unknown,
     /// An error of the handler: it answered well but did not settle.
     NotSettled,
-}
-
-/// What a profile records of a status.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keep {
-    /// Settle.
-    Settle,
-    /// Release.
-    Release,
-}
-
-/// One rule: these statuses are kept so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeepRule {
-    /// The lowest status it speaks of.
-    pub from: u16,
-    /// The highest.
-    pub to: u16,
-    /// What to do.
-    pub keep: Keep,
-}
-
-impl KeepRule {
-    /// A rule for a range of statuses.
-    pub const fn range(from: u16, to: u16, keep: Keep) -> Self {
-        Self { from, to, keep }
-    }
-
-    /// A rule for one status.
-    pub const fn one(status: u16, keep: Keep) -> Self {
-        Self::range(status, status, keep)
-    }
 }
 
 /// Decides what becomes of a claim on a route with this profile. An atomic handler that settled by itself is not asked

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use tower::Service;
 
 use super::admin::{self, Admin, admin_router};
-use super::gate::Args;
+use super::args::Args;
 use super::plan;
 use crate::config::Config;
 use crate::exit::{Exit, Stop};

@@ -122,7 +122,7 @@ impl Target {
 pub fn usual_profile() -> Profile {
     let scores = presets::scores();
     let mut profile = presets::ietf();
-    profile.name = "relay";
+    profile.name = "relay".into();
     profile.key.sources =
         ["Idempotency-Key", "X-Idempotency-Key"].map(|name| Source::Header(name.to_owned())).into();
     profile.key.format = scores.key.format;

@@ -15,8 +15,8 @@ use super::batch::Waiting;
 use super::link::Trouble;
 use super::patience::Patience;
 use super::rows::{
-    anchor_number, entry, fence_of, guarantee_number, late, lifetime_millis, lock_number, pack, response_bytes, span,
-    stored_nonce, version_number,
+    anchor_number, entry, fence_of, guarantee_number, late, lifetime_millis, lock_number, pack,
+    response_bytes, span, stored_nonce, version_number,
 };
 use super::{Core, replace, sql};
 use crate::claims::{Claimed, Entry, StoreError, Wish};

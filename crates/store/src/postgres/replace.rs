@@ -12,8 +12,8 @@ use super::Core;
 use super::link::{Trouble, Tx};
 use super::patience::Patience;
 use super::rows::{
-    anchor_number, entry, fence_of, guarantee_number, late, lifetime_millis, lock_number, pack, response_bytes, span,
-    state_number, stored_nonce, stored_number, version_number,
+    anchor_number, entry, fence_of, guarantee_number, late, lifetime_millis, lock_number, pack,
+    response_bytes, span, state_number, stored_nonce, stored_number, version_number,
 };
 use super::settle::Write;
 use super::sql::{self, entry, timed};

@@ -3,8 +3,8 @@
 use super::values::Word;
 use super::{AgeFrom, IgnoreWord, NoneWord, Refuses, ScopePart};
 use crate::fingerprint::Input;
+use crate::keep::Keep;
 use crate::key::{Presence, Syntax};
-use crate::outcome::Keep;
 use crate::problem::render::Form;
 use crate::profile::{
     Anchor, Charge, FailedKey, Generator, GiveUp, Lane, OnError, OnUnknown, Reducer, Reveal,

@@ -4,12 +4,12 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use crate::decide::{Age, CELLS, Cell, Claim, Decision, Sameness, Standing};
+use super::{Age, CELLS, Cell, Claim, Decision, Sameness, Standing};
 use crate::problem::Kind;
 use crate::profile::{FailedKey, InFlight, OnUnknown};
 
 /// The variable that names the cell to flip, by its place in [`cells`].
-pub const VARIABLE: &str = "SEMEL_MUTATE_CELL";
+pub(super) const VARIABLE: &str = "SEMEL_MUTATE_CELL";
 
 /// Every decision that the table can make.
 const DECISIONS: [Decision; 16] = [
@@ -32,7 +32,7 @@ const DECISIONS: [Decision; 16] = [
 ];
 
 /// Every cell of the table, in a fixed order.
-pub fn cells() -> Vec<Cell> {
+pub(super) fn cells() -> Vec<Cell> {
     let wait = InFlight::Wait { deadline: Duration::from_secs(25) };
     let reject = InFlight::Reject { retry_after: Duration::from_secs(1) };
     let mut cells = Vec::new();
@@ -55,7 +55,7 @@ pub fn cells() -> Vec<Cell> {
 
 /// The decision, or another one where this is the cell to flip. Which other one goes round with the cell's place, so
 /// that every decision stands in for others.
-pub(crate) fn flip(cell: Cell, decision: Decision) -> Decision {
+pub(super) fn flip(cell: Cell, decision: Decision) -> Decision {
     static CHOSEN: OnceLock<Option<(usize, Cell)>> = OnceLock::new();
     let chosen = CHOSEN.get_or_init(|| {
         let place: usize = std::env::var(VARIABLE).ok()?.parse().ok()?;
