@@ -105,7 +105,8 @@ async fn one(store: &dyn ClaimStore, seed: u64, number: u64) -> Result<(), Strin
     };
     let fence = match store.claim(wish).await.map_err(|error| error.to_string())? {
         Claimed::Won { fence, .. } => fence,
-        other @ (Claimed::Known { .. } | Claimed::Changed | Claimed::CredentialChanged | Claimed::Entered) => {
+        other
+        @ (Claimed::Known { .. } | Claimed::Changed | Claimed::CredentialChanged | Claimed::Entered) => {
             return Err(format!("a record that cannot be filled in: {other:?}"));
         }
     };

@@ -271,12 +271,7 @@ pub(crate) async fn mark_unknown<S>(job: Job<S>, how: Claim, replaces: Option<Fe
 }
 
 /// Runs the handler under a claim and settles what comes of it.
-async fn run<S>(
-    job: Job<S>,
-    reserved: Arc<Reserved>,
-    dispatch_by: Duration,
-    how: Claim,
-) -> Response<Body>
+async fn run<S>(job: Job<S>, reserved: Arc<Reserved>, dispatch_by: Duration, how: Claim) -> Response<Body>
 where
     S: Service<Request<Body>, Response = Response<Body>> + Send + 'static,
     S::Future: Send,

@@ -132,7 +132,9 @@ impl<'a> Held<'a> {
     /// The answer that stands in the record of this attempt, if there is one.
     async fn recorded(&self) -> Result<Option<Response<Body>>, Problem> {
         let (entry, _) = self.job.look_up().await?;
-        let Some(entry) = entry.filter(|entry| is_same_attempt(entry.record.fence, self.fence)) else { return Ok(None) };
+        let Some(entry) = entry.filter(|entry| is_same_attempt(entry.record.fence, self.fence)) else {
+            return Ok(None);
+        };
         Ok(match (entry.record.state, &entry.answer) {
             (State::Settled, Some(answer)) => Some(answer::restored(answer)),
             (State::Unkept, _) => Some(self.refused(&self.job.refusal(Kind::AnswerNotKept, Some(&entry)))),

@@ -141,7 +141,10 @@ impl Context {
 
     /// Waits while a handler's transaction holds the key: there is no record to look at, and what ends it may come without a
     /// hint. An answer where the route says that nobody waits.
-    pub(crate) async fn wait_for_entered(&self, pause: &mut Duration) -> Result<Option<Response<Body>>, Problem> {
+    pub(crate) async fn wait_for_entered(
+        &self,
+        pause: &mut Duration,
+    ) -> Result<Option<Response<Body>>, Problem> {
         let deadline = match self.route.profile.in_flight {
             InFlight::Wait { deadline } => deadline,
             InFlight::Reject { .. } => return Err(self.refusal(Kind::InFlight, None)),

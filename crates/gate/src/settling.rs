@@ -44,5 +44,7 @@ pub fn confirm(grant: &Grant, answer: Answer) -> Response<Body> {
 pub fn is_released(grant: &Grant, status: StatusCode) -> bool {
     let profile = grant.profile();
     let rule = profile.record.iter().find(|rule| (rule.from..=rule.to).contains(&status.as_u16()));
-    status.is_server_error() || status.is_informational() || rule.is_some_and(|rule| rule.keep == Keep::Release)
+    status.is_server_error()
+        || status.is_informational()
+        || rule.is_some_and(|rule| rule.keep == Keep::Release)
 }

@@ -138,7 +138,10 @@ impl<S: ClaimStore + ?Sized> ClaimStore for AtRest<S> {
         Box::pin(async move {
             Ok(match self.inner.claim(wish).await? {
                 Claimed::Known { entry, now } => Claimed::Known { entry: Box::new(self.open(*entry)?), now },
-                other @ (Claimed::Won { .. } | Claimed::Changed | Claimed::CredentialChanged | Claimed::Entered) => other,
+                other @ (Claimed::Won { .. }
+                | Claimed::Changed
+                | Claimed::CredentialChanged
+                | Claimed::Entered) => other,
             })
         })
     }

@@ -25,6 +25,6 @@ pub mod sqlite;
 pub use admin::AdminStore;
 pub use claims::{
     About, Answer, ClaimStore, Claimed, Entry, FORM_PAUSE, Filter, Form, Forms, Id, IntoStore, KnownForm,
-    Reply, Resolution, Resolved, Sealed, Settlement, StoreError, Swept, Terms, Wish, Written,
-    is_reserved, is_same_attempt,
+    Reply, Resolution, Resolved, Sealed, Settlement, StoreError, Swept, Terms, Wish, Written, is_reserved,
+    is_same_attempt,
 };

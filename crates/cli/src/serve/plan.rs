@@ -92,7 +92,8 @@ fn gate(
 ) -> Result<GateLayer, Stop> {
     let bad = |message: String| Stop::new(Exit::Config, message);
     let name = config.gate.name.clone().unwrap_or_else(|| upstream.target.to_string());
-    let mut gate = GateLayer::builder(records).identity(callers).limiter(limiter).name(name).handlers_elsewhere();
+    let mut gate =
+        GateLayer::builder(records).identity(callers).limiter(limiter).name(name).handlers_elsewhere();
     for was in &config.gate.was_identity {
         gate = gate.was_identity(Callers::new(was, config.gate.trusted_peers.clone()).map_err(bad)?);
     }

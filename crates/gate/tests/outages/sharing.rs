@@ -111,7 +111,11 @@ async fn a_repeatable_read_handler_outlives_every_lease() {
     let books = shop.books().await;
     books.balance(&keys);
     books.agree_on(|_| true);
-    let leases: i64 =
-        connect(&shop.url).await.query_one("SELECT count(*) FROM semel.lease", &[]).await.expect("leases").get(0);
+    let leases: i64 = connect(&shop.url)
+        .await
+        .query_one("SELECT count(*) FROM semel.lease", &[])
+        .await
+        .expect("leases")
+        .get(0);
     assert_eq!(leases, 0, "a handler that enters needs no lease");
 }

@@ -164,7 +164,8 @@ fn options(wish: &Wish, formers: &[Former]) -> String {
     }
     if !formers.is_empty() {
         let scope = |former: &Former| former.scope.unwrap_or(wish.id.scope);
-        let prints = |former: &Former| former.fingerprints.iter().map(|of| hex(&print(of))).collect::<Vec<_>>();
+        let prints =
+            |former: &Former| former.fingerprints.iter().map(|of| hex(&print(of))).collect::<Vec<_>>();
         let formers = formers.iter().map(|former| {
             let mut told = json!({"scope": hex(scope(former).as_bytes()), "fingerprints": prints(former)});
             if let (Some(mark), Json::Object(told)) = (former.rotation, &mut told) {
@@ -204,8 +205,7 @@ impl PostgresStore {
     /// The store cannot be reached.
     pub async fn is_entered(&self, id: &Id) -> Result<bool, StoreError> {
         let (hash, scope, key) = (id.hash(), id.scope, id.key.as_str());
-        let values: [super::link::Value<'_>; 3] =
-            [&hash.as_slice(), &scope.as_bytes().as_slice(), &key];
+        let values: [super::link::Value<'_>; 3] = [&hash.as_slice(), &scope.as_bytes().as_slice(), &key];
         let rows = self.core.link.query(LOOK, &values).await.map_err(Trouble::of_read)?;
         Ok(rows.first().is_some_and(|row| row.get::<_, &str>(0) == "in-flight"))
     }
@@ -231,7 +231,9 @@ impl PostgresStore {
         let own = entry.filter(|entry| is_same_attempt(entry.record.fence, fence));
         Ok(match own.map(|entry| entry.record.state) {
             Some(State::Settled | State::Unkept) => Fate::Committed,
-            Some(State::Claimed | State::Released | State::Unknown | State::Sealed) | None => Fate::NotCommitted,
+            Some(State::Claimed | State::Released | State::Unknown | State::Sealed) | None => {
+                Fate::NotCommitted
+            }
         })
     }
 }

@@ -14,9 +14,7 @@ use semel_contract::record::Fence;
 
 use super::settle::{Ending, Write};
 use super::{Core, PostgresStore, upkeep};
-use crate::claims::{
-    ClaimStore, Claimed, Id, RESERVED, Settlement, StoreError, Wish, Written, is_reserved,
-};
+use crate::claims::{ClaimStore, Claimed, Id, RESERVED, Settlement, StoreError, Wish, Written, is_reserved};
 
 /// The keys that handlers of this process run, with what was wished for each.
 #[derive(Debug, Default)]
@@ -147,8 +145,7 @@ pub(super) async fn renew(
     if !held.iter().any(|(_, fence)| is_reserved(*fence)) {
         return upkeep::renew(core, held, lease).await;
     }
-    let claims: Vec<(Id, Fence)> =
-        held.iter().filter(|(_, fence)| !is_reserved(*fence)).cloned().collect();
+    let claims: Vec<(Id, Fence)> = held.iter().filter(|(_, fence)| !is_reserved(*fence)).cloned().collect();
     let mut renewed = match claims.is_empty() {
         true => Vec::new(),
         false => upkeep::renew(core, &claims, lease).await?,

@@ -112,7 +112,9 @@ async fn stormed(store: &PostgresStore, id: &Id, wins: &AtomicU32) -> Option<Fen
     let fence = loop {
         match store.claim(wished.clone()).await {
             Ok(Claimed::Won { fence, .. }) => break fence,
-            Ok(Claimed::Known { .. } | Claimed::Changed | Claimed::CredentialChanged | Claimed::Entered) => return None,
+            Ok(Claimed::Known { .. } | Claimed::Changed | Claimed::CredentialChanged | Claimed::Entered) => {
+                return None;
+            }
             Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
         }
     };

@@ -9,11 +9,11 @@ use semel_store::postgres::{Fate, PostgresStore};
 use semel_store::{AdminStore, ClaimStore, Claimed, Id, Settlement, StoreError, Wish, Written};
 use tokio_postgres::{Client, IsolationLevel};
 
-use crate::once_fixture::Call;
 use crate::fixture::{
     AT_ONCE, LEASE, Postgres, answer, atomic, entry, id, lifetime, patient_postgres, postgres, settled, wish,
     won,
 };
+use crate::once_fixture::Call;
 
 const SETTLE: &str = "SELECT semel.settle($1, $2, $3::text::jsonb, $4)";
 

@@ -52,7 +52,9 @@ async fn a_leave_that_was_swallowed_is_no_leave() {
     let shop = shop().await;
     let session = shop.session().await;
     // Inside a savepoint; with a status that frees the key; of another key; with no status at all.
-    for (name, status, expected) in [("savepoint", 201, "SM003"), ("freed", 503, "SM005"), ("none", 99, "22023")] {
+    for (name, status, expected) in
+        [("savepoint", 201, "SM003"), ("freed", 503, "SM005"), ("none", 99, "22023")]
+    {
         let call = Call::new(name);
         call.begin(&session).await;
         session.batch_execute(EFFECT).await.unwrap();
@@ -160,7 +162,10 @@ async fn arguments_that_cannot_be_are_refused() {
     let sql = "SELECT * FROM semel.enter(sha256('other')::bytea, sha256('scope'), 'key', NULL, '{}', '{}')";
     assert_eq!(code(session.batch_execute(sql).await), "22023");
     session.batch_execute("ROLLBACK").await.unwrap();
-    assert_eq!(code(session.query(LEAVE, &[&b"x".as_slice(), &201, &b"".as_slice(), &b"".as_slice()]).await), "SM003");
+    assert_eq!(
+        code(session.query(LEAVE, &[&b"x".as_slice(), &201, &b"".as_slice(), &b"".as_slice()]).await),
+        "SM003"
+    );
 }
 
 /// Two requests of one key at the same time; what the second is told at each step.
@@ -199,7 +204,10 @@ async fn an_older_snapshot_finds_out_when_it_leaves() {
         let shop = shop().await;
         let session = shop.session().await;
         let call = Call::new("snapshot");
-        session.batch_execute(&format!("BEGIN ISOLATION LEVEL {level}; SELECT count(*) FROM public.effect")).await.unwrap();
+        session
+            .batch_execute(&format!("BEGIN ISOLATION LEVEL {level}; SELECT count(*) FROM public.effect"))
+            .await
+            .unwrap();
         assert_eq!(shop.run(&call).await.unwrap(), "execute");
         assert_eq!(call.enter(&session).await.unwrap(), "execute", "{level}: its snapshot is from before");
         session.batch_execute(EFFECT).await.unwrap();
@@ -330,5 +338,23 @@ async fn the_lock_comes_before_the_look_up() {
     let (verdict, _) = enter_while_another_ends(false).await;
     assert_eq!(verdict, "replay");
     let (verdict, left) = enter_while_another_ends(true).await;
-    assert_eq!((verdict.as_str(), left.as_str()), ("execute", "40001"), "the wrong order is seen to be wrong");
+    assert_eq!(
+        (verdict.as_str(), left.as_str()),
+        ("execute", "40001"),
+        "the wrong order is seen to be wrong"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn entering_reads_no_table_from_end_to_end_even_while_it_is_small() {
+    let shop = shop().await;
+    for name in ["one", "two", "three"] {
+        shop.run(&Call::new(name)).await.unwrap();
+    }
+    let session = shop.session().await;
+    session.batch_execute("ANALYZE semel.record; ANALYZE semel.clock").await.unwrap();
+    Call::new("four").begin(&session).await;
+    let read =
+        "SELECT coalesce(sum(seq_scan), 0)::bigint FROM pg_stat_xact_user_tables WHERE schemaname = 'semel'";
+    assert_eq!(session.query_one(read, &[]).await.unwrap().get::<_, i64>(0), 0);
 }

@@ -6,8 +6,7 @@ use tokio_postgres::{Client, Error, GenericClient, Row};
 
 use crate::fixture::{Postgres, id, postgres};
 
-pub(crate) const ENTER: &str =
-    "SELECT * FROM semel.enter($1::bytea, $2::bytea, $3::text, $4::bytea[], $5::text::jsonb, $6::text::jsonb)";
+pub(crate) const ENTER: &str = "SELECT * FROM semel.enter($1::bytea, $2::bytea, $3::text, $4::bytea[], $5::text::jsonb, $6::text::jsonb)";
 pub(crate) const LOOK: &str =
     "SELECT * FROM semel.look($1::bytea, $2::bytea, $3::text, $4::bytea[], $5::text::jsonb)";
 pub(crate) const LEAVE: &str = "SELECT * FROM semel.leave($1::bytea, $2::integer, $3::bytea, $4::bytea)";
@@ -85,14 +84,8 @@ impl Call {
     pub(crate) async fn enter_row(&self, session: &impl GenericClient) -> Result<Row, Error> {
         let (hash, scope) = (self.id.hash(), self.id.scope);
         let key = self.id.key.as_str();
-        let values: [&(dyn tokio_postgres::types::ToSql + Sync); 6] = [
-            &hash.as_slice(),
-            &scope.as_bytes().as_slice(),
-            &key,
-            &self.prints,
-            &self.about,
-            &self.options,
-        ];
+        let values: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =
+            [&hash.as_slice(), &scope.as_bytes().as_slice(), &key, &self.prints, &self.about, &self.options];
         session.query_one(ENTER, &values).await
     }
 
@@ -112,7 +105,12 @@ impl Call {
         self.look(session).await.get("verdict")
     }
 
-    pub(crate) async fn leave(&self, session: &impl GenericClient, status: i32, body: &[u8]) -> Result<Row, Error> {
+    pub(crate) async fn leave(
+        &self,
+        session: &impl GenericClient,
+        status: i32,
+        body: &[u8],
+    ) -> Result<Row, Error> {
         let hash = self.id.hash();
         session.query_one(LEAVE, &[&hash.as_slice(), &status, &b"".as_slice(), &body]).await
     }

@@ -243,7 +243,10 @@ async fn only_a_clock_that_a_process_has_confirmed_expires_anything() {
     session.batch_execute("UPDATE semel.clock SET high_water_ms = semel.now_ms() + 5000").await.unwrap();
     assert_eq!(shop.run(&call).await.unwrap(), "execute");
     let second = entry(&shop.here.store, &call.id).await;
-    assert!(second.record.fence.number > first.record.fence.number && second.record.created_at > first.record.created_at);
+    assert!(
+        second.record.fence.number > first.record.fence.number
+            && second.record.created_at > first.record.created_at
+    );
     assert_eq!((shop.effects().await, shop.records().await), (2, 1), "it took the old one's place");
     // The sweeper removes what leave has written.
     shop.here.pass(Duration::from_secs(60)).await;
@@ -283,7 +286,8 @@ async fn an_erased_principal_leaves_only_that_the_key_was_used() {
     assert_eq!(shop.here.store.forget(None, "alice", "carol").await, Ok(1));
     let found = call.look(&session).await;
     assert_eq!((found.get::<_, &str>("verdict"), found.get::<_, i32>("status")), ("not-kept", 0));
-    let left = "SELECT count(*) FROM semel.record WHERE principal <> '' OR request_id <> '' OR body IS NOT NULL";
+    let left =
+        "SELECT count(*) FROM semel.record WHERE principal <> '' OR request_id <> '' OR body IS NOT NULL";
     assert_eq!(shop.here.number(left).await, 0);
 }
 
@@ -408,7 +412,10 @@ async fn admission_is_counted_once_for_each_key() {
 async fn roles_may_do_what_is_theirs() {
     let shop = shop().await;
     let library = shop.session().await;
-    library.batch_execute("GRANT INSERT ON public.effect TO semel_library; SET ROLE semel_library").await.unwrap();
+    library
+        .batch_execute("GRANT INSERT ON public.effect TO semel_library; SET ROLE semel_library")
+        .await
+        .unwrap();
     let call = Call::new("role");
     call.begin(&library).await;
     library.batch_execute(EFFECT).await.unwrap();

@@ -10,11 +10,11 @@ use semel_store::postgres::{PostgresStore, sql};
 use semel_store::{ClaimStore, Claimed, Filter, Id, Resolution, Resolved, Settlement, Swept, Wish, Written};
 use tokio_postgres::types::ToSql;
 
-use crate::once_fixture::Call;
 use crate::fixture::{
     AT_ONCE, Database, LEASE, answer, atomic, entry, id, lifetime, patient_postgres, postgres, settled, wish,
     won,
 };
+use crate::once_fixture::Call;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_200_claims_of_one_key_by_two_processes_one_wins() {
