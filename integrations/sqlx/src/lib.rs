@@ -59,7 +59,8 @@ impl DerefMut for Entered<'_> {
 pub trait SqlxGrant {
     /// Begins a transaction that holds this key. Waits for another that holds it, as long as the route says, and holds no
     /// connection meanwhile.
-    fn begin_sqlx(&self, pool: &PgPool) -> impl Future<Output = Result<Entered<'static>, SettleError>> + Send;
+    fn begin_sqlx(&self, pool: &PgPool)
+    -> impl Future<Output = Result<Entered<'static>, SettleError>> + Send;
 
     /// Enters the key in a transaction that the handler began, of whatever isolation level, and in which it has written
     /// nothing yet. Waits for nobody. After `Err` it is rolled back; return the error.
@@ -126,7 +127,9 @@ impl SqlxGrant for Grant {
             Err(error) => match store.fate(self.id(), self.fence()).await {
                 Ok(Fate::Committed) => {}
                 Ok(Fate::NotCommitted) => return Err(failed(error)),
-                Err(unreachable) => return Err(SettleError::Unknown(format!("{error}; {unreachable}").into())),
+                Err(unreachable) => {
+                    return Err(SettleError::Unknown(format!("{error}; {unreachable}").into()));
+                }
             },
         }
         store.announce(self.id());
@@ -143,7 +146,8 @@ async fn enter<'a>(
         return Err(failed("a savepoint cannot be entered in; give the outermost transaction"));
     }
     let EnterArguments { id, scope, key, fingerprints, about, options } = enter_arguments(grant)?;
-    let enter = sqlx::query(ENTER).bind(id).bind(scope).bind(key).bind(fingerprints).bind(about).bind(options);
+    let enter =
+        sqlx::query(ENTER).bind(id).bind(scope).bind(key).bind(fingerprints).bind(about).bind(options);
     let verdict = match enter.fetch_one(&mut *tx).await.and_then(|row| row.try_get::<String, _>(0)) {
         Ok(verdict) => verdict,
         Err(error) => {

@@ -35,7 +35,11 @@ struct Shop {
 /// What came back: the status, the body and the headers.
 type Answered = (u16, String, HeaderMap);
 
-async fn create_order(State(pool): State<PgPool>, grant: Grant, item: String) -> Result<Response, SettleError> {
+async fn create_order(
+    State(pool): State<PgPool>,
+    grant: Grant,
+    item: String,
+) -> Result<Response, SettleError> {
     let mut tx = grant.begin_sqlx(&pool).await?;
     let insert = sqlx::query_scalar("INSERT INTO orders (item) VALUES ($1) RETURNING id").bind(&item);
     let id: i64 = insert.fetch_one(&mut *tx).await.map_err(failed)?;

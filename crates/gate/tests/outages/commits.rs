@@ -184,7 +184,7 @@ async fn a_lease_that_cannot_be_renewed_is_not_a_second_effect() {
     let _turn = crate::turn().await;
     let harmed = Harmed::open(PAST_THE_LEASE).await;
     harmed.store.harm(RENEWAL, Harm::LoseRequest { orphaned: Duration::ZERO }, usize::MAX);
-    harmed.endure("/atomic", "a-unrenewed").await;
+    harmed.endure("/fenced", "f-unrenewed").await;
     assert!(harmed.store.harmed() > 0, "renewals were lost");
 }
 

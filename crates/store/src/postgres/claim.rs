@@ -197,7 +197,8 @@ fn unsure(trouble: Trouble) -> Trouble {
 }
 
 /// The numbers that were given, by hash, and whether each came late; none where a handler's transaction holds the key.
-type Numbers = BTreeMap<[u8; 16], (Option<i64>, bool)>;
+type Numbers = BTreeMap<[u8; 16], Number>;
+type Number = (Option<i64>, bool);
 
 async fn insert(
     core: &Core,
@@ -247,7 +248,7 @@ async fn insert(
     Ok((answer.rows.iter().filter_map(number_of).collect(), answer.now))
 }
 
-fn number_of(row: &Row) -> Option<([u8; 16], (Option<i64>, bool))> {
+fn number_of(row: &Row) -> Option<([u8; 16], Number)> {
     let hash: Option<&[u8]> = row.get("hash");
     Some((hash?.try_into().ok()?, (row.get("fence"), row.get("late"))))
 }

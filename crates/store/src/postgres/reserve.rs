@@ -16,15 +16,18 @@ use super::settle::{Ending, Write};
 use super::{Core, PostgresStore, upkeep};
 use crate::claims::{ClaimStore, Claimed, Id, RESERVED, Settlement, StoreError, Wish, Written, is_reserved};
 
+/// By the hash of the key: the reservation, and what was wished.
+type Held = HashMap<[u8; 16], (Fence, Arc<Wish>)>;
+
 /// The keys that handlers of this process run, with what was wished for each.
 #[derive(Debug, Default)]
 pub(super) struct Reservations {
-    held: Mutex<HashMap<[u8; 16], (Fence, Arc<Wish>)>>,
+    held: Mutex<Held>,
     last: AtomicU64,
 }
 
 impl Reservations {
-    fn lock(&self) -> MutexGuard<'_, HashMap<[u8; 16], (Fence, Arc<Wish>)>> {
+    fn lock(&self) -> MutexGuard<'_, Held> {
         self.held.lock().expect("nothing that holds this lock panics")
     }
 

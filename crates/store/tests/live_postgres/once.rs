@@ -344,3 +344,17 @@ async fn the_lock_comes_before_the_look_up() {
         "the wrong order is seen to be wrong"
     );
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn entering_reads_no_table_from_end_to_end_even_while_it_is_small() {
+    let shop = shop().await;
+    for name in ["one", "two", "three"] {
+        shop.run(&Call::new(name)).await.unwrap();
+    }
+    let session = shop.session().await;
+    session.batch_execute("ANALYZE semel.record; ANALYZE semel.clock").await.unwrap();
+    Call::new("four").begin(&session).await;
+    let read =
+        "SELECT coalesce(sum(seq_scan), 0)::bigint FROM pg_stat_xact_user_tables WHERE schemaname = 'semel'";
+    assert_eq!(session.query_one(read, &[]).await.unwrap().get::<_, i64>(0), 0);
+}

@@ -115,7 +115,8 @@ BEGIN
         c.high_water_ms, r.fence, r.nonce, r.scope, r.key, r.state, r.guarantee, r.fingerprint, r.fingerprint_version,
         r.created_at, r.first_lease_until, r.expires_at, r.status, r.headers, r.body, r.outcome_unknown
     INTO known
-    FROM semel.clock AS c LEFT JOIN semel.record AS r ON r.hash = judge.id;
+    FROM semel.clock AS c LEFT JOIN semel.record AS r ON r.hash = judge.id
+    WHERE c.one;
     told.now := known.now;
     IF known.fence IS NULL THEN
         told.standing := 'absent';
@@ -257,7 +258,7 @@ CREATE FUNCTION semel.is_marked(mark bytea, other_than bytea) RETURNS boolean LA
 BEGIN
     RETURN EXISTS (
         SELECT FROM semel.record AS r CROSS JOIN semel.clock AS c
-        WHERE r.rotation = is_marked.mark AND r.hash <> is_marked.other_than
+        WHERE c.one AND r.rotation = is_marked.mark AND r.hash <> is_marked.other_than
             AND NOT (r.state IN (2, 3, 4, 6) AND coalesce(r.expires_at <= c.high_water_ms, false)));
 END
 $$;
@@ -338,7 +339,8 @@ $$;
 -- Enters a key: the first write of the caller's transaction. After `execute` the transaction holds the key until it ends
 -- and must leave it; after any other verdict it can write nothing.
 --
--- Plans are made while the table is small and kept while it grows, hence without reading it from end to end.
+-- Plans are made while the table is small and kept while it grows, hence without reading it from end to end. (Every table
+-- that is read here is read by an index: what must be read from end to end all the same counts as so dear that it is compiled.)
 -- Every expression of a function is made ready once in each transaction, which is most of what this costs. So the usual way,
 -- a key that nobody knows, takes few of them, and everything else is judged by the functions above.
 CREATE FUNCTION semel.enter(
@@ -383,7 +385,8 @@ BEGIN
         coalesce(r.fence, CASE WHEN mark IS NOT NULL
             THEN (SELECT o.fence FROM semel.record AS o WHERE o.rotation = mark) END)
     INTO enter.now, known
-    FROM semel.clock AS c LEFT JOIN semel.record AS r ON r.hash = enter.id;
+    FROM semel.clock AS c LEFT JOIN semel.record AS r ON r.hash = enter.id
+    WHERE c.one;
     enter.verdict := 'execute';
     IF known IS NOT NULL OR NOT is_held OR enter.options ?| '{fence,formers,first_sent}' THEN
         told := semel.judge_all(enter.id, enter.scope, enter.key, enter.fingerprints, enter.options, is_held, true);
