@@ -7,8 +7,8 @@ import { OutboxError, type Frozen, type Row, type SendOptions } from "./types.js
 const BODY_BYTES_MAX = 1 << 20;
 const HEADERS_BYTES_MAX = 16 << 10;
 const URL_CHARS_MAX = 8 << 10;
-const CREDENTIALS = /^(authorization|proxy-authorization|cookie)$/i;
-const OWN = /^(idempotency-key|x-idempotency-key|idempotency-first-sent|semel-supersedes|x-client-tx-id)$/i;
+const CREDENTIALS = /^((proxy-)?authorization|cookie)$/i;
+const OWN = /^((x-)?idempotency-(key|first-sent)|semel-supersedes|x-client-tx-id)$/i;
 
 /** A message that may be accepted. */
 export interface Draft {
