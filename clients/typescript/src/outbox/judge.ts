@@ -19,8 +19,9 @@ export interface Facts {
   row: Row;
   profile: Profile;
   now: number;
-  /** How far servers' clocks were ahead when it was accepted, and are now, as far as known. */
+  /** How far servers' clocks were ahead when it was accepted, at its first attempt, and are now, as far as known. */
   aheadThen: number | null;
+  aheadFirst: number | null;
   aheadNow: number | null;
   /** The age at which messages are given up, and how long this server knows a key again, as far as it said. */
   maxAge: number;
@@ -39,16 +40,19 @@ function maxAgeOf({ profile, maxAge, retention }: Facts): number {
   return Math.min(maxAge, retention - retention / 24);
 }
 
-/** How old a message is, by clocks that may be wrong; 0 where nothing tells: then the server is the judge. */
-export function ageOf({ row, now, aheadThen, aheadNow }: Facts): number {
-  const passed = now - row.acceptedAt;
-  if (aheadThen === null) return Math.max(0, passed);
-  if (aheadNow !== null) return Math.max(0, passed + aheadNow - aheadThen);
-  return Math.abs(aheadThen) <= SKEW_MAX ? Math.max(0, passed) : 0;
+/** What passed since then, by clocks that may be wrong; 0 where nothing tells: then the server is the judge. */
+function elapsed({ now, aheadNow }: Facts, then: number, aheadThen: number | null): number {
+  const isKnown = aheadThen === null || aheadNow !== null || Math.abs(aheadThen) <= SKEW_MAX;
+  const correction = aheadThen === null || aheadNow === null ? 0 : aheadNow - aheadThen;
+  return isKnown ? Math.max(0, now - then + correction) : 0;
 }
 
-function sinceFirst({ row, now }: Facts): number {
-  return Math.max(0, now - (row.firstAt ?? now));
+export function ageOf(facts: Facts): number {
+  return elapsed(facts, facts.row.acceptedAt, facts.aheadThen);
+}
+
+function sinceFirst(facts: Facts): number {
+  return elapsed(facts, facts.row.firstAt ?? facts.now, facts.aheadFirst);
 }
 
 /** Whether a message is too old to be sent at all. */

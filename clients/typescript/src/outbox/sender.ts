@@ -206,7 +206,7 @@ export class Sender {
 
   async #attempt(row: Row, request: Frozen, credential: Credential, signal: AbortSignal): Promise<Verdict> {
     const { environment, profile, timeout } = this.host;
-    const sent = await transmit({ row, request, credential, profile, timeout, signal, ahead: this.host.clock.ahead ?? 0 }, environment);
+    const sent = await transmit({ row, request, credential, profile, timeout, signal, ahead: this.#aheadAt(row, row.firstAt) ?? this.host.clock.ahead ?? 0 }, environment);
     const u = environment.random();
     if (sent.type === "silence") return judgeSilence(this.#facts(row), sent.why, u);
     if (sent.type === "redirect") {
@@ -294,14 +294,20 @@ export class Sender {
   }
 
   #facts(row: Row): Facts {
-    const { profile, maxAge, environment, isAgeUnsafe } = this.host;
-    const then = this.#learned.clocks.find(({ from, to }) => from <= row.acceptedAt && row.acceptedAt <= to);
+    const { profile, maxAge, environment, isAgeUnsafe, clock } = this.host;
     const retention = this.#learned.retentions[new URL(row.url).origin];
     return {
       row, profile, maxAge, now: environment.now(),
-      aheadThen: row.ahead ?? then?.ahead ?? null,
-      aheadNow: this.host.clock.ahead,
+      aheadThen: this.#aheadAt(row, row.acceptedAt),
+      aheadFirst: this.#aheadAt(row, row.firstAt),
+      aheadNow: clock.ahead,
       retention: isAgeUnsafe ? null : (retention ?? null),
     };
+  }
+
+  /** How far servers' clocks were ahead at a time on the local clock, as far as known. */
+  #aheadAt(row: Row, at = row.acceptedAt): number | null {
+    const known = this.#learned.clocks.find(({ from, to }) => from <= at && at <= to);
+    return known?.ahead ?? row.ahead;
   }
 }

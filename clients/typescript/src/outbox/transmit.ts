@@ -14,7 +14,7 @@ export interface Transmission {
   profile: Profile;
   timeout: number;
   signal: AbortSignal;
-  /** How far the server's clock is ahead. */
+  /** How far the server's clock was ahead at the first attempt. */
   ahead: number;
 }
 
