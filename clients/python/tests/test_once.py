@@ -159,6 +159,97 @@ def test_a_handler_that_rolls_back_and_writes_again_makes_no_effect(pool, call, 
     assert caught.value.slug == "not-settled" and things() == 0
 
 
+def test_a_statement_that_fails_between_leave_and_commit_is_never_taken_for_a_commit(postgres, pool, call, name, things, monkeypatch):
+    """COMMIT of a failed transaction is a rollback, and says so only in its tag."""
+    from semel.drivers import psycopg as by_psycopg
+    from semel.drivers import sqlalchemy as by_sqlalchemy
+
+    statement = sa.text("INSERT INTO thing (name) VALUES (:name)")
+
+    def insert_here(transaction):
+        if isinstance(transaction, psycopg.Connection):
+            return insert(name)(transaction)
+        transaction.execute(statement, {"name": name})
+        return "made"
+
+    def fail_after_leave(kind):
+        plain_query = kind.query
+
+        def query(self, sql, parameters):
+            row = plain_query(self, sql, parameters)
+            if "semel.leave" in sql:
+                raw = self.handle if isinstance(self.handle, psycopg.Connection) else self.handle.connection.driver_connection
+                with pytest.raises(psycopg.Error):
+                    raw.execute("SELECT 1/0")
+            return row
+
+        monkeypatch.setattr(kind, "query", query)
+
+    fail_after_leave(by_psycopg.Session)
+    fail_after_leave(by_sqlalchemy.Session)
+    engine = sa.create_engine(sqlalchemy_url(postgres, "psycopg"))
+    for database in (pool, engine):
+        with pytest.raises(semel.Problem) as caught:
+            semel.once(database, insert_here, **{**call, "key": str(uuid.uuid4())})
+        assert caught.value.slug == "not-settled"
+    engine.dispose()
+    assert things() == 0
+
+
+def test_a_stray_task_on_an_asynchronous_connection_is_never_taken_for_a_commit(postgres, pool, call, name, things):
+    """A statement of a task that the handler left behind waits for the connection and fails just before COMMIT."""
+
+    async def check(open_database, execute, fail):
+        async with open_database() as database:
+            strays = []
+
+            async def run(transaction):
+                async def stray():
+                    with pytest.raises(Exception):
+                        for _ in range(100):
+                            await fail(transaction)
+                            await asyncio.sleep(0)
+
+                await execute(transaction)
+                strays.append(asyncio.ensure_future(stray()))
+                return "made"
+
+            try:
+                outcome = await semel.once(database, run, **{**call, "key": str(uuid.uuid4())})
+            except (semel.Problem, Exception):  # noqa: B014 - whatever it says, it must not have had half an effect
+                outcome = None
+            await asyncio.gather(*strays, return_exceptions=True)
+            return outcome
+
+    import contextlib
+
+    @contextlib.asynccontextmanager
+    async def engine():
+        made = create_async_engine(sqlalchemy_url(postgres, "psycopg"))
+        yield made
+        await made.dispose()
+
+    def by_psycopg():
+        return psycopg_pool.AsyncConnectionPool(postgres, min_size=1, max_size=2, open=False)
+
+    statement = sa.text("INSERT INTO thing (name) VALUES (:name)")
+    cases = [
+        (by_psycopg, lambda c: c.execute("INSERT INTO thing (name) VALUES (%s)", (name,)), lambda c: c.execute("SELECT 1/0")),
+        (engine, lambda c: c.execute(statement, {"name": name}), lambda c: c.execute(sa.text("SELECT 1/0"))),
+        (
+            lambda: asyncpg.create_pool(postgres, min_size=1, max_size=2),
+            lambda c: c.execute("INSERT INTO thing (name) VALUES ($1)", name),
+            lambda c: c.execute("SELECT 1/0"),
+        ),
+    ]
+    expected = 0
+    for case in cases:
+        for _ in range(5):
+            outcome = asyncio.run(check(*case))
+            expected += outcome is not None
+            assert things() == expected, "an answer and an effect, or neither"
+
+
 def test_savepoints_of_the_handler_are_its_own(pool, call, name, things):
     def run(transaction):
         insert(name)(transaction)

@@ -5,7 +5,8 @@ A driver has `ask(sql, parameters)`, which runs a statement by itself, and `begi
 - `handle`: what the handler gets,
 - `query(sql, parameters)`: runs a statement in the transaction and gives its one row by column,
 - `flush()`: sends what an object mapper has not sent yet,
-- `commit()`: sends COMMIT, and raises unless it was confirmed,
+- `commit()`: sends COMMIT, and raises unless the database says that it committed: in a transaction that has failed COMMIT is a
+  rollback, and most libraries take no notice,
 - `end(discard)`: rolls back what is not committed and gives the connection back, or closes it. Never raises.
 
 `{}` stands for a parameter in a statement. Parameters are bytes, texts, numbers or None, which every library sends alike.
@@ -62,3 +63,16 @@ def plain(row: Optional[Dict[str, Any]]) -> Dict[str, Any]:
     if row is None:
         raise RuntimeError("the database gave no row where one was due")
     return {name: bytes(value) if isinstance(value, memoryview) else value for name, value in row.items()}
+
+
+class NotCommitted(Exception):
+    """COMMIT was answered by a rollback: a statement had failed, or the transaction was not there any more."""
+
+    #: The class of invalid transaction states.
+    sqlstate = "25P02"
+
+
+def refuse_rollback(tag: Optional[str]) -> None:
+    """Raises unless the database has answered COMMIT by COMMIT."""
+    if tag != "COMMIT":
+        raise NotCommitted(f"the database answered COMMIT by {tag}: something failed in the transaction")

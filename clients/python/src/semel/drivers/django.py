@@ -6,7 +6,7 @@ from typing import Any, Dict, Tuple
 
 from django.db import connections, transaction
 
-from . import number, plain
+from . import number, plain, refuse_rollback
 
 
 class Django:
@@ -54,7 +54,10 @@ class Session:
             raise RuntimeError("the transaction is marked for rollback, yet the handler gave an answer to record")
 
     def commit(self) -> None:
-        """Sends COMMIT, then runs the on_commit hooks."""
+        """Sends COMMIT, then runs the on_commit hooks. Django does not look at the answer of its own COMMIT."""
+        with self._connection.cursor() as cursor:
+            cursor.execute("COMMIT")
+            refuse_rollback(cursor.cursor.statusmessage)
         self._is_open = False
         self._atomic.__exit__(None, None, None)
 

@@ -7,7 +7,7 @@ from typing import Any, Dict, Tuple
 import psycopg
 from psycopg.rows import dict_row
 
-from . import number, plain
+from . import NotCommitted, number, plain, refuse_rollback
 
 
 class Psycopg:
@@ -29,25 +29,19 @@ class Psycopg:
             self._pool.putconn(connection)
 
     def begin(self) -> "Session":
-        """Takes a connection and begins."""
-        connection = self._pool.getconn()
-        try:
-            return Session(self._pool, connection)
-        except BaseException:
-            connection.close()
-            self._pool.putconn(connection)
-            raise
+        """Takes a connection; psycopg begins with the first statement."""
+        return Session(self._pool, self._pool.getconn())
 
 
 class Session:
-    """A transaction. psycopg itself forbids the handler commit() and rollback() in it."""
+    """A transaction. commit() and rollback() are not the handler's."""
 
     def __init__(self, pool: Any, connection: Any) -> None:
         self._pool = pool
-        self._transaction = connection.transaction()
-        self._transaction.__enter__()
-        self._is_open = True
+        self._was_autocommit = connection.autocommit
         self.handle = connection
+        connection.autocommit = False
+        connection.commit = connection.rollback = _refuse
 
     def query(self, sql: str, parameters: Tuple[Any, ...]) -> Dict[str, Any]:
         """Runs a statement in the transaction."""
@@ -58,20 +52,21 @@ class Session:
 
     def commit(self) -> None:
         """Sends COMMIT."""
-        self._is_open = False
-        self._transaction.__exit__(None, None, None)
+        refuse_ended(self.handle)
+        refuse_rollback(_cursor(self.handle).execute("COMMIT", prepare=False).statusmessage)
 
     def end(self, discard: bool) -> None:
         """Gives the connection back to the pool, which closes it unless it is idle."""
         try:
+            del self.handle.commit, self.handle.rollback
             if discard:
                 self.handle.close()
-            elif self._is_open:
-                self._transaction.__exit__(psycopg.Rollback, psycopg.Rollback(), None)
+            else:
+                self.handle.rollback()
+                self.handle.autocommit = self._was_autocommit
         except Exception:  # noqa: BLE001
             self.handle.close()
         finally:
-            self._is_open = False
             self._pool.putconn(self.handle)
 
 
@@ -95,26 +90,21 @@ class AsyncPsycopg:
             await self._pool.putconn(connection)
 
     async def begin(self) -> "AsyncSession":
-        """Takes a connection and begins."""
+        """Takes a connection; psycopg begins with the first statement."""
         connection = await self._pool.getconn()
-        try:
-            transaction = connection.transaction()
-            await transaction.__aenter__()
-        except BaseException:
-            await connection.close()
-            await self._pool.putconn(connection)
-            raise
-        return AsyncSession(self._pool, connection, transaction)
+        was_autocommit = connection.autocommit
+        await connection.set_autocommit(False)
+        return AsyncSession(self._pool, connection, was_autocommit)
 
 
 class AsyncSession:
-    """A transaction. psycopg itself forbids the handler commit() and rollback() in it."""
+    """A transaction. commit() and rollback() are not the handler's."""
 
-    def __init__(self, pool: Any, connection: Any, transaction: Any) -> None:
+    def __init__(self, pool: Any, connection: Any, was_autocommit: bool) -> None:
         self._pool = pool
-        self._transaction = transaction
-        self._is_open = True
+        self._was_autocommit = was_autocommit
         self.handle = connection
+        connection.commit = connection.rollback = _refuse
 
     async def query(self, sql: str, parameters: Tuple[Any, ...]) -> Dict[str, Any]:
         """Runs a statement in the transaction."""
@@ -126,21 +116,32 @@ class AsyncSession:
 
     async def commit(self) -> None:
         """Sends COMMIT."""
-        self._is_open = False
-        await self._transaction.__aexit__(None, None, None)
+        refuse_ended(self.handle)
+        refuse_rollback((await _cursor(self.handle).execute("COMMIT", prepare=False)).statusmessage)
 
     async def end(self, discard: bool) -> None:
         """Gives the connection back to the pool, which closes it unless it is idle."""
         try:
+            del self.handle.commit, self.handle.rollback
             if discard:
                 await self.handle.close()
-            elif self._is_open:
-                await self._transaction.__aexit__(psycopg.Rollback, psycopg.Rollback(), None)
+            else:
+                await self.handle.rollback()
+                await self.handle.set_autocommit(self._was_autocommit)
         except Exception:  # noqa: BLE001
             await self.handle.close()
         finally:
-            self._is_open = False
             await self._pool.putconn(self.handle)
+
+
+def _refuse() -> None:
+    raise psycopg.ProgrammingError("COMMIT and ROLLBACK are the library's: return an answer, or raise")
+
+
+def refuse_ended(connection: Any) -> None:
+    """Raises where there is no transaction to commit: psycopg would begin another."""
+    if connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
+        raise NotCommitted("the transaction ended before COMMIT was sent")
 
 
 def _cursor(connection: Any) -> Any:

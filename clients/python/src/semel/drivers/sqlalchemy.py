@@ -11,7 +11,7 @@ from sqlalchemy import text
 from sqlalchemy.engine import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from . import number, plain
+from . import NotCommitted, number, plain, refuse_rollback
 
 _JOINS = {"join_transaction_mode": "rollback_only"}
 
@@ -78,6 +78,7 @@ class Session:
     def commit(self) -> None:
         """Sends COMMIT."""
         _refuse_ended(self._transaction)
+        _commit_raw(self._connection.connection.driver_connection)
         self._transaction.commit()
 
     def end(self, discard: bool) -> None:
@@ -143,6 +144,7 @@ class AsyncSession:
     async def commit(self) -> None:
         """Sends COMMIT."""
         _refuse_ended(self._transaction)
+        await _commit_raw_async((await self._connection.get_raw_connection()).driver_connection)
         await self._transaction.commit()
 
     async def end(self, discard: bool) -> None:
@@ -164,6 +166,31 @@ class AsyncSession:
 
 
 def _refuse_ended(transaction: Any) -> None:
-    # SQLAlchemy lets commit() of an ended transaction pass in silence in some states; here it must have been sent.
     if not transaction.is_active:
-        raise RuntimeError("the handler ended the transaction that is the library's to commit")
+        raise NotCommitted("the handler ended the transaction that is the library's to commit")
+
+
+def _is_psycopg(raw: Any) -> bool:
+    return type(raw).__module__.split(".")[0] == "psycopg"
+
+
+def _commit_raw(raw: Any) -> None:
+    """Sends COMMIT by the driver itself, whose answer SQLAlchemy does not look at. Its own commit() then has nothing to do."""
+    if _is_psycopg(raw):
+        from .psycopg import refuse_ended
+
+        refuse_ended(raw)
+        refuse_rollback(raw.cursor().execute("COMMIT", prepare=False).statusmessage)
+    elif hasattr(raw, "get_transaction_status"):  # psycopg2
+        with raw.cursor() as cursor:
+            cursor.execute("COMMIT")
+            refuse_rollback(cursor.statusmessage)
+
+
+async def _commit_raw_async(raw: Any) -> None:
+    """The same. asyncpg needs none of it: it refuses a second statement while one runs, so that none comes in between."""
+    if _is_psycopg(raw):
+        from .psycopg import refuse_ended
+
+        refuse_ended(raw)
+        refuse_rollback((await raw.cursor().execute("COMMIT", prepare=False)).statusmessage)
