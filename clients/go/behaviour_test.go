@@ -203,6 +203,15 @@ func TestAWaiterWhoseClientHasGoneNeverRunsTheHandler(t *testing.T) {
 	expectEffects(t, db, key, 0)
 }
 
+func TestACallerThatHasGoneWhenItsTurnComesNeverRunsTheHandler(t *testing.T) {
+	_, db := makeDatabase(t, effectTable)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := New(db, Options{}).Do(ctx, order(newUUID()), mustNotRun(t)); slugOf(err) != "in-flight" {
+		t.Error(err)
+	}
+}
+
 func TestAHandlerRunsOnWhenItsClientHasGone(t *testing.T) {
 	_, db := makeDatabase(t, effectTable)
 	key, first := newUUID(), newHeld()

@@ -180,6 +180,7 @@ func runService() {
 	}
 	db.SetMaxOpenConns(20)
 	mux := http.NewServeMux()
+	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ready") })
 	identify := func(r *http.Request) (Caller, error) {
 		return Caller{Principal: r.Header.Get("X-User"), Tenant: r.Header.Get("X-Tenant")}, nil
 	}

@@ -113,7 +113,6 @@ function profiles() {
         ...readWaits(setting("sender waits", at)),
         ...(burst ? { burst: Number(burst[1]), period: millis(burst[2]) } : {}),
         maxAge: millis(setting("max age", at)),
-        blocked: 600_000,
       },
       rules: rules[name],
     };

@@ -15,7 +15,8 @@ export interface Schedule {
   period?: number;
   maxAttempts?: number;
   maxAge?: number;
-  blocked: number;
+  /** The pause after the receiver says that it blocks us. Default: 10 minutes. */
+  blocked?: number;
 }
 
 export interface Profile {

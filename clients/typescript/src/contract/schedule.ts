@@ -27,7 +27,7 @@ export function next(schedule: Schedule, progress: Progress, cause: Cause, u: nu
 function nextByCause(schedule: Schedule, progress: Progress, cause: Cause, u: number): Next {
   // A receiver that says "at once" again and again must not be hammered for it.
   if (typeof cause === "number") return { after: Math.min(Math.max(cause, schedule.base), RETRY_AFTER_MAX) };
-  if (cause === "blocked") return { after: schedule.blocked };
+  if (cause === "blocked") return { after: schedule.blocked ?? 600_000 };
   if (progress.attempts >= (schedule.maxAttempts ?? Infinity)) return { giveUp: "attempts" };
   const after = delay(schedule, progress.inBurst, u);
   const isOver =

@@ -7,8 +7,8 @@ import { OutboxError, type Frozen, type Row, type SendOptions } from "./types.js
 const BODY_BYTES_MAX = 1 << 20;
 const HEADERS_BYTES_MAX = 16 << 10;
 const URL_CHARS_MAX = 8 << 10;
-const CREDENTIALS = /^(authorization|proxy-authorization|cookie)$/i;
-const OWN = /^(idempotency-key|x-idempotency-key|idempotency-first-sent|semel-supersedes|x-client-tx-id)$/i;
+const CREDENTIALS = /^((proxy-)?authorization|cookie)$/i;
+const OWN = /^((x-)?idempotency-(key|first-sent)|semel-supersedes|x-client-tx-id)$/i;
 
 /** A message that may be accepted. */
 export interface Draft {
@@ -19,7 +19,7 @@ export interface Draft {
 /** The id of a message, checked. */
 export function chooseId(options: SendOptions, profile: Profile, now: number): string {
   const id = options.id ?? mint(profile.mint, now);
-  if (!isKey(profile.format, id)) throw malformed(`the id ${JSON.stringify(id)} is not of the form ${profile.format}`);
+  if (!isKey(profile.format, id)) throw malformed(`the id is not of the form ${profile.format}`);
   return id;
 }
 
@@ -34,15 +34,15 @@ export async function freeze(
   const { principal = "default", logicalKey, operation } = options;
   const lane = options.lane ?? (profile.isFifo ? principal : `message:${id}`);
   for (const name of [lane, principal, logicalKey ?? "-", operation ?? "-"])
-    if (!/^\P{Cc}{1,300}$/u.test(name)) throw malformed("lane, principal, logicalKey and operation have 1 to 300 printable characters");
+    if (!/^\P{Cc}{1,300}$/u.test(name)) throw malformed("a name is too long or not printable");
   const generatedAt = Number(options.generatedAt ?? now);
   const frozen = await freezeRequest(request, profile, generatedAt);
   const row: Omit<Row, "n"> = {
     ids: [id], txId: request.headers.get("x-client-tx-id") ?? uuid(), print: await fingerprint(frozen), lane, q: lane, principal,
     method: frozen.method, url: frozen.url, generatedAt, acceptedAt: now, ahead: null, status: "pending", attempts: 0,
     failures: 0, inBurst: 0, sameCount: 0, nextAt: now, ambiguous: false, deduplicated: false,
-    ...(logicalKey ? { logicalKey, lk: logicalKey } : {}),
-    ...(operation ? { operation } : {}),
+    ...(logicalKey && { logicalKey, lk: logicalKey }),
+    ...(operation && { operation }),
   };
   return { row, request: frozen };
 }
@@ -51,14 +51,13 @@ async function freezeRequest(request: Request, profile: Profile, generatedAt: nu
   const headers = [...request.headers].filter(([name]) => !OWN.test(name));
   const credential = headers.find(([name]) => CREDENTIALS.test(name));
   if (credential) {
-    const why = `${credential[0]} is a credential, and credentials are never stored: give it by the credentials provider`;
-    throw new OutboxError("credential-in-request", why);
+    throw new OutboxError("credential-in-request", `${credential[0]} is never stored: give it by the credentials provider`);
   }
-  if (!/^https?:/.test(request.url)) throw malformed(`${request.url} is not an address that can be sent to`);
+  if (!/^https?:/.test(request.url)) throw malformed(`${request.url} is not an address`);
   const bytes = headers.reduce((sum, [name, value]) => sum + name.length + value.length, 0);
   const body = stamp(await request.arrayBuffer(), profile, headers, generatedAt);
   if (request.url.length > URL_CHARS_MAX || bytes > HEADERS_BYTES_MAX || body.byteLength > BODY_BYTES_MAX)
-    throw new OutboxError("too-large", `a message has at most ${BODY_BYTES_MAX} bytes, ${HEADERS_BYTES_MAX} of headers`);
+    throw new OutboxError("too-large", `a message has at most ${BODY_BYTES_MAX} bytes`);
   return { method: request.method, url: request.url, headers, body: body.byteLength ? body : null };
 }
 
@@ -84,12 +83,8 @@ async function fingerprint({ method, url, body }: Frozen): Promise<string> {
   if (body) bytes.set(new Uint8Array(body), head.length);
   if (crypto.subtle) return hex(new Uint8Array(await crypto.subtle.digest("SHA-256", bytes)));
   // Pages without TLS have no digest. This one only tells two requests under one id apart, on this device.
-  let a = 0x811c9dc5;
-  let b = 0x9747b28c;
-  for (const byte of bytes) {
-    a = Math.imul(a ^ byte, 0x01000193);
-    b = Math.imul(b ^ byte, 0x5bd1e995) ^ (b >>> 15);
-  }
+  let [a, b] = [7, 11];
+  for (const byte of bytes) [a, b] = [Math.imul(a ^ byte, 0x01000193), Math.imul(b ^ byte, 0x5bd1e995) ^ (b >>> 15)];
   return `${bytes.length}:${a}:${b}`;
 }
 

@@ -11,7 +11,6 @@ import type { RequeueOptions } from "./requeue.js";
 import { abort, hasten, receiptOf, setPaused } from "./rows.js";
 import type { Host, Sender } from "./sender.js";
 import type * as sending from "./sending.js";
-import { EMPTY, readSnapshot } from "./state.js";
 import { IndexedStore, type Store, type Tx } from "./store.js";
 import {
   OutboxError, type EventType, type OutboxEvent, type OutboxOptions, type Receipt, type Row, type SendOptions, type Sent,
@@ -56,7 +55,7 @@ export class Outbox {
   #subscribers = new Set<() => void>();
   #waiters = new Map<string, Waiter[]>();
   #turns = new Map<string, Promise<void>>();
-  #snapshot: Snapshot = EMPTY;
+  #snapshot: Snapshot = { waiting: 0, sending: 0, held: 0, dead: 0, durable: true, isSender: false, lanes: [] };
   #refreshing: unknown;
   #isDisposed = false;
   #leading: Promise<void> | undefined;
@@ -144,7 +143,7 @@ export class Outbox {
       else this.#leadership.kick();
       return;
     }
-    if (isNew) this.#tell("not-durable", row, "It could not be stored, and is lost if this page is closed before it is sent.");
+    if (isNew) this.#tell("not-durable", row, "It is lost if this page is closed before it is sent.");
     if (this.#memorySender) this.#memorySender.wake();
     else void this.#startMemory().catch(() => {});
   }
@@ -188,7 +187,7 @@ export class Outbox {
     const store = await this.#storeOf(id);
     const parts = await this.#load();
     const row = await parts.requeue(this.#host(store, parts), id, options);
-    this.#tell("aborted", { ...row, ids: [id] }, "Replaced by another message.");
+    this.#tell("aborted", { ...row, ids: [id] });
     this.#announce(row, store, true);
     return receiptOf(row, store.isDurable);
   }
@@ -209,7 +208,7 @@ export class Outbox {
     this.#sender?.cancel(principal);
     this.#memorySender?.cancel(principal);
     await this.#setPaused(true, { principal });
-    this.#tell("held", null, `${principal} has signed out. The messages stay.`);
+    this.#tell("held", null, `${principal} has signed out.`);
     // Another tab may be sending.
     this.#leadership.say({ signedOut: principal });
   }
@@ -229,7 +228,7 @@ export class Outbox {
     await this.#leading;
     if (this.#leadership.isLeader) await this.#sender?.drain();
     if (this.#options.sends === "on-drain") this.#leadership.resign();
-    return (this.#snapshot = await readSnapshot([this.#durable, this.#memory], this.#leadership.isLeader, this.#environment.now()));
+    return (this.#snapshot = await this.#readSnapshot());
   }
 
   /** Closes this instance. What waits stays in the queue. */
@@ -241,7 +240,7 @@ export class Outbox {
     this.#leadership.close();
     this.#memorySender?.stop();
     this.#durable.close();
-    this.#rejectWaiters("disposed", "the outbox was closed; the message stays in the queue");
+    this.#rejectWaiters("disposed", "the outbox was closed");
   }
 
   /** Calls back after every change of what `getSnapshot` returns. */
@@ -349,10 +348,10 @@ export class Outbox {
     const event: OutboxEvent = {
       type,
       at: this.#environment.now(),
-      ...(row ? { id: row.ids[0]!, lane: row.lane, principal: row.principal, clientTxId: row.txId } : {}),
-      ...(row?.operation ? { operation: row.operation } : {}),
-      ...(ids ? { ids } : {}),
-      ...(reason ? { reason } : {}),
+      ...(row && { id: row.ids[0]!, lane: row.lane, principal: row.principal, clientTxId: row.txId }),
+      ...(row?.operation && { operation: row.operation }),
+      ...(ids && { ids }),
+      ...(reason && { reason }),
     };
     this.#emit(event);
     this.#leadership.say({ ...event, ahead: this.#clock.ahead });
@@ -386,12 +385,16 @@ export class Outbox {
     if (this.#isDisposed || this.#refreshing !== undefined) return;
     this.#refreshing = this.#environment.setTimeout(async () => {
       this.#refreshing = undefined;
-      const stores = [this.#durable, this.#memory];
-      const found = await readSnapshot(stores, this.#leadership.isLeader, this.#environment.now()).catch(() => this.#snapshot);
+      const found = await this.#readSnapshot().catch(() => this.#snapshot);
       if (this.#isDisposed || JSON.stringify(found) === JSON.stringify(this.#snapshot)) return;
       this.#snapshot = found;
       for (const onChange of this.#subscribers) onChange();
     }, REFRESH_MS);
+  }
+
+  async #readSnapshot(): Promise<Snapshot> {
+    const { readSnapshot } = await this.#load();
+    return readSnapshot([this.#durable, this.#memory], this.#leadership.isLeader, this.#environment.now());
   }
 
   async #settleWaiters(id: string): Promise<void> {
@@ -410,7 +413,7 @@ export class Outbox {
   }
 
   #loseStorage(): void {
-    const why = "The browser has deleted the stored messages of this site.";
+    const why = "The browser has deleted what this site stored.";
     this.#rejectWaiters("storage-lost", why);
     this.#tell("storage-lost", null, why);
   }
@@ -446,6 +449,6 @@ function chooseMaxAge(profile: Profile, { maxAge, unsafeMaxAge }: OutboxOptions)
   const most = Math.min(6 * DAY, profile.window);
   const age = maxAge ?? Math.min(profile.schedule.maxAge ?? most, most);
   if (age > most && !unsafeMaxAge)
-    throw new OutboxError("malformed", `maxAge is at most ${most} ms: later the browser or the server may have forgotten; lower it, or set unsafeMaxAge`);
+    throw new OutboxError("malformed", `maxAge is at most ${most} ms, unless unsafeMaxAge is set: the browser or the server may forget later`);
   return age;
 }

@@ -32,7 +32,7 @@ function acceptKnown(known: Row, row: Omit<Row, "n">, id: string): Row {
   if (known.ids[0] === id && known.print !== row.print)
     throw new OutboxError("id-reused", `the id ${id} was used for another request`);
   if (known.status === "dead" || known.status === "aborted")
-    throw new OutboxError("id-spent", `the message ${id} was ${known.status === "dead" ? "given up" : "taken back"}: requeue it`);
+    throw new OutboxError("id-spent", `the message ${id} is ${known.status}: requeue it`);
   return known;
 }
 
@@ -50,7 +50,7 @@ export async function abort(tx: Tx, id: string, now: number, reason: string, sup
   const row = await find(tx, id);
   if (row.status === "aborted") return row;
   if (row.status === "done" || row.status === "inflight")
-    throw new OutboxError("state", `the message ${id} ${row.status === "done" ? "was delivered" : "is being sent"}`);
+    throw new OutboxError("state", `the message ${id} is ${row.status}`);
   const aborted: Row = { ...row, status: "aborted", reason, ...(supersededBy ? { supersededBy } : {}) };
   delete aborted.heldFor;
   await end(tx, aborted, now, false);
@@ -62,7 +62,7 @@ export async function abort(tx: Tx, id: string, now: number, reason: string, sup
 export async function hasten(tx: Tx, id: string, now: number): Promise<Row> {
   const row = await find(tx, id);
   if (row.status !== "pending" && row.status !== "held")
-    throw new OutboxError("state", `the message ${id} is ${row.status}: only one that waits can be tried again; requeue it`);
+    throw new OutboxError("state", `the message ${id} is ${row.status}`);
   const hastened: Row = { ...row, status: "pending", nextAt: now };
   delete hastened.heldFor;
   await tx.put("messages", hastened);
@@ -100,21 +100,24 @@ export async function setPaused(tx: Tx, on: boolean, { lane, principal }: { lane
   }
 }
 
+const SHOWN = "lane principal operation logicalKey method url status attempts generatedAt acceptedAt endedAt reason supersedes supersededBy"
+  .split(" ") as (keyof Row)[];
+
 /** What is known of a message under this id. */
 export function receiptOf(row: Row, durable: boolean, id = row.ids[0]!): Receipt {
-  const { ids, txId, print, q, lk, ahead, heldFor, failures, inBurst, burstAt, same, sameCount, n, token, noAnswer, ...rest } = row;
-  const { nextAt, firstAt, lastAt, ambiguous, deduplicated, answer, ...shown } = rest;
+  const { ids, status, ambiguous, deduplicated, firstAt, answer } = row;
+  const shown = SHOWN.filter((name) => row[name] !== undefined).map((name) => [name, row[name]]);
   return {
-    ...shown,
+    ...(Object.fromEntries(shown) as Receipt),
     id,
-    clientTxId: txId,
+    clientTxId: row.txId,
     durable,
     guarantee: deduplicated ? "once" : "at-least-once",
-    possiblyDelivered: ambiguous && row.status !== "done",
-    possiblyRepeated: ambiguous && row.status === "done" && !deduplicated,
-    ...(id === ids[0] ? {} : { aliasOf: ids[0]! }),
-    ...(firstAt === undefined ? {} : { firstAttemptAt: firstAt }),
-    ...(row.status === "pending" ? { nextAttemptAt: nextAt } : {}),
-    ...(answer ? { response: answer } : {}),
+    possiblyDelivered: ambiguous && status !== "done",
+    possiblyRepeated: ambiguous && status === "done" && !deduplicated,
+    ...(id !== ids[0] && { aliasOf: ids[0]! }),
+    ...(firstAt !== undefined && { firstAttemptAt: firstAt }),
+    ...(status === "pending" && { nextAttemptAt: row.nextAt }),
+    ...(answer && { response: answer }),
   };
 }

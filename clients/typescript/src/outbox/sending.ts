@@ -3,3 +3,4 @@ export { replace, takeEpoch } from "./claims.js";
 export { isLikelyFromService } from "./judge.js";
 export { requeue } from "./requeue.js";
 export { Sender } from "./sender.js";
+export { readSnapshot } from "./state.js";

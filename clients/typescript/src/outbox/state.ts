@@ -5,11 +5,10 @@ import type { LaneState, Row, Snapshot } from "./types.js";
 
 const LANES_MAX = 50;
 
-export const EMPTY: Snapshot = { waiting: 0, sending: 0, held: 0, dead: 0, durable: true, isSender: false, lanes: [] };
 
 /** What is in these stores together. */
 export async function readSnapshot(stores: Store[], isSender: boolean, now: number): Promise<Snapshot> {
-  const all = { ...EMPTY, isSender, lanes: [] as LaneState[] };
+  const all: Snapshot = { waiting: 0, sending: 0, held: 0, dead: 0, durable: true, isSender, lanes: [] };
   for (const store of stores) {
     const one = await store.run("readonly", (tx) => summarize(tx, now));
     for (const name of ["waiting", "sending", "held", "dead"] as const) all[name] += one[name];

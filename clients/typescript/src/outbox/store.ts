@@ -122,7 +122,7 @@ export class IndexedStore implements Store {
     const { indexedDB, marks, setTimeout, clearTimeout } = this.environment;
     return new Promise((resolve, reject) => {
       if (!indexedDB) throw new DOMException("there is no storage", "NotSupportedError");
-      const timer = setTimeout(() => reject(new DOMException("the database does not open", "TimeoutError")), OPEN_MS_MAX);
+      const timer = setTimeout(() => reject(new DOMException("the database is stuck", "TimeoutError")), OPEN_MS_MAX);
       const request = indexedDB.open(`semel:${this.name}`, version);
       let isNew = false;
       request.onupgradeneeded = ({ oldVersion }) => {

@@ -5,7 +5,7 @@ import { uuid } from "../contract/mint.js";
 import type { Profile } from "../contract/profile.js";
 import { ietf, ietfRules } from "../contract/profiles.js";
 import { linkedCode } from "../contract/refusal.js";
-import { next } from "../contract/schedule.js";
+import { delay } from "../contract/schedule.js";
 import { shouldRetry, toldWait } from "../contract/wait.js";
 
 export interface FetchOnceOptions extends RequestInit {
@@ -30,7 +30,7 @@ export class NoAnswerError extends Error {
     readonly key: string,
     options: ErrorOptions,
   ) {
-    super(`no answer came; whether the request took effect is not known (key ${key})`, options);
+    super(`no answer; whether it took effect is not known (key ${key})`, options);
   }
 }
 
@@ -50,7 +50,7 @@ export async function fetchOnce(input: RequestInfo | URL, options: FetchOnceOpti
       if (request.signal.aborted) throw caught;
       error = caught;
     }
-    const wait = answer ? await waitAfter(answer, request.method, profile, attempt) : delayOf(profile, attempt);
+    const wait = answer ? await waitAfter(answer, request.method, profile, attempt) : delay(profile.schedule, attempt, Math.random());
     if (attempt > retries || wait > maxWait) {
       if (answer) return answer;
       throw new NoAnswerError(sentKey, { cause: error });
@@ -68,7 +68,7 @@ async function waitAfter(answer: Response, method: string, profile: Profile, att
   const body = answer.status === 409 ? await answer.clone().text() : "";
   const found = classify(profile.rules ?? ietfRules, answer.status, [codeOf(body), linkedCode(header("link"))]).class;
   const isRetried = said ?? (found === "retry" || found === "retry-after");
-  return isRetried ? Math.max(delayOf(profile, attempt), toldWait(header, body, Date.now()) ?? 0) : Infinity;
+  return isRetried ? Math.max(delay(profile.schedule, attempt, Math.random()), toldWait(header, body, Date.now()) ?? 0) : Infinity;
 }
 
 /** Whether another attempt could not help, or could do the same thing twice. */
@@ -76,20 +76,14 @@ function isFinal({ status, headers }: Response, method: string): boolean {
   // The server has kept this answer and will give it again.
   if (headers.has("idempotency-replayed") || headers.has("idempotent-replayed")) return true;
   // It says that it does not know keys again: then only what was surely not carried out may be sent again.
-  const isSafe = ["GET", "HEAD", "OPTIONS", "PUT", "DELETE"].includes(method) || [408, 425, 429, 503].includes(status);
+  const isSafe = /GET|HEAD|OPTIONS|PUT|DELETE|408|425|429|503/.test(method + status);
   return headers.get("semel-guarantee") === "none" && !isSafe;
-}
-
-function delayOf({ schedule }: Profile, attempt: number): number {
-  const found = next(schedule, { attempts: attempt, inBurst: attempt, burstElapsed: 0, age: 0 }, "failed", Math.random());
-  return "after" in found ? found.after : "period" in found ? found.period : Infinity;
 }
 
 function sleep(millis: number, signal: AbortSignal): Promise<void> {
   return new Promise((resolve, reject) => {
-    const stop = () => (clearTimeout(timer), reject(signal.reason));
-    const timer = setTimeout(() => (signal.removeEventListener("abort", stop), resolve()), millis);
-    if (signal.aborted) stop();
-    else signal.addEventListener("abort", stop, { once: true });
+    const timer = setTimeout(resolve, millis);
+    signal.addEventListener("abort", () => (clearTimeout(timer), reject(signal.reason)));
+    signal.throwIfAborted();
   });
 }

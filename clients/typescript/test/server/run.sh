@@ -10,8 +10,10 @@ if ! cmp -s package-lock.json node_modules/.installed-lock.json; then
 fi
 # The engine that migrates schemas is a download, and is not needed to generate the client.
 PRISMA_SCHEMA_ENGINE_BINARY=/bin/true npx --no-install prisma generate --schema prisma/schema.prisma >/dev/null 2>&1
-if ! command -v pgbouncer >/dev/null; then
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends pgbouncer >/dev/null
+PATH=$PATH:/usr/sbin
+if ! command -v pgbouncer >/dev/null && ! apt-get install -y -qq --no-install-recommends pgbouncer >/dev/null 2>&1; then
+    echo "pgbouncer is not here and cannot be installed: its test is left out" >&2
+    export SEMEL_TEST_PGBOUNCER=missing
 fi
 ../../node_modules/.bin/tsc -p types/tsconfig.json
 exec node --test --test-concurrency=4 once-*.test.mjs crash.test.mjs behaviour.test.mjs guide.test.mjs vectors.test.mjs

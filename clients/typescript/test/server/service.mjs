@@ -53,16 +53,20 @@ const ready = () => console.log("ready");
 
 if (values.framework === "express") {
   const app = express();
+  app.get("/ready", (request, response) => response.send("ready"));
   const header = (request, name) => request.headers[name];
   for (const profile of profiles) {
     const once = new Once(database, { profile });
     app.post(`/${profile}/orders/:id`, expressHandler(once, route(header), (tx, request) => handle(tx, header(request, "x-once"))));
   }
-  // eslint-disable-next-line no-unused-vars
-  app.use((error, request, response, next) => response.status(500).send("Internal Server Error"));
+  app.use((error, request, response, next) => {
+    console.error(error);
+    response.status(500).send("Internal Server Error");
+  });
   app.listen(port, "127.0.0.1", ready);
 } else if (values.framework === "fastify") {
   const app = fastify({ bodyLimit: 4 << 20 });
+  app.get("/ready", async () => "ready");
   app.addContentTypeParser("application/octet-stream", { parseAs: "buffer" }, (request, body, done) => done(null, body));
   const header = (request, name) => request.headers[name];
   for (const profile of profiles) {
@@ -73,6 +77,7 @@ if (values.framework === "express") {
   ready();
 } else if (values.framework === "hono") {
   const app = new Hono();
+  app.get("/ready", (c) => c.text("ready"));
   const header = (c, name) => c.req.header(name);
   for (const profile of profiles) {
     const once = new Once(database, { profile });

@@ -135,11 +135,11 @@ test("one indicator counts what waits here and at the server", async () => {
   const { outbox, values } = open(device, gate);
   const polled = [2, 0];
   const indicator = new PendingIndicator(outbox, async () => polled.shift()!, 1);
+  const seen: number[] = [];
+  indicator.subscribe(() => seen.push(indicator.getSnapshot()));
   await settled(device, values.set(["s1", "p1"], 5));
   await settled(device, values.submit());
   await device.until(() => gate.arrivals.length === 1);
-  const seen: number[] = [];
-  indicator.subscribe(() => seen.push(indicator.getSnapshot()));
   const end = Date.now() + 5000;
   while (polled.length && Date.now() < end) {
     await device.advance(100);
