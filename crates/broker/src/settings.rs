@@ -97,6 +97,15 @@ impl Settings {
         Ok(())
     }
 
+    /// Where webhooks may lead.
+    pub(crate) fn webhook_addresses(&self) -> semel_http::Addresses {
+        if self.allow_loopback {
+            semel_http::Addresses::PublicAndLoopback
+        } else {
+            semel_http::Addresses::Public
+        }
+    }
+
     /// What senders are told: for so long a retry is surely known again.
     pub fn announced_retention(&self) -> Duration {
         self.dedupe_retention.saturating_sub(MARGIN)

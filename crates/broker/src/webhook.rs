@@ -79,7 +79,7 @@ async fn deliver(broker: &Broker, webhook: i64) -> Result<(), StoreError> {
     let store = &broker.0.store;
     let mut held_since = Instant::now();
     let Some(claim) = store.claim_webhook(webhook, millis_of(LEASE)).await? else { return Ok(()) };
-    let sender = Sender::new(&claim, broker.settings().allow_loopback);
+    let sender = Sender::new(&claim, broker.settings().webhook_addresses());
     while !*broker.0.draining.borrow() {
         let now = store.now().await?;
         let Some(due) = store.next_due(&claim).await?.filter(|due| due.due_at <= now) else { break };
@@ -179,10 +179,9 @@ fn judge(
 struct Sender(Result<(Arc<Pool>, Target), String>);
 
 impl Sender {
-    fn new(claim: &Claim, allow_loopback: bool) -> Self {
+    fn new(claim: &Claim, addresses: Addresses) -> Self {
         let open = || {
             let target = Target::absolute(&claim.url).map_err(|error| error.to_string())?;
-            let addresses = if allow_loopback { Addresses::PublicAndLoopback } else { Addresses::Public };
             let upstream = Upstream {
                 connect_timeout: ATTEMPT_TIME_MAX,
                 host: HostSent::Own,

@@ -189,8 +189,15 @@ impl Broker {
     pub async fn put_webhook(&self, mesh: &str, name: &str, body: WebhookBody) -> Result<Put, ManageError> {
         named("webhook", name)?;
         let WebhookBody { url, topic, secrets, ordered } = body;
-        semel_delivery::url::Target::resolve(&url, None)
+        let target = semel_delivery::url::Target::absolute(&url)
             .map_err(|error| ManageError::Refused(format!("the webhook's URL: {error}")))?;
+        // Names are looked at when they are resolved; an address can be refused at once.
+        let is_refused = |address: std::net::IpAddr| !self.settings().webhook_addresses().allows(address);
+        if target.host.parse().is_ok_and(is_refused) {
+            return Err(ManageError::Refused(
+                "the webhook's address may not be reached from here".to_owned(),
+            ));
+        }
         if !(1..=SECRETS_MAX).contains(&secrets.len()) {
             return Err(ManageError::Refused(format!("a webhook has 1 to {SECRETS_MAX} secrets")));
         }
