@@ -2,7 +2,9 @@
 //! HTTP is in front of it, the store behind it.
 
 mod manage;
+mod metrics;
 mod read;
+pub(crate) mod reader;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,6 +26,7 @@ use crate::directory::Directory;
 use crate::door::{Door, Tell};
 use crate::event::Event;
 use crate::identity::Caller;
+use crate::limits::TOGETHER_MAX;
 use crate::live::Hub;
 use crate::message::Draft;
 use crate::meters::{Meters, Phase};
@@ -120,6 +123,12 @@ pub(crate) struct Followed {
     pub(crate) deliver: Notify,
 }
 
+/// A message that waits for its transaction.
+struct Waits {
+    id: String,
+    first_sent: Option<Timestamp>,
+}
+
 /// What a mesh keeps, as far as it was counted.
 #[derive(Clone, Copy)]
 struct Room {
@@ -212,25 +221,32 @@ impl Broker {
             retention: millis_of(settings.dedupe_retention),
             is_patient: false,
         };
-        let mut answers = Vec::with_capacity(drafts.len());
+        let mut answers: Vec<Result<Waits, (Phase, Published)>> = Vec::with_capacity(drafts.len());
+        let mut jobs = Vec::new();
         for draft in drafts {
             let admitted = match draft {
                 Ok(draft) => self.admit(caller, draft, &settings).await,
                 Err(why) => Err((Phase::B1, Published::Refused(why))),
             };
-            answers.push(match admitted {
-                Ok(job) => {
-                    let late = (job.draft.client_message_id.as_str().to_owned(), job.draft.first_sent);
-                    Ok((late, self.0.door.submit(job, terms)))
-                }
-                Err(answer) => Err(answer),
-            });
+            answers.push(admitted.map(|job| {
+                let waits = Waits {
+                    id: job.draft.client_message_id.as_str().to_owned(),
+                    first_sent: job.draft.first_sent,
+                };
+                jobs.push(job);
+                waits
+            }));
         }
-        let mut published = Vec::with_capacity(answers.len());
+        let mut accepted = Vec::with_capacity(jobs.len());
+        while !jobs.is_empty() {
+            let rest = jobs.split_off(jobs.len().min(TOGETHER_MAX));
+            accepted.extend(self.0.door.submit(std::mem::replace(&mut jobs, rest), terms).await);
+        }
+        let (mut accepted, mut published) = (accepted.into_iter(), Vec::with_capacity(answers.len()));
         for answer in answers {
             let (phase, answer) = match answer {
-                Ok(((id, first_sent), submitted)) => {
-                    let answer = submitted.await;
+                Ok(Waits { id, first_sent }) => {
+                    let answer = accepted.next().unwrap_or(Published::Refused(Refusal::Draining));
                     self.after_transaction(caller, &id, first_sent, answer, &settings).await
                 }
                 Err(answer) => answer,

@@ -39,10 +39,11 @@ struct Inner {
     alone: Semaphore,
 }
 
+/// Messages that came in one request: they are taken in together, in their order.
 struct Waiting {
-    job: Arc<Job>,
+    jobs: Vec<Arc<Job>>,
     terms: Terms,
-    answer: oneshot::Sender<Published>,
+    answer: oneshot::Sender<Vec<Published>>,
 }
 
 impl Door {
@@ -54,30 +55,24 @@ impl Door {
         Self(Arc::new(Inner { store, tell, waiting, running, at_once, alone }))
     }
 
-    /// Takes a message in. The call itself puts it in its place: what is called first is numbered first.
-    pub(crate) fn submit(&self, job: Job, terms: Terms) -> impl Future<Output = Published> + Send + use<> {
+    /// Takes messages of one request in, numbered in their order.
+    pub(crate) async fn submit(&self, jobs: Vec<Job>, terms: Terms) -> Vec<Published> {
+        let count = jobs.len();
         let (answer, answered) = oneshot::channel();
-        let inner = &self.0;
         let is_queued = {
-            let mut waiting = inner.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut waiting = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner);
             let has_room = waiting.len() < WAITING_MAX;
             if has_room {
-                waiting.push_back(Waiting { job: Arc::new(job), terms, answer });
+                waiting.push_back(Waiting { jobs: jobs.into_iter().map(Arc::new).collect(), terms, answer });
             }
             has_room
         };
-        if is_queued {
-            self.work();
+        if !is_queued {
+            return vec![refused(&StoreError::Failed("too many messages wait".to_owned())); count];
         }
-        async move {
-            let gone = |_| {
-                Published::Refused(Refusal::Unavailable("the broker stopped before it answered".to_owned()))
-            };
-            match is_queued {
-                true => answered.await.unwrap_or_else(gone),
-                false => Published::Refused(Refusal::Unavailable("too many messages wait".to_owned())),
-            }
-        }
+        self.work();
+        let gone = || refused(&StoreError::Unknown("the broker stopped before it answered".to_owned()));
+        answered.await.unwrap_or_else(|_| vec![gone(); count])
     }
 
     /// Sees that somebody works, as long as anything waits.
@@ -117,12 +112,13 @@ impl Drop for Running<'_> {
 impl Inner {
     fn next(&self) -> Vec<Waiting> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mut batch, mut bytes) = (Vec::new(), 0);
-        while batch.len() < TOGETHER_MAX
+        let (mut batch, mut messages, mut bytes) = (Vec::new(), 0, 0);
+        while messages < TOGETHER_MAX
             && bytes < TOGETHER_BYTES
             && let Some(one) = waiting.pop_front()
         {
-            bytes += one.job.draft.payload.as_bytes().len();
+            messages += one.jobs.len();
+            bytes += one.jobs.iter().map(|job| job.draft.payload.as_bytes().len()).sum::<usize>();
             batch.push(one);
         }
         batch
@@ -130,13 +126,15 @@ impl Inner {
 
     /// Takes in all of these, in one transaction where that can be.
     async fn take_in(self: &Arc<Self>, batch: Vec<Waiting>) {
-        let jobs: Vec<Arc<Job>> = batch.iter().map(|one| Arc::clone(&one.job)).collect();
+        let jobs: Vec<Arc<Job>> = batch.iter().flat_map(|one| one.jobs.iter().map(Arc::clone)).collect();
         let Some(terms) = batch.first().map(|one| one.terms) else { return };
         match self.accept(&jobs, Terms { is_patient: jobs.len() == 1, ..terms }).await {
             Ok(decided) => {
-                for (one, decided) in batch.into_iter().zip(decided) {
+                let mut decided = decided.into_iter().map(|decided| decided.published);
+                for one in batch {
+                    let answers = decided.by_ref().take(one.jobs.len()).collect();
                     // Where nobody listens any more, the retry is told.
-                    let _ = one.answer.send(decided.published);
+                    let _ = one.answer.send(answers);
                 }
             }
             // It may be one of them that is refused, or that waits for what another transaction has locked.
@@ -148,27 +146,32 @@ impl Inner {
             }
             Err(error) => {
                 for one in batch {
-                    let _ = one.answer.send(refused(&error));
+                    let _ = one.answer.send(vec![refused(&error); one.jobs.len()]);
                 }
             }
         }
     }
 
+    /// Takes in the messages of one request, each in a transaction of its own, in their order.
     async fn take_in_alone(&self, one: Waiting) {
         let turn = tokio::time::timeout(ALONE_WAIT, self.alone.acquire()).await;
-        let Ok(Ok(_turn)) = turn else {
-            let error = StoreError::Failed("others wait for the store as well".to_owned());
-            let _ = one.answer.send(refused(&error));
-            return;
-        };
-        let decided = self.accept(&[Arc::clone(&one.job)], Terms { is_patient: true, ..one.terms }).await;
-        let published = match decided {
-            Ok(decided) => decided.into_iter().next().map(|decided| decided.published),
-            Err(error) => Some(refused(&error)),
-        };
-        let _ = one
-            .answer
-            .send(published.unwrap_or_else(|| refused(&StoreError::Failed("no answer".to_owned()))));
+        let mut answers = Vec::with_capacity(one.jobs.len());
+        for job in &one.jobs {
+            let decided = match &turn {
+                Ok(Ok(_)) => {
+                    self.accept(std::slice::from_ref(job), Terms { is_patient: true, ..one.terms }).await
+                }
+                Ok(Err(_)) | Err(_) => {
+                    Err(StoreError::Failed("others wait for the store as well".to_owned()))
+                }
+            };
+            answers.push(match decided.map(|decided| decided.into_iter().next()) {
+                Ok(Some(decided)) => decided.published,
+                Ok(None) => refused(&StoreError::Failed("no answer".to_owned())),
+                Err(error) => refused(&error),
+            });
+        }
+        let _ = one.answer.send(answers);
     }
 
     async fn accept(&self, jobs: &[Arc<Job>], terms: Terms) -> Result<Vec<Decided>, StoreError> {

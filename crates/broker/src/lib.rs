@@ -38,7 +38,6 @@ mod live;
 mod message;
 mod meters;
 mod published;
-mod reader;
 mod running;
 mod settings;
 mod store;

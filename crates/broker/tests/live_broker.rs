@@ -6,9 +6,51 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use semel_broker::database;
-use semel_delivery::relay::store::sql::Database;
+use semel_delivery::relay::store::postgres::Postgres;
+use semel_delivery::relay::store::sql::{Asked, Database, Row, Transaction, Value};
 use semel_store::postgres::Migrations;
 use tokio_postgres::NoTls;
+
+/// A database of one test, which goes with it.
+struct Base {
+    inner: Postgres,
+    server: String,
+    name: String,
+}
+
+impl Database for Base {
+    fn begin(&self) -> Asked<'_, Box<dyn Transaction>> {
+        self.inner.begin()
+    }
+
+    fn read<'a>(&'a self, sql: &'a str, args: Vec<Value>) -> Asked<'a, Vec<Row>> {
+        self.inner.read(sql, args)
+    }
+
+    fn now(&self) -> Asked<'_, i64> {
+        self.inner.now()
+    }
+
+    fn is_owned(&self) -> bool {
+        self.inner.is_owned()
+    }
+}
+
+impl Drop for Base {
+    fn drop(&mut self) {
+        let (server, name) = (self.server.clone(), self.name.clone());
+        let dropping = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let (client, connection) = tokio_postgres::connect(&server, NoTls).await.unwrap();
+                tokio::spawn(connection);
+                client.batch_execute(&format!("DROP DATABASE {name} WITH (FORCE)")).await.unwrap();
+            });
+        });
+        // A test that fails says why by itself.
+        let _ = dropping.join();
+    }
+}
 
 /// A database for each test, on the server that the environment names.
 async fn postgres() -> Arc<dyn Database> {
@@ -25,9 +67,9 @@ async fn postgres() -> Arc<dyn Database> {
     let url = format!("{}/{name}{query}", &rest[..at]);
     let plan = database::migration_plan(&url, NoTls).await.unwrap();
     assert_eq!(plan, (0, vec![1, 2]));
-    let db = database::connect(&url, 8, Migrations::Apply, NoTls).await.unwrap();
+    let inner = database::connect(&url, 8, Migrations::Apply, NoTls).await.unwrap();
     assert_eq!(database::migration_plan(&url, NoTls).await.unwrap(), (2, vec![]));
-    Arc::new(db)
+    Arc::new(Base { inner, server, name })
 }
 
 on_every_database!(postgres);

@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::Broker;
+use super::reader::{Reader, StreamWish, begin};
 use crate::cursor::{After, next_own};
 use crate::directory::KnownBy;
 use crate::event::{Event, Gap};
@@ -13,7 +14,6 @@ use crate::event_id::check_of;
 use crate::identity::Caller;
 use crate::limits::{PAGE_MAX, PAGE_USUAL};
 use crate::published::Receipt;
-use crate::reader::{Reader, StreamWish, begin};
 use crate::store::Line;
 use crate::store::acks::Reached;
 use crate::store::follow::words_of;

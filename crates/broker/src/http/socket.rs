@@ -11,8 +11,8 @@ use super::Api;
 use super::answer::Told;
 use super::stream::open;
 use crate::broker::LineName;
+use crate::broker::reader::{Item, Reader};
 use crate::limits::READER_STALL_MAX;
-use crate::reader::{Item, Reader};
 
 type Pairs = Vec<(String, String)>;
 

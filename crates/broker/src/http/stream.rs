@@ -13,9 +13,9 @@ use bytes::Bytes;
 use super::Api;
 use super::answer::Told;
 use crate::broker::LineName;
+use crate::broker::reader::{Item, Reader, StreamWish};
 use crate::limits::LINES_MAX;
 use crate::message::check_name;
-use crate::reader::{Item, Reader, StreamWish};
 
 type Pairs = Vec<(String, String)>;
 

@@ -260,10 +260,11 @@ impl Store {
     ///
     /// After: messages that commit later are for it, those that committed before are not, with no third kind.
     pub(crate) async fn subscribe(&self, mesh: &str, topic: &str, member: &str) -> Result<Put, ManageError> {
-        let early = match planted::is(Bug::BrokerIntervalWithoutLock) {
-            true => self.line(mesh, "topic", topic).await?.map(|line| line.next_number),
-            false => None,
-        };
+        let mut early = None;
+        if planted::is(Bug::BrokerIntervalWithoutLock) {
+            early = self.line(mesh, "topic", topic).await?.map(|line| line.next_number);
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
         let mut tx = self.db.begin().await?;
         let sql = "SELECT member FROM member WHERE mesh_id = $1 AND member = $2 AND left_at IS NULL";
         if tx.run(sql, vec![mesh.into(), member.into()]).await?.is_empty() {

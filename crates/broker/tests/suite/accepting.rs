@@ -255,7 +255,7 @@ pub(crate) async fn the_order_of_numbers_is_the_order_of_commits(world: World, e
         seen
     };
     let seen =
-        tokio::time::timeout(std::time::Duration::from_secs(60), reading).await.expect("a message is lost");
+        tokio::time::timeout(std::time::Duration::from_secs(20), reading).await.expect("a message is lost");
     assert_eq!(seen, (1..=total).collect::<Vec<_>>());
     while let Some(sent) = sends.join_next().await {
         sent.unwrap();

@@ -12,7 +12,7 @@ use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::broker::{Broker, LineName, ReadError};
+use super::{Broker, LineName, ReadError};
 use crate::cursor::{After, Known, next_own, start};
 use crate::directory::KnownBy;
 use crate::event::{Event, Gap};
