@@ -1,6 +1,7 @@
 //! The broker: accepts messages once, tells senders what became of them, and lets readers read. Owns the order of an accept.
 //! HTTP is in front of it, the store behind it.
 
+mod line;
 mod manage;
 mod metrics;
 mod read;
@@ -19,8 +20,9 @@ use semel_store::limits::{Admission, Limiter, MemoryLimiter, Verdict};
 use sha2::{Digest, Sha256};
 use tokio::sync::{Notify, watch};
 
+pub use self::line::{LineName, ReadError};
 pub use self::manage::{SealAnswer, WebhookBody};
-pub use self::read::{LineName, Page, ReadError, ReceiptView};
+pub use self::read::{Page, ReceiptView};
 
 use crate::directory::Directory;
 use crate::door::{Door, Tell};

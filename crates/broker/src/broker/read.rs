@@ -1,12 +1,12 @@
 //! What members read: receipts, histories, mentions, search; and what they acknowledge. Whoever was never subscribed is told the
 //! same as of a topic that is not there.
 
-use semel_delivery::relay::store::sql::StoreError;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::Broker;
-use super::reader::{Reader, StreamWish, begin};
+use super::line::{LineName, ReadError, begin};
+use super::reader::{Reader, StreamWish};
 use crate::cursor::{After, next_own};
 use crate::directory::KnownBy;
 use crate::event::{Event, Gap};
@@ -22,45 +22,6 @@ use crate::store::people::Interval;
 
 /// Pages that are read for one answer while nothing on them is the reader's own.
 const PAGES_AT_ONCE: usize = 20;
-
-/// A line, as a member names it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LineName {
-    /// A topic.
-    Topic(String),
-    /// The member's own direct messages.
-    Direct,
-}
-
-impl LineName {
-    /// Reads `topic:NAME` or `direct`.
-    pub fn parse(text: &str) -> Option<Self> {
-        match text.strip_prefix("topic:") {
-            Some(topic) if !topic.is_empty() => Some(LineName::Topic(topic.to_owned())),
-            Some(_) => None,
-            None => (text == "direct").then_some(LineName::Direct),
-        }
-    }
-}
-
-/// Why something cannot be read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ReadError {
-    /// It is not there, or it is not for this member: which of both is not told.
-    NotAllowed,
-    /// The cursor is not one.
-    BadCursor,
-    /// Too many streams are open.
-    TooMany,
-    /// The store did not answer.
-    Store(StoreError),
-}
-
-impl From<StoreError> for ReadError {
-    fn from(error: StoreError) -> Self {
-        ReadError::Store(error)
-    }
-}
 
 /// Messages on one page.
 #[derive(Debug, Serialize)]
@@ -94,21 +55,6 @@ fn raw(event: &Event) -> Option<Box<RawValue>> {
 }
 
 impl Broker {
-    /// A line that is, or was, a member's, and which of its numbers are.
-    pub(crate) async fn own_line(
-        &self,
-        caller: &Caller,
-        name: &LineName,
-    ) -> Result<(Line, Vec<Interval>), ReadError> {
-        let found = match name {
-            LineName::Topic(topic) => self.0.store.line(&caller.mesh, "topic", topic).await?,
-            LineName::Direct => self.0.store.line(&caller.mesh, "member", &caller.member).await?,
-        };
-        let line = found.ok_or(ReadError::NotAllowed)?;
-        let intervals = self.0.store.intervals(line.line, &caller.member).await?;
-        if intervals.is_empty() { Err(ReadError::NotAllowed) } else { Ok((line, intervals)) }
-    }
-
     /// Messages of a line that are this member's, after a cursor.
     ///
     /// # Errors

@@ -12,8 +12,9 @@ use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::{Broker, LineName, ReadError};
-use crate::cursor::{After, Known, next_own, start};
+use super::Broker;
+use super::line::{LineName, ReadError, begin};
+use crate::cursor::{After, next_own};
 use crate::directory::KnownBy;
 use crate::event::{Event, Gap};
 use crate::event_id::{EventId, check_of};
@@ -328,40 +329,6 @@ async fn open_line(
     let reader =
         LineReader { line, name: wire_name, intervals, after, resume, feed, events, is_live: false, stream };
     Ok((reader, gap))
-}
-
-/// Decides where a line begins, and by which id that is resumed.
-pub(crate) async fn begin(
-    broker: &Broker,
-    line: &Line,
-    wire_name: &str,
-    after: After,
-    intervals: &[Interval],
-) -> Result<(i64, EventId, Option<Gap>), ReadError> {
-    let store = &broker.0.store;
-    let asked = match after {
-        After::Event(id) => Some(id.number),
-        After::Newest => Some(line.next_number - 1),
-        After::Kept(number) => Some(number),
-        After::Beginning => None,
-    };
-    let at_cursor = match asked {
-        Some(number) => store.message_id_at(line.line, number).await?,
-        None => None,
-    };
-    let epoch = broker.0.directory.epoch();
-    let known = Known {
-        line: wire_name,
-        epoch,
-        next_number: line.next_number,
-        oldest: store.oldest(line).await?,
-        at_cursor: at_cursor.as_deref(),
-        intervals,
-    };
-    let begun = start(after, known);
-    let is_asked = asked == Some(begun.after);
-    let check = at_cursor.filter(|_| is_asked).map_or(0, |message| check_of(&message));
-    Ok((begun.after, EventId { epoch, number: begun.after, check }, begun.gap))
 }
 
 /// What a stream says about where it is in this line. An id of one line says nothing about the others: those begin at what
