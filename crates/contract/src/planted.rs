@@ -17,7 +17,7 @@ macro_rules! bugs {
                 match self { $(Bug::$bug => $name,)* }
             }
 
-            /// The engine that has it: `gate`, `outbox` or `relay`.
+            /// The engine that has it: `gate`, `outbox`, `relay` or `broker`.
             pub fn engine(self) -> &'static str {
                 match self { $(Bug::$bug => $engine,)* }
             }
@@ -80,6 +80,12 @@ bugs! {
     "relay"  RelayLateWindowIgnored          "relay-late-window-ignored"      "a write is not waited for that may still be applied"
     "relay"  RelayUnauthorizedParksAmbiguous "relay-401-parks-ambiguous"      "a 401 dissolves a batch that may have been applied"
     "relay"  RelayForgottenKeySent           "relay-forgotten-key-sent"       "a key that the upstream may have forgotten is sent again"
+    "broker" BrokerDedupeFirst               "broker-dedupe-first"            "an id is committed before its message"
+    "broker" BrokerLimiterBeforeB0           "broker-limiter-before-b0"       "the retry of a committed id is refused by the limiter"
+    "broker" BrokerPushBeforeCommit          "broker-push-before-commit"      "readers are told of a message that is not committed"
+    "broker" BrokerWebhooksOutside           "broker-webhooks-outside"        "what is owed to webhooks is written after the message"
+    "broker" BrokerNumberBeforeLock          "broker-number-before-lock"      "a number is taken before the line is locked"
+    "broker" BrokerIntervalWithoutLock       "broker-interval-without-lock"   "a subscription begins at a number that was read without the lock"
 }
 
 /// Whether this bug is planted.

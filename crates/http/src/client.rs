@@ -17,6 +17,7 @@ pub use pooled_body::PooledBody;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::addresses::Addresses;
 use crate::target::Target;
 
 /// Why there is no answer.
@@ -50,6 +51,8 @@ pub struct Upstream {
     /// Keyed requests that are with it at a time, each on a connection of its own; as many others, and as many connections
     /// that changed their protocol.
     pub connections_max: usize,
+    /// Which addresses its name may lead to.
+    pub addresses: Addresses,
 }
 
 impl Upstream {
@@ -64,6 +67,7 @@ impl Upstream {
             protocol: Protocol::Http1,
             host: HostSent::Clients,
             connections_max: 4096,
+            addresses: Addresses::Any,
         }
     }
 }

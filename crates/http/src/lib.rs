@@ -11,6 +11,7 @@
 
 #![warn(missing_docs)]
 
+mod addresses;
 mod client;
 mod cors;
 mod error_chain;
@@ -23,6 +24,7 @@ mod socket;
 mod target;
 mod tls;
 
+pub use addresses::Addresses;
 pub use client::{
     Activity, Fetched, Fetcher, HostSent, NoAnswer, Paced, Pool, PooledBody, Protocol, Upstream,
 };

@@ -134,6 +134,7 @@ async fn pages(explain: &Client, said: Vec<(String, Vec<Value>)>) -> Vec<(String
                 Value::Null => "NULL".to_owned(),
                 Value::Int(value) => format!("({value})::bigint"),
                 Value::Text(text) => format!("'{}'", text.replace('\'', "''")),
+                Value::Bytes(bytes) => format!("'\\x{}'::bytea", semel_contract::hex::hex(bytes)),
             };
             sql = sql.replace(&format!("${}", at + 1), &literal);
         }

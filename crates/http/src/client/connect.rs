@@ -1,5 +1,6 @@
 //! Opens connections to a service. Every error here means that not a byte of a request was sent.
 
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use tokio_rustls::TlsConnector;
 
 use super::connection::{Connection, Sender, SharedSender};
 use super::{Protocol, Upstream};
+use crate::addresses::Addresses;
 use crate::first_byte::{FirstByte, GuardedStream};
 use crate::prepare_socket;
 use crate::target::Target;
@@ -30,6 +32,7 @@ pub(crate) struct Connector {
     tls: Option<(TlsConnector, ServerName<'static>)>,
     protocol: Protocol,
     patience: Duration,
+    addresses: Addresses,
 }
 
 impl Connector {
@@ -46,7 +49,8 @@ impl Connector {
             true => Some(tls(&target, config?, upstream.protocol)?),
             false => None,
         };
-        Ok(Self { target, tls, protocol: upstream.protocol, patience: upstream.connect_timeout })
+        let (protocol, patience) = (upstream.protocol, upstream.connect_timeout);
+        Ok(Self { target, tls, protocol, patience, addresses: upstream.addresses })
     }
 
     /// Opens a connection.
@@ -59,9 +63,7 @@ impl Connector {
         let failed = |what: &str, error: &dyn std::error::Error| {
             format!("{} could not be reached: {what}{error}", self.target)
         };
-        let socket = TcpStream::connect((self.target.host(), self.target.port()))
-            .await
-            .map_err(|error| failed("", &error))?;
+        let socket = self.reach().await.map_err(|error| failed("", &error))?;
         prepare_socket(&socket);
         let (stream, agreed): (Box<dyn Stream>, _) = match &self.tls {
             None => (Box::new(socket), self.protocol),
@@ -76,6 +78,24 @@ impl Connector {
             }
         };
         self.greet(stream, agreed).await.map_err(|error| failed("", &error))
+    }
+
+    /// Tries the addresses of the service, those alone that may be reached.
+    async fn reach(&self) -> io::Result<TcpStream> {
+        let place = (self.target.host(), self.target.port());
+        if self.addresses == Addresses::Any {
+            return TcpStream::connect(place).await;
+        }
+        let mut failure = io::Error::new(io::ErrorKind::PermissionDenied, "its address may not be reached");
+        for address in tokio::net::lookup_host(place).await? {
+            if self.addresses.allows(address.ip()) {
+                match TcpStream::connect(address).await {
+                    Ok(socket) => return Ok(socket),
+                    Err(error) => failure = error,
+                }
+            }
+        }
+        Err(failure)
     }
 
     async fn greet(&self, stream: Box<dyn Stream>, protocol: Protocol) -> hyper::Result<Connection> {

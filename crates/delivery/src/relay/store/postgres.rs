@@ -1,4 +1,4 @@
-//! The relay's database on PostgreSQL: several replicas on one schema, `semel_relay`. Connections are pinned to what the
+//! The database of the relay, or of the broker, on PostgreSQL: several replicas on one schema. Connections are pinned to what the
 //! promise needs, whatever the server or the role prefer.
 
 use std::error::Error;
@@ -44,6 +44,19 @@ const SESSION: Session = Session {
     plans_off: &["enable_bitmapscan"],
 };
 
+/// What a part keeps in PostgreSQL, and how its connections are pinned.
+#[derive(Clone, Copy, Debug)]
+pub struct Tables {
+    /// Its schema.
+    pub schema: Schema,
+    /// Its connections.
+    pub session: Session,
+    /// Its name among the server's sessions.
+    pub application_name: &'static str,
+}
+
+const RELAY: Tables = Tables { schema: SCHEMA, session: SESSION, application_name: APPLICATION_NAME };
+
 /// A database of a server.
 #[derive(Debug)]
 pub struct Postgres {
@@ -75,10 +88,30 @@ impl Postgres {
         T::TlsConnect: Send + Sync,
         <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
     {
-        let config = base::config(url, APPLICATION_NAME).map_err(failed)?;
+        Self::connect_tables(url, connections, migrations, tls, &RELAY).await
+    }
+
+    /// The same with the tables of another part.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn connect_tables<T>(
+        url: &str,
+        connections: usize,
+        migrations: Migrations,
+        tls: T,
+        tables: &Tables,
+    ) -> Result<Self, StoreError>
+    where
+        T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
+        T::Stream: Send + Sync,
+        T::TlsConnect: Send + Sync,
+        <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
+    {
+        let config = base::config(url, tables.application_name).map_err(failed)?;
         let mut first = FirstConnection::open(&config, tls.clone()).await.map_err(failed)?;
-        first.prepare(&SESSION, &SCHEMA, migrations).await.map_err(failed)?;
-        Ok(Self { pool: base::pool(config, tls, connections, &SESSION).map_err(failed)? })
+        first.prepare(&tables.session, &tables.schema, migrations).await.map_err(failed)?;
+        Ok(Self { pool: base::pool(config, tls, connections, &tables.session).map_err(failed)? })
     }
 
     /// The newest migration that is applied, and the numbers of those that are missing. Changes nothing.
@@ -90,9 +123,25 @@ impl Postgres {
         T: MakeTlsConnect<Socket>,
         T::Stream: Send + 'static,
     {
-        let config = base::config(url, APPLICATION_NAME).map_err(failed)?;
+        Self::migration_plan_of(url, tls, &RELAY).await
+    }
+
+    /// The same of another part's tables.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn migration_plan_of<T>(
+        url: &str,
+        tls: T,
+        tables: &Tables,
+    ) -> Result<(i32, Vec<i32>), StoreError>
+    where
+        T: MakeTlsConnect<Socket>,
+        T::Stream: Send + 'static,
+    {
+        let config = base::config(url, tables.application_name).map_err(failed)?;
         let first = FirstConnection::open(&config, tls).await.map_err(failed)?;
-        let plan = base::plan(&SCHEMA, first.client()).await.map_err(failed)?;
+        let plan = base::plan(&tables.schema, first.client()).await.map_err(failed)?;
         Ok((plan.found, plan.missing.iter().map(|step| step.number).collect()))
     }
 
@@ -119,11 +168,12 @@ impl ToSql for Value {
             Value::Int(value) if *kind == Type::INT4 => i32::try_from(*value)?.to_sql(kind, out),
             Value::Int(value) => value.to_sql(kind, out),
             Value::Text(text) => text.to_sql(kind, out),
+            Value::Bytes(bytes) => bytes.to_sql(kind, out),
         }
     }
 
     fn accepts(kind: &Type) -> bool {
-        [Type::INT4, Type::INT8, Type::TEXT, Type::VARCHAR].contains(kind)
+        [Type::INT4, Type::INT8, Type::TEXT, Type::VARCHAR, Type::BYTEA].contains(kind)
     }
 
     to_sql_checked!();
@@ -215,6 +265,7 @@ fn rows_of(found: &[tokio_postgres::Row]) -> Result<Vec<Row>, StoreError> {
                     .map(|value| Value::from(value.map(i64::from)))
                     .map_err(failed),
                 &Type::TEXT => row.try_get::<_, Option<String>>(at).map(Value::from).map_err(failed),
+                &Type::BYTEA => row.try_get::<_, Option<Vec<u8>>>(at).map(Value::from).map_err(failed),
                 other => Err(StoreError::Failed(format!("a value of no known kind, {other}"))),
             };
             (0..row.len()).map(value).collect::<Result<_, _>>().map(Row)
@@ -233,7 +284,11 @@ async fn insert_all(client: &Object, sql: &str, rows: &[Vec<Value>]) -> Result<V
     let (mut selected, mut arrays, mut names) = (Vec::new(), Vec::new(), Vec::new());
     let last = one.params().len().saturating_sub(1);
     for (at, kind) in one.params().iter().enumerate() {
-        let name = if *kind == Type::INT8 { "bigint" } else { "text" };
+        let name = match *kind {
+            Type::INT8 => "bigint",
+            Type::BYTEA => "bytea",
+            _ => "text",
+        };
         let mut values = rows.iter().map(|row| row.get(at));
         // There is at least one array: it says how many rows there are.
         let is_same = rows.windows(2).all(|two| two[0].get(at) == two[1].get(at));
@@ -247,6 +302,7 @@ async fn insert_all(client: &Object, sql: &str, rows: &[Vec<Value>]) -> Result<V
         arrays.push(format!("${}::{name}[]", at + 1));
         columns.push(match name {
             "bigint" => Box::new(values.map(int).collect::<Vec<_>>()),
+            "bytea" => Box::new(values.map(bytes).collect::<Vec<_>>()),
             _ => Box::new(values.map(text).collect::<Vec<_>>()),
         });
     }
@@ -260,14 +316,21 @@ async fn insert_all(client: &Object, sql: &str, rows: &[Vec<Value>]) -> Result<V
 fn int(value: Option<&Value>) -> Option<i64> {
     match value {
         Some(Value::Int(value)) => Some(*value),
-        Some(Value::Text(_) | Value::Null) | None => None,
+        Some(Value::Text(_) | Value::Bytes(_) | Value::Null) | None => None,
     }
 }
 
 fn text(value: Option<&Value>) -> Option<&str> {
     match value {
         Some(Value::Text(text)) => Some(text),
-        Some(Value::Int(_) | Value::Null) | None => None,
+        Some(Value::Int(_) | Value::Bytes(_) | Value::Null) | None => None,
+    }
+}
+
+fn bytes(value: Option<&Value>) -> Option<&[u8]> {
+    match value {
+        Some(Value::Bytes(bytes)) => Some(bytes),
+        Some(Value::Int(_) | Value::Text(_) | Value::Null) | None => None,
     }
 }
 

@@ -16,6 +16,8 @@ pub enum Value {
     Int(i64),
     /// Text.
     Text(String),
+    /// Bytes.
+    Bytes(Vec<u8>),
 }
 
 impl From<i64> for Value {
@@ -42,6 +44,12 @@ impl From<String> for Value {
     }
 }
 
+impl From<Vec<u8>> for Value {
+    fn from(value: Vec<u8>) -> Self {
+        Value::Bytes(value)
+    }
+}
+
 impl<T: Into<Value>> From<Option<T>> for Value {
     fn from(value: Option<T>) -> Self {
         value.map_or(Value::Null, Into::into)
@@ -63,7 +71,7 @@ impl Row {
         match self.0.get(at) {
             Some(Value::Int(value)) => Ok(Some(*value)),
             Some(Value::Null) => Ok(None),
-            Some(Value::Text(_)) | None => Err(self.unexpected(at)),
+            Some(Value::Text(_) | Value::Bytes(_)) | None => Err(self.unexpected(at)),
         }
     }
 
@@ -77,7 +85,15 @@ impl Row {
         match self.0.get(at) {
             Some(Value::Text(value)) => Ok(Some(value.clone())),
             Some(Value::Null) => Ok(None),
-            Some(Value::Int(_)) | None => Err(self.unexpected(at)),
+            Some(Value::Int(_) | Value::Bytes(_)) | None => Err(self.unexpected(at)),
+        }
+    }
+
+    /// Bytes of this row.
+    pub fn bytes(&self, at: usize) -> Result<Vec<u8>, StoreError> {
+        match self.0.get(at) {
+            Some(Value::Bytes(value)) => Ok(value.clone()),
+            Some(Value::Null | Value::Int(_) | Value::Text(_)) | None => Err(self.unexpected(at)),
         }
     }
 

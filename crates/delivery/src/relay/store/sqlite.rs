@@ -1,5 +1,5 @@
-//! The relay's database on SQLite: one process, one file; or the same in memory. Every transaction is IMMEDIATE, and one
-//! runs at a time. The file, its lock, its clock and what follows a failed sync are the engine's.
+//! The database of the relay, or of the broker, on SQLite: one process, one file; or the same in memory. Every transaction
+//! is IMMEDIATE, and one runs at a time. The file, its lock, its clock and what follows a failed sync are the engine's.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -52,7 +52,20 @@ impl Sqlite {
     /// # Errors
     /// Another process has it, a later release wrote it, or it cannot be read.
     pub fn open(path: &Path, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
-        let lender = Lender::open(path, options(clock), start_up)?;
+        Self::open_schema(path, clock, &SCHEMA, start_up)
+    }
+
+    /// The same with the tables of another part.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn open_schema(
+        path: &Path,
+        clock: Arc<dyn Clock>,
+        schema: &'static Schema,
+        start_up: impl FnOnce(&StartUp<'_>) -> rusqlite::Result<()>,
+    ) -> Result<Self, OpenError> {
+        let lender = Lender::open(path, options(schema, clock), start_up)?;
         if let Some(ahead) = lender.shared().time.jump() {
             let why = "the wall clock is ahead by so many milliseconds and nothing explains it: nothing is swept until a \
                 time service keeps it right, it is set back, or somebody confirms it: semel relay clock";
@@ -66,7 +79,20 @@ impl Sqlite {
     /// # Errors
     /// The SQLite library refuses.
     pub fn memory(clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
-        Ok(Self { lender: Lender::in_memory(Connection::open_in_memory()?, options(clock), start_up)? })
+        Self::memory_schema(clock, &SCHEMA, start_up)
+    }
+
+    /// The same with the tables of another part.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn memory_schema(
+        clock: Arc<dyn Clock>,
+        schema: &'static Schema,
+        start_up: impl FnOnce(&StartUp<'_>) -> rusqlite::Result<()>,
+    ) -> Result<Self, OpenError> {
+        let connection = Connection::open_in_memory()?;
+        Ok(Self { lender: Lender::in_memory(connection, options(schema, clock), start_up)? })
     }
 
     /// What a crash now would leave behind: all that is committed, and nothing else. `None` while a transaction is open.
@@ -81,9 +107,23 @@ impl Sqlite {
     /// It is no image of a database.
     #[cfg(feature = "conformance")]
     pub fn of_image(image: &[u8], clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
+        Self::of_image_schema(image, clock, &SCHEMA, start_up)
+    }
+
+    /// The same with the tables of another part.
+    ///
+    /// # Errors
+    /// As above.
+    #[cfg(feature = "conformance")]
+    pub fn of_image_schema(
+        image: &[u8],
+        clock: Arc<dyn Clock>,
+        schema: &'static Schema,
+        start_up: impl FnOnce(&StartUp<'_>) -> rusqlite::Result<()>,
+    ) -> Result<Self, OpenError> {
         let mut connection = Connection::open_in_memory()?;
         connection.deserialize_read_exact("main", image, image.len(), false)?;
-        Ok(Self { lender: Lender::in_memory(connection, options(clock), start_up)? })
+        Ok(Self { lender: Lender::in_memory(connection, options(schema, clock), start_up)? })
     }
 
     /// Writes down where the owner of the file can be asked.
@@ -104,8 +144,8 @@ impl Sqlite {
     }
 }
 
-fn options(clock: Arc<dyn Clock>) -> Options {
-    Options { schema: &SCHEMA, clock, cache_kibibytes: CACHE_KIBIBYTES, examine: Examine::Nothing }
+fn options(schema: &'static Schema, clock: Arc<dyn Clock>) -> Options {
+    Options { schema, clock, cache_kibibytes: CACHE_KIBIBYTES, examine: Examine::Nothing }
 }
 
 /// Where it is not known how long no process was here, what may still be applied late has its whole window again.
@@ -177,7 +217,8 @@ fn query(connection: &Connection, sql: &str, args: &[Value]) -> rusqlite::Result
             ValueRef::Null => Ok(Value::Null),
             ValueRef::Integer(value) => Ok(Value::Int(value)),
             ValueRef::Text(text) => Ok(Value::Text(String::from_utf8_lossy(text).into_owned())),
-            other @ (ValueRef::Real(_) | ValueRef::Blob(_)) => {
+            ValueRef::Blob(bytes) => Ok(Value::Bytes(bytes.to_vec())),
+            other @ ValueRef::Real(_) => {
                 Err(rusqlite::Error::InvalidColumnType(at, String::new(), other.data_type()))
             }
         };
@@ -192,6 +233,7 @@ impl rusqlite::ToSql for Value {
             Value::Null => ToSqlOutput::Owned(SqlValue::Null),
             Value::Int(value) => ToSqlOutput::Owned(SqlValue::Integer(*value)),
             Value::Text(text) => ToSqlOutput::Borrowed(ValueRef::Text(text.as_bytes())),
+            Value::Bytes(bytes) => ToSqlOutput::Borrowed(ValueRef::Blob(bytes)),
         })
     }
 }

@@ -1,0 +1,371 @@
+//! One reader of one or several lines: first everything after its cursor from the history, then live, without a gap in between.
+//! Ends when its member may not read any more, when the broker stops, or when a newer stream of its consumer begins.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures_util::future::select_all;
+use semel_delivery::relay::store::sql::StoreError;
+use tokio::sync::broadcast::{self, error::RecvError};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::Broker;
+use super::line::{LineName, ReadError, begin};
+use crate::cursor::{After, next_own};
+use crate::directory::KnownBy;
+use crate::event::{Event, Gap};
+use crate::event_id::{EventId, check_of};
+use crate::identity::Caller;
+use crate::limits::STREAMS_MAX;
+use crate::live::Feed;
+use crate::store::Line;
+use crate::store::people::Interval;
+
+/// Messages that are read at a time while catching up.
+const READ_AT_ONCE: usize = 100;
+/// How often a consumer looks whether a newer stream of it has begun at another broker.
+const NEWEST_LOOKED_FOR: Duration = Duration::from_millis(500);
+
+/// What a stream is asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct StreamWish {
+    pub(crate) lines: Vec<LineName>,
+    pub(crate) after: Option<String>,
+    pub(crate) consumer: Option<String>,
+}
+
+/// What comes next.
+#[derive(Debug)]
+pub(crate) enum Item {
+    /// A message, and the id that resumes after it.
+    Event { id: String, event: Arc<Event> },
+    /// Messages are gone; the id resumes after the gap.
+    Gap { id: String, gap: Gap },
+    /// Nothing, for a while.
+    Beat,
+}
+
+/// A reader.
+pub(crate) struct Reader {
+    broker: Broker,
+    caller: Caller,
+    known_by: KnownBy,
+    lines: Vec<LineReader>,
+    ready: VecDeque<(usize, Ready)>,
+    directory: watch::Receiver<i64>,
+    draining: watch::Receiver<bool>,
+    begun: watch::Receiver<u64>,
+    consumer: Option<String>,
+    heartbeat: Duration,
+    _counted: Counted,
+}
+
+enum Ready {
+    Event(Arc<Event>),
+    Gap(Gap, EventId),
+}
+
+struct LineReader {
+    line: Line,
+    name: String,
+    intervals: Vec<Interval>,
+    /// The last number that was looked at.
+    after: i64,
+    /// The id that resumes this line.
+    resume: EventId,
+    feed: Arc<Feed>,
+    events: broadcast::Receiver<Arc<Event>>,
+    is_live: bool,
+    stream: i64,
+}
+
+/// A stream, as long as it is open.
+struct Counted(Broker);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.0.hub.streams.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Reader {
+    /// Opens a stream for a member.
+    pub(crate) async fn open(
+        broker: &Broker,
+        caller: &Caller,
+        known_by: KnownBy,
+        wish: StreamWish,
+    ) -> Result<Self, ReadError> {
+        let counted = Counted(broker.clone());
+        if broker.0.hub.streams.fetch_add(1, Ordering::SeqCst) >= STREAMS_MAX {
+            return Err(ReadError::TooMany);
+        }
+        // Before anything is read: what changes meanwhile is noticed.
+        let (directory, draining) = (broker.0.directory.watch(), broker.0.draining.subscribe());
+        let begun = broker.0.begun.subscribe();
+        let mut lines = Vec::with_capacity(wish.lines.len());
+        let mut ready = VecDeque::new();
+        for (at, name) in wish.lines.iter().enumerate() {
+            let (opened, gap) = open_line(broker, caller, name, &wish).await?;
+            if let Some(gap) = gap {
+                let resume = opened.resume;
+                ready.push_back((at, Ready::Gap(gap, resume)));
+            }
+            lines.push(opened);
+        }
+        if lines.iter().all(LineReader::is_finished) {
+            return Err(ReadError::NotAllowed);
+        }
+        Ok(Self {
+            broker: broker.clone(),
+            caller: caller.clone(),
+            known_by,
+            lines,
+            ready,
+            directory,
+            draining,
+            begun,
+            consumer: wish.consumer,
+            heartbeat: broker.settings().heartbeat,
+            _counted: counted,
+        })
+    }
+
+    /// What comes next; nothing when the stream ends.
+    pub(crate) async fn next(&mut self) -> Option<Item> {
+        let beat = Instant::now() + self.heartbeat;
+        loop {
+            if let Some((at, ready)) = self.ready.pop_front() {
+                return Some(self.item(at, ready));
+            }
+            if *self.draining.borrow_and_update() || self.lines.iter().all(LineReader::is_finished) {
+                return None;
+            }
+            for at in 0..self.lines.len() {
+                if !self.lines[at].is_live {
+                    self.catch_up(at).await.ok()?;
+                }
+            }
+            if !self.ready.is_empty() || self.lines.iter().any(|line| !line.is_live) {
+                continue;
+            }
+            let look = self.look_at();
+            tokio::select! {
+                biased;
+                _ = self.draining.changed() => return None,
+                changed = self.directory.changed() => {
+                    changed.ok()?;
+                    if !self.is_allowed().await { return None; }
+                }
+                _ = self.begun.changed(), if self.consumer.is_some() => {
+                    if !self.is_newest().await { return None; }
+                }
+                (at, event) = next_event(&mut self.lines) => self.take(at, event),
+                () = tokio::time::sleep_until(look.min(beat)) => {
+                    if Instant::now() >= beat { return Some(Item::Beat); }
+                    if !self.is_newest().await { return None; }
+                }
+            }
+        }
+    }
+
+    /// When a consumer looks for newer streams of it. Where one process owns the database it is told.
+    fn look_at(&self) -> Instant {
+        let is_told = self.consumer.is_none() || self.broker.0.store.db.is_owned();
+        Instant::now() + if is_told { self.heartbeat } else { NEWEST_LOOKED_FOR }
+    }
+
+    fn item(&mut self, at: usize, ready: Ready) -> Item {
+        match ready {
+            Ready::Event(event) => {
+                self.lines[at].resume = event.id;
+                Item::Event { id: self.resume_id(), event }
+            }
+            Ready::Gap(gap, resume) => {
+                self.lines[at].resume = resume;
+                Item::Gap { id: self.resume_id(), gap }
+            }
+        }
+    }
+
+    /// The id by which the whole stream is resumed: of one line its event's, of several all of them by name.
+    fn resume_id(&self) -> String {
+        match self.lines.as_slice() {
+            [line] => line.resume.to_string(),
+            lines => {
+                let each =
+                    |line: &LineReader| format!("{}={}", semel_http::percent_encode(&line.name), line.resume);
+                lines.iter().map(each).collect::<Vec<_>>().join(",")
+            }
+        }
+    }
+
+    /// Reads the history once; a line that is read to its end is live.
+    async fn catch_up(&mut self, at: usize) -> Result<(), StoreError> {
+        let line = &mut self.lines[at];
+        let Some(next) = next_own(line.after + 1, &line.intervals) else {
+            line.is_live = true;
+            return Ok(());
+        };
+        let after = line.after.max(next - 1);
+        // Read before the page: what is handed out later comes by the feed.
+        let position = line.feed.join().1;
+        let epoch = self.broker.0.directory.epoch();
+        let found = self.broker.0.store.page(&line.line, after, READ_AT_ONCE).await?;
+        line.after = after;
+        for stored in &found {
+            let missing = next_own(line.after + 1, &line.intervals).filter(|own| *own < stored.number);
+            if missing.is_some() {
+                let oldest = EventId { epoch, number: stored.number, check: 0 };
+                let gap = Gap {
+                    line: line.name.clone(),
+                    from: line.resume.to_string(),
+                    oldest: oldest.to_string(),
+                    reason: "swept",
+                };
+                let resume = EventId { epoch, number: stored.number - 1, check: 0 };
+                self.ready.push_back((at, Ready::Gap(gap, resume)));
+            }
+            line.after = stored.number;
+            if line.intervals.iter().any(|interval| interval.has(stored.number)) {
+                self.ready.push_back((at, Ready::Event(Arc::new(Event::of(&line.name, epoch, stored)))));
+            }
+        }
+        line.is_live = found.len() < READ_AT_ONCE && position <= line.after.max(after);
+        Ok(())
+    }
+
+    /// Takes a live event, or goes back to the history where some were missed.
+    fn take(&mut self, at: usize, event: Result<Arc<Event>, RecvError>) {
+        let line = &mut self.lines[at];
+        match event {
+            Ok(event) if event.id.number <= line.after => {}
+            Ok(event) if event.id.number == line.after + 1 => {
+                line.after = event.id.number;
+                if line.intervals.iter().any(|interval| interval.has(event.id.number)) {
+                    self.ready.push_back((at, Ready::Event(event)));
+                }
+            }
+            Ok(_) | Err(RecvError::Lagged(_) | RecvError::Closed) => line.is_live = false,
+        }
+    }
+
+    /// Whether the member may still read; its intervals may have changed.
+    async fn is_allowed(&mut self) -> bool {
+        let standing = self.broker.0.directory.find(&self.known_by).await;
+        if !matches!(standing, Ok(Some(standing)) if standing.caller == self.caller) {
+            return false;
+        }
+        for line in &mut self.lines {
+            match self.broker.0.store.intervals(line.line.line, &self.caller.member).await {
+                Ok(intervals) => line.intervals = intervals,
+                Err(_) => return false,
+            }
+            // Of an interval that has ended the rest is still read.
+            line.is_live = false;
+        }
+        true
+    }
+
+    /// Whether no newer stream of this consumer has begun.
+    async fn is_newest(&self) -> bool {
+        let Some(consumer) = &self.consumer else { return true };
+        for line in &self.lines {
+            let store = &self.broker.0.store;
+            match store.newest_stream(line.line.line, &self.caller.member, consumer).await {
+                Ok(newest) if newest == line.stream => {}
+                Ok(_) | Err(_) => return false,
+            }
+        }
+        true
+    }
+}
+
+impl LineReader {
+    /// Whether nothing of this line can come any more.
+    fn is_finished(&self) -> bool {
+        next_own(self.after + 1, &self.intervals).is_none()
+    }
+}
+
+async fn next_event(lines: &mut [LineReader]) -> (usize, Result<Arc<Event>, RecvError>) {
+    match lines {
+        [line] => (0, line.events.recv().await),
+        lines => {
+            let each = lines
+                .iter_mut()
+                .enumerate()
+                .map(|(at, line)| Box::pin(async move { (at, line.events.recv().await) }));
+            select_all(each).await.0
+        }
+    }
+}
+
+/// Opens one line of a stream at its cursor.
+async fn open_line(
+    broker: &Broker,
+    caller: &Caller,
+    name: &LineName,
+    wish: &StreamWish,
+) -> Result<(LineReader, Option<Gap>), ReadError> {
+    let (line, intervals) = broker.own_line(caller, name).await?;
+    let store = &broker.0.store;
+    let feed = broker.0.hub.feed(&line);
+    let (events, _) = feed.join();
+    // After the feed has begun, so that nothing falls between them.
+    let line = Line { next_number: store.head(line.line).await?, ..line };
+    let wire_name = line.wire_name();
+    let after = read_after(broker, caller, &line, wish).await?;
+    let begun = begin(broker, &line, &wire_name, after, &intervals).await?;
+    let stream = match &wish.consumer {
+        Some(consumer) => store.begin_stream(line.line, &caller.member, consumer).await?,
+        None => 0,
+    };
+    broker.0.begun.send_modify(|count| *count += 1);
+    let (after, resume, gap) = begun;
+    let reader =
+        LineReader { line, name: wire_name, intervals, after, resume, feed, events, is_live: false, stream };
+    Ok((reader, gap))
+}
+
+/// What a stream says about where it is in this line. An id of one line says nothing about the others: those begin at what
+/// was acknowledged, so that a message may come twice, and none is left out.
+async fn read_after(
+    broker: &Broker,
+    caller: &Caller,
+    line: &Line,
+    wish: &StreamWish,
+) -> Result<After, ReadError> {
+    let acked = || async {
+        let consumer = wish.consumer.as_deref().unwrap_or_default();
+        let acked = broker.0.store.acked(line.line, &caller.member, consumer).await?;
+        Ok::<_, ReadError>(After::Kept(acked.unwrap_or(0)))
+    };
+    let Some(text) = wish.after.as_deref() else {
+        return if wish.consumer.is_some() { acked().await } else { Ok(After::Newest) };
+    };
+    if text == "0" {
+        return Ok(After::Beginning);
+    }
+    let bad = |_| ReadError::BadCursor;
+    if text.contains('=') {
+        let own = semel_http::percent_encode(&line.wire_name());
+        let own = text.split(',').filter_map(|one| one.split_once('=')).find(|(name, _)| *name == own);
+        return match own {
+            Some((_, id)) => Ok(After::Event(id.parse().map_err(bad)?)),
+            None => acked().await,
+        };
+    }
+    let id: EventId = text.parse().map_err(bad)?;
+    if wish.lines.len() == 1 {
+        return Ok(After::Event(id));
+    }
+    let message = broker.0.store.message_id_at(line.line, id.number).await?;
+    match message.is_some_and(|message| check_of(&message) == id.check) {
+        true => Ok(After::Event(id)),
+        false => acked().await,
+    }
+}

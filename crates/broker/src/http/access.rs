@@ -1,0 +1,99 @@
+//! Who asks: a member of the mesh in the path, or nobody. Comes before everything else, so that an outsider learns nothing: the
+//! same 403 for what is there and what is not.
+
+use axum::http::header;
+use axum::http::request::Parts;
+use semel_contract::hex::hex;
+use semel_contract::problem::Kind;
+use sha2::{Digest, Sha256};
+
+use super::Api;
+use super::answer::Told;
+use super::ticket;
+use crate::directory::KnownBy;
+use crate::identity::{Caller, Identity, Role};
+
+/// A member that may act in the mesh of the path.
+#[derive(Clone, Debug)]
+pub(crate) struct Authorized {
+    pub(crate) caller: Caller,
+    pub(crate) role: Role,
+    pub(crate) known_by: KnownBy,
+}
+
+impl Api {
+    /// The member that sent a request.
+    pub(crate) async fn authorize(&self, parts: &Parts, mesh: &str) -> Result<Authorized, Told> {
+        let known_by = self.credential(parts, mesh).await?;
+        self.standing(known_by, mesh).await
+    }
+
+    /// The same for a stream, which may show a ticket instead: browsers send no headers with those.
+    pub(crate) async fn authorize_stream(
+        &self,
+        parts: &Parts,
+        mesh: &str,
+        shown: Option<&str>,
+    ) -> Result<Authorized, Told> {
+        let Some(text) = shown else { return self.authorize(parts, mesh).await };
+        let now = self.broker.time().await;
+        let known_by =
+            ticket::open(&self.broker.0.secret, text, mesh, now).ok_or_else(Told::unknown_caller)?;
+        self.standing(known_by, mesh).await
+    }
+
+    async fn standing(&self, known_by: KnownBy, mesh: &str) -> Result<Authorized, Told> {
+        let found = self.broker.0.directory.find(&known_by).await?;
+        let standing = match (found, &known_by) {
+            (Some(standing), _) => standing,
+            (None, KnownBy::Token(_)) => return Err(Told::unknown_caller()),
+            (None, KnownBy::Name(..)) => return Err(Told::outsider()),
+        };
+        match standing.caller.mesh == mesh {
+            true => Ok(Authorized { caller: standing.caller, role: standing.role, known_by }),
+            false => Err(Told::outsider()),
+        }
+    }
+
+    async fn credential(&self, parts: &Parts, mesh: &str) -> Result<KnownBy, Told> {
+        match &self.identity {
+            Some(Identity::Tokens) => bearer(parts)
+                .map(|token| KnownBy::Token(hex(&Sha256::digest(token.as_bytes()))))
+                .ok_or_else(Told::unknown_caller),
+            Some(Identity::Verified(verifier)) => match verifier.identify(parts).await {
+                Ok(caller) if caller.tenant.as_deref() == Some(mesh) => {
+                    Ok(KnownBy::Name(mesh.to_owned(), caller.principal))
+                }
+                Ok(_) => Err(Told::outsider()),
+                Err(problem) if problem.kind == Kind::IdentityRefused => Err(Told::outsider()),
+                Err(problem) if problem.kind == Kind::IdentityUnavailable => {
+                    let error = semel_delivery::relay::store::sql::StoreError::Failed(problem.to_string());
+                    Err(Told::unavailable(&error))
+                }
+                Err(_) => Err(Told::unknown_caller()),
+            },
+            None => Err(Told::unknown_caller()),
+        }
+    }
+
+    /// Lets operators in, and owners of the mesh.
+    pub(crate) async fn manage(&self, parts: &Parts, mesh: &str) -> Result<Option<Authorized>, Told> {
+        if self.identity.is_none() {
+            return Ok(None);
+        }
+        let authorized = self.authorize(parts, mesh).await?;
+        match authorized.role {
+            Role::Owner => Ok(Some(authorized)),
+            Role::Member => Err(Told::outsider()),
+        }
+    }
+}
+
+/// The token of a request. Two credentials are none.
+fn bearer(parts: &Parts) -> Option<&str> {
+    let mut lines = parts.headers.get_all(header::AUTHORIZATION).iter();
+    let (line, None) = (lines.next()?, lines.next()) else { return None };
+    let (scheme, token) = line.to_str().ok()?.split_once(' ')?;
+    let token = token.trim();
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+}

@@ -1,0 +1,144 @@
+//! Live readers: one read of a line feeds all of them. A feed follows commits and never leads: it is woken after a commit, and
+//! reads what is committed. Whoever falls behind reads the history at its own pace.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::{Notify, broadcast};
+
+use crate::directory::Directory;
+use crate::event::Event;
+use crate::store::{Line, Store};
+
+/// Events that a live reader may be behind before it reads the history.
+const FEED_EVENTS: usize = 256;
+/// Messages that a feed reads at a time.
+const READ_AT_ONCE: usize = 200;
+
+/// The lines that have live readers.
+pub(crate) struct Hub {
+    store: Store,
+    directory: Arc<Directory>,
+    poll: Duration,
+    feeds: Mutex<HashMap<i64, Weak<Feed>>>,
+    /// The time between the last commit and its reaching of readers, in milliseconds.
+    pub(crate) push_lag: Arc<AtomicI64>,
+    pub(crate) streams: AtomicUsize,
+}
+
+/// What all readers of a line share.
+pub(crate) struct Feed {
+    events: broadcast::Sender<Arc<Event>>,
+    /// The last number that was handed out. Moved before the event is sent: whoever joins in between finds the event in the
+    /// history, and knows it when it comes again.
+    position: Arc<AtomicI64>,
+    wake: Arc<Notify>,
+    pump: tokio::task::AbortHandle,
+}
+
+impl Drop for Feed {
+    fn drop(&mut self) {
+        self.pump.abort();
+    }
+}
+
+impl Feed {
+    /// Joins: events after the number that is told come by the receiver, the others are in the history.
+    pub(crate) fn join(&self) -> (broadcast::Receiver<Arc<Event>>, i64) {
+        let receiver = self.events.subscribe();
+        (receiver, self.position.load(Ordering::SeqCst))
+    }
+}
+
+impl Hub {
+    pub(crate) fn new(store: Store, directory: Arc<Directory>, poll: Duration) -> Self {
+        let (push_lag, streams) = (Arc::default(), AtomicUsize::new(0));
+        Self { store, directory, poll, feeds: Mutex::default(), push_lag, streams }
+    }
+
+    /// A line has new messages.
+    pub(crate) fn wake(&self, line: i64) {
+        let feeds = self.feeds.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(feed) = feeds.get(&line).and_then(Weak::upgrade) {
+            feed.wake.notify_one();
+        }
+    }
+
+    /// The feed of a line; begun now where it has no reader yet.
+    pub(crate) fn feed(&self, line: &Line) -> Arc<Feed> {
+        let mut feeds = self.feeds.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(feed) = feeds.get(&line.line).and_then(Weak::upgrade) {
+            return feed;
+        }
+        feeds.retain(|_, feed| feed.strong_count() > 0);
+        let feed = Arc::new(self.begin(line));
+        feeds.insert(line.line, Arc::downgrade(&feed));
+        feed
+    }
+
+    fn begin(&self, line: &Line) -> Feed {
+        let (events, _) = broadcast::channel(FEED_EVENTS);
+        let position = Arc::new(AtomicI64::new(line.next_number - 1));
+        let wake = Arc::new(Notify::new());
+        let pump = Pump {
+            store: self.store.clone(),
+            directory: Arc::clone(&self.directory),
+            line: line.clone(),
+            poll: self.poll,
+            events: events.clone(),
+            position: Arc::clone(&position),
+            wake: Arc::clone(&wake),
+            push_lag: Arc::clone(&self.push_lag),
+        };
+        let pump = tokio::spawn(pump.run()).abort_handle();
+        Feed { events, position, wake, pump }
+    }
+
+    /// Hands out an event that is not committed, as a broker would that pushes first.
+    pub(crate) fn push_unread(&self, line: i64, event: Event) {
+        let feeds = self.feeds.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(feed) = feeds.get(&line).and_then(Weak::upgrade) {
+            let _ = feed.events.send(Arc::new(event));
+        }
+    }
+}
+
+/// Reads a line once for all its readers.
+struct Pump {
+    store: Store,
+    directory: Arc<Directory>,
+    line: Line,
+    poll: Duration,
+    events: broadcast::Sender<Arc<Event>>,
+    position: Arc<AtomicI64>,
+    wake: Arc<Notify>,
+    push_lag: Arc<AtomicI64>,
+}
+
+impl Pump {
+    async fn run(self) {
+        let name = self.line.wire_name();
+        loop {
+            let after = self.position.load(Ordering::SeqCst);
+            // What cannot be read now is read at the next look.
+            let found = self.store.page(&self.line, after, READ_AT_ONCE).await.unwrap_or_default();
+            for stored in &found {
+                let event = Event::of(&name, self.directory.epoch(), stored);
+                self.position.store(stored.number, Ordering::SeqCst);
+                // Without a receiver there is nobody to tell.
+                let _ = self.events.send(Arc::new(event));
+            }
+            if let Some(last) = found.last()
+                && let Ok(now) = self.store.now().await
+            {
+                self.push_lag.store((now - last.created_at).max(0), Ordering::Relaxed);
+            }
+            if found.len() < READ_AT_ONCE {
+                // Local commits wake; what other brokers commit is looked for.
+                let _ = tokio::time::timeout(self.poll, self.wake.notified()).await;
+            }
+        }
+    }
+}

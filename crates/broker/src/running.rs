@@ -1,0 +1,114 @@
+//! What a broker does by itself while it runs: looks for changes, follows the commits, sends to webhooks, sweeps, and looks for
+//! orphans. Each of them may fail at any time and goes on at its next turn.
+
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::broker::Broker;
+use crate::webhook;
+
+/// How often lines are looked for that another broker, or a crash, left behind.
+const FOLLOW_ALL_EVERY: Duration = Duration::from_secs(30);
+/// How long new messages are collected before they are followed.
+const FOLLOW_PAUSE: Duration = Duration::from_millis(200);
+/// How often what has expired is removed.
+const SWEEP_EVERY: Duration = Duration::from_secs(60);
+
+/// A broker at work. Dropped, it stops without waiting.
+#[derive(Debug)]
+pub struct Running {
+    broker: Broker,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+impl Running {
+    /// Stops: no more messages are taken, streams end at their cursors, and what is being sent to webhooks is finished.
+    pub async fn stop(mut self) {
+        self.broker.drain();
+        for task in std::mem::take(&mut self.tasks) {
+            // A task that panicked has said so where it did.
+            let _ = task.await;
+        }
+    }
+}
+
+impl Broker {
+    /// Begins to work by itself.
+    pub fn start(&self) -> Running {
+        let tasks = vec![
+            tokio::spawn(until_drained(self.clone(), watch_changes(self.clone()))),
+            tokio::spawn(until_drained(self.clone(), follow(self.clone()))),
+            tokio::spawn(until_drained(self.clone(), sweep(self.clone()))),
+            tokio::spawn(webhook::run(self.clone())),
+        ];
+        Running { broker: self.clone(), tasks }
+    }
+}
+
+async fn until_drained(broker: Broker, work: impl Future<Output = ()>) {
+    let mut draining = broker.0.draining.subscribe();
+    tokio::select! {
+        () = work => {}
+        _ = draining.wait_for(|draining| *draining) => {}
+    }
+}
+
+async fn watch_changes(broker: Broker) {
+    let mut ticks = interval(broker.settings().poll);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        if let Err(error) = broker.0.directory.refresh().await {
+            tracing::debug!(%error, "who belongs to what could not be looked at");
+        }
+    }
+}
+
+async fn follow(broker: Broker) {
+    loop {
+        if let Err(error) = broker.follow_all().await {
+            tracing::debug!(%error, "commits could not be followed");
+        }
+        let all = tokio::time::sleep(FOLLOW_ALL_EVERY);
+        tokio::pin!(all);
+        loop {
+            tokio::select! {
+                () = &mut all => break,
+                () = broker.0.follower.came.notified() => follow_new(&broker).await,
+            }
+        }
+    }
+}
+
+async fn follow_new(broker: &Broker) {
+    // Others that come meanwhile are followed together: what follows is not in a hurry, and publishing is.
+    tokio::time::sleep(FOLLOW_PAUSE).await;
+    let lines = {
+        let mut lines = broker.0.follower.lines.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        std::mem::take(&mut *lines)
+    };
+    for line in lines {
+        if let Err(error) = broker.0.store.follow(line).await {
+            tracing::debug!(%error, line, "a line could not be followed");
+        }
+    }
+}
+
+async fn sweep(broker: Broker) {
+    let mut ticks = interval(SWEEP_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        if let Err(error) = broker.sweep().await {
+            tracing::warn!(%error, "what has expired could not be removed");
+        }
+    }
+}

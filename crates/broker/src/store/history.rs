@@ -1,0 +1,165 @@
+//! Reads messages: pages of a line, one message, mentions. Changes nothing but what moderation hides.
+
+use semel_delivery::relay::store::sql::{Row, StoreError, Value};
+
+use super::{Line, Store, first_int, line_of, time};
+
+/// A message as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Stored {
+    pub(crate) line: i64,
+    pub(crate) number: i64,
+    pub(crate) broker_message_id: String,
+    pub(crate) client_message_id: String,
+    pub(crate) sender: String,
+    pub(crate) body: Vec<u8>,
+    pub(crate) is_json: bool,
+    pub(crate) content_type: Option<String>,
+    pub(crate) client_tx_id: Option<String>,
+    pub(crate) supersedes: Option<String>,
+    pub(crate) created_at: i64,
+    pub(crate) is_moderated: bool,
+}
+
+/// What a message has, wherever its body is.
+const COLUMNS: &str = "h.line, h.number, h.broker_message_id, m.client_message_id, h.sender, m.body, m.body_kind, \
+    m.content_type, m.client_tx_id, m.supersedes, h.created_at, h.moderated_at";
+
+/// The table with the bodies of a kind of lines.
+pub(crate) fn bodies_of(kind: &str) -> &'static str {
+    if kind == "topic" { "topic_message" } else { "message_queue" }
+}
+
+fn stored_of(row: &Row) -> Result<Stored, StoreError> {
+    Ok(Stored {
+        line: row.int(0)?,
+        number: row.int(1)?,
+        broker_message_id: row.text(2)?,
+        client_message_id: row.text(3)?,
+        sender: row.text(4)?,
+        body: row.bytes(5)?,
+        is_json: row.text(6)? == "json",
+        content_type: row.maybe_text(7)?,
+        client_tx_id: row.maybe_text(8)?,
+        supersedes: row.maybe_text(9)?,
+        created_at: row.int(10)?,
+        is_moderated: row.maybe_int(11)?.is_some(),
+    })
+}
+
+impl Store {
+    /// Messages of a line after this number, in order.
+    pub(crate) async fn page(
+        &self,
+        line: &Line,
+        after: i64,
+        limit: usize,
+    ) -> Result<Vec<Stored>, StoreError> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM message_history h JOIN {} m ON m.id = h.broker_message_id \
+             WHERE h.line = $1 AND h.number > $2 ORDER BY h.number LIMIT $3",
+            bodies_of(&line.kind)
+        );
+        let rows = self.read(&sql, vec![line.line.into(), after.into(), (limit as i64).into()]).await?;
+        rows.iter().map(stored_of).collect()
+    }
+
+    /// Messages of any line by their numbers; what is gone is left out.
+    pub(crate) async fn messages(&self, at: &[(Line, i64)]) -> Result<Vec<Stored>, StoreError> {
+        let mut found = Vec::with_capacity(at.len());
+        for (line, number) in at {
+            found.extend(
+                self.page(line, number - 1, 1).await?.into_iter().filter(|stored| stored.number == *number),
+            );
+        }
+        Ok(found)
+    }
+
+    /// The first number of a line that is still kept; the next one where none is.
+    pub(crate) async fn oldest(&self, line: &Line) -> Result<i64, StoreError> {
+        let sql = "SELECT number FROM message_history WHERE line = $1 ORDER BY number LIMIT 1";
+        let rows = self.read(sql, vec![line.line.into()]).await?;
+        rows.first().map_or(Ok(line.next_number), |row| row.int(0))
+    }
+
+    /// The message that has this number of a line.
+    pub(crate) async fn message_id_at(&self, line: i64, number: i64) -> Result<Option<String>, StoreError> {
+        let sql = "SELECT broker_message_id FROM message_history WHERE line = $1 AND number = $2";
+        let rows = self.read(sql, vec![line.into(), number.into()]).await?;
+        rows.first().map(|row| row.text(0)).transpose()
+    }
+
+    /// Where the next number of a line stands now.
+    pub(crate) async fn head(&self, line: i64) -> Result<i64, StoreError> {
+        first_int(&self.read("SELECT next_number FROM line WHERE line = $1", vec![line.into()]).await?)
+    }
+
+    /// Messages that mention a member and that it may read, after this one.
+    pub(crate) async fn mentions(
+        &self,
+        mesh: &str,
+        member: &str,
+        after: &str,
+        limit: usize,
+    ) -> Result<Vec<(Line, i64)>, StoreError> {
+        let sql = "SELECT l.line, l.kind, l.ref, l.next_number, i.number FROM mention_index i \
+            JOIN line l ON l.line = i.line \
+            WHERE i.mesh_id = $1 AND i.mentioned = $2 AND i.broker_message_id > $3 AND EXISTS (SELECT 1 FROM \
+            topic_subscription s WHERE s.line = i.line AND s.member = $2 AND s.since <= i.number \
+            AND (s.until IS NULL OR s.until > i.number)) ORDER BY i.broker_message_id LIMIT $4";
+        let args = vec![mesh.into(), member.into(), after.into(), (limit as i64).into()];
+        self.places(sql, args).await
+    }
+
+    /// Messages that have all of these words and that a member may read, after this one.
+    pub(crate) async fn search(
+        &self,
+        mesh: &str,
+        member: &str,
+        words: &[String],
+        after: &str,
+        limit: usize,
+    ) -> Result<Vec<(Line, i64)>, StoreError> {
+        let Some((first, others)) = words.split_first() else { return Ok(Vec::new()) };
+        let mut args: Vec<Value> =
+            vec![mesh.into(), member.into(), after.into(), (limit as i64).into(), first.into()];
+        let mut has_others = String::new();
+        for word in others {
+            args.push(word.into());
+            has_others.push_str(&format!(
+                " AND EXISTS (SELECT 1 FROM search_word o WHERE o.mesh_id = $1 AND o.word = ${} \
+                 AND o.broker_message_id = w.broker_message_id)",
+                args.len()
+            ));
+        }
+        let sql = format!(
+            "SELECT l.line, l.kind, l.ref, l.next_number, w.number FROM search_word w JOIN line l ON l.line = w.line \
+             JOIN message_history h ON h.line = w.line AND h.number = w.number \
+             WHERE w.mesh_id = $1 AND w.word = $5 AND w.broker_message_id > $3 AND h.moderated_at IS NULL \
+             AND EXISTS (SELECT 1 FROM topic_subscription s WHERE s.line = w.line AND s.member = $2 \
+             AND s.since <= w.number AND (s.until IS NULL OR s.until > w.number)){has_others} \
+             ORDER BY w.broker_message_id LIMIT $4"
+        );
+        self.places(&sql, args).await
+    }
+
+    async fn places(&self, sql: &str, args: Vec<Value>) -> Result<Vec<(Line, i64)>, StoreError> {
+        let rows = self.read(sql, args).await?;
+        rows.iter().map(|row| Ok((line_of(row)?, row.int(4)?))).collect()
+    }
+
+    /// Hides the body of a message from readers. Its id stays committed. Says whether there is such a message.
+    ///
+    /// After: no page and no stream shows the body. Crash: hidden or not; asked again, it is.
+    pub(crate) async fn moderate(&self, line: i64, number: i64, why: &str) -> Result<bool, StoreError> {
+        let mut tx = self.db.begin().await?;
+        let now = time(&mut tx).await?;
+        let sql = "UPDATE message_history SET moderated_at = coalesce(moderated_at, $3), moderated_why = $4 \
+            WHERE line = $1 AND number = $2 RETURNING number";
+        let found = tx.run(sql, vec![line.into(), number.into(), now.into(), why.into()]).await?;
+        let words = "DELETE FROM search_word WHERE line = $1 AND number = $2";
+        tx.run(words, vec![line.into(), number.into()]).await?;
+        tx.commit().await?;
+        Ok(!found.is_empty())
+    }
+}

@@ -1,0 +1,75 @@
+//! The broker on PostgreSQL, with two brokers on one database where that matters.
+
+mod suite;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use semel_broker::database;
+use semel_delivery::relay::store::postgres::Postgres;
+use semel_delivery::relay::store::sql::{Asked, Database, Row, Transaction, Value};
+use semel_store::postgres::Migrations;
+use tokio_postgres::NoTls;
+
+/// A database of one test, which goes with it.
+struct Base {
+    inner: Postgres,
+    server: String,
+    name: String,
+}
+
+impl Database for Base {
+    fn begin(&self) -> Asked<'_, Box<dyn Transaction>> {
+        self.inner.begin()
+    }
+
+    fn read<'a>(&'a self, sql: &'a str, args: Vec<Value>) -> Asked<'a, Vec<Row>> {
+        self.inner.read(sql, args)
+    }
+
+    fn now(&self) -> Asked<'_, i64> {
+        self.inner.now()
+    }
+
+    fn is_owned(&self) -> bool {
+        self.inner.is_owned()
+    }
+}
+
+impl Drop for Base {
+    fn drop(&mut self) {
+        let (server, name) = (self.server.clone(), self.name.clone());
+        let dropping = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let (client, connection) = tokio_postgres::connect(&server, NoTls).await.unwrap();
+                tokio::spawn(connection);
+                client.batch_execute(&format!("DROP DATABASE {name} WITH (FORCE)")).await.unwrap();
+            });
+        });
+        // A test that fails says why by itself.
+        let _ = dropping.join();
+    }
+}
+
+/// A database for each test, on the server that the environment names.
+async fn postgres() -> Arc<dyn Database> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let server =
+        std::env::var("SEMEL_TEST_POSTGRES").expect("SEMEL_TEST_POSTGRES is set: run `cargo xtask test`");
+    let name = format!("semel_broker_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::SeqCst));
+    let (client, connection) = tokio_postgres::connect(&server, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client.batch_execute(&format!("CREATE DATABASE {name} TEMPLATE template0")).await.unwrap();
+    let (rest, query) =
+        server.split_once('?').map_or((server.as_str(), String::new()), |(a, b)| (a, format!("?{b}")));
+    let at = rest.rfind('/').filter(|at| *at > "postgres://x".len()).unwrap_or(rest.len());
+    let url = format!("{}/{name}{query}", &rest[..at]);
+    let plan = database::migration_plan(&url, NoTls).await.unwrap();
+    assert_eq!(plan, (0, vec![1, 2]));
+    let inner = database::connect(&url, 8, Migrations::Apply, NoTls).await.unwrap();
+    assert_eq!(database::migration_plan(&url, NoTls).await.unwrap(), (2, vec![]));
+    Arc::new(Base { inner, server, name })
+}
+
+on_every_database!(postgres);

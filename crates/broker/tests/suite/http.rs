@@ -1,0 +1,271 @@
+//! The broker over HTTP: statuses, headers and bodies as they are promised, and what outsiders learn.
+
+use http::{Method, StatusCode};
+use serde_json::json;
+use tower::ServiceExt;
+
+use super::kit::{World, sha256, token};
+use super::web::{Web, request, told};
+
+const TO_TOPIC: &str = r#"{"to":{"topic":"t"},"body":{"text":"hello world"},"client_tx_id":"tx1"}"#;
+
+pub(crate) async fn a_publish_is_answered_as_promised(world: World) {
+    let web = Web::new(&world);
+    let first = web.publish("alice", "a", TO_TOPIC).await;
+    assert_eq!(first.status, StatusCode::CREATED, "{}", first.text);
+    assert_eq!(first.headers["semel-guarantee"], "atomic");
+    assert_eq!(first.headers["semel-retention"], (6 * 86_400).to_string().as_str());
+    let receipt = first.json();
+    for field in ["broker_message_id", "history_id", "client_message_id", "first_seen_at"] {
+        assert!(receipt[field].is_string(), "{field}");
+    }
+    let again = web.publish("alice", "a", TO_TOPIC).await;
+    assert_eq!(again.status, StatusCode::OK);
+    assert_eq!(again.headers["idempotency-replayed"], "true");
+    let repeated = again.json();
+    assert_eq!(repeated["duplicate"], true);
+    assert_eq!(repeated["history_available"], true);
+    for field in ["broker_message_id", "history_id", "client_message_id", "first_seen_at"] {
+        assert_eq!(repeated[field], receipt[field]);
+    }
+    let other = web.publish("alice", "a", r#"{"to":{"topic":"t"},"body":2}"#).await;
+    assert_eq!(
+        (other.status, other.json()["error"].as_str()),
+        (StatusCode::CONFLICT, Some("idempotency_key_reused"))
+    );
+    assert_eq!(other.json()["request_fingerprint"].as_str().unwrap().len(), 16);
+    let bobs = web.publish("bob", "a", TO_TOPIC).await;
+    assert_eq!(bobs.status, StatusCode::CONFLICT);
+    assert!(bobs.json().get("broker_message_id").is_none());
+    let view = web.ask(Method::GET, "/v1/meshes/m/messages/a", Some("alice"), "").await.json();
+    assert_eq!((view["recipients"].as_i64(), view["acknowledged"].as_i64()), (Some(2), Some(0)));
+}
+
+pub(crate) async fn refusals_have_their_statuses(world: World) {
+    let web = Web::new(&world);
+    let large = format!(r#"{{"to":{{"topic":"t"}},"body":"{}"}}"#, "x".repeat(66_000));
+    for (body, id, status, code) in [
+        ("{", "a", 400, "request_malformed"),
+        (r#"{"to":{"topic":"t"},"body":1,"client_message_id":"b"}"#, "a", 400, "request_malformed"),
+        (r#"{"to":{"queue":"t"},"body":1}"#, "a", 400, "request_malformed"),
+        (r#"{"to":{"topic":"nowhere"},"body":1}"#, "a", 404, "destination_unknown"),
+        (r#"{"to":{"member":"nobody"},"body":1}"#, "a", 404, "destination_unknown"),
+        (large.as_str(), "a", 413, "body_too_large"),
+    ] {
+        let answer = web.publish("alice", id, body).await;
+        assert_eq!(
+            (answer.status.as_u16(), answer.json()["error"].as_str()),
+            (status, Some(code)),
+            "{body:.60}"
+        );
+        assert_eq!(answer.headers["semel-guarantee"], "atomic");
+    }
+    let stranger = web.publish("carol", "a", TO_TOPIC).await;
+    assert_eq!((stranger.status.as_u16(), stranger.json()["error"].as_str()), (422, Some("not_subscribed")));
+    let without = web.ask(Method::POST, "/v1/meshes/m/messages", Some("alice"), TO_TOPIC).await;
+    assert_eq!(without.status, StatusCode::BAD_REQUEST);
+    world.db.watch.fail(Some("INSERT INTO message_history"));
+    let away = web.publish("alice", "a", TO_TOPIC).await;
+    assert_eq!(away.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(away.headers.contains_key("retry-after"));
+    world.db.watch.fail(None);
+    assert_eq!(web.publish("alice", "a", TO_TOPIC).await.status, StatusCode::CREATED);
+}
+
+pub(crate) async fn outsiders_learn_nothing(world: World) {
+    let web = Web::new(&world);
+    assert_eq!(web.publish("alice", "a", TO_TOPIC).await.status, StatusCode::CREATED);
+    world.broker.put_mesh("other", semel_broker::MeshWish { bytes_max: None, search: true }).await.unwrap();
+    let outsider = [sha256(&token("dave"))];
+    world.broker.put_member("other", "dave", semel_broker::Role::Owner, &outsider).await.unwrap();
+    let mut answers = Vec::new();
+    for (method, path) in [
+        (Method::POST, "/v1/meshes/m/messages"),
+        (Method::POST, "/v1/meshes/none/messages"),
+        (Method::GET, "/v1/meshes/m/messages/a"),
+        (Method::GET, "/v1/meshes/m/messages/unknown"),
+        (Method::GET, "/v1/meshes/m/topics/t/history"),
+        (Method::GET, "/v1/meshes/m/topics/none/history"),
+        (Method::GET, "/v1/meshes/m/topics/t/events"),
+        (Method::GET, "/v1/meshes/m/members/alice"),
+        (Method::GET, "/v1/meshes/none"),
+        (Method::PUT, "/v1/meshes/m"),
+        (Method::POST, "/.well-known/semel/keys/a/seal?endpoint=POST%20/v1/meshes/m/messages"),
+        (Method::POST, "/.well-known/semel/keys/unknown/seal?endpoint=POST%20/v1/meshes/m/messages"),
+    ] {
+        let answer = web.ask(method.clone(), path, Some("dave"), "{}").await;
+        assert_eq!(answer.status, StatusCode::FORBIDDEN, "{method} {path}: {}", answer.text);
+        answers.push(answer.text);
+        let nobody = web.ask(method.clone(), path, Some("nobody"), "{}").await;
+        assert_eq!(nobody.status, StatusCode::UNAUTHORIZED, "{method} {path}");
+        assert_eq!(web.ask(method, path, None, "{}").await.status, StatusCode::UNAUTHORIZED);
+    }
+    answers.dedup();
+    assert_eq!(answers.len(), 1, "every answer is the same");
+    // A member that is not subscribed is told the same of a topic that is there and of one that is not.
+    let there = web.ask(Method::GET, "/v1/meshes/m/topics/t/history", Some("carol"), "").await;
+    let absent = web.ask(Method::GET, "/v1/meshes/m/topics/none/history", Some("carol"), "").await;
+    assert_eq!((there.status, &there.text), (StatusCode::FORBIDDEN, &absent.text));
+}
+
+pub(crate) async fn several_messages_have_an_answer_each(world: World) {
+    let web = Web::new(&world);
+    let line = |id: &str, to: &str| format!(r#"{{"client_message_id":"{id}","to":{to},"body":"{id}"}}"#);
+    let (topic, nowhere) = (r#"{"topic":"t"}"#, r#"{"topic":"no"}"#);
+    let body =
+        [line("a", topic), line("b", nowhere), "{".to_owned(), line("c", topic), line("a", topic)].join("\n");
+    let headers = [("content-type", "application/x-ndjson")];
+    let asked = request(Method::POST, "/v1/meshes/m/messages", Some("alice"), &headers, &body);
+    let answer = told(web.listen.clone().oneshot(asked).await.unwrap()).await;
+    assert_eq!(answer.status, StatusCode::OK);
+    let answers: Vec<serde_json::Value> =
+        answer.text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let statuses: Vec<i64> = answers.iter().map(|answer| answer["status"].as_i64().unwrap()).collect();
+    assert_eq!(statuses, [201, 404, 400, 201, 200]);
+    assert_eq!(answers[4]["broker_message_id"], answers[0]["broker_message_id"]);
+    let number =
+        |at: usize| answers[at]["history_id"].as_str().unwrap().split('.').nth(1).unwrap().to_owned();
+    assert_eq!((number(0), number(3)), ("1".to_owned(), "2".to_owned()), "numbered in their order");
+}
+
+pub(crate) async fn pages_mentions_search_and_moderation(world: World) {
+    let web = Web::new(&world);
+    for at in 1..=5 {
+        let body = format!(
+            r#"{{"to":{{"topic":"t"}},"body":{{"n":{at},"word":"apple{at} pear"}},"mentions":["bob","carol"]}}"#
+        );
+        assert_eq!(web.publish("alice", &format!("m{at}"), &body).await.status, StatusCode::CREATED);
+    }
+    let direct = r#"{"to":{"member":"bob"},"body_base64":"aGk=","content_type":"text/plain"}"#;
+    assert_eq!(web.publish("alice", "d", direct).await.status, StatusCode::CREATED);
+    let get = |path: &str, member: &'static str| {
+        let path = path.to_owned();
+        let web = &web;
+        async move { web.ask(Method::GET, &path, Some(member), "").await.json() }
+    };
+    let page = get("/v1/meshes/m/topics/t/history?limit=2", "bob").await;
+    assert_eq!(page["messages"].as_array().unwrap().len(), 2);
+    let next = page["next_after"].as_str().unwrap().to_owned();
+    let rest = get(&format!("/v1/meshes/m/topics/t/history?after={next}"), "bob").await;
+    assert_eq!(rest["messages"].as_array().unwrap().len(), 3);
+    assert_eq!(rest["next_after"], json!(null));
+    assert_eq!(rest["messages"][0]["body"]["n"], 3);
+    let directs = get("/v1/meshes/m/direct/history", "bob").await;
+    assert_eq!(directs["messages"][0]["body_base64"], "aGk=");
+    assert_eq!(directs["messages"][0]["line"], "direct");
+    assert_eq!(get("/v1/meshes/m/direct/history", "carol").await["messages"], json!([]));
+    let mentions = get("/v1/meshes/m/mentions?limit=3", "bob").await;
+    assert_eq!(mentions["messages"].as_array().unwrap().len(), 3);
+    let next = mentions["next_after"].as_str().unwrap().to_owned();
+    let rest = get(&format!("/v1/meshes/m/mentions?after={next}"), "bob").await;
+    assert_eq!(rest["messages"].as_array().unwrap().len(), 2);
+    // Carol is mentioned, and may not read the topic.
+    assert_eq!(get("/v1/meshes/m/mentions", "carol").await["messages"], json!([]));
+    world.broker.rebuild().await.unwrap();
+    let found = get("/v1/meshes/m/search?q=Apple3%20pear", "bob").await;
+    assert_eq!(found["messages"].as_array().unwrap().len(), 1, "{found}");
+    assert_eq!(found["messages"][0]["client_message_id"], "m3");
+    assert_eq!(get("/v1/meshes/m/search?q=apple3", "carol").await["messages"], json!([]));
+    let moderation = "/v1/meshes/m/messages/m3/moderation";
+    let refused = web.ask(Method::POST, moderation, Some("bob"), r#"{"reason":"x"}"#).await;
+    assert_eq!(refused.status, StatusCode::FORBIDDEN);
+    let done = web.ask(Method::POST, moderation, Some("alice"), r#"{"reason":"spam"}"#).await;
+    assert_eq!(done.status, StatusCode::OK, "{}", done.text);
+    let page = get("/v1/meshes/m/topics/t/history", "bob").await;
+    let hidden = &page["messages"][2];
+    assert!(hidden.get("body").is_none() && hidden["moderated"] == true, "{hidden}");
+    let body = r#"{"to":{"topic":"t"},"body":{"n":3,"word":"apple3 pear"},"mentions":["bob","carol"]}"#;
+    let again = web.publish("alice", "m3", body).await;
+    assert_eq!((again.status, again.json()["duplicate"].as_bool()), (StatusCode::OK, Some(true)));
+    assert_eq!(get("/v1/meshes/m/search?q=apple3", "bob").await["messages"], json!([]));
+    world.assert_no_orphans().await;
+}
+
+pub(crate) async fn management_is_for_operators_and_owners(world: World) {
+    let web = Web::new(&world);
+    let put = Method::PUT;
+    let made =
+        web.operate(put.clone(), "/v1/meshes/new", r#"{"limits":{"bytes":1000},"search":false}"#).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{}", made.text);
+    assert_eq!(web.operate(put.clone(), "/v1/meshes/new", "{}").await.status, StatusCode::OK);
+    let erin = format!(r#"{{"role":"owner","token_sha256":["{}"]}}"#, sha256(&token("erin")));
+    let made = web.operate(put.clone(), "/v1/meshes/new/members/erin", &erin).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{}", made.text);
+    let owner =
+        |method: Method, path: &'static str, body: &'static str| web.ask(method, path, Some("erin"), body);
+    let frank = r#"{"role":"member","token_sha256":[]}"#;
+    assert_eq!(owner(put.clone(), "/v1/meshes/new/members/frank", frank).await.status, StatusCode::CREATED);
+    assert_eq!(owner(put.clone(), "/v1/meshes/new/topics/x", "{}").await.status, StatusCode::CREATED);
+    let subscribe = "/v1/meshes/new/topics/x/subscriptions/frank";
+    assert_eq!(owner(put.clone(), subscribe, "{}").await.status, StatusCode::CREATED);
+    assert_eq!(owner(put.clone(), subscribe, "{}").await.status, StatusCode::OK);
+    let hook =
+        r#"{"url":"https://example.com/h","topic":"x","secrets":["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"]}"#;
+    assert_eq!(owner(put.clone(), "/v1/meshes/new/webhooks/h", hook).await.status, StatusCode::CREATED);
+    for (path, field, expected) in [
+        ("/v1/meshes/new", "mesh", "new"),
+        ("/v1/meshes/new/members/frank", "role", "member"),
+        ("/v1/meshes/new/topics/x", "publish", "subscribers"),
+        ("/v1/meshes/new/topics/x/subscriptions/frank", "member", "frank"),
+        ("/v1/meshes/new/webhooks/h", "topic", "x"),
+    ] {
+        let shown = web.operate(Method::GET, path, "").await;
+        assert_eq!((shown.status, shown.json()[field].as_str()), (StatusCode::OK, Some(expected)), "{path}");
+        assert_eq!(web.ask(Method::GET, path, Some("erin"), "").await.status, StatusCode::OK, "{path}");
+        assert_eq!(
+            web.ask(Method::GET, path, Some("alice"), "").await.status,
+            StatusCode::FORBIDDEN,
+            "{path}"
+        );
+    }
+    let lists = web.operate(Method::GET, "/v1/meshes/new/members", "").await.json();
+    assert_eq!(lists["members"].as_array().unwrap().len(), 2);
+    for path in [
+        "/v1/meshes/new/webhooks/h",
+        "/v1/meshes/new/topics/x/subscriptions/frank",
+        "/v1/meshes/new/topics/x",
+        "/v1/meshes/new/members/frank",
+    ] {
+        for _ in 0..2 {
+            assert_eq!(owner(Method::DELETE, path, "").await.status, StatusCode::NO_CONTENT, "{path}");
+        }
+        assert_eq!(web.operate(Method::GET, path, "").await.status, StatusCode::NOT_FOUND, "{path}");
+    }
+    // A rotated token: both live, then the new one alone.
+    let both = format!(
+        r#"{{"role":"owner","token_sha256":["{}","{}"]}}"#,
+        sha256(&token("erin")),
+        sha256(&token("erin2"))
+    );
+    web.operate(put.clone(), "/v1/meshes/new/members/erin", &both).await;
+    assert_eq!(web.ask(Method::GET, "/v1/meshes/new", Some("erin2"), "").await.status, StatusCode::OK);
+    let new = format!(r#"{{"role":"owner","token_sha256":["{}"]}}"#, sha256(&token("erin2")));
+    web.operate(put.clone(), "/v1/meshes/new/members/erin", &new).await;
+    assert_eq!(
+        web.ask(Method::GET, "/v1/meshes/new", Some("erin"), "").await.status,
+        StatusCode::UNAUTHORIZED
+    );
+    assert_eq!(web.operate(Method::DELETE, "/v1/meshes/new", "").await.status, StatusCode::NO_CONTENT);
+    assert_eq!(
+        web.ask(Method::GET, "/v1/meshes/new", Some("erin2"), "").await.status,
+        StatusCode::UNAUTHORIZED
+    );
+    world.assert_no_orphans().await;
+}
+
+pub(crate) async fn seals_are_as_the_outbox_reads_them(world: World) {
+    let web = Web::new(&world);
+    let seal = |id: &str| format!("/.well-known/semel/keys/{id}/seal?endpoint=POST%20/v1/meshes/m/messages");
+    let sealed = web.ask(Method::POST, &seal("a"), Some("alice"), "").await;
+    let body = sealed.json();
+    assert_eq!(
+        (sealed.status, &body["sealed"], &body["identity"]),
+        (StatusCode::OK, &json!(true), &json!("verified"))
+    );
+    let late = web.publish("alice", "a", TO_TOPIC).await;
+    assert_eq!((late.status, late.json()["error"].as_str()), (StatusCode::CONFLICT, Some("key_sealed")));
+    let first = web.publish("alice", "b", TO_TOPIC).await.json();
+    let settled = web.ask(Method::POST, &seal("b"), Some("alice"), "").await.json();
+    assert_eq!((&settled["sealed"], &settled["state"]), (&json!(false), &json!("settled")));
+    assert_eq!(settled["broker_message_id"], first["broker_message_id"]);
+}

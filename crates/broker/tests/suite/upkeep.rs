@@ -1,0 +1,240 @@
+//! Upkeep: orphans, sweeps, what is made again from the history, and webhooks.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::routing::post;
+use semel_broker::{Published, Settings, WebhookBody};
+
+use super::kit::{World, accepted, caller, draft, draft_of, eventually};
+
+const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+
+fn hook(url: &str) -> WebhookBody {
+    WebhookBody {
+        url: url.to_owned(),
+        topic: "t".to_owned(),
+        secrets: vec![SECRET.to_owned()],
+        ordered: true,
+    }
+}
+
+/// Rows of a message, and how one of each kind is removed by hand.
+const REMOVALS: [&str; 11] = [
+    "DELETE FROM delivery_waiting WHERE number = 1",
+    "DELETE FROM delivery_queue WHERE number = 2",
+    "DELETE FROM mention_index WHERE mentioned = 'bob' AND number = 3",
+    "DELETE FROM topic_message WHERE client_message_id = 't4'",
+    "DELETE FROM message_history WHERE number = 5 AND destination_kind = 'topic'",
+    "DELETE FROM client_message_dedupe WHERE client_message_id = 't6'",
+    "DELETE FROM message_queue WHERE client_message_id = 'd1'",
+    "DELETE FROM topic_subscription WHERE member = 'carol'",
+    "DELETE FROM member WHERE member = 'bob'",
+    "DELETE FROM line WHERE kind = 'topic' AND ref = 't'",
+    "DELETE FROM mesh WHERE id = 'm'",
+];
+
+pub(crate) async fn any_single_row_that_is_removed_is_found(world: World) {
+    world.broker.put_webhook("m", "w", hook("https://example.com/")).await.unwrap();
+    for at in 1..=6 {
+        let text = r#"{"to":{"topic":"t"},"body":1,"mentions":["bob"]}"#;
+        accepted(world.broker.publish(&caller("alice"), draft_of("alice", &format!("t{at}"), text)).await);
+    }
+    let direct = draft_of("alice", "d1", r#"{"to":{"member":"carol"},"body":1}"#);
+    accepted(world.broker.publish(&caller("alice"), direct).await);
+    let found = world.broker.orphans().await.unwrap();
+    assert_eq!((found.looked, found.findings.len()), (7, 0), "{:?}", found.findings);
+    let mut known = 0;
+    for removal in REMOVALS {
+        world.execute(removal).await;
+        let found = world.broker.orphans().await.unwrap().findings;
+        assert!(found.len() > known, "{removal} was not noticed: {found:?}");
+        known = found.len();
+    }
+    assert!(world.broker.metrics().await.unwrap().contains(&format!("semel_broker_orphans {known}")));
+}
+
+pub(crate) async fn a_sweep_takes_ids_and_messages_together(world: World) {
+    let text = r#"{"to":{"topic":"t"},"body":"keep me","mentions":["bob"]}"#;
+    for id in ["a", "b"] {
+        accepted(world.broker.publish(&caller("alice"), draft_of("alice", id, text)).await);
+    }
+    world.broker.seal(&caller("alice"), "sealed").await.unwrap();
+    world.broker.rebuild().await.unwrap();
+    assert_eq!(world.broker.sweep().await.unwrap(), semel_broker::Swept::default(), "nothing has expired");
+    world
+        .execute("UPDATE client_message_dedupe SET expires_at = 0 WHERE client_message_id IN ('a', 'sealed')")
+        .await;
+    let swept = world.broker.sweep().await.unwrap();
+    assert_eq!((swept.ids, swept.messages, swept.unacknowledged), (2, 1, 2));
+    let counts: Vec<i64> = world.all_rows().await.into_iter().map(|(_, count)| count).collect();
+    assert_eq!(counts, [1, 1, 0, 1, 1, 0, 0]);
+    world.assert_no_orphans().await;
+    let again = world.broker.publish(&caller("alice"), draft_of("alice", "b", text)).await;
+    assert!(matches!(again, Published::Duplicate(_)), "{again:?}");
+    let metrics = world.broker.metrics().await.unwrap();
+    assert!(metrics.contains("semel_broker_swept_unacknowledged_total 2"), "{metrics}");
+}
+
+pub(crate) async fn what_follows_the_commits_is_made_again_and_never_consulted(world: World) {
+    for id in ["a", "b", "c"] {
+        accepted(world.broker.publish(&caller("alice"), draft("alice", id, "find me")).await);
+    }
+    assert_eq!(world.broker.rebuild().await.unwrap(), 1);
+    let counts = |world: &World| {
+        let tables = ["search_word", "audit_log"].map(str::to_owned);
+        let db = world.rows("search_word");
+        drop(db);
+        tables
+    };
+    let mut before = Vec::new();
+    for table in counts(&world) {
+        before.push(world.rows(&table).await);
+    }
+    assert!(before.iter().all(|count| *count >= 3), "{before:?}");
+    world.execute("UPDATE rate_telemetry SET count = 1000000").await;
+    world.execute("DELETE FROM search_word").await;
+    accepted(world.broker.publish(&caller("alice"), draft("alice", "d", "x")).await);
+    for _ in 0..2 {
+        world.broker.rebuild().await.unwrap();
+    }
+    assert_eq!(world.rows("audit_log").await, 4);
+    let sql = "rate_telemetry WHERE count > 4";
+    assert_eq!(world.rows(sql).await, 0, "counted once, from the history");
+}
+
+/// A receiver that fails at first.
+#[derive(Clone, Default)]
+struct Receiver {
+    got: Arc<Mutex<Vec<(String, String)>>>,
+    failures: Arc<Mutex<usize>>,
+    refuses: Arc<Mutex<bool>>,
+}
+
+async fn receive(State(receiver): State<Receiver>, headers: HeaderMap, body: Bytes) -> StatusCode {
+    use base64::Engine as _;
+    use hmac::{KeyInit, Mac};
+    let text = |name: &str| headers[name].to_str().unwrap().to_owned();
+    let key =
+        base64::engine::general_purpose::STANDARD.decode(SECRET.strip_prefix("whsec_").unwrap()).unwrap();
+    let mut mac = hmac::Hmac::<sha2::Sha256>::new_from_slice(&key).unwrap();
+    mac.update(format!("{}.{}.", text("webhook-id"), text("webhook-timestamp")).as_bytes());
+    mac.update(&body);
+    let signed = base64::engine::general_purpose::STANDARD.encode(mac.finalize().into_bytes());
+    assert!(text("webhook-signature").split(' ').any(|one| one == format!("v1,{signed}")));
+    let event: serde_json::Value = serde_json::from_slice(&body).unwrap();
+    let id = event["client_message_id"].as_str().unwrap().to_owned();
+    receiver.got.lock().unwrap().push((id, text("webhook-id")));
+    if *receiver.refuses.lock().unwrap() {
+        return StatusCode::BAD_REQUEST;
+    }
+    let mut failures = receiver.failures.lock().unwrap();
+    if *failures > 0 {
+        *failures -= 1;
+        return StatusCode::SERVICE_UNAVAILABLE;
+    }
+    StatusCode::NO_CONTENT
+}
+
+async fn listen(receiver: Receiver) -> String {
+    let router = Router::new().route("/hook", post(receive)).with_state(receiver);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/hook", listener.local_addr().unwrap());
+    tokio::spawn(semel_http::serve(listener, semel_http::Limits::default(), router));
+    url
+}
+
+pub(crate) fn with_loopback() -> Settings {
+    Settings { allow_loopback: true, ..Settings::default() }
+}
+
+pub(crate) async fn webhooks_are_sent_in_order_signed_and_again_when_they_fail(world: World) {
+    let receiver = Receiver::default();
+    *receiver.failures.lock().unwrap() = 1;
+    let url = listen(receiver.clone()).await;
+    world.broker.put_webhook("m", "w", hook(&url)).await.unwrap();
+    let (running, other) = (world.broker.start(), world.another().await);
+    let also = other.start();
+    for at in 0..10 {
+        let id = format!("m{at}");
+        accepted(world.broker.publish(&caller("alice"), draft("alice", &id, "x")).await);
+    }
+    eventually("every delivery", || async { receiver.got.lock().unwrap().len() >= 11 }).await;
+    eventually("the last settlement", || async { world.rows("delivery_waiting").await == 0 }).await;
+    let got = receiver.got.lock().unwrap().clone();
+    assert_eq!(got[0], got[1], "what failed is sent again, with its id, before the next");
+    let order: Vec<&str> = got[1..].iter().map(|(id, _)| id.as_str()).collect();
+    assert_eq!(order, (0..10).map(|at| format!("m{at}")).collect::<Vec<_>>());
+    assert_eq!(world.rows("delivery_queue WHERE status = 'delivered'").await, 10);
+    world.assert_no_orphans().await;
+    also.stop().await;
+    running.stop().await;
+}
+
+pub(crate) async fn what_a_webhook_refuses_is_dead_until_it_is_requeued(world: World) {
+    let receiver = Receiver::default();
+    *receiver.refuses.lock().unwrap() = true;
+    let url = listen(receiver.clone()).await;
+    world.broker.put_webhook("m", "w", hook(&url)).await.unwrap();
+    let running = world.broker.start();
+    for id in ["a", "b"] {
+        accepted(world.broker.publish(&caller("alice"), draft("alice", id, "x")).await);
+    }
+    eventually("both to be dead", || async { world.rows("delivery_queue WHERE status = 'dead'").await == 2 })
+        .await;
+    let shown = &world.broker.webhooks("m", Some("w")).await.unwrap()[0];
+    assert_eq!((shown.dead, shown.pending, shown.last_error.as_deref()), (2, 0, Some("HTTP 400")));
+    *receiver.refuses.lock().unwrap() = false;
+    assert_eq!(world.broker.requeue_dead("m", "w").await.unwrap(), 2);
+    eventually("both deliveries", || async {
+        world.rows("delivery_queue WHERE status = 'delivered'").await == 2
+    })
+    .await;
+    world.assert_no_orphans().await;
+    running.stop().await;
+}
+
+pub(crate) async fn a_webhook_does_not_reach_this_machine(world: World) {
+    let receiver = Receiver::default();
+    let url = listen(receiver.clone()).await;
+    let by_name = url.replace("127.0.0.1", "localhost");
+    world.broker.put_webhook("m", "w", hook(&by_name)).await.unwrap();
+    let running = world.broker.start();
+    accepted(world.broker.publish(&caller("alice"), draft("alice", "a", "x")).await);
+    let is_tried = || async { world.broker.webhooks("m", Some("w")).await.unwrap()[0].last_error.is_some() };
+    eventually("an attempt", is_tried).await;
+    let error = world.broker.webhooks("m", Some("w")).await.unwrap()[0].last_error.clone().unwrap();
+    assert!(error.contains("may not be reached"), "{error}");
+    assert_eq!(receiver.got.lock().unwrap().len(), 0);
+    let literal = world.broker.put_webhook("m", "literal", hook(&url)).await;
+    assert!(literal.is_err(), "an address is refused at once");
+    running.stop().await;
+}
+
+/// A worker that dies while it sends: another one sends again, with the same id, once the lease has ended.
+pub(crate) async fn a_worker_that_dies_is_followed_by_another(world: World) {
+    let receiver = Receiver::default();
+    let url = listen(receiver.clone()).await;
+    world.broker.put_webhook("m", "w", hook(&url)).await.unwrap();
+    accepted(world.broker.publish(&caller("alice"), draft("alice", "a", "x")).await);
+    // It was sent, and what became of it could not be written down.
+    world.db.watch.fail(Some("UPDATE delivery_queue"));
+    let running = world.broker.start();
+    eventually("the first delivery", || async { receiver.got.lock().unwrap().len() == 1 }).await;
+    drop(running);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    world.db.watch.fail(None);
+    let other = world.another().await;
+    let also = other.start();
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    assert_eq!(receiver.got.lock().unwrap().len(), 1, "the lease of the dead worker is waited for");
+    world.execute("UPDATE webhook SET lease_until = 0").await;
+    eventually("the second delivery", || async { receiver.got.lock().unwrap().len() == 2 }).await;
+    let got = receiver.got.lock().unwrap().clone();
+    assert_eq!(got[0], got[1]);
+    also.stop().await;
+}
