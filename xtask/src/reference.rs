@@ -10,11 +10,12 @@ Usage: cargo xtask reference
 Writes docs/reference/configuration.md from the types that read the file.";
 
 /// Where the settings are read.
-pub(crate) const SOURCES: [&str; 4] = [
+pub(crate) const SOURCES: [&str; 5] = [
     "crates/cli/src/config/file.rs",
     "crates/contract/src/profile/settings.rs",
     "crates/cli/src/serve/outbox/file.rs",
     "crates/cli/src/serve/relay/file.rs",
+    "crates/cli/src/serve/broker/file.rs",
 ];
 /// Where they are described.
 pub(crate) const PAGE: &str = "docs/reference/configuration.md";

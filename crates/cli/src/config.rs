@@ -26,7 +26,7 @@ pub(crate) use overrides::Variables;
 pub(crate) use profiles::Profiles;
 pub(crate) use route::{Endpoint, Route, Timing};
 pub(crate) use values::{
-    LogTo, RedisUrl, Setting, Store, address, bytes, duration, redacted, size, without_passwords,
+    LogTo, RedisUrl, Setting, Store, Text, address, bytes, duration, redacted, size, without_passwords,
 };
 
 use crate::exit::{Exit, Stop};
@@ -62,6 +62,7 @@ pub(crate) struct Parts {
     pub(crate) gate: bool,
     pub(crate) outbox: bool,
     pub(crate) relay: bool,
+    pub(crate) broker: bool,
 }
 
 impl Config {
@@ -91,6 +92,7 @@ impl Config {
             gate: file.gate.says_something() || file.defaults.says_something() || !file.route.is_empty(),
             outbox: file.outbox.is_some(),
             relay: file.relay.is_some(),
+            broker: file.broker.is_some(),
         };
         file.defaults.refuse_in_defaults()?;
         let profiles = Profiles::of(file.profile)?;
@@ -139,7 +141,7 @@ impl Config {
 
     /// Whether there is nothing to say of a gate: the file is about other parts only.
     pub(crate) fn is_about_others(&self) -> bool {
-        !self.speaks_of.gate && (self.speaks_of.outbox || self.speaks_of.relay)
+        !self.speaks_of.gate && (self.speaks_of.outbox || self.speaks_of.relay || self.speaks_of.broker)
     }
 
     /// The endpoint that a request belongs to. `None`: it matches no route and passes through unrecorded.

@@ -1,5 +1,6 @@
 //! The one program of semel: reads the command line, wires the parts together, turns outcomes into exit codes.
 
+mod broker;
 mod check;
 mod client;
 mod completions;
@@ -50,6 +51,8 @@ enum Command {
     Outbox(outbox::Args),
     /// Look into a relay, resolve what is in doubt, release and requeue what is held.
     Relay(relay::Args),
+    /// Make meshes, members, topics and webhooks, publish, and look after a broker.
+    Broker(broker::Args),
     /// Bring the schema of a store to the version of this release.
     Migrate(migrate::Args),
     /// Run a part of semel until it is told to stop.
@@ -83,6 +86,7 @@ fn main() -> ExitCode {
         Command::Gate(args) => gate::run(&args),
         Command::Outbox(args) => outbox::run(&args),
         Command::Relay(args) => relay::run(&args),
+        Command::Broker(args) => broker::run(&args),
         Command::Migrate(args) => migrate::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Conform(args) => conform::run(&args),

@@ -12,14 +12,14 @@ use serde_json::{Value, json};
 
 use crate::config::{Config, Setting, Store, Variables};
 use crate::exit::{Exit, Stop};
-use crate::serve::{outbox, relay};
+use crate::serve::{broker, outbox, relay};
 use crate::store::secured;
 use crate::{output_failed, store};
 
 /// Bring the schemas of the stores to the version of this release.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Without --store and --part, the gate's store of the configuration is migrated, and where the file has [outbox] or [relay] \
+Without --store and --part, the gate's store of the configuration is migrated, and where the file has [outbox], [relay] or [broker] \
 those stores too. Records are kept. Gates and outboxes may run meanwhile: the release before keeps working on the new schema. Relays may not: \
 from schema 1 to 2 of the relay the release before cannot go on, so stop the old relays first. `semel serve` does the same when it starts, unless gate.postgres or relay.postgres says migrate = false; then a role with more rights runs this, \
 and the parts connect by a role that was granted semel_service. A store in a file is migrated by the process that owns it.")]
@@ -27,7 +27,7 @@ pub(crate) struct Args {
     /// The store: sqlite:PATH or postgres://… [default: the configuration's, else sqlite:semel.db]
     #[arg(long, value_name = "URL")]
     store: Option<String>,
-    /// Whose store: gate, outbox or relay. [default: all that the configuration speaks of; with --store, gate]
+    /// Whose store: gate, outbox, relay or broker. [default: all that the configuration speaks of; with --store, gate]
     #[arg(long, value_enum, value_name = "PART")]
     part: Option<Part>,
     /// Show what would be applied, and change nothing.
@@ -47,6 +47,7 @@ enum Part {
     Gate,
     Outbox,
     Relay,
+    Broker,
 }
 
 impl Part {
@@ -55,6 +56,7 @@ impl Part {
             Part::Gate => "gate",
             Part::Outbox => "outbox",
             Part::Relay => "relay",
+            Part::Broker => "broker",
         }
     }
 }
@@ -89,7 +91,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
             (Store::Sqlite(path), Part::Gate) => in_file(path, args.dry_run)?,
             (Store::Sqlite(path), part) => delivery::in_file(part, path, args.dry_run)?,
             (Store::Postgres(url), Part::Gate) => runtime.block_on(in_database(url, &named, args.dry_run))?,
-            (Store::Postgres(url), Part::Relay) => {
+            (Store::Postgres(url), Part::Relay | Part::Broker) => {
                 runtime.block_on(delivery::in_database(url, &named, args.dry_run))?
             }
             (Store::Postgres(_), Part::Outbox) => {
@@ -127,6 +129,7 @@ fn named(args: &Args) -> Result<Vec<Named>, Stop> {
         let ca = match part {
             Part::Gate => config.ok().and_then(|config| config.gate.postgres.ca),
             Part::Relay => relay_of(path).ok().and_then(|named| named.ca),
+            Part::Broker => broker_of(path).ok().and_then(|named| named.ca),
             Part::Outbox => None,
         };
         return Ok(vec![Named { part, store, ca }]);
@@ -145,12 +148,21 @@ fn named(args: &Args) -> Result<Vec<Named>, Stop> {
     if wants(Part::Relay, config.speaks_of.relay) {
         all.push(relay_of(path)?);
     }
+    if wants(Part::Broker, config.speaks_of.broker) {
+        all.push(broker_of(path)?);
+    }
     Ok(all)
 }
 
 fn relay_of(path: Option<&Path>) -> Result<Named, Stop> {
     let relay = relay::config::Config::load(&relay::config::Flags { config: path, ..Default::default() })?;
     Ok(Named { part: Part::Relay, store: relay.store, ca: relay.postgres.ca })
+}
+
+fn broker_of(path: Option<&Path>) -> Result<Named, Stop> {
+    let args = broker::Args { config: path.map(Path::to_path_buf), ..broker::Args::default() };
+    let broker = broker::config::Config::load(&args)?;
+    Ok(Named { part: Part::Broker, store: broker.store, ca: broker.postgres.ca })
 }
 
 fn in_file(path: &str, dry_run: bool) -> Result<Report, Stop> {

@@ -3,6 +3,7 @@
 pub(crate) mod admin;
 pub(crate) mod announce;
 mod args;
+pub(crate) mod broker;
 pub(crate) mod gate;
 mod notify;
 pub(crate) mod outbox;
@@ -33,6 +34,8 @@ enum Part {
     Outbox(Box<outbox::Args>),
     /// Run the relay: safe, merged, audited writes to a slow third-party API.
     Relay(Box<relay::Args>),
+    /// Run the broker: publish once, and every subscriber gets it, in order.
+    Broker(Box<broker::Args>),
 }
 
 /// Runs the command.
@@ -42,5 +45,6 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
         Part::Gate(args) => gate::run(args),
         Part::Outbox(args) => outbox::run(args),
         Part::Relay(args) => relay::run(args),
+        Part::Broker(args) => broker::run(args),
     }
 }

@@ -30,6 +30,8 @@ pub(crate) struct File {
     pub(crate) outbox: Option<toml::Table>,
     /// The relay: see `[relay]`.
     pub(crate) relay: Option<toml::Table>,
+    /// The broker: see `[broker]`.
+    pub(crate) broker: Option<toml::Table>,
     /// What every route takes over: see the settings of a route.
     pub(crate) defaults: Settings,
     /// Profiles of your own, each under its name: the settings of a route, beginning with the profile that its `profile` names.
@@ -215,6 +217,7 @@ impl File {
             gate: self.gate.over(below.gate),
             outbox: self.outbox.or(below.outbox),
             relay: self.relay.or(below.relay),
+            broker: self.broker.or(below.broker),
             defaults: self.defaults.over(below.defaults),
             profile: if self.profile.is_empty() { below.profile } else { self.profile },
             route: if self.route.is_empty() { below.route } else { self.route },

@@ -1,8 +1,9 @@
-//! The stores of outbox and relay.
+//! The stores of outbox, relay and broker.
 
 use std::path::Path;
 use std::sync::Arc;
 
+use semel_broker::database as broker;
 use semel_delivery::relay::store::postgres::Postgres;
 use semel_delivery::relay::store::sqlite::{self as relay_file, Sqlite};
 use semel_delivery::sqlite::SqliteStore as OutboxFile;
@@ -26,6 +27,7 @@ pub(super) fn in_file(part: Part, path: &str, dry_run: bool) -> Result<Report, S
     }
     let (found, known) = match part {
         Part::Outbox => OutboxFile::version(file).map_err(|error| failed(&error))?,
+        Part::Broker => broker::version(file).map_err(|error| failed(&error))?,
         Part::Relay | Part::Gate => relay_file::version(file).map_err(|error| failed(&error))?,
     };
     if found > known {
@@ -34,6 +36,9 @@ pub(super) fn in_file(part: Part, path: &str, dry_run: bool) -> Result<Report, S
     if !dry_run {
         match part {
             Part::Outbox => drop(OutboxFile::open(file).map_err(|error| failed(&error))?),
+            Part::Broker => {
+                drop(broker::open_file(file, Arc::new(SystemClock)).map_err(|error| failed(&error))?);
+            }
             Part::Relay | Part::Gate => {
                 drop(Sqlite::open(file, Arc::new(SystemClock)).map_err(|error| failed(&error))?);
             }
@@ -43,26 +48,32 @@ pub(super) fn in_file(part: Part, path: &str, dry_run: bool) -> Result<Report, S
     Ok(Report { part, store: format!("sqlite:{path}"), found, known, missing, dry_run })
 }
 
-/// The relay's schema in PostgreSQL.
+/// The relay's or the broker's schema in PostgreSQL.
 pub(super) async fn in_database(url: &str, named: &Named, dry_run: bool) -> Result<Report, Stop> {
     let failed = |error: String| {
         Stop::new(Exit::Unreachable, format!("failed to open the store {}: {error}", named.store))
     };
     let (url, tls) = secured(url, named.ca.as_deref()).map_err(failed)?;
-    let planned = match &tls {
-        Some(tls) => Postgres::migration_plan(&url, tls.clone()).await,
-        None => Postgres::migration_plan(&url, NoTls).await,
+    let is_broker = named.part == Part::Broker;
+    let planned = match (&tls, is_broker) {
+        (Some(tls), false) => Postgres::migration_plan(&url, tls.clone()).await,
+        (None, false) => Postgres::migration_plan(&url, NoTls).await,
+        (Some(tls), true) => broker::migration_plan(&url, tls.clone()).await,
+        (None, true) => broker::migration_plan(&url, NoTls).await,
     };
     let (found, missing) = planned.map_err(|error| failed(error.to_string()))?;
     if !dry_run {
-        let opened = match tls {
-            Some(tls) => Postgres::connect_tls(&url, 1, Migrations::Apply, tls).await,
-            None => Postgres::connect_tls(&url, 1, Migrations::Apply, NoTls).await,
+        let opened = match (tls, is_broker) {
+            (Some(tls), false) => Postgres::connect_tls(&url, 1, Migrations::Apply, tls).await,
+            (None, false) => Postgres::connect_tls(&url, 1, Migrations::Apply, NoTls).await,
+            (Some(tls), true) => broker::connect(&url, 1, Migrations::Apply, tls).await,
+            (None, true) => broker::connect(&url, 1, Migrations::Apply, NoTls).await,
         };
         drop(opened.map_err(|error| failed(error.to_string()))?);
     }
     let known = i64::from(missing.last().copied().unwrap_or(found));
-    let missing = missing.into_iter().map(|number| (i64::from(number), "relay".to_owned())).collect();
+    let missing =
+        missing.into_iter().map(|number| (i64::from(number), named.part.name().to_owned())).collect();
     let store = named.store.to_string();
-    Ok(Report { part: Part::Relay, store, found: i64::from(found), known, missing, dry_run })
+    Ok(Report { part: named.part, store, found: i64::from(found), known, missing, dry_run })
 }

@@ -6,7 +6,7 @@ mod answer;
 mod browsers;
 pub(crate) mod config;
 mod context;
-mod door;
+pub(crate) mod door;
 mod file;
 mod hints;
 mod intake;

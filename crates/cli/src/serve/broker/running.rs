@@ -1,0 +1,241 @@
+//! A broker that runs: its store, its doors, and what is swapped when its settings are read again.
+
+use std::future::IntoFuture;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{ConnectInfo, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use semel_broker::{Broker, Identified, Identify, Identity, Parts, admin_router, database, listen_router};
+use semel_contract::identity::Identity as Way;
+use semel_contract::problem::{Kind, Problem};
+use semel_delivery::relay::store::Database;
+use semel_gate::Identify as _;
+use semel_gateway::{Callers, Peers};
+use semel_store::clock::SystemClock;
+use semel_store::limits::{Fallback, MemoryLimiter, RedisLimiter};
+use semel_store::postgres::Migrations;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio_postgres::NoTls;
+
+use super::config::{Config, Who};
+use super::listener::{Certificate, Doors, Peer};
+use crate::config::{Store, redacted};
+use crate::exit::{Exit, Stop};
+use crate::problems::refusal;
+use crate::serve::relay::door::{Operators, guard};
+use crate::serve::running::Swappable;
+use crate::store::secured;
+
+/// How long a clean end may take once streams were told.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// A broker that runs.
+pub(crate) struct Running {
+    /// The settings in force.
+    pub(crate) config: Config,
+    /// Where members connect.
+    pub(crate) listen: SocketAddr,
+    /// Where operators look.
+    pub(crate) admin: SocketAddr,
+    broker: Broker,
+    working: semel_broker::Running,
+    members: Swappable,
+    operators: Swappable,
+    certificate: Certificate,
+    told: oneshot::Sender<()>,
+    serving: JoinHandle<std::io::Result<()>>,
+    operating: JoinHandle<std::io::Result<()>>,
+}
+
+impl Running {
+    /// Opens the store and the doors, and begins to work.
+    pub(crate) async fn start(config: Config) -> Result<Self, Stop> {
+        let certificate: Certificate = Arc::new(RwLock::new(load_certificate(&config)?));
+        let (listener, listen) = bind(config.listen, "--listen").await?;
+        let (admin_listener, admin) = bind(config.admin, "--admin").await?;
+        let operators = operators_of(&config, admin)?;
+        let identity = identity(&config)?;
+        let failed = |error: String| Stop::new(Exit::Io, format!("failed to start: {error}"));
+        let db = open(&config, admin).await?;
+        let mut parts = Parts::new(db);
+        if let Some(url) = &config.redis {
+            let shared = RedisLimiter::at(url).map_err(|error| {
+                Stop::new(Exit::Config, format!("broker.redis {}: {error}", redacted(url)))
+            })?;
+            parts.limiter = Arc::new(Fallback::new(Arc::new(shared), Arc::new(MemoryLimiter::default())));
+        }
+        let broker =
+            Broker::open(parts, config.settings.clone()).await.map_err(|error| failed(error.to_string()))?;
+        let working = broker.start();
+        let members = Swappable::new(listen_router(broker.clone(), identity, config.cors.clone()));
+        let operators = Swappable::new(operated(&broker, operators));
+        let (told, end) = oneshot::channel::<()>();
+        let doors =
+            Doors::on(listener, Arc::clone(&certificate)).map_err(|error| failed(error.to_string()))?;
+        let service = members.router().into_make_service_with_connect_info::<Peer>();
+        let serving = axum::serve(doors, service).with_graceful_shutdown(async { drop(end.await) });
+        Ok(Self {
+            listen,
+            admin,
+            working,
+            told,
+            serving: tokio::spawn(serving.into_future()),
+            operating: tokio::spawn(axum::serve(admin_listener, operators.router()).into_future()),
+            broker,
+            members,
+            operators,
+            certificate,
+            config,
+        })
+    }
+
+    /// Puts these settings in force at once, or changes nothing.
+    pub(crate) fn reload(&mut self, next: Config) -> Result<(), Stop> {
+        let bad = |message: String| Stop::new(Exit::Config, message);
+        if let Some(name) = fixed(&self.config, &next) {
+            return Err(bad(format!("{name} cannot change while the broker runs: start it again")));
+        }
+        let certificate = load_certificate(&next)?;
+        let operators = operators_of(&next, self.admin)?;
+        let identity = identity(&next)?;
+        self.broker.set_settings(next.settings.clone()).map_err(|error| bad(error.to_string()))?;
+        // Nothing below can fail.
+        *self.certificate.write().unwrap_or_else(PoisonError::into_inner) = certificate;
+        self.members.swap(listen_router(self.broker.clone(), identity, next.cors.clone()));
+        self.operators.swap(operated(&self.broker, operators));
+        self.config = next;
+        Ok(())
+    }
+
+    /// Takes nothing new, ends streams at their cursor, and waits for what is under way.
+    pub(crate) async fn stop(self) {
+        self.broker.drain();
+        let _ = self.told.send(());
+        let _ = tokio::time::timeout(self.config.drain, self.serving).await;
+        let _ = tokio::time::timeout(FAREWELL, self.working.stop()).await;
+        self.operating.abort();
+    }
+}
+
+async fn bind(address: SocketAddr, flag: &str) -> Result<(TcpListener, SocketAddr), Stop> {
+    let failed = |error: std::io::Error| {
+        Stop::new(Exit::Io, format!("failed to listen on {address}: {error}; choose another with {flag}"))
+    };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    Ok((listener, bound))
+}
+
+fn load_certificate(config: &Config) -> Result<Option<Arc<tokio_rustls::rustls::ServerConfig>>, Stop> {
+    let load = |tls: &semel_gateway::Certificates| {
+        tls.load().map_err(|error| Stop::new(Exit::Config, format!("broker.tls: {error}")))
+    };
+    config.tls.as_ref().map(load).transpose()
+}
+
+fn operators_of(config: &Config, admin: SocketAddr) -> Result<Operators, Stop> {
+    Operators::on(admin, config.admin_token_file.as_deref())
+}
+
+/// Opens the store.
+async fn open(config: &Config, admin: SocketAddr) -> Result<Arc<dyn Database>, Stop> {
+    let failed = |exit: Exit, error: String| {
+        Stop::new(exit, format!("failed to open the store {}: {error}", config.store))
+    };
+    match &config.store {
+        Store::Sqlite(path) => {
+            let file = database::open_file(Path::new(path), Arc::new(SystemClock))
+                .map_err(|error| failed(Exit::Io, error.to_string()))?;
+            file.publish_admin(&admin.to_string()).map_err(|error| failed(Exit::Io, error.to_string()))?;
+            Ok(Arc::new(file))
+        }
+        Store::Postgres(url) => {
+            let settings = &config.postgres;
+            let migrations = if settings.migrate { Migrations::Apply } else { Migrations::Refuse };
+            let (url, tls) =
+                secured(url, settings.ca.as_deref()).map_err(|error| failed(Exit::Config, error))?;
+            let connected = match tls {
+                Some(tls) => database::connect(&url, settings.connections, migrations, tls).await,
+                None => database::connect(&url, settings.connections, migrations, NoTls).await,
+            };
+            let db = connected.map_err(|error| failed(Exit::Unreachable, error.to_string()))?;
+            Ok(Arc::new(db))
+        }
+    }
+}
+
+/// By what members are known.
+fn identity(config: &Config) -> Result<Identity, Stop> {
+    match &config.who {
+        Who::Tokens => Ok(Identity::Tokens),
+        Who::Verified(way) => {
+            let callers = Callers::new(way, config.peers.clone())
+                .map_err(|error| Stop::new(Exit::Config, format!("broker.identity: {error}")))?;
+            Ok(Identity::Verified(Arc::new(Verified {
+                way: way.clone(),
+                callers,
+                peers: config.peers.clone(),
+            })))
+        }
+    }
+}
+
+/// Verifies members as the gate verifies callers.
+struct Verified {
+    way: Way,
+    callers: Callers,
+    peers: Peers,
+}
+
+impl Identify for Verified {
+    fn identify<'a>(&'a self, parts: &'a axum::http::request::Parts) -> Identified<'a> {
+        Box::pin(async move {
+            let peer = parts.extensions.get::<ConnectInfo<Peer>>().map(|peer| peer.0.0.ip());
+            if matches!(self.way, Way::Trusted(_)) && !peer.is_some_and(|peer| self.peers.contain(peer)) {
+                let why = format!("{} is believed from trusted peers only", self.way);
+                return Err(Problem::new(Kind::IdentityMissing, why));
+            }
+            Ok(self.callers.identify(parts).await?.caller().clone())
+        })
+    }
+}
+
+/// What operators reach.
+fn operated(broker: &Broker, operators: Operators) -> Router {
+    let health = Router::new()
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(readyz))
+        .with_state(broker.clone());
+    let guarded = axum::middleware::from_fn_with_state(Arc::new(operators), guard);
+    health.merge(admin_router(broker.clone())).layer(guarded)
+}
+
+async fn readyz(State(broker): State<Broker>) -> Response {
+    match broker.ready().await {
+        Ok(()) => "ok\n".into_response(),
+        Err(error) => {
+            refusal(StatusCode::SERVICE_UNAVAILABLE, "not-ready", &error.to_string()).into_response()
+        }
+    }
+}
+
+/// A setting that differs and cannot change while the broker runs.
+fn fixed(before: &Config, next: &Config) -> Option<&'static str> {
+    let settings = [
+        ("broker.store", before.store != next.store),
+        ("broker.listen", before.listen != next.listen),
+        ("broker.admin", before.admin != next.admin),
+        ("broker.postgres", before.postgres != next.postgres),
+        ("broker.redis", before.redis != next.redis),
+        ("broker.tls", before.tls.is_some() != next.tls.is_some()),
+    ];
+    settings.iter().find(|(_, has_changed)| *has_changed).map(|(name, _)| *name)
+}

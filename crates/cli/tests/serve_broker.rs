@@ -1,0 +1,199 @@
+//! `semel serve broker` and `semel broker` as users run them: the real program, asked by HTTP and by its own commands.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+/// A broker that runs in a folder of its own.
+struct Broker {
+    child: Child,
+    listen: String,
+    folder: tempfile::TempDir,
+}
+
+impl Broker {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let (child, listen) = serve(folder.path());
+        Self { child, listen, folder }
+    }
+
+    /// Kills it as a power cut would, and starts it again on the same file.
+    fn kill_and_restart(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        (self.child, self.listen) = serve(self.folder.path());
+    }
+
+    /// Runs `semel broker …`.
+    fn run(&self, args: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
+        command.arg("broker").args(args).args(["--store", "sqlite:broker.db"]);
+        command.current_dir(self.folder.path()).env_remove("SEMEL_CONFIG").output().unwrap()
+    }
+
+    fn done(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Sends a request where members connect, and reads the status and the JSON of the answer.
+    fn ask(
+        &self,
+        method: &str,
+        path: &str,
+        token: &str,
+        headers: &[(&str, &str)],
+        body: &Value,
+    ) -> (u16, Value) {
+        let mut socket = TcpStream::connect(&self.listen).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let mut head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n");
+        head += &format!("authorization: Bearer {token}\r\ncontent-type: application/json\r\n");
+        for (name, value) in headers {
+            head += &format!("{name}: {value}\r\n");
+        }
+        head += &format!("content-length: {}\r\n\r\n{body}", body.len());
+        socket.write_all(head.as_bytes()).unwrap();
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).unwrap();
+        let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        let start = body.find('{').unwrap_or(0);
+        let end = body.rfind('}').map_or(0, |end| end + 1);
+        (status, serde_json::from_str(&body[start..end.max(start)]).unwrap_or(Value::Null))
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn serve(folder: &Path) -> (Child, String) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_semel"))
+        .args([
+            "serve",
+            "broker",
+            "--listen",
+            "127.0.0.1:0",
+            "--admin",
+            "127.0.0.1:0",
+            "--store",
+            "sqlite:broker.db",
+        ])
+        .current_dir(folder)
+        .env_remove("SEMEL_CONFIG")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let listen = loop {
+        let line = lines.next().expect("it says where it listens").unwrap();
+        if let Some(url) = line.trim().strip_prefix("listening") {
+            break url.trim().trim_start_matches("http://").to_owned();
+        }
+    };
+    // The rest is read, so that it never waits for its reader.
+    std::thread::spawn(move || lines.for_each(drop));
+    (child, listen)
+}
+
+/// A mesh with two members who are subscribed to one topic, and their tokens.
+fn mesh(broker: &Broker) -> (String, String) {
+    broker.done(&["meshes", "add", "team"]);
+    let alice =
+        broker.done(&["members", "add", "alice", "--mesh", "team", "--role", "owner"]).trim().to_owned();
+    let bob: Value =
+        serde_json::from_str(&broker.done(&["members", "add", "bob", "--mesh", "team", "--json"])).unwrap();
+    broker.done(&["topics", "add", "news", "--mesh", "team"]);
+    for member in ["alice", "bob"] {
+        broker.done(&["subscriptions", "add", member, "--mesh", "team", "--topic", "news"]);
+    }
+    (alice, bob["token"].as_str().unwrap().to_owned())
+}
+
+const MESSAGES: &str = "/v1/meshes/team/messages";
+
+#[test]
+fn a_message_is_published_once_however_often_it_is_sent_and_a_kill_forgets_nothing() {
+    let mut broker = Broker::start();
+    let (alice, bob) = mesh(&broker);
+    let message = json!({"to": {"topic": "news"}, "body": {"hello": 1}});
+    let key = [("idempotency-key", "m1")];
+    let (status, first) = broker.ask("POST", MESSAGES, &alice, &key, &message);
+    assert_eq!((status, first["client_message_id"].as_str()), (201, Some("m1")), "{first}");
+    broker.kill_and_restart();
+    let (status, again) = broker.ask("POST", MESSAGES, &alice, &key, &message);
+    assert_eq!((status, &again["duplicate"]), (200, &json!(true)), "{again}");
+    assert_eq!(again["broker_message_id"], first["broker_message_id"]);
+    let other = json!({"to": {"topic": "news"}, "body": {"hello": 2}});
+    assert_eq!(broker.ask("POST", MESSAGES, &alice, &key, &other).0, 409);
+    let (status, page) =
+        broker.ask("GET", "/v1/meshes/team/topics/news/history?after=0", &bob, &[], &Value::Null);
+    assert_eq!((status, page["messages"].as_array().map(Vec::len)), (200, Some(1)), "{page}");
+    assert_eq!(page["messages"][0]["body"], json!({"hello": 1}));
+}
+
+#[test]
+fn outsiders_learn_nothing_and_a_removed_member_is_one() {
+    let broker = Broker::start();
+    let (alice, bob) = mesh(&broker);
+    let message = json!({"to": {"topic": "news"}, "body": 1, "client_message_id": "m1"});
+    assert_eq!(broker.ask("POST", MESSAGES, "smb_wrong", &[], &message).0, 401);
+    assert_eq!(broker.ask("POST", MESSAGES, &alice, &[], &message).0, 201);
+    let elsewhere = broker.ask("POST", "/v1/meshes/other/messages", &alice, &[], &message);
+    assert_eq!(elsewhere.0, 403, "{}", elsewhere.1);
+    broker.done(&["members", "remove", "bob", "--mesh", "team"]);
+    let refused = broker.ask("POST", MESSAGES, &bob, &[], &message).0;
+    assert!(refused == 401 || refused == 403, "{refused}");
+}
+
+#[test]
+fn commands_publish_list_and_look_after_what_is_kept() {
+    let broker = Broker::start();
+    let (alice, _) = mesh(&broker);
+    let token = broker.folder.path().join("token");
+    std::fs::write(&token, alice).unwrap();
+    let (token, url) = (token.to_str().unwrap(), format!("http://{}", broker.listen));
+    let publish = ["publish", "--mesh", "team", "--topic", "news", "{\"n\":1}", "--id", "m1", "--url", &url];
+    let publish = [&publish[..], &["--token-file", token, "--json"]].concat();
+    let first: Value = serde_json::from_str(&broker.done(&publish)).unwrap();
+    let again: Value = serde_json::from_str(&broker.done(&publish)).unwrap();
+    assert_eq!((&again["duplicate"], &again["history_id"]), (&json!(true), &first["history_id"]));
+    let lines = broker.done(&["history", "--mesh", "team", "--topic", "news"]);
+    assert_eq!(lines.lines().count(), 1, "{lines}");
+    let members: Value =
+        serde_json::from_str(&broker.done(&["members", "list", "--mesh", "team", "--json"])).unwrap();
+    assert_eq!(members["members"].as_array().map(Vec::len), Some(2), "{members}");
+    let orphans: Value = serde_json::from_str(&broker.done(&["orphans", "--json"])).unwrap();
+    assert_eq!(orphans["orphans"], 0, "{orphans}");
+    broker.done(&["rebuild"]);
+    let restored: Value = serde_json::from_str(&broker.done(&["restored", "--json"])).unwrap();
+    assert!(restored["epoch"].is_number(), "{restored}");
+    let refused = broker.run(&["topics", "add", "x", "--mesh", "no-such-mesh"]);
+    assert_eq!(refused.status.code(), Some(5), "{}", String::from_utf8_lossy(&refused.stderr));
+}
+
+#[test]
+fn what_is_unsafe_is_refused_at_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("semel.toml"), "[broker]\ndedupe_retention_days = 6\n").unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_semel"))
+        .args(["serve", "broker"])
+        .current_dir(folder.path())
+        .env_remove("SEMEL_CONFIG")
+        .output()
+        .unwrap();
+    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(3) && complaint.contains("7 days"), "{complaint}");
+}
