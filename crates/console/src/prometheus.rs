@@ -46,6 +46,7 @@ pub const NAMES: &[(&str, &str)] = &[
     ("semel_gateway_request_seconds", "How long answers took."),
     ("semel_gateway_upstream_failures_total", "Requests that the service did not answer, by how."),
     ("semel_gateway_access_lines_dropped_total", "Lines of the access log that were dropped."),
+    ("semel_gateway_spans_dropped_total", "Spans of traces that no collector took."),
     ("semel_build_info", "The release that runs, as a label."),
     ("semel_store_ready", "Whether the store answers."),
     (

@@ -122,11 +122,7 @@ pub(crate) struct Line {
 
 impl Line {
     fn begin(parts: &Parts, peer: IpAddr, is_written: bool) -> Self {
-        let asked = || {
-            let path = hide_key(parts.uri.path());
-            let path = path[..path.floor_char_boundary(PATH_BYTES_MAX)].to_owned();
-            (parts.method.to_string(), path)
-        };
+        let asked = || (parts.method.to_string(), shown_path(parts.uri.path()));
         Self { began: Instant::now(), peer, asked: is_written.then(asked) }
     }
 
@@ -134,6 +130,12 @@ impl Line {
     pub(crate) fn elapsed(&self) -> Duration {
         self.began.elapsed()
     }
+}
+
+/// A path as it is written down: without a key in it, and not too long.
+pub(crate) fn shown_path(path: &str) -> String {
+    let path = hide_key(path);
+    path[..path.floor_char_boundary(PATH_BYTES_MAX)].to_owned()
 }
 
 /// Where clients ask about their keys. The key is the part behind it.

@@ -19,6 +19,8 @@ mod pages;
 mod plan;
 mod probe;
 mod refusal;
+#[cfg(feature = "otel")]
+mod traces;
 mod tunnel;
 mod walk;
 
@@ -26,6 +28,10 @@ pub use access::AccessLog;
 pub use gateway::Gateway;
 pub use identity::{Callers, Peers};
 pub use plan::Plan;
+#[cfg(not(feature = "otel"))]
+pub use plan::Traces;
 pub use probe::Probes;
 pub use semel_http::headers::REQUEST_ID;
 pub use semel_http::{BadTarget, Certificates, Cors, HostSent, Limits, Protocol, Target, Upstream, serve};
+#[cfg(feature = "otel")]
+pub use traces::Traces;

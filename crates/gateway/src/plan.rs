@@ -12,6 +12,8 @@ use crate::access::AccessLog;
 use crate::forward::Forward;
 use crate::identity::Peers;
 use crate::measure::Meters;
+#[cfg(feature = "otel")]
+use crate::traces::Traces;
 
 /// Everything that a gateway is told, and that can be told anew while it runs.
 #[derive(Debug)]
@@ -30,7 +32,14 @@ pub struct Plan {
     pub cors: Option<Cors>,
     /// Where requests are written down.
     pub log: AccessLog,
+    /// Who is told of requests as spans of traces; needs the feature `otel`.
+    pub traces: Option<Traces>,
 }
+
+/// Without the feature `otel` nobody can be told of spans.
+#[cfg(not(feature = "otel"))]
+#[derive(Clone, Debug)]
+pub enum Traces {}
 
 /// What is in force.
 pub(crate) struct Current {
@@ -41,6 +50,8 @@ pub(crate) struct Current {
     pub(crate) trusted: Vec<(HeaderName, Peers)>,
     pub(crate) cors: Option<Cors>,
     pub(crate) log: AccessLog,
+    #[cfg(feature = "otel")]
+    pub(crate) traces: Option<Traces>,
     pub(crate) meters: Meters,
     pub(crate) tls: Option<Arc<ServerConfig>>,
 }
@@ -58,6 +69,8 @@ impl Current {
             trusted: plan.trusted,
             cors: plan.cors,
             log: plan.log,
+            #[cfg(feature = "otel")]
+            traces: plan.traces,
             meters: Meters::default(),
             tls,
         })

@@ -30,6 +30,8 @@ pub(crate) fn walk(
     let id = headers::given_request_id(&parts.headers).cloned().unwrap_or_else(new_request_id);
     parts.headers.insert(REQUEST_ID, id.clone());
     let admitted = framing::check_request(&mut parts);
+    #[cfg(feature = "otel")]
+    let span = current.traces.as_ref().map(|traces| traces.begin(&mut parts));
     headers::strip_own(&mut parts.headers, None);
     for (name, peers) in &current.trusted {
         headers::strip_trusted(&mut parts.headers, name, peers.contain(facts.origin.peer));
@@ -55,6 +57,10 @@ pub(crate) fn walk(
         response.headers_mut().insert(REQUEST_ID, id.clone());
         if let Some(cors) = &current.cors {
             cors.expose(allowed, response.headers_mut());
+        }
+        #[cfg(feature = "otel")]
+        if let (Some(traces), Some(span)) = (&current.traces, span) {
+            traces.end(span, &response);
         }
         current.meters.answered(response.status(), line.elapsed());
         current.log.note(line, &id, response)

@@ -64,7 +64,20 @@ pub(crate) fn plan_on(
         trusted: trusted(config),
         cors: config.gate.cors.clone(),
         log,
+        traces: traces().map_err(bad)?,
     })
+}
+
+/// The collector of traces, where the environment names one.
+#[cfg(feature = "otel")]
+fn traces() -> Result<Option<semel_gateway::Traces>, String> {
+    semel_gateway::Traces::from_environment(|name| std::env::var(name).ok())
+}
+
+/// A program without the feature `otel` tells nobody.
+#[cfg(not(feature = "otel"))]
+fn traces() -> Result<Option<semel_gateway::Traces>, String> {
+    Ok(None)
 }
 
 /// Headers that name users: they are taken from trusted peers only.

@@ -10,6 +10,8 @@ mod proxying;
 mod secure;
 mod streams;
 mod strict;
+#[cfg(feature = "otel")]
+mod traces;
 mod upstream;
 mod whole;
 mod world;

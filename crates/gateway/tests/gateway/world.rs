@@ -34,6 +34,7 @@ pub(crate) struct Wish {
     pub(crate) tls: Option<semel_gateway::Certificates>,
     pub(crate) cors: Option<semel_gateway::Cors>,
     pub(crate) log: AccessLog,
+    pub(crate) traces: Option<semel_gateway::Traces>,
     pub(crate) lease: Duration,
     pub(crate) gate: fn(GateBuilder) -> GateBuilder,
 }
@@ -55,6 +56,7 @@ impl Wish {
             tls: None,
             cors: None,
             log: AccessLog::off(),
+            traces: None,
             lease: Duration::from_secs(30),
             gate: |gate| gate,
         }
@@ -77,6 +79,7 @@ impl Wish {
             trusted,
             cors: self.cors,
             log: self.log,
+            traces: self.traces,
         }
     }
 

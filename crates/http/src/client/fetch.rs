@@ -70,14 +70,35 @@ impl Fetcher {
     /// # Errors
     /// There is no answer, or it is too large or too slow.
     pub async fn ask(&self, path: &str, headers: HeaderMap) -> Result<Fetched, String> {
-        let asked = tokio::time::timeout(self.patience, self.exchange(path, headers)).await;
-        asked.unwrap_or_else(|_| Err(format!("{} did not answer in time", self.target)))
+        self.in_time(self.exchange(Method::GET, path, headers, Body::empty())).await
     }
 
-    async fn exchange(&self, path: &str, mut headers: HeaderMap) -> Result<Fetched, String> {
+    /// Posts something to a path. What is posted may come twice.
+    ///
+    /// # Errors
+    /// There is no answer, or it is too large or too slow.
+    pub async fn tell(&self, path: &str, headers: HeaderMap, body: Bytes) -> Result<Fetched, String> {
+        self.in_time(self.exchange(Method::POST, path, headers, Body::from(body))).await
+    }
+
+    async fn in_time(
+        &self,
+        exchange: impl Future<Output = Result<Fetched, String>>,
+    ) -> Result<Fetched, String> {
+        let answered = tokio::time::timeout(self.patience, exchange).await;
+        answered.unwrap_or_else(|_| Err(format!("{} did not answer in time", self.target)))
+    }
+
+    async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        mut headers: HeaderMap,
+        body: Body,
+    ) -> Result<Fetched, String> {
         headers.remove(header::HOST);
-        let mut request = Request::new(Body::empty());
-        *request.method_mut() = Method::GET;
+        let mut request = Request::new(body);
+        *request.method_mut() = method;
         *request.uri_mut() = path.parse().map_err(|_| format!("{path:?} is not a path"))?;
         *request.headers_mut() = headers;
         let answered = self.pool.send(Box::new(request), &Activity::default()).await;
