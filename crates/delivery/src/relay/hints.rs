@@ -1,14 +1,8 @@
 //! Hints between replicas: that something may be due, and who is at work on a lane. Safety never rests on them: a hint that
 //! is lost, late or untrue costs time and nothing else. Without any, replicas find out by asking the store.
 
-use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::time::Duration;
-
-use tokio::time::Instant;
-
-use super::target::LEASE;
 
 /// What somebody else's hint means for a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,46 +38,3 @@ pub trait Hints: std::fmt::Debug + Send + Sync + 'static {
 pub struct NoHints;
 
 impl Hints for NoHints {}
-
-/// How long hints have kept this process away from lanes. A holder may be gone, or may never have been: a hint is believed
-/// for as long as a lease lasts, and not longer.
-#[derive(Debug, Default)]
-pub struct Patience(HashMap<i64, Instant>);
-
-impl Patience {
-    /// Whether the hint that somebody else has this lane is still believed.
-    pub fn believes(&mut self, lane: i64, now: Instant) -> bool {
-        let is_fresh = |since: Instant| now.saturating_duration_since(since) < LEASE;
-        // What was not asked about for long is nobody's concern any more.
-        self.0.retain(|known, since| *known == lane || now.saturating_duration_since(*since) < 2 * LEASE);
-        match self.0.get(&lane) {
-            Some(since) if is_fresh(*since) => true,
-            Some(since) if now.saturating_duration_since(*since) < LEASE + Duration::from_secs(5) => false,
-            _ => {
-                self.0.insert(lane, now);
-                true
-            }
-        }
-    }
-
-    /// The lane was ours: the next hint is a new one.
-    pub fn forget(&mut self, lane: i64) {
-        self.0.remove(&lane);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_hint_is_believed_for_a_lease_and_not_longer() {
-        let (mut patience, start) = (Patience::default(), Instant::now());
-        let at = |seconds| start + Duration::from_secs(seconds);
-        assert!(patience.believes(7, start) && patience.believes(7, at(29)));
-        assert!(!patience.believes(7, at(30)), "a holder that never ends");
-        patience.forget(7);
-        assert!(patience.believes(7, at(31)), "another holder");
-        assert!(patience.believes(8, at(31)) && !patience.believes(7, at(62)));
-    }
-}
