@@ -207,3 +207,23 @@ async fn a_file_with_lanes_is_upgraded_and_purged_by_when_messages_finished() {
     let plan: String = file.query_row(sql, [], |row| row.get(3)).unwrap();
     assert!(plan.starts_with("SEARCH outbox USING INDEX outbox_purge"), "{plan}");
 }
+
+/// People look for what is due and for what was taken back with SQL of their own.
+#[test]
+fn what_is_due_and_what_was_aborted_is_found_by_an_index() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("outbox.db");
+    drop(SqliteStore::open(&path).unwrap());
+    let file = semel_store::sqlite::rusqlite::Connection::open(&path).unwrap();
+    let plan = |sql: &str| -> String {
+        file.query_row(&format!("EXPLAIN QUERY PLAN {sql}"), [], |row| row.get(3)).unwrap()
+    };
+    let due = plan(
+        "SELECT id FROM outbox WHERE status = 'pending' AND next_attempt_at <= 5 ORDER BY next_attempt_at",
+    );
+    assert!(due.contains("outbox_due"), "{due}");
+    let aborted = plan(
+        "SELECT id FROM outbox INDEXED BY outbox_aborted WHERE status = 'aborted' AND aborted_at > 5 ORDER BY aborted_at",
+    );
+    assert!(aborted.contains("outbox_aborted"), "{aborted}");
+}

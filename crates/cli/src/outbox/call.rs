@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Request, header};
@@ -105,14 +106,17 @@ impl Caller {
         };
         match Outbox::open(&path, settings).await {
             Ok(outbox) => Ok(Caller::File(Box::new(Api { outbox, wallet }))),
-            Err(OutboxError::Open(OpenError::Locked { lock_file, .. })) => Self::daemon(&lock_file, which),
+            Err(OutboxError::Open(OpenError::Locked { lock_file, .. })) => {
+                Self::daemon(&lock_file, which).await
+            }
             Err(error) => Err(Stop::new(Exit::Io, format!("{error} ({})", path.display()))),
         }
     }
 
-    fn daemon(lock_file: &Path, which: &Which) -> Result<Self, Stop> {
+    async fn daemon(lock_file: &Path, which: &Which) -> Result<Self, Stop> {
         let away = |why: String| Stop::new(Exit::Unreachable, why);
-        let text = std::fs::read_to_string(lock_file)
+        let text = address_in(lock_file)
+            .await
             .map_err(|error| away(format!("failed to read {}: {error}", lock_file.display())))?;
         let mut lines = text.lines().skip(1);
         let address = lines.next().unwrap_or_default();
@@ -175,4 +179,38 @@ where
     tokio::spawn(connection);
     let response = sender.send_request(request).await?;
     Ok(response.map(Body::new))
+}
+
+/// What an owner has written into its lock file. One that has just begun says where it is asked a moment after it has the
+/// file.
+async fn address_in(lock_file: &Path) -> std::io::Result<String> {
+    for _ in 0..50 {
+        let text = std::fs::read_to_string(lock_file)?;
+        if text.lines().nth(1).is_some_and(|address| !address.is_empty()) {
+            return Ok(text);
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    std::fs::read_to_string(lock_file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_daemon_that_has_just_begun_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("outbox.db");
+        let owner = Outbox::open(&path, Settings::default()).await.unwrap();
+        let lock = owner.lock_file().unwrap().to_path_buf();
+        let store = Some(format!("sqlite:{}", path.display()));
+        let which = Which { store, token_file: None, json: false };
+        let asked = tokio::spawn(async move { Caller::existing(&which).await });
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert!(!asked.is_finished(), "it does not give up at once");
+        let said = std::fs::read_to_string(&lock).unwrap();
+        std::fs::write(&lock, format!("{}\nunix:/nowhere\n", said.lines().next().unwrap_or("1"))).unwrap();
+        assert!(matches!(asked.await.unwrap(), Ok(Caller::Unix(path)) if path.ends_with("nowhere")));
+    }
 }

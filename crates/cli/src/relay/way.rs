@@ -152,19 +152,26 @@ async fn admin_of(path: &Path) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use semel_store::sqlite::engine::FileLock;
+    use std::sync::Arc;
+
+    use semel_delivery::relay::store::sqlite::Sqlite;
+    use semel_store::clock::SystemClock;
 
     use super::*;
 
-    /// It has the file a moment before it listens.
-    #[tokio::test]
+    /// A process has its file a moment before it can say where it is asked.
+    #[tokio::test(flavor = "multi_thread")]
     async fn an_owner_that_has_just_begun_is_waited_for() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("relay.db");
-        let lock = FileLock::take(&path).unwrap();
-        let asked = tokio::spawn(async move { admin_of(&path).await });
+        let file = Sqlite::open(&path, Arc::new(SystemClock)).unwrap();
+        let asked = tokio::spawn({
+            let path = path.clone();
+            async move { admin_of(&path).await }
+        });
         tokio::time::sleep(Duration::from_millis(300)).await;
-        lock.publish("127.0.0.1:7421").unwrap();
+        assert!(!asked.is_finished(), "it does not give up at once");
+        file.publish_admin("127.0.0.1:7421").unwrap();
         assert_eq!(asked.await.unwrap().as_deref(), Some("127.0.0.1:7421"));
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use semel_delivery::relay::hints::{Hinted, Hints, Patience, Taken};
+use semel_delivery::relay::hints::{Hinted, Hints, Taken};
 use semel_delivery::relay::target::LEASE;
 use semel_delivery::relay::{RelayStore, Target};
 use semel_store::StoreError;
@@ -37,7 +37,6 @@ pub(crate) struct RedisHints {
     /// Targets that speak of patrols.
     patrols: Mutex<HashSet<String>>,
     names: Mutex<HashMap<i64, Name>>,
-    patience: Mutex<Patience>,
     rests_until: Mutex<Option<Instant>>,
     is_away: AtomicBool,
     told: Notify,
@@ -61,7 +60,6 @@ impl RedisHints {
             owner: owner.to_owned(),
             patrols: Mutex::default(),
             names: Mutex::default(),
-            patience: Mutex::default(),
             rests_until: Mutex::default(),
             is_away: AtomicBool::new(false),
             told: Notify::new(),
@@ -163,12 +161,9 @@ impl RedisHints {
         }
         let Some(key) = self.lock_of(lane).await else { return Taken::Ours };
         match self.noted(self.signals.lock(&key, &self.owner, LEASE).await) {
-            Some(false) if locked(&self.patience).believes(lane, Instant::now()) => Taken::Elsewhere,
-            Some(true) => {
-                locked(&self.patience).forget(lane);
-                Taken::Ours
-            }
-            Some(false) | None => Taken::Ours,
+            // A holder may be gone, or may never have been: the store knows, and where it does not say, the claim decides.
+            Some(false) if self.store.is_held(lane).await.unwrap_or(false) => Taken::Elsewhere,
+            Some(_) | None => Taken::Ours,
         }
     }
 

@@ -68,6 +68,14 @@ impl RelayStore {
         rows.first().map(|row| row.text(0)).transpose()
     }
 
+    /// Whether somebody holds a lane now.
+    pub async fn is_held(&self, lane: i64) -> Result<bool, StoreError> {
+        let sql = "SELECT owner, lease_until FROM relay_state WHERE lane = $1 ORDER BY version DESC LIMIT 1";
+        let (rows, now) = (self.db.read(sql, vec![lane.into()]).await?, self.now().await?);
+        let Some(row) = rows.first() else { return Ok(false) };
+        Ok(!row.text(0)?.is_empty() && row.int(1)? > now)
+    }
+
     /// Whether none of these lanes is worked on, or will be by then.
     pub async fn none_due(&self, lanes: &[i64], by: i64) -> Result<bool, StoreError> {
         for lane in lanes {
