@@ -29,7 +29,6 @@ use crate::attempt::{Context, Job, Outcome, claim_and_run, mark_unknown};
 use crate::bodies::too_large;
 use crate::identity::{Lines, Verified};
 use crate::keys;
-use crate::known::POLL_ENTERED;
 use crate::layer::Shared;
 use crate::limit;
 use crate::measure;
@@ -326,7 +325,7 @@ where
         let direct = is_plain && !between && has_room && !context.shared.store.reads_in_place();
         let unasked = || direct.then_some((None, Timestamp::from_millis(0)));
         let mut known = known.or_else(unasked);
-        let (mut decisions, mut pause) = (0, POLL_ENTERED);
+        let (mut decisions, mut pause) = (0, Duration::ZERO);
         while decisions < DECISIONS_MAX {
             decisions += 1;
             let found = match known.take() {
