@@ -24,6 +24,8 @@ const POLL_FIRST: Duration = Duration::from_millis(100);
 /// The longest such pause.
 const POLL_LONGEST: Duration = Duration::from_millis(1600);
 
+/// The first pause between two looks at a key that a handler's transaction holds; it doubles.
+const POLL_ENTERED: Duration = Duration::from_millis(10);
 /// The longest such pause.
 const POLL_ENTERED_LONGEST: Duration = Duration::from_millis(250);
 
@@ -138,7 +140,7 @@ impl Context {
     }
 
     /// Waits while a handler's transaction holds the key: there is no record to look at, and what ends it may come without a
-    /// hint. An answer where the route says that nobody waits.
+    /// hint. The pause begins with nothing. An answer where the route says that nobody waits.
     pub(crate) async fn wait_for_entered(
         &self,
         pause: &mut Duration,
@@ -157,13 +159,14 @@ impl Context {
             return Err(too_many());
         }
         measure::waiting(&self.route.name);
+        *pause = (*pause * 2).clamp(POLL_ENTERED, POLL_ENTERED_LONGEST);
         tokio::select! {
             biased;
             () = tokio::time::sleep_until(self.arrived + deadline) => {
                 return Err(self.refusal(Kind::InFlight, None));
             }
             () = listener.next() => {}
-            () = tokio::time::sleep(*pause) => *pause = (*pause * 2).min(POLL_ENTERED_LONGEST),
+            () = tokio::time::sleep(*pause) => {}
         }
         Ok(None)
     }

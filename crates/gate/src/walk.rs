@@ -38,9 +38,6 @@ use crate::route::Route;
 use crate::shared::Shared;
 use crate::step::Step;
 
-/// The first pause between two looks at a key that a handler's transaction holds; it doubles.
-const POLL_ENTERED: Duration = Duration::from_millis(10);
-
 /// How often a record may change under a request before it gives up deciding.
 const DECISIONS_MAX: usize = 64;
 
@@ -330,7 +327,7 @@ where
         let direct = is_plain && !between && has_room && !context.shared.store.reads_in_place();
         let unasked = || direct.then_some((None, Timestamp::from_millis(0)));
         let mut known = known.or_else(unasked);
-        let (mut decisions, mut pause) = (0, POLL_ENTERED);
+        let (mut decisions, mut pause) = (0, Duration::ZERO);
         while decisions < DECISIONS_MAX {
             decisions += 1;
             let found = match known.take() {
