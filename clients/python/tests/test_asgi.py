@@ -125,6 +125,8 @@ def test_the_exit_code_of_a_yield_dependency_is_in_the_transaction(postgres, run
     async def audited(transaction=Depends(asgi.transaction)):
         yield transaction
         order_of.append("exit")
+        # Long enough for an answer, or a COMMIT, that did not wait.
+        await asyncio.sleep(0.1)
         await insert(transaction, run, "written on exit")
 
     @app.post("/orders")

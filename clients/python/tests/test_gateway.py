@@ -1,0 +1,95 @@
+"""A semel gateway in front of a service on the same database: it passes its fence, and the library settles under it.
+
+Runs where SEMEL_BIN names the semel program."""
+
+import os
+import subprocess
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import scenarios
+from test_processes import effects, message, run  # noqa: F401 - a fixture
+from test_scenarios import start
+
+BINARY = os.environ.get("SEMEL_BIN")
+DRIVERS = ("psycopg", "asyncpg") if BINARY else ()
+
+CONFIG = """
+store = "{store}"
+identity = "trusted:X-User"
+[gate]
+listen = "127.0.0.1:{port}"
+admin = "127.0.0.1:{admin}"
+[gate.upstream]
+url = "http://127.0.0.1:{upstream}"
+host = "upstream"
+[route.create-order]
+match = "POST /ietf/orders/{{id}}"
+guarantee = "atomic"
+"""
+
+
+@pytest.fixture(params=DRIVERS)
+def both(request, postgres, tmp_path):
+    service = start(postgres, request.param)
+    port, admin = scenarios.free_port(), scenarios.free_port()
+    file = tmp_path / "semel.toml"
+    file.write_text(CONFIG.format(store=postgres, port=port, admin=admin, upstream=service.port))
+    process = subprocess.Popen([BINARY, "serve", "gate", "--config", str(file)], stderr=subprocess.DEVNULL)
+    gateway = scenarios.Service(postgres, address=f"http://127.0.0.1:{port}")
+
+    def is_up():
+        assert process.poll() is None, "the gateway ended"
+        try:
+            return gateway.request("GET", "/ready", [], b"")[0] == 200
+        except OSError:
+            return False
+
+    try:
+        scenarios.wait_until(is_up, "the gateway serves")
+        yield service, gateway
+    finally:
+        process.kill()
+        process.wait()
+        service.stop()
+
+
+def test_a_gateway_and_the_library_make_one_record(both, database, run):  # noqa: F811
+    service, gateway = both
+    attempts = [{"effects": ["a"], "answer": {"status": 201, "headers": [["location", "/orders/1"]], "body": "ok"}}]
+    key = str(uuid.uuid4())
+    sent = message(run, key, attempts)
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(lambda _: gateway.request(*sent), range(16)))
+    assert {(status, body) for status, _, body in answers} == {(201, b"ok")}, answers
+    assert all(("location", "/orders/1") in headers for _, headers, _ in answers)
+    # Past the gateway the service knows the same record.
+    status, headers, body = service.request(*sent)
+    assert (status, body) == (201, b"ok") and ("idempotency-replayed", "true") in headers
+    assert effects(database, run) == 1
+    states = database.execute("SELECT state, guarantee FROM semel.record WHERE key = %s", (key,)).fetchall()
+    assert states == [(2, 1)], "settled, atomic, one record"
+
+
+def test_a_record_of_the_library_is_replayed_by_the_gateway(both, database, run):  # noqa: F811
+    service, gateway = both
+    attempts = [{"effects": ["a"], "answer": {"status": 201, "body": "first"}}]
+    sent = message(run, str(uuid.uuid4()), attempts)
+    assert service.request(*sent)[2] == b"first"
+    status, headers, body = gateway.request(*sent)
+    assert (status, body) == (201, b"first") and ("idempotency-replayed", "true") in headers
+    assert effects(database, run) == 1
+
+
+def test_an_answer_that_rolls_back_frees_the_key_behind_a_gateway(both, database, run):  # noqa: F811
+    _, gateway = both
+    attempts = [
+        {"effects": ["a"], "answer": {"status": 503, "body": "busy"}},
+        {"effects": ["a"], "answer": {"status": 201, "body": "ok"}},
+    ]
+    sent = message(run, str(uuid.uuid4()), attempts)
+    assert gateway.request(*sent)[0] == 503
+    assert gateway.request(*sent)[::2] == (201, b"ok")
+    assert effects(database, run) == 1
