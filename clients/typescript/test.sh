@@ -7,6 +7,8 @@ cd "$(dirname "$0")"
 
 [ -d node_modules ] && [ node_modules/.package-lock.json -nt package-lock.json ] || npm ci --no-audit --no-fund --silent
 npm test --silent
+# The server's half needs PostgreSQL: SEMEL_TEST_POSTGRES is the URL of a superuser.
+[ -z "${SEMEL_TEST_POSTGRES:-}" ] || npm run --silent test:server
 [ "${SEMEL_TEST_FAST:-}" = 1 ] && exit 0
 
 missing=""

@@ -16,4 +16,4 @@ if ! command -v pgbouncer >/dev/null && ! apt-get install -y -qq --no-install-re
     export SEMEL_TEST_PGBOUNCER=missing
 fi
 ../../node_modules/.bin/tsc -p types/tsconfig.json
-exec node --test --test-concurrency=4 once-*.test.mjs crash.test.mjs behaviour.test.mjs guide.test.mjs vectors.test.mjs
+exec node --test --test-concurrency=8 once-*.test.mjs crash.test.mjs behaviour.test.mjs guide.test.mjs vectors.test.mjs
