@@ -45,6 +45,7 @@ test("a claim and a settlement that ran before find their own work", async () =>
     assert.deepEqual([settled.status, settled.endedAt], ["done", 7]);
   }
   const other = { to: "dead", change: {} } as const;
-  assert.equal(await store.run("readwrite", async (tx) => settle(tx, await now(), "t9", epoch, other, 9, false)), null);
+  const settled = await now();
+  assert.equal(await store.run("readwrite", (tx) => settle(tx, settled, "t9", epoch, other, 9, false)), null);
   assert.equal((await now()).status, "done");
 });
