@@ -449,6 +449,6 @@ function chooseMaxAge(profile: Profile, { maxAge, unsafeMaxAge }: OutboxOptions)
   const most = Math.min(6 * DAY, profile.window);
   const age = maxAge ?? Math.min(profile.schedule.maxAge ?? most, most);
   if (age > most && !unsafeMaxAge)
-    throw new OutboxError("malformed", `maxAge is at most ${most} ms, unless unsafeMaxAge is set: the browser or the server may forget later`);
+    throw new OutboxError("malformed", `maxAge is at most ${most} ms unless unsafeMaxAge is set`);
   return age;
 }
