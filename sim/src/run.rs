@@ -241,9 +241,9 @@ impl Story {
         let slot = world.slot_of(old.slot);
         let (entries, now) = world.peek_slot(old.slot);
         let is_over = world.clock.true_time().millis_since(old.first_sent) > 4_000_000;
-        let standings = entries.iter().map(|entry| Standing::of(Some(&entry.record), now));
+        let mut standings = entries.iter().map(|entry| Standing::of(Some(&entry.record), now));
         // Under whichever name it still stands, if it does.
-        match standings.filter(|standing| *standing != Standing::Expired).next().unwrap_or(Standing::Absent) {
+        match standings.find(|standing| *standing != Standing::Expired).unwrap_or(Standing::Absent) {
             Standing::Absent | Standing::Expired if is_over && old.generation == slot.generation => {
                 if slot.endpoint == Endpoint::Aged && world.rng(|rng| rng.chance(500)) {
                     return Some(old);
