@@ -20,6 +20,8 @@ pub enum Habit {
     Limit(u64),
     /// Says that it blocks us.
     Block,
+    /// Says that it will never do it.
+    Refuse,
     /// Fails without having done anything.
     Fail,
     /// Applies it, and answers so much later.
@@ -120,6 +122,7 @@ async fn write(
             (StatusCode::TOO_MANY_REQUESTS, [(header::RETRY_AFTER, seconds.to_string())]).into_response()
         }
         Some(Habit::Block) => (StatusCode::FORBIDDEN, Json(json!({"error": "blocked"}))).into_response(),
+        Some(Habit::Refuse) => StatusCode::UNPROCESSABLE_ENTITY.into_response(),
         Some(Habit::Fail) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
         Some(Habit::ApplyLate(by)) => {
             let late = service.clone();

@@ -207,3 +207,14 @@ async fn a_block_stops_the_target() {
     assert_eq!(world.submit("bob", "1", "interactive", &[("b", 1)]).await.0, 202, "nobody knocks");
     assert_eq!(world.service.writes().len(), 1);
 }
+
+/// Points that the service refuses for good are no success, and nobody is told that they will be added.
+#[tokio::test(flavor = "multi_thread")]
+async fn points_that_were_given_up_are_no_success() {
+    let world = World::that_waits(Duration::from_secs(60)).await;
+    world.service.next(&[Habit::Refuse]);
+    let (_, said) = world.submit("alice", "1", "interactive", &[("a", 5)]).await;
+    assert_eq!((&said["success"], &said["failed"]["count"]), (&json!(false), &json!(1)), "{said}");
+    assert_eq!(said["pending"], Value::Null, "{said}");
+    assert_eq!(world.service.score("a"), 0);
+}

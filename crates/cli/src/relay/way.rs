@@ -149,3 +149,22 @@ async fn admin_of(path: &Path) -> Option<String> {
     }
     None
 }
+
+#[cfg(test)]
+mod tests {
+    use semel_store::sqlite::engine::FileLock;
+
+    use super::*;
+
+    /// It has the file a moment before it listens.
+    #[tokio::test]
+    async fn an_owner_that_has_just_begun_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("relay.db");
+        let lock = FileLock::take(&path).unwrap();
+        let asked = tokio::spawn(async move { admin_of(&path).await });
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        lock.publish("127.0.0.1:7421").unwrap();
+        assert_eq!(asked.await.unwrap().as_deref(), Some("127.0.0.1:7421"));
+    }
+}
