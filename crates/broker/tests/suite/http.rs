@@ -269,3 +269,44 @@ pub(crate) async fn seals_are_as_the_outbox_reads_them(world: World) {
     assert_eq!((&settled["sealed"], &settled["state"]), (&json!(false), &json!("settled")));
     assert_eq!(settled["broker_message_id"], first["broker_message_id"]);
 }
+
+/// Verifies callers by a header `mesh/member`, as something in front might.
+struct ByHeader;
+
+impl semel_broker::Identify for ByHeader {
+    fn identify<'a>(&'a self, parts: &'a http::request::Parts) -> semel_broker::Identified<'a> {
+        use semel_contract::identity::Caller;
+        use semel_contract::problem::{Kind, Problem};
+        let named = parts.headers.get("x-user").and_then(|value| value.to_str().ok()?.split_once('/'));
+        let verified = named
+            .map(|(mesh, member)| Caller { tenant: Some(mesh.to_owned()), principal: member.to_owned() })
+            .ok_or_else(|| Problem::new(Kind::IdentityMissing, ""));
+        Box::pin(std::future::ready(verified))
+    }
+}
+
+pub(crate) async fn verified_identities_are_members_by_tenant_and_principal(world: World) {
+    let identity = semel_broker::Identity::Verified(std::sync::Arc::new(ByHeader));
+    let cors = semel_http::Cors::new(&["https://app.example".to_owned()], false).unwrap();
+    let router = semel_broker::listen_router(world.broker.clone(), identity, Some(cors));
+    let publish = |user: &'static str, id: &'static str| {
+        let headers = [("x-user", user), ("idempotency-key", id), ("origin", "https://app.example")];
+        let asked = request(Method::POST, "/v1/meshes/m/messages", None, &headers, TO_TOPIC);
+        let router = router.clone();
+        async move { told(router.oneshot(asked).await.unwrap()).await }
+    };
+    let accepted = publish("m/alice", "a").await;
+    assert_eq!(accepted.status, StatusCode::CREATED, "{}", accepted.text);
+    assert_eq!(accepted.headers["access-control-allow-origin"], "https://app.example");
+    // Of another mesh, not a member of this one, and nobody at all.
+    assert_eq!(publish("other/alice", "b").await.status, StatusCode::FORBIDDEN);
+    assert_eq!(publish("m/mallory", "b").await.status, StatusCode::FORBIDDEN);
+    assert_eq!(publish("nobody", "b").await.status, StatusCode::UNAUTHORIZED);
+    let asked = http::Request::options("/v1/meshes/m/messages")
+        .header("origin", "https://app.example")
+        .header("access-control-request-method", "POST")
+        .body(axum::body::Body::empty())
+        .unwrap();
+    let preflight = told(router.clone().oneshot(asked).await.unwrap()).await;
+    assert_eq!(preflight.status, StatusCode::NO_CONTENT);
+}

@@ -24,13 +24,14 @@ macro_rules! on_every_database {
                 late_destinations_have_their_grace, a_full_mesh_takes_no_more;
             http: a_publish_is_answered_as_promised, refusals_have_their_statuses, outsiders_learn_nothing,
                 several_messages_have_an_answer_each, pages_mentions_search_and_moderation,
-                management_is_for_operators_and_owners, seals_are_as_the_outbox_reads_them;
+                management_is_for_operators_and_owners, seals_are_as_the_outbox_reads_them,
+                verified_identities_are_members_by_tenant_and_principal;
             streams: a_reader_gets_history_then_live_and_resumes, several_lines_are_one_stream_that_resumes,
                 a_cursor_that_is_lost_leads_to_a_gap, consumers_have_their_own_cursors_and_the_newest_stream_counts,
                 a_revoked_member_loses_its_streams_within_a_second,
                 what_was_published_before_the_end_of_a_subscription_is_still_read,
                 a_stop_ends_streams_at_a_cursor_that_resumes, nothing_is_pushed_that_is_not_committed,
-                silence_is_broken_by_heart_beats;
+                silence_is_broken_by_heart_beats, a_slow_reader_reads_the_history_at_its_own_pace;
             upkeep: any_single_row_that_is_removed_is_found, a_sweep_takes_ids_and_messages_together,
                 what_follows_the_commits_is_made_again_and_never_consulted, a_webhook_does_not_reach_this_machine;
             socket: a_socket_has_the_same_events;

@@ -246,3 +246,20 @@ pub(crate) async fn silence_is_broken_by_heart_beats(world: World) {
         text.push_str(std::str::from_utf8(&piece).unwrap());
     }
 }
+
+/// A reader that takes nothing for a while falls out of what is handed out live, and reads the history instead.
+pub(crate) async fn a_slow_reader_reads_the_history_at_its_own_pace(world: World) {
+    let web = Web::new(&world);
+    let (mut slow, mut quick) = (
+        web.stream(TOPIC, Some("bob"), None).await.unwrap(),
+        web.stream(TOPIC, Some("alice"), None).await.unwrap(),
+    );
+    publish(&world.broker, "first").await;
+    assert_eq!(slow.next().await.unwrap().data["client_message_id"], "first");
+    let drafts = (0..600).map(|at| Ok(draft("alice", &format!("s{at}"), "x"))).collect();
+    world.broker.publish_all(&caller("alice"), drafts).await.into_iter().for_each(|one| drop(accepted(one)));
+    assert_eq!(quick.take(601).await.len(), 601);
+    for (at, event) in slow.take(600).await.into_iter().enumerate() {
+        assert_eq!(event.data["client_message_id"], format!("s{at}"), "{event:?}");
+    }
+}
