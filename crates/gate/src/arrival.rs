@@ -166,19 +166,7 @@ fn lead(
     for (former, caller) in known {
         let caller = caller.as_ref().map(|verified| (&verified.caller, verified.credential));
         let Some(shape) = former.form.shape(asked, caller) else { continue };
-        if shape.id == current.id {
-            // The same key in the same place: only what it was used for is told in another way.
-            let (first, then) = match former.leads {
-                true => (shape.fingerprints, current.fingerprints),
-                false => (current.fingerprints, shape.fingerprints),
-            };
-            current.fingerprints = first.into_iter().chain(then).collect();
-            formers.extend(shape.rotation.is_some().then_some(Shape {
-                id: None,
-                fingerprints: Vec::new(),
-                ..shape
-            }));
-        } else if former.leads && shape.id.is_some() && leading.is_none() {
+        if former.leads && shape.id.is_some() && leading.is_none() {
             leading = Some(shape);
         } else {
             formers.push(shape);
@@ -187,8 +175,13 @@ fn lead(
     if let Some(shape) = leading {
         formers.push(std::mem::replace(&mut current, shape));
     }
-    // A name that is said to have been before may be the one that is claimed under.
-    formers.retain(|former| former.id.is_none() || former.id != current.id);
+    // Several forms may give it one id: there only what it was used for, and its mark, are told in other ways. A name that
+    // is said to have been before may be the one that is claimed under, too.
+    for former in formers.iter_mut().filter(|former| former.id == current.id) {
+        current.fingerprints.append(&mut former.fingerprints);
+        former.id = None;
+    }
+    formers.retain(|former| former.id.is_some() || former.rotation.is_some());
     current
 }
 
@@ -223,9 +216,14 @@ impl Arrival {
             None => {}
             Some(Former::Marked) => return Err(credential_changed()),
             Some(Former::Known(place)) => {
-                let former = self.formers.swap_remove(place);
+                let mut former = self.formers.swap_remove(place);
+                // Several former forms may give it one id.
+                for other in self.formers.iter_mut().filter(|other| other.id == former.id) {
+                    former.fingerprints.append(&mut other.fingerprints);
+                }
                 if let Some(id) = former.id {
-                    (self.id, self.fingerprints) = (id, former.fingerprints);
+                    // With its own mark: another form's would point at this record, and be taken for another credential's.
+                    (self.id, self.fingerprints, self.rotation) = (id, former.fingerprints, former.rotation);
                 }
                 self.is_by_former_name = true;
                 self.formers.clear();

@@ -433,12 +433,15 @@ impl ClaimStore for MemoryStore {
         kept.values_mut().for_each(|known| known.retain(|form| !form.is_due(now)));
         rows.forms.retain(|_, known| !known.is_empty());
         let mut known = rows.forms.get(gate).cloned().unwrap_or_default();
+        // Of two forms one came later, also within a millisecond: otherwise each gate would claim in the other's.
+        let latest = known.iter().map(|form| form.since.plus(Duration::from_millis(1))).max();
+        let since = latest.map_or(now, |latest| latest.max(now));
         for form in forms {
             let last_at = now.plus(form.ahead);
             match known.iter_mut().find(|known| known.text == form.text) {
                 Some(known) => {
                     if known.last_at.plus(FORM_PAUSE) < now {
-                        known.since = now;
+                        known.since = since;
                     }
                     known.last_at = known.last_at.max(last_at);
                     known.kept = known.kept.max(form.kept);
@@ -447,7 +450,7 @@ impl ClaimStore for MemoryStore {
                     text: form.text.clone(),
                     kept: form.kept,
                     first_at: now,
-                    since: now,
+                    since,
                     last_at,
                 }),
             }
