@@ -139,6 +139,7 @@ fn gateway(upstream: &str, store: Arc<dyn ClaimStore>) -> Result<Gateway, Failur
         trusted: vec![],
         cors: None,
         log: AccessLog::off(),
+        traces: None,
     })?)
 }
 
