@@ -284,8 +284,9 @@ impl Forms {
             if !may_live(other, is_own, current, now) {
                 continue;
             }
-            // While this gate claims, one that came later claims in this gate's form, and need not be understood.
-            let is_later = several && other.since > current.since;
+            // While this gate claims, one that came later claims in this gate's form, and need not be understood. Of two that
+            // came at the same moment exactly one has to be the later one.
+            let is_later = several && (other.since, &other.text) > (current.since, &current.text);
             let former = match Form::parse(&other.text) {
                 Some(former) => former,
                 None if is_later => continue,
