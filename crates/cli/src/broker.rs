@@ -32,7 +32,7 @@ A mesh from nothing:
   semel broker members add alice --mesh team --role owner        (prints her token, once)
   semel broker topics add news --mesh team
   semel broker subscriptions add alice --mesh team --topic news
-A new token beside the old:  semel broker members add alice --mesh team --role owner --token-sha256 HEX-OF-THE-OLD
+Beside an old token:         semel broker members add alice --mesh team --token-sha256 HEX
 Is anything lost?            semel broker orphans                (exits 1 where something is)
 After a restored backup:     semel broker restored")]
 pub(crate) struct Args {
