@@ -31,7 +31,7 @@ func TestBehindPgbouncerInTransactionModeAKeyTakesEffectOnce(t *testing.T) {
 	check(t, os.Chmod(directory, 0o755))
 	file := filepath.Join(directory, "pgbouncer.ini")
 	settings := fmt.Sprintf(`[databases]
-* = host=%s port=%s user=postgres
+* = host=%s port=%s user=%s
 [pgbouncer]
 listen_addr = 127.0.0.1
 listen_port = %s
@@ -39,7 +39,7 @@ unix_socket_dir =
 auth_type = any
 pool_mode = transaction
 default_pool_size = 4
-`, place.Hostname(), target, port)
+`, place.Hostname(), target, place.User.Username(), port)
 	check(t, os.WriteFile(file, []byte(settings), 0o644))
 	arguments := []string{"-q", file}
 	if os.Getuid() == 0 {

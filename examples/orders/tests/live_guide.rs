@@ -59,6 +59,7 @@ async fn what_the_guides_sql_settles_is_replayed() {
     let gate = GateLayer::builder(store)
         .identity("trusted:X-User".parse::<Identity>().expect("an identity"))
         .route(Route::new("create-order", "POST /orders").expect("a route").atomic())
+        .handlers_elsewhere()
         .build()
         .expect("a gate");
     let app = Router::new().route("/orders", post(pass_on)).with_state(Arc::clone(&database)).layer(gate);

@@ -338,11 +338,11 @@ test("a request first sent before the retry window is refused where old ones are
 const hasBouncer = process.env.SEMEL_TEST_PGBOUNCER !== "missing";
 if (hasBouncer) test("behind pgbouncer in transaction mode, pg and Prisma take effect once", async () => {
   const port = await freePort();
-  const { hostname, port: target, pathname } = new URL(database.url);
+  const { hostname, port: target, pathname, username } = new URL(database.url);
   const { writeFile, mkdtemp, chmod } = await import("node:fs/promises");
   const directory = await mkdtemp("/tmp/semel-pgbouncer-");
   const settings = `[databases]
-* = host=${hostname} port=${target || 5432} user=postgres
+* = host=${hostname} port=${target || 5432} user=${username}
 [pgbouncer]
 listen_addr = 127.0.0.1
 listen_port = ${port}
