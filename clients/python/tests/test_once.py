@@ -1,5 +1,6 @@
 """`once`, `entered` and `serve` against real PostgreSQL: misuse, isolation, object mappers, cancellation, blocks."""
 
+import re
 import asyncio
 import threading
 import time
@@ -303,7 +304,7 @@ def test_a_role_with_few_rights_is_enough(postgres, database, call, name, things
         """DO $$ BEGIN CREATE ROLE semel_python_app LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
         GRANT semel_library TO semel_python_app; GRANT INSERT, SELECT ON thing TO semel_python_app"""
     )
-    url = postgres.replace("postgres@", "semel_python_app@", 1)
+    url = re.sub("//[^@/]*@", "//semel_python_app@", postgres, count=1)
     with psycopg_pool.ConnectionPool(url, min_size=1, max_size=2) as own:
         assert not semel.once(own, insert(name), **call).replayed
         assert semel.once(own, insert(name), **call).replayed

@@ -360,7 +360,7 @@ default_pool_size = 4
     ? spawn("runuser", ["-u", "nobody", "--", "pgbouncer", `${directory}/pgbouncer.ini`], { stdio: "ignore" })
     : spawn("pgbouncer", [`${directory}/pgbouncer.ini`], { stdio: "ignore" });
   try {
-    const url = `postgres://postgres@127.0.0.1:${port}${pathname}`;
+    const url = `postgres://${username}@127.0.0.1:${port}${pathname}`;
     await eventually("pgbouncer answers", async () => {
       if (child.exitCode !== null) throw new Error(`pgbouncer ended with ${child.exitCode}`);
       const client = new pg.Client({ connectionString: url });
