@@ -32,7 +32,7 @@ class Thing(Base):
 def pool(postgres):
     with psycopg_pool.ConnectionPool(postgres, min_size=1, max_size=8) as pool:
         with pool.connection() as connection:
-            connection.execute("CREATE TABLE thing (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text NOT NULL)")
+            connection.execute("CREATE TABLE public.thing (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text NOT NULL)")
         yield pool
 
 
