@@ -10,8 +10,8 @@
 //! use semel_gate::postgres::Grant;
 //!
 //! async fn create_order(State(pool): State<Pool>, grant: Grant, item: String) -> impl IntoResponse {
-//!     grant.transact(&pool, |tx| { let item = &item; Box::pin(async move {
-//!         tx.execute("INSERT INTO orders (item) VALUES ($1)", &[item]).await?;
+//!     grant.transact(&pool, |tx| { let item = item.clone(); Box::pin(async move {
+//!         tx.execute("INSERT INTO orders (item) VALUES ($1)", &[&item]).await?;
 //!         Ok((StatusCode::CREATED, "created"))
 //!     }) }).await
 //! }

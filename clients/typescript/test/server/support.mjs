@@ -27,6 +27,8 @@ export async function makeDatabase(name, statements = []) {
   const admin = new pg.Client({ connectionString: required("SEMEL_TEST_POSTGRES") });
   await admin.connect();
   await admin.query(`CREATE DATABASE ${database}`);
+  // A superuser who is called like the schema would make every table there.
+  await admin.query(`ALTER DATABASE ${database} SET search_path = public`);
   const url = urlOf(database);
   await run(required("SEMEL_BIN"), ["migrate", "--store", url]);
   const pool = new pg.Pool({ connectionString: url, max: 5 });
