@@ -44,15 +44,15 @@ const STEPS: &[Step] = &[
         },
     },
     Step { name: "tidy", repeat: "cargo xtask tidy", minutes: 0.2, run: || tidy::run(&[]) },
-    Step { name: "test", repeat: "cargo xtask test", minutes: 16.0, run: || test::run(&[]) },
+    Step { name: "test", repeat: "cargo xtask test", minutes: 15.5, run: || test::run(&[]) },
     Step {
         name: "mutate-decide",
         repeat: "cargo xtask mutate-decide",
-        minutes: 2.0,
+        minutes: 1.0,
         run: || mutate::run(&[]),
     },
     Step { name: "sim", repeat: "cargo xtask sim", minutes: 4.0, run: || sim::run(&[]) },
-    Step { name: "planted", repeat: "cargo xtask planted", minutes: 5.0, run: || planted::run(&[]) },
+    Step { name: "planted", repeat: "cargo xtask planted", minutes: 6.5, run: || planted::run(&[]) },
     Step { name: "fuzz", repeat: "cargo xtask fuzz", minutes: 1.0, run: || fuzz::run(&[]) },
     Step {
         name: "chaos",
