@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -10,6 +11,10 @@ use crate::{os, process};
 
 /// What a test program exits with when a test failed. Anything else is not a catch but a fault of the run.
 const TESTS_FAILED: i32 = 101;
+
+/// How long a test program may run here. With a bug planted some tests wait for what never comes; that they do not end says
+/// it as clearly as a failure does.
+const RUN_MAX: Duration = Duration::from_secs(180);
 
 /// A test program that is built.
 pub(crate) struct TestBinary {
@@ -126,8 +131,9 @@ impl TestBinary {
     ) -> Result<Verdict, String> {
         let mut command = self.command(args);
         command.stderr(Stdio::null()).envs(variables);
-        let output =
-            command.output().map_err(|error| format!("cannot start {}: {error}", self.path.display()))?;
+        let Some(output) = process::read_within(&mut command, RUN_MAX)? else {
+            return Ok(Verdict::Caught(format!("not at its end after {} s", RUN_MAX.as_secs())));
+        };
         match output.status.code() {
             Some(0) => Ok(Verdict::Passed),
             Some(TESTS_FAILED) => Ok(Verdict::Caught(first_failed(&String::from_utf8_lossy(&output.stdout)))),

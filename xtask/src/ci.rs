@@ -1,6 +1,7 @@
 //! `cargo xtask ci`: every check of the repository in order. Owns the order and how long each step may take; each can be run
 //! alone with the command that is printed when it fails.
 
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ Usage: cargo xtask ci
 
 Runs every check in order and stops at the first that fails, with the command to repeat it:
 format, clippy, tidy, test, mutate-decide, sim, planted, fuzz and chaos (short ones), instructions, doc. A step that takes
-over twice its budget fails. What has to be installed is installed while the first steps run.";
+over twice its budget fails and ends the run. What has to be installed is installed while the first steps run.";
 
 /// One check.
 struct Step {
@@ -108,18 +109,32 @@ fn run_steps(steps: &[Step]) -> Result<Vec<(&'static str, Duration)>, Failure> {
     for Step { name, repeat, minutes, run } in steps {
         println!("\n== {name}: {repeat}");
         let started = Instant::now();
+        let budget = Duration::from_secs_f64(minutes * 60.0);
+        let _watch = give_up_after(budget * 2, name);
         run().map_err(|failure| match failure {
             Failure::Failed(text) => {
                 Failure::Failed(format!("{text}\n\nThe step `{name}` failed. To repeat it:\n  {repeat}"))
             }
             Failure::Usage(_) | Failure::Interrupted(_) => failure,
         })?;
-        let budget = Duration::from_secs_f64(minutes * 60.0);
         keep_to(name, budget, started.elapsed())?;
         println!("== {name}: ok in {} of {}", seconds(started.elapsed()), seconds(budget));
         taken.push((*name, started.elapsed()));
     }
     Ok(taken)
+}
+
+/// Ends this process, and with it what it started, when a step is still at work after `limit`: a step that hangs would
+/// otherwise take the whole run's time and say nothing. It stands down once what it returns is dropped.
+fn give_up_after(limit: Duration, name: &'static str) -> mpsc::Sender<()> {
+    let (done, wait) = mpsc::channel::<()>();
+    thread::spawn(move || {
+        if wait.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+            eprintln!("xtask: the step `{name}` is still at work after {}: given up", seconds(limit));
+            std::process::exit(1);
+        }
+    });
+    done
 }
 
 /// A step that grows unnoticed makes every change wait: twice over is too much.

@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use semel_contract::planted::Bug;
 
 use crate::binaries::{self, TestBinary};
 use crate::failure::Failure;
 use crate::flags::{Asked, only_help};
-use crate::sim;
+use crate::{process, sim};
 
 const USAGE: &str = "Usage: cargo xtask planted [--seeds N]
 
@@ -31,6 +32,8 @@ const FOLDERS: [&str; 5] = ["contract", "http", "store", "gate", "delivery"];
 
 /// Tests that kill and start an engine again for half a minute do so less often while one bug after another is looked at.
 const LESS_OFTEN: (&str, &str) = ("SEMEL_TEST_RELAY_CRASHES", "4");
+/// How long the simulator may take for the seeds of one bug. A bug that keeps it from ending breaks a promise in one of them.
+const SEEDS_MAX: Duration = Duration::from_secs(120);
 /// Bugs that are looked at at once.
 const AT_ONCE: usize = 2;
 
@@ -138,12 +141,9 @@ fn caught_by(tests: &[TestBinary], bug: Option<Bug>) -> Result<Option<String>, S
 /// How many seeds of an engine break a promise.
 fn broken_seeds(simulator: &Path, engine: &str, seeds: u64, bug: Option<Bug>) -> Result<u64, String> {
     let mut command = Command::new(PathBuf::from(simulator));
-    command
-        .args(["--tally", "--part", engine, "--seeds", &seeds.to_string()])
-        .stdin(Stdio::null())
-        .stderr(Stdio::null());
+    command.args(["--tally", "--part", engine, "--seeds", &seeds.to_string()]).stderr(Stdio::null());
     command.env("RUST_BACKTRACE", "0").envs(bug.map(|bug| (VARIABLE, bug.name())));
-    let output = command.output().map_err(|error| format!("cannot start the simulator: {error}"))?;
+    let Some(output) = process::read_within(&mut command, SEEDS_MAX)? else { return Ok(1) };
     let said = String::from_utf8_lossy(&output.stdout);
     let count = said.lines().next_back().and_then(|line| line.split(' ').next()?.parse().ok());
     count.ok_or_else(|| format!("the simulator did not count its seeds: {}", output.status))

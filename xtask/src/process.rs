@@ -3,7 +3,7 @@
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -57,6 +57,36 @@ pub(crate) fn read(command: &mut Command) -> Result<String, String> {
         return Err(format!("`{}` failed ({}):\n{}", line(command), output.status, complaint.trim_end()));
     }
     String::from_utf8(output.stdout).map_err(|_| format!("`{}` printed what is not UTF-8", line(command)))
+}
+
+/// Runs a program and returns what it printed, or nothing when it did not end in time and was killed. It dies with us.
+pub(crate) fn read_within(command: &mut Command, limit: Duration) -> Result<Option<Output>, String> {
+    os::die_with_parent(command, libc::SIGKILL);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| cannot_start(command, &error))?;
+    let mut pipe = child.stdout.take().ok_or("a child without its output")?;
+    // Read beside the wait: a child that fills its pipe would not end before somebody reads.
+    let reader = thread::spawn(move || {
+        let mut said = Vec::new();
+        std::io::Read::read_to_end(&mut pipe, &mut said).map(|_| said)
+    });
+    let deadline = Instant::now() + limit;
+    let status = loop {
+        match child.try_wait().map_err(|error| error.to_string())? {
+            Some(status) => break Some(status),
+            None if Instant::now() < deadline => thread::sleep(POLL),
+            None => {
+                // It fails only where the child has just ended.
+                let _ = child.kill();
+                let _ = child.wait();
+                break None;
+            }
+        }
+    };
+    let Some(status) = status else { return Ok(None) };
+    let stdout = reader.join().map_err(|_| "the reader of a child's output panicked")?;
+    let stdout = stdout.map_err(|error| format!("cannot read what `{}` printed: {error}", line(command)))?;
+    Ok(Some(Output { status, stdout, stderr: Vec::new() }))
 }
 
 /// Runs a program to its end while [`os::Interrupts`] watches: a signal that reaches us is passed to the
@@ -184,6 +214,17 @@ mod tests {
     fn a_missing_program_is_named() {
         let error = read(&mut Command::new("no-such-program-here")).unwrap_err();
         assert!(error.contains("cannot start `no-such-program-here`"), "{error}");
+    }
+
+    #[test]
+    fn a_program_that_does_not_end_is_ended_and_one_that_does_is_read() {
+        let mut endless = Command::new("sh");
+        endless.args(["-c", "echo begun; exec sleep 600"]);
+        assert_eq!(read_within(&mut endless, Duration::from_millis(200)), Ok(None));
+        let mut long = Command::new("sh");
+        long.args(["-c", "yes | head -c 300000; exit 3"]);
+        let output = read_within(&mut long, Duration::from_secs(60)).unwrap().expect("it ends");
+        assert_eq!((output.stdout.len(), output.status.code()), (300_000, Some(3)));
     }
 
     #[test]
