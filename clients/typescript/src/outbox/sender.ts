@@ -33,7 +33,7 @@ export interface Host {
   tell(type: EventType, row: Row | null, reason?: string, ids?: string[]): void;
   /** The application builds a refused message again. */
   readonly rebuild: OutboxOptions["rebuild"];
-  /** How far servers' clocks are ahead, as far as this session knows. */
+  /** How far servers' clocks are ahead, as far as this sender knows. */
   readonly clock: { ahead: number | null };
   /** Another sender has taken over. */
   lose(): void;
@@ -283,7 +283,7 @@ export class Sender {
     if (!isClockNews && (retention === undefined || retentions[origin] === retention)) return;
     if (retention !== undefined) retentions[origin] = retention;
     if (isClockNews) {
-      // It held since this session began; after a change within the session, since then.
+      // It held since this sender began; after a change meanwhile, since then.
       const from = this.host.clock.ahead === null ? this.#startedAt : now;
       clocks.push({ from: Math.min(from, row.acceptedAt >= this.#startedAt ? row.acceptedAt : from), to: now, ahead });
       this.host.clock.ahead = ahead;
