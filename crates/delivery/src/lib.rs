@@ -41,6 +41,7 @@ pub mod limits;
 pub mod message;
 mod outbox;
 pub mod refusal;
+#[cfg(feature = "relay")]
 pub mod relay;
 mod requeue;
 mod settings;
