@@ -1,5 +1,6 @@
 //! One attempt: is it too old, with which credential, what came of it, what did the answer teach.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use semel_contract::age::FIRST_SENT;
@@ -73,9 +74,11 @@ pub(super) async fn attempt(
     }
     let mut outgoing = outgoing(inner, row, &profile, target, request, credential.clone());
     if !planted::is(Bug::OutboxFirstByteUnasked) {
-        let outbox = outbox.clone();
+        // A connection that is kept may keep the question too, and must not keep the outbox and its file with it.
+        let outbox = Arc::downgrade(inner);
         // Asked again before the first byte: connecting takes time.
-        outgoing.may_send = MaySend::when(move || outbox.now() <= begin_until);
+        outgoing.may_send =
+            MaySend::when(move || outbox.upgrade().is_some_and(|inner| inner.time.now() <= begin_until));
     }
     let sent = match is_late() {
         true => Sent::NotSent("its claim grew old".to_owned()),
