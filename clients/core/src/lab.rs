@@ -30,7 +30,7 @@ use crate::types::Options;
 /// When every scenario begins.
 const START_MILLIS: i64 = 1_767_225_600_000;
 /// How often everything is polled before it counts as quiet.
-const QUIET_POLLS: u32 = 300;
+const QUIET_POLLS: u32 = 100;
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 

@@ -143,7 +143,9 @@ def test_a_rebuild_may_be_asynchronous_and_ask_the_server():
 
         lab, outbox, notices = walker(rebuild)
         refuse(lab, "STEP_OUT_OF_ORDER")
+        await outbox.pause("default")
         old = [(await outbox.send("POST", "https://api.example/step", "{}")).receipt for _ in range(2)]
+        await outbox.resume("default")
         lab.advance(0)
         assert [(await outbox.get(one.id)).status for one in old] == [Status.ABORTED, Status.ABORTED]
         assert len(json.loads(lab.seen())["effects"]) == 1
@@ -159,8 +161,10 @@ def test_what_expires_is_told_once_a_drain_whoever_found_it():
             lab.network(True)
         else:
             refuse(lab, *["STALE_ACTION"] * 3)
+        await outbox.pause("default")
         for _ in range(3):
             await outbox.send("POST", "https://api.example/step", "{}")
+        await outbox.resume("default")
         lab.advance(8 * 86_400_000 if is_found_here else 0)
         assert [(notice.kind, len(notice.receipts)) for notice in notices] == [(NoticeKind.EXPIRED, 3)]
 

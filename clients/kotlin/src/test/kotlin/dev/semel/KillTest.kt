@@ -71,8 +71,9 @@ class KillTest {
         val until = 1 + random.nextInt(60)
         while (said.size < until) said += lines.readLine() ?: error("the process ended by itself")
         Thread.sleep(random.nextInt(30).toLong())
-        process.destroyForcibly().waitFor()
+        process.toHandle().destroyForcibly()
         lines.forEachLine { if (it.startsWith("run-$run-")) said += it }
+        process.waitFor()
         // A line that was cut off by the kill is another id.
         return said.filter { Regex("run-$run-\\d+").matches(it) }.dropLast(1)
     }

@@ -136,7 +136,9 @@ class WalkerTest {
         assertEquals(0, here.seen()["sends"].size())
         val server = Phone()
         server.answers(*Array(3) { refusal(422, "STALE_ACTION") })
+        server.outbox.pause("w1")
         repeat(3) { server.allocate() }
+        server.outbox.resume("w1")
         server.lab.advance(0uL)
         for (phone in listOf(here, server)) {
             assertEquals(listOf(NoticeKind.EXPIRED), phone.notices.map { it.kind })
@@ -179,9 +181,11 @@ class WalkerTest {
             Rebuild.Replace(behind.filter { it.operation == held.operation }.map { it.number }, emptyList())
         })
         phone.answers(refusal(422, "STEP_OUT_OF_ORDER"))
+        phone.outbox.pause("w1")
         val third = phone.actions.accept("w1", "quest.advance", "{\"questId\":\"q1\",\"step\":3}").receipt
         val fourth = phone.actions.accept("w1", "quest.advance", "{\"questId\":\"q1\",\"step\":4}").receipt
         val other = phone.allocate()
+        phone.outbox.resume("w1")
         phone.lab.advance(0uL)
         assertEquals(listOf(third.id), asked)
         assertEquals(Status.ABORTED, phone.outbox.get(fourth.id, "w1", "quest.advance")!!.status)
