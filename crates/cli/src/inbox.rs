@@ -134,8 +134,10 @@ fn listed(told: &Value) -> String {
         return lines + "nothing waits to be acknowledged\n";
     }
     let row = |message: &Value| {
-        let mut row: Vec<String> =
-            ["number", "mesh", "line", "sender", "id"].iter().map(|name| show::text(&message[*name])).collect();
+        let mut row: Vec<String> = ["number", "mesh", "line", "sender", "id"]
+            .iter()
+            .map(|name| show::text(&message[*name]))
+            .collect();
         row.push(shortened(&body(message)));
         row
     };
@@ -157,15 +159,28 @@ fn trouble(told: &Value) -> String {
     for gap in told["gaps"].as_array().into_iter().flatten() {
         let [line, mesh, from, oldest, reason] =
             ["line", "mesh", "from", "oldest", "reason"].map(|name| show::text(&gap[name]));
-        text += &format!("{line} of {mesh} has a gap: nothing between {from} and {oldest} can be had ({reason})\n");
+        text += &format!(
+            "{line} of {mesh} has a gap: nothing between {from} and {oldest} can be had ({reason})\n"
+        );
     }
     text
 }
 
 fn in_full(told: &Value) -> String {
     let names = [
-        "number", "id", "sender", "mesh", "line", "event_id", "broker_message_id", "client_tx_id", "supersedes",
-        "content_type", "created_at", "received_at", "acknowledged_at",
+        "number",
+        "id",
+        "sender",
+        "mesh",
+        "line",
+        "event_id",
+        "broker_message_id",
+        "client_tx_id",
+        "supersedes",
+        "content_type",
+        "created_at",
+        "received_at",
+        "acknowledged_at",
     ];
     let shown = names.iter().filter(|name| !told[**name].is_null());
     let mut text: String = shown.map(|name| format!("{name:<20} {}\n", show::text(&told[*name]))).collect();
@@ -185,7 +200,8 @@ fn came(as_json: bool, message: &Value) -> String {
     if as_json {
         return format!("{message}\n");
     }
-    let [number, line, sender, id] = ["number", "line", "sender", "id"].map(|name| show::text(&message[name]));
+    let [number, line, sender, id] =
+        ["number", "line", "sender", "id"].map(|name| show::text(&message[name]));
     format!("{number} {line} {sender} {id} {}\n", body(message))
 }
 
@@ -204,7 +220,8 @@ async fn follow(which: &Which, mut after: i64) -> Result<Exit, Stop> {
             }
             Ok(response) => {
                 let status = response.status().as_u16();
-                let bytes = response.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+                let bytes =
+                    response.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
                 return Err(refused(status, &serde_json::from_slice(&bytes).unwrap_or_default()));
             }
             Err(stop) if !has_begun => return Err(stop),

@@ -8,11 +8,12 @@ pub(crate) mod call;
 mod credentials;
 mod envelope;
 pub(crate) mod front;
-mod inbox;
-pub(crate) mod mesh;
 #[cfg(test)]
 mod fuzz;
+mod inbox;
+pub(crate) mod mesh;
 mod openapi;
+mod place;
 mod send;
 pub(crate) mod show;
 

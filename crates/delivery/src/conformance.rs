@@ -12,8 +12,9 @@ use crate::judge::{Ended, To, Verdict};
 use crate::message::{Answer, Came, Gap, HeldFor, Progress, Published, Received, Request, Row, Status};
 use crate::settings::HeadPolicy;
 use crate::store::{
-    Arrived, Filter, Find, Head, Judged, KeptTime, OutboxStore, Replaced, Room, StoreError, Successor, Terms,
-    Written, InboxDepth};
+    Arrived, Filter, Find, Head, InboxDepth, Judged, KeptTime, OutboxStore, Replaced, Room, StoreError,
+    Successor, Terms, Written,
+};
 
 type Store = Arc<dyn OutboxStore>;
 
@@ -405,7 +406,11 @@ async fn a_line_comes_as_far_as_its_messages_are_kept(store: Store) {
     assert_eq!(store.receive_line(came("team", &["m1", "m2"], "1.2.00ff"), at(10)).await, Ok(2));
     assert_eq!(store.line_cursor("team", "topic:news").await, Ok(Some("1.2.00ff".to_owned())));
     assert_eq!(store.receive_line(came("team", &["m2", "m3"], "1.3.00ff"), at(11)).await, Ok(1), "each once");
-    assert_eq!(store.receive_line(came("other", &["m1"], "1.1.00ff"), at(12)).await, Ok(1), "another mesh's bob");
+    assert_eq!(
+        store.receive_line(came("other", &["m1"], "1.1.00ff"), at(12)).await,
+        Ok(1),
+        "another mesh's bob"
+    );
     assert_eq!(store.line_cursor("team", "topic:news").await, Ok(Some("1.3.00ff".to_owned())));
     assert_eq!(store.inbox_depth().await, Ok(InboxDepth { waiting: 4, oldest: Some(at(10)), newest: 4 }));
     assert_eq!(store.received_as("bob", "m1").await.expect("the store answers").len(), 2);

@@ -22,8 +22,8 @@ use semel_contract::time::Timestamp;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-pub use self::link::{HttpLink, Link, Linked, Stream, Unlinked};
 use self::follow::Follower;
+pub use self::link::{HttpLink, Link, Linked, Stream, Unlinked};
 use self::meters::Meters;
 use crate::credentials::Place;
 use crate::outbox::{Outbox, OutboxError};
@@ -245,9 +245,7 @@ impl Receiving {
 
     /// How the lines fare.
     pub fn lines(&self) -> Vec<LineView> {
-        let view = |running: &Running| {
-            running.view.lock().unwrap_or_else(PoisonError::into_inner).clone()
-        };
+        let view = |running: &Running| running.view.lock().unwrap_or_else(PoisonError::into_inner).clone();
         self.lock().iter().map(view).collect()
     }
 

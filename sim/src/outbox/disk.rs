@@ -11,8 +11,8 @@ use semel_delivery::judge::Verdict;
 use semel_delivery::message::{Attempt, Came, Event, Gap, Request, Row};
 use semel_delivery::sqlite::SqliteStore;
 use semel_delivery::store::{
-    Arrived, Depth, Filter, Find, Head, InboxDepth, KeptTime, LaneState, OutboxStore, Recovered, Replaced, Reply, Room,
-    StoreError, Successor, Terms, Written,
+    Arrived, Depth, Filter, Find, Head, InboxDepth, KeptTime, LaneState, OutboxStore, Recovered, Replaced,
+    Reply, Room, StoreError, Successor, Terms, Written,
 };
 use semel_store::clock::Mark;
 use tokio::sync::watch;

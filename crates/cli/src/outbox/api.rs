@@ -67,7 +67,8 @@ async fn send(State(api): State<Api>, headers: HeaderMap, body: BodyRead) -> Ans
 
 /// Accepts the message of a body, and waits for its end where that is wanted.
 pub(super) async fn accept(api: &Api, body: &[u8], wait: Option<Duration>) -> Answered {
-    let enqueue = envelope::read(body, api.mesh.as_deref()).map_err(|refused| failed(&OutboxError::Refused(refused)))?;
+    let enqueue = envelope::read(body, api.mesh.as_deref())
+        .map_err(|refused| failed(&OutboxError::Refused(refused)))?;
     let accepted = api.outbox.enqueue(enqueue).await.map_err(|error| failed(&error))?;
     let mut finished = None;
     if let Some(wait) = wait.filter(|_| accepted.receipt.status.is_live()) {

@@ -19,8 +19,8 @@ use tower::ServiceExt as _;
 use super::Which;
 use super::api::router;
 use super::body::Api;
+use super::place::Place;
 use crate::exit::{Exit, Stop};
-use crate::serve::outbox::config::{File, mesh, read};
 
 /// The file that `sqlite:PATH` names.
 pub(crate) fn store_path(store: &str) -> Result<PathBuf, String> {
@@ -87,7 +87,7 @@ pub(crate) enum Caller {
 impl Caller {
     /// Finds the daemon, or opens a file that is there: whoever only looks does not make one.
     pub(crate) async fn existing(which: &Which) -> Result<Self, Stop> {
-        let path = path_of(which, &file_of(which)?)?;
+        let path = path_of(which, &place_of(which)?)?;
         if !path.exists() {
             let what = format!("there is no outbox at sqlite:{}; say --store sqlite:PATH", path.display());
             return Err(Stop::new(Exit::Io, what));
@@ -97,8 +97,8 @@ impl Caller {
 
     /// Finds the daemon, or opens the file, which is made where there is none.
     pub(crate) async fn find(which: &Which, upstream: Option<&str>) -> Result<Self, Stop> {
-        let file = file_of(which)?;
-        let path = path_of(which, &file)?;
+        let place = place_of(which)?;
+        let path = path_of(which, &place)?;
         let wallet = Arc::new(Wallet::default());
         let upstream = upstream.map(Target::absolute).transpose();
         let settings = Settings {
@@ -106,7 +106,7 @@ impl Caller {
             credentials: Arc::clone(&wallet) as _,
             ..Settings::default()
         };
-        let mesh = mesh(&file).map_err(|error| Stop::new(Exit::Config, error))?.map(Arc::new);
+        let mesh = place.mesh()?.map(Arc::new);
         match Outbox::open(&path, settings).await {
             Ok(outbox) => Ok(Caller::File(Box::new(Api { outbox, wallet, mesh, receiving: None }))),
             Err(OutboxError::Open(OpenError::Locked { lock_file, .. })) => {
@@ -176,16 +176,16 @@ fn away(error: &dyn std::fmt::Display) -> Stop {
 }
 
 /// What the configuration says of the outbox. One that nobody named counts where it can be read.
-fn file_of(which: &Which) -> Result<File, Stop> {
-    match (read(which.config.as_deref()), &which.config, &which.store) {
-        (Ok(file), _, _) => Ok(file),
-        (Err(_), None, Some(_)) => Ok(File::default()),
+fn place_of(which: &Which) -> Result<Place, Stop> {
+    match (Place::read(which.config.as_deref()), &which.config, &which.store) {
+        (Ok(place), _, _) => Ok(place),
+        (Err(_), None, Some(_)) => Ok(Place::default()),
         (Err(stop), _, _) => Err(stop),
     }
 }
 
-fn path_of(which: &Which, file: &File) -> Result<PathBuf, Stop> {
-    let store = which.store.as_deref().or(file.store()).unwrap_or("sqlite:outbox.db");
+fn path_of(which: &Which, place: &Place) -> Result<PathBuf, Stop> {
+    let store = which.store.as_deref().or(place.store.as_deref()).unwrap_or("sqlite:outbox.db");
     store_path(store).map_err(|error| Stop::new(Exit::Usage, format!("--store: {error}")))
 }
 

@@ -6,10 +6,10 @@ use base64::Engine as _;
 use semel_contract::time::Timestamp;
 use semel_delivery::envelope::TX_HEADER;
 use semel_delivery::{Enqueue, Refused, Request};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::mesh::{Mesh, Message};
+use super::mesh::{Mesh, Message, To};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -29,14 +29,6 @@ struct Send {
     #[serde(default)]
     mentions: Vec<String>,
     client_tx_id: Option<String>,
-}
-
-/// To whom something is published.
-#[derive(Deserialize, Serialize)]
-#[serde(rename_all = "lowercase", deny_unknown_fields)]
-pub(super) enum To {
-    Topic(String),
-    Member(String),
 }
 
 #[derive(Deserialize)]

@@ -137,11 +137,7 @@ struct Reader {
 
 /// Messages as they come, from after `Last-Event-ID` or `?after=` on; without either, from the first that nobody acknowledged.
 /// A number that was never given begins there too, with an event `reset` that says so.
-pub(super) async fn events(
-    State(api): State<Api>,
-    Query(from): Query<From>,
-    headers: HeaderMap,
-) -> Answered {
+pub(super) async fn events(State(api): State<Api>, Query(from): Query<From>, headers: HeaderMap) -> Answered {
     let inbox = api.outbox.inbox();
     let last =
         headers.get("last-event-id").and_then(|value| value.to_str().ok()).and_then(|text| text.parse().ok());

@@ -122,7 +122,11 @@ fn message(args: &Args, to: &Value) -> Result<String, Stop> {
         (None, None) => return Err(usage("there is no body: semel outbox send --topic TOPIC JSON")),
     };
     let body = if is_json(&body) { body } else { json!(body).to_string() };
-    let mentions = if args.mention.is_empty() { String::new() } else { format!(",\"mentions\":{}", json!(args.mention)) };
+    let mentions = if args.mention.is_empty() {
+        String::new()
+    } else {
+        format!(",\"mentions\":{}", json!(args.mention))
+    };
     Ok(format!("\"to\":{to},\"body\":{body}{mentions}"))
 }
 

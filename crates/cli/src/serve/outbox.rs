@@ -148,7 +148,8 @@ pub(crate) fn checked(args: &Args) -> (Result<Described, Stop>, Vec<PathBuf>) {
 
 /// The lines that are followed, in words.
 fn received(config: &Config) -> String {
-    let line = |receive: &Receive| format!("{} of {} at {}", receive.line, receive.mesh, receive.broker.origin);
+    let line =
+        |receive: &Receive| format!("{} of {} at {}", receive.line, receive.mesh, receive.broker.origin);
     config.receives.iter().map(line).collect::<Vec<_>>().join(", ")
 }
 
@@ -209,7 +210,8 @@ impl Running {
         let (door, address) = open_door(config).await?;
         note_address(&outbox, &address, config);
         let receiving = outbox.receive(config.receives.clone()).await;
-        let receiving = receiving.map_err(|error| Stop::new(Exit::Config, format!("outbox.receive: {error}")))?;
+        let receiving =
+            receiving.map_err(|error| Stop::new(Exit::Config, format!("outbox.receive: {error}")))?;
         let receiving = Arc::new(receiving);
         let sending = outbox.start();
         let api = Api {

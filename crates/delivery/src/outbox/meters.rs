@@ -45,13 +45,7 @@ impl Meters {
         *counted.attempts.entry(outcome).or_default() += 1;
     }
 
-    pub(crate) fn text(
-        &self,
-        depth: &Depth,
-        inbox: &InboxDepth,
-        now: Timestamp,
-        is_frozen: bool,
-    ) -> String {
+    pub(crate) fn text(&self, depth: &Depth, inbox: &InboxDepth, now: Timestamp, is_frozen: bool) -> String {
         let counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         let mut text = String::new();
         let mut line = |arguments: std::fmt::Arguments<'_>| {

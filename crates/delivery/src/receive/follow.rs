@@ -90,7 +90,9 @@ impl Follower {
         };
         let mut stream = match self.link.open(cursor.as_deref().unwrap_or("0")).await {
             Ok(stream) => stream,
-            Err(Unlinked::Refused(why) | Unlinked::Malformed(why)) => return ended(State::Refused, why, false),
+            Err(Unlinked::Refused(why) | Unlinked::Malformed(why)) => {
+                return ended(State::Refused, why, false);
+            }
             Err(Unlinked::Away(why)) => return ended(State::Away, why, false),
         };
         // What was kept before a crash may not have been told.
@@ -140,7 +142,11 @@ impl Follower {
             self.meters.gaps.fetch_add(1, Relaxed);
             let (mesh, line, reason) = (&self.mesh, &self.line, &gap.reason);
             tracing::warn!(
-                mesh, line, reason, since = gap.since, oldest = gap.oldest,
+                mesh,
+                line,
+                reason,
+                since = gap.since,
+                oldest = gap.oldest,
                 "messages of a line cannot be had any more: the broker did not keep them"
             );
         }
@@ -162,7 +168,8 @@ impl Follower {
                 return was_full;
             }
             if !was_full {
-                let why = format!("{most} messages wait to be acknowledged: semel inbox list, semel inbox ack");
+                let why =
+                    format!("{most} messages wait to be acknowledged: semel inbox list, semel inbox ack");
                 self.show(State::Full, Some(why));
             }
             was_full = true;
@@ -171,7 +178,11 @@ impl Follower {
     }
 
     /// Tells the broker how far the line is kept, and again where that fails.
-    async fn acknowledge(&self, mut kept: watch::Receiver<Option<String>>, told: &watch::Sender<Option<String>>) {
+    async fn acknowledge(
+        &self,
+        mut kept: watch::Receiver<Option<String>>,
+        told: &watch::Sender<Option<String>>,
+    ) {
         let mut failures = 0_u32;
         loop {
             let up_to = kept.borrow_and_update().clone();

@@ -92,14 +92,28 @@ impl HttpLink {
         let base = broker.path.trim_end_matches('/');
         let path = format!("{base}/v1/meshes/{}/{line}", encoded(&receive.mesh));
         let consumer = receive.consumer.clone().unwrap_or_else(|| own_name.to_owned());
-        Ok(Self { pool: Pool::new(upstream)?, broker, wallet: Wallet::new(rule.into_iter().collect()), path, consumer })
+        Ok(Self {
+            pool: Pool::new(upstream)?,
+            broker,
+            wallet: Wallet::new(rule.into_iter().collect()),
+            path,
+            consumer,
+        })
     }
 
-    async fn ask(&self, method: &str, path: String, body: Option<Value>) -> Result<http::Response<semel_http::PooledBody>, Unlinked> {
+    async fn ask(
+        &self,
+        method: &str,
+        path: String,
+        body: Option<Value>,
+    ) -> Result<http::Response<semel_http::PooledBody>, Unlinked> {
         let away = |why: String| Unlinked::Away(why);
         let credential = self.wallet.credential("default", &self.broker.origin).await;
         let credential = credential.map_err(Unlinked::Refused)?.unwrap_or_default();
-        let mut request = http::Request::builder().method(method).uri(path).header("accept", "text/event-stream, application/json");
+        let mut request = http::Request::builder()
+            .method(method)
+            .uri(path)
+            .header("accept", "text/event-stream, application/json");
         for (name, value) in credential.headers {
             request = request.header(name, value);
         }

@@ -10,8 +10,8 @@ use crate::envelope::Draft;
 use crate::judge::Verdict;
 use crate::message::{Attempt, Came, Event, Gap, Received, Request, Row};
 use crate::store::{
-    Arrived, Depth, Filter, Find, Head, InboxDepth, KeptTime, LaneState, OutboxStore, Recovered, Replaced, Reply, Room,
-    StoreError, Successor, Terms, Written,
+    Arrived, Depth, Filter, Find, Head, InboxDepth, KeptTime, LaneState, OutboxStore, Recovered, Replaced,
+    Reply, Room, StoreError, Successor, Terms, Written,
 };
 
 impl OutboxStore for SqliteStore {

@@ -74,7 +74,7 @@ impl Config {
             None => Listen::Unix(usual_socket(&store)),
         };
         let settings = settings(args, &file).map_err(bad)?;
-        let mesh = mesh(&file).map_err(bad)?;
+        let mesh = Mesh::read(file.broker.as_deref(), file.mesh.as_deref()).map_err(bad)?;
         let receives = receives(args, &file, mesh.as_ref()).map_err(bad)?;
         receive::check(&receives).map_err(|error| bad(format!("outbox.receive: {error}")))?;
         let mut rules = rules(args, &file, settings.upstream.as_ref(), mesh.as_ref()).map_err(bad)?;
@@ -100,7 +100,10 @@ impl Config {
     pub(crate) fn is_otherwise(&self, other: &Self) -> bool {
         let shown = |config: &Self| {
             let Config { store, listen, token_file, allow_hosts, settings, mesh, .. } = config;
-            format!("{store:?} {listen:?} {token_file:?} {allow_hosts:?} {settings:?} {mesh:?} {:?}", settings.profile)
+            format!(
+                "{store:?} {listen:?} {token_file:?} {allow_hosts:?} {settings:?} {mesh:?} {:?}",
+                settings.profile
+            )
         };
         shown(self) != shown(other)
     }
@@ -187,16 +190,6 @@ fn settings(args: &Args, file: &File) -> Result<Settings, String> {
         settings.ids.push((name.clone(), pointer));
     }
     Ok(settings)
-}
-
-/// Where messages for topics and members go.
-pub(crate) fn mesh(file: &File) -> Result<Option<Mesh>, String> {
-    match (&file.broker, &file.mesh) {
-        (None, None) => Ok(None),
-        (Some(broker), Some(mesh)) => Mesh::of(broker, mesh).map(Some),
-        (Some(_), None) => Err("outbox.broker needs outbox.mesh: the mesh in which messages are published".to_owned()),
-        (None, Some(_)) => Err("outbox.mesh needs outbox.broker: where the broker is".to_owned()),
-    }
 }
 
 /// The lines that are followed.
@@ -351,7 +344,10 @@ mod tests {
             ("[[outbox.receive]]\nmesh = 'team'\ndirect = true\n", "which broker"),
             ("[[outbox.receive]]\nbroker = 'http://a'\nmesh = 'team'\n", "receives nothing"),
             ("[[outbox.receive]]\nbroker = 'a'\nmesh = 'team'\ndirect = true\n", "broker"),
-            ("[[outbox.receive]]\nbroker = 'http://a'\nmesh = 'team'\ndirect = true\ncredential = 'x'\n", "file:PATH"),
+            (
+                "[[outbox.receive]]\nbroker = 'http://a'\nmesh = 'team'\ndirect = true\ncredential = 'x'\n",
+                "file:PATH",
+            ),
             ("[[outbox.receive]]\nbroker = 'http://a'\nmesh = 'team'\ntopics = ['t', 't']\n", "twice"),
             ("[[outbox.receive]]\nbroker = 'http://a'\nmesh = 'team'\nline = 't'\n", "unknown field"),
         ] {

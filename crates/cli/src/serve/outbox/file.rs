@@ -59,11 +59,6 @@ pub(crate) struct File {
 }
 
 impl File {
-    /// Where messages are kept.
-    pub(crate) fn store(&self) -> Option<&str> {
-        self.store.as_deref()
-    }
-
     /// The files that it names and that are read at start.
     pub(crate) fn named(&self) -> Vec<PathBuf> {
         self.token_file.iter().chain(&self.ca).cloned().collect()
