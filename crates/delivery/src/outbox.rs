@@ -47,6 +47,7 @@ pub(crate) struct Inner {
     /// Messages that were too old, of which the application was not told yet.
     pub(crate) expired: Mutex<Vec<Row>>,
     pub(crate) rebuilds: Rebuilds,
+    pub(crate) inbox_told: watch::Sender<u64>,
     waiting: Mutex<HashMap<i64, Arc<Notify>>>,
     lock_file: Option<PathBuf>,
 }
@@ -221,6 +222,7 @@ impl Outbox {
             meters: Meters::default(),
             expired: Mutex::default(),
             rebuilds: Rebuilds::default(),
+            inbox_told: watch::Sender::new(0),
             waiting: Mutex::default(),
             lock_file,
         };
@@ -516,7 +518,8 @@ impl Outbox {
     /// # Errors
     /// The store cannot be read.
     pub async fn metrics(&self) -> Result<String, OutboxError> {
-        Ok(self.inner.meters.text(&self.depth().await?, self.now(), self.clock_jump().is_some()))
+        let inbox = self.inner.store.inbox_depth().await?;
+        Ok(self.inner.meters.text(&self.depth().await?, &inbox, self.now(), self.clock_jump().is_some()))
     }
 
     /// Where the lock file is that says who owns the file.
