@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use semel_delivery::credentials::Wallet;
-use semel_example_patrol_scores::service::Service;
-use semel_example_patrol_scores::{DEBOUNCE, start};
+use semel_example_scores::service::Service;
+use semel_example_scores::{DEBOUNCE, start};
 use tokio::net::TcpListener;
 
 #[tokio::main]
@@ -16,7 +16,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let routes = service.router();
     tokio::spawn(async move { axum::serve(external, routes).await });
     let wallet = Arc::new(Wallet::default());
-    let api = start("patrol-scores.db".as_ref(), &origin, wallet, DEBOUNCE).await?;
+    let api = start("scores.db".as_ref(), &origin, wallet, DEBOUNCE).await?;
     println!("score API on http://{}, the external service on {origin}", listener.local_addr()?);
     axum::serve(listener, api.router()).await?;
     Ok(())

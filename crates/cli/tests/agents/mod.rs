@@ -16,7 +16,7 @@ fn variable(name: &str) -> String {
 
 /// A file of the example.
 pub(crate) fn example(name: &str) -> String {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/gateway-sidecar");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/agents");
     folder.join(name).display().to_string()
 }
 
@@ -167,7 +167,7 @@ pub(crate) struct Database {
 impl Database {
     pub(crate) fn create(name: &str) -> Self {
         let server = variable("SEMEL_TEST_POSTGRES");
-        let name = format!("sidecar_{name}_{}", std::process::id());
+        let name = format!("agents_{name}_{}", std::process::id());
         sql(&server, &format!("CREATE DATABASE {name}"));
         let (place, _) = server.rsplit_once('/').expect("a URL with a database");
         Self { url: format!("{place}/{name}") }

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use semel_delivery::credentials::{Credential, Wallet};
 use semel_delivery::transport::{MaySend, Outgoing, Sent, Transport};
 use semel_delivery::{http1::Http1, url::Target};
-use semel_example_patrol_scores::api::{Api, TARGET};
-use semel_example_patrol_scores::service::{Habit, Service};
-use semel_example_patrol_scores::{DEBOUNCE, start};
+use semel_example_scores::api::{Api, TARGET};
+use semel_example_scores::service::{Habit, Service};
+use semel_example_scores::{DEBOUNCE, start};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 

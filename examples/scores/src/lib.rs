@@ -81,7 +81,7 @@ pub async fn start(
         credentials: wallet,
         entropy: Entropy::system(),
         clock: Arc::new(SystemClock),
-        owner: format!("patrol-scores:{:032x}", Entropy::system().bits()),
+        owner: format!("scores:{:032x}", Entropy::system().bits()),
         meters: Meters::default(),
         settled: tokio::sync::Notify::new(),
     });

@@ -1,13 +1,13 @@
-//! The Python services of `examples/gateway-sidecar` behind a real gateway: an unmodified one, on SQLite and on PostgreSQL
+//! The Python services of `examples/agents` behind a real gateway: an unmodified one, on SQLite and on PostgreSQL
 //! with two gateways, and one that settles in its own transaction and is killed at every step together with its gateway.
 //! Needs the PostgreSQL and the Python of `cargo xtask test`.
 
-mod sidecar;
+mod agents;
 
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use sidecar::{Database, Gateway, PATIENCE, Service, answer, example, uuid};
+use agents::{Database, Gateway, PATIENCE, Service, answer, example, uuid};
 
 /// A request of a caller with a credential.
 fn call(address: &str, method: &str, path: &str, key: &str, body: &Value) -> (u16, String, Value) {
@@ -115,7 +115,7 @@ fn the_reference_agent_keeps_its_key_when_it_retries() {
     let (address, port) = (service.address.clone(), service.port());
     drop(service);
     let url = format!("http://{}/api/dwellers/7/act", gateway.address);
-    let agent = sidecar::python()
+    let agent = agents::python()
         .args([&example("agent.py"), "POST", &url, r#"{"action":"plant"}"#, "me"])
         .stdout(std::process::Stdio::piped())
         .spawn()
@@ -136,7 +136,7 @@ const STEPS: [&str; 4] =
 fn a_service_that_settles_is_killed_at_every_step_together_with_its_gateway() {
     let database = Database::create("orders");
     // As the example's page says it.
-    let page = include_str!("../../../examples/gateway-sidecar/README.md");
+    let page = include_str!("../../../examples/agents/README.md");
     let table = page.split("CREATE TABLE").nth(1).and_then(|rest| rest.split('\'').next()).expect("a table");
     database.run(&format!("CREATE TABLE{table}"));
     let environment = |dies_at: &str| {
