@@ -1,57 +1,93 @@
-"""A reference agent: one fresh UUID for each action, the same UUID for each retry of it. Standard library only.
+"""An agent: it registers, acts, and tells what became of it. One key for each action, kept in a file before the first attempt, so
+that the same action has the same key after any time-out, 502 or crash of the agent.
 
-    agent = Agent("http://127.0.0.1:7400", token="secret")
-    agent.act("POST", "/api/dwellers/7/act", {"action": "plant"})
+    python agent.py --base http://127.0.0.1:7400 --home ./ada register
+    python agent.py --base http://127.0.0.1:7400 --home ./ada act plant-7 POST /api/dwellers/7/act '{"action":"plant"}'
+
+`plant-7` names the action. The same name again is the same action, however often and from however many processes it is sent.
 """
 
+import argparse
 import json
-import time
-import urllib.error
-import urllib.request
-import uuid
+import pathlib
+import sys
 
-# Answers after which the same request, with the same key, is sent again.
-TRY_AGAIN = {409, 425, 429, 500, 502, 503, 504}
+import httpx
+
+import semel
 
 
-class Unknown(Exception):
-    """The action may or may not have happened. Ask again later with the same key, never with another one."""
+class Waits(Exception):
+    """The action has no final answer yet. Make the same call again later; its key is kept."""
 
 
 class Agent:
-    def __init__(self, base: str, token: str | None = None, timeout: float = 10.0, tries: int = 6):
-        self.base, self.token, self.timeout, self.tries = base, token, timeout, tries
+    """An agent with a folder of its own: its token, and the keys of its actions."""
 
-    def act(self, method: str, path: str, body: dict, key: str | None = None) -> dict:
-        """Sends one action until it is answered. The key is the action's, not the attempt's."""
-        key = key or str(uuid.uuid4())
-        for attempt in range(self.tries):
+    def __init__(self, base, home, patience=60.0, timeout=10.0):
+        self._base = base.rstrip("/")
+        self._home = pathlib.Path(home)
+        self._home.mkdir(parents=True, exist_ok=True)
+        self._patience, self._timeout = patience, timeout
+
+    def register(self, name):
+        """Registers once, and keeps the token. Sent again it gets the same agent."""
+        answer = self.act("register", "POST", "/api/auth/agent", {"name": name})
+        new = self._home / "token.new"
+        new.write_text(answer["token"])
+        new.chmod(0o600)
+        new.rename(self._home / "token")
+        return answer
+
+    def act(self, action, method, path, body):
+        """Sends an action until it has its answer."""
+        calls = semel.retrying(call=action, file=str(self._home / "keys.db"), profile="agents", patience=self._patience)
+        with httpx.Client(transport=calls.httpx(), timeout=self._timeout) as client:
             try:
-                return self.send(method, path, body, key)
-            except urllib.error.HTTPError as error:
-                if error.code not in TRY_AGAIN or error.headers.get("X-Should-Retry") == "false":
-                    raise
-                pause = float(error.headers.get("Retry-After") or 0)
-            except (TimeoutError, ConnectionError, urllib.error.URLError):
-                pause = 0.0
-            time.sleep(max(pause, min(0.2 * 2**attempt, 5.0)))
-        raise Unknown(key)
+                answer = client.request(method, self._base + path, json=body, headers=self._credential())
+            except httpx.TransportError as error:
+                raise Waits(f"no answer ({error}): whether it happened is not known yet") from error
+        if answer.status_code == 409 or answer.status_code >= 500:
+            raise Waits(f"{answer.status_code}: {_words(answer)}")
+        answer.raise_for_status()
+        return answer.json()
 
-    def send(self, method: str, path: str, body: dict, key: str) -> dict:
-        request = urllib.request.Request(self.base + path, json.dumps(body).encode(), method=method)
-        request.add_header("Content-Type", "application/json")
-        request.add_header("X-Idempotency-Key", key)
-        if self.token:
-            request.add_header("Authorization", f"Bearer {self.token}")
-        with urllib.request.urlopen(request, timeout=self.timeout) as answer:
-            return json.load(answer)
+    def _credential(self):
+        token = self._home / "token"
+        return {"Authorization": f"Bearer {token.read_text()}"} if token.exists() else {}
+
+
+def _words(answer):
+    """What an answer says, in words for a person."""
+    link = answer.links.get("describedby", answer.links.get("type", {})).get("url", "")
+    return " ".join(part for part in (answer.text.strip() or answer.reason_phrase, link) if part)
+
+
+def main():
+    """Runs one action. Exit codes: 0 done, 75 it waits (call again), 1 refused."""
+    parser = argparse.ArgumentParser(description="Registers or acts, once.")
+    parser.add_argument("--base", required=True, help="such as http://127.0.0.1:7400")
+    parser.add_argument("--home", required=True, help="where token and keys are kept")
+    parser.add_argument("--patience", type=float, default=60.0, help="seconds until it gives control back")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("register").add_argument("--name", default="ada")
+    act = commands.add_parser("act")
+    for name in ("action", "method", "path", "body"):
+        act.add_argument(name)
+    flags = parser.parse_args()
+    agent = Agent(flags.base, flags.home, flags.patience)
+    try:
+        if flags.command == "register":
+            answer = agent.register(flags.name)
+        else:
+            answer = agent.act(flags.action, flags.method, flags.path, json.loads(flags.body))
+    except Waits as waits:
+        print(f"it waits: {waits}. The same command again goes on with the same key.", file=sys.stderr)
+        sys.exit(75)
+    except httpx.HTTPStatusError as error:
+        sys.exit(f"refused: {error.response.status_code} {_words(error.response)}")
+    print(json.dumps(answer))
 
 
 if __name__ == "__main__":
-    import sys
-
-    method, url, text = sys.argv[1:4]
-    base, _, path = url.removeprefix("http://").partition("/")
-    token = sys.argv[4] if len(sys.argv) > 4 else None
-    agent = Agent(f"http://{base}", token, timeout=2.0, tries=16)
-    print(json.dumps(agent.act(method, f"/{path}", json.loads(text))))
+    main()
