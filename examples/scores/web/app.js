@@ -100,7 +100,8 @@ function showIndicator() {
   const { held } = outbox.getSnapshot();
   const pill = $("indicator");
   pill.dataset.pending = pending;
-  pill.className = held || state.isSigningIn ? "stuck" : pending ? "waits" : "";
+  pill.hidden = !state.session && pending === 0;
+  pill.className = pending === 0 ? "" : held || state.isSigningIn ? "stuck" : "waits";
   pill.textContent = pending === 0 ? "All saved" : `${pending} waiting`;
   const local = outbox.getSnapshot().lanes.map(({ lane, reason }) => reasonOf(lane.split("/")[1], reason || "on this device, being sent"));
   const remote = pending === 0 ? [] : state.waiting.map(({ patrol, why }) => reasonOf(patrol, why));
@@ -146,9 +147,10 @@ function card(patrol, draft) {
 }
 
 function askToSignIn(why) {
+  // What is being typed is left alone.
+  if (state.session && !state.isSigningIn) $("login").elements.leader.value = state.session.leader;
   state.isSigningIn = true;
   $("login-why").textContent = `${why} Use your name and the password of the score service.`;
-  if (state.session) $("login").elements.leader.value ||= state.session.leader;
   void show();
 }
 
