@@ -3,9 +3,11 @@
 //! point once.
 
 pub mod api;
+pub mod external;
+pub mod list;
 pub mod service;
+pub mod session;
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,17 +16,23 @@ use semel_delivery::Entropy;
 use semel_delivery::credentials::Wallet;
 use semel_delivery::http1::Http1;
 use semel_delivery::relay::debounce::Debounce;
+use semel_delivery::relay::given::SharedWallet;
 use semel_delivery::relay::ladder::Tier;
 use semel_delivery::relay::meters::Meters;
+use semel_delivery::relay::store::postgres::Postgres;
 use semel_delivery::relay::store::sqlite::Sqlite;
 use semel_delivery::relay::store::sweep::Retention;
 use semel_delivery::relay::template::{Place, Template};
 use semel_delivery::relay::upstream::http::{HttpUpstream, Reading};
 use semel_delivery::relay::{Engine, RelayStore, Target, Worker};
+use semel_store::at_rest::KeyRing;
 use semel_store::clock::SystemClock;
 
-use api::{Api, TARGET};
+use api::Api;
+use external::{External, TARGET};
 
+/// Connections to a PostgreSQL.
+const CONNECTIONS: usize = 8;
 /// How long background points wait for company in this program.
 pub const DEBOUNCE: Duration = Duration::from_secs(1);
 
@@ -63,25 +71,30 @@ pub fn target(origin: &str, debounce: Duration) -> Result<Target, Box<dyn std::e
     Ok(target)
 }
 
-/// The score API over a file, with a relay that runs.
+/// The score API with a relay that runs, over a file, or over a PostgreSQL (`postgres://…`) that replicas share. What signs
+/// leaders in is sealed under these keys, which every replica has.
 ///
 /// # Errors
-/// The file cannot be opened, or the address is not one.
+/// The store cannot be opened, or the address is not one.
 pub async fn start(
-    file: &Path,
+    store: &str,
     origin: &str,
-    wallet: Arc<Wallet>,
+    keys: KeyRing,
     debounce: Duration,
 ) -> Result<Api, Box<dyn std::error::Error>> {
-    let store = RelayStore::new(Arc::new(Sqlite::open(file, Arc::new(SystemClock))?));
+    let store = match store.starts_with("postgres") {
+        true => RelayStore::new(Arc::new(Postgres::connect(store, CONNECTIONS).await?)),
+        false => RelayStore::new(Arc::new(Sqlite::open(store.as_ref(), Arc::new(SystemClock))?)),
+    };
     store.start().await?;
+    let wallet = Arc::new(SharedWallet::new(store.clone(), Some(keys.clone()), Arc::new(Wallet::default())));
     let engine = Arc::new(Engine {
         store,
         targets: [(TARGET.to_owned(), Arc::new(target(origin, debounce)?))].into(),
-        credentials: wallet,
+        credentials: Arc::<SharedWallet>::clone(&wallet),
         entropy: Entropy::system(),
         clock: Arc::new(SystemClock),
-        owner: format!("patrol-scores:{:032x}", Entropy::system().bits()),
+        owner: format!("scores:{:032x}", Entropy::system().bits()),
         meters: Meters::default(),
         settled: tokio::sync::Notify::new(),
     });
@@ -89,5 +102,6 @@ pub async fn start(
     retention.check()?;
     let worker = Worker::new(Arc::clone(&engine), retention, 8);
     tokio::spawn(Arc::clone(&worker).run());
-    Ok(Api { engine, worker })
+    let external = External { origin: origin.to_owned(), wallet };
+    Ok(Api { engine, worker, external, keys, lists: Default::default() })
 }

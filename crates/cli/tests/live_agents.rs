@@ -1,20 +1,25 @@
-//! The Python services of `examples/gateway-sidecar` behind a real gateway: an unmodified one, on SQLite and on PostgreSQL
+//! The Python services of `examples/agents` behind a real gateway: an unmodified one, on SQLite and on PostgreSQL
 //! with two gateways, and one that settles in its own transaction and is killed at every step together with its gateway.
+//! Agents, the middleware and fleets are tested in the example's own folder.
 //! Needs the PostgreSQL and the Python of `cargo xtask test`.
 
-mod sidecar;
+mod agents;
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use agents::{Database, Gateway, PATIENCE, Service, answer, example, home, uuid};
 use serde_json::{Value, json};
-use sidecar::{Database, Gateway, PATIENCE, Service, answer, example, uuid};
+
+/// The header line of an agent that the service itself has registered.
+fn registered(service: &Service) -> String {
+    let (_, _, body) = answer(&service.address, "POST", "/api/auth/agent", "", "{}").expect("an agent");
+    format!("Authorization: Bearer {}\r\n", body["token"].as_str().expect("a token"))
+}
 
 /// A request of a caller with a credential.
-fn call(address: &str, method: &str, path: &str, key: &str, body: &Value) -> (u16, String, Value) {
-    let headers = format!("Authorization: Bearer me\r\nX-Idempotency-Key: {key}\r\n");
+fn call(address: &str, me: &str, method: &str, path: &str, key: &str, body: &Value) -> (u16, String, Value) {
+    let headers = format!("{me}X-Idempotency-Key: {key}\r\n");
     answer(address, method, path, &headers, &body.to_string()).expect("the gateway answers")
 }
 
@@ -25,6 +30,7 @@ fn effects(service: &Service) -> Value {
 /// Everything that an unmodified service must see, whichever gateway a request comes through.
 fn covers_the_whole_api(service: &Service, gateways: &[&Gateway]) {
     let through = |turn: usize| gateways[turn % gateways.len()].address.as_str();
+    let me = registered(service);
     let routes = [
         ("POST", "/api/dwellers/7/act", "act"),
         ("POST", "/api/dwellers/7/heartbeat", "heartbeat"),
@@ -36,21 +42,21 @@ fn covers_the_whole_api(service: &Service, gateways: &[&Gateway]) {
     for (method, path, name) in routes {
         let before = effects(service)[name].as_u64().unwrap_or(0);
         let (key, body) = (uuid(), json!({"text": name}));
-        let first = call(through(0), method, path, &key, &body);
-        let second = call(through(1), method, path, &key, &body);
+        let first = call(through(0), &me, method, path, &key, &body);
+        let second = call(through(1), &me, method, path, &key, &body);
         assert_eq!((first.0, second.0, &first.2), (201, 201, &second.2), "{path}");
         assert!(second.1.contains("idempotency-replayed: true"), "{}", second.1);
-        let other = call(through(0), method, path, &key, &json!({"text": "another"}));
+        let other = call(through(0), &me, method, path, &key, &json!({"text": "another"}));
         assert_eq!(other.0, 422, "{path}: another body under the same key");
         assert_eq!(effects(service)[name], before + 1, "{path}");
-        // Without a key nothing is checked, and nobody is asked who they are.
+        // Without a key nothing is checked.
         for _ in 0..2 {
-            assert_eq!(answer(through(0), method, path, "", "{}").expect("an answer").0, 201);
+            assert_eq!(answer(through(0), method, path, &me, "{}").expect("an answer").0, 201);
         }
         assert_eq!(effects(service)[name], before + 3, "{path} without a key");
     }
     // A GET with a key passes untouched, and a keyed request of nobody is refused.
-    assert_eq!(call(through(0), "GET", "/api/effects", &uuid(), &json!({})).0, 200);
+    assert_eq!(call(through(0), &me, "GET", "/api/effects", &uuid(), &json!({})).0, 200);
     let nobody = format!("X-Idempotency-Key: {}\r\n", uuid());
     assert_eq!(answer(through(0), "POST", "/api/stories", &nobody, "{}").expect("an answer").0, 401);
 
@@ -59,16 +65,16 @@ fn covers_the_whole_api(service: &Service, gateways: &[&Gateway]) {
         let headers = format!("X-Idempotency-Key: {key}\r\n");
         answer(through(turn), "POST", "/api/auth/agent", &headers, r#"{"name":"ada"}"#).expect("an answer")
     };
-    let key = uuid();
+    let (key, agents) = (uuid(), effects(service)["agent"].as_u64().expect("a count"));
     let (first, second) = (register(0, &key), register(1, &key));
     assert_eq!((first.0, &first.2["token"]), (201, &second.2["token"]));
-    assert_eq!((effects(service)["agent"].as_u64(), register(0, "guessable").0), (Some(1), 400));
+    assert_eq!((effects(service)["agent"].as_u64(), register(0, "guessable").0), (Some(agents + 1), 400));
 }
 
 /// While the first attempt runs a retry is told so; afterwards it gets the answer.
-fn tells_who_comes_too_early(gateways: &[&Gateway]) {
-    let (key, first) = (uuid(), gateways[0].address.clone());
-    let headers = format!("Authorization: Bearer me\r\nX-Idempotency-Key: {key}\r\nX-Work-Seconds: 3\r\n");
+fn tells_who_comes_too_early(service: &Service, gateways: &[&Gateway]) {
+    let (key, first, me) = (uuid(), gateways[0].address.clone(), registered(service));
+    let headers = format!("{me}X-Idempotency-Key: {key}\r\nX-Work-Seconds: 3\r\n");
     let claimed = gateways[0].claimed();
     let slow = {
         let headers = headers.clone();
@@ -88,100 +94,30 @@ fn tells_who_comes_too_early(gateways: &[&Gateway]) {
     assert_eq!((slow.0, slow.2), (201, late.2));
 }
 
+/// The world, whose secret is in this folder.
+fn world(home: &Path) -> Service {
+    let secret = home.join("world.secret").display().to_string();
+    Service::start("world:app", &[("WORLD_SECRET".to_owned(), secret)])
+}
+
 #[test]
 fn an_unmodified_service_behind_one_gateway_on_a_file() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let service = Service::start("world:app", &[]);
-    let store = format!("sqlite:{}", folder.path().join("semel.db").display());
-    let gateway = Gateway::start(&example("semel.toml"), &store, &service.address);
+    let home = home();
+    let service = world(home.path());
+    let store = format!("sqlite:{}", home.path().join("semel.db").display());
+    let gateway = Gateway::start(home.path(), &example("semel.toml"), &store, &service.address);
     covers_the_whole_api(&service, &[&gateway]);
-    tells_who_comes_too_early(&[&gateway]);
+    tells_who_comes_too_early(&service, &[&gateway]);
 }
 
 #[test]
 fn an_unmodified_service_behind_two_gateways_on_postgresql() {
-    let database = Database::create("world");
-    let service = Service::start("world:app", &[]);
-    let start = || Gateway::start(&example("semel.toml"), &database.url, &service.address);
+    let (database, home) = (Database::create("world"), home());
+    let service = world(home.path());
+    let start = || Gateway::start(home.path(), &example("semel.toml"), &database.url, &service.address);
     let (one, two) = (start(), start());
     covers_the_whole_api(&service, &[&one, &two]);
-    tells_who_comes_too_early(&[&one, &two]);
-}
-
-#[test]
-fn the_reference_agent_keeps_its_key_when_it_retries() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let service = Service::start("world:app", &[]);
-    let store = format!("sqlite:{}", folder.path().join("semel.db").display());
-    let gateway = Gateway::start(&example("semel.toml"), &store, &service.address);
-    // The service is away at first: the agent is told 502, and tries again with the same key.
-    let (address, port) = (service.address.clone(), service.port());
-    drop(service);
-    // The answer that tells of the effect is lost: an agent with a key for each attempt would make another one.
-    let (between, answers) = lose_the_first_201(gateway.address.clone());
-    let url = format!("http://{between}/api/dwellers/7/act");
-    let agent = sidecar::python()
-        .args([&example("agent.py"), "POST", &url, r#"{"action":"plant"}"#, "me"])
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .expect("Python runs");
-    std::thread::sleep(Duration::from_millis(700));
-    let service = Service::start_at("world:app", &[], port);
-    assert_eq!(service.address, address);
-    let output = agent.wait_with_output().expect("the agent ends");
-    let said: Value = serde_json::from_slice(&output.stdout).expect("the agent prints its answer");
-    assert_eq!((said, &effects(&service)["act"]), (json!({"id": 1, "kind": "act"}), &json!(1)));
-    let statuses = answers.lock().expect("nothing panics").clone();
-    assert_eq!(
-        statuses.iter().filter(|status| **status == 201).count(),
-        2,
-        "lost and told again: {statuses:?}"
-    );
-}
-
-/// Stands between an agent and its gateway, and lets the first answer with status 201 be lost. Tells of every status.
-fn lose_the_first_201(gateway: String) -> (SocketAddr, Arc<Mutex<Vec<u16>>>) {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("an address");
-    let address = listener.local_addr().expect("an address");
-    let statuses: Arc<Mutex<Vec<u16>>> = Arc::default();
-    let seen = Arc::clone(&statuses);
-    std::thread::spawn(move || {
-        for client in listener.incoming() {
-            // Whoever breaks off is the agent's business.
-            let Ok(mut client) = client else { return };
-            let Some(request) = read_request(&mut client) else { continue };
-            let mut answer = Vec::new();
-            let asked = TcpStream::connect(&gateway).and_then(|mut onward| {
-                onward.write_all(&request)?;
-                onward.read_to_end(&mut answer)
-            });
-            let status = answer.get(9..12).and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
-            let (Ok(_), Some(status)) = (asked, status) else { continue };
-            let mut statuses = seen.lock().expect("nothing panics");
-            let is_first = status == 201 && !statuses.contains(&201);
-            statuses.push(status);
-            drop(statuses);
-            if !is_first {
-                let _ = client.write_all(&answer);
-            }
-        }
-    });
-    (address, statuses)
-}
-
-/// One request with a length, as Python sends it.
-fn read_request(client: &mut TcpStream) -> Option<Vec<u8>> {
-    let (mut request, mut piece) = (Vec::new(), [0; 4096]);
-    loop {
-        let read = client.read(&mut piece).ok().filter(|read| *read > 0)?;
-        request.extend_from_slice(&piece[..read]);
-        let text = String::from_utf8_lossy(&request).to_ascii_lowercase();
-        let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
-        let length = head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok());
-        if body.len() >= length.unwrap_or(0) {
-            return Some(request);
-        }
-    }
+    tells_who_comes_too_early(&service, &[&one, &two]);
 }
 
 /// Where the service kills itself, and whether the order stands by then.
@@ -190,9 +126,9 @@ const STEPS: [&str; 4] =
 
 #[test]
 fn a_service_that_settles_is_killed_at_every_step_together_with_its_gateway() {
-    let database = Database::create("orders");
+    let (database, home) = (Database::create("orders"), home());
     // As the example's page says it.
-    let page = include_str!("../../../examples/gateway-sidecar/README.md");
+    let page = include_str!("../../../examples/agents/README.md");
     let table = page.split("CREATE TABLE").nth(1).and_then(|rest| rest.split('\'').next()).expect("a table");
     database.run(&format!("CREATE TABLE{table}"));
     let environment = |dies_at: &str| {
@@ -205,7 +141,8 @@ fn a_service_that_settles_is_killed_at_every_step_together_with_its_gateway() {
     for (place, step) in STEPS.into_iter().enumerate() {
         let key = uuid();
         let mut service = Service::start("orders:app", &environment(step));
-        let mut gateway = Gateway::start(&example("atomic.toml"), &database.url, &service.address);
+        let mut gateway =
+            Gateway::start(home.path(), &example("atomic.toml"), &database.url, &service.address);
         let lost = {
             let (address, key) = (gateway.address.clone(), key.clone());
             std::thread::spawn(move || order(&address, &key, step))
@@ -221,7 +158,7 @@ fn a_service_that_settles_is_killed_at_every_step_together_with_its_gateway() {
 
         let port = service.port();
         let service = Service::start_at("orders:app", &environment(""), port);
-        let gateway = Gateway::start(&example("atomic.toml"), &database.url, &service.address);
+        let gateway = Gateway::start(home.path(), &example("atomic.toml"), &database.url, &service.address);
         let (status, head, body) = order(&gateway.address, &key, step).expect("the gateway answers");
         assert_eq!((status, &body["item"]), (201, &json!(step)), "{head} {body}");
         let (again, _, same) = order(&gateway.address, &key, step).expect("the gateway answers");

@@ -16,7 +16,7 @@ fn variable(name: &str) -> String {
 
 /// A file of the example.
 pub(crate) fn example(name: &str) -> String {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/gateway-sidecar");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/agents");
     folder.join(name).display().to_string()
 }
 
@@ -25,6 +25,21 @@ pub(crate) fn python() -> Command {
     let mut python = Command::new(variable("SEMEL_TEST_PYTHON"));
     python.current_dir(example("")).env("PYTHONDONTWRITEBYTECODE", "1");
     python
+}
+
+/// A folder with what `setup.sh` makes: the world's secret, and the keys of answers.
+pub(crate) fn home() -> tempfile::TempDir {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().expect("a folder");
+    let key = "one MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=\n";
+    for (name, text) in
+        [("world.secret", "a secret that only the world and its gateway know\n"), ("semel.keys", key)]
+    {
+        let file = folder.path().join(name);
+        std::fs::write(&file, text).expect("a file");
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).expect("its mode");
+    }
+    folder
 }
 
 /// A random key.
@@ -123,8 +138,9 @@ pub(crate) struct Gateway {
 }
 
 impl Gateway {
-    pub(crate) fn start(config: &str, store: &str, upstream: &str) -> Self {
+    pub(crate) fn start(home: &Path, config: &str, store: &str, upstream: &str) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
+        command.current_dir(home);
         let upstream = format!("http://{upstream}");
         command.args(["serve", "gate", "--config", config, "--store", store, "--upstream", &upstream]);
         command.args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--access-log", "off"]);
@@ -167,7 +183,7 @@ pub(crate) struct Database {
 impl Database {
     pub(crate) fn create(name: &str) -> Self {
         let server = variable("SEMEL_TEST_POSTGRES");
-        let name = format!("sidecar_{name}_{}", std::process::id());
+        let name = format!("agents_{name}_{}", std::process::id());
         sql(&server, &format!("CREATE DATABASE {name}"));
         let (place, _) = server.rsplit_once('/').expect("a URL with a database");
         Self { url: format!("{place}/{name}") }

@@ -1,21 +1,25 @@
-//! The score API before the external service: leaders send points, the relay inside writes them.
+//! The score API before the external service: leaders sign in and send points, the relay inside writes them.
 
 use std::sync::Arc;
 
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Json, Router};
+use semel_delivery::credentials::Credential;
 use semel_delivery::relay::debounce::Mode;
 use semel_delivery::relay::store::StoreError;
 use semel_delivery::relay::store::accept::{Accepted, NewItem, Submission};
+use semel_delivery::relay::store::{Lane, LaneState};
 use semel_delivery::relay::{Engine, Worker, intake};
+use semel_store::at_rest::KeyRing;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// The one target of this program.
-pub const TARGET: &str = "scores";
+use crate::external::{External, TARGET};
+use crate::{list, session};
+
 /// Patrols of one request.
 const PATROLS_MAX: usize = 100;
 
@@ -26,6 +30,18 @@ pub struct Api {
     pub engine: Arc<Engine>,
     /// What keeps it moving.
     pub worker: Arc<Worker>,
+    /// The external service.
+    pub external: External,
+    /// What sessions are sealed under.
+    pub keys: KeyRing,
+    /// What the external service said last.
+    pub lists: list::LastLists,
+}
+
+#[derive(Deserialize)]
+struct Login {
+    leader: String,
+    password: String,
 }
 
 #[derive(Deserialize)]
@@ -44,9 +60,18 @@ impl Api {
     /// Its routes.
     pub fn router(self) -> Router {
         Router::new()
+            .route("/api/login", post(login))
             .route("/api/sections/{section}/scores", get(patrols).post(submit))
             .route("/api/session", get(session))
             .with_state(self)
+    }
+
+    /// Who is signed in.
+    async fn leader(&self, headers: &HeaderMap) -> Result<String, Refusal> {
+        let line = headers.get(header::AUTHORIZATION).and_then(|line| line.to_str().ok()).unwrap_or_default();
+        let now = self.engine.store.now().await.map_err(|error| away(&error))?;
+        let leader = line.strip_prefix("Bearer ").and_then(|text| session::leader(&self.keys, text, now));
+        leader.ok_or_else(|| refused(StatusCode::UNAUTHORIZED, "sign in"))
     }
 }
 
@@ -67,10 +92,27 @@ fn away(error: &StoreError) -> Refusal {
     Refusal(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
 }
 
-/// Whoever stands before this program has verified the leader.
-fn leader(headers: &HeaderMap) -> Result<String, Refusal> {
-    let name = headers.get("x-leader").and_then(|name| name.to_str().ok()).filter(|name| !name.is_empty());
-    name.map(str::to_owned).ok_or_else(|| refused(StatusCode::UNAUTHORIZED, "who are you?"))
+/// Signs a leader in at the external service. What waited for that goes on.
+async fn login(State(api): State<Api>, Json(login): Json<Login>) -> Result<Response, Refusal> {
+    let failed = |why: &str| refused(StatusCode::SERVICE_UNAVAILABLE, why);
+    let body = json!({"leader": login.leader, "password": login.password});
+    let answer = api.external.ask("POST", "/login", None, &body).await;
+    let answer = answer.ok_or_else(|| failed("the score service does not answer; your points are safe"))?;
+    let said: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+    let (200, Some(token)) = (answer.status, said["token"].as_str()) else {
+        return Err(refused(
+            StatusCode::UNAUTHORIZED,
+            "the score service does not know this name and password",
+        ));
+    };
+    let credential = Credential::line("Authorization", token);
+    let External { origin, wallet } = &api.external;
+    let given = wallet.give(&login.leader, TARGET, origin, &credential, "a sign-in").await;
+    given.map_err(|error| failed(&format!("{error:?}")))?;
+    api.engine.release(TARGET, &login.leader, "a sign-in").await.map_err(|error| away(&error))?;
+    let now = api.engine.store.now().await.map_err(|error| away(&error))?;
+    let session = session::begin(&api.keys, &login.leader, now).map_err(|why| failed(&why))?;
+    Ok(Json(json!({"leader": login.leader, "session": session})).into_response())
 }
 
 async fn submit(
@@ -78,17 +120,8 @@ async fn submit(
     Path(section): Path<String>,
     headers: HeaderMap,
     Json(scores): Json<Scores>,
-) -> Response {
-    submitted(&api, section, &headers, scores).await.into_response()
-}
-
-async fn submitted(
-    api: &Api,
-    section: String,
-    headers: &HeaderMap,
-    scores: Scores,
 ) -> Result<Response, Refusal> {
-    let principal = leader(headers)?;
+    let principal = api.leader(&headers).await?;
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let key = text("x-idempotency-key").filter(|key| !key.is_empty() && key.chars().count() <= 255);
     let key = key.ok_or_else(|| refused(StatusCode::BAD_REQUEST, "Idempotency key required"))?;
@@ -152,39 +185,43 @@ async fn submitted(
     Ok((StatusCode::ACCEPTED, Json(body)).into_response())
 }
 
-async fn patrols(State(api): State<Api>, Path(section): Path<String>, headers: HeaderMap) -> Response {
-    if let Err(refusal) = leader(&headers) {
-        return refusal.into_response();
-    }
-    let Some(target) = api.engine.targets.get(TARGET) else {
-        return refused(StatusCode::NOT_FOUND, "no target").into_response();
-    };
-    let views = match api.engine.store.lanes(TARGET, Some(&section), target.reducer).await {
-        Ok(views) => views,
-        Err(error) => return away(&error).into_response(),
-    };
-    let patrol = |view: &semel_delivery::relay::store::look::LaneView| {
-        json!({
-            "id": view.lane.name,
-            "name": view.lane.label,
-            "score": view.lane.applied,
-            "pendingDelta": view.delta,
-            "hasPending": view.pending > 0,
-        })
-    };
-    Json(json!({"patrols": views.iter().map(patrol).collect::<Vec<_>>()})).into_response()
+async fn patrols(
+    State(api): State<Api>,
+    Path(section): Path<String>,
+    headers: HeaderMap,
+) -> Result<Response, Refusal> {
+    let leader = api.leader(&headers).await?;
+    let patrols = list::patrols(&api.engine.store, &api.external, &api.lists, &section, &leader).await;
+    Ok(Json(json!({"patrols": patrols.map_err(|error| away(&error))?})).into_response())
 }
 
-async fn session(State(api): State<Api>, headers: HeaderMap) -> Response {
-    let principal = match leader(&headers) {
-        Ok(principal) => principal,
-        Err(refusal) => return refusal.into_response(),
-    };
-    match api.engine.store.pending(&principal, None, None).await {
-        Ok(lanes) => {
-            let pending: i64 = lanes.iter().map(|(_, count)| count).sum();
-            Json(json!({"leader": principal, "pendingWrites": pending})).into_response()
+async fn session(State(api): State<Api>, headers: HeaderMap) -> Result<Response, Refusal> {
+    let leader = api.leader(&headers).await?;
+    let store = &api.engine.store;
+    let lanes = store.pending(&leader, None, None).await.map_err(|error| away(&error))?;
+    let refused = store.all_refused().await.map_err(|error| away(&error))?;
+    let is_refused = refused.iter().any(|(_, principal, _)| *principal == leader);
+    let pending: i64 = lanes.iter().map(|(_, count)| count).sum();
+    let waiting: Vec<Value> = lanes
+        .iter()
+        .map(|(lane, count)| json!({"patrol": lane.label, "count": count, "why": why(lane, is_refused)}))
+        .collect();
+    let body =
+        json!({"leader": leader, "pendingWrites": pending, "signInAgain": is_refused, "waiting": waiting});
+    Ok(Json(body).into_response())
+}
+
+/// What points wait for, in words for the person who sent them.
+fn why(lane: &Lane, is_refused: bool) -> String {
+    match (lane.state, &lane.last_error) {
+        (LaneState::InDoubt, _) => {
+            "nobody knows yet whether the last points arrived; an operator looks".to_owned()
         }
-        Err(error) => away(&error).into_response(),
+        (LaneState::Blocked, _) => "an operator has to decide about this patrol".to_owned(),
+        (LaneState::Open, _) if is_refused => "the score service signed you out: sign in again".to_owned(),
+        (LaneState::Open, Some(error)) => {
+            format!("the score service did not take them yet: {}", error.replace("the upstream", "it"))
+        }
+        (LaneState::Open, None) => "they are on their way to the score service".to_owned(),
     }
 }
