@@ -19,6 +19,8 @@ use crate::types::{Accepted, Event, Imported, LaneState, Message, Options, Recei
 /// How long a process tries to reach an owner, or to become it.
 const HAND_OVER_TRIES_MAX: u32 = 100;
 const HAND_OVER_PAUSE: Duration = Duration::from_millis(50);
+/// How long a program that ends waits for the library's threads.
+const AT_EXIT: Duration = Duration::from_secs(2);
 
 /// An outbox in one file.
 #[derive(uniffi::Object)]
@@ -32,11 +34,17 @@ struct Inner {
     state: Arc<State>,
 }
 
+/// Carries out work somewhere else than in threads of its own.
+#[cfg(feature = "lab")]
+pub(crate) trait Runner: Send + Sync {
+    fn run(&self, work: std::pin::Pin<Box<dyn Future<Output = ()> + Send>>);
+}
+
 /// Where calls are carried out.
 enum Work {
     Threads(Mutex<Option<Runtime>>),
     #[cfg(feature = "lab")]
-    Lab(Arc<crate::lab::Bench>),
+    Elsewhere(Arc<dyn Runner>),
 }
 
 struct State {
@@ -241,7 +249,7 @@ impl Core {
                     .map_err(|error| CoreError::Unavailable { reason: error.to_string() })??
             }
             #[cfg(feature = "lab")]
-            Work::Lab(_) => read()?,
+            Work::Elsewhere(_) => read()?,
         };
         let mut done = Imported { imported: 0, known: 0 };
         for message in rows {
@@ -287,16 +295,40 @@ impl Core {
     }
 }
 
+#[uniffi::export]
+impl Core {
+    /// The same for a program that ends: it blocks, and after it the library asks the host nothing more.
+    pub fn stop_at_exit(&self) {
+        let Ok(inner) = self.inner() else { return };
+        let runtime = match &inner.work {
+            Work::Threads(runtime) => runtime,
+            #[cfg(feature = "lab")]
+            Work::Elsewhere(_) => return,
+        };
+        let Some(runtime) = runtime.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        let state = Arc::clone(&inner.state);
+        runtime.block_on(async move {
+            if let Role::Owner(owner) = std::mem::replace(&mut *state.role.write().await, Role::Closed) {
+                owner.close().await;
+            }
+        });
+        runtime.shutdown_timeout(AT_EXIT);
+    }
+}
+
 impl Core {
     #[cfg(feature = "lab")]
-    pub(crate) fn in_lab(
-        bench: Arc<crate::lab::Bench>,
+    pub(crate) fn run_elsewhere(
+        runner: Arc<dyn Runner>,
         options: Options,
         host: Arc<dyn Host>,
         owner: Owner,
     ) -> Arc<Self> {
         let state = Arc::new(State { options, host, role: RwLock::new(Role::Owner(Box::new(owner))) });
-        Arc::new(Self { process: std::process::id(), inner: Some(Inner { work: Work::Lab(bench), state }) })
+        Arc::new(Self {
+            process: std::process::id(),
+            inner: Some(Inner { work: Work::Elsewhere(runner), state }),
+        })
     }
 
     fn inner(&self) -> Result<&Inner, CoreError> {
@@ -319,7 +351,7 @@ impl Core {
                 }
             },
             #[cfg(feature = "lab")]
-            Work::Lab(bench) => bench.run(Box::pin(work)),
+            Work::Elsewhere(runner) => runner.run(Box::pin(work)),
         }
         Ok(())
     }

@@ -64,12 +64,10 @@ impl Bridge {
     ) -> Result<T, String> {
         let (host, blocking) = (Arc::clone(&self.host), Arc::clone(&self.blocking));
         self.blocking.begin();
-        let asked = tokio::task::spawn_blocking(move || {
-            let answer = question(&*host);
-            blocking.end();
-            answer
-        });
-        match asked.await {
+        let asked = tokio::task::spawn_blocking(move || question(&*host));
+        let asked = asked.await;
+        blocking.end();
+        match asked {
             Ok(answer) => answer.map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),
         }
@@ -117,11 +115,11 @@ impl Hooks for Bridge {
             match self.ask(move |host| host.rebuild(held, behind)).await {
                 Ok(Rebuild::Wait) => Rebuilt::Wait,
                 Ok(Rebuild::Later) => Rebuilt::Later,
-                Ok(Rebuild::Replace { drop, with }) => {
+                Ok(Rebuild::Replace { drop, instead }) => {
                     self.tell(notices::rebuilt(message));
                     Rebuilt::Replace {
                         drop,
-                        with: with.into_iter().map(crate::types::Message::enqueue).collect(),
+                        with: instead.into_iter().map(crate::types::Message::enqueue).collect(),
                     }
                 }
                 Err(why) => {

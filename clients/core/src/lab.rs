@@ -21,7 +21,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::core::Core;
+use crate::core::{Core, Runner};
 use crate::errors::CoreError;
 use crate::host::{Blocking, Bridge, Host};
 use crate::owner::{self, Owner};
@@ -47,7 +47,7 @@ pub struct Lab {
 }
 
 /// What the threads of a laboratory share.
-pub(crate) struct Bench {
+struct Bench {
     jobs: Mutex<mpsc::Sender<Job>>,
     world: Arc<World>,
 }
@@ -110,7 +110,7 @@ impl Lab {
         }));
         let owner =
             answer.recv().map_err(|_| CoreError::Closed { reason: "it died as it opened".to_owned() })??;
-        Ok(Core::in_lab(bench, kept.0, kept.1, owner))
+        Ok(Core::run_elsewhere(bench, kept.0, kept.1, owner))
     }
 
     /// What the server does with the requests to come: a JSON list as in `spec/clients.json`.
@@ -163,11 +163,13 @@ impl Lab {
     }
 }
 
-impl Bench {
-    pub(crate) fn run(&self, work: Work) {
+impl Runner for Bench {
+    fn run(&self, work: Work) {
         self.put(Job::Run(work));
     }
+}
 
+impl Bench {
     fn put(&self, job: Job) {
         // The thread lives as long as the laboratory.
         let _ = self.jobs.lock().unwrap_or_else(PoisonError::into_inner).send(job);
@@ -227,6 +229,8 @@ impl World {
                 let _ = done.send(());
             }
         }
+        // What is left of the application is not called any more: its own runtime may be gone.
+        std::mem::forget(runtime);
     }
 
     /// A life of the process: its tasks end with it.

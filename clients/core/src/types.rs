@@ -280,7 +280,7 @@ pub enum Rebuild {
         /// Numbers of receipts.
         drop: Vec<i64>,
         /// Messages.
-        with: Vec<Message>,
+        instead: Vec<Message>,
     },
 }
 

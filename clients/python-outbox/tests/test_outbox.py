@@ -139,7 +139,7 @@ def test_a_rebuild_may_be_asynchronous_and_ask_the_server():
     async def play():
         async def rebuild(held, behind):
             await asyncio.sleep(0.01)
-            return Rebuild.REPLACE(drop=[one.number for one in behind], with_=[message("POST", held.url, "{}", lane=held.lane)])
+            return Rebuild.REPLACE(drop=[one.number for one in behind], _with=[message("POST", held.url, "{}", lane=held.lane)])
 
         lab, outbox, notices = walker(rebuild)
         refuse(lab, "STEP_OUT_OF_ORDER")
@@ -155,21 +155,31 @@ def test_a_rebuild_may_be_asynchronous_and_ask_the_server():
 
 
 def test_what_expires_is_told_once_a_drain_whoever_found_it():
-    async def play(is_found_here):
+    async def found_here():
+        lab, outbox, _ = walker()
+        lab.network(True)
+        for _ in range(3):
+            await outbox.send("POST", "https://api.example/step", "{}")
+        lab.kill()
+        lab.advance(8 * 86_400_000)
+        notices = []
+        AsyncOutbox(lab.open(Options(path="", profile="walker"), Host(None, None, notices.append, None)))
+        lab.advance(0)
+        return notices
+
+    async def found_by_the_server():
         lab, outbox, notices = walker()
-        if is_found_here:
-            lab.network(True)
-        else:
-            refuse(lab, *["STALE_ACTION"] * 3)
+        refuse(lab, *["STALE_ACTION"] * 3)
         await outbox.pause("default")
         for _ in range(3):
             await outbox.send("POST", "https://api.example/step", "{}")
         await outbox.resume("default")
-        lab.advance(8 * 86_400_000 if is_found_here else 0)
-        assert [(notice.kind, len(notice.receipts)) for notice in notices] == [(NoticeKind.EXPIRED, 3)]
+        lab.advance(0)
+        return notices
 
-    for is_found_here in (True, False):
-        asyncio.run(play(is_found_here))
+    for play in (found_here, found_by_the_server):
+        notices = asyncio.run(play())
+        assert [(notice.kind, len(notice.receipts)) for notice in notices] == [(NoticeKind.EXPIRED, 3)]
 
 
 def test_both_ids_and_both_times_are_stored_and_sent():

@@ -17,7 +17,6 @@ use crate::limits::LIST_ROWS_MAX;
 use crate::message::Status;
 use crate::outbox::{Outbox, Refusal, Why};
 use crate::store::{Filter, StoreError, Written};
-pub(crate) use rebuild::Rebuilds;
 use walk::{Walk, Walked};
 
 /// How often credentials of refused principals are looked at again.

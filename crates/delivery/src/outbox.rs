@@ -2,6 +2,7 @@
 
 mod meters;
 mod outliving;
+mod rebuilds;
 mod refusals;
 
 use std::collections::{BTreeMap, HashMap};
@@ -16,7 +17,6 @@ use semel_store::sqlite::OpenError;
 use tokio::sync::{Notify, watch};
 
 use crate::accept::{Acceptance, Conflict, Sameness, accept};
-use crate::engine::Rebuilds;
 use crate::envelope::{Draft, Refused};
 use crate::limits::WAIT_MAX;
 use crate::message::{Attempt, Enqueue, Event, Row, Status};
@@ -28,6 +28,7 @@ use crate::waiting::waits_for;
 
 pub(crate) use meters::Meters;
 use outliving::Outliving;
+pub(crate) use rebuilds::{Asked, Rebuilds};
 pub(crate) use refusals::{Refusal, Refusals};
 
 /// A durable local queue.

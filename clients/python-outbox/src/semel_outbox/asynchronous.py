@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import weakref
 from typing import AsyncIterator
 
 from ._core import semel_core as core
@@ -43,6 +45,16 @@ def message(
     )
 
 
+_OPEN: weakref.WeakSet[AsyncOutbox] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    """The library's threads must not ask an interpreter that is being taken apart."""
+    for outbox in list(_OPEN):
+        outbox._core.stop_at_exit()
+
+
 class AsyncOutbox:
     """A durable queue in one file.
 
@@ -51,6 +63,7 @@ class AsyncOutbox:
 
     def __init__(self, opened: core.Core) -> None:
         self._core = opened
+        _OPEN.add(self)
 
     @classmethod
     async def open(

@@ -1,38 +1,14 @@
-//! Asks the application how a lane goes on that its server wants rebuilt, and puts its answer in place. Owns which messages
-//! are being asked about; what takes their place is written in one transaction by the store.
-
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+//! Asks the application how a lane goes on that its server wants rebuilt, and puts its answer in place. What
+//! takes their place is written in one transaction by the store.
 
 use crate::hooks::Rebuilt;
 use crate::message::{HeldFor, Row, Status};
-use crate::outbox::{Outbox, OutboxError};
+use crate::outbox::{Asked, Outbox, OutboxError};
 use crate::requeue;
 use crate::store::Filter;
 
 /// Messages behind a refused one that the application is shown.
 const BEHIND_MAX: u32 = 1000;
-
-/// What is known of a message that waits for its lane to be rebuilt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked {
-    /// The application is thinking.
-    Now,
-    /// It could not tell, and is asked again.
-    Later,
-    /// It left the lane as it is: somebody decides.
-    Decided,
-}
-
-/// Messages that wait for their lanes to be rebuilt, as far as this run has asked about them.
-#[derive(Debug, Default)]
-pub(crate) struct Rebuilds(Mutex<HashMap<i64, Asked>>);
-
-impl Rebuilds {
-    fn with<T>(&self, act: impl FnOnce(&mut HashMap<i64, Asked>) -> T) -> T {
-        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
 
 /// The server wants the lane rebuilt: the application is asked, and the lane waits.
 pub(super) fn begin(outbox: &Outbox, row: &Row) {

@@ -27,12 +27,21 @@ private val ROUTES = mapOf(
 private class Phone(credentials: Credentials? = null, rebuild: Rebuilder? = null) {
     val lab = Lab()
     val notices = mutableListOf<Notice>()
-    val core: Core = lab.open(
-        Options(path = "", profile = "walker", needsCredentials = credentials != null),
-        HostOf(credentials, rebuild) { synchronized(notices) { notices.add(it) } },
-    )
-    val outbox = Outbox(core, Outbox.notices())
-    val actions = Actions(outbox, ROUTES)
+    private val options = Options(path = "", profile = "walker", needsCredentials = credentials != null)
+    private val host = HostOf(credentials, rebuild) { synchronized(notices) { notices.add(it) } }
+    lateinit var core: Core
+    lateinit var outbox: Outbox
+    lateinit var actions: Actions
+
+    init {
+        start()
+    }
+
+    fun start() {
+        core = lab.open(options, host)
+        outbox = Outbox(core, Outbox.notices())
+        actions = Actions(outbox, ROUTES)
+    }
 
     fun answers(vararg answers: String) = lab.answers(answers.joinToString(",", "[", "]"))
 
@@ -132,7 +141,10 @@ class WalkerTest {
         val here = Phone()
         here.lab.network(true)
         repeat(3) { here.allocate() }
+        here.lab.kill()
         here.lab.advance(8uL * DAY)
+        here.start()
+        here.lab.advance(0uL)
         assertEquals(0, here.seen()["sends"].size())
         val server = Phone()
         server.answers(*Array(3) { refusal(422, "STALE_ACTION") })
