@@ -29,6 +29,7 @@ const MIGRATIONS: &[Migration] = &[
     Migration { number: 9, name: "clock", sql: include_str!("migrations/0009_clock.sql"), works_for: 8 },
     Migration { number: 10, name: "forms", sql: include_str!("migrations/0010_forms.sql"), works_for: 8 },
     Migration { number: 11, name: "once", sql: include_str!("migrations/0011_once.sql"), works_for: 8 },
+    Migration { number: 12, name: "forget", sql: include_str!("migrations/0012_forget.sql"), works_for: 8 },
 ];
 
 /// The settings of a store.
