@@ -118,15 +118,9 @@ impl Mishap {
             | (Place::Outbox, Part::Outbox)
             | (Place::Relay, Part::Relay)
             | (Place::Broker, Part::Broker) => true,
-            (
-                Place::All
-                | Place::Both
-                | Place::Shared
-                | Place::Outbox
-                | Place::Relay
-                | Place::Broker,
-                _,
-            ) => false,
+            (Place::All | Place::Both | Place::Shared | Place::Outbox | Place::Relay | Place::Broker, _) => {
+                false
+            }
         }
     }
 }

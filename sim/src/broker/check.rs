@@ -38,11 +38,12 @@ impl Mesh {
         let text = |row: &Row, at| row.text(at).unwrap_or_default();
         let int = |row: &Row, at| row.int(at).unwrap_or_default();
         let lines = self.rows("SELECT kind, ref, line, next_number FROM line").await;
-        let lines = lines.iter().map(|row| {
-            (format!("{}:{}", text(row, 0), text(row, 1)), (int(row, 2), int(row, 3)))
-        });
+        let lines = lines
+            .iter()
+            .map(|row| (format!("{}:{}", text(row, 0), text(row, 1)), (int(row, 2), int(row, 3))));
         let mut intervals: BTreeMap<(i64, String), Vec<Interval>> = BTreeMap::new();
-        for row in self.rows("SELECT line, member, since, until FROM topic_subscription ORDER BY since").await {
+        for row in self.rows("SELECT line, member, since, until FROM topic_subscription ORDER BY since").await
+        {
             let until = row.maybe_int(3).unwrap_or_default();
             intervals.entry((int(&row, 0), text(&row, 1))).or_default().push((int(&row, 2), until));
         }
@@ -97,7 +98,8 @@ impl Mesh {
 
     /// An id is committed exactly where its message is, for those who were told so, and for nobody who was refused.
     async fn check_ids(&self, found: &Found) {
-        let sql = "SELECT client_message_id, broker_message_id, line, number, kind FROM client_message_dedupe";
+        let sql =
+            "SELECT client_message_id, broker_message_id, line, number, kind FROM client_message_dedupe";
         let mut committed: BTreeMap<String, (String, (i64, i64))> = BTreeMap::new();
         for row in self.rows(sql).await.iter().filter(|row| row.text(4).as_deref() == Ok("committed")) {
             let place = (row.int(2).unwrap_or(0), row.int(3).unwrap_or(0));
@@ -137,11 +139,14 @@ impl Mesh {
             let Some((line, _)) = found.lines.get(&one.line) else { continue };
             for number in number.into_iter() {
                 for member in (0..self.plan.members).map(super::mesh::member) {
-                    let intervals = found.intervals.get(&(*line, member.clone())).cloned().unwrap_or_default();
-                    let of_both = changes.iter().filter(|change| change.topic == topic && change.member == member);
+                    let intervals =
+                        found.intervals.get(&(*line, member.clone())).cloned().unwrap_or_default();
+                    let of_both =
+                        changes.iter().filter(|change| change.topic == topic && change.member == member);
                     let Some(should) = should_have(one, told, of_both) else { continue };
                     if has(&intervals, number) != should {
-                        let why = format!("{member} should have {number} of {topic}: {should}; {intervals:?}");
+                        let why =
+                            format!("{member} should have {number} of {topic}: {should}; {intervals:?}");
                         self.breaks(why);
                     }
                 }
@@ -162,7 +167,9 @@ impl Mesh {
                 let is_kept = found.history.contains_key(&(number, *at));
                 let who = &reader.name;
                 match came {
-                    Some(_) if !is_own => self.breaks(format!("{who} has {at} of {line}, which is not its own")),
+                    Some(_) if !is_own => {
+                        self.breaks(format!("{who} has {at} of {line}, which is not its own"))
+                    }
                     Some(other) if other != message => {
                         self.breaks(format!("{who} has {other} as {at} of {line}, and it is {message}"));
                     }
@@ -174,7 +181,11 @@ impl Mesh {
                 }
             }
             let last = inbox.came.keys().next_back().copied().unwrap_or(0);
-            if numbers.range((number, 0)..(number, i64::MAX)).next_back().is_none_or(|((_, at), _)| *at < last) {
+            if numbers
+                .range((number, 0)..(number, i64::MAX))
+                .next_back()
+                .is_none_or(|((_, at), _)| *at < last)
+            {
                 self.breaks(format!("{} has {last} of {line}, which was never given", reader.name));
             }
         }

@@ -31,15 +31,15 @@ const AHEAD_MILLIS_MAX: i64 = 600_000;
 
 /// What a sender was told first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Receipt {
-    pub message: String,
-    pub history: String,
-    pub first_seen: String,
+pub(super) struct Receipt {
+    pub(super) message: String,
+    pub(super) history: String,
+    pub(super) first_seen: String,
 }
 
 /// What is known of a message's end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub(super) enum Fate {
     /// Nobody was told yet.
     Open,
     /// Its sender was told that it is in.
@@ -50,34 +50,34 @@ pub enum Fate {
 
 /// A message.
 #[derive(Clone, Debug)]
-pub struct Sent {
-    pub sender: String,
+pub(super) struct Sent {
+    pub(super) sender: String,
     /// `topic:NAME` or `member:NAME`.
-    pub line: String,
-    pub body: String,
-    pub fate: Fate,
+    pub(super) line: String,
+    pub(super) body: String,
+    pub(super) fate: Fate,
     /// When it was sent first, and when its sender was told, in steps.
-    pub begun: usize,
-    pub told: Option<usize>,
+    pub(super) begun: usize,
+    pub(super) told: Option<usize>,
     /// Whether it was sent before the long pause.
-    pub is_old: bool,
+    pub(super) is_old: bool,
 }
 
 /// A change of who is subscribed to a topic.
 #[derive(Clone, Debug)]
-pub struct Change {
-    pub topic: String,
-    pub member: String,
-    pub is_on: bool,
-    pub asked: usize,
-    pub told: Option<usize>,
+pub(super) struct Change {
+    pub(super) topic: String,
+    pub(super) member: String,
+    pub(super) is_on: bool,
+    pub(super) asked: usize,
+    pub(super) told: Option<usize>,
 }
 
 /// What everything in one run of the broker shares.
-pub struct Mesh {
+pub(super) struct Mesh {
     stage: Stage,
     /// What the seed decided.
-    pub plan: Plan,
+    pub(super) plan: Plan,
     base: Mutex<Arc<Sqlite>>,
     is_broken: Mutex<bool>,
     air: Air,
@@ -126,7 +126,7 @@ impl Ground for Mesh {
 
 impl Mesh {
     /// A mesh without a past.
-    pub fn new(options: &Options) -> Self {
+    pub(super) fn new(options: &Options) -> Self {
         let mut rng = Rng::new(options.seed);
         let plan = Plan::draw(options, &mut rng);
         let stage = Stage::new(rng);

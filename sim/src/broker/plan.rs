@@ -50,7 +50,8 @@ impl Plan {
             0..=2 => Home::File,
             _ => Home::Shared(usize::try_from(rng.between(1, 3)).unwrap_or(1)),
         };
-        let budget = Rate { count: u32::try_from(rng.between(5, 20)).unwrap_or(5), window: Duration::from_secs(10) };
+        let budget =
+            Rate { count: u32::try_from(rng.between(5, 20)).unwrap_or(5), window: Duration::from_secs(10) };
         Self {
             options: options.clone(),
             rates,

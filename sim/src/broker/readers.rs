@@ -88,7 +88,8 @@ impl Reader {
         let lines: Vec<String> = self.lines.iter().map(|line| format!("line={line}")).collect();
         let mut path = format!("/v1/meshes/{MESH}/events?after=0&{}", lines.join("&"));
         if let ([one], true) = (self.lines.as_slice(), self.mesh.rng(|rng| rng.chance(500))) {
-            let place = one.strip_prefix("topic:").map_or("direct".to_owned(), |topic| format!("topics/{topic}"));
+            let place =
+                one.strip_prefix("topic:").map_or("direct".to_owned(), |topic| format!("topics/{topic}"));
             path = format!("/v1/meshes/{MESH}/{place}/events?after=0");
         }
         let mut request = Request::builder()
@@ -156,7 +157,8 @@ impl Reader {
             let first = parts.next();
             parts.next().or(first).and_then(|part| part.parse::<i64>().ok()).unwrap_or(0)
         };
-        let (line, from, oldest) = (data["line"].as_str().unwrap_or_default(), number("from"), number("oldest"));
+        let (line, from, oldest) =
+            (data["line"].as_str().unwrap_or_default(), number("from"), number("oldest"));
         self.mesh.note(None, format!("{} has a gap: {data}", self.name));
         self.mesh.count(Met::Decision, "gap");
         if data["reason"] != "swept" {
@@ -183,7 +185,9 @@ impl Reader {
             self.fail(format!("{} reads {number} of {line} after {last}", self.name));
         }
         let sent = self.mesh.sent().get(id).cloned();
-        let Some(sent) = sent else { return self.fail(format!("{} reads {id}, which nobody sent", self.name)) };
+        let Some(sent) = sent else {
+            return self.fail(format!("{} reads {id}, which nobody sent", self.name));
+        };
         let is_same = sent.sender == text("sender") && data["body"] == json!(sent.body);
         if !is_same {
             self.fail(format!("{} reads {data} and {sent:?} was sent", self.name));
@@ -209,11 +213,13 @@ impl Reader {
         if !self.mesh.rng(|rng| rng.chance(100)) {
             return;
         }
-        let place = line.strip_prefix("topic:").map_or("direct".to_owned(), |topic| format!("topics/{topic}"));
+        let place =
+            line.strip_prefix("topic:").map_or("direct".to_owned(), |topic| format!("topics/{topic}"));
         let path = format!("/v1/meshes/{MESH}/{place}/ack");
         let body = json!({"up_to": cursor}).to_string();
         if let Some(told) = server.ask((Method::POST, &path), &self.member, None, &body).await {
-            self.mesh.count(Met::Decision, if told.status.is_success() { "acknowledged" } else { "ack-refused" });
+            self.mesh
+                .count(Met::Decision, if told.status.is_success() { "acknowledged" } else { "ack-refused" });
         }
     }
 }

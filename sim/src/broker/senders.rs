@@ -183,7 +183,7 @@ impl Senders {
         drop(sent);
         match before {
             Fate::Open => self.mesh.count_checked(),
-            Fate::In(first) if first == *receipt && how == "duplicate" => self.mesh.count_checked(),
+            Fate::In(first) if first == *receipt => self.mesh.count_checked(),
             Fate::In(first) => self.fail(format!("{id} was told {first:?} and is {how} as {receipt:?}")),
             Fate::Out => self.fail(format!("{id} was out for good and is {how}")),
         }
@@ -300,7 +300,8 @@ impl Senders {
 
     /// Changes that nobody heard of are asked for again.
     pub(super) async fn settle_changes(&self) {
-        for at in 0..self.mesh.changes().len() {
+        let count = self.mesh.changes().len();
+        for at in 0..count {
             self.settle(at).await;
         }
     }
@@ -311,7 +312,8 @@ impl Senders {
         for topic in (0..plan.topics).map(topic) {
             for member in (0..plan.members).map(member) {
                 let is_now = |change: &&Change| change.topic == topic && change.member == member;
-                let is_off = self.mesh.changes().iter().rev().find(is_now).is_some_and(|change| !change.is_on);
+                let is_off =
+                    self.mesh.changes().iter().rev().find(is_now).is_some_and(|change| !change.is_on);
                 if is_off {
                     let (topic, member, asked) = (topic.clone(), member, self.mesh.steps());
                     let at = {

@@ -202,7 +202,9 @@ impl Servers {
             server.crash("ends: its file cannot be relied on");
         }
         // One that died at a write has not been taken apart yet.
-        all.iter().filter(|server| server.way.life.is_dead()).for_each(|server| drop(lock(&server.running).take()));
+        all.iter()
+            .filter(|server| server.way.life.is_dead())
+            .for_each(|server| drop(lock(&server.running).take()));
     }
 
     async fn revive(&self) {

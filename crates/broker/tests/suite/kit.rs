@@ -7,7 +7,9 @@ use std::time::Duration;
 use semel_broker::{Beside, Broker, Caller, Draft, MeshWish, Parts, Published, Receipt, Role, Settings};
 use semel_contract::profile::Rate;
 use semel_contract::time::Timestamp;
-use semel_delivery::relay::store::sql::{Asked, Database, Heard, Listening, Row, StoreError, Transaction, Value};
+use semel_delivery::relay::store::sql::{
+    Asked, Database, Heard, Listening, Row, StoreError, Transaction, Value,
+};
 use semel_store::Reply;
 use semel_store::limits::{Admission, Limiter, MemoryLimiter, Verdict};
 

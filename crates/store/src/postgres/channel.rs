@@ -8,8 +8,7 @@ use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{AsyncMessage, Config, Socket};
 
 /// Says something on a channel, the first argument. A hint that a crash may take along is not worth a sync of the log.
-pub const SAY: &str =
-    "SELECT set_config('synchronous_commit', 'off', true), pg_notify($1::text, $2::text)";
+pub const SAY: &str = "SELECT set_config('synchronous_commit', 'off', true), pg_notify($1::text, $2::text)";
 
 /// The pause before a lost connection is made again.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(500);

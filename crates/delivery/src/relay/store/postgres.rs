@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use deadpool_postgres::{Object, Pool};
 use futures_util::future::{MaybeDone, maybe_done};
-use semel_store::postgres::{Migrations, channel};
 use semel_store::postgres::base::{self, FirstConnection, Migration, Schema, Session, error_chain};
+use semel_store::postgres::{Migrations, channel};
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::types::{IsNull, ToSql, Type, private::BytesMut, to_sql_checked};
 use tokio_postgres::{NoTls, Socket, Statement};
