@@ -7,26 +7,13 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::contestant::Store;
+use super::contestant::{Store, Takes};
 use super::result::{Outcome, Row, Sample, Verdict};
 use super::targets::Target;
 use super::world::{Publishing, World};
 use super::{Asked, install, processes};
 use crate::failure::Failure;
 use crate::{os, process};
-
-/// What stands where messages arrive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Takes {
-    /// `semel serve broker` with so many subscribers of each of so many topics.
-    Broker { store: Store, subscribers: usize, topics: usize },
-    /// `semel serve outbox`, whose lane is paused.
-    Outbox,
-    /// JetStream with a file that is synced before each answer.
-    Jetstream,
-    /// Redis Streams with a log that is synced before each answer.
-    Streams,
-}
 
 /// One line of the table.
 struct Contestant {

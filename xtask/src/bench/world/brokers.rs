@@ -7,7 +7,7 @@ use std::process::Command;
 use sha2::{Digest, Sha256};
 
 use super::{Running, World, must};
-use crate::bench::broker::Takes;
+use crate::bench::contestant::Takes;
 use crate::bench::install;
 use crate::failure::Failure;
 use crate::services::Server;
