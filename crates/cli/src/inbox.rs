@@ -100,9 +100,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
 async fn command(args: &Args) -> Result<Exit, Stop> {
     let which = &args.which;
     match &args.command {
-        Command::List(list) => {
-            show::print(which.json, &look(which, list).await?, listed)
-        }
+        Command::List(list) => show::print(which.json, &look(which, list).await?, listed),
         Command::Show(message) => {
             let told = ask(which, Call::get(message.path(""))).await?;
             show::print(which.json, &told, in_full)

@@ -92,7 +92,10 @@ fn s4_94_the_retry_of_a_committed_id_is_done_although_the_budget_is_spent() {
     assert_eq!(publish(&world, "m0", &json!(0)), 429, "the budget is spent");
     send(&alice, "m1", &news(), &json!(1));
     let done = receipt(&alice, "m1", "done");
-    assert_eq!((done["response"]["status"].as_i64(), &done["response"]["body"]["duplicate"]), (Some(200), &json!(true)));
+    assert_eq!(
+        (done["response"]["status"].as_i64(), &done["response"]["body"]["duplicate"]),
+        (Some(200), &json!(true))
+    );
 }
 
 #[test]
@@ -141,7 +144,11 @@ fn s4_97_what_its_destination_refuses_is_dead_and_a_requeue_mints_another_id() {
     assert_ne!(id, "m1");
     receipt(&alice, id, "done");
     let received = bob.inbox_of(1);
-    assert_eq!((&received[0]["id"], &received[0]["supersedes"]), (&json!(id), &json!("m1")), "the twin is named");
+    assert_eq!(
+        (&received[0]["id"], &received[0]["supersedes"]),
+        (&json!(id), &json!("m1")),
+        "the twin is named"
+    );
     let old = receipt(&alice, "m1", "aborted");
     assert_eq!(old["superseded_by"].as_str(), Some(id), "{old}");
 }
@@ -172,7 +179,10 @@ fn the_example_plays_its_story_to_its_end() {
         .output()
         .expect("Python runs");
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    assert!(output.status.success() && said.contains("at the end 24 messages, each once in every inbox"), "{said}");
+    assert!(
+        output.status.success() && said.contains("at the end 24 messages, each once in every inbox"),
+        "{said}"
+    );
     let lines = |name: &str| std::fs::read_to_string(script.with_file_name(name)).unwrap().lines().count();
     assert!(lines("mesh.py") + lines("member.py") <= 600, "small enough to read in a sitting");
 }
