@@ -221,7 +221,7 @@ fn facts(
         ),
     });
     commands.extend(relay.and_then(relay::command));
-    commands.extend(broker.into_iter().flat_map(|broker| broker::commands(broker, &data)));
+    commands.extend(broker.into_iter().flat_map(|_| broker::commands(&data)));
     Facts {
         broker: broker.map(broker::url),
         relay: relay.map(|relay| format!("http://{}", relay.listen)),

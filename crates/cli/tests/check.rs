@@ -576,6 +576,6 @@ fn what_a_broker_or_a_receiver_would_refuse_is_refused_here() {
         let is_said = refused.iter().any(|refused| {
             refused["part"] == part && refused["message"].as_str().is_some_and(|why| why.contains(complaint))
         });
-        assert!(code == Some(3) && is_said, "{complaint}: {code:?} {found}");
+        assert!(code == Some(1) && is_said, "{complaint}: {code:?} {found}");
     }
 }

@@ -107,9 +107,8 @@ async fn put(router: &Router, path: &str, body: Value) -> Result<(), Stop> {
 }
 
 /// What to try with it.
-pub(super) fn commands(broker: &Running, data: &Path) -> Vec<Command> {
+pub(super) fn commands(data: &Path) -> Vec<Command> {
     let store = format!("--store 'sqlite:{}'", data.join("outbox.db").display());
-    let token = token_file(data, MEMBERS[1].0);
     vec![
         Command {
             words: "Publish to a topic of the demo mesh; it is appended once, whatever is killed meanwhile.",
@@ -120,11 +119,10 @@ pub(super) fn commands(broker: &Running, data: &Path) -> Vec<Command> {
             line: format!("semel inbox list --wait 30 {store}"),
         },
         Command {
-            words: "Read it as another member.",
+            words: "See what the topic has, as an operator.",
             line: format!(
-                "curl -sf \"{}/v1/meshes/{MESH}/topics/{TOPIC}/history?after=0\" -H \"Authorization: Bearer $(cat '{}')\"",
-                url(broker),
-                token.display()
+                "semel broker history --mesh {MESH} --topic {TOPIC} --store 'sqlite:{}'",
+                data.join("broker.db").display()
             ),
         },
     ]
