@@ -18,13 +18,15 @@ const TWICE: u64 = 1;
 const ENGINES: [Part; 2] = [Part::Outbox, Part::Relay];
 
 /// Seeds that once broke a promise, with the swarm that did.
-const REGRESSIONS: [(Part, u64, Swarm); 12] = [
+const REGRESSIONS: [(Part, u64, Swarm); 14] = [
     (Part::Outbox, 5, Swarm::Mixed),
     (Part::Outbox, 17, Swarm::Mixed),
     (Part::Outbox, 1226, Swarm::Mixed),
     (Part::Outbox, 851, Swarm::Mixed),
     (Part::Outbox, 1685, Swarm::Mixed),
     (Part::Outbox, 1814, Swarm::Mixed),
+    (Part::Outbox, 20066, Swarm::Mixed),
+    (Part::Outbox, 20135, Swarm::Mixed),
     (Part::Relay, 99, Swarm::Mixed),
     (Part::Relay, 127, Swarm::Mixed),
     (Part::Relay, 1212, Swarm::Mixed),
