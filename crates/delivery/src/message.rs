@@ -325,7 +325,7 @@ impl Default for Received {
 /// What a broker says of a message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Published {
-    /// The line: `topic:NAME` or `direct:MEMBER`, as the broker names it.
+    /// The line, as the broker names it: `topic:NAME` or `direct`.
     pub line: String,
     /// Its place in the line.
     pub event_id: String,
