@@ -16,6 +16,6 @@ cd "$here"
 PATH=$venv/bin:$PATH
 # The laboratory is for the tests; what is published is built without it, and with `--release`.
 rm -rf "$venv/wheels"
-CARGO_TARGET_DIR=$target maturin build --quiet --locked --profile dev --strip --features cli,lab --compatibility linux --out "$venv/wheels"
+CARGO_TARGET_DIR=$target maturin build --quiet --locked --profile dev --features cli,lab --compatibility linux --out "$venv/wheels"
 "$venv/bin/pip" install --quiet --disable-pip-version-check --force-reinstall --no-deps "$venv"/wheels/*.whl
 SEMEL_TREE=$here/../.. PYTHONDONTWRITEBYTECODE=1 exec "$venv/bin/python" -m pytest "$@"
