@@ -120,9 +120,14 @@ impl Line {
 }
 
 /// A path as it is written down: without a key in it, and not too long.
-pub(crate) fn shown_path(path: &str) -> String {
-    let path = hide_key(path);
-    path[..path.floor_char_boundary(PATH_BYTES_MAX)].to_owned()
+pub(crate) fn shown_path(path: &str) -> Cow<'_, str> {
+    match hide_key(path) {
+        Cow::Borrowed(path) => Cow::Borrowed(&path[..path.floor_char_boundary(PATH_BYTES_MAX)]),
+        Cow::Owned(mut path) => {
+            path.truncate(path.floor_char_boundary(PATH_BYTES_MAX));
+            Cow::Owned(path)
+        }
+    }
 }
 
 /// Where clients ask about their keys. The key is the part behind it.
@@ -141,7 +146,8 @@ fn find_keys(path: &str) -> Option<usize> {
     if path.starts_with(KEYS) {
         return Some(KEYS.len());
     }
-    path.to_ascii_lowercase().contains("semel/keys/").then_some(path.len())
+    const NAME: &[u8] = b"semel/keys/";
+    path.as_bytes().windows(NAME.len()).any(|part| part.eq_ignore_ascii_case(NAME)).then_some(path.len())
 }
 
 /// An answer that has not ended yet: noted when it is dropped.

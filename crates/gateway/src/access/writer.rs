@@ -63,7 +63,7 @@ pub(super) fn start(writer: impl Write + Send + 'static, form: LineForm) -> Opti
 }
 
 fn write_all(waiting: &Receiver<Entry>, mut writer: impl Write, form: LineForm) {
-    let mut lines = Vec::new();
+    let (mut lines, mut texts) = (Vec::new(), Texts::default());
     while let Ok(first) = waiting.recv() {
         if matches!(first, Entry::Request(_)) {
             std::thread::sleep(GATHER_TIME);
@@ -71,7 +71,7 @@ fn write_all(waiting: &Receiver<Entry>, mut writer: impl Write, form: LineForm) 
         let mut next = Ok(first);
         loop {
             match next {
-                Ok(Entry::Request(ended)) => add_line(&mut lines, &ended, form),
+                Ok(Entry::Request(ended)) => add_line(&mut lines, &mut texts, &ended, form),
                 Ok(Entry::Flush(done)) => {
                     write_lines(&mut writer, &mut lines);
                     let _ = done.send(());
@@ -95,10 +95,46 @@ fn write_lines(writer: &mut impl Write, lines: &mut Vec<u8>) {
     }
 }
 
-fn add_line(lines: &mut Vec<u8>, ended: &Ended, form: LineForm) {
+/// Texts that one line after the other needs: the second, and who asked. Making them anew each time would be half of the cost
+/// of a line.
+#[derive(Default)]
+struct Texts {
+    second: Option<u64>,
+    /// `2026-01-08T12:00:01.500Z`: of the last line, or with its milliseconds replaced.
+    time: String,
+    of: Option<IpAddr>,
+    peer: String,
+}
+
+impl Texts {
+    /// Makes both texts those of this request.
+    fn take(&mut self, ended: &Ended) {
+        let since = ended.at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        if self.second != Some(since.as_secs()) {
+            let whole = i64::try_from(since.as_secs()).unwrap_or(i64::MAX).saturating_mul(1000);
+            self.time = Timestamp::from_millis(whole.saturating_add(1)).to_string();
+            self.time.truncate(self.time.len().saturating_sub("001Z".len()));
+            self.time.push_str("000Z");
+            self.second = Some(since.as_secs());
+        }
+        let millis = since.subsec_millis();
+        let digits =
+            [millis / 100, millis / 10 % 10, millis % 10].map(|digit| char::from(b'0' + digit as u8));
+        self.time.truncate(self.time.len().saturating_sub("000Z".len()));
+        self.time.extend(digits);
+        self.time.push('Z');
+        if self.of != Some(ended.peer) {
+            self.peer = ended.peer.to_string();
+            self.of = Some(ended.peer);
+        }
+    }
+}
+
+fn add_line(lines: &mut Vec<u8>, texts: &mut Texts, ended: &Ended, form: LineForm) {
+    texts.take(ended);
     match form {
-        LineForm::Json => add_json(lines, ended),
-        LineForm::Text => add_sentence(lines, ended),
+        LineForm::Json => add_json(lines, texts, ended),
+        LineForm::Text => add_sentence(lines, texts, ended),
     }
 }
 
@@ -114,16 +150,16 @@ struct Shown<'a> {
     request_id: &'a str,
     guarantee: &'a str,
     replayed: bool,
-    peer: IpAddr,
+    peer: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     outcome: Option<&'a str>,
 }
 
-fn add_json(lines: &mut Vec<u8>, ended: &Ended) {
+fn add_json(lines: &mut Vec<u8>, texts: &Texts, ended: &Ended) {
     let shown = Shown {
-        time: &time_of(ended).to_string(),
+        time: &texts.time,
         method: ended.method.as_str(),
         path: &shown_path(&ended.path),
         status: ended.status,
@@ -132,7 +168,7 @@ fn add_json(lines: &mut Vec<u8>, ended: &Ended) {
         request_id: text_of(Some(&ended.request_id)).unwrap_or_default(),
         guarantee: guarantee_of(ended),
         replayed: ended.is_replayed,
-        peer: ended.peer,
+        peer: &texts.peer,
         key: ended.key.as_deref(),
         outcome: text_of(ended.outcome.as_ref()),
     };
@@ -144,9 +180,8 @@ fn add_json(lines: &mut Vec<u8>, ended: &Ended) {
 }
 
 /// `12:00:00 POST /orders 201 in 12 ms, replayed, key 3f2a…`.
-fn add_sentence(lines: &mut Vec<u8>, ended: &Ended) {
-    let time = time_of(ended).to_string();
-    let time = time.split_once('T').map_or("", |(_, time)| time.get(..8).unwrap_or_default());
+fn add_sentence(lines: &mut Vec<u8>, texts: &Texts, ended: &Ended) {
+    let time = texts.time.split_once('T').map_or("", |(_, time)| time.get(..8).unwrap_or_default());
     let (method, path) = (ended.method.as_str(), shown_path(&ended.path));
     let millis = ended.took.as_secs_f64() * 1000.0;
     // Writing into memory does not fail.
@@ -164,11 +199,6 @@ fn add_sentence(lines: &mut Vec<u8>, ended: &Ended) {
         let _ = write!(lines, ", key {key}");
     }
     lines.push(b'\n');
-}
-
-fn time_of(ended: &Ended) -> Timestamp {
-    let since = ended.at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    Timestamp::from_millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }
 
 fn guarantee_of(ended: &Ended) -> &str {
@@ -225,7 +255,7 @@ mod tests {
     #[test]
     fn a_line_reads_as_a_sentence() {
         let mut shown = Vec::new();
-        add_line(&mut shown, &ended("/orders"), LineForm::Text);
+        add_line(&mut shown, &mut Texts::default(), &ended("/orders"), LineForm::Text);
         assert_eq!(
             String::from_utf8(shown).unwrap(),
             "12:00:01 POST /orders 201 in 12 ms, replayed, key 3f2a\n"
@@ -235,13 +265,37 @@ mod tests {
     #[test]
     fn a_line_is_one_json_object() {
         let mut shown = Vec::new();
-        add_line(&mut shown, &ended("/.well-known/semel/keys/f92701a0/seal"), LineForm::Json);
+        add_line(
+            &mut shown,
+            &mut Texts::default(),
+            &ended("/.well-known/semel/keys/f92701a0/seal"),
+            LineForm::Json,
+        );
         assert!(shown.ends_with(b"\n"));
         assert_eq!(
             serde_json::from_slice::<Value>(&shown).unwrap(),
             json!({"time": "2026-01-08T12:00:01.500Z", "method": "POST",
                 "path": "/.well-known/semel/keys/{key}/seal", "status": 201, "bytes": 7, "ms": 12.2, "request_id": "r1",
                 "guarantee": "fenced", "replayed": true, "peer": "127.0.0.1", "key": "3f2a"})
+        );
+    }
+
+    #[test]
+    fn each_line_has_the_time_and_the_peer_of_its_own_request() {
+        let mut texts = Texts::default();
+        let shown = [(0, 1), (999, 1), (1_000, 2), (61_007, 1)].map(|(millis, last)| {
+            let at = SystemTime::UNIX_EPOCH + Duration::from_millis(1_767_873_601_000 + millis);
+            texts.take(&Ended { at, peer: IpAddr::from([127, 0, 0, last]), ..ended("/") });
+            format!("{} {}", texts.time, texts.peer)
+        });
+        assert_eq!(
+            shown,
+            [
+                "2026-01-08T12:00:01.000Z 127.0.0.1",
+                "2026-01-08T12:00:01.999Z 127.0.0.1",
+                "2026-01-08T12:00:02.000Z 127.0.0.2",
+                "2026-01-08T12:01:02.007Z 127.0.0.1"
+            ]
         );
     }
 
