@@ -40,7 +40,9 @@ pub mod judge;
 pub mod limits;
 pub mod message;
 mod outbox;
+pub mod receive;
 pub mod refusal;
+#[cfg(feature = "relay")]
 pub mod relay;
 mod requeue;
 mod settings;
@@ -54,7 +56,7 @@ pub mod waiting;
 pub use engine::Sending;
 pub use entropy::Entropy;
 pub use envelope::Refused;
-pub use inbox::Inbox;
+pub use inbox::{Acknowledged, Inbox};
 pub use message::{Enqueue, Received, Request, Row, Status};
 pub use outbox::{Accepted, Outbox, OutboxError};
 pub use requeue::{NewBody, Requeue, Requeued};

@@ -1,18 +1,21 @@
 //! Requeue: an old message gives way to a new one under a new id. Where an attempt of the old one may have taken effect,
 //! its key is sealed at the server first, so that no late arrival can run it beside the new one.
 
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use semel_contract::key::is_uuid;
 use semel_contract::planted::{self, Bug};
 use semel_contract::profile::Generator;
 use semel_contract::record::Fence;
+use semel_contract::time::millis_of;
 use serde_json::Value;
 
 use crate::envelope::{Draft, fingerprint};
+use crate::limits::RETENTION_MARGIN_PARTS;
 use crate::message::{Answer, Enqueue, Request, Row, Status};
 use crate::outbox::{Outbox, OutboxError};
-use crate::store::{Judged, Replaced, Successor, Terms};
+use crate::store::{Judged, LanePlan, LaneRebuilt, Replaced, Successor, Terms};
 use crate::transport::{Outgoing, Sent};
 use crate::url::{Target, encoded};
 
@@ -126,7 +129,13 @@ impl Outbox {
             // Not a byte was ever sent.
             0 => Seal::Impossible(String::new()),
             _ if planted::is(Bug::OutboxRequeueUnsealed) => Seal::Sealed,
-            _ => self.seal(row).await,
+            _ => match self.seal(row).await {
+                Seal::Sealed if self.may_be_forgotten(row) => Seal::Impossible(
+                    "it was first sent so long ago that the server may have forgotten its key: a seal says nothing then"
+                        .to_owned(),
+                ),
+                seal => seal,
+            },
         };
         let (is_sealed, possibly_delivered) = match seal {
             Seal::Sealed => (true, false),
@@ -175,10 +184,26 @@ impl Outbox {
             principal: row.principal.clone(),
             lane: row.lane.clone(),
             logical_key: row.logical_key.clone(),
+            operation: row.operation.clone(),
             profile: row.profile.clone(),
             client_generated_at: row.client_generated_at,
             request,
         }
+    }
+
+    /// Whether the server may have forgotten what became of the message's key. Of two clocks that differ the later one counts:
+    /// the one that is not believed may be right.
+    fn may_be_forgotten(&self, row: &Row) -> bool {
+        let settings = &self.inner.settings;
+        let window = settings.profile_of(&row.profile).lifetime.retry_window;
+        let origin = Target::resolve(&row.url, settings.upstream.as_ref()).map(|target| target.origin);
+        let known = self.inner.retentions.lock().unwrap_or_else(PoisonError::into_inner);
+        let announced = origin.ok().and_then(|origin| known.get(&origin).copied()).map(Duration::from_secs);
+        drop(known);
+        let kept =
+            announced.map_or(window, |announced| window.min(announced - announced / RETENTION_MARGIN_PARTS));
+        let now = self.now().max(self.inner.time.wall());
+        row.first_attempt_at.is_some_and(|first| now.millis_since(first) >= millis_of(kept))
     }
 
     /// Asks the server to cancel the message's key.
@@ -249,32 +274,25 @@ fn read_seal(answer: &Answer) -> Seal {
     }
 }
 
-/// Puts what the application made of a lane in the place of a held message: the first takes its place, the others follow.
-pub(crate) async fn rebuilt(outbox: &Outbox, row: &Row, with: Vec<Enqueue>) -> Result<(), OutboxError> {
+/// Puts what the application made of a lane in the place of a held message, and drops what it no longer wants: all of it in
+/// one transaction, so that a crash leaves the old lane or the new one.
+pub(crate) async fn rebuilt(
+    outbox: &Outbox,
+    row: &Row,
+    drop: Vec<i64>,
+    with: Vec<Enqueue>,
+) -> Result<(), OutboxError> {
     let inner = &outbox.inner;
-    let mut with = with.into_iter();
-    match with.next() {
-        None => {
-            inner.store.abort(row.id, "auto", "dropped by a rebuild", outbox.now()).await?;
-            outbox.finished(row.id);
+    let draft = |enqueue| Draft::of(enqueue, &inner.settings, outbox.now(), &inner.settings.entropy);
+    let with = with.into_iter().map(draft).collect::<Result<_, _>>().map_err(OutboxError::Refused)?;
+    let plan = LanePlan { judged: Judged::of(row), drop, with };
+    match inner.store.rebuild(row.id, plan, outbox.now(), inner.time.epoch()).await? {
+        LaneRebuilt::Done { gone, lanes } => {
+            gone.into_iter().for_each(|row| outbox.finished(row));
+            inner.wakes.wake(lanes);
+            Ok(())
         }
-        Some(first) => {
-            let draft = Draft::of(first, &inner.settings, outbox.now(), &inner.settings.entropy)
-                .map_err(OutboxError::Refused)?;
-            let (possibly_delivered, judged) = (row.ambiguous, Judged::of(row));
-            let successor = Successor { draft, possibly_delivered, fence: None, judged, by: "auto" };
-            match inner.store.replace(row.id, successor, outbox.now(), inner.time.epoch()).await? {
-                Replaced::Done(old, new) => {
-                    outbox.finished(old.id);
-                    inner.wakes.wake([new.lane]);
-                }
-                Replaced::IdTaken => return Err(OutboxError::State("the new id is taken".to_owned())),
-                Replaced::Stale => return Err(OutboxError::State("it changed meanwhile".to_owned())),
-            }
-        }
+        LaneRebuilt::IdTaken(id) => Err(OutboxError::State(format!("the id {id:?} is taken"))),
+        LaneRebuilt::Stale => Err(OutboxError::State("it changed meanwhile".to_owned())),
     }
-    for enqueue in with {
-        outbox.enqueue(enqueue).await?;
-    }
-    Ok(())
 }

@@ -11,7 +11,7 @@ use semel_store::clock::Mark;
 
 use crate::envelope::Draft;
 use crate::judge::Verdict;
-use crate::message::{Attempt, Event, Request, Row, Status};
+use crate::message::{Attempt, Came, Event, Gap, Received, Request, Row, Status};
 
 /// What a store promises.
 pub type Reply<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
@@ -49,6 +49,8 @@ pub struct KeptTime {
     pub mark: Mark,
     /// The latest time of an event, which may be later.
     pub last_event: Option<Timestamp>,
+    /// The first run of the process in that run of the machine.
+    pub boot_epoch: i64,
 }
 
 impl KeptTime {
@@ -128,6 +130,15 @@ pub enum Written {
 pub enum Find {
     /// By its id, or one of its other names.
     Id(String),
+    /// By an id that is this principal's for one kind of action.
+    Scoped {
+        /// The id.
+        id: String,
+        /// Whose.
+        principal: String,
+        /// What kind.
+        operation: String,
+    },
     /// By its number.
     Row(i64),
 }
@@ -187,6 +198,17 @@ pub struct Depth {
     pub refused: u64,
 }
 
+/// How full the inbox is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InboxDepth {
+    /// Messages that nobody acknowledged.
+    pub waiting: u64,
+    /// When the oldest of them arrived.
+    pub oldest: Option<Timestamp>,
+    /// The number of the last message that arrived.
+    pub newest: i64,
+}
+
 /// What a start found.
 #[derive(Clone, Debug)]
 pub struct Recovered {
@@ -242,6 +264,33 @@ pub enum Replaced {
     Stale,
 }
 
+/// What an application makes of a lane that its server wants rebuilt.
+#[derive(Clone, Debug)]
+pub struct LanePlan {
+    /// The held message as it was when this was decided.
+    pub judged: Judged,
+    /// Messages behind it that are dropped. One that is no longer waiting is left as it is.
+    pub drop: Vec<i64>,
+    /// What takes its place: the first supersedes it, the others follow at the lane's end.
+    pub with: Vec<Draft>,
+}
+
+/// What became of it.
+#[derive(Clone, Debug)]
+pub enum LaneRebuilt {
+    /// These messages are gone, and something may be sent in these lanes.
+    Done {
+        /// Messages that were dropped or superseded.
+        gone: Vec<i64>,
+        /// Lanes in which something changed.
+        lanes: Vec<String>,
+    },
+    /// This new id is taken. Nothing was changed.
+    IdTaken(String),
+    /// The message is not held for this any more. Nothing was changed.
+    Stale,
+}
+
 /// Keeps messages.
 pub trait OutboxStore: Send + Sync + 'static {
     /// Whether the store can serve: it may answer, and there is room to write. Otherwise it recovers by itself.
@@ -280,6 +329,12 @@ pub trait OutboxStore: Send + Sync + 'static {
 
     /// Puts a new row in the place of an old one: both or neither. One that was sent since it was judged stays.
     fn replace(&self, row: i64, successor: Successor, now: Timestamp, epoch: i64) -> Reply<'_, Replaced>;
+
+    /// Carries out what an application makes of a lane: all or nothing.
+    fn rebuild(&self, row: i64, plan: LanePlan, now: Timestamp, epoch: i64) -> Reply<'_, LaneRebuilt>;
+
+    /// Lets a row that waits for its next attempt be tried at once. `None`: it is not one that waits.
+    fn hurry(&self, row: i64, now: Timestamp) -> Reply<'_, Option<Row>>;
 
     /// Pauses a lane, or lets it go on, past a dead head as well.
     fn set_paused(&self, lane: &str, is_paused: bool, now: Timestamp) -> Reply<'_, ()>;
@@ -339,12 +394,32 @@ pub trait OutboxStore: Send + Sync + 'static {
     /// The number of the last event, told again whenever there is a new one.
     fn watch(&self) -> tokio::sync::watch::Receiver<i64>;
 
-    /// Keeps what a sender sent, once for each sender and id. `true`: it is new.
-    fn receive(&self, message: crate::message::Received, now: Timestamp) -> Reply<'_, bool>;
+    /// Keeps what a sender sent, once for each mesh, sender and id. `true`: it is new.
+    fn receive(&self, message: Received, now: Timestamp) -> Reply<'_, bool>;
+
+    /// Keeps what came on a line, each message once, and how far the line has come. Returns how many are new.
+    ///
+    /// After: the messages and the cursor are on disk. Crash: all of them are, or none; the line then brings them again.
+    fn receive_line(&self, came: Came, now: Timestamp) -> Reply<'_, u64>;
+
+    /// How far a line has come. `None`: nothing came on it yet.
+    fn line_cursor(&self, mesh: &str, line: &str) -> Reply<'_, Option<String>>;
 
     /// Received messages that nobody acknowledged, oldest first.
-    fn received(&self, after: i64, limit: u32) -> Reply<'_, Vec<crate::message::Received>>;
+    fn received(&self, after: i64, limit: u32) -> Reply<'_, Vec<Received>>;
+
+    /// Received messages of a sender under this id, acknowledged or not: one for each mesh.
+    fn received_as(&self, sender: &str, message_id: &str) -> Reply<'_, Vec<Received>>;
 
     /// Acknowledges a received message: its body goes, its id stays. `false`: there is none, or it was acknowledged.
-    fn acknowledge(&self, sender: &str, message_id: &str, now: Timestamp) -> Reply<'_, bool>;
+    fn acknowledge(&self, mesh: &str, sender: &str, message_id: &str, now: Timestamp) -> Reply<'_, bool>;
+
+    /// What lines said cannot be had, above this number, the oldest first.
+    fn gaps(&self, after: i64, limit: u32) -> Reply<'_, Vec<Gap>>;
+
+    /// How full the inbox is.
+    fn inbox_depth(&self) -> Reply<'_, InboxDepth>;
+
+    /// A number that tells this file from others: the one that was kept, or this one, which is kept then.
+    fn own_number(&self, or: i64) -> Reply<'_, i64>;
 }

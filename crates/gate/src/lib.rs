@@ -53,6 +53,7 @@ mod limit;
 mod measure;
 mod observe;
 mod once;
+mod operations;
 mod outlive;
 #[cfg(feature = "postgres")]
 pub mod postgres;
@@ -64,6 +65,7 @@ pub mod settling;
 mod shared;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+mod standing;
 mod step;
 mod sweeper;
 mod walk;
@@ -80,7 +82,7 @@ pub use route::{Route, endpoint_of_path};
 pub use step::Step;
 #[cfg(feature = "failpoints")]
 pub use step::on_step;
-pub use sweeper::{sweep_for_ever, sweep_now};
+pub use sweeper::{sweep_for_ever, sweep_now, until_next};
 pub use walk::KeyHash;
 
 /// A store in memory and a clock that tests move.

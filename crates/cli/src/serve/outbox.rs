@@ -13,6 +13,7 @@ use std::time::Duration;
 use axum::ServiceExt as _;
 use semel_contract::time::format_duration;
 use semel_delivery::credentials::Credential;
+use semel_delivery::receive::{Receive, Receiving};
 use semel_delivery::{Outbox, OutboxError, Sending};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -32,8 +33,9 @@ const DRAIN: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(
     after_help = "A message is on disk before its 202. Each attempt carries the message's id as its idempotency \
-key.\nSignals: TERM and INT end it once what runs has ended, at most 10 s later; what is left is sent again by the next \
-start, with the same key."
+key.\nWith [[outbox.receive]] it follows lines of a mesh and keeps what comes: semel inbox list.\nSignals: TERM and INT end it \
+once what runs has ended, at most 10 s later; what is left is sent again by the next start, with the same key. HUP reads \
+[[outbox.receive]] again; credentials are read for each attempt."
 )]
 pub(crate) struct Args {
     /// Where messages are kept: sqlite:PATH, a file of its own. [default: sqlite:outbox.db]
@@ -100,7 +102,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
         .enable_all()
         .build()
         .map_err(|error| Stop::new(Exit::Io, format!("failed to start: {error}")))?;
-    let ended = runtime.block_on(serve(config));
+    let ended = runtime.block_on(serve(config, args));
     runtime.shutdown_timeout(Duration::from_secs(1));
     ended
 }
@@ -133,9 +135,22 @@ pub(crate) fn checked(args: &Args) -> (Result<Described, Stop>, Vec<PathBuf>) {
         if let Some(upstream) = &settings.upstream {
             about.push(("upstream", format!("{}{}", upstream.origin, upstream.path)));
         }
+        if let Some(mesh) = &config.mesh {
+            about.push(("publishes", format!("mesh {} at {}", mesh.name, mesh.broker.origin)));
+        }
+        if !config.receives.is_empty() {
+            about.push(("receives", received(&config)));
+        }
         Ok(about)
     });
     (about, named)
+}
+
+/// The lines that are followed, in words.
+fn received(config: &Config) -> String {
+    let line =
+        |receive: &Receive| format!("{} of {} at {}", receive.line, receive.mesh, receive.broker.origin);
+    config.receives.iter().map(line).collect::<Vec<_>>().join(", ")
 }
 
 /// The token that TCP asks for; a socket asks for none.
@@ -176,9 +191,19 @@ async fn open_door(config: &Config) -> Result<(Door, String), Stop> {
     }
 }
 
+/// As whom an outbox publishes and receives.
+pub(crate) struct Member {
+    pub(crate) broker: String,
+    pub(crate) mesh: String,
+    pub(crate) topic: String,
+    /// The file of the token.
+    pub(crate) token: PathBuf,
+}
+
 /// An outbox that takes messages and sends them.
 pub(crate) struct Running {
     sending: Sending,
+    receiving: Arc<Receiving>,
     callers: tokio::task::JoinHandle<()>,
     address: String,
 }
@@ -193,8 +218,17 @@ impl Running {
         })?;
         let (door, address) = open_door(config).await?;
         note_address(&outbox, &address, config);
+        let receiving = outbox.receive(config.receives.clone()).await;
+        let receiving =
+            receiving.map_err(|error| Stop::new(Exit::Config, format!("outbox.receive: {error}")))?;
+        let receiving = Arc::new(receiving);
         let sending = outbox.start();
-        let api = Api { outbox, wallet: config.wallet.clone() };
+        let api = Api {
+            outbox,
+            wallet: config.wallet.clone(),
+            mesh: config.mesh.clone().map(Arc::new),
+            receiving: Some(Arc::clone(&receiving)),
+        };
         let callers = tokio::spawn(async move {
             let served = match door {
                 Door::Unix(socket) => {
@@ -209,17 +243,28 @@ impl Running {
                 tracing::error!(%error, "the outbox takes no more messages");
             }
         });
-        Ok(Self { sending, callers, address })
+        Ok(Self { sending, receiving, callers, address })
     }
 
-    /// An outbox in this folder that sends through a gate, for `semel up`.
-    pub(crate) async fn beside(folder: &Path, gate: SocketAddr) -> Result<Self, Stop> {
+    /// Receives what these settings say from now on.
+    fn receive(&self, next: &Config) -> Result<(), Stop> {
+        let bad = |why| Stop::new(Exit::Config, format!("outbox.receive: {why}"));
+        self.receiving.replace(next.receives.clone()).map_err(bad)
+    }
+
+    /// An outbox in this folder that sends through a gate, and is a member of a mesh, for `semel up`.
+    pub(crate) async fn beside(
+        folder: &Path,
+        gate: SocketAddr,
+        member: Option<Member>,
+    ) -> Result<Self, Stop> {
         let args = Args {
             store: Some(format!("sqlite:{}", folder.join("outbox.db").display())),
             upstream: Some(format!("http://{gate}")),
             ..Args::default()
         };
-        let config = Config::of(&args, config::File::default())?;
+        let file = member.map_or_else(config::File::default, config::File::of_member);
+        let config = Config::of(&args, file)?;
         let headers = vec![("Authorization".to_owned(), "Bearer demo".to_owned())];
         if let Some(upstream) = &config.settings.upstream {
             config.wallet.give("default", &upstream.origin, Credential { headers });
@@ -230,11 +275,11 @@ impl Running {
     /// Takes no more messages, and waits for attempts that run.
     pub(crate) async fn stop(self) {
         self.callers.abort();
-        self.sending.stop(DRAIN).await;
+        tokio::join!(self.receiving.stop(DRAIN), self.sending.stop(DRAIN));
     }
 }
 
-async fn serve(config: Config) -> Result<Exit, Stop> {
+async fn serve(mut config: Config, args: &Args) -> Result<Exit, Stop> {
     let failed = |error: std::io::Error| Stop::new(Exit::Io, format!("failed to listen to signals: {error}"));
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
@@ -249,7 +294,21 @@ async fn serve(config: Config) -> Result<Exit, Stop> {
         tokio::select! {
             _ = terminate.recv() => break Ok(Exit::Success),
             _ = interrupt.recv() => break Ok(Exit::Success),
-            _ = hang_up.recv() => tracing::info!("credentials are read for each attempt; start anew for other settings"),
+            _ = hang_up.recv() => {
+                notify::tell(&notify::reloading());
+                match Config::load(args).and_then(|next| running.receive(&next).map(|()| next)) {
+                    Ok(next) => {
+                        let others = if next.is_otherwise(&config) { "; other settings need a new start" } else { "" };
+                        let lines = next.receives.len();
+                        tracing::info!(lines, "what is received was read again and is in force{others}");
+                        config.receives = next.receives;
+                    }
+                    Err(Stop { message, .. }) => {
+                        tracing::error!("the configuration was refused, the old one stays: {message}");
+                    }
+                }
+                notify::tell(notify::READY);
+            }
         }
     };
     notify::tell(notify::STOPPING);
@@ -289,6 +348,12 @@ fn announcement(config: &Config, address: &str) -> String {
     }
     let max_age = settings.profile.schedule.max_age.map(format_duration).unwrap_or_default();
     line("profile", &format!("{}, messages are given up after {max_age}", settings.profile.name));
+    if let Some(mesh) = &config.mesh {
+        line("publishes", &format!("mesh {} at {}", mesh.name, mesh.broker.origin));
+    }
+    if !config.receives.is_empty() {
+        line("receives", &received(config));
+    }
     let url = if settings.upstream.is_some() { "/orders" } else { "http://127.0.0.1:3000/orders" };
     let body = format!("'{{\"request\":{{\"method\":\"POST\",\"url\":\"{url}\",\"body\":{{}}}}}}'");
     let curl = match &config.listen {

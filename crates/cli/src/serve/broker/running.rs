@@ -97,6 +97,11 @@ impl Running {
         })
     }
 
+    /// The broker itself.
+    pub(crate) fn broker(&self) -> &Broker {
+        &self.broker
+    }
+
     /// Puts these settings in force at once, or changes nothing.
     pub(crate) fn reload(&mut self, next: Config) -> Result<(), Stop> {
         let bad = |message: String| Stop::new(Exit::Config, message);
@@ -123,6 +128,14 @@ impl Running {
         let _ = tokio::time::timeout(FAREWELL, self.working.stop()).await;
         self.operating.abort();
     }
+}
+
+/// Builds all that would refuse to start, but for the store and the addresses.
+pub(crate) fn check(config: &Config) -> Result<(), Stop> {
+    load_certificate(config)?;
+    operators_of(config, config.admin)?;
+    identity(config)?;
+    Ok(())
 }
 
 async fn bind(address: SocketAddr, flag: &str) -> Result<(TcpListener, SocketAddr), Stop> {
