@@ -10,6 +10,10 @@ mod doing;
 mod doors;
 #[path = "router/outages.rs"]
 mod outages;
+#[path = "router/pages.rs"]
+mod pages;
+#[path = "router/forms.rs"]
+mod forms;
 
 use std::sync::Arc;
 use std::time::Duration;
