@@ -57,13 +57,20 @@ pub(crate) fn sections(config: &Config) -> Vec<Section> {
         rows.into_iter().map(|(name, value)| (name, without_passwords(&value))).collect()
     };
     let mut rows = vec![
-        ("configuration".to_owned(), config.path.as_ref().map_or_else(|| "none".to_owned(), |path| path.display().to_string())),
+        (
+            "configuration".to_owned(),
+            config.path.as_ref().map_or_else(|| "none".to_owned(), |path| path.display().to_string()),
+        ),
         ("store".to_owned(), config.store.to_string()),
         ("identity".to_owned(), redacted(&config.identity.to_string())),
     ];
     rows.extend(announce::protected(config, false).into_iter().map(|line| ("protects".to_owned(), line)));
     rows.extend(config.gate.describe().into_iter().map(|(name, value)| (name.to_owned(), value)));
-    let upstream = config.gate.upstream.as_ref().map_or_else(|| "none".to_owned(), |upstream| upstream.target.to_string());
+    let upstream = config
+        .gate
+        .upstream
+        .as_ref()
+        .map_or_else(|| "none".to_owned(), |upstream| upstream.target.to_string());
     rows.push(("upstream".to_owned(), upstream));
     let bounds = config.warnings().into_iter().map(|warning| (false, warning)).collect();
     let mut sections = vec![Section { title: "Gate".to_owned(), rows: shown(rows), bounds }];
@@ -78,6 +85,26 @@ pub(crate) fn sections(config: &Config) -> Vec<Section> {
         sections.push(Section { title: name, rows: shown(rows), bounds });
     }
     sections
+}
+
+/// What is in force in a relay.
+pub(crate) fn relay_sections(relay: &crate::serve::relay::config::Config) -> Vec<Section> {
+    let mut rows = Vec::new();
+    for (name, value) in parts::relay_about(relay) {
+        match value {
+            Value::Null => {}
+            Value::String(text) => rows.push((name, without_passwords(&text))),
+            Value::Object(targets) => rows.extend(targets.into_iter().map(|(target, about)| {
+                let about = about.as_object().into_iter().flatten();
+                let about: Vec<String> = about
+                    .map(|(name, value)| format!("{name} {}", value.as_str().unwrap_or_default()))
+                    .collect();
+                (format!("target {target}"), without_passwords(&about.join(", ")))
+            })),
+            other => rows.push((name, other.to_string())),
+        }
+    }
+    vec![Section { title: "Relay".to_owned(), rows, bounds: Vec::new() }]
 }
 
 /// Each profile in force with its name in the file.

@@ -299,7 +299,10 @@ impl Access {
             return Ok((right, Door::Token, door_of(right).to_owned()));
         }
         // The cookie opens pages only: a program has a token.
-        if token.is_none() && !is_api(uri.path()) && let Some((right, id)) = self.session(headers) {
+        if token.is_none()
+            && !is_api(uri.path())
+            && let Some((right, id)) = self.session(headers)
+        {
             return Ok((right, Door::Session(id), door_of(right).to_owned()));
         }
         let why = match token {
@@ -330,7 +333,8 @@ impl Access {
         let Some(trusted) = &self.trusted else { return Ok(None) };
         let (named, is_doubled) = only(headers, trusted.header.clone());
         let Some(name) = named else { return Ok(None) };
-        let is_fit = (1..=ACTOR_CHARS_MAX).contains(&name.chars().count()) && !name.chars().any(char::is_control);
+        let is_fit =
+            (1..=ACTOR_CHARS_MAX).contains(&name.chars().count()) && !name.chars().any(char::is_control);
         if is_doubled || !is_fit {
             let why = "the proxy names one operator, with visible characters";
             return Err(Refusal::new(StatusCode::BAD_REQUEST, "bad-actor", why));
@@ -401,7 +405,8 @@ fn is_api(path: &str) -> bool {
 /// The cookie's name. Cookies know no ports, and several parts may be on one machine.
 pub(crate) fn cookie_name(headers: &HeaderMap) -> String {
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-    let port = host.rsplit_once(':').map(|(_, port)| port).filter(|port| port.bytes().all(|b| b.is_ascii_digit()));
+    let port =
+        host.rsplit_once(':').map(|(_, port)| port).filter(|port| port.bytes().all(|b| b.is_ascii_digit()));
     format!("semel-session-{}", port.unwrap_or("0"))
 }
 
@@ -467,7 +472,8 @@ fn actor(headers: &HeaderMap, door: &str) -> Result<String, Refusal> {
 
 /// Whether a person's browser asks for a page.
 fn is_page(request: &Request) -> bool {
-    let accept = request.headers().get(header::ACCEPT).and_then(|line| line.to_str().ok()).unwrap_or_default();
+    let accept =
+        request.headers().get(header::ACCEPT).and_then(|line| line.to_str().ok()).unwrap_or_default();
     accept.contains("text/html") && !is_api(request.uri().path())
 }
 

@@ -145,10 +145,17 @@ pub const ACTIONS: &[Action] = &[
             needed(
                 "as",
                 "It was",
-                Kind::Choice(&[("applied", "applied: it took effect"), ("not-applied", "not applied: it had no effect")]),
+                Kind::Choice(&[
+                    ("applied", "applied: it took effect"),
+                    ("not-applied", "not applied: it had no effect"),
+                ]),
             ),
             field("status", "Status of its answer (applied only)", Kind::Number),
-            field("headers", "Headers of its answer, a line each, such as content-type: application/json", Kind::Pairs),
+            field(
+                "headers",
+                "Headers of its answer, a line each, such as content-type: application/json",
+                Kind::Pairs,
+            ),
             field("body", "Body of its answer", Kind::Lines),
             field("keep", "Keep the record for (such as 60d)", Kind::Text),
         ],
@@ -297,7 +304,10 @@ pub const ACTIONS: &[Action] = &[
         subject: Some("/v1/credentials"),
         path: "/v1/release",
         command: Some("outbox release"),
-        fields: &[field("principal", "Principal (default)", Kind::Text), field("origin", "Origin", Kind::Text)],
+        fields: &[
+            field("principal", "Principal (default)", Kind::Text),
+            field("origin", "Origin", Kind::Text),
+        ],
         page: "/outbox/credentials",
         ..OUTBOX
     },
@@ -504,7 +514,10 @@ pub const ACTIONS: &[Action] = &[
             field(
                 "ordered",
                 "Order",
-                Kind::Choice(&[("true", "a message waits for the one before"), ("false", "messages do not wait")]),
+                Kind::Choice(&[
+                    ("true", "a message waits for the one before"),
+                    ("false", "messages do not wait"),
+                ]),
             ),
         ],
         page: "/broker/meshes/{mesh}",
@@ -540,6 +553,7 @@ pub const ACTIONS: &[Action] = &[
         previews: "The body of the message is taken out of the history; its id stays used.",
         reason: Reason::Welcome,
         path: "/v1/meshes/{mesh}/messages/{id}/moderation",
+        command: Some("broker moderate"),
         fields: &[needed("id", "Message id", Kind::Text)],
         page: "/broker/meshes/{mesh}",
         ..BROKER
@@ -574,6 +588,7 @@ pub const ACTIONS: &[Action] = &[
         label: "Sweep expired messages",
         previews: "Removes messages and ids whose time is over, now.",
         path: "/v1/sweep",
+        command: Some("broker sweep"),
         ..BROKER
     },
 ];

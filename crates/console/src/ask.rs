@@ -98,7 +98,11 @@ pub(crate) fn before(older_than: Option<&str>, now: Timestamp) -> Result<Option<
 }
 
 /// The same for a parameter of another name.
-pub(crate) fn before_named(name: &str, age: Option<&str>, now: Timestamp) -> Result<Option<Timestamp>, Refusal> {
+pub(crate) fn before_named(
+    name: &str,
+    age: Option<&str>,
+    now: Timestamp,
+) -> Result<Option<Timestamp>, Refusal> {
     let parse = |text: &str| {
         parse_duration(text)
             .map(|age| now.minus(age))

@@ -1,6 +1,8 @@
 //! What the console shows of a gate: its records, and what is counted.
 
-use crate::part::{Chart, Column, Draw, Filter, Line, Notice, PANEL, Panel, Shape, Sheet, Show, View, column};
+use crate::part::{
+    Chart, Column, Draw, Filter, Line, Notice, PANEL, Panel, Shape, Sheet, Show, Tile, View, column,
+};
 
 const STATES: &[&str] = &["claimed", "unknown", "settled", "unkept", "released", "sealed"];
 
@@ -94,7 +96,13 @@ pub(crate) static SHEET: Sheet = Sheet {
             beside: &[],
             panels: &[
                 Panel { api: "/v1/records/{id}", shape: Shape::Record, columns: WHOLE, ..PANEL },
-                Panel { title: "Timeline", api: "/v1/records/{id}", at: "/timeline", shape: Shape::Timeline, ..PANEL },
+                Panel {
+                    title: "Timeline",
+                    api: "/v1/records/{id}",
+                    at: "/timeline",
+                    shape: Shape::Timeline,
+                    ..PANEL
+                },
                 Panel {
                     title: "What was done by hand",
                     api: "/v1/records/{id}",
@@ -113,7 +121,7 @@ pub(crate) static SHEET: Sheet = Sheet {
         View {
             path: "/upkeep",
             title: "Sweeps, restores and the clock",
-            on: "upkeep",
+            on: "",
             beside: &[],
             panels: &[
                 Panel {
@@ -200,6 +208,24 @@ pub(crate) static SHEET: Sheet = Sheet {
             page: "/upkeep",
         },
     ],
+    tiles: &[
+        tile("requests run", "semel_gate_answers_total", "executed", "/requests"),
+        tile(
+            "retries answered from the record",
+            "semel_gate_answers_total",
+            "replayed",
+            "/requests?state=settled",
+        ),
+        tile("requests refused", "semel_gate_answers_total", "refused", "/requests"),
+        tile("retries that waited for the first", "semel_gate_waits_total", "", "/requests?state=claimed"),
+        tile(
+            "requests with a key that no route protects",
+            "semel_gate_unprotected_total",
+            "",
+            "/configuration",
+        ),
+        tile("outcomes that became unknown", "semel_gate_unknown_total", "", "/requests?state=unknown"),
+    ],
     charts: &[
         Chart {
             title: "Requests under a key",
@@ -214,8 +240,18 @@ pub(crate) static SHEET: Sheet = Sheet {
             title: "Time of an answer",
             unit: "ms",
             lines: &[
-                Line { label: "p50", metric: "semel_gateway_request_seconds", labelled: "", draw: Draw::Quantile(0.5) },
-                Line { label: "p99", metric: "semel_gateway_request_seconds", labelled: "", draw: Draw::Quantile(0.99) },
+                Line {
+                    label: "p50",
+                    metric: "semel_gateway_request_seconds",
+                    labelled: "",
+                    draw: Draw::Quantile(0.5),
+                },
+                Line {
+                    label: "p99",
+                    metric: "semel_gateway_request_seconds",
+                    labelled: "",
+                    draw: Draw::Quantile(0.99),
+                },
             ],
         },
         Chart {
@@ -231,8 +267,18 @@ pub(crate) static SHEET: Sheet = Sheet {
             title: "Time of a call of the store",
             unit: "ms",
             lines: &[
-                Line { label: "p50", metric: "semel_gate_store_seconds", labelled: "", draw: Draw::Quantile(0.5) },
-                Line { label: "p99", metric: "semel_gate_store_seconds", labelled: "", draw: Draw::Quantile(0.99) },
+                Line {
+                    label: "p50",
+                    metric: "semel_gate_store_seconds",
+                    labelled: "",
+                    draw: Draw::Quantile(0.5),
+                },
+                Line {
+                    label: "p99",
+                    metric: "semel_gate_store_seconds",
+                    labelled: "",
+                    draw: Draw::Quantile(0.99),
+                },
             ],
         },
     ],
@@ -254,6 +300,10 @@ pub(crate) static SHEET: Sheet = Sheet {
         ..PANEL
     }),
 };
+
+const fn tile(label: &'static str, metric: &'static str, labelled: &'static str, page: &'static str) -> Tile {
+    Tile { label, metric, labelled, page }
+}
 
 const fn rate(label: &'static str, metric: &'static str, labelled: &'static str) -> Line {
     Line { label, metric, labelled, draw: Draw::Rate }

@@ -157,7 +157,8 @@ impl Console {
     /// lets everybody in until [`Surface::router`] puts the guard before it.
     pub fn surface(self) -> (Surface, axum::Router) {
         let (settings, metrics) = (self.settings.clone(), self.metrics.clone());
-        let surface = Surface::new((*self.access).clone()).history(self.history.clone()).index(openapi::index());
+        let surface =
+            Surface::new((*self.access).clone()).history(self.history.clone()).index(openapi::index());
         let api = routes::router(self);
         let part = part::Routed::new(&gate::SHEET, api.clone()).settings(settings);
         let part = match metrics {

@@ -179,7 +179,9 @@ mod tests {
         let (open, session) = (caller(Door::Open), caller(Door::Session([7; 32])));
         let number = forms.new_number(&open, "gate/sweep");
         assert!(forms.is_ours(&number, &open, "gate/sweep"));
-        assert!(!forms.is_ours(&number, &open, "gate/forget") && !forms.is_ours(&number, &session, "gate/sweep"));
+        assert!(
+            !forms.is_ours(&number, &open, "gate/forget") && !forms.is_ours(&number, &session, "gate/sweep")
+        );
         assert!(!Forms::default().is_ours(&number, &open, "gate/sweep"), "another process");
         for tampered in ["", ".", "x.y", &number.replace('.', "0.")] {
             assert!(!forms.is_ours(tampered, &open, "gate/sweep"), "{tampered}");

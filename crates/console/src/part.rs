@@ -108,6 +108,8 @@ pub struct Sheet {
     pub views: &'static [View],
     /// What needs a person.
     pub notices: &'static [Notice],
+    /// What was counted since the start.
+    pub tiles: &'static [Tile],
     /// What is drawn.
     pub charts: &'static [Chart],
     /// What came last, for the first page.
@@ -231,13 +233,26 @@ pub struct Filter {
 pub struct Notice {
     /// The call that tells.
     pub api: &'static str,
-    /// Where in its answer.
+    /// Where in its answer, as a JSON pointer; or the name of a metric in it.
     pub at: &'static str,
     /// What is said of one, after the number.
     pub one: &'static str,
     /// What is said of several, after the number; where it is empty, `one` is said without a number.
     pub many: &'static str,
     /// The page that shows them.
+    pub page: &'static str,
+}
+
+/// A number of the overview, with the list behind it.
+#[derive(Debug)]
+pub struct Tile {
+    /// What is counted.
+    pub label: &'static str,
+    /// The metric.
+    pub metric: &'static str,
+    /// What its labels contain; any where it is empty.
+    pub labelled: &'static str,
+    /// The page that lists them.
     pub page: &'static str,
 }
 

@@ -81,7 +81,8 @@ async fn narrow(
     now: Timestamp,
 ) -> Result<Value, Refusal> {
     let found = search_within(store, filter, narrowed, now).await?;
-    let records: Vec<Value> = found.entries.iter().map(|entry| view::record(entry, now, Bodies::Hidden)).collect();
+    let records: Vec<Value> =
+        found.entries.iter().map(|entry| view::record(entry, now, Bodies::Hidden)).collect();
     Ok(json!({
         "records": records,
         "next": found.next.map(|next| next.to_string()),

@@ -69,6 +69,9 @@ impl IntoResponse for Refusal {
             "status": status.as_u16(),
             "code": code,
             "detail": detail,
+            // Older readers look for these.
+            "error": code,
+            "message": detail,
         });
         if let Value::Object(members) = &mut body {
             members.extend(more);

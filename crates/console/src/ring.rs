@@ -53,8 +53,11 @@ impl Ring {
         let lines = parts.iter().flat_map(|part| part.sheet().charts.iter().flat_map(|chart| chart.lines));
         let mut kept = self.locked();
         if let Some(last) = kept.last.take().filter(|last| last.len() == raws.len()) {
-            let point: Vec<f64> =
-                lines.zip(&raws).zip(&last).map(|((line, now), before)| drawn(line, before, now, seconds)).collect();
+            let point: Vec<f64> = lines
+                .zip(&raws)
+                .zip(&last)
+                .map(|((line, now), before)| drawn(line, before, now, seconds))
+                .collect();
             kept.put(point);
         }
         kept.last = Some(raws);
@@ -110,6 +113,11 @@ fn read(text: &str, line: &Line) -> Raw {
         }
     }
     raw
+}
+
+/// The sum of a metric over all labels that contain this.
+pub(crate) fn total(text: &str, metric: &'static str, labelled: &'static str) -> f64 {
+    read(text, &Line { label: "", metric, labelled, draw: Draw::Value }).value
 }
 
 /// What is drawn between two samples.

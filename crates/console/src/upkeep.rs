@@ -41,12 +41,15 @@ async fn try_sweep(console: &Console, grace: Duration) -> Result<Value, Refusal>
     loop {
         let found = console.store.list(&page).await?;
         looked += found.len() as u64;
-        let is_due = |entry: &&semel_store::Entry| entry.record.expires_at.is_some_and(|at| at.plus(grace) <= now);
+        let is_due =
+            |entry: &&semel_store::Entry| entry.record.expires_at.is_some_and(|at| at.plus(grace) <= now);
         expired += found.iter().filter(is_due).count() as u64;
         page.after = found.last().map(|entry| entry.record.fence.number);
         if found.len() < COUNTED_AT_ONCE as usize || looked >= TRIED_MAX {
             let is_all = found.len() < COUNTED_AT_ONCE as usize;
-            return Ok(json!({"dry_run": true, "would_remove": expired, "looked": looked, "complete": is_all}));
+            return Ok(
+                json!({"dry_run": true, "would_remove": expired, "looked": looked, "complete": is_all}),
+            );
         }
     }
 }

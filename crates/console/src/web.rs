@@ -155,7 +155,9 @@ impl Web {
 
     /// Takes samples as long as somebody has these pages. Without a runtime it is begun by the first page.
     fn start_sampling(&self) {
-        if tokio::runtime::Handle::try_current().is_err() || self.0.parts.iter().all(|part| part.numbers().is_none()) {
+        if tokio::runtime::Handle::try_current().is_err()
+            || self.0.parts.iter().all(|part| part.numbers().is_none())
+        {
             return;
         }
         self.0.sampling.get_or_init(|| {
@@ -191,7 +193,8 @@ fn pages(web: &Web) -> Router {
             let page = move |State(web): State<Web>, params: RawPathParams, asked: Parts| {
                 let part = Arc::clone(&part);
                 async move {
-                    let captures = params.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+                    let captures =
+                        params.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
                     view::show(&web, &part, shown, captures, &asked).await
                 }
             };
@@ -211,6 +214,11 @@ fn asset(kind: &'static str, text: &'static str) -> Response {
 
 /// What every answer of the address has: nobody on the way keeps it, and no page of others frames it.
 async fn sealed(mut response: Response) -> Response {
+    // What a framework says about a path that is not there.
+    let is_bare = !response.headers().contains_key(header::CONTENT_TYPE);
+    if response.status() == StatusCode::NOT_FOUND && is_bare {
+        response = Refusal::new(StatusCode::NOT_FOUND, "no-such-path", "see /openapi.json").into_response();
+    }
     let headers = response.headers_mut();
     if !headers.contains_key(header::CACHE_CONTROL) {
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -234,7 +242,8 @@ async fn sealed(mut response: Response) -> Response {
 async fn live(State(web): State<Web>) -> Response {
     let seat = Seat(web.clone());
     if web.0.live.fetch_add(1, Ordering::Relaxed) >= LIVE_MAX {
-        return (StatusCode::SERVICE_UNAVAILABLE, "too many pages are kept up to date; reload by hand").into_response();
+        return (StatusCode::SERVICE_UNAVAILABLE, "too many pages are kept up to date; reload by hand")
+            .into_response();
     }
     let stream = futures_util::stream::unfold((seat, None), |(seat, mut known)| async move {
         loop {
@@ -358,7 +367,14 @@ pub(crate) fn framed(web: &Web, visit: &Visit<'_>, page: &Page) -> Response {
     document(&page.title, nav, &html! { (said) (page.body) }, foot, page.is_live, page.status)
 }
 
-fn document(title: &str, nav: Markup, body: &Markup, foot: Markup, is_live: bool, status: StatusCode) -> Response {
+fn document(
+    title: &str,
+    nav: Markup,
+    body: &Markup,
+    foot: Markup,
+    is_live: bool,
+    status: StatusCode,
+) -> Response {
     let page = html! {
         (DOCTYPE)
         html lang="en" {

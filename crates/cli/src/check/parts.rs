@@ -81,7 +81,12 @@ impl Parts {
             Ok(settings) => settings,
             Err(Stop { message, .. }) => return self.refused.push(("relay", message)),
         };
-        let named = settings.admin_token_file.iter().chain(&settings.postgres.ca).cloned();
+        let named = settings
+            .admin_token_file
+            .iter()
+            .chain(&settings.admin_read_token_file)
+            .chain(&settings.postgres.ca)
+            .cloned();
         let named: Vec<PathBuf> = named.chain(keys_of(&settings.identity)).collect();
         self.note("relay", relay::check(&settings), &named);
         let has_gate = gate.gate.upstream.is_some() || !gate.routes.is_empty();
@@ -152,7 +157,8 @@ fn keys_of(identity: &Identity) -> Option<PathBuf> {
     (!place.contains("://")).then(|| PathBuf::from(place))
 }
 
-fn relay_about(relay: &Relay) -> Map<String, Value> {
+/// What is in force in a relay, in words.
+pub(super) fn relay_about(relay: &Relay) -> Map<String, Value> {
     let kept = relay.retention;
     let target = |target: &Arc<Target>| {
         json!({

@@ -46,10 +46,12 @@ pub(crate) fn access_by(
     read_token_file: Option<&Path>,
 ) -> Result<Access, Stop> {
     let token = |path: Option<&Path>| path.map(Token::from_file).transpose();
-    let of_files =
-        || -> Result<Access, AccessError> { Access::on(address, token(token_file)?, token(read_token_file)?) };
+    let of_files = || -> Result<Access, AccessError> {
+        Access::on(address, token(token_file)?, token(read_token_file)?)
+    };
     of_files().map_err(|error| {
-        let what_to_do = format!("{part}.admin_token_file or --admin-token-file names the file of the full token");
+        let what_to_do =
+            format!("{part}.admin_token_file or --admin-token-file names the file of the full token");
         Stop::new(Exit::Config, format!("{error}; {what_to_do}"))
     })
 }

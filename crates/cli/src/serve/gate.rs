@@ -61,7 +61,13 @@ async fn serve(args: &Args, config: Config) -> Result<Exit, Stop> {
         tracing::warn!("{warning}");
     }
     admin::warn_of_restores(&config, &store).await;
-    let admin = Admin { store: store.clone(), is_stopping: Arc::default(), metrics, access, history: History::default() };
+    let admin = Admin {
+        store: store.clone(),
+        is_stopping: Arc::default(),
+        metrics,
+        access,
+        history: History::default(),
+    };
     let operators = Swappable::new(admin_router(&admin, &config));
     let asked = tokio::spawn(semel_gateway::serve(admin_listener, Limits::default(), operators.router()));
     let sweeper = sweeper(&config, &store);

@@ -14,6 +14,7 @@ mod numbers;
 mod open;
 mod openapi;
 mod running;
+mod sheet;
 mod target;
 
 use std::io::Write;

@@ -59,7 +59,11 @@ pub(super) async fn preview(
     framed(&web, &visit, &Page::of(action.label, body))
 }
 
-fn found<'a>(web: &'a Web, part: &str, name: &str) -> Option<(&'a std::sync::Arc<dyn Part>, &'static Action)> {
+fn found<'a>(
+    web: &'a Web,
+    part: &str,
+    name: &str,
+) -> Option<(&'a std::sync::Arc<dyn Part>, &'static Action)> {
     Some((web.part(part)?, Action::find(part, name)?))
 }
 
@@ -196,11 +200,14 @@ fn body_of(action: &Action, form: &Captures) -> Result<Value, String> {
 fn value_of(field: &Field, text: &str) -> Result<Value, String> {
     let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty());
     let pair = |line: &str| {
-        let (name, value) = line.split_once(':').ok_or_else(|| format!("{}: expected Name: value", field.label))?;
+        let (name, value) =
+            line.split_once(':').ok_or_else(|| format!("{}: expected Name: value", field.label))?;
         Ok::<_, String>((name.trim().to_owned(), value.trim().to_owned()))
     };
     Ok(match field.kind {
-        Kind::Number => json!(text.trim().parse::<u64>().map_err(|_| format!("{}: expected a number", field.label))?),
+        Kind::Number => {
+            json!(text.trim().parse::<u64>().map_err(|_| format!("{}: expected a number", field.label))?)
+        }
         Kind::Flag => json!(text == "true"),
         Kind::Choice(choices) => match choices.iter().find(|(value, _)| *value == text) {
             Some(("true", _)) => json!(true),
@@ -254,12 +261,22 @@ pub(super) async fn act(
         Err(why) => return refuse(StatusCode::BAD_REQUEST, &why),
     };
     let page = page_of(action.page, &form);
-    let back = form_of(action, &form.iter().filter(|(name, _)| path_has(action, name)).map(|(n, v)| (n.clone(), v.clone())).collect());
+    let back = form_of(
+        action,
+        &form
+            .iter()
+            .filter(|(name, _)| path_has(action, name))
+            .map(|(n, v)| (n.clone(), v.clone()))
+            .collect(),
+    );
     let (part, actor) = (std::sync::Arc::clone(part), caller.clone());
     let acted = async move { carry_out(part.as_ref(), action, &actor, &path, &body, page, back).await };
     match web.0.forms.once(&number, acted).await {
         Some(outcome) => see_other(&format!("{}{}done={number}", outcome.page, joint(&outcome.page))),
-        None => refuse(StatusCode::INTERNAL_SERVER_ERROR, "nobody knows what became of it: look at the record and the trail"),
+        None => refuse(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "nobody knows what became of it: look at the record and the trail",
+        ),
     }
 }
 
@@ -292,6 +309,8 @@ async fn carry_out(
             // A record has a new number after its resolution; the old one still leads to it.
             Outcome { is_done: true, text: format!("Done: {}{more}", action.label), page }
         }
-        Err((status, why)) => Outcome { is_done: false, text: format!("Not done ({}): {why}", status.as_u16()), page: back },
+        Err((status, why)) => {
+            Outcome { is_done: false, text: format!("Not done ({}): {why}", status.as_u16()), page: back }
+        }
     }
 }

@@ -25,14 +25,21 @@ impl Answer {
         if self.status.is_success() {
             return Ok(self.value);
         }
-        let said = ["detail", "message", "reason", "error"].iter().find_map(|name| self.value[*name].as_str());
+        let said =
+            ["detail", "message", "reason", "error"].iter().find_map(|name| self.value[*name].as_str());
         let why = said.map_or_else(|| format!("it answered {}", self.status), str::to_owned);
         Err((self.status, why))
     }
 }
 
 /// Asks a part.
-pub(crate) async fn ask(part: &dyn Part, caller: &Caller, method: &str, path: &str, body: Option<&Value>) -> Answer {
+pub(crate) async fn ask(
+    part: &dyn Part,
+    caller: &Caller,
+    method: &str,
+    path: &str,
+    body: Option<&Value>,
+) -> Answer {
     let mut request = Request::builder()
         .method(method)
         .uri(path)
@@ -50,12 +57,20 @@ pub(crate) async fn ask(part: &dyn Part, caller: &Caller, method: &str, path: &s
     let (parts, body) = part.ask(request).await.into_parts();
     let bytes = to_bytes(body, ANSWER_BYTES_MAX).await.unwrap_or_default();
     let text = || Value::String(String::from_utf8_lossy(&bytes).into_owned());
-    let value = if bytes.is_empty() { Value::Null } else { serde_json::from_slice(&bytes).unwrap_or_else(|_| text()) };
+    let value = if bytes.is_empty() {
+        Value::Null
+    } else {
+        serde_json::from_slice(&bytes).unwrap_or_else(|_| text())
+    };
     Answer { status: parts.status, value }
 }
 
 /// Asks for something to be shown.
-pub(crate) async fn look(part: &dyn Part, caller: &Caller, path: &str) -> Result<Value, (StatusCode, String)> {
+pub(crate) async fn look(
+    part: &dyn Part,
+    caller: &Caller,
+    path: &str,
+) -> Result<Value, (StatusCode, String)> {
     ask(part, caller, "GET", path, None).await.done()
 }
 

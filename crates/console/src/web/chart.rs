@@ -16,8 +16,12 @@ pub(super) fn draw(chart: &Chart, ring: &Ring, first: usize, of_day: bool) -> Ma
     let most = lines.iter().flatten().copied().fold(0.0, f64::max);
     let places = if of_day { DAY_MAX } else { HOUR_MAX };
     let now = |points: &Vec<f64>| points.last().copied().unwrap_or(0.0);
-    let words: Vec<String> =
-        chart.lines.iter().zip(&lines).map(|(line, points)| format!("{} {}", line.label, short(now(points)))).collect();
+    let words: Vec<String> = chart
+        .lines
+        .iter()
+        .zip(&lines)
+        .map(|(line, points)| format!("{} {}", line.label, short(now(points))))
+        .collect();
     html! {
         figure class="card" {
             figcaption { (chart.title) ", " (chart.unit) }
@@ -43,14 +47,15 @@ fn path(points: &[f64], most: f64, places: usize) -> String {
     let start = WIDTH - step * (points.len() - 1) as f64;
     for (at, value) in points.iter().enumerate() {
         let height = if most > 0.0 { value / most } else { 0.0 };
-        let _ = write!(path, "{:.1},{:.1} ", start + step * at as f64, HEIGHT - 2.0 - height * (HEIGHT - 6.0));
+        let _ =
+            write!(path, "{:.1},{:.1} ", start + step * at as f64, HEIGHT - 2.0 - height * (HEIGHT - 6.0));
     }
     path
 }
 
 fn short(value: f64) -> String {
     match value {
-        value if value == 0.0 => "0".to_owned(),
+        0.0 => "0".to_owned(),
         value if value < 10.0 => format!("{value:.2}"),
         value => format!("{value:.0}"),
     }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use http::request::Parts;
 use http::header;
+use http::request::Parts;
 use maud::{Markup, html};
 use serde_json::Value;
 
@@ -14,6 +14,7 @@ use super::panel::{fetch, render};
 use super::text::{in_full, visible};
 use super::{Page, Visit, Web, caller, chart, framed, settings};
 use crate::part::{Notice, Part};
+use crate::ring;
 
 /// More are shown as this many and a sign for more.
 const COUNTED_MAX: usize = 100;
@@ -67,6 +68,7 @@ pub(super) async fn show(State(web): State<Web>, asked: Parts) -> Response {
             }
         }
         @for section in &web.0.facts { (settings::section(section)) }
+        (tiles(&web))
         (charts(&web, &visit))
         (recent(&web, &visit).await)
         (commands(&web))
@@ -75,10 +77,16 @@ pub(super) async fn show(State(web): State<Web>, asked: Parts) -> Response {
 }
 
 /// How many there are of what needs a person, in words; nothing where there are none.
-async fn count(part: &dyn Part, notice: &Notice, visit: &Visit<'_>) -> Option<(Option<String>, &'static str)> {
+async fn count(
+    part: &dyn Part,
+    notice: &Notice,
+    visit: &Visit<'_>,
+) -> Option<(Option<String>, &'static str)> {
     let whole = look(part, visit.caller, notice.api).await.ok()?;
-    let found = whole.pointer(notice.at)?;
-    let number = match found {
+    let counted =
+        || whole.as_str().map(|text| serde_json::json!(ring::total(text, notice.at, "").round() as u64));
+    let found = if notice.at.starts_with('/') { whole.pointer(notice.at)?.clone() } else { counted()? };
+    let number = match &found {
         Value::Array(rows) => rows.len() as u64,
         Value::Number(number) => number.as_u64().unwrap_or_else(|| u64::from(number.as_f64() != Some(0.0))),
         Value::Bool(is_so) => u64::from(*is_so),
@@ -92,6 +100,27 @@ async fn count(part: &dyn Part, notice: &Notice, visit: &Visit<'_>) -> Option<(O
         (1, _) => Some((Some("1".to_owned()), notice.one)),
         (number, many) if number >= COUNTED_MAX as u64 => Some((Some(format!("{COUNTED_MAX}+")), many)),
         (number, many) => Some((Some(number.to_string()), many)),
+    }
+}
+
+/// What was counted since the start, each number with the list behind it.
+fn tiles(web: &Web) -> Markup {
+    let shown = web.0.parts.iter().filter(|part| !part.sheet().tiles.is_empty());
+    html! {
+        @for part in shown {
+            @if let Some(text) = part.numbers() {
+                section aria-labelledby="counted" {
+                    h2 id="counted" { "Since the start" }
+                    ul class="cards" {
+                        @for tile in part.sheet().tiles {
+                            li class="card" { a href=(tile.page) {
+                                b class="n" { (ring::total(&text, tile.metric, tile.labelled)) } (tile.label)
+                            } }
+                        }
+                    }
+                }
+            }
+        }
     }
 }
 

@@ -12,7 +12,8 @@ use crate::part::{Column, Filter, Panel, Part, Shape, Show};
 
 /// Words of states, by how much they should worry.
 const GOOD: &[&str] = &["settled", "done", "open", "applied", "delivered", "ready", "unkept"];
-const WARN: &[&str] = &["claimed", "pending", "inflight", "held", "parked", "paused", "released", "sealed", "abandoned"];
+const WARN: &[&str] =
+    &["claimed", "pending", "inflight", "held", "parked", "paused", "released", "sealed", "abandoned"];
 const BAD: &[&str] = &["unknown", "dead", "in-doubt", "blocked", "failed"];
 /// Rows of a page.
 const ROWS: &str = "50";
@@ -30,12 +31,18 @@ impl Looked {
 }
 
 /// Asks for what a panel shows: narrowed by what stands in the page's address.
-pub(crate) async fn fetch(part: &dyn Part, panel: &'static Panel, visit: &Visit<'_>, captures: &Captures) -> Looked {
+pub(crate) async fn fetch(
+    part: &dyn Part,
+    panel: &'static Panel,
+    visit: &Visit<'_>,
+    captures: &Captures,
+) -> Looked {
     let Some(path) = filled(panel.api, |name| captures.get(name).cloned()) else {
         let why = "the page's address names nothing".to_owned();
         return Looked { panel, whole: Err((StatusCode::NOT_FOUND, why)) };
     };
-    let known = panel.filters.iter().map(|filter| filter.name).chain(panel.next.iter().map(|(_, name)| *name));
+    let known =
+        panel.filters.iter().map(|filter| filter.name).chain(panel.next.iter().map(|(_, name)| *name));
     let mut pairs: Vec<(&str, &str)> = known.filter_map(|name| Some((name, visit.asked(name)?))).collect();
     if panel.shape == Shape::Table && !panel.next.is_empty() {
         pairs.push(("limit", ROWS));
@@ -111,7 +118,8 @@ fn filters(filters: &[Filter], visit: &Visit<'_>) -> Markup {
 fn pages(panel: &Panel, whole: &Value, visit: &Visit<'_>) -> Markup {
     let kept = |extra: Option<(&str, &str)>| {
         let pairs = panel.filters.iter().filter_map(|filter| Some((filter.name, visit.asked(filter.name)?)));
-        let pairs: Vec<(&str, &str)> = pairs.chain(visit.asked("part").map(|part| ("part", part))).chain(extra).collect();
+        let pairs: Vec<(&str, &str)> =
+            pairs.chain(visit.asked("part").map(|part| ("part", part))).chain(extra).collect();
         format!("{}?{}", visit.path, query(pairs))
     };
     let cursor = |value: &Value| match value {
@@ -150,7 +158,9 @@ fn rows(panel: &Panel, found: Option<&Value>, visit: &Visit<'_>, captures: &Capt
 }
 
 fn record(columns: &[Column], found: Option<&Value>, visit: &Visit<'_>, captures: &Captures) -> Markup {
-    let Some(found) = found.filter(|found| !found.is_null()) else { return html! { p class="soft" { "There is none." } } };
+    let Some(found) = found.filter(|found| !found.is_null()) else {
+        return html! { p class="soft" { "There is none." } };
+    };
     let is_told = |column: &&Column| found.pointer(column.at).is_some_and(|value| !value.is_null());
     html! {
         div class="scroll" tabindex="0" role="region" aria-label="What is known" {
@@ -211,7 +221,9 @@ fn cell(column: &Column, row: &Value, visit: &Visit<'_>, captures: &Captures) ->
         Show::Bytes => html! { span class="num" { (value) " bytes" } },
         Show::Body => match visit.sees_bodies() {
             true => body(column.at, value),
-            false => html! { span class="soft" { "Hidden: bodies are shown to those who signed in as operator." } },
+            false => {
+                html! { span class="soft" { "Hidden: bodies are shown to those who signed in as operator." } }
+            }
         },
         Show::Link(page) => {
             let member = |name: &str| match row.get(name) {

@@ -15,7 +15,9 @@ const FORM_BYTES_MAX: usize = 8 << 10;
 /// Where a sign-in leads: a page of ours, never another server's.
 fn own(back: Option<&String>) -> &str {
     let is_own = |path: &&String| {
-        path.starts_with('/') && !path.starts_with("//") && path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\')
+        path.starts_with('/')
+            && !path.starts_with("//")
+            && path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\')
     };
     back.filter(is_own).map_or("/", String::as_str)
 }
@@ -67,7 +69,9 @@ pub(super) async fn sign_out(State(web): State<Web>, request: Request) -> Respon
     let (caller, name) = (caller(&parts), cookie_name(&parts.headers));
     let bytes = axum::body::to_bytes(body, FORM_BYTES_MAX).await.unwrap_or_default();
     let form = text::pairs(&String::from_utf8_lossy(&bytes));
-    let is_ours = |(name, value): &(String, String)| name == "number" && web.0.forms.is_ours(value, &caller, "sign-out");
+    let is_ours = |(name, value): &(String, String)| {
+        name == "number" && web.0.forms.is_ours(value, &caller, "sign-out")
+    };
     if !form.iter().any(is_ours) {
         return (StatusCode::FORBIDDEN, "sign out by the button of a page").into_response();
     }
@@ -88,7 +92,8 @@ mod tests {
 
     #[test]
     fn a_sign_in_leads_to_a_page_of_ours() {
-        for foreign in ["//evil.example", "https://evil.example", "/\\evil.example", "", "/a\r\nSet-Cookie:x"] {
+        for foreign in ["//evil.example", "https://evil.example", "/\\evil.example", "", "/a\r\nSet-Cookie:x"]
+        {
             assert_eq!(own(Some(&foreign.to_owned())), "/", "{foreign}");
         }
         assert_eq!(own(Some(&"/requests?key=a".to_owned())), "/requests?key=a");

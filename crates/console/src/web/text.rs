@@ -57,7 +57,10 @@ pub(crate) fn encoded(text: &str) -> String {
 
 /// Reads `a=b&c=d` of a query or a form.
 pub(crate) fn pairs(text: &str) -> Vec<(String, String)> {
-    text.split('&').filter_map(|pair| pair.split_once('=')).map(|(name, value)| (decoded(name), decoded(value))).collect()
+    text.split('&')
+        .filter_map(|pair| pair.split_once('='))
+        .map(|(name, value)| (decoded(name), decoded(value)))
+        .collect()
 }
 
 /// Undoes the encoding of a form.
@@ -96,7 +99,10 @@ mod tests {
         for text in ["a b&c=ü/%+", "..", "<script>", "\u{202e}"] {
             assert_eq!(pairs(&format!("x={}", encoded(text))), [("x".to_owned(), text.to_owned())]);
         }
-        assert_eq!(pairs("a=1+2&b=%zz&c"), [("a".to_owned(), "1 2".to_owned()), ("b".to_owned(), "%zz".to_owned())]);
+        assert_eq!(
+            pairs("a=1+2&b=%zz&c"),
+            [("a".to_owned(), "1 2".to_owned()), ("b".to_owned(), "%zz".to_owned())]
+        );
         assert_eq!(encoded(".."), "%2E%2E");
     }
 }

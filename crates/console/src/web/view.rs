@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
-use http::request::Parts;
 use http::StatusCode;
+use http::request::Parts;
 use maud::{Markup, html};
 use serde_json::Value;
 
@@ -29,7 +29,8 @@ pub(super) async fn show(
     let mut looked: Vec<Looked> = Vec::with_capacity(view.panels.len());
     for panel in view.panels {
         // Panels of one call share its answer.
-        let known = looked.iter().find(|before| before.panel.api == panel.api && before.panel.always == panel.always);
+        let known =
+            looked.iter().find(|before| before.panel.api == panel.api && before.panel.always == panel.always);
         let again = known.filter(|_| panel.shape != Shape::Table || panel.next.is_empty());
         let found = match again {
             Some(before) => Looked { panel, whole: before.whole.clone() },
@@ -59,7 +60,9 @@ pub(super) async fn show(
 }
 
 fn titled(title: &str, captures: &Captures) -> String {
-    let named = captures.iter().fold(title.to_owned(), |title, (name, value)| title.replace(&format!("{{{name}}}"), value));
+    let named = captures
+        .iter()
+        .fold(title.to_owned(), |title, (name, value)| title.replace(&format!("{{{name}}}"), value));
     named.chars().take(200).collect()
 }
 
@@ -87,9 +90,16 @@ pub(super) fn form_of(action: &Action, captures: &Captures) -> String {
 }
 
 /// What can be done here. Whoever may only look is offered nothing.
-fn offers(part: &dyn Part, view: &View, about: Option<&Value>, captures: &Captures, visit: &Visit<'_>) -> Markup {
+fn offers(
+    part: &dyn Part,
+    view: &View,
+    about: Option<&Value>,
+    captures: &Captures,
+    visit: &Visit<'_>,
+) -> Markup {
     let of_part = part.sheet().name;
-    let actions: Vec<&Action> = Action::on(of_part, view.on).filter(|action| is_offered(action, about)).collect();
+    let actions: Vec<&Action> =
+        Action::on(of_part, view.on).filter(|action| is_offered(action, about)).collect();
     html! {
         @if visit.may_change() && !actions.is_empty() {
             h2 { "What can be done" }
@@ -104,7 +114,8 @@ fn offers(part: &dyn Part, view: &View, about: Option<&Value>, captures: &Captur
 pub(super) async fn audit(State(web): State<Web>, asked: Parts) -> Response {
     let caller = caller(&asked);
     let visit = Visit::of(&asked, &caller);
-    let audited: Vec<&Arc<dyn Part>> = web.0.parts.iter().filter(|part| part.sheet().audit.is_some()).collect();
+    let audited: Vec<&Arc<dyn Part>> =
+        web.0.parts.iter().filter(|part| part.sheet().audit.is_some()).collect();
     let wanted = visit.asked("part");
     let part = audited.iter().find(|part| wanted.is_none_or(|name| part.sheet().name == name));
     let Some((part, panel)) = part.and_then(|part| Some((part, part.sheet().audit.as_ref()?))) else {

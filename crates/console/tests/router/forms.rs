@@ -101,7 +101,10 @@ async fn a_form_acts_once_however_often_it_is_sent() {
         assert!(preview.contains(shown), "{shown}: {preview}");
     }
     let form = format!("number={}&id={}&as=applied&reason=in+the+books", number(&preview), fence.number);
-    let (one, two) = tokio::join!(submit(&router, "/do/gate/resolve", &form, &with), submit(&router, "/do/gate/resolve", &form, &with));
+    let (one, two) = tokio::join!(
+        submit(&router, "/do/gate/resolve", &form, &with),
+        submit(&router, "/do/gate/resolve", &form, &with)
+    );
     let again = submit(&router, "/do/gate/resolve", &form, &with).await;
     assert_eq!([one.status, two.status, again.status], [303; 3], "{}", one.text);
     assert_eq!(one.headers["location"], again.headers["location"]);
@@ -111,7 +114,10 @@ async fn a_form_acts_once_however_often_it_is_sent() {
     let rows = get(&open, "/v1/audit").await.json();
     let resolved = rows["audit"].as_array().unwrap();
     assert_eq!(resolved.len(), 1, "{rows}");
-    assert_eq!((&resolved[0]["actor"], &resolved[0]["reason"]), (&json!("full token"), &json!("in the books")));
+    assert_eq!(
+        (&resolved[0]["actor"], &resolved[0]["reason"]),
+        (&json!("full token"), &json!("in the books"))
+    );
 }
 
 #[tokio::test]
@@ -123,17 +129,23 @@ async fn a_form_that_another_origin_sends_is_refused() {
     let preview = page(&router, &format!("/do/gate/seal?id={}", fence.number), &with).await.text;
     let form = format!("number={}&id={}&reason=x", number(&preview), fence.number);
     for origin in ["https://evil.example", "http://localhost:3000", "null"] {
-        let seen = submit(&router, "/do/gate/seal", &form, &[LOCAL, ("cookie", &cookie), ("origin", origin)]).await;
+        let seen =
+            submit(&router, "/do/gate/seal", &form, &[LOCAL, ("cookie", &cookie), ("origin", origin)]).await;
         assert_eq!(seen.status, 403, "{origin}");
     }
     // Without the number of a form that this person was shown.
     for bare in ["", "number=&", "number=0000000000000001aa.bb&"] {
-        let seen = submit(&router, "/do/gate/seal", &format!("{bare}id={}&reason=x", fence.number), &with).await;
+        let seen =
+            submit(&router, "/do/gate/seal", &format!("{bare}id={}&reason=x", fence.number), &with).await;
         assert_eq!(seen.status, 403, "{bare}");
     }
     // Another person's form, and the form of another action.
     let (_, other) = signed_in(&world, FULL).await;
-    assert_eq!(submit(&router, "/do/gate/seal", &form, &[LOCAL, ("cookie", &other)]).await.status, 401, "another process's");
+    assert_eq!(
+        submit(&router, "/do/gate/seal", &form, &[LOCAL, ("cookie", &other)]).await.status,
+        401,
+        "another process's"
+    );
     let sweep = submit(&router, "/do/gate/sweep", &form, &with).await;
     assert_eq!(sweep.status, 403);
     assert_eq!(latest(&world.open()).await, Value::Null, "nothing was done");
@@ -152,7 +164,8 @@ async fn on_loopback_without_a_token_forms_ask_to_confirm_and_nobody_sees_bodies
     assert!(preview.contains("would remove") && preview.contains("name=\"confirmed\""), "{preview}");
     let form = format!("number={}", number(&preview));
     assert_eq!(submit(&router, "/do/gate/sweep", &form, &[LOCAL]).await.status, 400, "it was not confirmed");
-    let seen = submit(&router, "/do/gate/sweep", &format!("{form}&confirmed=yes&reason=disk"), &[LOCAL]).await;
+    let seen =
+        submit(&router, "/do/gate/sweep", &format!("{form}&confirmed=yes&reason=disk"), &[LOCAL]).await;
     assert_eq!(seen.status, 303, "{}", seen.text);
     assert_eq!(latest(&router).await["reason"], "disk");
 }
@@ -205,7 +218,9 @@ async fn the_table_of_actions_and_the_api_agree() {
     let document = semel_console::document();
     let mut routes: Vec<String> = Vec::new();
     for (path, methods) in document["paths"].as_object().unwrap() {
-        routes.extend(methods.as_object().unwrap().keys().filter(|method| *method != "get").map(|_| path.clone()));
+        routes.extend(
+            methods.as_object().unwrap().keys().filter(|method| *method != "get").map(|_| path.clone()),
+        );
     }
     let mut acts: Vec<String> =
         ACTIONS.iter().filter(|action| action.part == "gate").map(|action| action.path.to_owned()).collect();
@@ -213,7 +228,8 @@ async fn the_table_of_actions_and_the_api_agree() {
     acts.sort();
     assert_eq!(routes, acts);
     for action in ACTIONS.iter().filter(|action| action.part == "gate") {
-        let schema = &document["paths"][action.path]["post"]["requestBody"]["content"]["application/json"]["schema"];
+        let schema =
+            &document["paths"][action.path]["post"]["requestBody"]["content"]["application/json"]["schema"];
         for field in action.fields {
             assert!(schema["properties"][field.name].is_object(), "{} {}", action.name, field.name);
         }

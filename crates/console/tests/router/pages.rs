@@ -4,7 +4,16 @@ use super::*;
 
 /// Every page of a gate's console, with a record of this number.
 pub(super) fn paths(id: &str) -> Vec<String> {
-    let fixed = ["/", "/?span=day", "/requests", "/requests?state=unknown", "/upkeep", "/stale", "/configuration", "/audit"];
+    let fixed = [
+        "/",
+        "/?span=day",
+        "/requests",
+        "/requests?state=unknown",
+        "/upkeep",
+        "/stale",
+        "/configuration",
+        "/audit",
+    ];
     fixed.iter().map(ToString::to_string).chain([format!("/requests/{id}")]).collect()
 }
 
@@ -31,7 +40,10 @@ async fn every_page_is_there_under_a_strict_policy_and_needs_nothing_from_elsewh
         assert_eq!(seen.headers["content-type"], "text/html; charset=utf-8");
         let policy = seen.headers["content-security-policy"].to_str().unwrap();
         assert!(policy.starts_with("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
-        assert!(policy.contains("frame-ancestors 'none'") && policy.contains("form-action 'self'"), "{policy}");
+        assert!(
+            policy.contains("frame-ancestors 'none'") && policy.contains("form-action 'self'"),
+            "{policy}"
+        );
         assert_eq!(seen.headers["cache-control"], "no-store");
         for forbidden in ["<script>", " style=", "<style", "onclick", "http://", "https://", "javascript:"] {
             let shown = seen.text.replace("http://www.w3.org/2000/svg", "");
@@ -47,14 +59,20 @@ async fn every_page_is_there_under_a_strict_policy_and_needs_nothing_from_elsewh
 async fn the_first_page_weighs_at_most_sixty_kilobytes_with_all_that_it_loads() {
     let world = World::new();
     for at in 0..20 {
-        world.settled("somebody-with-a-long-name@example.com", &format!("8e03978e-40d5-43e8-bc93-6894a57f93{at:02}")).await;
+        world
+            .settled(
+                "somebody-with-a-long-name@example.com",
+                &format!("8e03978e-40d5-43e8-bc93-6894a57f93{at:02}"),
+            )
+            .await;
     }
     let router = world.open();
     let mut total = 0;
     for path in ["/", "/console.css", "/console.js", "/console.svg"] {
         let seen = page(&router, path, &[LOCAL]).await;
         assert_eq!(seen.status, 200, "{path}");
-        let head: usize = seen.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
+        let head: usize =
+            seen.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
         total += head + seen.text.len();
     }
     println!("the first page: {total} bytes");
@@ -66,13 +84,25 @@ async fn without_a_token_another_machine_gets_nothing_but_401() {
     let world = World::new();
     let (_, fence) = world.unknown("alice", "k-1").await;
     let router = world.closed();
-    let others = ["/do/gate/sweep", "/do/gate/resolve?id=1", "/live", "/metrics", "/v1/records", "/nowhere", "/requests/none"];
+    let others = [
+        "/do/gate/sweep",
+        "/do/gate/resolve?id=1",
+        "/live",
+        "/metrics",
+        "/v1/records",
+        "/nowhere",
+        "/requests/none",
+    ];
     for path in paths(&id_of(fence)).into_iter().chain(others.map(str::to_owned)) {
         for accept in ["text/html", "*/*"] {
             let seen = page(&router, &path, &[("host", "ops.example"), ("accept", accept)]).await;
             assert_eq!(seen.status, 401, "{path}");
             assert!(!seen.text.contains("k-1") && !seen.text.contains("alice"), "{path}: {}", seen.text);
-            let seen = send(&router, Request::post(&path).header("host", "ops.example").body(Body::empty()).unwrap()).await;
+            let seen = send(
+                &router,
+                Request::post(&path).header("host", "ops.example").body(Body::empty()).unwrap(),
+            )
+            .await;
             assert_eq!(seen.status, 401, "POST {path}");
         }
     }
@@ -84,7 +114,8 @@ async fn without_a_token_another_machine_gets_nothing_but_401() {
 async fn a_request_that_came_through_a_proxy_is_never_a_local_one() {
     let world = World::new();
     let router = world.open();
-    for name in ["x-forwarded-for", "forwarded", "x-real-ip", "via", "x-forwarded-proto", "cf-connecting-ip"] {
+    for name in ["x-forwarded-for", "forwarded", "x-real-ip", "via", "x-forwarded-proto", "cf-connecting-ip"]
+    {
         for path in ["/", "/requests", "/v1/records", "/metrics"] {
             let seen = page(&router, path, &[LOCAL, (name, "203.0.113.9")]).await;
             assert_eq!(seen.status, 401, "{path} with {name}");
@@ -93,24 +124,33 @@ async fn a_request_that_came_through_a_proxy_is_never_a_local_one() {
     let token = Some(Token::new(FULL).unwrap());
     let router = world.on(Access::on("127.0.0.1:7401".parse().unwrap(), token, None).unwrap());
     let bearer = format!("Bearer {FULL}");
-    let seen = page(&router, "/", &[LOCAL, ("x-forwarded-for", "203.0.113.9"), ("authorization", &bearer)]).await;
+    let seen =
+        page(&router, "/", &[LOCAL, ("x-forwarded-for", "203.0.113.9"), ("authorization", &bearer)]).await;
     assert_eq!(seen.status, 200, "with a token it is welcome");
 }
 
 #[tokio::test]
 async fn a_proxy_of_ones_own_names_who_asks() {
     let access = || Access::on("127.0.0.1:7401".parse().unwrap(), None, None).unwrap();
-    let access = access().trusting("X-Operator", vec!["carol".to_owned()]).unwrap().called(vec!["ops.example".to_owned()]);
+    let access = access()
+        .trusting("X-Operator", vec!["carol".to_owned()])
+        .unwrap()
+        .called(vec!["ops.example".to_owned()]);
     let world = World::new();
     let router = world.on(access);
     let through = ("x-forwarded-for", "203.0.113.9");
-    let ask = async |name: &str, path: &str| page(&router, path, &[("host", "ops.example"), through, ("x-operator", name)]).await;
+    let ask = async |name: &str, path: &str| {
+        page(&router, path, &[("host", "ops.example"), through, ("x-operator", name)]).await
+    };
     assert!(ask("carol", "/requests").await.text.contains("/do/gate/sweep"), "an operator");
     let seen = ask("dave", "/requests").await;
     assert!(seen.status == 200 && !seen.text.contains("/do/"), "a reader: {}", seen.text);
     assert_eq!(ask("dave", "/do/gate/sweep").await.status, 403);
     assert_eq!(page(&router, "/requests", &[("host", "ops.example"), through]).await.status, 401, "nobody");
-    assert_eq!(page(&router, "/requests", &[("host", "rebound.example"), ("x-operator", "carol")]).await.status, 421);
+    assert_eq!(
+        page(&router, "/requests", &[("host", "rebound.example"), ("x-operator", "carol")]).await.status,
+        421
+    );
     let public = Access::on("0.0.0.0:1".parse().unwrap(), Some(Token::new(FULL).unwrap()), None).unwrap();
     assert!(public.trusting("X-Operator", Vec::new()).is_err(), "others could send the header");
 }
@@ -123,7 +163,8 @@ async fn texts_of_others_are_texts_everywhere() {
     let long = "W".repeat(255);
     let mut fences = Vec::new();
     for (at, hostile) in [markup, bidi, &long, "</title><script>1</script>"].iter().enumerate() {
-        let key = if hostile.is_ascii() && hostile.len() <= 255 { (*hostile).to_owned() } else { format!("k{at}") };
+        let key =
+            if hostile.is_ascii() && hostile.len() <= 255 { (*hostile).to_owned() } else { format!("k{at}") };
         fences.push(world.unknown(hostile, &key).await.1);
     }
     let router = world.open();
@@ -132,7 +173,8 @@ async fn texts_of_others_are_texts_everywhere() {
     let numbers: Vec<String> = fences.iter().flat_map(|fence| paths(&id_of(*fence))).collect();
     let acted = fences.iter().map(|fence| format!("/do/gate/resolve?id={}", fence.number));
     let named = "/do/gate/forget?principal=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E%E2%80%AE".to_owned();
-    let filtered = "/requests?key=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E&principal=%22%3E%3Cscript%3E".to_owned();
+    let filtered =
+        "/requests?key=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E&principal=%22%3E%3Cscript%3E".to_owned();
     for path in numbers.into_iter().chain(acted).chain([named, filtered]) {
         let seen = page(&router, &path, &[LOCAL]).await;
         assert_eq!(seen.status, 200, "{path}: {}", seen.text);
@@ -161,7 +203,9 @@ async fn a_list_is_paged_by_cursor_and_its_filters_stand_in_its_address() {
         let text = page(&router, &path, &[LOCAL]).await.text;
         pages += 1;
         assert!(text.contains("value=\"alice\""), "the filter is shown");
-        seen.extend(text.split("href=\"/requests/").skip(1).map(|rest| rest.split('"').next().unwrap().to_owned()));
+        seen.extend(
+            text.split("href=\"/requests/").skip(1).map(|rest| rest.split('"').next().unwrap().to_owned()),
+        );
         let Some(next) = text.split("rel=\"next\" href=\"").nth(1) else { break };
         path = next.split('"').next().unwrap().replace("&amp;", "&");
         assert!(path.contains("principal=alice"), "{path}");
@@ -174,7 +218,11 @@ async fn a_list_is_paged_by_cursor_and_its_filters_stand_in_its_address() {
     assert!(found.contains("k-7<") && !found.contains("k-8<"), "{found}");
     let found = page(&router, "/requests?request_id=request-of-k-8", &[LOCAL]).await.text;
     assert!(found.contains("k-8<") && !found.contains("k-7<"), "{found}");
-    assert_eq!(page(&router, "/requests?newer_than=sometimes", &[LOCAL]).await.status, 200, "and says what is expected");
+    assert_eq!(
+        page(&router, "/requests?newer_than=sometimes", &[LOCAL]).await.status,
+        200,
+        "and says what is expected"
+    );
 }
 
 #[tokio::test]

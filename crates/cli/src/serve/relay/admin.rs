@@ -221,7 +221,14 @@ async fn requeue(State(admin): State<Admin>, Path(id): Path<i64>, headers: Heade
 
 async fn audit(State(admin): State<Admin>, Query(page): Query<Page>) -> Response<Body> {
     match admin.engine.store.audit_after(page.after, page.most()).await {
-        Ok(rows) => plain(StatusCode::OK, &json!({"rows": rows.iter().map(row).collect::<Vec<_>>()})),
+        Ok(rows) => {
+            let is_full = i64::try_from(rows.len()) == Ok(page.most());
+            let next = rows.last().filter(|_| is_full).map(|row| row.id);
+            plain(
+                StatusCode::OK,
+                &json!({"rows": rows.iter().map(row).collect::<Vec<_>>(), "next_after": next}),
+            )
+        }
         Err(error) => away(&error),
     }
 }

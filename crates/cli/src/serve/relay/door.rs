@@ -8,7 +8,6 @@ use semel_contract::problem::{Kind, Problem};
 use semel_gate::Identify;
 use semel_gateway::{Callers, Peers};
 
-
 /// Finds out who calls.
 #[derive(Clone)]
 pub(crate) struct Identities {
