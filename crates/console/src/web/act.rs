@@ -51,7 +51,7 @@ pub(super) async fn preview(
     let body = html! {
         h1 { (action.label) }
         p { (action.previews) }
-        @if let Some(Ok(subject)) = &subject { h2 { "What it is done to" } (summary(subject)) }
+        @if let Some(Ok(subject)) = &subject { h2 { "What it is done to" } (summary(subject, "What it is done to")) }
         @if let Some(tried) = &tried { h2 { "What it would do" } (shown(tried)) }
         (form(&web, action, &visit, tried.is_some()))
         p { a href=(page_of(action.page, &captures)) { "Back without doing anything" } }
@@ -86,13 +86,13 @@ async fn dry_run(
 
 fn shown(tried: &Result<Value, (StatusCode, String)>) -> Markup {
     match tried {
-        Ok(value) => summary(value),
+        Ok(value) => summary(value, "What it would do"),
         Err((_, why)) => html! { div class="ill" { (visible(why)) } },
     }
 }
 
 /// The members of an answer that are not lists or bodies.
-fn summary(value: &Value) -> Markup {
+fn summary(value: &Value, label: &str) -> Markup {
     let members: Vec<(&String, String)> = value
         .as_object()
         .into_iter()
@@ -105,7 +105,7 @@ fn summary(value: &Value) -> Markup {
         })
         .collect();
     html! {
-        div class="scroll" tabindex="0" role="region" aria-label="What is known" { table class="facts" { tbody {
+        div class="scroll" tabindex="0" role="region" aria-label=(label) { table class="facts" { tbody {
             @for (name, text) in &members {
                 tr { th scope="row" { (name.replace('_', " ")) } td { (of_others(text)) } }
             }

@@ -68,7 +68,7 @@ pub(crate) fn render(looked: &Looked, visit: &Visit<'_>, captures: &Captures) ->
                         (bound(whole))
                         (pages(panel, whole, visit))
                     }
-                    Shape::Record => (record(panel.columns, whole.pointer(panel.at), visit, captures)),
+                    Shape::Record => (record(panel, whole.pointer(panel.at), visit, captures)),
                     Shape::Timeline => (timeline(whole.pointer(panel.at))),
                 }
             }
@@ -157,15 +157,16 @@ fn rows(panel: &Panel, found: Option<&Value>, visit: &Visit<'_>, captures: &Capt
     }
 }
 
-fn record(columns: &[Column], found: Option<&Value>, visit: &Visit<'_>, captures: &Captures) -> Markup {
+fn record(panel: &Panel, found: Option<&Value>, visit: &Visit<'_>, captures: &Captures) -> Markup {
     let Some(found) = found.filter(|found| !found.is_null()) else {
         return html! { p class="soft" { "There is none." } };
     };
+    let label = if panel.title.is_empty() { "What is known" } else { panel.title };
     let is_told = |column: &&Column| found.pointer(column.at).is_some_and(|value| !value.is_null());
     html! {
-        div class="scroll" tabindex="0" role="region" aria-label="What is known" {
+        div class="scroll" tabindex="0" role="region" aria-label=(label) {
             table class="facts" { tbody {
-                @for column in columns.iter().filter(is_told) {
+                @for column in panel.columns.iter().filter(is_told) {
                     tr { th scope="row" { (column.label) } td { (cell(column, found, visit, captures)) } }
                 }
             } }
