@@ -117,6 +117,14 @@ async fn rest(people: &Arc<People>) {
         }
         sleep(LOOK_EVERY).await;
     }
+    for row in yard.rows(None).iter().filter(|row| row.status.is_live()) {
+        let (id, status) = (&row.client_message_id, row.status.name());
+        let due = row.next_attempt_at;
+        yard.note(
+            None,
+            format!("{id} of {} is {status} after {} attempts, due {due}", row.lane, row.attempts),
+        );
+    }
     let why = format!("{} messages never come to an end after the faults", yard.live());
     yard.fail(Invariant::I15, None, why);
 }

@@ -19,8 +19,14 @@ const PLANTED_SEEDS: u64 = 50;
 const SEEDS_OF_ONE_FAULT: u64 = 8;
 
 /// Seeds that once broke a promise, with the swarm that did.
-const REGRESSIONS: [(u64, Swarm); 4] =
-    [(205, Swarm::Mixed), (299, Swarm::Mixed), (384, Swarm::Mixed), (610, Swarm::Mixed)];
+const REGRESSIONS: [(u64, Swarm); 6] = [
+    (205, Swarm::Mixed),
+    (299, Swarm::Mixed),
+    (384, Swarm::Mixed),
+    (610, Swarm::Mixed),
+    (2559, Swarm::Mixed),
+    (2596, Swarm::Mixed),
+];
 
 fn assert_held(report: &Report) {
     if let Some(explained) = report.explain() {

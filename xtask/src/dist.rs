@@ -22,6 +22,8 @@ const FILES: &[(&str, &str)] = &[
     ("LICENSE-MIT", "LICENSE-MIT"),
     ("packaging/semel.toml", "etc/semel.toml"),
     ("packaging/systemd/semel-gate.service", "systemd/semel-gate.service"),
+    ("packaging/systemd/semel-outbox.service", "systemd/semel-outbox.service"),
+    ("packaging/systemd/semel-relay.service", "systemd/semel-relay.service"),
     ("packaging/systemd/semel-gate.socket", "systemd/semel-gate.socket"),
     ("packaging/Containerfile", "Containerfile"),
 ];

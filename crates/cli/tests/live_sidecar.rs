@@ -4,6 +4,9 @@
 
 mod sidecar;
 
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -114,7 +117,9 @@ fn the_reference_agent_keeps_its_key_when_it_retries() {
     // The service is away at first: the agent is told 502, and tries again with the same key.
     let (address, port) = (service.address.clone(), service.port());
     drop(service);
-    let url = format!("http://{}/api/dwellers/7/act", gateway.address);
+    // The answer that tells of the effect is lost: an agent with a key for each attempt would make another one.
+    let (between, answers) = lose_the_first_201(gateway.address.clone());
+    let url = format!("http://{between}/api/dwellers/7/act");
     let agent = sidecar::python()
         .args([&example("agent.py"), "POST", &url, r#"{"action":"plant"}"#, "me"])
         .stdout(std::process::Stdio::piped())
@@ -126,6 +131,57 @@ fn the_reference_agent_keeps_its_key_when_it_retries() {
     let output = agent.wait_with_output().expect("the agent ends");
     let said: Value = serde_json::from_slice(&output.stdout).expect("the agent prints its answer");
     assert_eq!((said, &effects(&service)["act"]), (json!({"id": 1, "kind": "act"}), &json!(1)));
+    let statuses = answers.lock().expect("nothing panics").clone();
+    assert_eq!(
+        statuses.iter().filter(|status| **status == 201).count(),
+        2,
+        "lost and told again: {statuses:?}"
+    );
+}
+
+/// Stands between an agent and its gateway, and lets the first answer with status 201 be lost. Tells of every status.
+fn lose_the_first_201(gateway: String) -> (SocketAddr, Arc<Mutex<Vec<u16>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("an address");
+    let address = listener.local_addr().expect("an address");
+    let statuses: Arc<Mutex<Vec<u16>>> = Arc::default();
+    let seen = Arc::clone(&statuses);
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            // Whoever breaks off is the agent's business.
+            let Ok(mut client) = client else { return };
+            let Some(request) = read_request(&mut client) else { continue };
+            let mut answer = Vec::new();
+            let asked = TcpStream::connect(&gateway).and_then(|mut onward| {
+                onward.write_all(&request)?;
+                onward.read_to_end(&mut answer)
+            });
+            let status = answer.get(9..12).and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
+            let (Ok(_), Some(status)) = (asked, status) else { continue };
+            let mut statuses = seen.lock().expect("nothing panics");
+            let is_first = status == 201 && !statuses.contains(&201);
+            statuses.push(status);
+            drop(statuses);
+            if !is_first {
+                let _ = client.write_all(&answer);
+            }
+        }
+    });
+    (address, statuses)
+}
+
+/// One request with a length, as Python sends it.
+fn read_request(client: &mut TcpStream) -> Option<Vec<u8>> {
+    let (mut request, mut piece) = (Vec::new(), [0; 4096]);
+    loop {
+        let read = client.read(&mut piece).ok().filter(|read| *read > 0)?;
+        request.extend_from_slice(&piece[..read]);
+        let text = String::from_utf8_lossy(&request).to_ascii_lowercase();
+        let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok());
+        if body.len() >= length.unwrap_or(0) {
+            return Some(request);
+        }
+    }
 }
 
 /// Where the service kills itself, and whether the order stands by then.

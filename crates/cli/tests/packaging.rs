@@ -34,11 +34,15 @@ fn the_packaged_configuration_is_safe() {
 
 #[test]
 fn the_units_start_what_exists() {
-    let unit = std::fs::read_to_string(packaged("systemd/semel-gate.service")).expect("the unit is there");
-    let line =
-        unit.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/bin/semel ")).expect("a command");
-    let mut words: Vec<&str> = line.split_whitespace().collect();
-    words.push("--help");
-    assert_eq!(semel(&words).0, 0, "{line}");
-    assert!(unit.contains("Type=notify"));
+    for part in ["gate", "outbox", "relay"] {
+        let unit = std::fs::read_to_string(packaged(&format!("systemd/semel-{part}.service")))
+            .expect("the unit is there");
+        let command = unit.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/bin/semel "));
+        let command = command.expect("a command");
+        assert!(command.starts_with(&format!("serve {part} ")), "{command}");
+        let mut words: Vec<&str> = command.split_whitespace().collect();
+        words.push("--help");
+        assert_eq!(semel(&words).0, 0, "{command}");
+        assert!(unit.contains("Type=notify"), "{part}");
+    }
 }

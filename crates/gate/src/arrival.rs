@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::HeaderMap;
 use http::request::Parts;
+use semel_contract::decide::Claim;
 use semel_contract::fingerprint::{self, Fingerprint, Form, Secret};
 use semel_contract::identity::Caller;
 use semel_contract::key::{Found, Key};
@@ -17,14 +18,15 @@ use semel_contract::record::Record;
 use semel_contract::request::Body;
 use semel_contract::scope;
 use semel_contract::time::Timestamp;
-use semel_store::{About, ClaimStore, Id, KnownAmong, StoreError};
+use semel_store::{About, Id, KnownAmong, StoreError};
 
 use crate::form::{Asked, Shape, all_fingerprints, kept_params, mark};
 use crate::forms::FormerCaller;
 use crate::identity::{Credential, Lines};
-use crate::measure::{Call, StoreMeters};
+use crate::measure::Call;
 use crate::problems::{credential_changed, store_away};
 use crate::route::Route;
+use crate::standing::{Store, all_unknown, telling};
 
 /// Everything that is known of a request before the store is asked.
 pub(crate) struct Arrival {
@@ -122,13 +124,11 @@ impl Arrival {
         let current = shape(endpoint);
         let payload_hash = form.as_ref().filter(|_| profile.shows_payload()).map(Form::payload_hash);
         let mut formers: Vec<Shape> = route.was.iter().map(|name| shape(Cow::Borrowed(name))).collect();
-        let current = match reading.formers {
-            [] => current,
-            some => {
-                let (query, host) = (parts.uri.query().unwrap_or(""), self::host(parts));
-                let asked = Asked { method, path, query, host: &host, body, key: &key, secrets };
-                lead(current, &mut formers, &asked, some)
-            }
+        let (query, host) = (parts.uri.query().unwrap_or(""), self::host(parts));
+        let asked = Asked { method, path, query, host: &host, body, key: &key, secrets };
+        let current = match (reading.formers, formers.as_slice()) {
+            ([], []) => current,
+            (known, _) => lead(current, &mut formers, &asked, known),
         };
         let about = Arc::new(About {
             endpoint: current.endpoint,
@@ -177,11 +177,17 @@ fn lead(
     }
     // Several forms may give it one id: there only what it was used for, and its mark, are told in other ways. A name that
     // is said to have been before may be the one that is claimed under, too.
-    for former in formers.iter_mut().filter(|former| former.id == current.id) {
-        current.fingerprints.append(&mut former.fingerprints);
-        former.id = None;
+    let mut distinct: Vec<Shape> = Vec::new();
+    for mut former in formers.drain(..) {
+        let same = std::iter::once(&mut current).chain(&mut distinct).find(|one| one.id == former.id);
+        if let Some(same) = same.filter(|one| one.id.is_some()) {
+            same.fingerprints.append(&mut former.fingerprints);
+            former.id = None;
+        }
+        distinct.push(former);
     }
-    formers.retain(|former| former.id.is_some() || former.rotation.is_some());
+    distinct.retain(|former| former.id.is_some() || former.rotation.is_some());
+    *formers = distinct;
     current
 }
 
@@ -200,7 +206,8 @@ impl Arrival {
         record.fingerprint.as_ref().is_some_and(|known| !self.fingerprints.is_empty() && !is_of_kind(known))
     }
 
-    /// A key that is known in a former form is still that key: it is decided upon by what is known of it there.
+    /// A key that is known in a former form is still that key: it is decided upon by what is known of it there. Where several
+    /// records stand, by the one that tells what became of it.
     pub(crate) async fn recognise(&mut self, asked: Store<'_>) -> Result<(), Problem> {
         if self.formers.is_empty() || planted::is(Bug::FormerFormUnasked) {
             return Ok(());
@@ -209,74 +216,96 @@ impl Arrival {
         let (mut ids, marks) = self.sought();
         ids.push(self.id.clone());
         let mut found = known_among(asked, &ids, &marks).await.map_err(|error| store_away(&error))?;
-        if found.ids.pop() == Some(true) {
-            return Ok(());
-        }
+        let is_known = found.ids.pop() == Some(true);
         match self.former_among(&found) {
             None => {}
+            Some(Former::Marked) if is_known => {}
             Some(Former::Marked) => return Err(credential_changed()),
-            Some(Former::Known(place)) => {
-                let mut former = self.formers.swap_remove(place);
-                // Several former forms may give it one id.
-                for other in self.formers.iter_mut().filter(|other| other.id == former.id) {
-                    former.fingerprints.append(&mut other.fingerprints);
+            Some(Former::Known(places)) => {
+                let present = is_known.then_some((self.formers.len(), &self.id, &*self.fingerprints));
+                let formers = places.iter().filter_map(|place| {
+                    let former = &self.formers[*place];
+                    Some((*place, former.id.as_ref()?, &*former.fingerprints))
+                });
+                let among: Vec<_> = formers.chain(present).collect();
+                let told = telling(asked, &among).await.map_err(|error| store_away(&error))?;
+                if let Some(place) = told.filter(|place| *place < self.formers.len()) {
+                    self.go_by(place);
                 }
-                if let Some(id) = former.id {
-                    // With its own mark: another form's would point at this record, and be taken for another credential's.
-                    (self.id, self.fingerprints, self.rotation) = (id, former.fingerprints, former.rotation);
-                }
-                self.is_by_former_name = true;
-                self.formers.clear();
             }
         }
         Ok(())
     }
 
-    /// Whether the key is known in a former form after all.
-    pub(crate) async fn is_known_by_a_former_name(&self, asked: Store<'_>) -> Result<bool, StoreError> {
+    /// From now on it goes by what it is called in this former form.
+    fn go_by(&mut self, place: usize) {
+        let former = self.formers.swap_remove(place);
+        if let Some(id) = former.id {
+            // With its own mark: another form's would point at this record, and be taken for another credential's.
+            (self.id, self.fingerprints, self.rotation) = (id, former.fingerprints, former.rotation);
+        }
+        self.is_by_former_name = true;
+        self.formers.clear();
+    }
+
+    /// Whether the key is known in a former form after all. Where it is run again because its outcome is unknown, another
+    /// unknown outcome is no more than the first.
+    pub(crate) async fn is_known_by_a_former_name(
+        &self,
+        asked: Store<'_>,
+        how: Claim,
+    ) -> Result<bool, StoreError> {
         if self.is_by_former_name || self.formers.is_empty() || planted::is(Bug::FormerFormUnasked) {
             return Ok(false);
         }
         let (ids, marks) = self.sought();
-        Ok(self.former_among(&known_among(asked, &ids, &marks).await?).is_some())
-    }
-
-    /// What is asked about the former forms: their ids, and the marks of rotation that tell apart from a present one.
-    fn sought(&self) -> (Vec<Id>, Vec<([u8; 16], Id)>) {
-        let ids = self.formers.iter().filter_map(|former| former.id.clone());
-        let mark = |former: &Shape| {
-            Some((self.mark_of(former)?, former.id.clone().unwrap_or_else(|| self.id.clone())))
-        };
-        (ids.collect(), self.formers.iter().filter_map(mark).collect())
-    }
-
-    /// A claim with the mark of the present form is refused by the store itself.
-    fn mark_of(&self, former: &Shape) -> Option<[u8; 16]> {
-        former.rotation.filter(|mark| Some(*mark) != self.rotation)
-    }
-
-    /// The first former form in which the key is known, by what was found for [`Arrival::sought`].
-    fn former_among(&self, found: &KnownAmong) -> Option<Former> {
-        let (mut ids, mut marks) = (found.ids.iter(), found.marks.iter());
-        for (place, former) in self.formers.iter().enumerate() {
-            if former.id.is_some() && ids.next() == Some(&true) {
-                return Some(Former::Known(place));
+        match self.former_among(&known_among(asked, &ids, &marks).await?) {
+            None => Ok(false),
+            Some(Former::Known(places)) if matches!(how, Claim::Forward | Claim::Rerun) => {
+                let ids = places.iter().filter_map(|place| self.formers[*place].id.clone());
+                Ok(!all_unknown(asked, &ids.collect::<Vec<_>>()).await?)
             }
-            if self.mark_of(former).is_some() && marks.next() == Some(&true) {
-                return Some(Former::Marked);
-            }
+            Some(Former::Known(_) | Former::Marked) => Ok(true),
         }
-        None
+    }
+
+    /// What is asked about the former forms: their ids, and for each mark of rotation whether a record has it that is none of
+    /// the key's own: in each form the same request may have the same mark.
+    fn sought(&self) -> (Vec<Id>, Vec<([u8; 16], Id)>) {
+        let ids: Vec<Id> = self.formers.iter().filter_map(|former| former.id.clone()).collect();
+        let own = || ids.iter().chain([&self.id]).cloned();
+        let marks = self.marks().into_iter().flat_map(|mark| own().map(move |id| (mark, id))).collect();
+        (ids, marks)
+    }
+
+    /// The marks of the former forms, each once. A claim with that of the present form is refused by the store itself.
+    fn marks(&self) -> Vec<[u8; 16]> {
+        let marks = self.formers.iter().filter_map(|former| former.rotation);
+        let mut marks: Vec<_> = marks.filter(|mark| Some(*mark) != self.rotation).collect();
+        marks.sort_unstable();
+        marks.dedup();
+        marks
+    }
+
+    /// How the key is known in former forms, by what was found for [`Arrival::sought`].
+    fn former_among(&self, found: &KnownAmong) -> Option<Former> {
+        let with_ids = self.formers.iter().enumerate().filter(|(_, former)| former.id.is_some());
+        let known = with_ids.zip(&found.ids).filter(|(_, is_known)| **is_known).map(|((place, _), _)| place);
+        let known: Vec<usize> = known.collect();
+        if !known.is_empty() {
+            return Some(Former::Known(known));
+        }
+        // One record at most has a mark.
+        let own = self.formers.iter().filter(|former| former.id.is_some()).count() + 1;
+        let is_others = |answers: &[bool]| answers.iter().all(|is_marked| *is_marked);
+        found.marks.chunks(own).any(is_others).then_some(Former::Marked)
     }
 }
 
-/// A store, and what is counted of its calls.
-pub(crate) type Store<'a> = (&'a dyn ClaimStore, &'a StoreMeters);
-
-/// How a key is known in a former form.
+/// How a key is known in former forms.
 enum Former {
-    /// By a record, in this form.
-    Known(usize),
+    /// By records, in these forms.
+    Known(Vec<usize>),
     /// The same request was recorded under another credential.
     Marked,
 }

@@ -136,7 +136,7 @@ where
         Ok(Claimed::Won { fence, .. }) => {
             let reserved = Reserved::new(&context, fence);
             Step::Claimed.taken();
-            if let Some(problem) = refuse_won(&context).await {
+            if let Some(problem) = refuse_won(&context, how).await {
                 Box::pin(Held::new(fence, &context, how).settle(without_effect(how))).await;
                 return Outcome::Refused(problem);
             }
@@ -152,7 +152,7 @@ where
 }
 
 /// Why a claim that was won is not used: somebody else may have the key in another form.
-async fn refuse_won(context: &Context) -> Option<Problem> {
+async fn refuse_won(context: &Context, how: Claim) -> Option<Problem> {
     // A gate that has taken over since looks for this claim and may have looked too early: so this one looks too.
     if context.shared.is_draining() && !planted::is(Bug::ReplacedGateClaims) {
         return Some(closed());
@@ -161,7 +161,7 @@ async fn refuse_won(context: &Context) -> Option<Problem> {
         return Some(held_up());
     }
     // Somebody who knows this endpoint by a former name may have come in between.
-    match context.arrival.is_known_by_a_former_name(context.shared.asked()).await {
+    match context.arrival.is_known_by_a_former_name(context.shared.asked(), how).await {
         Ok(false) => None,
         Ok(true) => {
             let problem = Problem::new(Kind::InFlight, "this key is in use under a former configuration");

@@ -2,6 +2,7 @@
 //! that text, and what a request is in it. Which forms there were is asked of the store in `forms`.
 
 use semel_contract::fingerprint::{self, Fingerprint, Input, Recipe, Secret};
+use semel_contract::hex::hex;
 use semel_contract::identity::{Caller, Identity};
 use semel_contract::json::Pointer;
 use semel_contract::key::Key;
@@ -18,6 +19,8 @@ use crate::route::{Route, endpoint_of_path};
 /// The first word of every text. Another way of making ids or fingerprints would be another word.
 const VERSION: &str = "semel.form.1";
 
+/// The first word of what stands for a secret.
+const SECRET: &str = "semel.secret.1";
 /// The last word of a text that is a guess.
 const GUESS: &str = "guess";
 /// Of so many bytes the exceptions of a form may be, together: an index of the store has to hold its text.
@@ -267,6 +270,16 @@ pub(crate) fn all_fingerprints(
 ) -> Vec<Fingerprint> {
     let secrets = secrets.iter().map(Some).chain([None]);
     secrets.map(|secret| recipe.fingerprint(parts, form, secret)).collect()
+}
+
+/// What stands for a secret where it is kept which secrets there were: by it nothing can be keyed, nor the secret be guessed
+/// sooner than by a fingerprint.
+pub(crate) fn name_of_secret(secret: &Secret) -> String {
+    let recipe = Recipe { inputs: Vec::new(), exclude: Vec::new(), include: Vec::new() };
+    let nothing = fingerprint::Parts { method: "", route: "", params: &Vec::new(), query: "", principal: "" };
+    let form = fingerprint::Form::Raw(SECRET.as_bytes().into());
+    let keyed = recipe.fingerprint(&nothing, &form, Some(secret));
+    json!([SECRET, hex(&keyed.bytes[..8])]).to_string()
 }
 
 /// What recognises the same request under another credential: of a key that nobody else makes, by the oldest secret, so

@@ -36,6 +36,8 @@ const MARGIN: Duration = Duration::from_secs(3600);
 /// Under this name it is kept whether the release before has written to a store, and until when it may have: the names of
 /// gates are addresses, or chosen.
 const EVERY_GATE: &str = "*";
+/// The last word of the name under which a gate's secrets are known.
+const SECRETS: &str = "secrets";
 /// The store was empty when forms were first registered in it.
 const BEGUN_EMPTY: &str = "begun-empty";
 /// The store had records then: a release that registered no forms has written them.
@@ -67,6 +69,12 @@ pub(crate) struct Told {
     pub(crate) by_host: bool,
     /// Identities that former records may have been made with, beside the present ones.
     pub(crate) was_identities: Vec<Arc<dyn Identify>>,
+    /// What stands for the secrets of fingerprints, that which new ones are keyed with first.
+    pub(crate) secrets: Vec<String>,
+    /// Names under which other forms of the same keys are kept.
+    pub(crate) also: Vec<String>,
+    /// Whether nothing is known of a release that registered no forms.
+    pub(crate) only_registered: bool,
 }
 
 /// What is known of the forms at one moment.
@@ -113,6 +121,16 @@ impl Forms {
         identity: Arc<dyn Identify>,
     ) -> Self {
         Self { store, clock, routes, identity, told, view: RwLock::default(), asking: Default::default() }
+    }
+
+    /// What is said about forms.
+    pub(crate) fn told(&self) -> &Told {
+        &self.told
+    }
+
+    /// Other forms in the same store, of one route.
+    pub(crate) fn beside(&self, told: Told, route: &Arc<Route>, identity: Arc<dyn Identify>) -> Self {
+        Self::new(told, Arc::clone(&self.store), Arc::clone(&self.clock), vec![Arc::clone(route)], identity)
     }
 
     /// Whether the host counts.
@@ -180,13 +198,18 @@ impl Forms {
         if self.seen().is_none() {
             // Before anything is registered: a gate that may not start must not stand in the way of those that run.
             self.check(&own).await?;
+            self.check_secrets().await?;
             forms.extend(self.assumed(&own).await?);
         }
+        self.register_secret(&own).await?;
         // Each once, for as long as its longest-lived records: two routes may have had one form.
         forms.sort_by(|a, b| (&a.text, b.kept).cmp(&(&b.text, a.kept)));
         forms.dedup_by(|a, b| a.text == b.text);
         let asked = self.store.register_forms(&self.told.gate, &forms);
-        let found = meters.time(Call::Forms, asked).await?;
+        let mut found = meters.time(Call::Forms, asked).await?;
+        for gate in &self.told.also {
+            found.known.extend(self.store.register_forms(gate, &[]).await?.known);
+        }
         let several = !self.store.reads_in_place();
         let mut formers = Vec::new();
         for (route, form) in &own {
@@ -228,9 +251,47 @@ impl Forms {
         Ok(())
     }
 
+    /// Under this name it is kept which secrets the fingerprints of records may be keyed with.
+    fn secrets_of(&self) -> String {
+        format!("{} {SECRETS}", self.told.gate)
+    }
+
+    /// Refuses where fingerprints are keyed with a secret that this gate does not have: it would take their requests for
+    /// others.
+    async fn check_secrets(&self) -> Result<(), NotKnown> {
+        if self.told.forgets || self.told.only_registered {
+            return Ok(());
+        }
+        let found = self.store.register_forms(&self.secrets_of(), &[]).await?;
+        let until = |known: &KnownForm| known.last_at.plus(known.kept).plus(MARGIN);
+        let is_gone =
+            |known: &&KnownForm| !self.told.secrets.contains(&known.text) && until(known) > found.now;
+        match found.known.iter().filter(is_gone).map(until).max() {
+            None => Ok(()),
+            Some(until) => Err(NotKnown::Unreadable(format!(
+                "until {until} there may be records whose fingerprints are keyed with a secret that was taken out: put it back \
+                 into gate.fingerprint_keys, behind the one that counts from now on, or say gate.forget_former = true to have \
+                 their requests taken for others"
+            ))),
+        }
+    }
+
+    /// Writes down, before anything is claimed, which secret new fingerprints are keyed with.
+    async fn register_secret(&self, own: &[(Arc<Route>, Form)]) -> Result<(), NotKnown> {
+        let longest = own.iter().map(|(route, _)| route.profile.lifetime.record()).max();
+        if let Some((secret, kept)) = self.told.secrets.first().zip(longest) {
+            let form = semel_store::Form { text: secret.clone(), kept, ahead: Duration::ZERO };
+            self.store.register_forms(&self.secrets_of(), &[form]).await?;
+        }
+        Ok(())
+    }
+
     /// Forms that are not registered because the release that used them registered none: those of the present routes
     /// without hosts, and that of a gate without configuration. For an hour after the upgrade others may still claim in them.
     async fn assumed(&self, own: &[(Arc<Route>, Form)]) -> Result<Vec<semel_store::Form>, StoreError> {
+        if self.told.only_registered {
+            return Ok(Vec::new());
+        }
         let is_new = self.store.register_forms(&self.told.gate, &[]).await?.known.is_empty();
         let Some((begun, now)) = self.begun_used().await?.filter(|_| is_new) else {
             return Ok(Vec::new());

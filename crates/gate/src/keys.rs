@@ -30,6 +30,7 @@ use crate::problems::{closed, held_up, store_away};
 use crate::recall;
 use crate::route::Route;
 use crate::shared::Shared;
+use crate::standing::telling;
 
 const PREFIX: &str = "/.well-known/semel/keys/";
 const SEAL: &str = "/seal";
@@ -112,9 +113,11 @@ async fn asked(shared: &Shared, parts: &Parts, request_id: &str) -> Result<Value
     let mut all = vec![id.clone()];
     all.extend(formers.iter().cloned());
     let found = known_among(shared.asked(), &all, &[]).await.map_err(away)?;
-    let used = all.into_iter().zip(found.ids).find(|(_, is_known)| *is_known);
+    let known = all.iter().enumerate().zip(found.ids).filter(|(_, is_known)| *is_known);
+    let known: Vec<_> = known.map(|((place, id), _)| (place, id, &[][..])).collect();
+    let used = telling(shared.asked(), &known).await.map_err(away)?;
     let is_used = used.is_some();
-    id = used.map_or(id, |(used, _)| used);
+    id = used.map_or(id, |place| all.swap_remove(place));
     // Where a scope is shared, a key is still its own principal's; who that is, former identities tell too.
     let is_own = |entry: &Entry| {
         let is = |caller: &Caller| {

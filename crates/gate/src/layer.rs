@@ -26,10 +26,12 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::bodies::{self, Bodies};
+use crate::form::name_of_secret;
 use crate::forms::{Forms, Told};
 use crate::identity::Identify;
 use crate::keeper::Keeper;
 use crate::measure::{self, StoreMeters, Warnings};
+use crate::operations::Operations;
 use crate::probe::Probe;
 use crate::route::Route;
 use crate::shared::{Entropy, Shared};
@@ -282,7 +284,8 @@ impl GateBuilder {
     }
 
     /// Fingerprints are keyed with the first of these secrets, so that a guessable payload cannot be recognised by its
-    /// hash. The others, and none, are still recognised: leave an old secret here for one retention.
+    /// hash. The others, and none, are still recognised: leave an old secret here for one retention. A gate that lacks one
+    /// which may still be needed is not ready: see [`GateLayer::prepare`].
     #[must_use]
     pub fn fingerprint_secrets(mut self, secrets: impl IntoIterator<Item = Secret>) -> Self {
         self.fingerprint_secrets.extend(secrets);
@@ -332,6 +335,7 @@ impl GateBuilder {
         }
         measure::register(self.routes.iter().map(|route| route.name.as_str()));
         let routes: Vec<Arc<Route>> = self.routes.into_iter().map(Arc::new).collect();
+        self.forms.secrets = self.fingerprint_secrets.iter().map(name_of_secret).collect();
         let forms = Forms::new(
             self.forms,
             Arc::clone(&self.store),
@@ -341,6 +345,7 @@ impl GateBuilder {
         );
         Ok(GateLayer(Arc::new(Shared {
             forms,
+            operations: Operations::default(),
             keeper: Keeper::new(Arc::clone(&self.store)),
             meters: StoreMeters::default(),
             warnings: Warnings::default(),

@@ -53,6 +53,7 @@ mod limit;
 mod measure;
 mod observe;
 mod once;
+mod operations;
 mod outlive;
 #[cfg(feature = "postgres")]
 pub mod postgres;
@@ -64,6 +65,7 @@ pub mod settling;
 mod shared;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+mod standing;
 mod step;
 mod sweeper;
 mod walk;

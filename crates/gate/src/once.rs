@@ -23,8 +23,9 @@ use crate::arrival::{Arrival, Reading, Whole};
 use crate::attempt::Job;
 use crate::context::Context;
 use crate::grant::Grant;
-use crate::identity::Credential;
+use crate::identity::{Credential, Verified};
 use crate::layer::GateLayer;
+use crate::operations::{METHOD, PATH};
 use crate::route::Route;
 use crate::walk::Deciding;
 
@@ -40,7 +41,9 @@ pub struct OnceOutcome {
 
 impl GateLayer {
     /// Runs an operation once under a key. A JSON payload is recognised whatever its spelling; the operation's answer is
-    /// kept or released as its status and the route's profile say, exactly as a handler's would be.
+    /// kept or released as its status and the route's profile say, exactly as a handler's would be. A key that was used
+    /// before scope or fingerprint of the route were changed is known; one that was used under another name is, where the
+    /// route says so ([`Route::was`]).
     ///
     /// # Errors
     /// The refusal that a client would have got.
@@ -58,9 +61,14 @@ impl GateLayer {
         R::Output: IntoResponse,
     {
         let payload = payload.into();
-        let (parts, ()) = Request::post("/").body(()).expect("a plain request can be built").into_parts();
+        let (parts, ()) = Request::post(PATH).body(()).expect("a plain request can be built").into_parts();
         let key = Key::parse(&route.profile.key.format, key)?;
         let request_id = format!("{:016x}", (self.0.entropy)());
+        let (forms, named) = self.0.operations.forms(&self.0.forms, route);
+        let view = forms.view(&self.0.meters).await?;
+        let verified = Verified::new(caller.clone());
+        let asked = (METHOD, PATH);
+        let formers = view.callers(&named, asked, &parts, &verified).await;
         let body = request::Body::new(None, &payload);
         let read = {
             let reading = Reading {
@@ -73,13 +81,13 @@ impl GateLayer {
                 secrets: &self.0.fingerprint_secrets,
                 has_headers: false,
                 by_host: false,
-                formers: &[],
-                as_of: self.0.clock.read().ticks,
+                formers: &formers,
+                as_of: view.asked_at,
             };
             Arrival::read(&reading, key)
         };
         let mut arrival = read?;
-        drop(body);
+        drop((body, formers));
         arrival.recognise(self.0.asked()).await?;
         let context = Arc::new(Context {
             shared: Arc::clone(&self.0),

@@ -16,6 +16,7 @@ use crate::forms::Forms;
 use crate::identity::Identify;
 use crate::keeper::Keeper;
 use crate::measure::{StoreMeters, Warnings};
+use crate::operations::Operations;
 use crate::probe::Probe;
 use crate::route::Route;
 
@@ -25,6 +26,7 @@ pub(crate) type Entropy = Arc<dyn Fn() -> u64 + Send + Sync>;
 /// What every request of a gate shares.
 pub(crate) struct Shared {
     pub(crate) forms: Forms,
+    pub(crate) operations: Operations,
     pub(crate) store: Arc<dyn ClaimStore>,
     pub(crate) identity: Arc<dyn Identify>,
     pub(crate) routes: Vec<Arc<Route>>,

@@ -328,3 +328,29 @@ async fn a_key_is_known_in_each_of_many_former_forms() {
         assert!(gate.send(keyed(name, "{}")).await.is_replay, "{name}");
     }
 }
+
+/// Two configurations that were registered at the same moment: exactly one of them leads, so that both claim in one form.
+#[tokio::test]
+async fn of_two_forms_that_were_registered_at_the_same_moment_one_leads() {
+    let world = World::new().await;
+    let (one, two) = (
+        world.start(|gate| gate.route(named("create"))).await,
+        world.start(|gate| gate.route(named("create-order"))).await,
+    );
+    for process in [&one, &two] {
+        process.gate.prepare().await.expect("it may start");
+    }
+    let moments = "UPDATE semel.form SET first_at = t.at, since = t.at, last_at = t.at \
+                   FROM (SELECT max(since) AS at FROM semel.form WHERE gate = '') t WHERE gate = ''";
+    world.sql(moments).await;
+    for process in [&one, &two] {
+        process.clock.advance(Duration::from_secs(61));
+    }
+    assert_eq!(one.send(keyed("a", "{}")).await.status, 201);
+    assert_eq!(two.send(keyed("b", "{}")).await.status, 201);
+    let entries = world.entries().await;
+    let endpoints: Vec<&str> = entries.iter().map(|entry| entry.about.endpoint.as_str()).collect();
+    assert_eq!((endpoints.len(), endpoints[0]), (2, endpoints[1]), "both claim in one form");
+    assert!(one.send(keyed("b", "{}")).await.is_replay && two.send(keyed("a", "{}")).await.is_replay);
+    assert_eq!(world.runs(), 2);
+}

@@ -32,6 +32,8 @@ pub struct Server {
     /// Keys that must not be used any more, each with the caller who sealed it.
     sealed: BTreeSet<(String, String)>,
     revoked: BTreeSet<String>,
+    /// Keys that it has called too old: they do not become younger.
+    too_old: BTreeSet<String>,
     /// Effects of a key, by their place in the ledger.
     effects: BTreeMap<String, Vec<u64>>,
     length: u64,
@@ -80,6 +82,7 @@ impl Server {
             keys: BTreeMap::new(),
             sealed: BTreeSet::new(),
             revoked: BTreeSet::new(),
+            too_old: BTreeSet::new(),
             effects: BTreeMap::new(),
             length: 0,
         }
@@ -169,13 +172,16 @@ impl Server {
     }
 
     /// A refusal that a server may come to whatever the key was used for.
-    fn refuse(&self, key: &str, mood: Mood) -> Option<Answer> {
+    fn refuse(&mut self, key: &str, mood: Mood) -> Option<Answer> {
+        if mood == Mood::Refusing(Refusal::TooOld) {
+            self.too_old.insert(key.to_owned());
+        }
         match mood {
-            Mood::Refusing(Refusal::TooOld) => Some(answer(422, "too-old")),
+            _ if self.too_old.contains(key) => Some(answer(422, "too-old")),
             Mood::Refusing(Refusal::Mismatch) if self.keys.contains_key(key) => {
                 Some(answer(422, "fingerprint-mismatch"))
             }
-            Mood::Refusing(Refusal::Mismatch) | Mood::Willing | Mood::Verbose | Mood::Rejecting => None,
+            Mood::Refusing(_) | Mood::Willing | Mood::Verbose | Mood::Rejecting => None,
         }
     }
 

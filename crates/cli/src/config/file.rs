@@ -94,8 +94,8 @@ layered! {
         /// How answers are protected where they are kept. Not together with `atomic` routes.
         at_rest: AtRest,
         /// A file of secrets, one on each line, with the first of which fingerprints are keyed, so that a guessable body
-        /// cannot be recognised by its hash. The others, and none, are still recognised: leave an old one there for one
-        /// retention.
+        /// cannot be recognised by its hash. The others, and none, are still recognised: leave an old one there, behind
+        /// the first, for one retention. Without one that may still be needed the gate does not start, and says until when.
         fingerprint_keys: PathBuf,
         /// The name under which the store remembers how this gate's keys are recorded. Gates before different services that
         /// share a store need different names; replicas need the same one. Default: the upstream's address; say

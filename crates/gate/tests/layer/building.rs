@@ -29,6 +29,38 @@ async fn an_operation_without_http_runs_once() {
     assert_eq!(run("2026-02-01", r#"{"a":1}"#).await.unwrap().answer.body, "report 2");
 }
 
+/// The name of an operation is what it is known by; how its keys are made may change.
+#[tokio::test]
+async fn an_operation_is_known_after_its_scope_and_fingerprint_were_changed() {
+    let world = World::new();
+    let gate = world.gate().build().unwrap();
+    let alice = Caller { tenant: None, principal: "alice".to_owned() };
+    let run = async |route: &Route, key: &str| {
+        let runs = Arc::clone(&world.runs);
+        let operation =
+            move |_: Grant| async move { format!("run {}", runs.fetch_add(1, Ordering::SeqCst) + 1) };
+        gate.once(route, &alice, key, r#"{"a":1,"at":2}"#, operation).await.unwrap().answer.body
+    };
+    let first = Route::new("report", "POST /a").unwrap();
+    let mut wide = presets::ietf();
+    wide.scope.endpoint = false;
+    let wide = Route::new("report", "POST /b").unwrap().profile(wide);
+    let mut timeless = presets::ietf();
+    let at = semel_contract::json::Pointer::parse("/at").unwrap();
+    timeless.fingerprint.as_mut().unwrap().exclude.push(at);
+    let timeless = Route::new("summary", "POST /b").unwrap().profile(timeless).was(["report".to_owned()]);
+    let other = Route::new("letter", "POST /b").unwrap();
+    assert_eq!(run(&first, "k").await, "run 1");
+    for route in [&wide, &timeless, &first] {
+        world.clock.advance(Duration::from_secs(600));
+        assert_eq!(run(route, "k").await, "run 1", "{route:?}");
+    }
+    assert_eq!(run(&other, "k").await, "run 2", "another operation, though its pattern is the same");
+    assert_eq!(run(&wide, "only-there").await, "run 3");
+    world.clock.advance(Duration::from_secs(600));
+    assert_eq!(run(&timeless, "only-there").await, "run 3", "in a former form of a former name");
+}
+
 #[tokio::test]
 async fn unsafe_routes_are_refused_when_the_gate_is_built() {
     let world = World::new();

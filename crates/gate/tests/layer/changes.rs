@@ -370,3 +370,136 @@ async fn a_caller_sees_its_own_key_after_a_change_of_identity() {
     assert!(own.body.contains(r#""state":"settled""#), "{own:?}");
     assert_eq!(send(&after, ask("Bearer b")).await.status, 404, "somebody else's");
 }
+
+/// The id and the record that a configuration would make of a request.
+async fn entry_of(gate: impl FnOnce(&World) -> GateBuilder, request: Request<Body>) -> Entry {
+    let elsewhere = World::new();
+    let app = elsewhere.app(gate(&elsewhere));
+    assert_eq!(send(&app, request).await.status, 201);
+    elsewhere.entries().await.remove(0)
+}
+
+/// What a process leaves that claims in one form and ends before it has looked into the others.
+async fn leave_claimed(world: &World, like: &Entry) {
+    let wish = Wish {
+        id: like.id.clone(),
+        how: Claim::New,
+        replaces: None,
+        nonce: 7,
+        lease: Duration::from_secs(30),
+        late: Duration::from_secs(60),
+        guarantee: like.record.guarantee,
+        fingerprint: like.record.fingerprint,
+        payload_hash: None,
+        rotation: None,
+        about: Arc::clone(&like.about),
+        terms: None,
+    };
+    assert!(matches!(world.store.claim(wish).await, Ok(Claimed::Won { .. })));
+}
+
+/// Two records of one key: of two claims at most one was dispatched, and the one that came to its end is it.
+#[tokio::test]
+async fn of_two_records_the_one_that_came_to_its_end_tells() {
+    for left in ["{}", r#"{"altered":1}"#] {
+        let world = World::new();
+        let before = world.app(world.gate().route(named("create")));
+        assert_eq!(send(&before, again("k", "{}")).await.status, 201);
+        let renamed = |world: &World| world.gate().route(named("create-order"));
+        leave_claimed(&world, &entry_of(renamed, again("k", left)).await).await;
+        world.clock.advance(Duration::from_secs(600));
+        let seen = send(&world.app(renamed(&world)), again("k", "{}")).await;
+        assert!(seen.is_replay(), "{left}: {seen:?}");
+        assert_eq!((seen.body.as_str(), world.runs()), ("order 1: {}", 1));
+    }
+}
+
+/// A seal that came after a claim in another form does not say that nothing happened.
+#[tokio::test]
+async fn a_seal_beside_an_effect_in_a_former_form_does_not_hide_it() {
+    let world = World::new();
+    let before = world.app(world.gate().route(named("create")));
+    assert_eq!(send(&before, again("k", "{}")).await.status, 201);
+    let renamed = |world: &World| world.gate().route(named("create-order"));
+    let entry = entry_of(renamed, again("k", "{}")).await;
+    world.store.seal(&entry.id, &entry.about, &presets::ietf().lifetime).await.unwrap();
+    world.clock.advance(Duration::from_secs(600));
+    let after = world.app(renamed(&world));
+    let ask = Request::post("/.well-known/semel/keys/k/seal?endpoint=create-order").header("x-user", "alice");
+    let seen = send(&after, ask.body(Body::empty()).unwrap()).await;
+    assert!(seen.body.contains(r#""sealed":false"#), "{seen:?}");
+    assert!(send(&after, again("k", "{}")).await.is_replay());
+}
+
+fn rerun(name: &str, has_endpoint: bool) -> Route {
+    let mut profile = presets::ietf();
+    profile.on_unknown = OnUnknown::Rerun;
+    profile.scope.endpoint = has_endpoint;
+    Route::new(name, "POST /panic").unwrap().profile(profile)
+}
+
+fn panicking(key: &str) -> Request<Body> {
+    let mut request = request("/panic", Some(key), "{}");
+    request.headers_mut().insert("authorization", "Bearer a".parse().unwrap());
+    request
+}
+
+/// One request may have the same mark in several former forms: its own record is not another credential's.
+#[tokio::test]
+async fn a_key_is_not_taken_for_another_credentials_by_its_own_mark() {
+    let world = World::new();
+    for route in [rerun("pay", true), rerun("pay", false)] {
+        let app = world.app(world.by("authorization").route(route));
+        assert_eq!(send(&app, panicking("other")).await.status, 502);
+        world.clock.advance(Duration::from_secs(600));
+    }
+    let before = world.app(world.by("authorization").route(rerun("pay", false)));
+    assert_eq!(send(&before, panicking(UUID)).await.status, 502);
+    let runs = world.runs();
+    world.clock.advance(Duration::from_secs(600));
+    let after = world.app(world.by("authorization").route(rerun("charge", false)));
+    assert_eq!(send(&after, panicking(UUID)).await.status, 502);
+    assert_eq!(world.runs(), runs + 1, "it runs again, as the route allows");
+}
+
+/// Where a route allows an unknown request to run again, a second unknown outcome of it does not forbid that for ever.
+#[tokio::test]
+async fn two_unknown_outcomes_of_one_request_are_run_again_as_one() {
+    let world = World::new();
+    let before = world.app(world.by("authorization").route(rerun("pay", true)));
+    assert_eq!(send(&before, panicking("k")).await.status, 502);
+    let elsewhere = World::new();
+    let renamed = elsewhere.app(elsewhere.by("authorization").route(rerun("charge", true)));
+    assert_eq!(send(&renamed, panicking("k")).await.status, 502);
+    leave_claimed(&world, &elsewhere.entries().await[0]).await;
+    world.clock.advance(Duration::from_secs(600));
+    let after = world.app(world.by("authorization").route(rerun("charge", true)));
+    for runs in [2, 3] {
+        assert_eq!(send(&after, panicking("k")).await.status, 502);
+        assert_eq!(world.runs(), runs);
+    }
+}
+
+/// A request whose fingerprint is keyed with a secret that is gone would be taken for another one: so the secret is asked for.
+#[tokio::test]
+async fn a_secret_that_may_still_be_needed_is_not_taken_out() {
+    let world = World::new();
+    let with = |secrets: &[&str]| {
+        let secrets =
+            secrets.iter().map(|secret| semel_contract::fingerprint::Secret::new(secret.as_bytes()));
+        world.gate().route(named("create")).fingerprint_secrets(secrets)
+    };
+    assert_eq!(send(&world.app(with(&["one"])), again("k", "{}")).await.status, 201);
+    for secrets in [&[][..], &["two"]] {
+        let refused = with(secrets).build().unwrap().prepare().await.unwrap_err().to_string();
+        for word in ["gate.fingerprint_keys", "gate.forget_former = true"] {
+            assert!(refused.contains(word), "{refused}");
+        }
+        assert_eq!(send(&world.app(with(secrets)), again("k", "{}")).await.status, 503);
+    }
+    assert!(send(&world.app(with(&["two", "one"])), again("k", "{}")).await.is_replay());
+    with(&["two"]).forget_former().build().unwrap().prepare().await.expect("it was said in so many words");
+    // Nothing was keyed with it for one retention.
+    world.clock.advance(Duration::from_secs(48 * 3600));
+    with(&["two"]).build().unwrap().prepare().await.expect("it is not needed any more");
+}
