@@ -15,7 +15,7 @@ import (
 
 const (
 	columns = `verdict, status, headers, body, coalesce(outcome_unknown, false), coalesce(guarantee, 'atomic'),
-		fingerprint, coalesce(now, 0)`
+		fingerprint, coalesce(now, 0), payload_hash`
 	enterSQL = `SELECT ` + columns + ` FROM semel.enter($1::bytea, $2::bytea, $3::text, $4::text::bytea[], $5::text::jsonb, $6::text::jsonb)`
 	lookSQL  = `SELECT ` + columns + ` FROM semel.look($1::bytea, $2::bytea, $3::text, $4::text::bytea[], $5::text::jsonb)`
 	leaveSQL = `SELECT verdict FROM semel.leave($1::bytea, $2::integer, $3::bytea, $4::bytea)`
@@ -34,6 +34,7 @@ type row struct {
 	guarantee      string
 	fingerprint    []byte
 	now            int64
+	payloadHash    []byte
 }
 
 type queryer interface {
@@ -43,7 +44,8 @@ type queryer interface {
 func readRow(result *sql.Row) (*row, error) {
 	r := &row{}
 	var status sql.NullInt64
-	err := result.Scan(&r.verdict, &status, &r.headers, &r.body, &r.outcomeUnknown, &r.guarantee, &r.fingerprint, &r.now)
+	err := result.Scan(&r.verdict, &status, &r.headers, &r.body, &r.outcomeUnknown, &r.guarantee, &r.fingerprint, &r.now,
+		&r.payloadHash)
 	r.status = int(status.Int64)
 	return r, err
 }

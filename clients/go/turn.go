@@ -351,6 +351,9 @@ func (p *Profile) refuseMismatch(a *arrival, found *row) *Problem {
 			problem.with("request_fingerprint", hex.EncodeToString(found.fingerprint[1:9]))
 		}
 	case revealPayloadHashes:
+		if len(found.payloadHash) > 0 {
+			problem.with("expectedHash", hex.EncodeToString(found.payloadHash))
+		}
 		problem.with("receivedHash", hex.EncodeToString(a.payloadHash))
 	}
 	return problem

@@ -1,5 +1,6 @@
-//! `cargo xtask clients`: the tests of the client libraries in other languages. Owns what each is told: where the servers and
-//! the `semel` program are. Each folder under `clients/` has a `test.sh` that installs what it needs and runs its tests.
+//! `cargo xtask clients`: the tests of the client libraries in other languages, and of the applications made with them. Owns
+//! what each is told: where the servers and the `semel` program are. A folder under `clients/` or `examples/` with a `test.sh`
+//! takes part; the script installs what it needs and runs the tests.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +13,8 @@ use crate::{binaries, flags, os, process};
 const USAGE: &str = "\
 Usage: cargo xtask clients [--fast | --all] [NAME]...
 
-Builds semel, starts a PostgreSQL and a Redis, and runs `clients/NAME/test.sh` of the named client libraries, or of all.
+Builds semel, starts a PostgreSQL and a Redis, and runs `clients/NAME/test.sh` and `examples/NAME/test.sh` of those that
+are named, or of all.
 
 Options:
   --fast  leave out what takes long, such as browsers
@@ -26,6 +28,8 @@ Environment, as every test.sh finds it:
 
 /// The script that each client brings.
 const SCRIPT: &str = "test.sh";
+/// Where clients and the applications made with them lie, in the order in which they are tested.
+const ROOMS: [&str; 2] = ["clients", "examples"];
 
 pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
     let mut names = Vec::new();
@@ -86,13 +90,17 @@ fn choose(all: &[PathBuf], names: &[String]) -> Result<Vec<PathBuf>, Failure> {
 
 /// Every folder that brings the script, in the order of their names.
 fn folders() -> Result<Vec<PathBuf>, Failure> {
-    let all = process::repository().join("clients");
-    let entries =
-        std::fs::read_dir(&all).map_err(|error| format!("failed to read {}: {error}", all.display()))?;
-    let mut folders: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
-    folders.retain(|folder| folder.join(SCRIPT).exists());
-    folders.sort();
-    Ok(folders)
+    let mut found = Vec::new();
+    for room in ROOMS {
+        let room = process::repository().join(room);
+        let entries = std::fs::read_dir(&room)
+            .map_err(|error| format!("failed to read {}: {error}", room.display()))?;
+        let mut folders: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+        folders.retain(|folder| folder.join(SCRIPT).exists());
+        folders.sort();
+        found.append(&mut folders);
+    }
+    Ok(found)
 }
 
 fn name_of(folder: &Path) -> String {

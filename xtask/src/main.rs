@@ -7,6 +7,7 @@ mod callgrind;
 mod chaos;
 mod ci;
 mod clients;
+mod coverage;
 mod dist;
 mod failure;
 mod flags;
@@ -76,6 +77,11 @@ const COMMANDS: &[Entry] = &[
         name: "reference",
         about: "write the reference of the settings from the code",
         run: reference::run,
+    },
+    Entry {
+        name: "coverage",
+        about: "write the page of requirements and the tests that show them",
+        run: coverage::run,
     },
     Entry { name: "dist", about: "pack the release binary with what is installed beside it", run: dist::run },
 ];

@@ -140,6 +140,23 @@ impl Services {
     }
 }
 
+/// A PostgreSQL from these programs, beside the one of the run. Dropping it stops it.
+pub(crate) struct OtherPostgres(Server);
+
+impl OtherPostgres {
+    /// Where it is found.
+    pub(crate) fn url(&self) -> String {
+        postgres::url(self.0.port())
+    }
+}
+
+/// Starts it, and waits until it is ready.
+pub(crate) fn start_postgres(bin: &std::path::Path, scratch: &Scratch) -> Result<OtherPostgres, Failure> {
+    let mut server = postgres::spawn(bin, scratch)?;
+    server.settle()?;
+    Ok(OtherPostgres(server))
+}
+
 impl Service {
     fn settle(&mut self) -> Result<(), Failure> {
         match self {

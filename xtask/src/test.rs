@@ -2,6 +2,7 @@
 //! which tests run; how servers are found, started and stopped is `services`.
 
 mod programs;
+mod versions;
 
 use std::thread;
 use std::time::Instant;
@@ -18,11 +19,11 @@ Usage: cargo xtask test [--fast | --all] [--no-install] [-- ARGS]
 
 Starts a PostgreSQL and a Redis on free loopback ports while the tests are built, runs every test program of the workspace
 against them, two at a time, then the doc tests and those of the clients in other languages, and stops and removes the
-servers, however the tests end. With ARGS, runs `cargo test --workspace --all-features ARGS` instead.
+servers, however the tests end. One other version of PostgreSQL is tried too, each day another. With ARGS, runs `cargo test --workspace --all-features ARGS` instead.
 
 Options:
   --fast        start no server; run only what needs none: no doc tests, no tests/live_*.rs
-  --all         the long forms: tests that crash, lose power or fill up do so far more often; then 10,000 seeds of every
+  --all         the long forms: tests that crash, lose power or fill up do so far more often; every version of PostgreSQL; then 10,000 seeds of every
                 engine in the simulator and ten minutes of chaos. Takes hours
   --no-install  fail where a server is missing, even where apt-get could install it
   ARGS          go to `cargo test`; with `-p NAME` among them only those packages are tested
@@ -148,6 +149,7 @@ fn whole(
     let mut documents = process::cargo(&["test"]);
     documents.args(binaries::WHOLE).arg("--doc").envs(services.environment());
     process::supervise(&mut documents, None)?;
+    versions::test(built, !long.is_empty())?;
     crate::integrations::test(&services.environment())?;
     let long = long.iter().map(|(name, value)| (*name, (*value).to_owned()));
     crate::clients::test(&services.environment().into_iter().chain(long).collect::<Vec<_>>())

@@ -2,6 +2,7 @@
 //! are shown; each rule lives in its own file, as a function from text to findings.
 
 mod arrows;
+mod coverage;
 mod cycles;
 mod files;
 mod headers;
@@ -25,7 +26,7 @@ Usage: cargo xtask tidy [--cycles]
 
 Checks what no compiler checks, prints each check with `ok` or its findings, and exits with 1 if there are any:
 arrows between crates, cycles between modules, purity of the contract, file headers, names, Markdown links, problem pages, vectors,
-the reference of the settings, licences, number of packages, unfinished code.
+the reference of the settings, coverage of the requirements, licences, number of packages, unfinished code.
 
 Options:
   --cycles  print the cycles between the modules of each crate with their arrows, and check nothing";
@@ -67,6 +68,7 @@ const CHECKS: &[Check] = &[
     Check { name: "problems", run: problems::check },
     Check { name: "vectors", run: vectors::check },
     Check { name: "reference", run: reference::check },
+    Check { name: "coverage", run: coverage::check },
     Check { name: "licences", run: licences::check },
     Check { name: "size", run: size::check },
     Check { name: "unfinished", run: unfinished::check },

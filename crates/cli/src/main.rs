@@ -10,6 +10,7 @@ mod demo;
 mod exit;
 mod explain;
 mod gate;
+mod inbox;
 mod logging;
 mod man;
 mod migrate;
@@ -49,6 +50,8 @@ enum Command {
     Gate(gate::Args),
     /// Send by the outbox, look into it and operate it.
     Outbox(outbox::Args),
+    /// Look at what the outbox received, and acknowledge it.
+    Inbox(inbox::Args),
     /// Look into a relay, resolve what is in doubt, release and requeue what is held.
     Relay(relay::Args),
     /// Make meshes, members, topics and webhooks, publish, and look after a broker.
@@ -85,6 +88,7 @@ fn main() -> ExitCode {
         Command::Check(args) => check::run(&args),
         Command::Gate(args) => gate::run(&args),
         Command::Outbox(args) => outbox::run(&args),
+        Command::Inbox(args) => inbox::run(&args),
         Command::Relay(args) => relay::run(&args),
         Command::Broker(args) => broker::run(&args),
         Command::Migrate(args) => migrate::run(&args),
@@ -155,6 +159,9 @@ mod tests {
         "broker publish",
         "broker history",
         "broker tail",
+        "inbox list",
+        "inbox show",
+        "inbox tail",
     ];
 
     fn leaves(command: &clap::Command, path: &str, found: &mut Vec<String>) {
@@ -173,7 +180,7 @@ mod tests {
     fn what_commands_do_to_records_the_console_does_and_the_other_way_round() {
         let mut found = Vec::new();
         let cli = Cli::command();
-        for part in ["gate", "outbox", "relay", "broker"] {
+        for part in ["gate", "outbox", "inbox", "relay", "broker"] {
             leaves(cli.find_subcommand(part).unwrap(), part, &mut found);
         }
         let of_table: Vec<&str> = ACTIONS.iter().filter_map(|action| action.command).collect();

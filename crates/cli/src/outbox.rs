@@ -4,15 +4,18 @@
 pub(crate) mod answer;
 pub(crate) mod api;
 pub(crate) mod body;
-mod call;
+pub(crate) mod call;
 mod credentials;
 mod envelope;
 pub(crate) mod front;
 #[cfg(test)]
 mod fuzz;
+mod inbox;
+pub(crate) mod mesh;
 mod openapi;
+mod place;
 mod send;
-mod show;
+pub(crate) mod show;
 
 use std::path::PathBuf;
 
@@ -62,15 +65,18 @@ enum Command {
 /// Which outbox.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Which {
-    /// The outbox's file. [default: sqlite:outbox.db]
+    /// The outbox's file. [default: as the configuration says, else sqlite:outbox.db]
     #[arg(long, global = true, value_name = "URL")]
     store: Option<String>,
+    /// The configuration, whose table `outbox` names the file; without one, what SEMEL_CONFIG names, or ./semel.toml.
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// The token, where the daemon listens on TCP; by default the one that the daemon was started with.
     #[arg(long, global = true, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// Print JSON.
     #[arg(long, global = true)]
-    json: bool,
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -358,7 +364,7 @@ pub(crate) fn read_credential(file: &std::path::Path) -> Result<String, Stop> {
 }
 
 /// Asks the outbox; a refusal ends the command.
-async fn ask(which: &Which, call: Call) -> Result<Value, Stop> {
+pub(crate) async fn ask(which: &Which, call: Call) -> Result<Value, Stop> {
     let caller = Caller::existing(which).await?;
     let (status, told) = caller.call(call).await?;
     match status {
@@ -368,7 +374,7 @@ async fn ask(which: &Which, call: Call) -> Result<Value, Stop> {
 }
 
 /// A refusal of the outbox as the end of a command.
-fn refused(status: u16, told: &Value) -> Stop {
+pub(crate) fn refused(status: u16, told: &Value) -> Stop {
     let word = told["conflict"].as_str().or_else(|| told["error"].as_str()).unwrap_or("refused");
     let message = told["message"].as_str().unwrap_or_default();
     let exit = match status {

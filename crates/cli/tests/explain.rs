@@ -271,7 +271,8 @@ fn wrong_usage_is_told_apart_from_wrong_requests() {
 fn a_route_with_an_identity_of_its_own_is_explained_by_it() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("semel.toml");
-    std::fs::write(&file, include_str!("../../../examples/gateway-sidecar/semel.toml")).unwrap();
+    std::fs::write(&file, include_str!("../../../examples/agents/semel.toml")).unwrap();
+    std::fs::write(folder.path().join("world.secret"), "a secret of more than thirty-two bytes").unwrap();
     let key = "X-Idempotency-Key: 8f14e45f-ceea-467f-a8d2-6b2f3d9c1a11";
     let output = Command::new(env!("CARGO_BIN_EXE_semel"))
         .args(["explain", "--path", "/api/auth/agent", "-H", key, "--body", "{}", "--json"])

@@ -21,7 +21,7 @@ const ANSWERS = {
   "A lane of the relay is in doubt": [/<option value="in-doubt" selected/, "up"],
   "The relay has parked or dead changes": [/Release parked changes/, "up"],
   "The broker has orphans": [/Look for orphans/, "broker"],
-  "A webhook of the broker is dead": [/Webhooks[\s\S]*Dead/, "broker"],
+  "A webhook of the broker is dead": [/<h2>Webhooks/, "broker"],
 };
 
 const worlds = {};

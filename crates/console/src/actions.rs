@@ -322,6 +322,17 @@ pub const ACTIONS: &[Action] = &[
         ..OUTBOX
     },
     Action {
+        name: "acknowledge",
+        label: "Acknowledge it",
+        on: "received",
+        previews: "The message is listed no more, and never received again.",
+        subject: Some("/v1/inbox/{sender}/{client_message_id}"),
+        path: "/v1/inbox/{sender}/{client_message_id}/ack",
+        command: Some("inbox ack"),
+        page: "/outbox/inbox",
+        ..OUTBOX
+    },
+    Action {
         name: "resolve",
         label: "Say what became of it",
         on: "lane",

@@ -9,12 +9,11 @@ use semel_store::clock::{Ahead, Mark};
 
 use crate::envelope::Draft;
 use crate::judge::{Ended, To, Verdict};
-use crate::message::Received;
-use crate::message::{Answer, HeldFor, Progress, Request, Row, Status};
+use crate::message::{Answer, Came, Gap, HeldFor, Progress, Published, Received, Request, Row, Status};
 use crate::settings::HeadPolicy;
 use crate::store::{
-    Arrived, Filter, Find, Head, Judged, KeptTime, OutboxStore, Replaced, Room, StoreError, Successor, Terms,
-    Written,
+    Arrived, Filter, Find, Head, InboxDepth, Judged, KeptTime, OutboxStore, Replaced, Room, StoreError,
+    Successor, Terms, Written,
 };
 
 type Store = Arc<dyn OutboxStore>;
@@ -40,6 +39,7 @@ where
     the_time_is_kept_for_the_next_process(fresh().await).await;
     events_are_numbered_without_gaps(fresh().await).await;
     the_inbox_knows_what_it_received(fresh().await).await;
+    a_line_comes_as_far_as_its_messages_are_kept(fresh().await).await;
 }
 
 fn at(millis: i64) -> Timestamp {
@@ -362,12 +362,12 @@ async fn events_are_numbered_without_gaps(store: Store) {
 
 async fn the_inbox_knows_what_it_received(store: Store) {
     let message = |id: &str, supersedes: Option<&str>| Received {
-        number: 0,
         sender: "bob".to_owned(),
         message_id: id.to_owned(),
         supersedes: supersedes.map(str::to_owned),
         received_at: at(10),
         payload: b"hello".to_vec(),
+        ..Received::default()
     };
     let receive = async |message| store.receive(message, at(10)).await.expect("the store answers");
     assert!(receive(message("m1", None)).await);
@@ -379,8 +379,57 @@ async fn the_inbox_knows_what_it_received(store: Store) {
     let listed = store.received(0, 10).await.expect("the store answers");
     let ids: Vec<&str> = listed.iter().map(|message| message.message_id.as_str()).collect();
     assert_eq!(ids, ["m1", "m1", "m4"]);
-    assert!(store.acknowledge("bob", "m1", at(20)).await.expect("the store answers"));
-    assert!(!store.acknowledge("bob", "m1", at(20)).await.expect("the store answers"));
+    assert!(store.acknowledge("", "bob", "m1", at(20)).await.expect("the store answers"));
+    assert!(!store.acknowledge("", "bob", "m1", at(20)).await.expect("the store answers"));
     assert!(!receive(message("m1", None)).await, "known for ever");
     assert_eq!(store.received(0, 10).await.expect("the store answers").len(), 2);
+}
+
+async fn a_line_comes_as_far_as_its_messages_are_kept(store: Store) {
+    let message = |mesh: &str, id: &str| Received {
+        mesh: mesh.to_owned(),
+        sender: "bob".to_owned(),
+        message_id: id.to_owned(),
+        received_at: at(10),
+        payload: b"1".to_vec(),
+        about: Some(Published { line: "topic:news".to_owned(), ..Published::default() }),
+        ..Received::default()
+    };
+    let came = |mesh: &str, ids: &[&str], cursor: &str| Came {
+        mesh: mesh.to_owned(),
+        line: "topic:news".to_owned(),
+        messages: ids.iter().map(|id| message(mesh, id)).collect(),
+        gaps: Vec::new(),
+        cursor: cursor.to_owned(),
+    };
+    assert_eq!(store.line_cursor("team", "topic:news").await, Ok(None));
+    assert_eq!(store.receive_line(came("team", &["m1", "m2"], "1.2.00ff"), at(10)).await, Ok(2));
+    assert_eq!(store.line_cursor("team", "topic:news").await, Ok(Some("1.2.00ff".to_owned())));
+    assert_eq!(store.receive_line(came("team", &["m2", "m3"], "1.3.00ff"), at(11)).await, Ok(1), "each once");
+    assert_eq!(
+        store.receive_line(came("other", &["m1"], "1.1.00ff"), at(12)).await,
+        Ok(1),
+        "another mesh's bob"
+    );
+    assert_eq!(store.line_cursor("team", "topic:news").await, Ok(Some("1.3.00ff".to_owned())));
+    assert_eq!(store.inbox_depth().await, Ok(InboxDepth { waiting: 4, oldest: Some(at(10)), newest: 4 }));
+    assert_eq!(store.received_as("bob", "m1").await.expect("the store answers").len(), 2);
+    assert_eq!(store.acknowledge("other", "bob", "m1", at(20)).await, Ok(true));
+    let left = store.received_as("bob", "m1").await.expect("the store answers");
+    let acked: Vec<bool> = left.iter().map(|message| message.acked_at.is_some()).collect();
+    assert_eq!(acked, [false, true]);
+    let gap = Gap {
+        number: 0,
+        at: at(30),
+        mesh: "team".to_owned(),
+        line: "topic:news".to_owned(),
+        since: "1.3.00ff".to_owned(),
+        oldest: "1.9.0000".to_owned(),
+        reason: "swept".to_owned(),
+    };
+    let gone = Came { gaps: vec![gap.clone()], ..came("team", &[], "1.8.0000") };
+    assert_eq!(store.receive_line(gone, at(30)).await, Ok(0));
+    assert_eq!(store.gaps(0, 10).await, Ok(vec![Gap { number: 1, ..gap }]));
+    let number = store.own_number(7).await;
+    assert_eq!((number.clone(), store.own_number(8).await), (Ok(7), number), "the first one stays");
 }

@@ -57,6 +57,8 @@ pub enum Refused {
     Credential(String),
     /// It is a path, and there is no upstream.
     NoUpstream,
+    /// It is for a topic or a member, and there is no broker.
+    NoBroker,
 }
 
 impl Refused {
@@ -67,6 +69,7 @@ impl Refused {
             Refused::TooLarge(_) => "too-large",
             Refused::Credential(_) => "credential-in-request",
             Refused::NoUpstream => "no-upstream",
+            Refused::NoBroker => "no-broker",
         }
     }
 
@@ -75,7 +78,7 @@ impl Refused {
         match self {
             Refused::Malformed(_) => 400,
             Refused::TooLarge(_) => 413,
-            Refused::Credential(_) | Refused::NoUpstream => 422,
+            Refused::Credential(_) | Refused::NoUpstream | Refused::NoBroker => 422,
         }
     }
 }
@@ -91,6 +94,9 @@ impl fmt::Display for Refused {
                  on each attempt"
             ),
             Refused::NoUpstream => write!(f, "{}", BadUrl::NoUpstream),
+            Refused::NoBroker => f.write_str(
+                "a topic or a member needs a broker: say [outbox] broker = URL and mesh = NAME in semel.toml",
+            ),
         }
     }
 }

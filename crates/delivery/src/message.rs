@@ -281,6 +281,8 @@ pub struct Event {
 pub struct Received {
     /// Its number here, in order of arrival; 0 before it is kept.
     pub number: i64,
+    /// The mesh that it came in; empty where the application handed it in itself.
+    pub mesh: String,
     /// Who sent it.
     pub sender: String,
     /// The sender's id of it.
@@ -289,8 +291,109 @@ pub struct Received {
     pub supersedes: Option<String>,
     /// When it arrived.
     pub received_at: Timestamp,
+    /// When it was acknowledged. Its body is gone then.
+    pub acked_at: Option<Timestamp>,
     /// What it says.
     pub payload: Vec<u8>,
+    /// What its broker says of it.
+    pub about: Option<Published>,
+}
+
+impl Default for Received {
+    fn default() -> Self {
+        Self {
+            number: 0,
+            mesh: String::new(),
+            sender: String::new(),
+            message_id: String::new(),
+            supersedes: None,
+            received_at: Timestamp::from_millis(0),
+            acked_at: None,
+            payload: Vec::new(),
+            about: None,
+        }
+    }
+}
+
+/// What a broker says of a message.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Published {
+    /// The line: `topic:NAME` or `direct:MEMBER`, as the broker names it.
+    pub line: String,
+    /// Its place in the line.
+    pub event_id: String,
+    /// The broker's id of it.
+    pub broker_message_id: String,
+    /// The sender's tag, by which it knows its own echo.
+    pub client_tx_id: Option<String>,
+    /// What the body is, in its sender's words.
+    pub content_type: Option<String>,
+    /// When the broker took it.
+    pub created_at: Option<String>,
+    /// How its body is to be read.
+    pub body: BodyKind,
+}
+
+/// How a body is to be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BodyKind {
+    /// As JSON.
+    #[default]
+    Json,
+    /// As bytes.
+    Bytes,
+    /// An owner of the mesh has hidden it: there is none.
+    Hidden,
+}
+
+impl BodyKind {
+    /// The name in the store.
+    pub fn name(self) -> &'static str {
+        match self {
+            BodyKind::Json => "json",
+            BodyKind::Bytes => "bytes",
+            BodyKind::Hidden => "hidden",
+        }
+    }
+
+    /// The kind of this name.
+    pub fn parse(name: &str) -> Option<Self> {
+        [Self::Json, Self::Bytes, Self::Hidden].into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+/// Messages of a line that cannot be had any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gap {
+    /// Its number here; 0 before it is kept.
+    pub number: i64,
+    /// When it was heard of.
+    pub at: Timestamp,
+    /// The mesh.
+    pub mesh: String,
+    /// The line.
+    pub line: String,
+    /// How far the line had come.
+    pub since: String,
+    /// The first message that is still kept.
+    pub oldest: String,
+    /// `swept`, `epoch`, `ahead` or `check`.
+    pub reason: String,
+}
+
+/// What came on a line of a mesh, and how far the line has come with it.
+#[derive(Clone, Debug, Default)]
+pub struct Came {
+    /// The mesh.
+    pub mesh: String,
+    /// The line, as the settings name it.
+    pub line: String,
+    /// Its messages, in their order.
+    pub messages: Vec<Received>,
+    /// What it said cannot be had.
+    pub gaps: Vec<Gap>,
+    /// The id of the event after which the line goes on.
+    pub cursor: String,
 }
 
 /// A message as a caller hands it in.

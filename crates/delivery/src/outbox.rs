@@ -41,6 +41,7 @@ pub(crate) struct Inner {
     pub(crate) retentions: Mutex<HashMap<String, u64>>,
     pub(crate) refusals: Refusals,
     pub(crate) meters: Meters,
+    pub(crate) inbox_told: watch::Sender<u64>,
     waiting: Mutex<HashMap<i64, Arc<Notify>>>,
     lock_file: Option<PathBuf>,
 }
@@ -199,6 +200,7 @@ impl Outbox {
             retentions: Mutex::new(retentions),
             refusals: Refusals::default(),
             meters: Meters::default(),
+            inbox_told: watch::Sender::new(0),
             waiting: Mutex::default(),
             lock_file,
         };
@@ -482,7 +484,8 @@ impl Outbox {
     /// # Errors
     /// The store cannot be read.
     pub async fn metrics(&self) -> Result<String, OutboxError> {
-        Ok(self.inner.meters.text(&self.depth().await?, self.now(), self.clock_jump().is_some()))
+        let inbox = self.inner.store.inbox_depth().await?;
+        Ok(self.inner.meters.text(&self.depth().await?, &inbox, self.now(), self.clock_jump().is_some()))
     }
 
     /// Where the lock file is that says who owns the file.

@@ -11,7 +11,7 @@ use semel_store::clock::Mark;
 
 use crate::envelope::Draft;
 use crate::judge::Verdict;
-use crate::message::{Attempt, Event, Request, Row, Status};
+use crate::message::{Attempt, Came, Event, Gap, Received, Request, Row, Status};
 
 /// What a store promises.
 pub type Reply<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
@@ -187,6 +187,17 @@ pub struct Depth {
     pub refused: u64,
 }
 
+/// How full the inbox is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InboxDepth {
+    /// Messages that nobody acknowledged.
+    pub waiting: u64,
+    /// When the oldest of them arrived.
+    pub oldest: Option<Timestamp>,
+    /// The number of the last message that arrived.
+    pub newest: i64,
+}
+
 /// What a start found.
 #[derive(Clone, Debug)]
 pub struct Recovered {
@@ -339,12 +350,32 @@ pub trait OutboxStore: Send + Sync + 'static {
     /// The number of the last event, told again whenever there is a new one.
     fn watch(&self) -> tokio::sync::watch::Receiver<i64>;
 
-    /// Keeps what a sender sent, once for each sender and id. `true`: it is new.
-    fn receive(&self, message: crate::message::Received, now: Timestamp) -> Reply<'_, bool>;
+    /// Keeps what a sender sent, once for each mesh, sender and id. `true`: it is new.
+    fn receive(&self, message: Received, now: Timestamp) -> Reply<'_, bool>;
+
+    /// Keeps what came on a line, each message once, and how far the line has come. Returns how many are new.
+    ///
+    /// After: the messages and the cursor are on disk. Crash: all of them are, or none; the line then brings them again.
+    fn receive_line(&self, came: Came, now: Timestamp) -> Reply<'_, u64>;
+
+    /// How far a line has come. `None`: nothing came on it yet.
+    fn line_cursor(&self, mesh: &str, line: &str) -> Reply<'_, Option<String>>;
 
     /// Received messages that nobody acknowledged, oldest first.
-    fn received(&self, after: i64, limit: u32) -> Reply<'_, Vec<crate::message::Received>>;
+    fn received(&self, after: i64, limit: u32) -> Reply<'_, Vec<Received>>;
+
+    /// Received messages of a sender under this id, acknowledged or not: one for each mesh.
+    fn received_as(&self, sender: &str, message_id: &str) -> Reply<'_, Vec<Received>>;
 
     /// Acknowledges a received message: its body goes, its id stays. `false`: there is none, or it was acknowledged.
-    fn acknowledge(&self, sender: &str, message_id: &str, now: Timestamp) -> Reply<'_, bool>;
+    fn acknowledge(&self, mesh: &str, sender: &str, message_id: &str, now: Timestamp) -> Reply<'_, bool>;
+
+    /// What lines said cannot be had, above this number, the oldest first.
+    fn gaps(&self, after: i64, limit: u32) -> Reply<'_, Vec<Gap>>;
+
+    /// How full the inbox is.
+    fn inbox_depth(&self) -> Reply<'_, InboxDepth>;
+
+    /// A number that tells this file from others: the one that was kept, or this one, which is kept then.
+    fn own_number(&self, or: i64) -> Reply<'_, i64>;
 }

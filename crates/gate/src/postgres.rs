@@ -29,7 +29,8 @@ use http::request::Parts;
 use semel_contract::profile::InFlight;
 pub use semel_store::postgres::once::PAUSE_FIRST;
 use semel_store::postgres::once::{
-    ENTER, EnterArguments, Entry, Former, LEAVE, LeaveArguments, PAUSE_LONGEST,
+    ENTER, ENTER_NEW, EnterArguments, Entry, Former, LEAVE, LEAVE_NEW, LeaveArguments, NewKey, PAUSE_LONGEST,
+    print,
 };
 use semel_store::postgres::{Fate, PostgresStore};
 use semel_store::{Answer, StoreError};
@@ -124,13 +125,17 @@ impl Connection for deadpool_postgres::Client {
 
 /// A transaction that has entered its key, and holds it until it ends.
 #[derive(Debug)]
-pub struct Entered<T>(T);
+pub struct Entered<T> {
+    tx: T,
+    /// The key, where nobody knew it: it is left as it was entered.
+    new: Option<NewKey>,
+}
 
 impl<T> Deref for Entered<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        &self.0
+        &self.tx
     }
 }
 
@@ -227,9 +232,9 @@ impl Grant {
     /// # Errors
     /// Another attempt is faster, or the database could not be reached. It is rolled back; return the error.
     pub async fn enter<T: TopLevel>(&self, tx: T) -> Result<Entered<T>, SettleError> {
-        match enter(self, tx).await? {
+        match enter(self, tx, new_key(self)).await? {
             Turn::Entered(tx) => Ok(tx),
-            Turn::Busy => Err(SettleError::Superseded),
+            Turn::Busy | Turn::NotNew => Err(SettleError::Superseded),
         }
     }
 
@@ -251,7 +256,7 @@ impl Grant {
 
     async fn leave<T: TopLevel>(
         &self,
-        Entered(tx): Entered<T>,
+        Entered { tx, new }: Entered<T>,
         response: impl IntoResponse,
     ) -> Result<Response<Body>, Ended> {
         let response = response.into_response();
@@ -267,10 +272,7 @@ impl Grant {
             }
         };
         Step::Worked.taken();
-        let LeaveArguments { id, status, headers, body } = LeaveArguments::new(self.id(), &answer);
-        let values: [Typed<'_>; 4] =
-            [(&id, Type::BYTEA), (&status, Type::INT4), (&headers, Type::BYTEA), (&body, Type::BYTEA)];
-        if let Err(error) = tx.run(LEAVE, &values).await {
+        if let Err(error) = write_answer(&tx, new.as_ref(), LeaveArguments::new(self.id(), &answer)).await {
             // A transaction that is dropped is rolled back as well; saying so only makes it sooner.
             let _ = tx.rollback().await;
             return Err(ended(error));
@@ -313,8 +315,12 @@ impl Grant {
         R: IntoResponse + Send,
     {
         let (mut retries, mut pause) = (0, PAUSE_FIRST);
+        let mut new = new_key(self);
         loop {
-            match self.transact_once(pool, &work).await? {
+            let is_new = new.is_some();
+            match self.transact_once(pool, &work, new.take()).await? {
+                // Somebody was faster, or holds it: the functions that know every case say so.
+                None if is_new => {}
                 None => wait_for_turn(self, &mut pause).await?,
                 Some(Err(Ended::InTheWay(_))) if retries < RETRIES_MAX => retries += 1,
                 Some(ended) => return ended.map_err(Ended::error),
@@ -322,11 +328,12 @@ impl Grant {
         }
     }
 
-    /// One transaction; `None` where another holds the key.
+    /// One transaction; `None` where another holds the key, or where it is not new.
     async fn transact_once<W, R>(
         &self,
         pool: &deadpool_postgres::Pool,
         work: &W,
+        new: Option<NewKey>,
     ) -> Result<Option<Result<Response<Body>, Ended>>, SettleError>
     where
         W: for<'a> Fn(&'a deadpool_postgres::Transaction<'a>) -> Working<'a, R> + Send + Sync,
@@ -334,15 +341,15 @@ impl Grant {
     {
         let mut connection = pool.get().await?;
         let tx = connection.begin().await.map_err(away)?;
-        let tx = match enter(self, tx).await? {
+        let tx = match enter(self, tx, new).await? {
             Turn::Entered(tx) => tx,
-            Turn::Busy => return Ok(None),
+            Turn::Busy | Turn::NotNew => return Ok(None),
         };
-        let done = work(&tx.0).await;
+        let done = work(&tx.tx).await;
         Ok(Some(match done {
             Ok(response) => self.leave(tx, response).await,
             Err(error) => {
-                let _ = tx.0.rollback().await;
+                let _ = tx.tx.rollback().await;
                 Err(match is_in_the_way(&error) {
                     true => Ended::InTheWay(error),
                     false => Ended::Over(error),
@@ -356,10 +363,88 @@ impl Grant {
 enum Turn<T> {
     Entered(Entered<T>),
     Busy,
+    NotNew,
+}
+
+/// The key as one that nobody knows, where that may be so.
+fn new_key(grant: &Grant) -> Option<NewKey> {
+    let is_plain = grant.context().arrival.formers.is_empty();
+    is_plain.then(|| grant.store().new_key(grant.id(), grant.fence())).flatten()
 }
 
 /// Enters; whatever keeps it from executing rolls it back.
-async fn enter<T: TopLevel>(grant: &Grant, tx: T) -> Result<Turn<T>, SettleError> {
+async fn enter<T: TopLevel>(grant: &Grant, tx: T, new: Option<NewKey>) -> Result<Turn<T>, SettleError> {
+    match new {
+        Some(new) => enter_new(tx, new).await,
+        None => enter_known(grant, tx).await,
+    }
+}
+
+/// Enters a key that nobody knew a moment ago.
+async fn enter_new<T: TopLevel>(tx: T, new: NewKey) -> Result<Turn<T>, SettleError> {
+    let rotation = new.wish.rotation.map(Vec::from);
+    let values: [Typed<'_>; 3] = [(&new.id, Type::BYTEA), (&rotation, Type::BYTEA), (&new.hold, Type::TEXT)];
+    match tx.run(ENTER_NEW, &values).await {
+        Ok(rows) if rows.first().is_some_and(|row| row.get(0)) => {
+            Step::Entered.taken();
+            Ok(Turn::Entered(Entered { tx, new: Some(new) }))
+        }
+        Ok(_) => {
+            let _ = tx.rollback().await;
+            Ok(Turn::NotNew)
+        }
+        Err(error) => {
+            let _ = tx.rollback().await;
+            Err(away(error))
+        }
+    }
+}
+
+/// Writes the answer's record into the transaction, by the function that belongs to how it entered.
+async fn write_answer<T: TopLevel>(
+    tx: &T,
+    new: Option<&NewKey>,
+    answer: LeaveArguments,
+) -> Result<(), Error> {
+    let LeaveArguments { id, status, headers, body } = answer;
+    let Some(new) = new else {
+        let values: [Typed<'_>; 4] =
+            [(&id, Type::BYTEA), (&status, Type::INT4), (&headers, Type::BYTEA), (&body, Type::BYTEA)];
+        return tx.run(LEAVE, &values).await.map(drop);
+    };
+    let (wish, about) = (&new.wish, &new.wish.about);
+    let (scope, key) = (wish.id.scope.as_bytes().as_slice(), wish.id.key.as_str());
+    let fingerprint = wish.fingerprint.as_ref().map(print);
+    let generated_at = about.client_generated_at.map(|at| at.millis());
+    let payload_hash = wish.payload_hash.as_ref().map(<[u8; 32]>::as_slice);
+    let rotation = wish.rotation.as_ref().map(<[u8; 16]>::as_slice);
+    let nonce = wish.nonce.cast_signed();
+    let values: [Typed<'_>; 19] = [
+        (&id, Type::BYTEA),
+        (&scope, Type::BYTEA),
+        (&key, Type::TEXT),
+        (&fingerprint, Type::BYTEA),
+        (&about.endpoint, Type::TEXT),
+        (&about.tenant, Type::TEXT),
+        (&about.principal, Type::TEXT),
+        (&about.request_id, Type::TEXT),
+        (&generated_at, Type::INT8),
+        (&payload_hash, Type::BYTEA),
+        (&new.request_headers, Type::BYTEA),
+        (&rotation, Type::BYTEA),
+        (&nonce, Type::INT8),
+        (&new.lifetime, Type::INT8),
+        (&new.is_from_creation, Type::BOOL),
+        (&new.max_response_bytes, Type::INT4),
+        (&status, Type::INT4),
+        (&headers, Type::BYTEA),
+        (&body, Type::BYTEA),
+    ];
+    tx.run(LEAVE_NEW, &values).await.map(drop)
+}
+
+/// Enters by the function that knows every case; whatever keeps it from executing rolls it back.
+async fn enter_known<T: TopLevel>(grant: &Grant, tx: T) -> Result<Turn<T>, SettleError> {
     let arguments = match enter_arguments(grant) {
         Ok(arguments) => arguments,
         Err(error) => {
@@ -386,7 +471,7 @@ async fn enter<T: TopLevel>(grant: &Grant, tx: T) -> Result<Turn<T>, SettleError
     match verdict {
         Some(Entry::Execute) => {
             Step::Entered.taken();
-            Ok(Turn::Entered(Entered(tx)))
+            Ok(Turn::Entered(Entered { tx, new: None }))
         }
         Some(Entry::InFlight) => {
             let _ = tx.rollback().await;

@@ -20,6 +20,8 @@ mod limits;
 mod once;
 #[path = "live_postgres/once_fixture.rs"]
 mod once_fixture;
+#[path = "live_postgres/once_new.rs"]
+mod once_new;
 #[path = "live_postgres/once_shared.rs"]
 mod once_shared;
 #[path = "live_postgres/proxy.rs"]

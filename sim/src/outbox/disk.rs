@@ -8,11 +8,11 @@ use semel_contract::time::Timestamp;
 use semel_delivery::Received;
 use semel_delivery::envelope::Draft;
 use semel_delivery::judge::Verdict;
-use semel_delivery::message::{Attempt, Event, Request, Row};
+use semel_delivery::message::{Attempt, Came, Event, Gap, Request, Row};
 use semel_delivery::sqlite::SqliteStore;
 use semel_delivery::store::{
-    Arrived, Depth, Filter, Find, Head, KeptTime, LaneState, OutboxStore, Recovered, Replaced, Reply, Room,
-    StoreError, Successor, Terms, Written,
+    Arrived, Depth, Filter, Find, Head, InboxDepth, KeptTime, LaneState, OutboxStore, Recovered, Replaced,
+    Reply, Room, StoreError, Successor, Terms, Written,
 };
 use semel_store::clock::Mark;
 use tokio::sync::watch;
@@ -216,8 +216,34 @@ impl OutboxStore for Disk {
         Box::pin(self.read(move |store| store.received(after, limit)))
     }
 
-    fn acknowledge(&self, sender: &str, message_id: &str, now: Timestamp) -> Reply<'_, bool> {
+    fn receive_line(&self, came: Came, now: Timestamp) -> Reply<'_, u64> {
+        Box::pin(self.write("receive a line", move |store| store.receive_line(came, now)))
+    }
+
+    fn line_cursor(&self, mesh: &str, line: &str) -> Reply<'_, Option<String>> {
+        let (mesh, line) = (mesh.to_owned(), line.to_owned());
+        Box::pin(self.read(move |store| store.line_cursor(&mesh, &line)))
+    }
+
+    fn received_as(&self, sender: &str, message_id: &str) -> Reply<'_, Vec<Received>> {
         let (sender, id) = (sender.to_owned(), message_id.to_owned());
-        Box::pin(self.write("acknowledge", move |store| store.acknowledge(&sender, &id, now)))
+        Box::pin(self.read(move |store| store.received_as(&sender, &id)))
+    }
+
+    fn acknowledge(&self, mesh: &str, sender: &str, message_id: &str, now: Timestamp) -> Reply<'_, bool> {
+        let [mesh, sender, id] = [mesh, sender, message_id].map(str::to_owned);
+        Box::pin(self.write("acknowledge", move |store| store.acknowledge(&mesh, &sender, &id, now)))
+    }
+
+    fn gaps(&self, after: i64, limit: u32) -> Reply<'_, Vec<Gap>> {
+        Box::pin(self.read(move |store| store.gaps(after, limit)))
+    }
+
+    fn inbox_depth(&self) -> Reply<'_, InboxDepth> {
+        Box::pin(self.read(|store| store.inbox_depth()))
+    }
+
+    fn own_number(&self, or: i64) -> Reply<'_, i64> {
+        Box::pin(self.write("its number", move |store| store.own_number(or)))
     }
 }

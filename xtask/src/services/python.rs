@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::process;
 
 /// The packages, each with its version.
-const REQUIREMENTS: &str = "examples/gateway-sidecar/requirements.txt";
+const REQUIREMENTS: &str = "examples/agents/requirements.txt";
 /// Beside the packages: the list they were installed from.
 const INSTALLED: &str = "installed.txt";
 

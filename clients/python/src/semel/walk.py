@@ -36,7 +36,8 @@ POLL_FIRST_SECONDS, POLL_LONGEST_SECONDS = 0.010, 0.250
 HELD_BYTES_MAX = 64 << 20
 
 _COLUMNS = (
-    "verdict, status, headers, body, fence, outcome_unknown, guarantee, fingerprint, created_at, expires_at, now"
+    "verdict, status, headers, body, fence, outcome_unknown, guarantee, fingerprint, created_at, expires_at, now,"
+    " payload_hash"
 )
 _KEYED = "CAST({} AS bytea), CAST({} AS bytea), CAST({} AS text), CAST(CAST({} AS text) AS bytea[])"
 _JSONB = "CAST(CAST({} AS text) AS jsonb)"

@@ -34,9 +34,11 @@ export interface Row {
   guarantee: string;
   fingerprint: Buffer;
   now: number;
+  /** The hash of the payload that the key stands for: after a mismatch, where it is kept. */
+  payloadHash: Buffer;
 }
 
-const COLUMNS = "verdict, status, headers, body, outcome_unknown, guarantee, fingerprint, now";
+const COLUMNS = "verdict, status, headers, body, outcome_unknown, guarantee, fingerprint, now, payload_hash";
 const ENTER = `SELECT ${COLUMNS} FROM semel.enter($1::bytea, $2::bytea, $3::text, $4::text::bytea[], $5::text::jsonb, $6::text::jsonb)`;
 const LOOK = `SELECT ${COLUMNS} FROM semel.look($1::bytea, $2::bytea, $3::text, $4::text::bytea[], $5::text::jsonb)`;
 const LEAVE = "SELECT verdict FROM semel.leave($1::bytea, $2::integer, $3::bytea, $4::bytea)";
@@ -77,6 +79,7 @@ function rowOf(rows: Record<string, unknown>[]): Row {
     guarantee: String(row["guarantee"] ?? "atomic"),
     fingerprint: bufferOf(row["fingerprint"]),
     now: Number(row["now"] ?? 0),
+    payloadHash: bufferOf(row["payload_hash"]),
   };
 }
 

@@ -308,6 +308,9 @@ function refuseMismatch(profile: Profile, arrival: Arrival, row: Row): Problem {
   const words = "the key was first used for a request with another method, path, query or body";
   let fields: Record<string, unknown> = {};
   if (profile.reveal === "prefix8") fields = { request_fingerprint: row.fingerprint.subarray(1, 9).toString("hex") };
-  if (profile.reveal === "payload-hashes") fields = { receivedHash: arrival.payloadHash?.toString("hex") };
+  if (profile.reveal === "payload-hashes") {
+    const expectedHash = row.payloadHash.length > 0 ? row.payloadHash.toString("hex") : null;
+    fields = { expectedHash, receivedHash: arrival.payloadHash?.toString("hex") };
+  }
   return new Problem("fingerprint-mismatch", words, { fields });
 }

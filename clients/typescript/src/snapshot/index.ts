@@ -53,6 +53,11 @@ export class WorkingValues<V> {
     return this.#run(async (tx) => (await tx.get<Stored<V>>("working", this.#place(key)))?.value);
   }
 
+  /** Takes a value away: nothing is sent for it. */
+  remove(key: Key): Promise<void> {
+    return this.#run(async (tx) => void (await tx.delete("working", this.#place(key))));
+  }
+
   /** All values that were not submitted yet. */
   async all(): Promise<Entry<V>[]> {
     return (await this.#read()).map(({ key, value }) => ({ key, value }));
@@ -212,6 +217,12 @@ export class PendingIndicator {
     return () => this.#listeners.delete(onChange);
   };
 
+  /** Asks the server now: after a start or a sign-in, when it may know of writes that this page has not seen. */
+  async refresh(): Promise<void> {
+    clearTimeout(this.#timer);
+    await this.#poll();
+  }
+
   stop(): void {
     clearTimeout(this.#timer);
     for (const undo of this.#undo) undo();
@@ -221,11 +232,13 @@ export class PendingIndicator {
     this.#server = Math.max(this.#server, atLeast);
     this.#tell();
     clearTimeout(this.#timer);
-    this.#timer = setTimeout(async () => {
-      this.#server = await this.poll().catch(() => this.#server);
-      this.#tell();
-      if (this.#server > 0) this.#ask(0);
-    }, this.every);
+    this.#timer = setTimeout(() => void this.#poll(), this.every);
+  }
+
+  async #poll(): Promise<void> {
+    this.#server = await this.poll().catch(() => this.#server);
+    this.#tell();
+    if (this.#server > 0) this.#ask(0);
   }
 
   #tell(): void {

@@ -151,3 +151,38 @@ test("one indicator counts what waits here and at the server", async () => {
   indicator.stop();
   outbox.dispose();
 });
+
+test("a page that was just opened learns what waits at the server, and sees it clear", async () => {
+  const device = new Device();
+  const { outbox } = open(device, new Gate(device));
+  const polled = [3, 1, 0];
+  const indicator = new PendingIndicator(outbox, async () => polled.shift()!, 1);
+  const seen: number[] = [];
+  indicator.subscribe(() => seen.push(indicator.getSnapshot()));
+  await indicator.refresh();
+  assert.equal(indicator.getSnapshot(), 3);
+  const end = Date.now() + 5000;
+  while (polled.length && Date.now() < end) await new Promise((resolve) => setTimeout(resolve, 5));
+  await new Promise((resolve) => setTimeout(resolve, 5));
+  assert.equal(indicator.getSnapshot(), 0);
+  assert.ok(seen.includes(1), `${seen}`);
+  indicator.stop();
+  outbox.dispose();
+});
+
+test("a value that was taken away is not submitted, also not by a submit that had begun", async () => {
+  const device = new Device();
+  const gate = new Gate(device);
+  const { outbox, values } = open(device, gate);
+  await settled(device, values.set(["s1", "p1"], 5));
+  await settled(device, values.set(["s1", "p2"], 7));
+  await settled(device, values.remove(["s1", "p1"]));
+  const begun = values.submit();
+  const gone = values.remove(["s1", "p2"]);
+  const receipts = await settled(device, begun);
+  await settled(device, gone);
+  assert.ok(receipts.length <= 1, "p1 was gone before");
+  assert.deepEqual(await settled(device, values.all()), []);
+  assert.deepEqual(await settled(device, values.submit()), []);
+  outbox.dispose();
+});

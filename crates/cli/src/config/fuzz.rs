@@ -20,8 +20,8 @@ fn fuzz_config() {
             "request_limit = \"10/1s\"\n", "[outbox]\n", "[relay]\n", "drain = \"30s\"\n", "sweep = \"daily 03:00\"\n", "# c\n", "\\u00e9", "1e400", "inf",
         ])
         .seed(include_str!("../../../../packaging/semel.toml"))
-        .seed(include_str!("../../../../examples/gateway-sidecar/semel.toml"))
-        .seed(include_str!("../../../../examples/gateway-sidecar/atomic.toml"))
+        .seed(include_str!("../../../../examples/agents/semel.toml"))
+        .seed(include_str!("../../../../examples/agents/atomic.toml"))
         .seed("[route.refunds]\nmatch = \"POST /refunds\"\nprofile = \"ietf\"\non_unknown = { probe = \"http://127.0.0.1:3000/refunds/{key}\" }\n")
         .run(judge);
 }

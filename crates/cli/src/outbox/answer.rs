@@ -5,7 +5,8 @@ use axum::http::{HeaderValue, Response, StatusCode, header};
 use base64::Engine as _;
 use semel_contract::time::Timestamp;
 use semel_delivery::accept::Acceptance;
-use semel_delivery::message::{Answer, Attempt, Event, prefix};
+use semel_delivery::message::{Answer, Attempt, BodyKind, Event, Gap, Received, prefix};
+use semel_delivery::receive::LineView;
 use semel_delivery::store::{LaneState, StoreError};
 use semel_delivery::{Accepted, OutboxError, Row, Status};
 use serde_json::{Map, Value, json};
@@ -207,6 +208,69 @@ pub(crate) fn event(event: &Event) -> Value {
         "client_message_id": event.client_message_id,
         "lane": event.lane,
         "detail": event.detail,
+    })
+}
+
+/// A received message.
+pub(crate) fn received(message: &Received) -> Value {
+    let mut body = json!({
+        "number": message.number,
+        "id": message.message_id,
+        "client_message_id": message.message_id,
+        "sender": message.sender,
+        "mesh": message.mesh,
+        "supersedes": message.supersedes,
+        "received_at": message.received_at.to_string(),
+        "acknowledged_at": time(message.acked_at),
+    });
+    let kind = message.about.as_ref().map(|about| about.body);
+    if let Some(about) = &message.about {
+        body["line"] = json!(about.line);
+        body["event_id"] = json!(about.event_id);
+        body["history_id"] = json!(about.event_id);
+        body["broker_message_id"] = json!(about.broker_message_id);
+        body["client_tx_id"] = json!(about.client_tx_id);
+        body["content_type"] = json!(about.content_type);
+        body["created_at"] = json!(about.created_at);
+    }
+    if kind == Some(BodyKind::Hidden) {
+        body["moderated"] = json!(true);
+    }
+    if message.acked_at.is_some() || kind == Some(BodyKind::Hidden) {
+        return body;
+    }
+    let is_json = kind != Some(BodyKind::Bytes);
+    match is_json.then(|| serde_json::from_slice::<Value>(&message.payload).ok()).flatten() {
+        Some(value) => body["body"] = value,
+        None => {
+            body["body_base64"] = json!(base64::engine::general_purpose::STANDARD.encode(&message.payload));
+        }
+    }
+    body
+}
+
+/// Messages of a line that cannot be had.
+pub(crate) fn gap(gap: &Gap) -> Value {
+    json!({
+        "number": gap.number,
+        "at": gap.at.to_string(),
+        "mesh": gap.mesh,
+        "line": gap.line,
+        "from": gap.since,
+        "oldest": gap.oldest,
+        "reason": gap.reason,
+    })
+}
+
+/// A line that is followed.
+pub(crate) fn followed(line: &LineView) -> Value {
+    json!({
+        "broker": line.broker,
+        "mesh": line.mesh,
+        "line": line.line.to_string(),
+        "state": line.state.name(),
+        "why": line.why,
+        "since": line.since.to_string(),
     })
 }
 

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 use super::answer::{self, failed, json_answer, refusal};
 use super::body::{Answered, Api, BodyRead, body_bytes_max, parsed, whole};
-use super::{credentials, envelope, openapi};
+use super::{credentials, envelope, inbox, openapi};
 
 /// Successors and predecessors that a receipt names.
 const CHAIN_MAX: usize = 1000;
@@ -45,6 +45,10 @@ fn finished(router: Router<Api>, api: Api) -> Router {
         .route("/v1/messages/{id}/requeue", post(requeue))
         .route("/v1/messages/{id}/abort", post(abort))
         .route("/v1/events", get(events))
+        .route("/v1/inbox", get(inbox::list))
+        .route("/v1/inbox/events", get(inbox::events))
+        .route("/v1/inbox/{sender}/{id}", get(inbox::show))
+        .route("/v1/inbox/{sender}/{id}/ack", post(inbox::acknowledge))
         .route("/v1/lanes", get(lanes))
         .route("/v1/lanes/{lane}/pause", post(pause))
         .route("/v1/lanes/{lane}/resume", post(resume))
@@ -71,7 +75,8 @@ async fn send(State(api): State<Api>, headers: HeaderMap, body: BodyRead) -> Ans
 
 /// Accepts the message of a body, and waits for its end where that is wanted.
 pub(super) async fn accept(api: &Api, body: &[u8], wait: Option<Duration>) -> Answered {
-    let enqueue = envelope::read(body).map_err(|refused| failed(&OutboxError::Refused(refused)))?;
+    let enqueue = envelope::read(body, api.mesh.as_deref())
+        .map_err(|refused| failed(&OutboxError::Refused(refused)))?;
     let accepted = api.outbox.enqueue(enqueue).await.map_err(|error| failed(&error))?;
     let mut finished = None;
     if let Some(wait) = wait.filter(|_| accepted.receipt.status.is_live()) {
@@ -378,7 +383,10 @@ async fn confirm_clock(State(api): State<Api>, body: BodyRead) -> Answered {
 }
 
 async fn metrics(State(api): State<Api>) -> Answered {
-    let text = api.outbox.metrics().await.map_err(|error| failed(&error))?;
+    let mut text = api.outbox.metrics().await.map_err(|error| failed(&error))?;
+    if let Some(receiving) = &api.receiving {
+        text.push_str(&receiving.metrics());
+    }
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response())
 }
 

@@ -9,9 +9,11 @@ use axum::http::{HeaderMap, Response, StatusCode, header};
 use axum::middleware::Next;
 use semel_delivery::Outbox;
 use semel_delivery::credentials::Wallet;
+use semel_delivery::receive::Receiving;
 use serde::Deserialize;
 
 use super::answer::{Refusal, refusal};
+use super::mesh::Mesh;
 
 /// How much, and how long, of a body that is too large is read before the answer.
 const DRAIN_BYTES_MAX: usize = 16 << 20;
@@ -22,6 +24,10 @@ const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
 pub(crate) struct Api {
     pub(crate) outbox: Outbox,
     pub(crate) wallet: Arc<Wallet>,
+    /// Where messages for topics and members go.
+    pub(crate) mesh: Option<Arc<Mesh>>,
+    /// The lines that are followed; a command that opened the file follows none.
+    pub(crate) receiving: Option<Arc<Receiving>>,
 }
 
 pub(super) type Answered = Result<Response<Body>, Refusal>;

@@ -19,6 +19,7 @@ use tower::ServiceExt as _;
 use super::Which;
 use super::api::router;
 use super::body::Api;
+use super::place::Place;
 use crate::exit::{Exit, Stop};
 
 /// The file that `sqlite:PATH` names.
@@ -86,7 +87,7 @@ pub(crate) enum Caller {
 impl Caller {
     /// Finds the daemon, or opens a file that is there: whoever only looks does not make one.
     pub(crate) async fn existing(which: &Which) -> Result<Self, Stop> {
-        let path = path_of(which)?;
+        let path = path_of(which, &place_of(which)?)?;
         if !path.exists() {
             let what = format!("there is no outbox at sqlite:{}; say --store sqlite:PATH", path.display());
             return Err(Stop::new(Exit::Io, what));
@@ -96,7 +97,8 @@ impl Caller {
 
     /// Finds the daemon, or opens the file, which is made where there is none.
     pub(crate) async fn find(which: &Which, upstream: Option<&str>) -> Result<Self, Stop> {
-        let path = path_of(which)?;
+        let place = place_of(which)?;
+        let path = path_of(which, &place)?;
         let wallet = Arc::new(Wallet::default());
         let upstream = upstream.map(Target::absolute).transpose();
         let settings = Settings {
@@ -104,8 +106,9 @@ impl Caller {
             credentials: Arc::clone(&wallet) as _,
             ..Settings::default()
         };
+        let mesh = place.mesh()?.map(Arc::new);
         match Outbox::open(&path, settings).await {
-            Ok(outbox) => Ok(Caller::File(Box::new(Api { outbox, wallet }))),
+            Ok(outbox) => Ok(Caller::File(Box::new(Api { outbox, wallet, mesh, receiving: None }))),
             Err(OutboxError::Open(OpenError::Locked { lock_file, .. })) => {
                 Self::daemon(&lock_file, which).await
             }
@@ -140,25 +143,27 @@ impl Caller {
         !matches!(self, Caller::File(_))
     }
 
-    /// Asks; answers with the status and the JSON.
-    pub(crate) async fn call(&self, call: Call) -> Result<(u16, Value), Stop> {
-        let away = |error: &dyn std::fmt::Display| {
-            Stop::new(Exit::Unreachable, format!("the outbox does not answer: {error}"))
-        };
-        let response = match self {
+    /// Asks; answers with what comes, as it comes.
+    pub(crate) async fn open(&self, call: Call) -> Result<axum::http::Response<Body>, Stop> {
+        match self {
             Caller::File(api) => {
                 let request = call.request("outbox", None)?;
-                router((**api).clone()).oneshot(request).await.map_err(|error| away(&error))?
+                router((**api).clone()).oneshot(request).await.map_err(|error| away(&error))
             }
             Caller::Unix(path) => {
                 let stream = UnixStream::connect(path).await.map_err(|error| away(&error))?;
-                exchange(stream, call.request("outbox", None)?).await.map_err(|error| away(&error))?
+                exchange(stream, call.request("outbox", None)?).await.map_err(|error| away(&error))
             }
             Caller::Tcp(host, token) => {
                 let stream = TcpStream::connect(host).await.map_err(|error| away(&error))?;
-                exchange(stream, call.request(host, token.as_deref())?).await.map_err(|error| away(&error))?
+                exchange(stream, call.request(host, token.as_deref())?).await.map_err(|error| away(&error))
             }
-        };
+        }
+    }
+
+    /// Asks; answers with the status and the JSON.
+    pub(crate) async fn call(&self, call: Call) -> Result<(u16, Value), Stop> {
+        let response = self.open(call).await?;
         let status = response.status().as_u16();
         let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
         let body = body.map_err(|error| away(&error))?.to_bytes();
@@ -166,8 +171,21 @@ impl Caller {
     }
 }
 
-fn path_of(which: &Which) -> Result<PathBuf, Stop> {
-    let store = which.store.as_deref().unwrap_or("sqlite:outbox.db");
+fn away(error: &dyn std::fmt::Display) -> Stop {
+    Stop::new(Exit::Unreachable, format!("the outbox does not answer: {error}"))
+}
+
+/// What the configuration says of the outbox. One that nobody named counts where it can be read.
+fn place_of(which: &Which) -> Result<Place, Stop> {
+    match (Place::read(which.config.as_deref()), &which.config, &which.store) {
+        (Ok(place), _, _) => Ok(place),
+        (Err(_), None, Some(_)) => Ok(Place::default()),
+        (Err(stop), _, _) => Err(stop),
+    }
+}
+
+fn path_of(which: &Which, place: &Place) -> Result<PathBuf, Stop> {
+    let store = which.store.as_deref().or(place.store.as_deref()).unwrap_or("sqlite:outbox.db");
     store_path(store).map_err(|error| Stop::new(Exit::Usage, format!("--store: {error}")))
 }
 
@@ -205,7 +223,7 @@ mod tests {
         let owner = Outbox::open(&path, Settings::default()).await.unwrap();
         let lock = owner.lock_file().unwrap().to_path_buf();
         let store = Some(format!("sqlite:{}", path.display()));
-        let which = Which { store, token_file: None, json: false };
+        let which = Which { store, config: None, token_file: None, json: false };
         let asked = tokio::spawn(async move { Caller::existing(&which).await });
         tokio::time::sleep(Duration::from_millis(300)).await;
         assert!(!asked.is_finished(), "it does not give up at once");

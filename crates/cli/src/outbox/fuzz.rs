@@ -29,7 +29,7 @@ fn fuzz_envelope() {
         .seed(r#"{"request":{"method":"DELETE","url":"/x","headers":{"Idempotency-Key":"\"k-1\""},"body_base64":"aGVsbG8="}}"#)
         .run(|input| {
             let is_json = serde_json::from_slice::<serde::de::IgnoredAny>(input).is_ok();
-            let enqueue = match (read(input), is_json) {
+            let enqueue = match (read(input, None), is_json) {
                 (Err(refused), _) => return Ok(format!("not read: {}", refused.code()).into()),
                 (Ok(_), false) => return Err("it is read, but is not JSON".to_owned()),
                 (Ok(enqueue), true) => enqueue,
@@ -39,7 +39,7 @@ fn fuzz_envelope() {
                 the_body_is_as_it_stood(&enqueue, &elsewhere)?;
             }
             let written = written(&enqueue);
-            let again = read(written.as_bytes()).map_err(|why| format!("written as {written} it is refused: {why:?}"))?;
+            let again = read(written.as_bytes(), None).map_err(|why| format!("written as {written} it is refused: {why:?}"))?;
             if shown(&again) != shown(&enqueue) {
                 return Err(format!("{enqueue:?}, but written anew {again:?}"));
             }

@@ -6,12 +6,21 @@ use super::call::{Call, Caller};
 use super::{Which, refused, show};
 use crate::exit::{Exit, Stop};
 
-/// Put a request into the outbox; takes curl's -X, -H and -d.
+/// Put a request into the outbox; takes curl's -X, -H and -d. Or publish to a topic or a member.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Absolute, or a path under the outbox's upstream.
-    #[arg(value_name = "URL")]
-    url: String,
+    /// Absolute, or a path under the outbox's upstream; with --topic or --to the body, where -d gives none.
+    #[arg(value_name = "URL", required_unless_present_any = ["topic", "to"])]
+    url: Option<String>,
+    /// Publish to a topic of the mesh that [outbox] names.
+    #[arg(long, value_name = "TOPIC", conflicts_with_all = ["to", "method", "headers"])]
+    topic: Option<String>,
+    /// Send to one member of that mesh.
+    #[arg(long, value_name = "MEMBER", conflicts_with_all = ["method", "headers"])]
+    to: Option<String>,
+    /// Mention a member; may be given several times.
+    #[arg(long, value_name = "MEMBER")]
+    mention: Vec<String>,
     /// The method. [default: GET, or POST with -d]
     #[arg(short = 'X', long = "request", value_name = "METHOD")]
     method: Option<String>,
@@ -74,43 +83,19 @@ pub(super) async fn run(args: &Args, which: &Which) -> Result<Exit, Stop> {
 /// The body of `POST /v1/send`. A JSON body goes in as it was written, byte for byte.
 fn envelope(args: &Args) -> Result<String, Stop> {
     let usage = |message: String| Stop::new(Exit::Usage, message);
-    let mut headers = Map::new();
-    for line in &args.headers {
-        let (name, value) =
-            line.split_once(':').ok_or_else(|| usage(format!("-H {line:?}: expected Name: value")))?;
-        let name = name.trim().to_owned();
-        match headers.get_mut(&name) {
-            Some(Value::Array(values)) => values.push(json!(value.trim())),
-            Some(_) | None => {
-                headers.insert(name, json!([value.trim()]));
-            }
+    let to = match (&args.topic, &args.to) {
+        (Some(topic), _) => Some(json!({"topic": topic})),
+        (None, Some(member)) => Some(json!({"member": member})),
+        (None, None) if !args.mention.is_empty() => {
+            return Err(usage("--mention goes with --topic or --to".to_owned()));
         }
-    }
-    let mut parts = Vec::new();
-    for data in &args.data {
-        parts.push(match data.strip_prefix('@') {
-            Some(path) => std::fs::read_to_string(path)
-                .map_err(|error| Stop::new(Exit::Io, format!("failed to read {path}: {error}")))?,
-            None => data.clone(),
-        });
-    }
-    let data = (!parts.is_empty()).then(|| parts.join("&"));
-    let has_type = headers.keys().any(|name| name.eq_ignore_ascii_case("content-type"));
-    let is_json = data
-        .as_deref()
-        .is_some_and(|data| serde_json::from_str::<&serde_json::value::RawValue>(data).is_ok());
-    if data.is_some() && !has_type {
-        let usual = if is_json { "application/json" } else { "application/x-www-form-urlencoded" };
-        headers.insert("content-type".to_owned(), json!(usual));
-    }
-    let method = args.method.as_deref().unwrap_or(if data.is_some() { "POST" } else { "GET" });
-    let mut request = json!({"method": method, "url": args.url, "headers": headers}).to_string();
-    if let Some(data) = data {
-        request.pop();
-        let body = if is_json { data } else { json!(data).to_string() };
-        request.push_str(&format!(",\"{}\":{body}}}", if is_json { "body" } else { "body_text" }));
-    }
-    let mut text = format!("{{\"request\":{request}");
+        (None, None) => None,
+    };
+    let what = match to {
+        Some(to) => message(args, &to)?,
+        None => request(args)?,
+    };
+    let mut text = format!("{{{what}");
     let fields = [
         ("client_message_id", &args.id),
         ("lane", &args.lane),
@@ -125,4 +110,71 @@ fn envelope(args: &Args) -> Result<String, Stop> {
     }
     text.push('}');
     Ok(text)
+}
+
+/// A message for a topic or a member. What is no JSON is sent as a JSON text.
+fn message(args: &Args, to: &Value) -> Result<String, Stop> {
+    let usage = |message: &str| Stop::new(Exit::Usage, message);
+    let body = match (&args.url, data(args)?) {
+        (Some(_), Some(_)) => return Err(usage("the body is given twice: as the last word, or with -d")),
+        (Some(body), None) => body.clone(),
+        (None, Some(body)) => body,
+        (None, None) => return Err(usage("there is no body: semel outbox send --topic TOPIC JSON")),
+    };
+    let body = if is_json(&body) { body } else { json!(body).to_string() };
+    let mentions = if args.mention.is_empty() {
+        String::new()
+    } else {
+        format!(",\"mentions\":{}", json!(args.mention))
+    };
+    Ok(format!("\"to\":{to},\"body\":{body}{mentions}"))
+}
+
+fn is_json(text: &str) -> bool {
+    serde_json::from_str::<&serde_json::value::RawValue>(text).is_ok()
+}
+
+/// What `-d` says, with files read.
+fn data(args: &Args) -> Result<Option<String>, Stop> {
+    let mut parts = Vec::new();
+    for data in &args.data {
+        parts.push(match data.strip_prefix('@') {
+            Some(path) => std::fs::read_to_string(path)
+                .map_err(|error| Stop::new(Exit::Io, format!("failed to read {path}: {error}")))?,
+            None => data.clone(),
+        });
+    }
+    Ok((!parts.is_empty()).then(|| parts.join("&")))
+}
+
+/// A request, as one would write it for curl.
+fn request(args: &Args) -> Result<String, Stop> {
+    let usage = |message: String| Stop::new(Exit::Usage, message);
+    let mut headers = Map::new();
+    for line in &args.headers {
+        let (name, value) =
+            line.split_once(':').ok_or_else(|| usage(format!("-H {line:?}: expected Name: value")))?;
+        let name = name.trim().to_owned();
+        match headers.get_mut(&name) {
+            Some(Value::Array(values)) => values.push(json!(value.trim())),
+            Some(_) | None => {
+                headers.insert(name, json!([value.trim()]));
+            }
+        }
+    }
+    let data = data(args)?;
+    let has_type = headers.keys().any(|name| name.eq_ignore_ascii_case("content-type"));
+    let is_json = data.as_deref().is_some_and(is_json);
+    if data.is_some() && !has_type {
+        let usual = if is_json { "application/json" } else { "application/x-www-form-urlencoded" };
+        headers.insert("content-type".to_owned(), json!(usual));
+    }
+    let method = args.method.as_deref().unwrap_or(if data.is_some() { "POST" } else { "GET" });
+    let mut request = json!({"method": method, "url": args.url, "headers": headers}).to_string();
+    if let Some(data) = data {
+        request.pop();
+        let body = if is_json { data } else { json!(data).to_string() };
+        request.push_str(&format!(",\"{}\":{body}}}", if is_json { "body" } else { "body_text" }));
+    }
+    Ok(format!("\"request\":{request}"))
 }

@@ -12,7 +12,7 @@ use crate::gate::table::{summary, table_of_sentences};
 use crate::output_failed;
 
 /// Prints an answer.
-pub(super) fn print(
+pub(crate) fn print(
     as_json: bool,
     told: &Value,
     for_people: impl Fn(&Value) -> String,
@@ -22,7 +22,7 @@ pub(super) fn print(
     Ok(Exit::Success)
 }
 
-fn text(value: &Value) -> String {
+pub(crate) fn text(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
         // Texts of others must not move a terminal's cursor.

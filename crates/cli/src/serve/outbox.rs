@@ -16,6 +16,7 @@ use semel_console::part::{Routed, Section};
 use semel_console::{Access, Surface};
 use semel_contract::time::format_duration;
 use semel_delivery::credentials::Credential;
+use semel_delivery::receive::{Receive, Receiving};
 use semel_delivery::{Outbox, OutboxError, Sending};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -35,8 +36,9 @@ const DRAIN: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(
     after_help = "A message is on disk before its 202. Each attempt carries the message's id as its idempotency \
-key.\nSignals: TERM and INT end it once what runs has ended, at most 10 s later; what is left is sent again by the next \
-start, with the same key."
+key.\nWith [[outbox.receive]] it follows lines of a mesh and keeps what comes: semel inbox list.\nSignals: TERM and INT end it \
+once what runs has ended, at most 10 s later; what is left is sent again by the next start, with the same key. HUP reads \
+[[outbox.receive]] again; credentials are read for each attempt."
 )]
 pub(crate) struct Args {
     /// Where messages are kept: sqlite:PATH, a file of its own. [default: sqlite:outbox.db]
@@ -109,7 +111,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
         .enable_all()
         .build()
         .map_err(|error| Stop::new(Exit::Io, format!("failed to start: {error}")))?;
-    let ended = runtime.block_on(serve(config));
+    let ended = runtime.block_on(serve(config, args));
     runtime.shutdown_timeout(Duration::from_secs(1));
     ended
 }
@@ -143,9 +145,22 @@ pub(crate) fn checked(args: &Args) -> (Result<Described, Stop>, Vec<PathBuf>) {
         if let Some(upstream) = &settings.upstream {
             about.push(("upstream", format!("{}{}", upstream.origin, upstream.path)));
         }
+        if let Some(mesh) = &config.mesh {
+            about.push(("publishes", format!("mesh {} at {}", mesh.name, mesh.broker.origin)));
+        }
+        if !config.receives.is_empty() {
+            about.push(("receives", received(&config)));
+        }
         Ok(about)
     });
     (about, named)
+}
+
+/// The lines that are followed, in words.
+fn received(config: &Config) -> String {
+    let line =
+        |receive: &Receive| format!("{} of {} at {}", receive.line, receive.mesh, receive.broker.origin);
+    config.receives.iter().map(line).collect::<Vec<_>>().join(", ")
 }
 
 /// The token that TCP asks for; a socket asks for none.
@@ -242,6 +257,7 @@ pub(crate) struct Running {
     shown: (Vec<Section>, Router),
     operators: Option<(SocketAddr, tokio::task::JoinHandle<()>)>,
     sending: Sending,
+    receiving: Arc<Receiving>,
     callers: tokio::task::JoinHandle<()>,
     address: String,
 }
@@ -256,8 +272,17 @@ impl Running {
         })?;
         let (door, address) = open_door(config).await?;
         note_address(&outbox, &address, config);
+        let receiving = outbox.receive(config.receives.clone()).await;
+        let receiving =
+            receiving.map_err(|error| Stop::new(Exit::Config, format!("outbox.receive: {error}")))?;
+        let receiving = Arc::new(receiving);
         let sending = outbox.start();
-        let api = Api { outbox, wallet: config.wallet.clone() };
+        let api = Api {
+            outbox,
+            wallet: config.wallet.clone(),
+            mesh: config.mesh.clone().map(Arc::new),
+            receiving: Some(Arc::clone(&receiving)),
+        };
         let (shown, operators) =
             ((settings(config), crate::outbox::api::operating(api.clone())), operators(config, &api).await?);
         let callers = tokio::spawn(async move {
@@ -274,7 +299,13 @@ impl Running {
                 tracing::error!(%error, "the outbox takes no more messages");
             }
         });
-        Ok(Self { shown, operators, sending, callers, address })
+        Ok(Self { shown, operators, sending, receiving, callers, address })
+    }
+
+    /// Receives what these settings say from now on.
+    fn receive(&self, next: &Config) -> Result<(), Stop> {
+        let bad = |why| Stop::new(Exit::Config, format!("outbox.receive: {why}"));
+        self.receiving.replace(next.receives.clone()).map_err(bad)
     }
 
     /// An outbox in this folder that sends through a gate, for `semel up`.
@@ -303,11 +334,11 @@ impl Running {
         if let Some((_, serving)) = &self.operators {
             serving.abort();
         }
-        self.sending.stop(DRAIN).await;
+        tokio::join!(self.receiving.stop(DRAIN), self.sending.stop(DRAIN));
     }
 }
 
-async fn serve(config: Config) -> Result<Exit, Stop> {
+async fn serve(mut config: Config, args: &Args) -> Result<Exit, Stop> {
     let failed = |error: std::io::Error| Stop::new(Exit::Io, format!("failed to listen to signals: {error}"));
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
@@ -322,7 +353,21 @@ async fn serve(config: Config) -> Result<Exit, Stop> {
         tokio::select! {
             _ = terminate.recv() => break Ok(Exit::Success),
             _ = interrupt.recv() => break Ok(Exit::Success),
-            _ = hang_up.recv() => tracing::info!("credentials are read for each attempt; start anew for other settings"),
+            _ = hang_up.recv() => {
+                notify::tell(&notify::reloading());
+                match Config::load(args).and_then(|next| running.receive(&next).map(|()| next)) {
+                    Ok(next) => {
+                        let others = if next.is_otherwise(&config) { "; other settings need a new start" } else { "" };
+                        let lines = next.receives.len();
+                        tracing::info!(lines, "what is received was read again and is in force{others}");
+                        config.receives = next.receives;
+                    }
+                    Err(Stop { message, .. }) => {
+                        tracing::error!("the configuration was refused, the old one stays: {message}");
+                    }
+                }
+                notify::tell(notify::READY);
+            }
         }
     };
     notify::tell(notify::STOPPING);
@@ -365,6 +410,12 @@ fn announcement(config: &Config, address: &str, admin: Option<SocketAddr>) -> St
     }
     let max_age = settings.profile.schedule.max_age.map(format_duration).unwrap_or_default();
     line("profile", &format!("{}, messages are given up after {max_age}", settings.profile.name));
+    if let Some(mesh) = &config.mesh {
+        line("publishes", &format!("mesh {} at {}", mesh.name, mesh.broker.origin));
+    }
+    if !config.receives.is_empty() {
+        line("receives", &received(config));
+    }
     let url = if settings.upstream.is_some() { "/orders" } else { "http://127.0.0.1:3000/orders" };
     let body = format!("'{{\"request\":{{\"method\":\"POST\",\"url\":\"{url}\",\"body\":{{}}}}}}'");
     let curl = match &config.listen {

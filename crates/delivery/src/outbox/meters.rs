@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use semel_contract::time::Timestamp;
 
 use crate::message::Status;
-use crate::store::Depth;
+use crate::store::{Depth, InboxDepth};
 
 /// Kinds of lanes that are told apart; the rest counts as `other`.
 const KINDS_MAX: usize = 64;
@@ -45,7 +45,7 @@ impl Meters {
         *counted.attempts.entry(outcome).or_default() += 1;
     }
 
-    pub(crate) fn text(&self, depth: &Depth, now: Timestamp, is_frozen: bool) -> String {
+    pub(crate) fn text(&self, depth: &Depth, inbox: &InboxDepth, now: Timestamp, is_frozen: bool) -> String {
         let counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         let mut text = String::new();
         let mut line = |arguments: std::fmt::Arguments<'_>| {
@@ -86,6 +86,15 @@ impl Meters {
             "# HELP semel_outbox_clock_frozen Whether the wall clock is ahead and not believed.\n# TYPE semel_outbox_clock_frozen gauge"
         ));
         line(format_args!("semel_outbox_clock_frozen {}", u8::from(is_frozen)));
+        line(format_args!(
+            "# HELP semel_inbox_waiting Received messages that nobody acknowledged.\n# TYPE semel_inbox_waiting gauge"
+        ));
+        line(format_args!("semel_inbox_waiting {}", inbox.waiting));
+        let age = inbox.oldest.map_or(0, |oldest| now.millis_since(oldest).max(0)) as f64 / 1000.0;
+        line(format_args!(
+            "# HELP semel_inbox_oldest_age_seconds Age of the oldest received message that nobody acknowledged.\n# TYPE semel_inbox_oldest_age_seconds gauge"
+        ));
+        line(format_args!("semel_inbox_oldest_age_seconds {age}"));
         text
     }
 }

@@ -15,6 +15,7 @@ pub(super) static SCHEMA: Schema = Schema {
             sql: include_str!("../../migrations/0003_plain_checks.sql"),
             works_for: 3,
         },
+        Migration { name: "inbox", sql: include_str!("../../migrations/0004_inbox.sql"), works_for: 3 },
     ],
     // Every call brings the time.
     time: None,

@@ -8,11 +8,10 @@ use tokio::sync::watch;
 use super::{SqliteStore, accept, claim, events, inbox, look as read, operate, row, settle, time};
 use crate::envelope::Draft;
 use crate::judge::Verdict;
-use crate::message::Received;
-use crate::message::{Attempt, Event, Request, Row};
+use crate::message::{Attempt, Came, Event, Gap, Received, Request, Row};
 use crate::store::{
-    Arrived, Depth, Filter, Find, Head, KeptTime, LaneState, OutboxStore, Recovered, Replaced, Reply, Room,
-    StoreError, Successor, Terms, Written,
+    Arrived, Depth, Filter, Find, Head, InboxDepth, KeptTime, LaneState, OutboxStore, Recovered, Replaced,
+    Reply, Room, StoreError, Successor, Terms, Written,
 };
 
 impl OutboxStore for SqliteStore {
@@ -145,12 +144,38 @@ impl OutboxStore for SqliteStore {
         self.write(move |connection, _| inbox::receive(connection, &message, now))
     }
 
+    fn receive_line(&self, came: Came, now: Timestamp) -> Reply<'_, u64> {
+        self.write(move |connection, _| inbox::receive_line(connection, &came, now))
+    }
+
+    fn line_cursor(&self, mesh: &str, line: &str) -> Reply<'_, Option<String>> {
+        let (mesh, line) = (mesh.to_owned(), line.to_owned());
+        self.look(move |connection| inbox::line_cursor(connection, &mesh, &line))
+    }
+
     fn received(&self, after: i64, limit: u32) -> Reply<'_, Vec<Received>> {
         self.look(move |connection| inbox::received(connection, after, limit))
     }
 
-    fn acknowledge(&self, sender: &str, message_id: &str, now: Timestamp) -> Reply<'_, bool> {
+    fn received_as(&self, sender: &str, message_id: &str) -> Reply<'_, Vec<Received>> {
         let (sender, message_id) = (sender.to_owned(), message_id.to_owned());
-        self.write(move |connection, _| inbox::acknowledge(connection, &sender, &message_id, now))
+        self.look(move |connection| inbox::received_as(connection, &sender, &message_id))
+    }
+
+    fn acknowledge(&self, mesh: &str, sender: &str, message_id: &str, now: Timestamp) -> Reply<'_, bool> {
+        let [mesh, sender, id] = [mesh, sender, message_id].map(str::to_owned);
+        self.write(move |connection, _| inbox::acknowledge(connection, [&mesh, &sender, &id], now))
+    }
+
+    fn gaps(&self, after: i64, limit: u32) -> Reply<'_, Vec<Gap>> {
+        self.look(move |connection| inbox::gaps(connection, after, limit))
+    }
+
+    fn inbox_depth(&self) -> Reply<'_, InboxDepth> {
+        self.look(inbox::depth)
+    }
+
+    fn own_number(&self, or: i64) -> Reply<'_, i64> {
+        self.write(move |connection, _| inbox::own_number(connection, or))
     }
 }

@@ -2,8 +2,10 @@
 //! became of it when its commit was not acknowledged. The functions themselves are SQL (`docs/reference/sql.md`), the same
 //! for every language. Never opens or ends a transaction of a handler.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use semel_contract::decide::Claim;
 use semel_contract::fingerprint::Fingerprint;
 use semel_contract::hex::hex;
 use semel_contract::profile::Anchor;
@@ -22,6 +24,12 @@ pub const ENTER: &str = "SELECT verdict FROM semel.enter(
     $1::bytea, $2::bytea, $3::text, $4::bytea[], $5::text::jsonb, $6::text::jsonb)";
 /// Leaves it, with the answer.
 pub const LEAVE: &str = "SELECT verdict FROM semel.leave($1::bytea, $2::integer, $3::bytea, $4::bytea)";
+/// Enters a key that nobody knows: the same at half the cost.
+pub const ENTER_NEW: &str = "SELECT semel.enter_new($1::bytea, $2::bytea, $3::text)";
+/// Leaves a key that was entered so, with what is kept of the request and with the answer.
+pub const LEAVE_NEW: &str = "SELECT semel.leave_new(
+    $1::bytea, $2::bytea, $3::text, $4::bytea, $5::text, $6::text, $7::text, $8::text, $9::bigint, $10::bytea, $11::bytea,
+    $12::bytea, $13::bigint, $14::bigint, $15::boolean, $16::integer, $17::integer, $18::bytea, $19::bytea)";
 /// Looks at a key without a transaction.
 const LOOK: &str = "SELECT verdict FROM semel.look($1::bytea, $2::bytea, $3::text, NULL, '{}')";
 
@@ -69,6 +77,46 @@ pub struct EnterArguments {
     pub about: String,
     /// Everything else, as JSON.
     pub options: String,
+}
+
+/// A new key: what [`ENTER_NEW`] and [`LEAVE_NEW`] are called with, but for the answer.
+#[derive(Clone, Debug)]
+pub struct NewKey {
+    /// The id.
+    pub id: Vec<u8>,
+    /// How long its transaction may do nothing, in milliseconds.
+    pub hold: String,
+    /// How long the record lives, in milliseconds.
+    pub lifetime: i64,
+    /// Whether it lives from its creation on, not from its settlement.
+    pub is_from_creation: bool,
+    /// How large an answer may be.
+    pub max_response_bytes: i32,
+    /// What is kept of the request's headers, packed.
+    pub request_headers: Vec<u8>,
+    /// The request.
+    pub wish: Arc<Wish>,
+}
+
+/// How long a record lives and how much is kept where the route says nothing: as the functions have it.
+const LIFETIME_MS: i64 = 90_600_000;
+const RESPONSE_BYTES_MAX: i32 = 1 << 20;
+
+impl NewKey {
+    fn new(wish: Arc<Wish>) -> Self {
+        let terms = wish.terms.as_ref();
+        Self {
+            id: wish.id.hash().to_vec(),
+            request_headers: pack(&wish.about.headers),
+            hold: HOLD.as_millis().to_string(),
+            lifetime: terms.map_or(LIFETIME_MS, |terms| span(terms.lifetime.record()).max(1)),
+            is_from_creation: terms.is_some_and(|terms| terms.lifetime.anchor == Anchor::Created),
+            max_response_bytes: terms.map_or(RESPONSE_BYTES_MAX, |terms| {
+                i32::try_from(terms.max_response_bytes).unwrap_or(i32::MAX)
+            }),
+            wish,
+        }
+    }
 }
 
 /// What [`LEAVE`] is called with, in this order.
@@ -119,7 +167,7 @@ impl Entry {
 }
 
 /// A fingerprint as the functions take it.
-fn print(of: &Fingerprint) -> Vec<u8> {
+pub fn print(of: &Fingerprint) -> Vec<u8> {
     [&[of.version as u8][..], &of.bytes].concat()
 }
 
@@ -196,6 +244,13 @@ impl PostgresStore {
         let wish = self.core.reservations.wish(id, fence)?;
         let prints = wish.fingerprint.iter().map(print).collect();
         Some(of(prints, about(&wish.about, wish.payload_hash.as_ref()), options(&wish, formers)))
+    }
+
+    /// What a transaction enters and leaves with that runs a key which nobody knew a moment ago; `None` where something
+    /// about it is out of the ordinary.
+    pub fn new_key(&self, id: &Id, fence: Fence) -> Option<NewKey> {
+        let wish = is_reserved(fence).then(|| self.core.reservations.wish(id, fence)).flatten()?;
+        (wish.how == Claim::New).then(|| NewKey::new(wish))
     }
 
     /// Whether another transaction holds this key now.

@@ -29,6 +29,12 @@ const MIGRATIONS: &[Migration] = &[
     Migration { number: 9, name: "clock", sql: include_str!("migrations/0009_clock.sql"), works_for: 8 },
     Migration { number: 10, name: "forms", sql: include_str!("migrations/0010_forms.sql"), works_for: 8 },
     Migration { number: 11, name: "once", sql: include_str!("migrations/0011_once.sql"), works_for: 8 },
+    Migration {
+        number: 12,
+        name: "once_new",
+        sql: include_str!("migrations/0012_once_new.sql"),
+        works_for: 8,
+    },
 ];
 
 /// The settings of a store.

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_contract::json::Pointer;
-use semel_contract::profile;
+use semel_contract::profile::{self, presets};
 use semel_contract::time::parse_duration;
 use semel_delivery::credentials::{Place, Rule, Wallet};
 use semel_delivery::http1::Http1;
+use semel_delivery::receive::{self, LineName, Receive};
 use semel_delivery::url::Target;
 use semel_delivery::{HeadPolicy, Settings};
 use serde::Deserialize;
@@ -18,6 +19,7 @@ use super::Args;
 pub(crate) use super::file::File;
 use crate::config::Profiles;
 use crate::exit::{Exit, Stop};
+use crate::outbox::mesh::Mesh;
 use crate::outbox::store_path;
 
 pub(super) fn authorization() -> String {
@@ -53,6 +55,8 @@ pub(crate) struct Config {
     pub(crate) allow_hosts: Vec<String>,
     pub(crate) settings: Settings,
     pub(crate) wallet: Arc<Wallet>,
+    pub(crate) mesh: Option<Mesh>,
+    pub(crate) receives: Vec<Receive>,
 }
 
 impl Config {
@@ -74,7 +78,12 @@ impl Config {
             None => Listen::Unix(usual_socket(&store)),
         };
         let settings = settings(args, &file).map_err(bad)?;
-        let wallet = Arc::new(Wallet::new(rules(args, &file, settings.upstream.as_ref()).map_err(bad)?));
+        let mesh = Mesh::read(file.broker.as_deref(), file.mesh.as_deref()).map_err(bad)?;
+        let receives = receives(args, &file, mesh.as_ref()).map_err(bad)?;
+        receive::check(&receives).map_err(|error| bad(format!("outbox.receive: {error}")))?;
+        let mut rules = rules(args, &file, settings.upstream.as_ref(), mesh.as_ref()).map_err(bad)?;
+        rules.extend(members_rule(&rules, mesh.as_ref(), &receives));
+        let wallet = Arc::new(Wallet::new(rules));
         let settings = Settings { credentials: Arc::clone(&wallet) as _, ..settings };
         settings.check().map_err(bad)?;
         Ok(Self {
@@ -87,7 +96,23 @@ impl Config {
             allow_hosts: args.allow_host.iter().cloned().chain(file.allow_hosts).collect(),
             settings,
             wallet,
+            mesh,
+            receives,
         })
+    }
+}
+
+impl Config {
+    /// Whether other settings than what is received differ, as far as they show.
+    pub(crate) fn is_otherwise(&self, other: &Self) -> bool {
+        let shown = |config: &Self| {
+            let Config { store, listen, token_file, allow_hosts, settings, mesh, .. } = config;
+            format!(
+                "{store:?} {listen:?} {token_file:?} {allow_hosts:?} {settings:?} {mesh:?} {:?}",
+                settings.profile
+            )
+        };
+        shown(self) != shown(other)
     }
 }
 
@@ -131,6 +156,10 @@ fn settings(args: &Args, file: &File) -> Result<Settings, String> {
     let duration = |name: &str, text: &str| -> Result<Duration, String> {
         parse_duration(text).map_err(|error| format!("{name}: {error}"))
     };
+    if file.broker.is_some() && file.upstream.is_none() && args.upstream.is_none() {
+        // Nothing is sent but to the broker, unless a message says so.
+        settings.profile = presets::mesh();
+    }
     if let Some(name) = args.profile.as_deref().or(file.profile.as_deref()).filter(|name| *name != "default")
     {
         settings.profile = file.profiles.get(name, |usual| usual)?;
@@ -170,7 +199,60 @@ fn settings(args: &Args, file: &File) -> Result<Settings, String> {
     Ok(settings)
 }
 
-fn rules(args: &Args, file: &File, upstream: Option<&Target>) -> Result<Vec<Rule>, String> {
+/// The lines that are followed.
+fn receives(args: &Args, file: &File, usual: Option<&Mesh>) -> Result<Vec<Receive>, String> {
+    let mut receives = Vec::new();
+    for given in &file.receive {
+        let bad = |error: &dyn std::fmt::Display| format!("outbox.receive: {error}");
+        let broker = match (&given.broker, usual) {
+            (Some(url), _) => Target::absolute(url).map_err(|error| bad(&format!("broker: {error}")))?,
+            (None, Some(usual)) => usual.broker.clone(),
+            (None, None) => return Err(bad(&"say which broker: broker = URL")),
+        };
+        let mesh = given.mesh.clone().or_else(|| usual.map(|usual| usual.name.clone()));
+        let mesh = mesh.filter(|mesh| !mesh.is_empty()).ok_or_else(|| bad(&"say which mesh: mesh = NAME"))?;
+        if given.topics.is_empty() && !given.direct {
+            return Err(bad(&"it receives nothing: say topics = [NAME, …] or direct = true"));
+        }
+        if given.topics.iter().any(String::is_empty) || given.consumer.as_deref() == Some("") {
+            return Err(bad(&"a topic and a consumer have a name"));
+        }
+        let credential = given.credential.as_deref().map(place).transpose();
+        let credential = credential.map_err(|error| bad(&format!("credential: {error}")))?;
+        let topics = given.topics.iter().cloned().map(LineName::Topic);
+        for line in topics.chain(given.direct.then_some(LineName::Direct)) {
+            receives.push(Receive {
+                broker: broker.clone(),
+                mesh: mesh.clone(),
+                line,
+                credential: credential.clone(),
+                consumer: given.consumer.clone(),
+                ca: args.ca.clone().or_else(|| file.ca.clone()),
+            });
+        }
+    }
+    Ok(receives)
+}
+
+/// A member that receives under a credential publishes under it too, where no other is given for the broker.
+fn members_rule(rules: &[Rule], mesh: Option<&Mesh>, receives: &[Receive]) -> Option<Rule> {
+    let mesh = mesh?;
+    let origin = &mesh.broker.origin;
+    if rules.iter().any(|rule| rule.origin == *origin) {
+        return None;
+    }
+    let is_it = |receive: &&Receive| receive.mesh == mesh.name && receive.broker.origin == *origin;
+    let place = receives.iter().find(is_it)?.credential.clone()?;
+    Some(Rule { principal: None, origin: origin.clone(), target: None, header: authorization(), place })
+}
+
+fn rules(
+    args: &Args,
+    file: &File,
+    upstream: Option<&Target>,
+    mesh: Option<&Mesh>,
+) -> Result<Vec<Rule>, String> {
+    let upstream = upstream.or(mesh.map(|mesh| &mesh.broker));
     let mut rules = Vec::new();
     for text in &args.credential {
         rules.push(rule(text, upstream).map_err(|error| format!("--credential {text:?}: {error}"))?);
@@ -210,13 +292,23 @@ fn rule(text: &str, upstream: Option<&Target>) -> Result<Rule, String> {
         Some((origin, place)) => (Some(origin), place),
         None => (None, text),
     };
-    let place = match place.split_once(':') {
-        Some(("file", path)) => Place::File(PathBuf::from(path)),
-        Some(("command", command)) => Place::Command(["sh", "-c", command].map(str::to_owned).to_vec()),
-        _ => return Err("expected [ORIGIN=]file:PATH or [ORIGIN=]command:COMMAND".to_owned()),
-    };
+    let place = place_or(place, "[ORIGIN=]file:PATH or [ORIGIN=]command:COMMAND")?;
     let origin = origin(given, upstream)?;
     Ok(Rule { principal: None, origin, target: None, header: authorization(), place })
+}
+
+fn place(text: &str) -> Result<Place, String> {
+    place_or(text, "file:PATH or command:COMMAND")
+}
+
+fn place_or(text: &str, expected: &str) -> Result<Place, String> {
+    match text.split_once(':') {
+        Some(("file", path)) if !path.is_empty() => Ok(Place::File(PathBuf::from(path))),
+        Some(("command", command)) if !command.is_empty() => {
+            Ok(Place::Command(["sh", "-c", command].map(str::to_owned).to_vec()))
+        }
+        _ => Err(format!("expected {expected}")),
+    }
 }
 
 #[cfg(test)]
@@ -236,6 +328,38 @@ mod tests {
         assert_eq!(other.place, Place::Command(vec!["sh".into(), "-c".into(), "pass show a=b".into()]));
         assert!(rule("file:/run/t", None).is_err() && rule("https://a=token", None).is_err());
         assert_eq!(listen("unix:/run/o.sock"), Ok(Listen::Unix("/run/o.sock".into())));
+        assert!(place("file:").is_err() && place("secret").is_err());
         assert!(listen("127.0.0.1:0").is_ok() && listen("unix:").is_err() && listen("localhost").is_err());
+    }
+
+    fn config(text: &str) -> Result<Config, String> {
+        let whole: Whole = toml::from_str(text).map_err(|error| error.to_string())?;
+        Config::of(&Args::default(), whole.outbox).map_err(|stop| stop.message)
+    }
+
+    #[test]
+    fn what_is_received_is_read_and_what_cannot_be_is_refused() {
+        let text = "[outbox]\nbroker = 'http://127.0.0.1:7430'\nmesh = 'team'\n[[outbox.receive]]\n\
+            topics = ['news', 'ops']\ndirect = true\ncredential = 'file:/run/token'\n";
+        let found = config(text).unwrap();
+        let lines: Vec<String> = found.receives.iter().map(|receive| receive.line.to_string()).collect();
+        assert_eq!(lines, ["topic:news", "topic:ops", "direct"]);
+        assert_eq!(found.receives[0].credential, Some(Place::File("/run/token".into())));
+        assert_eq!(found.settings.profile.name, "mesh", "nothing else is sent");
+        for (text, complaint) in [
+            ("[outbox]\nbroker = 'http://a'\n", "needs outbox.mesh"),
+            ("[[outbox.receive]]\nmesh = 'team'\ndirect = true\n", "which broker"),
+            ("[[outbox.receive]]\nbroker = 'http://a'\nmesh = 'team'\n", "receives nothing"),
+            ("[[outbox.receive]]\nbroker = 'a'\nmesh = 'team'\ndirect = true\n", "broker"),
+            (
+                "[[outbox.receive]]\nbroker = 'http://a'\nmesh = 'team'\ndirect = true\ncredential = 'x'\n",
+                "file:PATH",
+            ),
+            ("[[outbox.receive]]\nbroker = 'http://a'\nmesh = 'team'\ntopics = ['t', 't']\n", "twice"),
+            ("[[outbox.receive]]\nbroker = 'http://a'\nmesh = 'team'\nline = 't'\n", "unknown field"),
+        ] {
+            let Err(error) = config(text) else { panic!("{text} is accepted") };
+            assert!(error.contains(complaint), "{text}: {error}");
+        }
     }
 }

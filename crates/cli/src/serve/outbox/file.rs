@@ -54,6 +54,12 @@ pub(crate) struct File {
     pub(super) ids: BTreeMap<String, String>,
     /// Where credentials are found: see below.
     pub(super) credential: Vec<CredentialFile>,
+    /// The broker to which messages for topics and members are sent.
+    pub(super) broker: Option<String>,
+    /// The mesh in which they are published.
+    pub(super) mesh: Option<String>,
+    /// What is received: see below.
+    pub(super) receive: Vec<ReceiveFile>,
     // The profiles of the whole file, beside this table.
     #[serde(skip)]
     pub(super) profiles: Profiles,
@@ -70,6 +76,26 @@ impl File {
             .cloned()
             .collect()
     }
+}
+
+/// `[[outbox.receive]]`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ReceiveFile {
+    /// The broker. Default: `outbox.broker`.
+    pub(super) broker: Option<String>,
+    /// The mesh. Default: `outbox.mesh`.
+    pub(super) mesh: Option<String>,
+    /// The topics whose messages are received.
+    #[serde(default)]
+    pub(super) topics: Vec<String>,
+    /// Whether what is sent to the member itself is received. Default `false`.
+    #[serde(default)]
+    pub(super) direct: bool,
+    /// Where the member's token is found: `file:PATH` or `command:COMMAND`; read for each connection.
+    pub(super) credential: Option<String>,
+    /// Under which name it reads; of two that read under one name the newest does. Default: a name of this outbox's own.
+    pub(super) consumer: Option<String>,
 }
 
 /// `[[outbox.credential]]`

@@ -3,6 +3,7 @@
 use semel_console::part::{Column, Filter, Notice, PANEL, Panel, Shape, Sheet, Show, View, column};
 
 const MESSAGE: &str = "/outbox/messages/{id}";
+const RECEIVED: &str = "/outbox/inbox/{sender}/{client_message_id}";
 const ROW: &[Column] = &[
     column("Row", "/id", Show::Link(MESSAGE)),
     column("Message", "/client_message_id", Show::Code),
@@ -55,6 +56,7 @@ pub(crate) static SHEET: Sheet = Sheet {
                 ("/outbox?state=held", "Held"),
                 ("/outbox?state=dead", "Dead"),
                 ("/outbox/lanes", "Lanes"),
+                ("/outbox/inbox", "Inbox"),
                 ("/outbox/credentials", "Credentials"),
                 ("/outbox/clock", "Clock"),
             ],
@@ -131,6 +133,44 @@ pub(crate) static SHEET: Sheet = Sheet {
                     column("Waits for", "/waits_for", Show::Text),
                 ],
                 empty: "No lane waits, is paused or blocked.",
+                ..PANEL
+            }],
+        },
+        View {
+            path: "/outbox/inbox",
+            title: "Inbox",
+            on: "inbox",
+            beside: &[("/outbox", "Messages to send")],
+            panels: &[Panel {
+                api: "/v1/inbox",
+                at: "/messages",
+                columns: &[
+                    column("Message", "/client_message_id", Show::Link(RECEIVED)),
+                    column("Sender", "/sender", Show::Text),
+                    column("Mesh", "/mesh", Show::Text),
+                    column("Received", "/received_at", Show::Time),
+                ],
+                next: &[("next_after", "after")],
+                empty: "Nothing waits to be acknowledged.",
+                ..PANEL
+            }],
+        },
+        View {
+            path: RECEIVED,
+            title: "Message {client_message_id} of {sender}",
+            on: "received",
+            beside: &[],
+            panels: &[Panel {
+                api: "/v1/inbox/{sender}/{client_message_id}",
+                shape: Shape::Record,
+                columns: &[
+                    column("Message", "/client_message_id", Show::Code),
+                    column("Sender", "/sender", Show::Text),
+                    column("Mesh", "/mesh", Show::Text),
+                    column("Received", "/received_at", Show::Time),
+                    column("Acknowledged", "/acknowledged_at", Show::Time),
+                    column("Body", "/body", Show::Body),
+                ],
                 ..PANEL
             }],
         },

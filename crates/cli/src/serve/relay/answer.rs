@@ -73,6 +73,7 @@ pub(crate) fn lanes(profile: &Profile, views: &[LaneView]) -> Response<Body> {
             "pending_count": view.pending,
             "has_pending": view.pending > 0,
             "state": view.lane.state.name(),
+            "writing": writing(view),
         })
     };
     let mut body = json!({"lanes": views.iter().map(of_lane).collect::<Vec<_>>()});
@@ -84,11 +85,17 @@ pub(crate) fn lanes(profile: &Profile, views: &[LaneView]) -> Response<Body> {
                 "score": view.lane.applied,
                 "pendingDelta": view.delta,
                 "hasPending": view.pending > 0,
+                "writing": writing(view),
             })
         };
         body["patrols"] = views.iter().map(of_patrol).collect();
     }
     plain(StatusCode::OK, &body)
+}
+
+/// The values around what is being written, for readers who look at the service by themselves.
+fn writing(view: &LaneView) -> Value {
+    view.writing.map_or(Value::Null, |writing| json!({"before": writing.before, "after": writing.after}))
 }
 
 /// What waits of one principal.

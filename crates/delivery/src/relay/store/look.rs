@@ -79,6 +79,17 @@ pub struct LaneView {
     pub pending: i64,
     /// By how much they will change the value.
     pub delta: i64,
+    /// What is being written, or may have been. Its entries are part of `pending` and `delta` until they are settled.
+    pub writing: Option<Writing>,
+}
+
+/// The values around a frozen batch. Whoever reads the upstream by itself and finds `after` knows that the batch is in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Writing {
+    /// The upstream's value before, where it is known.
+    pub before: Option<i64>,
+    /// The value that the write leads to, where it is known.
+    pub after: Option<i64>,
 }
 
 /// Everything about one lane.
@@ -164,13 +175,18 @@ impl RelayStore {
         reducer: Reducer,
     ) -> Result<Vec<LaneView>, StoreError> {
         let mut tx = self.db.begin().await?;
+        // Lane and batch are of one moment: a batch that ends meanwhile is not missed beside an older watermark.
+        let batch = "FROM relay_intent n WHERE n.lane = relay_now.id AND n.fence > relay_now.ended";
         let sql = format!(
-            "SELECT {LANE} FROM relay_now WHERE target = $1 AND (CAST($2 AS text) IS NULL OR grp = $2)
+            "SELECT {LANE}, (SELECT count(*) {batch}), (SELECT max(n.before) {batch}), (SELECT max(n.after) {batch})
+             FROM relay_now WHERE target = $1 AND (CAST($2 AS text) IS NULL OR grp = $2)
              ORDER BY grp, name LIMIT 1000"
         );
         let mut views = Vec::new();
         for row in tx.run(&sql, vec![target.into(), group.into()]).await? {
             let lane = Lane::of(&row)?;
+            let writing = Writing { before: row.maybe_int(11)?, after: row.maybe_int(12)? };
+            let writing = (row.int(10)? > 0).then_some(writing);
             let sql = "SELECT value FROM (
                     SELECT i.seq AS seq, i.value AS value FROM relay_item i WHERE i.lane = $1 AND i.seq > $2
                       AND NOT EXISTS (SELECT 1 FROM relay_held h WHERE h.lane = i.lane AND h.seq = i.seq)
@@ -182,6 +198,7 @@ impl RelayStore {
             views.push(LaneView {
                 pending: values.len() as i64,
                 delta: delta(reducer, lane.applied, &values),
+                writing,
                 lane,
             });
         }

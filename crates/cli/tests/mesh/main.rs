@@ -1,0 +1,6 @@
+//! A mesh from outside: a broker and the daemons of its members as real processes, their commands, and what `kill -9` does to
+//! them.
+
+mod kills;
+mod receiving;
+mod world;
