@@ -142,9 +142,11 @@ for (const [name, [browser, executablePath]] of Object.entries(BROWSERS)) {
       await page.type("input[name=reason]", "seen at the service");
       await submit("form.act button");
       assert.match(await page.$eval("main", (main) => main.textContent), /Done: Say what became of it/);
-      await page.goto(`${closed.admin}/do/gate/sweep`);
-      await page.type("input[name=grace]", "1h");
+      await page.goto(`${closed.admin}/do/gate/forget`);
+      await page.type("input[name=principal]", "nobody");
       await submit("form.act button");
+      assert.match(await page.$eval("main", (main) => main.textContent), /nothing is known of this principal/);
+      await page.goto(`${closed.admin}/do/gate/sweep?grace=1h`);
       assert.match(await page.$eval("main", (main) => main.textContent), /would remove/);
       await submit("form.act button");
       assert.match(await page.$eval("main", (main) => main.textContent), /Done: Sweep expired records/);

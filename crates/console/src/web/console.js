@@ -5,15 +5,16 @@
   const main = document.querySelector("main[data-live]");
   if (main && window.EventSource) {
     let busy = false;
+    const isRead = () => document.hidden || (document.activeElement !== document.body && main.contains(document.activeElement));
     const refresh = async () => {
-      const at = document.activeElement;
-      if (busy || document.hidden || (at && at !== document.body && main.contains(at))) return;
+      if (busy || isRead()) return;
       busy = true;
       try {
         const answer = await fetch(location.href, { headers: { accept: "text/html" }, credentials: "same-origin" });
         if (answer.ok) {
           const next = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main");
-          if (next) main.replaceChildren(...next.childNodes);
+          // Somebody may have begun to read meanwhile.
+          if (next && !isRead()) main.replaceChildren(...next.childNodes);
         }
       } finally {
         busy = false;
