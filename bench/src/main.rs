@@ -5,6 +5,7 @@ mod accept;
 mod fill;
 mod load;
 mod proxy;
+mod publish;
 mod service;
 mod upstream;
 
@@ -32,6 +33,8 @@ enum Command {
     Accept(accept::Args),
     /// Put settled records into a store.
     Fill(fill::Args),
+    /// Publish messages to a broker and read along, and print what was measured, as one line of JSON.
+    Publish(publish::Args),
     /// Pass every request on, and nothing else: the ceiling for a proxy on hyper.
     Proxy(proxy::Args),
 }
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
         Command::Service(args) => service::run(&args),
         Command::Accept(args) => accept::run(&args),
         Command::Fill(args) => fill::run(&args),
+        Command::Publish(args) => publish::run(&args),
         Command::Proxy(args) => proxy::run(&args),
     };
     match outcome {

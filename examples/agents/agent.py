@@ -1,8 +1,8 @@
 """An agent: it registers, acts, and tells what became of it. One key for each action, kept in a file before the first attempt, so
 that the same action has the same key after any time-out, 502 or crash of the agent.
 
-    python agent.py --base http://127.0.0.1:7400 --home ./ada register
-    python agent.py --base http://127.0.0.1:7400 --home ./ada act plant-7 POST /api/dwellers/7/act '{"action":"plant"}'
+    python agent.py --home ./ada register
+    python agent.py --home ./ada act plant-7 POST /api/dwellers/7/act '{"action":"plant"}'
 
 `plant-7` names the action. The same name again is the same action, however often and from however many processes it is sent.
 """
@@ -66,7 +66,7 @@ def _words(answer):
 def main():
     """Runs one action. Exit codes: 0 done, 75 it waits (call again), 1 refused."""
     parser = argparse.ArgumentParser(description="Registers or acts, once.")
-    parser.add_argument("--base", required=True, help="such as http://127.0.0.1:7400")
+    parser.add_argument("--base", default="http://127.0.0.1:7400", help="where the world is, through semel")
     parser.add_argument("--home", required=True, help="where token and keys are kept")
     parser.add_argument("--patience", type=float, default=60.0, help="seconds until it gives control back")
     commands = parser.add_subparsers(dest="command", required=True)

@@ -13,9 +13,13 @@ export PYTHONPATH="$here:$here/../../clients/python/src" WORLD_SECRET="$home/wor
 "$(python)" -m uvicorn world:app --port 3000 --log-level warning &
 world=$!
 trap 'kill $world 2>/dev/null || true' EXIT INT TERM
-echo "Register an agent, and act, in another terminal:"
-echo "  export PYTHONPATH=$here/../../clients/python/src"
-echo "  $(python) $here/agent.py --base http://127.0.0.1:7400 --home $home/ada register"
-echo "  $(python) $here/agent.py --base http://127.0.0.1:7400 --home $home/ada act plant-7 POST /api/dwellers/7/act '{\"action\":\"plant\"}'"
+for _ in $(seq 100); do
+    curl -s -o /dev/null http://127.0.0.1:3000/api/effects && break
+    sleep 0.1
+done
+echo "In another terminal, register an agent, and act:"
+echo "  sh $here/agent.sh --home $home/ada register"
+echo "  sh $here/agent.sh --home $home/ada act plant-7 POST /api/dwellers/7/act '{\"action\":\"plant\"}'"
 echo "Run the last one again: the same answer. http://127.0.0.1:7400/api/effects still counts one act."
+unset SEMEL_BIN
 "$semel" serve gate --config "$here/semel.toml"

@@ -1,4 +1,4 @@
-//! A deterministic simulation of the production engines: the gate, the outbox and the relay. One seed decides everything:
+//! A deterministic simulation of the production engines: the gate, the outbox, the relay and the broker. One seed decides everything:
 //! how many machines there are, which faults happen, what clients do. Time is virtual, transports are in process, and the
 //! same seed always does the same.
 //!
@@ -7,8 +7,8 @@
 //! 3. [`planted::Bug`]s are mistakes built in on purpose: the checkers must find every one of them. Those of the engines
 //!    themselves are in `semel_contract::planted`.
 //!
-//! What is simulated is `semel-gate` with the store in memory of `semel-store`, and the engines of `semel-delivery` with
-//! their SQLite stores in memory, as they are. What is not: the network's bytes, files, PostgreSQL and real threads; those
+//! What is simulated is `semel-gate` with the store in memory of `semel-store`, and the engines of `semel-delivery` and
+//! `semel-broker` with their SQLite stores in memory, as they are. What is not: the network's bytes, files, PostgreSQL and real threads; those
 //! have tests with real processes.
 
 #![forbid(unsafe_code)]
@@ -16,6 +16,7 @@
 
 pub mod book;
 pub mod bounds;
+pub mod broker;
 pub mod check;
 pub mod client;
 pub mod clock;
@@ -49,5 +50,6 @@ pub mod stage;
 pub mod upstream;
 pub mod uptime;
 mod watch;
+mod way;
 pub mod weather;
 pub mod world;

@@ -83,6 +83,15 @@ impl Life {
         }
     }
 
+    /// Waits until the node runs, or is dead: says which.
+    pub async fn awake_or_dead(&self) -> bool {
+        tokio::select! {
+            biased;
+            () = self.died() => false,
+            () = self.awake() => true,
+        }
+    }
+
     /// Waits until the node is dead.
     pub async fn died(&self) {
         let dies = self.dies.notified();

@@ -21,7 +21,7 @@ const PROGRESS: Duration = Duration::from_secs(5);
 #[derive(Debug, Parser)]
 #[command(name = "semel-sim", after_help = HELP)]
 struct Cli {
-    /// Which engine is simulated: gate, outbox, relay, or all, where the seed chooses.
+    /// Which engine is simulated: gate, outbox, relay, broker, or all, where the seed chooses.
     #[arg(long, value_name = "PART", default_value = "all", value_parser = part)]
     part: Parts,
     /// Run this seed.
@@ -82,7 +82,7 @@ fn part(name: &str) -> Result<Parts, String> {
     match (name, Part::named(name)) {
         ("all", _) => Ok(Parts::All),
         (_, Some(part)) => Ok(Parts::One(part)),
-        (_, None) => Err("expected one of gate, outbox, relay, all".to_owned()),
+        (_, None) => Err("expected one of gate, outbox, relay, broker, all".to_owned()),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Every kind of fault that the delivery engines meet, and how a seed chooses among them: by the same swarms as the gate.
+//! Every kind of fault that the delivery engines and the broker meet, and how a seed chooses among them: by the same swarms as the gate.
 
 use crate::faults::{Family, Swarm};
 use crate::part::Part;
@@ -40,32 +40,38 @@ macro_rules! mishaps {
 /// Where a mishap can happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
+    /// All engines but the gate.
+    All,
+    /// The outbox and the relay.
     Both,
+    /// The relay and the broker.
+    Shared,
     Outbox,
     Relay,
+    Broker,
 }
 
 mishaps! {
-    DiskSlow       Store    Both    20 150 "disk-slow"
-    DiskFull       Store    Both     5  40 "disk-full"
-    SyncFails      Store    Both     1   8 "sync-fails"
-    StoreAway      Store    Relay  200 800 "store-away-for-a-while"
-    CommitUnknown  Store    Relay    5  40 "commit-unknown"
-    CommitLate     Store    Relay    3  20 "commit-unknown-and-late"
-    Crash          Node     Both   300 900 "crash"
-    CrashAtWrite   Node     Both     2  12 "crash-around-a-write"
-    Freeze         Node     Both   300 900 "freeze"
+    DiskSlow       Store    All     20 150 "disk-slow"
+    DiskFull       Store    All      5  40 "disk-full"
+    SyncFails      Store    All      1   8 "sync-fails"
+    StoreAway      Store    Shared 200 800 "store-away-for-a-while"
+    CommitUnknown  Store    Shared   5  40 "commit-unknown"
+    CommitLate     Store    Shared   3  20 "commit-unknown-and-late"
+    Crash          Node     All    300 900 "crash"
+    CrashAtWrite   Node     All      2  12 "crash-around-a-write"
+    Freeze         Node     All    300 900 "freeze"
     LongDowntime   Node     Outbox  20 100 "down-for-hours"
     LongPause      Node     Both     5  40 "pause-between-lease-check-and-first-byte"
-    Repeated       Client   Both    50 300 "sent-in-twice"
-    Altered        Client   Both    30 150 "altered-under-its-id"
-    Impatient      Client   Both    20 100 "client-does-not-wait"
+    Repeated       Client   All     50 300 "sent-in-twice"
+    Altered        Client   All     30 150 "altered-under-its-id"
+    Impatient      Client   All     20 100 "client-does-not-wait"
     DoubleTap      Client   Outbox  50 300 "double-tap"
     NotSent        Upstream Both    10 100 "not-sent"
     Lost           Upstream Both    10  80 "request-lost"
     ResetBefore    Upstream Both    10  80 "reset-before-the-effect"
     ResetAfter     Upstream Both    10  80 "reset-after-the-effect"
-    AnswerLost     Upstream Both    10  80 "answer-lost"
+    AnswerLost     Upstream All     10  80 "answer-lost"
     LateEffect     Upstream Both    10 100 "late-effect"
     Duplicated     Upstream Outbox  10 100 "request-duplicated"
     ErrorBefore    Upstream Both    10  80 "5xx-before-the-effect"
@@ -79,10 +85,10 @@ mishaps! {
     Rejected       Upstream Both     5  40 "rejected-for-good"
     Refused        Upstream Outbox  10  80 "refused-without-a-look-at-the-key"
     ReadFails      Upstream Relay   10  80 "reading-fails"
-    SlowAnswer     Upstream Both    30 200 "slow-answer"
-    ClockForward   Clock    Both   300 800 "clock-jumps-forward"
-    ClockBack      Clock    Both   300 800 "clock-jumps-back"
-    ClockSteps     Clock    Both   300 800 "clock-steps-under-a-minute"
+    SlowAnswer     Upstream All     30 200 "slow-answer"
+    ClockForward   Clock    All    300 800 "clock-jumps-forward"
+    ClockBack      Clock    All    300 800 "clock-jumps-back"
+    ClockSteps     Clock    All    300 800 "clock-steps-under-a-minute"
     Paused         Operator Outbox 100 500 "lane-paused"
     Aborted        Operator Outbox  50 300 "aborted"
     Requeued       Operator Both   200 800 "requeued"
@@ -90,6 +96,11 @@ mishaps! {
     Resolved       Operator Relay  300 900 "resolved-by-a-person"
     TooEarly       Operator Relay  100 500 "not-applied-said-too-early"
     Interference   Operator Relay   50 200 "somebody-else-writes"
+    WakeUpLost     Store    Broker 300 700 "wake-up-lost"
+    ReaderDrops    Client   Broker  20 150 "reader-drops"
+    Cancelled      Client   Broker  50 300 "cancelled-by-its-sender"
+    NotAllowed     Client   Broker  50 200 "sent-where-it-may-not"
+    Subscribed     Operator Broker 300 900 "subscriptions-change"
 }
 
 impl Mishap {
@@ -101,10 +112,15 @@ impl Mishap {
     /// Whether an engine can meet it.
     pub fn concerns(self, part: Part) -> bool {
         match (self.place(), part) {
-            (Place::Both, Part::Outbox | Part::Relay)
+            (Place::All, Part::Outbox | Part::Relay | Part::Broker)
+            | (Place::Both, Part::Outbox | Part::Relay)
+            | (Place::Shared, Part::Relay | Part::Broker)
             | (Place::Outbox, Part::Outbox)
-            | (Place::Relay, Part::Relay) => true,
-            (Place::Both | Place::Outbox | Place::Relay, _) => false,
+            | (Place::Relay, Part::Relay)
+            | (Place::Broker, Part::Broker) => true,
+            (Place::All | Place::Both | Place::Shared | Place::Outbox | Place::Relay | Place::Broker, _) => {
+                false
+            }
         }
     }
 }
@@ -121,6 +137,10 @@ impl Rates {
     pub fn draw(part: Part, swarm: Swarm, with: &[Mishap], rng: &mut Rng) -> Self {
         let swarm = swarm.settled(rng);
         let rate = |mishap: &Mishap| {
+            // The others' numbers do not depend on it.
+            if mishap.place() == Place::Broker && part != Part::Broker {
+                return 0;
+            }
             let (low, high) = mishap.rates();
             let (rate, half) = (rng.between(low, high), rng.chance(500));
             let is_taken = match swarm {

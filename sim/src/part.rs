@@ -9,11 +9,13 @@ pub enum Part {
     Outbox,
     /// The relay: one process on its own file, or several on one database.
     Relay,
+    /// The broker: one process on its own file, or several on one database.
+    Broker,
 }
 
 impl Part {
     /// Every engine.
-    pub const ALL: [Part; 3] = [Part::Gate, Part::Outbox, Part::Relay];
+    pub const ALL: [Part; 4] = [Part::Gate, Part::Outbox, Part::Relay, Part::Broker];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -21,6 +23,7 @@ impl Part {
             Part::Gate => "gate",
             Part::Outbox => "outbox",
             Part::Relay => "relay",
+            Part::Broker => "broker",
         }
     }
 
@@ -31,10 +34,11 @@ impl Part {
 
     /// The engine that a seed is played on when nobody chose one.
     pub fn of_seed(seed: u64) -> Part {
-        match seed % 3 {
+        match seed % 4 {
             0 => Part::Relay,
             1 => Part::Gate,
-            _ => Part::Outbox,
+            2 => Part::Outbox,
+            _ => Part::Broker,
         }
     }
 }

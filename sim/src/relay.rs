@@ -8,7 +8,6 @@ pub mod plan;
 mod replicas;
 mod senders;
 pub mod service;
-mod way;
 pub mod works;
 
 use std::sync::Arc;

@@ -40,6 +40,7 @@ pub fn run(options: &Options) -> Report {
             Part::Gate => simulate(options).await,
             Part::Outbox => crate::outbox::simulate(options).await,
             Part::Relay => crate::relay::simulate(options).await,
+            Part::Broker => crate::broker::simulate(options).await,
         }
     })
 }

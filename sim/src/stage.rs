@@ -34,6 +34,8 @@ pub enum Invariant {
     I8,
     /// No answer of one principal reaches another.
     I9,
+    /// One append for an id; every subscriber gets every message of its interval, in order, and nothing else is anywhere.
+    I10,
     /// The upstream's total is the sum of what was accepted.
     I11,
     /// What was acknowledged survives every crash.

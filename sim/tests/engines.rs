@@ -1,4 +1,4 @@
-//! Seeds on the delivery engines: every promise holds and every run repeats itself. With `SEMEL_SIM_SEEDS=60` or more,
+//! Seeds on the delivery engines and the broker: every promise holds and every run repeats itself. With `SEMEL_SIM_SEEDS=60` or more,
 //! everything that can be met is met, too. `cargo xtask sim` plays many more, optimised.
 
 use semel_sim::coverage::{Coverage, Met};
@@ -15,16 +15,18 @@ const SEEDS: u64 = 1;
 const SEEDS_OF_EVERYTHING: u64 = 60;
 /// So many of them are played twice here; the program plays all of them twice.
 const TWICE: u64 = 1;
-const ENGINES: [Part; 2] = [Part::Outbox, Part::Relay];
+const ENGINES: [Part; 3] = [Part::Outbox, Part::Relay, Part::Broker];
 
 /// Seeds that once broke a promise, with the swarm that did.
-const REGRESSIONS: [(Part, u64, Swarm); 12] = [
+const REGRESSIONS: [(Part, u64, Swarm); 14] = [
     (Part::Outbox, 5, Swarm::Mixed),
     (Part::Outbox, 17, Swarm::Mixed),
     (Part::Outbox, 1226, Swarm::Mixed),
     (Part::Outbox, 851, Swarm::Mixed),
     (Part::Outbox, 1685, Swarm::Mixed),
     (Part::Outbox, 1814, Swarm::Mixed),
+    (Part::Outbox, 20066, Swarm::Mixed),
+    (Part::Outbox, 20135, Swarm::Mixed),
     (Part::Relay, 99, Swarm::Mixed),
     (Part::Relay, 127, Swarm::Mixed),
     (Part::Relay, 1212, Swarm::Mixed),
@@ -84,7 +86,26 @@ fn missing(part: Part, coverage: &Coverage) -> Vec<&'static str> {
         (Met::Word, "resolved"),
         (Met::Word, "blocked"),
     ];
-    let states: &[(Met, &'static str)] = if part == Part::Outbox { &outbox } else { &relay };
+    let broker = [
+        (Met::Decision, "stream"),
+        (Met::Decision, "gap"),
+        (Met::Decision, "acknowledged"),
+        (Met::Decision, "subscribed"),
+        (Met::Decision, "unsubscribed"),
+        (Met::Word, "accepted"),
+        (Met::Word, "duplicate"),
+        (Met::Word, "sealed"),
+        (Met::Word, "reused"),
+        (Met::Word, "limited"),
+        (Met::Word, "destination-unknown"),
+        (Met::Word, "not-subscribed"),
+        (Met::Word, "not-subscribed-now"),
+    ];
+    let states: &[(Met, &'static str)] = match part {
+        Part::Outbox => &outbox,
+        Part::Broker => &broker,
+        Part::Relay | Part::Gate => &relay,
+    };
     let expected = faults.chain(states.iter().copied());
     expected.filter(|(met, name)| coverage.of(*met, name) == 0).map(|(_, name)| name).collect()
 }
@@ -104,6 +125,11 @@ fn every_promise_of_the_outbox_holds() {
 #[test]
 fn every_promise_of_the_relay_holds() {
     assert_holds(Part::Relay);
+}
+
+#[test]
+fn every_promise_of_the_broker_holds() {
+    assert_holds(Part::Broker);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: contestants side by side, in turns, on this machine. Owns which benches there are and what is
 //! saved; each bench is a file of its own below, with its contestants as data.
 
+mod broker;
 mod chart;
 mod connections;
 mod contestant;
@@ -94,6 +95,12 @@ pub(crate) const BENCHES: &[Bench] = &[
         about: "the relay writing merged entries, beside queues",
         run: relay::drain,
     },
+    Bench {
+        name: "broker",
+        about: "the broker publishing with dedupe, beside NATS JetStream and Redis Streams",
+        run: broker::run,
+    },
+    Bench { name: "broker-readers", about: "10,000 idle readers on one broker", run: broker::crowd },
     Bench {
         name: FLAME,
         about: "where the gateway's time goes, as flame graphs (needs perf)",

@@ -19,7 +19,7 @@ const USAGE: &str = "Usage: cargo xtask planted [--seeds N]
 Builds the tests and the simulator once with the feature `_planted`, runs them once for every known bug with that bug
 chosen, and prints which test caught it and in how many seeds the simulation did. Fails if a bug survives both, or if a
 test or a seed fails without one. Each bug is given N seeds of its engine; without a number, six of the gate's and two of
-the outbox's and the relay's, which take longer.";
+the others', which take longer.";
 
 /// The variable by which a bug is chosen.
 const VARIABLE: &str = "SEMEL_PLANTED";
@@ -35,7 +35,7 @@ const LESS_OFTEN: (&str, &str) = ("SEMEL_TEST_RELAY_CRASHES", "4");
 /// How long the simulator may take for the seeds of one bug. A bug that keeps it from ending breaks a promise in one of them.
 const SEEDS_MAX: Duration = Duration::from_secs(120);
 /// Engines that the simulation has.
-const SIMULATED: [&str; 3] = ["gate", "outbox", "relay"];
+const SIMULATED: [&str; 4] = ["gate", "outbox", "relay", "broker"];
 /// Bugs that are looked at at once.
 const AT_ONCE: usize = 2;
 

@@ -9,16 +9,17 @@ pub(crate) mod reader;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use semel_contract::planted::{self, Bug};
 use semel_contract::profile::{Charge, Generator};
 use semel_contract::time::{Timestamp, millis_of};
 use semel_delivery::Entropy;
 use semel_delivery::relay::store::sql::{Database, StoreError};
+use semel_store::clock::{Clock, SystemClock};
 use semel_store::limits::{Admission, Limiter, MemoryLimiter, Verdict};
 use sha2::{Digest, Sha256};
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 pub use self::line::{LineName, ReadError};
 pub use self::manage::{SealAnswer, WebhookBody};
@@ -32,11 +33,13 @@ use crate::limits::TOGETHER_MAX;
 use crate::live::Hub;
 use crate::message::Draft;
 use crate::meters::{Meters, Phase};
+use crate::news::News;
 use crate::published::{Published, Refusal};
 use crate::settings::{BadSetting, Settings};
 use crate::store::Store;
 use crate::store::accept::{Decided, Job, Terms};
 use crate::store::history::Stored;
+use crate::wakes::Wakes;
 
 /// How long a mesh's use of its bytes is believed before it is counted again.
 const ROOM_FRESH: Duration = Duration::from_secs(2);
@@ -53,12 +56,15 @@ pub struct Parts {
     pub limiter: Arc<dyn Limiter>,
     /// Where ids and secrets come from.
     pub entropy: Entropy,
+    /// What tells the time where the database is a server's.
+    pub clock: Arc<dyn Clock>,
 }
 
 impl Parts {
-    /// A limiter in memory, and the machine's own randomness.
+    /// A limiter in memory, and the machine's own randomness and clock.
     pub fn new(db: Arc<dyn Database>) -> Self {
-        Self { db, limiter: Arc::new(MemoryLimiter::default()), entropy: Entropy::system() }
+        let limiter = Arc::new(MemoryLimiter::default());
+        Self { db, limiter, entropy: Entropy::system(), clock: Arc::new(SystemClock) }
     }
 }
 
@@ -106,11 +112,14 @@ pub(crate) struct Inner {
     pub(crate) entropy: Entropy,
     /// What tickets are signed with.
     pub(crate) secret: Vec<u8>,
-    pub(crate) draining: watch::Sender<bool>,
+    pub(crate) draining: Arc<News<bool>>,
     /// Counts the streams that have begun, so that older ones of a consumer look.
-    pub(crate) begun: watch::Sender<u64>,
+    pub(crate) begun: Arc<News<u64>>,
     pub(crate) follower: Arc<Followed>,
+    /// What other brokers of the same database are told of.
+    pub(crate) wakes: Arc<Wakes>,
     limiter: Arc<dyn Limiter>,
+    clock: Arc<dyn Clock>,
     settings: Mutex<Arc<Settings>>,
     door: Door,
     rooms: Mutex<HashMap<String, Room>>,
@@ -146,7 +155,7 @@ impl Broker {
     /// A setting is unsafe, or the database cannot be used.
     pub async fn open(parts: Parts, settings: Settings) -> Result<Self, OpenFailed> {
         settings.check().map_err(OpenFailed::Setting)?;
-        let Parts { db, limiter, entropy } = parts;
+        let Parts { db, limiter, entropy, clock } = parts;
         let store = Store { db };
         let fresh = [entropy.bits().to_be_bytes(), entropy.bits().to_be_bytes()].concat();
         let secret = store.secret("tickets", &fresh).await.map_err(OpenFailed::Store)?;
@@ -154,7 +163,8 @@ impl Broker {
         let poll = if store.db.is_owned() { OWNED_POLL } else { settings.poll };
         let hub = Arc::new(Hub::new(store.clone(), Arc::clone(&directory), poll));
         let (meters, follower) = (Arc::new(Meters::default()), Arc::new(Followed::default()));
-        let tell = teller(&hub, &follower, &store, &directory);
+        let wakes = Arc::new(Wakes::new(&entropy));
+        let tell = teller(&hub, &follower, &wakes, &store, &directory);
         Ok(Self(Arc::new(Inner {
             door: Door::new(store.clone(), tell),
             store,
@@ -163,10 +173,12 @@ impl Broker {
             meters,
             entropy,
             secret,
-            draining: watch::Sender::new(false),
-            begun: watch::Sender::new(0),
+            draining: News::new(false),
+            begun: News::new(0),
             follower,
+            wakes,
             limiter,
+            clock,
             settings: Mutex::new(Arc::new(settings)),
             rooms: Mutex::default(),
             late: Mutex::default(),
@@ -190,7 +202,7 @@ impl Broker {
 
     /// Takes no more messages, and ends every stream at a cursor that can be resumed.
     pub fn drain(&self) {
-        self.0.draining.send_replace(true);
+        self.0.draining.update(|_| true);
     }
 
     /// Whether it can serve.
@@ -198,7 +210,7 @@ impl Broker {
     /// # Errors
     /// The database cannot be used, or the broker is about to stop.
     pub async fn ready(&self) -> Result<(), StoreError> {
-        if *self.0.draining.borrow() {
+        if self.0.draining.get() {
             return Err(StoreError::Failed("the broker is about to stop".to_owned()));
         }
         self.0.store.db.ready().await?;
@@ -267,7 +279,7 @@ impl Broker {
         settings: &Settings,
     ) -> Result<Job, (Phase, Published)> {
         let refuse = |why| Err((Phase::B1, Published::Refused(why)));
-        if *self.0.draining.borrow() {
+        if self.0.draining.get() {
             return refuse(Refusal::Draining);
         }
         let id = draft.client_message_id.as_str();
@@ -411,14 +423,19 @@ impl Broker {
         {
             return Timestamp::from_millis(now);
         }
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Timestamp::from_millis(millis_of(since))
+        self.0.clock.read().wall
     }
 }
 
 /// Who is told of commits, after them.
-fn teller(hub: &Arc<Hub>, follower: &Arc<Followed>, store: &Store, directory: &Arc<Directory>) -> Tell {
-    let (hub, follower) = (Arc::clone(hub), Arc::clone(follower));
+fn teller(
+    hub: &Arc<Hub>,
+    follower: &Arc<Followed>,
+    wakes: &Arc<Wakes>,
+    store: &Store,
+    directory: &Arc<Directory>,
+) -> Tell {
+    let (hub, follower, wakes) = (Arc::clone(hub), Arc::clone(follower), Arc::clone(wakes));
     let (store, directory) = (store.clone(), Arc::clone(directory));
     Arc::new(move |decided: &[Decided], jobs: &[Arc<Job>]| {
         let mut lines: Vec<i64> = decided.iter().filter_map(|decided| decided.line).collect();
@@ -426,6 +443,9 @@ fn teller(hub: &Arc<Hub>, follower: &Arc<Followed>, store: &Store, directory: &A
         lines.dedup();
         if !lines.is_empty() {
             lines.iter().for_each(|line| hub.wake(*line));
+            if !store.db.is_owned() {
+                wakes.announce(&lines);
+            }
             follower.lines.lock().unwrap_or_else(PoisonError::into_inner).extend(lines);
             follower.came.notify_one();
             follower.deliver.notify_one();

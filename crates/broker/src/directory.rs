@@ -3,13 +3,13 @@
 //! cannot be read, nothing that is kept counts.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use semel_delivery::relay::store::sql::StoreError;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::news::{News, Subscriber};
 use crate::store::Store;
 use crate::store::people::Standing;
 
@@ -31,8 +31,8 @@ pub(crate) enum KnownBy {
 pub(crate) struct Directory {
     store: Store,
     kept: Mutex<Kept>,
-    version: watch::Sender<i64>,
-    epoch: watch::Sender<i64>,
+    version: Arc<News<i64>>,
+    epoch: Arc<News<i64>>,
 }
 
 #[derive(Default)]
@@ -44,23 +44,23 @@ struct Kept {
 impl Directory {
     pub(crate) async fn open(store: Store) -> Result<Self, StoreError> {
         let (epoch, version) = (store.number("epoch").await?, store.number("directory").await?);
-        let (epoch, version) = (watch::Sender::new(epoch), watch::Sender::new(version));
+        let (epoch, version) = (News::new(epoch), News::new(version));
         Ok(Self { store, kept: Mutex::default(), version, epoch })
     }
 
     /// The epoch of event ids.
     pub(crate) fn epoch(&self) -> i64 {
-        *self.epoch.borrow()
+        self.epoch.get()
     }
 
     /// Changes whenever who belongs to what may have changed.
-    pub(crate) fn watch(&self) -> watch::Receiver<i64> {
+    pub(crate) fn watch(&self) -> Subscriber<i64> {
         self.version.subscribe()
     }
 
     /// The member that is known by this.
     pub(crate) async fn find(&self, by: &KnownBy) -> Result<Option<Standing>, StoreError> {
-        let version = *self.version.borrow();
+        let version = self.version.get();
         {
             let kept = self.kept();
             let is_fresh = kept.looked.is_some_and(|looked| looked.elapsed() < FRESH_FOR);
@@ -75,7 +75,7 @@ impl Directory {
         if let Some(standing) = &found {
             let mut kept = self.kept();
             // What was read before a change that is known by now may be the state before it.
-            if *self.version.borrow() == version && kept.standings.len() < KEPT_MAX {
+            if self.version.get() == version && kept.standings.len() < KEPT_MAX {
                 kept.standings.insert(by.clone(), standing.clone());
             }
         }
@@ -87,13 +87,13 @@ impl Directory {
         let before = Instant::now();
         let (epoch, version) = (self.store.number("epoch").await?, self.store.number("directory").await?);
         let mut kept = self.kept();
-        if *self.version.borrow() != version {
+        if self.version.get() != version {
             kept.standings.clear();
-            self.version.send_replace(version);
+            self.version.update(|_| version);
         }
         kept.looked = Some(before);
         drop(kept);
-        self.epoch.send_if_modified(|known| std::mem::replace(known, epoch) != epoch);
+        self.epoch.update(|_| epoch);
         Ok(())
     }
 

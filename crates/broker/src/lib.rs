@@ -37,10 +37,12 @@ pub mod limits;
 mod live;
 mod message;
 mod meters;
+mod news;
 mod published;
 mod running;
 mod settings;
 mod store;
+mod wakes;
 mod webhook;
 
 pub use broker::{

@@ -1,7 +1,7 @@
 //! Live readers: one read of a line feeds all of them. A feed follows commits and never leads: it is woken after a commit, and
 //! reads what is committed. Whoever falls behind reads the history at its own pace.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub(crate) struct Hub {
     store: Store,
     directory: Arc<Directory>,
     poll: Duration,
-    feeds: Mutex<HashMap<i64, Weak<Feed>>>,
+    feeds: Mutex<BTreeMap<i64, Weak<Feed>>>,
     /// The time between the last commit and its reaching of readers, in milliseconds.
     pub(crate) push_lag: Arc<AtomicI64>,
     pub(crate) streams: AtomicUsize,
@@ -64,6 +64,12 @@ impl Hub {
         if let Some(feed) = feeds.get(&line).and_then(Weak::upgrade) {
             feed.wake.notify_one();
         }
+    }
+
+    /// Any line may have new messages.
+    pub(crate) fn wake_all(&self) {
+        let feeds = self.feeds.lock().unwrap_or_else(PoisonError::into_inner);
+        feeds.values().filter_map(Weak::upgrade).for_each(|feed| feed.wake.notify_one());
     }
 
     /// The feed of a line; begun now where it has no reader yet.
@@ -136,7 +142,7 @@ impl Pump {
                 self.push_lag.store((now - last.created_at).max(0), Ordering::Relaxed);
             }
             if found.len() < READ_AT_ONCE {
-                // Local commits wake; what other brokers commit is looked for.
+                // Commits wake, here and by a word of another broker; words may be lost, so it is looked for, too.
                 let _ = tokio::time::timeout(self.poll, self.wake.notified()).await;
             }
         }

@@ -1,6 +1,7 @@
-//! What a broker does by itself while it runs: looks for changes, follows the commits, sends to webhooks, sweeps, and looks for
+//! What a broker does by itself while it runs: looks for changes, follows the commits, wakes other brokers, sends to webhooks, sweeps, and looks for
 //! orphans. Each of them may fail at any time and goes on at its next turn.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -47,6 +48,7 @@ impl Broker {
             tokio::spawn(until_drained(self.clone(), watch_changes(self.clone()))),
             tokio::spawn(until_drained(self.clone(), follow(self.clone()))),
             tokio::spawn(until_drained(self.clone(), sweep(self.clone()))),
+            tokio::spawn(until_drained(self.clone(), wake_others(self.clone()))),
             tokio::spawn(webhook::run(self.clone())),
         ];
         Running { broker: self.clone(), tasks }
@@ -56,8 +58,9 @@ impl Broker {
 async fn until_drained(broker: Broker, work: impl Future<Output = ()>) {
     let mut draining = broker.0.draining.subscribe();
     tokio::select! {
+        biased;
         () = work => {}
-        _ = draining.wait_for(|draining| *draining) => {}
+        () = draining.wait_for(true) => {}
     }
 }
 
@@ -72,6 +75,12 @@ async fn watch_changes(broker: Broker) {
     }
 }
 
+/// Tells other brokers of commits, and hears of theirs.
+async fn wake_others(broker: Broker) {
+    let (wakes, db) = (&broker.0.wakes, &*broker.0.store.db);
+    tokio::join!(wakes.tell(db), wakes.hear(db, Arc::clone(&broker.0.hub)));
+}
+
 async fn follow(broker: Broker) {
     loop {
         if let Err(error) = broker.follow_all().await {
@@ -81,6 +90,7 @@ async fn follow(broker: Broker) {
         tokio::pin!(all);
         loop {
             tokio::select! {
+                biased;
                 () = &mut all => break,
                 () = broker.0.follower.came.notified() => follow_new(&broker).await,
             }

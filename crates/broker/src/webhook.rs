@@ -66,7 +66,8 @@ pub(crate) async fn run(broker: Broker) {
             }
         }
         tokio::select! {
-            _ = draining.wait_for(|draining| *draining) => break,
+            biased;
+            () = draining.wait_for(true) => break,
             () = broker.0.follower.deliver.notified() => {}
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
@@ -80,7 +81,7 @@ async fn deliver(broker: &Broker, webhook: i64) -> Result<(), StoreError> {
     let mut held_since = Instant::now();
     let Some(claim) = store.claim_webhook(webhook, millis_of(LEASE)).await? else { return Ok(()) };
     let sender = Sender::new(&claim, broker.settings().webhook_addresses());
-    while !*broker.0.draining.borrow() {
+    while !broker.0.draining.get() {
         let now = store.now().await?;
         let Some(due) = store.next_due(&claim).await?.filter(|due| due.due_at <= now) else { break };
         if held_since.elapsed() > LEASE - LEASE_LEFT {

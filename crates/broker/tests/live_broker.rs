@@ -4,11 +4,14 @@ mod suite;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use semel_broker::database;
 use semel_delivery::relay::store::postgres::Postgres;
-use semel_delivery::relay::store::sql::{Asked, Database, Row, Transaction, Value};
+use semel_delivery::relay::store::sql::{Asked, Database, Heard, Listening, Row, Transaction, Value};
 use semel_store::postgres::Migrations;
+use suite::kit::{accepted, caller, draft};
+use suite::web::Web;
 use tokio_postgres::NoTls;
 
 /// A database of one test, which goes with it.
@@ -33,6 +36,14 @@ impl Database for Base {
 
     fn is_owned(&self) -> bool {
         self.inner.is_owned()
+    }
+
+    fn say<'a>(&'a self, channel: &'static str, text: &'a str) -> Asked<'a, ()> {
+        self.inner.say(channel, text)
+    }
+
+    fn listen(&self, channel: &'static str, heard: Heard) -> Listening<'_> {
+        self.inner.listen(channel, heard)
     }
 }
 
@@ -73,3 +84,18 @@ async fn postgres() -> Arc<dyn Database> {
 }
 
 on_every_database!(postgres);
+
+/// Brokers that share a database wake each other's readers, and do not leave it to the next look.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_at_another_broker_wakes_a_reader() {
+    let world = world(Settings { poll: Duration::from_secs(3600), ..Settings::default() }).await;
+    let (reads, writes) = (world.another().await, world.another().await);
+    let _running = [reads.start(), writes.start()];
+    let web = Web::new(&World { broker: reads, ..world });
+    let mut events = web.stream("/v1/meshes/m/topics/t/events", Some("bob"), None).await.unwrap();
+    // Where the channel is not open at the first of them, that one is found when it is.
+    for id in ["a", "b", "c"] {
+        accepted(writes.publish(&caller("alice"), draft("alice", id, id)).await);
+        assert_eq!(events.next().await.unwrap().data["client_message_id"], id);
+    }
+}

@@ -395,7 +395,7 @@ async fn members(command: &Members, at: &At) -> Result<Exit, Stop> {
 }
 
 /// A token of 256 random bits. The broker is sent its hash alone.
-fn new_token() -> Result<String, Stop> {
+pub(crate) fn new_token() -> Result<String, Stop> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes)
         .map_err(|error| Stop::new(Exit::Io, format!("failed to get random numbers: {error}")))?;

@@ -145,7 +145,9 @@ impl Report {
         }
         let profiles = self.profiles().filter(|_| !config.is_about_others());
         profiles.for_each(|(name, profile)| text.push_str(&self.profile_text(&name, profile)));
-        for (name, about) in [("outbox", &self.parts.outbox), ("relay", &self.parts.relay)] {
+        for (name, about) in
+            [("outbox", &self.parts.outbox), ("relay", &self.parts.relay), ("broker", &self.parts.broker)]
+        {
             let Some(about) = about else { continue };
             text.push_str(&format!("\n[{name}]\n"));
             for (setting, value) in about {
@@ -248,6 +250,7 @@ impl Report {
             "warnings": self.warnings,
             "outbox": self.parts.outbox,
             "relay": self.parts.relay,
+            "broker": self.parts.broker,
             "refused": refused,
         })
     }

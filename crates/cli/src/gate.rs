@@ -9,6 +9,7 @@ mod remote;
 mod resolve;
 mod restores;
 mod show;
+mod sweeping;
 pub(crate) mod table;
 mod upkeep;
 
@@ -99,6 +100,11 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
         .build()
         .map_err(|error| Stop::new(Exit::Io, format!("failed to start: {error}")))?;
     let outcome = runtime.block_on(async {
+        if let Command::Sweep(sweep) = &args.command
+            && let Some(when) = sweep.when
+        {
+            return sweeping::sweep_for_ever(&args.at, sweep, when).await;
+        }
         let door = Door::find(&args.at).await?;
         let said = args.command.run(&door, &args.at).await;
         door.close();

@@ -60,6 +60,9 @@ struct ListArgs {
     /// At most so many, up to 1000.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
+    /// Where there is none yet, wait so many seconds for one.
+    #[arg(long, value_name = "SECONDS")]
+    wait: Option<u64>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -97,10 +100,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
 async fn command(args: &Args) -> Result<Exit, Stop> {
     let which = &args.which;
     match &args.command {
-        Command::List(list) => {
-            let path = format!("/v1/inbox?after={}&limit={}", list.after, list.limit);
-            show::print(which.json, &ask(which, Call::get(path)).await?, listed)
-        }
+        Command::List(list) => show::print(which.json, &look(which, list).await?, listed),
         Command::Show(message) => {
             let told = ask(which, Call::get(message.path(""))).await?;
             show::print(which.json, &told, in_full)
@@ -110,6 +110,20 @@ async fn command(args: &Args) -> Result<Exit, Stop> {
             show::print(which.json, &told, acknowledged)
         }
         Command::Tail(tail) => follow(which, tail.after).await,
+    }
+}
+
+/// What nobody acknowledged; waited for where that is wanted.
+async fn look(which: &Which, list: &ListArgs) -> Result<Value, Stop> {
+    let until = tokio::time::Instant::now() + Duration::from_secs(list.wait.unwrap_or(0));
+    loop {
+        let path = format!("/v1/inbox?after={}&limit={}", list.after, list.limit);
+        let told = ask(which, Call::get(path)).await?;
+        let is_empty = told["messages"].as_array().is_none_or(Vec::is_empty);
+        if !is_empty || tokio::time::Instant::now() >= until {
+            return Ok(told);
+        }
+        tokio::time::sleep(ASK_AGAIN).await;
     }
 }
 

@@ -1,6 +1,7 @@
 //! `semel up`: everything in one command: the demo shop, the gate before it, a page that shows what happens, on one
 //! embedded database. Owns what is started and in which order; the parts are in `stack`.
 
+mod broker;
 mod counts;
 mod page;
 mod relay;
@@ -22,6 +23,7 @@ use crate::config::{self, LogTo};
 use crate::demo::Shop;
 use crate::exit::{Exit, Stop};
 use crate::serve::admin::{self, Admin};
+use crate::serve::broker::Running as Broker;
 use crate::serve::gate::note_admin_address;
 use crate::serve::outbox::Running as Outbox;
 use crate::serve::relay::Running as Relay;
@@ -37,9 +39,10 @@ const DETAILS: &str = "\
 Without --upstream a demo shop is started behind the gate, and the page is at / of the gate's address. With --upstream the \
 gate stands before that service, whose paths are all its own, and the page has an address of its own (--page).
 
-An outbox and a relay stand beside it. The relay merges changes and writes them through the gate, once: its target \
+An outbox, a relay and a broker stand beside it. The relay merges changes and writes them through the gate, once: its target \
 `orders` sums what waits for one item and orders it of the demo shop. With --upstream, targets are those of the file that \
---relay-config names.
+--relay-config names. The broker has a mesh `demo` with the members alice and bob, whose tokens lie in the folder of --data, \
+and a topic `news`; the outbox publishes and receives as alice.
 
 Orders and records lie in the folder of --data and are there again at the next start. SIGTERM or Ctrl-C ends it in good \
 order; a second one ends it at once.";
@@ -102,14 +105,16 @@ async fn up(args: &Args) -> Result<Exit, Stop> {
         metrics: metrics.clone(),
     };
     let relay = relay::beside(args, addresses.gate).await?;
+    let broker = broker::beside(args).await;
+    let others = Others { relay: relay.as_ref(), broker: broker.as_ref() };
     let (about, beside, welcome) = match &args.upstream {
-        None => demo(args, addresses, relay.as_ref(), page).await?,
-        Some(url) => service(args, url, addresses, relay.as_ref(), page).await?,
+        None => demo(args, addresses, others, page).await?,
+        Some(url) => service(args, url, addresses, others, page).await?,
     };
     let gate = prepared.before(&about.upstream, listener)?;
     let is_stopping = Arc::new(AtomicBool::new(false));
-    let outbox = outbox(args, addresses.gate).await;
-    let shown = Shown { gate: &gate, outbox: outbox.as_ref(), relay: relay.as_ref(), about: &about };
+    let outbox = outbox(args, addresses.gate, broker.as_ref()).await;
+    let shown = Shown { gate: &gate, outbox: outbox.as_ref(), others, about: &about };
     let admin = stack::serve(operators, for_operators(&shown, &is_stopping, addresses.admin, metrics)?);
     say(&welcome)?;
     signals.next().await;
@@ -119,6 +124,9 @@ async fn up(args: &Args) -> Result<Exit, Stop> {
         // Both send through the gate, which ends last.
         if let Some(outbox) = outbox {
             outbox.stop().await;
+        }
+        if let Some(broker) = broker {
+            broker.stop().await;
         }
         if let Some(relay) = relay {
             relay.stop().await;
@@ -139,8 +147,9 @@ async fn up(args: &Args) -> Result<Exit, Stop> {
 }
 
 /// The outbox beside the gate. The gate serves without it too.
-async fn outbox(args: &Args, gate: SocketAddr) -> Option<Outbox> {
-    let started = Outbox::beside(&args.data, gate).await;
+async fn outbox(args: &Args, gate: SocketAddr, broker: Option<&Broker>) -> Option<Outbox> {
+    let member = broker.map(|broker| broker::member(broker, &args.data));
+    let started = Outbox::beside(&args.data, gate, member).await;
     started.inspect_err(|Stop { message, .. }| tracing::warn!("there is no outbox: {message}")).ok()
 }
 
@@ -151,6 +160,13 @@ struct Addresses {
     admin: SocketAddr,
 }
 
+/// What stands beside the gate.
+#[derive(Clone, Copy)]
+struct Others<'a> {
+    relay: Option<&'a Relay>,
+    broker: Option<&'a Broker>,
+}
+
 /// What is known of what runs, what was started beside the gate, and what is said about it all.
 type Started = (Facts, Served, String);
 
@@ -158,7 +174,7 @@ type Started = (Facts, Served, String);
 async fn demo(
     args: &Args,
     addresses: Addresses,
-    relay: Option<&Relay>,
+    others: Others<'_>,
     page: impl Fn(Facts, Option<Shop>) -> Page,
 ) -> Result<Started, Stop> {
     let shop = Shop::open(Some(&args.data.join("shop.db")), args.delay)
@@ -166,7 +182,7 @@ async fn demo(
     let listener = stack::bind(SocketAddr::from(([127, 0, 0, 1], 0)), "the demo shop").await?;
     let url = format!("http://{}", local(&listener)?);
     let commands = demo_commands(addresses.gate, &client::uuid()?);
-    let facts = facts(args, addresses, relay, &url, commands);
+    let facts = facts(args, addresses, others, &url, commands);
     let welcome = welcome(&facts, &format!("http://{}/", addresses.gate));
     let routes = shop.router().merge(page(facts.clone(), Some(shop)).router());
     Ok((facts, stack::serve(listener, routes), welcome))
@@ -177,13 +193,13 @@ async fn service(
     args: &Args,
     url: &str,
     addresses: Addresses,
-    relay: Option<&Relay>,
+    others: Others<'_>,
     page: impl Fn(Facts, Option<Shop>) -> Page,
 ) -> Result<Started, Stop> {
     let listener = stack::bind(args.page, "--page").await?;
     let page_url = format!("http://{}/", local(&listener)?);
     let commands = upstream_commands(addresses, &client::uuid()?);
-    let facts = facts(args, addresses, relay, url, commands);
+    let facts = facts(args, addresses, others, url, commands);
     let welcome = welcome(&facts, &page_url);
     Ok((facts.clone(), stack::serve(listener, page(facts, None).router()), welcome))
 }
@@ -191,7 +207,7 @@ async fn service(
 fn facts(
     args: &Args,
     addresses: Addresses,
-    relay: Option<&Relay>,
+    Others { relay, broker }: Others<'_>,
     upstream: &str,
     mut commands: Vec<Command>,
 ) -> Facts {
@@ -206,7 +222,9 @@ fn facts(
         ),
     });
     commands.extend(relay.and_then(relay::command));
+    commands.extend(broker.into_iter().flat_map(|_| broker::commands(&data)));
     Facts {
+        broker: broker.map(broker::url),
         relay: relay.map(|relay| format!("http://{}", relay.listen)),
         relay_admin: relay.map(|relay| format!("http://{}/", relay.admin)),
         gate: format!("http://{}", addresses.gate),
@@ -223,7 +241,7 @@ fn facts(
 struct Shown<'a> {
     gate: &'a Running,
     outbox: Option<&'a Outbox>,
-    relay: Option<&'a Relay>,
+    others: Others<'a>,
     about: &'a Facts,
 }
 
@@ -243,8 +261,11 @@ fn for_operators(
     if let Some(outbox) = shown.outbox {
         surface = surface.part(outbox.shown());
     }
-    if let Some(relay) = shown.relay {
+    if let Some(relay) = shown.others.relay {
         surface = surface.part(relay.shown().0);
+    }
+    if let Some(broker) = shown.others.broker {
+        surface = surface.part(broker.shown().0);
     }
     let commands =
         shown.about.commands.iter().map(|command| (command.words.to_owned(), command.line.clone()));
@@ -299,6 +320,9 @@ fn welcome(facts: &Facts, page: &str) -> String {
     }
     if let Some(admin) = &facts.relay_admin {
         text.push_str(&format!("             {admin}   (its admin address)\n"));
+    }
+    if let Some(broker) = &facts.broker {
+        text.push_str(&format!("  broker     {broker}   (mesh demo: alice and bob, topic news)\n"));
     }
     for Command { words, line } in &facts.commands {
         text.push_str(&format!("\n{words}\n  {line}\n"));

@@ -539,3 +539,43 @@ fn a_file_about_other_parts_only_is_not_drowned_in_the_gates_settings() {
     assert!(full.contains("admin_read_token_file  none"), "names and values are apart: {full}");
     assert!(full.contains("max_body               1MiB"), "sizes are written as they are read: {full}");
 }
+
+const MESH: &str = r#"
+[broker]
+dedupe_retention_days = 8
+budget = "100/60s"
+
+[outbox]
+broker = "http://127.0.0.1:7430"
+mesh = "team"
+
+[[outbox.receive]]
+topics = ["news"]
+direct = true
+credential = "file:alice.token"
+"#;
+
+#[test]
+fn what_a_broker_or_a_receiver_would_refuse_is_refused_here() {
+    let (code, found) = report(MESH, &[]);
+    assert_eq!(code, Some(0), "{found}");
+    assert!(found["broker"]["retention"].as_str().is_some_and(|text| text.contains("8d")), "{found}");
+    let receives = "topic:news of team at http://127.0.0.1:7430, direct of team at http://127.0.0.1:7430";
+    assert_eq!(found["outbox"]["receives"], receives, "{found}");
+    for (part, text, complaint) in [
+        ("broker", MESH.replace("days = 8", "days = 6"), "7 days"),
+        ("broker", MESH.replace("budget", "identity = \"authorization\"\nbudget"), "names no mesh"),
+        ("broker", MESH.replace("budget", "admin = \"0.0.0.0:7431\"\nbudget"), "admin-token-file"),
+        ("broker", MESH.replace("budget", "surprise = 1\nbudget"), "surprise"),
+        ("outbox", MESH.replace("mesh = \"team\"", ""), "outbox.mesh"),
+        ("outbox", MESH.replace("\"news\"", "\"news\", \"news\""), "twice"),
+        ("outbox", MESH.replace("file:alice", "alice"), "file:PATH"),
+    ] {
+        let (code, found) = report(&text, &[]);
+        let refused = found["refused"].as_array().cloned().unwrap_or_default();
+        let is_said = refused.iter().any(|refused| {
+            refused["part"] == part && refused["message"].as_str().is_some_and(|why| why.contains(complaint))
+        });
+        assert!(code == Some(1) && is_said, "{complaint}: {code:?} {found}");
+    }
+}

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 const SHOP: &str = "semel up --listen :3000 --admin :0 --relay :0 --data shop";
 
 /// The documents, and what runs before their first command.
-const DOCUMENTS: [(&str, &[&str]); 9] = [
+const DOCUMENTS: [(&str, &[&str]); 10] = [
     ("README.md", &[]),
     ("docs/guides/storming.md", &["semel up"]),
     ("docs/guides/conforming.md", &["semel up"]),
@@ -19,6 +19,7 @@ const DOCUMENTS: [(&str, &[&str]); 9] = [
     ("docs/guides/deploying.md", &[SHOP]),
     ("docs/guides/clients.md", &["semel up"]),
     ("docs/guides/outbox.md", &[]),
+    ("docs/guides/broker.md", &[]),
 ];
 
 /// What is not run: it builds, tests or installs semel itself, or speaks to servers that are not here.
@@ -73,7 +74,8 @@ fn commands(text: &str) -> Vec<String> {
     found
 }
 
-/// A script that runs commands one after the other. Servers go on in the background until another takes their place.
+/// A script that runs commands one after the other. Servers go on in the background until another takes their place; a
+/// broker goes on beside the others.
 fn script(before: &[&str], commands: &[String]) -> String {
     let mut script = String::from(
         "set -u\nserver() {\n\
@@ -93,6 +95,7 @@ fn script(before: &[&str], commands: &[String]) -> String {
         let line = command.replace("cargo run -p semel -- ", "semel ").replace("cargo run -- ", "semel ");
         let is_server = line.starts_with("semel up") || line.starts_with("semel serve ");
         match is_server {
+            true if line.starts_with("semel serve broker") => script.push_str(&format!("server {line}\n")),
             true => script.push_str(&format!(
                 "if [ -n \"$running\" ]; then kill $running; wait $running; fi\nserver {line}\nrunning=$pid\n"
             )),
@@ -164,9 +167,10 @@ fn the_commands_of_every_document_run() {
         for command in read.iter().filter(|command| command.starts_with("semel ")) {
             assert!(is_read(command), "{document}: {command}");
         }
-        // The guide about the file has one, in pieces.
+        // Guides that speak of a file have one, in pieces.
         let blocks = text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
-        let file: String = blocks.filter(|_| document.ends_with("configuring.md")).collect();
+        let has_file = document.ends_with("configuring.md") || document.ends_with("broker.md");
+        let file: String = blocks.filter(|_| has_file).collect();
         let write = format!("cat > semel.toml <<'EOF'\n{file}EOF\n");
         let write = if file.is_empty() { "" } else { &*write };
         let (code, said) = run(&format!("{write}{}", script(before, &run_here)));

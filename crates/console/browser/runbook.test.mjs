@@ -20,8 +20,12 @@ const ANSWERS = {
   "A message of the outbox is dead": [/Attempts[\s\S]*What it replaced/, "up"],
   "A lane of the relay is in doubt": [/<option value="in-doubt" selected/, "up"],
   "The relay has parked or dead changes": [/Release parked changes/, "up"],
-  "The broker has orphans": [/Look for orphans/, "broker"],
-  "A webhook of the broker is dead": [/<h2>Webhooks/, "broker"],
+  "A row of the broker is missing": [/Look for orphans/, "up"],
+  "A subscriber fell behind": [/Subscribe a member|<h1>Inbox/, "up"],
+  "A line receives nothing": [/Lines that are followed/, "up"],
+  "The broker is slow or not ready": [/<strong>Broker<\/strong>/, "up"],
+  "A webhook does not take its messages": [/<h2>Webhooks/, "broker"],
+  "Messages are refused by their destination": [/Send again under a new id|Dead/, "up"],
 };
 
 const worlds = {};

@@ -72,6 +72,31 @@ fn alerts_and_dashboard_ask_for_what_is_counted() {
     assert!(board["panels"].as_array().is_some_and(|panels| panels.len() >= 10));
 }
 
+/// The other parts name what they count where they write it.
+#[test]
+fn alerts_and_dashboard_ask_for_what_broker_outbox_and_relay_count() {
+    let code: String = [
+        "crates/broker/src/broker/metrics.rs",
+        "crates/delivery/src/receive/meters.rs",
+        "crates/delivery/src/outbox/meters.rs",
+        "crates/cli/src/serve/relay/numbers.rs",
+        "crates/cli/src/serve/relay/admin.rs",
+        "crates/delivery/src/relay/meters.rs",
+    ]
+    .map(read)
+    .concat();
+    for path in ["docs/operations/alerts.yml", "docs/operations/grafana.json", "docs/operations/README.md"] {
+        let text = read(path);
+        let is_part = |char: char| char.is_ascii_lowercase() || char.is_ascii_digit() || char == '_';
+        for prefix in ["semel_broker_", "semel_inbox_", "semel_outbox_", "cm_broker_"] {
+            for (at, _) in text.match_indices(prefix) {
+                let name: String = text[at..].chars().take_while(|char| is_part(*char)).collect();
+                assert!(code.contains(&name), "{path} asks for {name}, which nobody counts");
+            }
+        }
+    }
+}
+
 #[test]
 fn every_alert_leads_to_a_part_of_the_runbook() {
     let (alerts, runbook) = (read("docs/operations/alerts.yml"), read("docs/runbook.md"));

@@ -1,15 +1,18 @@
 //! Requeue: an old message gives way to a new one under a new id. Where an attempt of the old one may have taken effect,
 //! its key is sealed at the server first, so that no late arrival can run it beside the new one.
 
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use semel_contract::key::is_uuid;
 use semel_contract::planted::{self, Bug};
 use semel_contract::profile::Generator;
 use semel_contract::record::Fence;
+use semel_contract::time::millis_of;
 use serde_json::Value;
 
 use crate::envelope::{Draft, fingerprint};
+use crate::limits::RETENTION_MARGIN_PARTS;
 use crate::message::{Answer, Enqueue, Request, Row, Status};
 use crate::outbox::{Outbox, OutboxError};
 use crate::store::{Judged, Replaced, Successor, Terms};
@@ -126,7 +129,13 @@ impl Outbox {
             // Not a byte was ever sent.
             0 => Seal::Impossible(String::new()),
             _ if planted::is(Bug::OutboxRequeueUnsealed) => Seal::Sealed,
-            _ => self.seal(row).await,
+            _ => match self.seal(row).await {
+                Seal::Sealed if self.may_be_forgotten(row) => Seal::Impossible(
+                    "it was first sent so long ago that the server may have forgotten its key: a seal says nothing then"
+                        .to_owned(),
+                ),
+                seal => seal,
+            },
         };
         let (is_sealed, possibly_delivered) = match seal {
             Seal::Sealed => (true, false),
@@ -179,6 +188,21 @@ impl Outbox {
             client_generated_at: row.client_generated_at,
             request,
         }
+    }
+
+    /// Whether the server may have forgotten what became of the message's key. Of two clocks that differ the later one counts:
+    /// the one that is not believed may be right.
+    fn may_be_forgotten(&self, row: &Row) -> bool {
+        let settings = &self.inner.settings;
+        let window = settings.profile_of(&row.profile).lifetime.retry_window;
+        let origin = Target::resolve(&row.url, settings.upstream.as_ref()).map(|target| target.origin);
+        let known = self.inner.retentions.lock().unwrap_or_else(PoisonError::into_inner);
+        let announced = origin.ok().and_then(|origin| known.get(&origin).copied()).map(Duration::from_secs);
+        drop(known);
+        let kept =
+            announced.map_or(window, |announced| window.min(announced - announced / RETENTION_MARGIN_PARTS));
+        let now = self.now().max(self.inner.time.wall());
+        row.first_attempt_at.is_some_and(|first| now.millis_since(first) >= millis_of(kept))
     }
 
     /// Asks the server to cancel the message's key.

@@ -92,6 +92,28 @@ async fn the_key_of_what_may_have_arrived_is_sealed_first() {
     assert_eq!(seals, 1, "the server was asked to cancel the old key");
 }
 
+/// A server forgets keys: of one that it has forgotten, a seal does not say that nothing happened.
+#[tokio::test(start_paused = true)]
+async fn a_seal_of_what_the_server_may_have_forgotten_is_not_a_seal() {
+    for (hours, is_believed) in [(22, true), (25, false), (24 * 30, false)] {
+        let world = World::quick("ietf", |request, _| match request.target.path.ends_with("/seal") {
+            true => answer(200, &[], r#"{"sealed":true,"identity":"verified"}"#),
+            false => Sent::TimedOut("no answer came".to_owned()),
+        });
+        let (outbox, row) = after_an_answer(&world).await;
+        assert!(row.ambiguous, "it may have taken effect");
+        tokio::time::advance(Duration::from_secs(hours * 3600)).await;
+        let requeued = outbox.requeue(&row, Requeue::default()).await;
+        match requeued {
+            Ok(requeued) => assert!(is_believed && requeued.is_sealed, "{hours} h"),
+            Err(OutboxError::State(why)) => {
+                assert!(!is_believed && why.contains("forgotten"), "{hours} h: {why}")
+            }
+            Err(other) => panic!("{hours} h: {other}"),
+        }
+    }
+}
+
 /// An outbox whose only attempt was answered like this, so that nothing is open.
 async fn after_an_answer(world: &World) -> (Outbox, Row) {
     let outbox = world.open().await;

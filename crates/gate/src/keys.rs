@@ -134,6 +134,10 @@ async fn asked(shared: &Shared, parts: &Parts, request_id: &str) -> Result<Value
             request_id: request_id.to_owned(),
             ..About::default()
         };
+        if !is_used && shared.observes {
+            let detail = "this gate only observes: it would not hold up a request whose key is sealed";
+            return Err(refuse(Problem::new(Kind::KeyUnknown, detail)));
+        }
         if !is_used {
             limit::seal(shared, &route, caller, &id).await.map_err(refuse)?;
         }

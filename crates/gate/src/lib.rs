@@ -82,7 +82,7 @@ pub use route::{Route, endpoint_of_path};
 pub use step::Step;
 #[cfg(feature = "failpoints")]
 pub use step::on_step;
-pub use sweeper::{sweep_for_ever, sweep_now};
+pub use sweeper::{sweep_for_ever, sweep_now, until_next};
 pub use walk::KeyHash;
 
 /// A store in memory and a clock that tests move.

@@ -35,7 +35,10 @@ impl Identify for Application {
 
 /// The forms of operations that were run, each under its present form: a program has few of them.
 #[derive(Default)]
-pub(crate) struct Operations(Mutex<HashMap<String, (Arc<Forms>, Arc<Route>)>>);
+pub(crate) struct Operations(Mutex<HashMap<String, Known>>);
+
+/// The forms of an operation, and the route that stands for it.
+type Known = (Arc<Forms>, Arc<Route>);
 
 impl Operations {
     /// The forms of this operation, and the operation as a route without a path.

@@ -44,7 +44,8 @@ pub fn sweep_for_ever(
 }
 
 /// How long until the next run.
-fn until_next(when: SweepWhen, now_millis: i64) -> Duration {
+#[must_use]
+pub fn until_next(when: SweepWhen, now_millis: i64) -> Duration {
     const DAY_MILLIS: i64 = 86_400_000;
     match when {
         SweepWhen::Every(period) => period,

@@ -26,6 +26,7 @@ use crate::hints::Hints;
 mod admin;
 pub mod base;
 mod batch;
+pub mod channel;
 mod claim;
 mod clock;
 mod limiter;

@@ -137,6 +137,10 @@ impl People {
             self.log_in(&format!("person-{number}")).await;
         }
         let Some(outbox) = self.house.outbox() else { return };
+        // After hours without a process nothing but a person explains the wall clock.
+        if outbox.clock_jump().is_some() {
+            let _ = timeout(PATIENCE, outbox.confirm_clock("the wall clock is right")).await;
+        }
         // Behind one dead head there may be another.
         for _ in 0..RESUMES_MAX {
             let lanes = timeout(PATIENCE, outbox.lanes()).await.ok().and_then(Result::ok).unwrap_or_default();

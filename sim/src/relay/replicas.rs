@@ -15,15 +15,15 @@ use crate::life::Life;
 use crate::mishap::Mishap;
 use crate::relay::line::Line;
 use crate::relay::plan::{Home, LATE_WINDOW, TIMEOUT};
-use crate::relay::way::Way;
 use crate::relay::works::{TARGET, Works};
 use crate::rng::Rng;
 use crate::stage::lock;
+use crate::way::{Ground as _, Way};
 
 /// One life of one replica.
 #[derive(Clone)]
 pub(super) struct Replica {
-    pub(super) way: Way,
+    pub(super) way: Way<Works>,
     pub(super) engine: Arc<Engine>,
     pub(super) worker: Arc<Worker>,
 }

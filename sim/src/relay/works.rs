@@ -20,6 +20,7 @@ use crate::relay::plan::{Home, Plan};
 use crate::relay::service::Service;
 use crate::rng::Rng;
 use crate::stage::{Stage, lock};
+use crate::way::{Air, Ground};
 
 /// The target's name.
 pub(super) const TARGET: &str = "scores";
@@ -43,6 +44,7 @@ pub struct Works {
     pub plan: Plan,
     base: Mutex<Arc<Sqlite>>,
     is_broken: Mutex<bool>,
+    air: Air,
     service: Mutex<Service>,
     told: Mutex<BTreeMap<String, Told>>,
     /// The bytes that were sent under a key.
@@ -65,6 +67,28 @@ impl Deref for Works {
     }
 }
 
+impl Ground for Works {
+    fn strikes(&self, mishap: Mishap) -> bool {
+        Works::strikes(self, mishap)
+    }
+
+    fn is_shared(&self) -> bool {
+        self.plan.home != Home::File
+    }
+
+    fn break_file(&self) {
+        *lock(&self.is_broken) = true;
+    }
+
+    fn is_broken(&self) -> bool {
+        *lock(&self.is_broken)
+    }
+
+    fn air(&self) -> &Air {
+        &self.air
+    }
+}
+
 impl Works {
     /// Works without a past.
     pub fn new(options: &Options) -> Self {
@@ -77,6 +101,7 @@ impl Works {
             stage,
             base: Mutex::new(Arc::new(base)),
             is_broken: Mutex::new(false),
+            air: Air::default(),
             service: Mutex::new(Service::new(plan.tier, plan.reducer)),
             plan,
             told: Mutex::default(),
@@ -106,16 +131,6 @@ impl Works {
     /// What the store says now, if nobody holds the database.
     pub(super) fn peek<T>(&self, asked: impl Future<Output = Result<T, StoreError>>) -> Option<T> {
         unconstrained(std::pin::pin!(asked)).now_or_never()?.ok()
-    }
-
-    /// A sync failed: only a new start can tell what is on disk.
-    pub(super) fn break_file(&self) {
-        *lock(&self.is_broken) = true;
-    }
-
-    /// Whether only a new start can tell what is on disk.
-    pub(super) fn is_broken(&self) -> bool {
-        *lock(&self.is_broken)
     }
 
     /// The database as a new process finds it. A database that is shared goes on without it.

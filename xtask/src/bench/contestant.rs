@@ -28,6 +28,19 @@ pub(crate) enum Serves {
     Restate,
 }
 
+/// What stands where messages are published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Takes {
+    /// `semel serve broker` with so many subscribers of each of so many topics.
+    Broker { store: Store, subscribers: usize, topics: usize },
+    /// `semel serve outbox`, whose lane is paused.
+    Outbox,
+    /// JetStream with a file that is synced before each answer.
+    Jetstream,
+    /// Redis Streams with a log that is synced before each answer.
+    Streams,
+}
+
 /// Where records are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Store {

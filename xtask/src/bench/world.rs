@@ -1,6 +1,7 @@
 //! What runs during a bench: the upstream, databases that are started when first needed, and the contestants. All of it
 //! on loopback, all of it gone when dropped.
 
+mod brokers;
 mod ours;
 mod peers;
 
@@ -10,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+pub(crate) use brokers::Publishing;
 pub(crate) use ours::{TOKEN, relay_request};
 
 use super::contestant::{Contestant, Serves, Store};

@@ -157,6 +157,12 @@ export class Outbox {
     return undefined;
   }
 
+  /** What a message asks for, so that a page can show it. It is gone when the message is done or taken back. */
+  async request(id: string): Promise<Request | undefined> {
+    const store = await this.#storeOf(id);
+    return (await this.#load()).readRequest(store, id);
+  }
+
   /** Messages in the order in which they were accepted, at most 1,000. */
   async list({ status, lane, after, limit = LIST_MAX }: ListFilter = {}): Promise<Receipt[]> {
     const found: Receipt[] = [];

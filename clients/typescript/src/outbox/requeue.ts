@@ -5,6 +5,7 @@ import { freeze, type Draft } from "./freeze.js";
 import { replace } from "./claims.js";
 import { abort, find, receiptOf } from "./rows.js";
 import type { Host } from "./sender.js";
+import type { Store } from "./store.js";
 import { OutboxError, type Frozen, type Row } from "./types.js";
 
 export interface RequeueOptions {
@@ -14,6 +15,12 @@ export interface RequeueOptions {
   body?: BodyInit;
   /** Goes on even where the old message may have been delivered. */
   force?: boolean;
+}
+
+/** What a message asks for; nothing, where that is gone with its end. */
+export async function readRequest(store: Store, id: string): Promise<Request | undefined> {
+  const frozen = await store.run("readonly", async (tx) => tx.get<Frozen>("requests", (await find(tx, id)).n));
+  return frozen && new Request(frozen.url, frozen);
 }
 
 type Seal = "sealed" | { why: string };

@@ -163,6 +163,7 @@ export class Turn<Tx> {
       guarantee: "atomic",
       fingerprint: this.arrival.fingerprints[0]!,
       now: 0,
+      payloadHash: Buffer.alloc(0),
     };
     return { answer: marked, row };
   }

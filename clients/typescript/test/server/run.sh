@@ -1,6 +1,7 @@
 #!/bin/sh
 # Tests of semel/server, after a build. Reads SEMEL_TEST_POSTGRES (a superuser's URL), SEMEL_BIN (the semel program) and
-# SEMEL_TEST_LONG=1 (twenty kills at each step instead of three). Go is needed for the test in two languages.
+# SEMEL_TEST_LONG=1 (twenty kills at each step instead of three). Go and Python are needed for the tests in two
+# languages.
 set -eu
 cd "$(dirname "$0")"
 : "${SEMEL_TEST_POSTGRES:?the URL of a PostgreSQL superuser}" "${SEMEL_BIN:?the semel program}"
@@ -16,4 +17,7 @@ if ! command -v pgbouncer >/dev/null && ! apt-get install -y -qq --no-install-re
     export SEMEL_TEST_PGBOUNCER=missing
 fi
 ../../node_modules/.bin/tsc -p types/tsconfig.json
-exec node --test --test-concurrency=8 once-*.test.mjs crash.test.mjs behaviour.test.mjs guide.test.mjs vectors.test.mjs
+node --test --test-concurrency=8 once-*.test.mjs crash.test.mjs behaviour.test.mjs guide.test.mjs vectors.test.mjs
+
+# Two hundred requests of one key, half of them sent to a service in Python.
+SEMEL_TEST_OTHER="node $PWD/service.mjs" sh ../../../python/test.sh tests/test_processes.py -k two_hundred -q

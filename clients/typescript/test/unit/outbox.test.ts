@@ -104,6 +104,26 @@ test("the same id is one message, another request under it is refused, and nothi
   outbox.dispose();
 });
 
+test("what a message asks for can be read, also after a reload, until it is done", async () => {
+  const device = new Device();
+  const gate = new Gate(device);
+  gate.isReached = false;
+  const first = open(device, gate);
+  const sent = first.outbox.send(URL_OF, { ...post({ words: "hello" }), id: "m1" });
+  await settled(device, sent.accepted);
+  first.outbox.dispose();
+  const { outbox } = open(device, gate);
+  const request = await settled(device, outbox.request("m1"));
+  assert.deepEqual([request?.method, request?.url, await request?.json()], ["POST", URL_OF, { words: "hello" }]);
+  await assert.rejects(settled(device, outbox.request("no such")), { code: "not-found" });
+  gate.isReached = true;
+  outbox.kick();
+  await device.until(() => gate.effects.length === 1);
+  await device.advance(1000);
+  assert.equal(await settled(device, outbox.request("m1")), undefined);
+  outbox.dispose();
+});
+
 test("a double tap is one action, and its id finds the message", async () => {
   const device = new Device();
   const gate = new Gate(device);

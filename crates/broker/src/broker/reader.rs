@@ -9,7 +9,6 @@ use std::time::Duration;
 use futures_util::future::select_all;
 use semel_delivery::relay::store::sql::StoreError;
 use tokio::sync::broadcast::{self, error::RecvError};
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::Broker;
@@ -21,6 +20,7 @@ use crate::event_id::{EventId, check_of};
 use crate::identity::Caller;
 use crate::limits::STREAMS_MAX;
 use crate::live::Feed;
+use crate::news::Subscriber;
 use crate::store::Line;
 use crate::store::people::Interval;
 
@@ -55,9 +55,9 @@ pub(crate) struct Reader {
     known_by: KnownBy,
     lines: Vec<LineReader>,
     ready: VecDeque<(usize, Ready)>,
-    directory: watch::Receiver<i64>,
-    draining: watch::Receiver<bool>,
-    begun: watch::Receiver<u64>,
+    directory: Subscriber<i64>,
+    draining: Subscriber<bool>,
+    begun: Subscriber<u64>,
     consumer: Option<String>,
     heartbeat: Duration,
     _counted: Counted,
@@ -141,7 +141,7 @@ impl Reader {
             if let Some((at, ready)) = self.ready.pop_front() {
                 return Some(self.item(at, ready));
             }
-            if *self.draining.borrow_and_update() || self.lines.iter().all(LineReader::is_finished) {
+            if self.draining.look() || self.lines.iter().all(LineReader::is_finished) {
                 return None;
             }
             for at in 0..self.lines.len() {
@@ -155,12 +155,11 @@ impl Reader {
             let look = self.look_at();
             tokio::select! {
                 biased;
-                _ = self.draining.changed() => return None,
-                changed = self.directory.changed() => {
-                    changed.ok()?;
+                () = self.draining.changed() => return None,
+                () = self.directory.changed() => {
                     if !self.is_allowed().await { return None; }
                 }
-                _ = self.begun.changed(), if self.consumer.is_some() => {
+                () = self.begun.changed(), if self.consumer.is_some() => {
                     if !self.is_newest().await { return None; }
                 }
                 (at, event) = next_event(&mut self.lines) => self.take(at, event),
@@ -324,7 +323,7 @@ async fn open_line(
         Some(consumer) => store.begin_stream(line.line, &caller.member, consumer).await?,
         None => 0,
     };
-    broker.0.begun.send_modify(|count| *count += 1);
+    broker.0.begun.update(|count| count + 1);
     let (after, resume, gap) = begun;
     let reader =
         LineReader { line, name: wire_name, intervals, after, resume, feed, events, is_live: false, stream };

@@ -7,7 +7,9 @@ use std::time::Duration;
 use semel_broker::{Beside, Broker, Caller, Draft, MeshWish, Parts, Published, Receipt, Role, Settings};
 use semel_contract::profile::Rate;
 use semel_contract::time::Timestamp;
-use semel_delivery::relay::store::sql::{Asked, Database, Row, StoreError, Transaction, Value};
+use semel_delivery::relay::store::sql::{
+    Asked, Database, Heard, Listening, Row, StoreError, Transaction, Value,
+};
 use semel_store::Reply;
 use semel_store::limits::{Admission, Limiter, MemoryLimiter, Verdict};
 
@@ -109,6 +111,14 @@ impl Database for Watched {
 
     fn is_owned(&self) -> bool {
         self.inner.is_owned()
+    }
+
+    fn say<'a>(&'a self, channel: &'static str, text: &'a str) -> Asked<'a, ()> {
+        self.inner.say(channel, text)
+    }
+
+    fn listen(&self, channel: &'static str, heard: Heard) -> Listening<'_> {
+        self.inner.listen(channel, heard)
     }
 }
 

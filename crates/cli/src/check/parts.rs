@@ -14,8 +14,9 @@ use serde_json::{Map, Value, json};
 
 use crate::config::{self, Config, LogTo, redacted};
 use crate::exit::Stop;
+use crate::serve::broker::config::{Config as Broker, Who};
 use crate::serve::relay::config::{Config as Relay, Flags};
-use crate::serve::{admin, outbox, plan, relay};
+use crate::serve::{admin, broker, outbox, plan, relay};
 use crate::store;
 
 /// What is known of the parts.
@@ -29,6 +30,8 @@ pub(super) struct Parts {
     pub(super) outbox: Option<Map<String, Value>>,
     /// The relay's.
     pub(super) relay: Option<Map<String, Value>>,
+    /// The broker's.
+    pub(super) broker: Option<Map<String, Value>>,
 }
 
 impl Parts {
@@ -49,6 +52,9 @@ impl Parts {
         }
         if config.speaks_of.relay {
             parts.look_at_relay(config, path);
+        }
+        if config.speaks_of.broker {
+            parts.look_at_broker(path);
         }
         parts
     }
@@ -76,6 +82,23 @@ impl Parts {
         }
     }
 
+    fn look_at_broker(&mut self, path: Option<&Path>) {
+        let args = broker::Args { config: path.map(Path::to_path_buf), ..broker::Args::default() };
+        let settings = match Broker::load(&args) {
+            Ok(settings) => settings,
+            Err(Stop { message, .. }) => return self.refused.push(("broker", message)),
+        };
+        let tls = settings.tls.iter().flat_map(|tls| [tls.cert.clone(), tls.key.clone()]);
+        let named = settings.admin_token_file.iter().chain(&settings.postgres.ca).cloned();
+        let keys = match &settings.who {
+            Who::Tokens => None,
+            Who::Verified(identity) => keys_of(identity),
+        };
+        let named: Vec<PathBuf> = named.chain(tls).chain(keys).collect();
+        self.note("broker", within_runtime(|| broker::check(&settings)), &named);
+        self.broker = Some(broker_about(&settings));
+    }
+
     fn look_at_relay(&mut self, gate: &Config, path: Option<&Path>) {
         let settings = match Relay::load(&Flags { config: path, ..Flags::default() }) {
             Ok(settings) => settings,
@@ -101,6 +124,14 @@ impl Parts {
         }
         self.relay = Some(relay_about(&settings));
     }
+}
+
+/// What is built here is at home in a runtime.
+fn within_runtime(check: impl FnOnce() -> Result<(), Stop>) -> Result<(), Stop> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Stop::new(crate::exit::Exit::Io, error.to_string()))?;
+    let _within = runtime.enter();
+    check()
 }
 
 /// Builds all that a gate is built of, on records in memory.
@@ -155,6 +186,34 @@ fn keys_of(identity: &Identity) -> Option<PathBuf> {
     let Identity::Jwt(spec) = identity else { return None };
     let place = spec.split(',').next().unwrap_or_default();
     (!place.contains("://")).then(|| PathBuf::from(place))
+}
+
+/// What is in force in a broker, in words.
+pub(super) fn broker_about(broker: &Broker) -> Map<String, Value> {
+    let settings = &broker.settings;
+    let rate = |rate: Option<semel_contract::profile::Rate>| {
+        rate.map(|rate| format!("{} in {}", rate.count, format_duration(rate.window)))
+    };
+    let about = json!({
+        "listen": broker.listen.to_string(),
+        "admin": broker.admin.to_string(),
+        "store": broker.store.to_string(),
+        "identity": redacted(&broker.who.to_string()),
+        "redis": broker.redis.as_deref().map(redacted),
+        "retention": format!(
+            "ids are remembered for {}, senders are told {}",
+            format_duration(settings.dedupe_retention),
+            format_duration(settings.announced_retention())
+        ),
+        "max_payload": format!("{} bytes", settings.inline_bytes),
+        "b2_retry": format_duration(settings.b2_retry),
+        "budget": rate(settings.budget),
+        "request_limit": rate(settings.request_limit),
+    });
+    match about {
+        Value::Object(about) => about,
+        _ => Map::new(),
+    }
 }
 
 /// What is in force in a relay, in words.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use semel_contract::profile::SweepWhen;
 use semel_contract::time::format_duration;
 use serde_json::{Value, json};
 
@@ -9,6 +10,7 @@ use super::confirm::counted;
 use super::door::Door;
 use super::resolve::record_id;
 use super::{Said, text};
+use crate::config::Setting;
 use crate::exit::Stop;
 
 /// Which key to cancel.
@@ -24,6 +26,12 @@ pub(crate) struct SealArgs {
 
 /// What to sweep.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+A service that uses semel's SQL functions or a library of them has no gate that sweeps for it. Beside it runs:
+
+  semel gate sweep --store postgres://… --when 'every 6h'
+
+It goes on until it is ended, also while the store is away, and writes a line for each run. `every` begins with a run at once.")]
 pub(crate) struct SweepArgs {
     /// Only what has been expired for so long.
     #[arg(long, value_name = "DURATION")]
@@ -31,6 +39,9 @@ pub(crate) struct SweepArgs {
     /// Why; stands in the audit trail.
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
+    /// Go on sweeping: `every 6h`, or `daily 03:00` (UTC).
+    #[arg(long, value_name = "WHEN", value_parser = SweepWhen::read)]
+    pub(super) when: Option<SweepWhen>,
 }
 
 /// What to do with the clock.

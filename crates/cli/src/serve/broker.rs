@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
 use self::config::{Config, Who};
-use self::running::Running;
+pub(crate) use self::running::{Running, check};
 use super::notify;
 use crate::config::redacted;
 use crate::exit::{Exit, Stop};

@@ -252,6 +252,15 @@ fn settings(config: &Config) -> Vec<Section> {
     vec![Section { title: "Outbox".to_owned(), rows, bounds: Vec::new() }]
 }
 
+/// As whom an outbox publishes and receives.
+pub(crate) struct Member {
+    pub(crate) broker: String,
+    pub(crate) mesh: String,
+    pub(crate) topic: String,
+    /// The file of the token.
+    pub(crate) token: PathBuf,
+}
+
 /// An outbox that takes messages and sends them.
 pub(crate) struct Running {
     shown: (Vec<Section>, Router),
@@ -308,14 +317,19 @@ impl Running {
         self.receiving.replace(next.receives.clone()).map_err(bad)
     }
 
-    /// An outbox in this folder that sends through a gate, for `semel up`.
-    pub(crate) async fn beside(folder: &Path, gate: SocketAddr) -> Result<Self, Stop> {
+    /// An outbox in this folder that sends through a gate, and is a member of a mesh, for `semel up`.
+    pub(crate) async fn beside(
+        folder: &Path,
+        gate: SocketAddr,
+        member: Option<Member>,
+    ) -> Result<Self, Stop> {
         let args = Args {
             store: Some(format!("sqlite:{}", folder.join("outbox.db").display())),
             upstream: Some(format!("http://{gate}")),
             ..Args::default()
         };
-        let config = Config::of(&args, config::File::default())?;
+        let file = member.map_or_else(config::File::default, config::File::of_member);
+        let config = Config::of(&args, file)?;
         let headers = vec![("Authorization".to_owned(), "Bearer demo".to_owned())];
         if let Some(upstream) = &config.settings.upstream {
             config.wallet.give("default", &upstream.origin, Credential { headers });

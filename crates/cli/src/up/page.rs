@@ -34,6 +34,8 @@ pub(crate) struct Facts {
     pub(crate) relay: Option<String>,
     /// Where its operators look.
     pub(crate) relay_admin: Option<String>,
+    /// Where members of the demo mesh connect.
+    pub(crate) broker: Option<String>,
     pub(crate) data: String,
     /// How to look at the records.
     pub(crate) records: String,

@@ -139,6 +139,27 @@ fn what_cannot_be_had_is_said() {
 }
 
 #[test]
+fn a_broker_that_ends_in_good_order_ends_its_streams_where_they_go_on() {
+    let mut world = World::new(&["alice", "bob"], &["news"]);
+    let bob = world.daemon("bob", ALL);
+    let publish = |world: &World, id: &str| {
+        let body = json!({"to": {"topic": "news"}, "body": id, "client_message_id": id});
+        assert_eq!(world.ask("alice", "POST", MESSAGES, "", &body).unwrap().0, 201);
+    };
+    publish(&world, "m1");
+    bob.inbox_of(1);
+    world.broker.signal(libc::SIGTERM);
+    world.broker.wait();
+    world.start_broker();
+    publish(&world, "m2");
+    assert_eq!(ids(&bob.inbox_of(2)), ["m1", "m2"]);
+    let metrics = bob.call("GET", "/metrics", &Value::Null);
+    assert!(metrics.is_some_and(|(status, _)| status == 200));
+    let (_, told) = bob.call("GET", "/v1/inbox", &Value::Null).unwrap();
+    assert_eq!(told["gaps"], json!([]), "nothing was left out");
+}
+
+#[test]
 fn a_tail_shows_what_there_is_and_what_comes() {
     use std::io::BufRead as _;
     let world = World::new(&["alice", "bob"], &["news"]);

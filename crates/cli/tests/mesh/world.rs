@@ -26,6 +26,11 @@ impl Process {
         // SAFETY: a plain system call on a child of this process.
         unsafe { libc::kill(self.0.id().cast_signed(), signal) };
     }
+
+    /// Waits until it has ended by itself.
+    pub(crate) fn wait(&mut self) {
+        self.0.wait().unwrap();
+    }
 }
 
 impl Drop for Process {
@@ -129,7 +134,13 @@ fn exchange(mut stream: impl Read + Write, head: &str, body: &Value) -> Option<(
 impl World {
     /// A broker with a mesh, members and topics. Every member is subscribed to every topic.
     pub(crate) fn new(members: &[&str], topics: &[&str]) -> Self {
+        Self::with(members, topics, "")
+    }
+
+    /// The same, with these settings of the broker.
+    pub(crate) fn with(members: &[&str], topics: &[&str], settings: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("semel.toml"), format!("[broker]\n{settings}\n")).unwrap();
         let port = free_port();
         let broker = serve_broker(folder.path(), port);
         let world = Self { folder, port, broker };

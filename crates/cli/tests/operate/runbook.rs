@@ -1,5 +1,5 @@
 //! The commands of the runbook are commands: each is run on a store with an unknown outcome in it, or on an outbox with a
-//! message. Those of the relay are read with the other documented commands.
+//! message. Those of the relay and the broker are read with the other documented commands.
 
 use std::process::Command;
 use std::time::Duration;
@@ -13,7 +13,10 @@ fn commands(document: &str) -> Vec<String> {
     for line in document.lines().map(str::trim) {
         if line.starts_with("```") {
             in_block = line == "```sh";
-        } else if in_block && line.starts_with("semel ") && !line.starts_with("semel relay ") {
+        } else if in_block
+            && line.starts_with("semel ")
+            && !["semel relay ", "semel broker "].iter().any(|command| line.starts_with(command))
+        {
             found.push(line.to_owned());
         }
     }
@@ -39,7 +42,7 @@ fn every_command_of_the_runbook_works() {
             shell.env_remove(name);
         }
         let line = command.replace(" ID", &format!(" {id}"));
-        let line = match line.starts_with("semel outbox ") {
+        let line = match line.starts_with("semel outbox ") || line.starts_with("semel inbox ") {
             true => format!("semel outbox send http://127.0.0.1:9/x -d '{{}}' --id {id} && {line}"),
             false => line,
         };

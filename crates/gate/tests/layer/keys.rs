@@ -132,6 +132,23 @@ async fn a_closed_gate_seals_nothing() {
     assert_eq!((seen.status, seen.header("x-should-retry")), (503, "true"));
 }
 
+/// A gate that lets everything pass cannot say that a key is cancelled: whoever believed it would send the request anew.
+#[tokio::test]
+async fn a_gate_that_observes_seals_nothing() {
+    let world = World::new();
+    let app = world.app(world.gate().route(Route::new("r", "POST /orders").unwrap()).observe());
+    let seal = async |key: &str| send(&app, ask("alice", "POST", &format!("/{key}/seal?endpoint=r"))).await;
+    let unused = seal("k").await;
+    assert_eq!((unused.status, unused.problem().as_str()), (404, "key-unknown"), "{unused:?}");
+    assert!(unused.body.contains("only observes"), "{unused:?}");
+    assert_eq!(post_to(&app, "/orders", "k", "{}").await.status, 201, "it would not have held it up");
+    let used = seal("k").await;
+    assert!(
+        used.status == 200 && used.body.contains(r#""sealed":false"#),
+        "what was noted is told: {used:?}"
+    );
+}
+
 #[tokio::test]
 async fn a_key_in_a_shared_scope_is_still_its_own_principals() {
     let world = World::new();

@@ -35,6 +35,7 @@ const MIGRATIONS: &[Migration] = &[
         sql: include_str!("migrations/0012_once_new.sql"),
         works_for: 8,
     },
+    Migration { number: 13, name: "forget", sql: include_str!("migrations/0013_forget.sql"), works_for: 8 },
 ];
 
 /// The settings of a store.

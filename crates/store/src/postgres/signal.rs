@@ -2,15 +2,14 @@
 //! never inside them. Only a hint: whatever is lost here, polling finds.
 
 use std::collections::BTreeSet;
-use std::future::poll_fn;
 use std::sync::Weak;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio_postgres::tls::MakeTlsConnect;
-use tokio_postgres::{AsyncMessage, Config, Socket};
+use tokio_postgres::{Config, Socket};
 
-use super::Core;
+use super::{Core, channel};
 
 /// Hashes that wait to be sent; more are lost, as hints may be.
 pub(super) const SIGNALS_MAX: usize = 4096;
@@ -18,12 +17,8 @@ pub(super) const SIGNALS_MAX: usize = 4096;
 const HASHES_MAX: usize = 240;
 /// The pause between two notifications: what is announced meanwhile goes into the next. The first is sent at once.
 const NOTIFY_PAUSE: Duration = Duration::from_millis(5);
-/// The pause before a lost connection is made again.
-const RECONNECT_PAUSE: Duration = Duration::from_millis(500);
-
-/// A hint that a crash may take along is not worth a sync of the log.
-const NOTIFY: &str = "SELECT set_config('synchronous_commit', 'off', true), pg_notify('semel', $1::text)";
-const LISTEN: &str = "LISTEN semel";
+/// Where processes tell each other.
+const CHANNEL: &str = "semel";
 
 /// Sends what queued while the last notification was on its way, as one. Ends when the store is dropped.
 pub(super) async fn send(core: Weak<Core>, mut queue: mpsc::Receiver<[u8; 16]>) {
@@ -31,46 +26,23 @@ pub(super) async fn send(core: Weak<Core>, mut queue: mpsc::Receiver<[u8; 16]>) 
     while queue.recv_many(&mut hashes, HASHES_MAX).await > 0 {
         let Some(core) = core.upgrade() else { return };
         let payload = written(hashes.drain(..).collect());
-        let _ = core.link.run_untimed(NOTIFY, &[&payload]).await;
+        let _ = core.link.run_untimed(channel::SAY, &[&CHANNEL, &payload]).await;
         drop(core);
         tokio::time::sleep(NOTIFY_PAUSE).await;
     }
 }
 
-/// Listens on a connection of its own and makes it again when it is lost. Ends when the store is dropped.
+/// Listens until the store is dropped.
 pub(super) async fn listen<T>(core: Weak<Core>, config: Config, tls: T)
 where
     T: MakeTlsConnect<Socket> + Clone,
 {
-    while core.strong_count() > 0 {
-        let _ = listen_once(&core, &config, tls.clone()).await;
-        tokio::time::sleep(RECONNECT_PAUSE).await;
-    }
-}
-
-async fn listen_once<T>(core: &Weak<Core>, config: &Config, tls: T) -> Result<(), tokio_postgres::Error>
-where
-    T: MakeTlsConnect<Socket>,
-{
-    let (client, mut connection) = config.connect(tls).await?;
-    let listening = async {
-        client.batch_execute(LISTEN).await?;
-        // The client is held for as long as the connection lasts.
-        std::future::pending::<Result<(), tokio_postgres::Error>>().await
-    };
-    let driving = async {
-        while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
-            if let AsyncMessage::Notification(notification) = message? {
-                let Some(core) = core.upgrade() else { return Ok(()) };
-                read(notification.payload()).into_iter().for_each(|hash| core.hints.wake(hash));
-            }
+    let heard = |text: &str| {
+        if let Some(core) = core.upgrade() {
+            read(text).into_iter().for_each(|hash| core.hints.wake(hash));
         }
-        Ok(())
     };
-    tokio::select! {
-        ended = driving => ended,
-        failed = listening => failed,
-    }
+    channel::listen(&config, tls, CHANNEL, heard).await;
 }
 
 fn written(hashes: BTreeSet<[u8; 16]>) -> String {

@@ -291,6 +291,33 @@ async fn an_erased_principal_leaves_only_that_the_key_was_used() {
     assert_eq!(shop.here.number(left).await, 0);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_keys_of_a_person_go_with_the_persons_row() {
+    let shop = shop().await;
+    let session = shop.session().await;
+    let sql = "CREATE TABLE public.person (id text, team text); INSERT INTO public.person VALUES ('alice', NULL), ('bob', NULL);
+        CREATE TRIGGER forget AFTER DELETE ON public.person FOR EACH ROW EXECUTE FUNCTION semel.forget_deleted('id', 'team')";
+    session.batch_execute(sql).await.unwrap();
+    let call = Call::new("cascade");
+    let of_bob = Call { about: call.about.replace("alice", "bob"), ..Call::new("of bob") };
+    assert_eq!(shop.run(&call).await.unwrap(), "execute");
+    assert_eq!(shop.run(&of_bob).await.unwrap(), "execute");
+    let alices = "SELECT count(*) FROM semel.record WHERE principal = 'alice'";
+    let delete = "DELETE FROM public.person WHERE id = 'alice'";
+    session.batch_execute(&format!("BEGIN; {delete}; ROLLBACK")).await.unwrap();
+    assert_eq!(shop.here.number(alices).await, 1, "a deletion that was rolled back erases nothing");
+    session.batch_execute(delete).await.unwrap();
+    assert_eq!(shop.here.number(alices).await, 0);
+    assert_eq!(call.look(&session).await.get::<_, &str>("verdict"), "not-kept", "her key does not run again");
+    assert_eq!(of_bob.look(&session).await.get::<_, &str>("verdict"), "replay", "his is as it was");
+    assert_eq!(shop.here.number("SELECT count FROM semel.audit WHERE action = 'forget'").await, 1);
+    // A column that is not there would erase nothing, in silence.
+    let typo = "DROP TRIGGER forget ON public.person;
+        CREATE TRIGGER forget AFTER DELETE ON public.person FOR EACH ROW EXECUTE FUNCTION semel.forget_deleted('idd')";
+    session.batch_execute(typo).await.unwrap();
+    assert_eq!(code(session.batch_execute("DELETE FROM public.person").await), "SM003");
+}
+
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -98,6 +98,14 @@ impl Config {
         Ok(config)
     }
 
+    /// A broker beside others, with its messages in this file.
+    pub(crate) fn beside(store: &Path, listen: SocketAddr, admin: SocketAddr) -> Result<Self, Stop> {
+        let mut config = Self::of(File::default()).map_err(|error| Stop::new(Exit::Config, error))?;
+        config.store = Store::Sqlite(store.display().to_string());
+        (config.listen, config.admin) = (listen, admin);
+        Ok(config)
+    }
+
     fn of(file: File) -> Result<Self, String> {
         let any = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
         let usual = Settings::default();

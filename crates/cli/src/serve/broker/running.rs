@@ -60,6 +60,11 @@ pub(crate) struct Running {
 }
 
 impl Running {
+    /// The broker as the console of another part shows it beside itself.
+    pub(crate) fn shown(&self) -> (Routed, Router) {
+        part(&self.broker, &self.config)
+    }
+
     /// Opens the store and the doors, and begins to work.
     pub(crate) async fn start(config: Config) -> Result<Self, Stop> {
         let certificate: Certificate = Arc::new(RwLock::new(load_certificate(&config)?));
@@ -102,6 +107,11 @@ impl Running {
         })
     }
 
+    /// The broker itself.
+    pub(crate) fn broker(&self) -> &Broker {
+        &self.broker
+    }
+
     /// Puts these settings in force at once, or changes nothing.
     pub(crate) fn reload(&mut self, next: Config) -> Result<(), Stop> {
         let bad = |message: String| Stop::new(Exit::Config, message);
@@ -128,6 +138,14 @@ impl Running {
         let _ = tokio::time::timeout(FAREWELL, self.working.stop()).await;
         self.operating.abort();
     }
+}
+
+/// Builds all that would refuse to start, but for the store and the addresses.
+pub(crate) fn check(config: &Config) -> Result<(), Stop> {
+    load_certificate(config)?;
+    operators_of(config, config.admin)?;
+    identity(config)?;
+    Ok(())
 }
 
 async fn bind(address: SocketAddr, flag: &str) -> Result<(TcpListener, SocketAddr), Stop> {
@@ -214,29 +232,30 @@ impl Identify for Verified {
     }
 }
 
-/// What operators reach: the API and the console.
-fn operated(broker: &Broker, config: &Config, access: Access) -> Router {
+/// The broker as the console shows it, and its API.
+fn part(broker: &Broker, config: &Config) -> (Routed, Router) {
     let health = Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
         .with_state(broker.clone());
     let api = health.merge(admin_router(broker.clone()));
-    let part = Routed::new(&SHEET, api.clone()).settings(settings(config));
+    (Routed::new(&SHEET, api.clone()).settings(settings(config)), api)
+}
+
+/// What operators reach: the API and the console.
+fn operated(broker: &Broker, config: &Config, access: Access) -> Router {
+    let (part, api) = part(broker, config);
     Surface::new(access).part(part).index("semel broker: the admin address; see /openapi.json\n").router(api)
 }
 
 /// The settings in force.
 fn settings(config: &Config) -> Vec<Section> {
-    let known = match &config.who {
-        Who::Tokens => "tokens".to_owned(),
-        Who::Verified(way) => redacted(&way.to_string()),
-    };
     let of = &config.settings;
     let rows = [
         ("listen", config.listen.to_string()),
         ("admin", config.admin.to_string()),
         ("store", config.store.to_string()),
-        ("identity", known),
+        ("identity", redacted(&config.who.to_string())),
         ("redis", config.redis.as_deref().map_or_else(|| "none".to_owned(), redacted)),
         ("dedupe_retention", semel_contract::time::format_duration(of.dedupe_retention)),
         ("max_payload", format!("{} bytes", of.inline_bytes)),

@@ -66,6 +66,24 @@ pub(crate) struct File {
 }
 
 impl File {
+    /// Settings of a member who publishes, and receives a topic and what is sent to it alone.
+    pub(crate) fn of_member(member: super::Member) -> Self {
+        let receive = ReceiveFile {
+            broker: None,
+            mesh: None,
+            topics: vec![member.topic],
+            direct: true,
+            credential: Some(format!("file:{}", member.token.display())),
+            consumer: None,
+        };
+        Self {
+            broker: Some(member.broker),
+            mesh: Some(member.mesh),
+            receive: vec![receive],
+            ..Self::default()
+        }
+    }
+
     /// The files that it names and that are read at start.
     pub(crate) fn named(&self) -> Vec<PathBuf> {
         self.token_file

@@ -141,19 +141,34 @@ pub(crate) static SHEET: Sheet = Sheet {
             title: "Inbox",
             on: "inbox",
             beside: &[("/outbox", "Messages to send")],
-            panels: &[Panel {
-                api: "/v1/inbox",
-                at: "/messages",
-                columns: &[
-                    column("Message", "/client_message_id", Show::Link(RECEIVED)),
-                    column("Sender", "/sender", Show::Text),
-                    column("Mesh", "/mesh", Show::Text),
-                    column("Received", "/received_at", Show::Time),
-                ],
-                next: &[("next_after", "after")],
-                empty: "Nothing waits to be acknowledged.",
-                ..PANEL
-            }],
+            panels: &[
+                Panel {
+                    api: "/v1/inbox",
+                    at: "/messages",
+                    columns: &[
+                        column("Message", "/client_message_id", Show::Link(RECEIVED)),
+                        column("Sender", "/sender", Show::Text),
+                        column("Mesh", "/mesh", Show::Text),
+                        column("Received", "/received_at", Show::Time),
+                    ],
+                    next: &[("next_after", "after")],
+                    empty: "Nothing waits to be acknowledged.",
+                    ..PANEL
+                },
+                Panel {
+                    title: "Lines that are followed",
+                    api: "/v1/inbox",
+                    at: "/lines",
+                    columns: &[
+                        column("Line", "/line", Show::Text),
+                        column("Mesh", "/mesh", Show::Text),
+                        column("State", "/state", Show::State),
+                        column("Why", "/why", Show::Text),
+                    ],
+                    empty: "No line of a mesh is followed.",
+                    ..PANEL
+                },
+            ],
         },
         View {
             path: RECEIVED,

@@ -2,20 +2,22 @@
 //! promise needs, whatever the server or the role prefer.
 
 use std::error::Error;
+use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use deadpool_postgres::{Object, Pool};
 use futures_util::future::{MaybeDone, maybe_done};
-use semel_store::postgres::Migrations;
 use semel_store::postgres::base::{self, FirstConnection, Migration, Schema, Session, error_chain};
+use semel_store::postgres::{Migrations, channel};
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::types::{IsNull, ToSql, Type, private::BytesMut, to_sql_checked};
 use tokio_postgres::{NoTls, Socket, Statement};
 
-use super::sql::{Asked, Database, NOW, Row, StoreError, Transaction, Value};
+use super::sql::{Asked, Database, Heard, Listening, NOW, Row, StoreError, Transaction, Value};
 
 /// The schema `semel_relay`. Its lock is "relay" in ASCII. A migration with a new table ends by granting rights again, since
 /// those speak of all tables.
@@ -57,10 +59,19 @@ pub struct Tables {
 
 const RELAY: Tables = Tables { schema: SCHEMA, session: SESSION, application_name: APPLICATION_NAME };
 
+/// Opens a channel of a server.
+type Listen = Arc<dyn Fn(&'static str, Heard) -> Listening<'static> + Send + Sync>;
+
 /// A database of a server.
-#[derive(Debug)]
 pub struct Postgres {
     pool: Pool,
+    listen: Listen,
+}
+
+impl fmt::Debug for Postgres {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Postgres").finish_non_exhaustive()
+    }
 }
 
 impl Postgres {
@@ -111,7 +122,12 @@ impl Postgres {
         let config = base::config(url, tables.application_name).map_err(failed)?;
         let mut first = FirstConnection::open(&config, tls.clone()).await.map_err(failed)?;
         first.prepare(&tables.session, &tables.schema, migrations).await.map_err(failed)?;
-        Ok(Self { pool: base::pool(config, tls, connections, &tables.session).map_err(failed)? })
+        let pool = base::pool(config.clone(), tls.clone(), connections, &tables.session).map_err(failed)?;
+        let listen: Listen = Arc::new(move |channel, heard| {
+            let (config, tls) = (config.clone(), tls.clone());
+            Box::pin(async move { channel::listen(&config, tls, channel, move |text| heard(text)).await })
+        });
+        Ok(Self { pool, listen })
     }
 
     /// The newest migration that is applied, and the numbers of those that are missing. Changes nothing.
@@ -415,5 +431,17 @@ impl Database for Postgres {
 
     fn is_owned(&self) -> bool {
         false
+    }
+
+    fn say<'a>(&'a self, channel: &'static str, text: &'a str) -> Asked<'a, ()> {
+        Box::pin(async move {
+            let client = self.client().await?;
+            let statement = prepare(&client, channel::SAY).await?;
+            client.execute(&statement, &[&channel, &text]).await.map(drop).map_err(failed)
+        })
+    }
+
+    fn listen(&self, channel: &'static str, heard: Heard) -> Listening<'_> {
+        (self.listen)(channel, heard)
     }
 }

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 
 /// A value of a row, or an argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,6 +132,12 @@ pub const HURRY: &str = "SELECT /*HURRY*/ 1";
 /// What a database promises.
 pub type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
+/// What is done with what other processes say.
+pub type Heard = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// What goes on until it is dropped.
+pub type Listening<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
 /// A transaction. Dropped without [`Transaction::commit`] it changes nothing.
 pub trait Transaction: Send {
     /// Runs one statement.
@@ -181,6 +188,17 @@ pub trait Database: Send + Sync + 'static {
 
     /// Whether one process owns it, so that at its start nobody else holds anything.
     fn is_owned(&self) -> bool;
+
+    /// Says something to the other processes that share it. Only a hint: it may be lost.
+    fn say<'a>(&'a self, _channel: &'static str, _text: &'a str) -> Asked<'a, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Hears what is said on a channel, by this process too. `heard` is also called, with nothing, when something may have been
+    /// missed. Where nobody can be heard it waits for ever.
+    fn listen(&self, _channel: &'static str, _heard: Heard) -> Listening<'_> {
+        Box::pin(std::future::pending())
+    }
 
     /// Whether it can serve. Otherwise it recovers by itself.
     fn ready(&self) -> Asked<'_, ()> {

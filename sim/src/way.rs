@@ -1,18 +1,41 @@
-//! The database as one replica sees it: slow, away, full, or unsure whether it has committed. A transaction of a replica
-//! that dies is rolled back.
+//! The database as one replica of the relay or of the broker sees it: slow, away, full, or unsure whether it has committed. A
+//! transaction of a replica that dies is rolled back.
 
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use semel_delivery::relay::store::sql::{Asked, Database, Row, StoreError, Transaction, Value};
+use semel_delivery::relay::store::sql::{
+    Asked, Database, Heard, Listening, Row, StoreError, Transaction, Value,
+};
 use semel_delivery::relay::store::sqlite::Sqlite;
 use tokio::time::sleep;
 
 use crate::life::Life;
 use crate::mishap::Mishap;
-use crate::relay::plan::Home;
-use crate::relay::works::Works;
-use crate::stage::lock;
+use crate::stage::{Stage, lock};
+
+/// What the ways of a run lead through.
+pub(crate) trait Ground: Deref<Target = Stage> + Send + Sync + 'static {
+    /// Whether a mishap happens now.
+    fn strikes(&self, mishap: Mishap) -> bool;
+
+    /// Whether several replicas share the database. Otherwise it is one process's file.
+    fn is_shared(&self) -> bool;
+
+    /// A sync failed: only a new start can tell what is on disk.
+    fn break_file(&self);
+
+    /// Whether only a new start can tell what is on disk.
+    fn is_broken(&self) -> bool;
+
+    /// What replicas say to each other.
+    fn air(&self) -> &Air;
+}
+
+/// Those who hear what replicas say to each other.
+#[derive(Default)]
+pub(crate) struct Air(Mutex<Vec<(Arc<Life>, Heard)>>);
 
 /// A transaction while it is open.
 type Slot = Mutex<Option<Box<dyn Transaction>>>;
@@ -21,7 +44,7 @@ type Open = Arc<Slot>;
 
 /// A replica's connections.
 #[derive(Default)]
-pub(super) struct Connections(Mutex<Vec<Weak<Slot>>>);
+pub(crate) struct Connections(Mutex<Vec<Weak<Slot>>>);
 
 impl Connections {
     fn keep(&self, open: &Open) {
@@ -39,17 +62,28 @@ impl Connections {
 }
 
 /// A replica's way to the database.
-#[derive(Clone)]
-pub(super) struct Way {
-    pub(super) works: Arc<Works>,
-    pub(super) life: Arc<Life>,
-    pub(super) base: Arc<Sqlite>,
-    pub(super) connections: Arc<Connections>,
+pub(crate) struct Way<G> {
+    pub(crate) works: Arc<G>,
+    pub(crate) life: Arc<Life>,
+    pub(crate) base: Arc<Sqlite>,
+    pub(crate) connections: Arc<Connections>,
 }
 
-impl Way {
+impl<G> Clone for Way<G> {
+    fn clone(&self) -> Self {
+        let Self { works, life, base, connections } = self;
+        Self {
+            works: Arc::clone(works),
+            life: Arc::clone(life),
+            base: Arc::clone(base),
+            connections: Arc::clone(connections),
+        }
+    }
+}
+
+impl<G: Ground> Way<G> {
     /// The replica crashes.
-    pub(super) fn crash(&self, why: &str) {
+    pub(crate) fn crash(&self, why: &str) {
         self.works.note(None, format!("{} {why}", self.life.name));
         self.life.kill();
         self.connections.break_off();
@@ -109,17 +143,15 @@ impl Way {
             drop(inner);
             return Err(StoreError::Failed("the disk is full".to_owned()));
         }
-        match self.works.plan.home {
-            Home::File if self.works.strikes(Mishap::SyncFails) => {
+        match self.works.is_shared() {
+            false if self.works.strikes(Mishap::SyncFails) => {
                 self.works.break_file();
                 return self.uncertain(inner).await;
             }
-            Home::Shared(_)
-                if self.works.strikes(Mishap::SyncFails) || self.works.strikes(Mishap::CommitUnknown) =>
-            {
+            true if self.works.strikes(Mishap::SyncFails) || self.works.strikes(Mishap::CommitUnknown) => {
                 return self.uncertain(inner).await;
             }
-            Home::Shared(_) if self.works.strikes(Mishap::CommitLate) => {
+            true if self.works.strikes(Mishap::CommitLate) => {
                 let after = self.works.rng(|rng| rng.millis(1, 8000));
                 self.works
                     .note(None, format!("{} does not hear of its commit, which comes later", self.life.name));
@@ -130,7 +162,7 @@ impl Way {
                 });
                 return Err(StoreError::Unknown("nobody heard of it".to_owned()));
             }
-            Home::File | Home::Shared(_) => inner.commit().await?,
+            false | true => inner.commit().await?,
         }
         self.may_crash();
         self.slow().await;
@@ -139,12 +171,12 @@ impl Way {
 }
 
 /// One transaction of a replica.
-struct Step {
-    way: Way,
+struct Step<G> {
+    way: Way<G>,
     open: Open,
 }
 
-impl Transaction for Step {
+impl<G: Ground> Transaction for Step<G> {
     fn run<'a>(&'a mut self, sql: &'a str, args: Vec<Value>) -> Asked<'a, Vec<Row>> {
         Box::pin(async move {
             self.way.life.awake().await;
@@ -161,7 +193,7 @@ impl Transaction for Step {
     }
 }
 
-impl Database for Way {
+impl<G: Ground> Database for Way<G> {
     fn begin(&self) -> Asked<'_, Box<dyn Transaction>> {
         Box::pin(self.begun())
     }
@@ -174,7 +206,26 @@ impl Database for Way {
     }
 
     fn is_owned(&self) -> bool {
-        self.works.plan.home == Home::File
+        !self.works.is_shared()
+    }
+
+    fn say<'a>(&'a self, _: &'static str, text: &'a str) -> Asked<'a, ()> {
+        Box::pin(async move {
+            self.life.awake().await;
+            let mut all = lock(&self.works.air().0);
+            all.retain(|(life, _)| !life.is_dead());
+            for (_, heard) in all.iter().filter(|_| !self.works.strikes(Mishap::WakeUpLost)) {
+                heard(text);
+            }
+            Ok(())
+        })
+    }
+
+    fn listen(&self, _: &'static str, heard: Heard) -> Listening<'_> {
+        Box::pin(async move {
+            lock(&self.works.air().0).push((Arc::clone(&self.life), heard));
+            std::future::pending().await
+        })
     }
 
     fn clock_ahead(&self) -> i64 {
