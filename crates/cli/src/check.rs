@@ -5,14 +5,13 @@ mod parts;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use semel_console::part::Section;
 use semel_contract::profile::Profile;
 use serde_json::{Value, json};
 
 use crate::config::{Config, Route, Variables, describe, redacted, without_passwords};
 use crate::exit::{Exit, Stop};
 use crate::output_failed;
-use crate::serve::announce;
+use crate::serve::{announce, settings};
 use crate::style;
 use parts::Parts;
 
@@ -51,68 +50,6 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
     Ok(if report.is_safe() { Exit::Success } else { Exit::Found })
 }
 
-/// What is in force in a gate, for its console: the same words and the same arithmetic.
-pub(crate) fn sections(config: &Config) -> Vec<Section> {
-    let shown = |rows: Vec<(String, String)>| -> Vec<(String, String)> {
-        rows.into_iter().map(|(name, value)| (name, without_passwords(&value))).collect()
-    };
-    let mut rows = vec![
-        (
-            "configuration".to_owned(),
-            config.path.as_ref().map_or_else(|| "none".to_owned(), |path| path.display().to_string()),
-        ),
-        ("store".to_owned(), config.store.to_string()),
-        ("identity".to_owned(), redacted(&config.identity.to_string())),
-    ];
-    rows.extend(announce::protected(config, false).into_iter().map(|line| ("protects".to_owned(), line)));
-    rows.extend(config.gate.describe().into_iter().map(|(name, value)| (name.to_owned(), value)));
-    let upstream = config
-        .gate
-        .upstream
-        .as_ref()
-        .map_or_else(|| "none".to_owned(), |upstream| upstream.target.to_string());
-    rows.push(("upstream".to_owned(), upstream));
-    let bounds = config.warnings().into_iter().map(|warning| (false, warning)).collect();
-    let mut sections = vec![Section { title: "Gate".to_owned(), rows: shown(rows), bounds }];
-    for (name, profile) in profiles(config) {
-        let mut rows: Vec<(String, String)> = Vec::new();
-        if let Some(route) = config.routes.iter().find(|route| format!("route.{}", route.name) == name) {
-            rows.push(("match".to_owned(), route.pattern.to_string()));
-            rows.extend(route.probe.as_ref().map(|probe| ("probe".to_owned(), probe.clone())));
-        }
-        rows.extend(describe(profile).into_iter().map(|(name, value)| (name.to_owned(), value)));
-        let bounds = profile.arithmetic().into_iter().map(|bound| (bound.holds, bound.rule)).collect();
-        sections.push(Section { title: name, rows: shown(rows), bounds });
-    }
-    sections
-}
-
-/// What is in force in a relay.
-pub(crate) fn relay_sections(relay: &crate::serve::relay::config::Config) -> Vec<Section> {
-    let mut rows = Vec::new();
-    for (name, value) in parts::relay_about(relay) {
-        match value {
-            Value::Null => {}
-            Value::String(text) => rows.push((name, without_passwords(&text))),
-            Value::Object(targets) => rows.extend(targets.into_iter().map(|(target, about)| {
-                let about = about.as_object().into_iter().flatten();
-                let about: Vec<String> = about
-                    .map(|(name, value)| format!("{name} {}", value.as_str().unwrap_or_default()))
-                    .collect();
-                (format!("target {target}"), without_passwords(&about.join(", ")))
-            })),
-            other => rows.push((name, other.to_string())),
-        }
-    }
-    vec![Section { title: "Relay".to_owned(), rows, bounds: Vec::new() }]
-}
-
-/// Each profile in force with its name in the file.
-fn profiles(config: &Config) -> impl Iterator<Item = (String, &Profile)> {
-    let routes = config.routes.iter().map(|route| (format!("route.{}", route.name), &route.profile));
-    std::iter::once(("defaults".to_owned(), &config.defaults)).chain(routes)
-}
-
 struct Report {
     config: Config,
     warnings: Vec<String>,
@@ -121,7 +58,7 @@ struct Report {
 
 impl Report {
     fn profiles(&self) -> impl Iterator<Item = (String, &Profile)> {
-        profiles(&self.config)
+        settings::profiles(&self.config)
     }
 
     fn is_safe(&self) -> bool {

@@ -1,20 +1,20 @@
 //! Who may ask: the one rule for the admin addresses of every part. Compares tokens in constant time; refuses what a web
 //! page could send; never takes a request that came through a proxy for a local one.
 
+mod session;
+
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-use axum::extract::{Request, State};
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, Method, StatusCode, Uri, header};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
+use self::session::Sessions;
+pub(crate) use self::session::{LIFETIME, random};
 use crate::refusal::Refusal;
-use crate::session::Sessions;
 
 /// The header by which a person says who acts; it stands in the audit trail beside the door that let them in.
 pub(crate) const ACTOR: &str = "semel-actor";
@@ -398,7 +398,7 @@ fn door_of(right: Right) -> &'static str {
 }
 
 /// Whether a path is for programs.
-fn is_api(path: &str) -> bool {
+pub(crate) fn is_api(path: &str) -> bool {
     path.starts_with("/v1/") || path == "/metrics"
 }
 
@@ -468,34 +468,6 @@ fn actor(headers: &HeaderMap, door: &str) -> Result<String, Refusal> {
     let why = || format!("Semel-Actor has at most {ACTOR_CHARS_MAX} visible characters");
     let name = name.ok_or_else(|| Refusal::new(StatusCode::BAD_REQUEST, "bad-actor", why()))?;
     Ok(format!("{name} ({door})"))
-}
-
-/// Whether a person's browser asks for a page.
-fn is_page(request: &Request) -> bool {
-    let accept =
-        request.headers().get(header::ACCEPT).and_then(|line| line.to_str().ok()).unwrap_or_default();
-    accept.contains("text/html") && !is_api(request.uri().path())
-}
-
-/// Lets a request in or answers it.
-pub(crate) async fn guard(State(access): State<Arc<Access>>, mut request: Request, next: Next) -> Response {
-    match access.admit(request.method(), request.uri(), request.headers()) {
-        Ok(caller) => {
-            request.extensions_mut().insert(caller);
-            next.run(request).await
-        }
-        Err(refusal) => {
-            let mut response = match is_page(&request) {
-                true => crate::web::refused(&refusal, request.uri()),
-                false => refusal.into_response(),
-            };
-            if response.status() == StatusCode::UNAUTHORIZED {
-                let scheme = http::HeaderValue::from_static("Bearer");
-                response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
-            }
-            response
-        }
-    }
 }
 
 #[cfg(test)]

@@ -40,7 +40,6 @@ mod refusal;
 mod resolve;
 mod ring;
 mod routes;
-mod session;
 mod upkeep;
 mod view;
 mod web;

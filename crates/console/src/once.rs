@@ -10,8 +10,7 @@ use semel_contract::hex::hex;
 use sha2::Sha256;
 use tokio::sync::watch;
 
-use crate::access::{Caller, Door};
-use crate::session::random;
+use crate::access::{Caller, Door, random};
 
 /// Outcomes that are kept; older forms are refused.
 const KEPT_MAX: usize = 2000;

@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{DefaultBodyLimit, RawPathParams, State};
-use axum::middleware::{from_fn_with_state, map_response};
+use axum::extract::{DefaultBodyLimit, RawPathParams, Request, State};
+use axum::middleware::{Next, from_fn_with_state, map_response};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -127,7 +127,7 @@ impl Surface {
             sampling: OnceLock::new(),
         }));
         web.start_sampling();
-        let guard = from_fn_with_state(Arc::new(access), access::guard);
+        let guard = from_fn_with_state(Arc::new(access), guard);
         api.merge(pages(&web)).layer(guard).layer(map_response(sealed))
     }
 }
@@ -397,8 +397,36 @@ fn document(
     (status, [(header::CONTENT_TYPE, "text/html; charset=utf-8")], page.into_string()).into_response()
 }
 
+/// Whether a person's browser asks for a page.
+fn is_page(request: &Request) -> bool {
+    let accept =
+        request.headers().get(header::ACCEPT).and_then(|line| line.to_str().ok()).unwrap_or_default();
+    accept.contains("text/html") && !access::is_api(request.uri().path())
+}
+
+/// Lets a request in or answers it.
+async fn guard(State(access): State<Arc<Access>>, mut request: Request, next: Next) -> Response {
+    match access.admit(request.method(), request.uri(), request.headers()) {
+        Ok(caller) => {
+            request.extensions_mut().insert(caller);
+            next.run(request).await
+        }
+        Err(refusal) => {
+            let mut response = match is_page(&request) {
+                true => refused(&refusal, request.uri()),
+                false => refusal.into_response(),
+            };
+            if response.status() == StatusCode::UNAUTHORIZED {
+                let scheme = http::HeaderValue::from_static("Bearer");
+                response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
+            }
+            response
+        }
+    }
+}
+
 /// A refusal as a page; where a token is needed, the way to give one.
-pub(crate) fn refused(refusal: &Refusal, uri: &Uri) -> Response {
+fn refused(refusal: &Refusal, uri: &Uri) -> Response {
     let status = refusal.status();
     if status == StatusCode::UNAUTHORIZED {
         let back = uri.path_and_query().map_or("/", |path| path.as_str());

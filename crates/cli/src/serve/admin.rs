@@ -109,7 +109,7 @@ pub(crate) fn surface(admin: &Admin, config: &Config) -> (Surface, Router) {
         .unready_while(move || is_stopping.load(Ordering::Relaxed).then(|| "shutting down".to_owned()))
         .resolved_kept(longest)
         .records_kept(longest_recalled(config))
-        .settings(crate::check::sections(config))
+        .settings(super::settings::sections(config))
         .history(admin.history.clone())
         .surface()
 }

@@ -6,8 +6,7 @@ use http::{HeaderValue, StatusCode, header};
 use maud::html;
 
 use super::{Web, caller, document, query_of, see_other, text};
-use crate::access::cookie_name;
-use crate::session::LIFETIME;
+use crate::access::{LIFETIME, cookie_name};
 
 /// The largest form of a sign-in.
 const FORM_BYTES_MAX: usize = 8 << 10;

@@ -143,7 +143,7 @@ impl Running {
 /// Builds all that would refuse to start, but for the store and the addresses.
 pub(crate) fn check(config: &Config) -> Result<(), Stop> {
     load_certificate(config)?;
-    operators_of(config, config.admin)?;
+    access(config, config.admin)?;
     identity(config)?;
     Ok(())
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use semel_contract::hex::hex;
 use sha2::{Digest, Sha256};
 
-use crate::access::Right;
+use super::Right;
 
 /// How long a sign-in lasts without a click.
 const IDLE_MAX: Duration = Duration::from_secs(3600);
