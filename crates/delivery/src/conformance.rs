@@ -55,6 +55,7 @@ fn draft(id: &str, lane: &str) -> Draft {
         principal: "default".to_owned(),
         lane: lane.to_owned(),
         logical_key: None,
+        operation: None,
         profile: String::new(),
         client_generated_at: at(5),
         request: Request::json("POST", "/x", format!("\"{id}\"")),
@@ -339,7 +340,7 @@ async fn the_time_is_kept_for_the_next_process(store: Store) {
         let mark = Mark { time: at(8), ticks: 5, boot: u64::MAX, ahead };
         store.keep_time(mark).await.expect("it is kept");
         let kept = store.kept_time().await.expect("the store answers").expect("it is kept");
-        assert_eq!(kept, KeptTime { mark, last_event: Some(at(10)) });
+        assert_eq!(kept, KeptTime { mark, last_event: Some(at(10)), boot_epoch: kept.boot_epoch });
         assert_eq!(kept.mark_for(u64::MAX), mark, "the ticks tell the rest");
         assert_eq!(kept.mark_for(7).time, at(10), "what happened does not lie ahead");
     }

@@ -2,10 +2,11 @@
 //! looked at; whether its head may be sent is the store's to say.
 
 mod attempt;
+mod rebuild;
 mod walk;
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use semel_contract::time::{Timestamp, millis_of};
@@ -29,6 +30,8 @@ const AFTER_FAILURE: Duration = Duration::from_secs(1);
 const SEARCH_EVERY: Duration = Duration::from_secs(60);
 /// How long the engine sleeps at most.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
+/// How long a notice of what was too old waits for the end of a drain.
+const EXPIRED_TOLD_WITHIN: Duration = Duration::from_secs(5);
 
 /// The engine at work.
 #[derive(Debug)]
@@ -87,6 +90,8 @@ struct Engine {
     walks: usize,
     /// The store failed, and every lane would find the same: one walk is begun then, and none before.
     resumes: Option<Timestamp>,
+    /// Since when the application is owed a notice of what was too old.
+    expired_since: Option<tokio::time::Instant>,
     ended: mpsc::UnboundedReceiver<(String, Walked)>,
     end: mpsc::UnboundedSender<(String, Walked)>,
 }
@@ -101,6 +106,7 @@ impl Engine {
             due: BTreeSet::new(),
             walks: 0,
             resumes: None,
+            expired_since: None,
             ended,
             end,
         }
@@ -129,6 +135,7 @@ impl Engine {
             if !is_stopped {
                 self.send_due(now);
             }
+            self.tell_expired();
             // What is due waits for the next start; until then only the end of a walk counts.
             let sleep = if is_stopped { LONGEST_SLEEP } else { self.sleep(now).min(SEARCH_EVERY) };
             let inner = Arc::clone(&self.outbox.inner);
@@ -139,6 +146,23 @@ impl Engine {
                 _ = stopped.changed(), if !is_stopped => {}
                 () = tokio::time::sleep(sleep) => {}
             }
+        }
+    }
+
+    /// Tells of what was too old: once nothing is being sent any more, so that one notice speaks of all that went in one go,
+    /// and soon in any case.
+    fn tell_expired(&mut self) {
+        let mut expired = self.outbox.inner.expired.lock().unwrap_or_else(PoisonError::into_inner);
+        if expired.is_empty() {
+            self.expired_since = None;
+            return;
+        }
+        let since = *self.expired_since.get_or_insert_with(tokio::time::Instant::now);
+        if self.walks == 0 || since.elapsed() >= EXPIRED_TOLD_WITHIN {
+            let all = std::mem::take(&mut *expired);
+            drop(expired);
+            self.expired_since = None;
+            self.outbox.inner.settings.hooks.expired(&all);
         }
     }
 
@@ -316,7 +340,9 @@ async fn keep_time(outbox: &Outbox) {
 async fn expire_held(outbox: &Outbox) -> Result<(), StoreError> {
     let filter = Filter { status: Some(Status::Held), limit: LIST_ROWS_MAX, ..Filter::default() };
     let mut expired = Vec::new();
-    for row in outbox.inner.store.list(filter).await? {
+    let held = outbox.inner.store.list(filter).await?;
+    rebuild::begin_again(outbox, &held);
+    for row in held {
         let Some(verdict) = attempt::expired(outbox, &row) else { continue };
         if let Written::Done(row) = outbox.inner.store.give_up(row.id, verdict).await? {
             outbox.inner.meters.outcome(&row.lane, "expired");

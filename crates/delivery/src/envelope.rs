@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use semel_contract::fingerprint::{Form, Input, Parts, Recipe};
+use semel_contract::json::{Document, Json, Pointer};
 use semel_contract::key::{Key, Source};
 use semel_contract::profile::{Generator, Lane, Profile, presets};
 use semel_contract::request::Body;
@@ -38,6 +39,8 @@ pub struct Draft {
     pub lane: String,
     /// The action.
     pub logical_key: Option<String>,
+    /// What kind of action it is: the id is unique for its principal and this alone.
+    pub operation: Option<String>,
     /// Its profile; empty for the outbox's.
     pub profile: String,
     /// When it happened.
@@ -112,7 +115,32 @@ pub fn key_header(profile: &Profile) -> &str {
     named.unwrap_or(KEY_HEADER)
 }
 
+/// What stands between the parts of an id that is one principal's for one kind of action. No part can contain it.
+const SCOPE_MARK: char = '\u{1f}';
+
+/// The id under which the store keeps such a message: the key is its first part.
+pub(crate) fn scoped_id(key: &str, principal: &str, operation: &str) -> String {
+    format!("{key}{SCOPE_MARK}{principal}{SCOPE_MARK}{operation}")
+}
+
+/// The key of an id of the store, and its kind of action.
+pub(crate) fn parts_of_id(stored: String) -> (String, Option<String>) {
+    let mut parts = stored.splitn(3, SCOPE_MARK);
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some(key), Some(_), Some(operation)) => (key.to_owned(), Some(operation.to_owned())),
+        _ => (stored, None),
+    }
+}
+
 impl Draft {
+    /// The id under which the store keeps it.
+    pub(crate) fn stored_id(&self) -> Cow<'_, str> {
+        match &self.operation {
+            None => Cow::Borrowed(&self.client_message_id),
+            Some(operation) => Cow::Owned(scoped_id(&self.client_message_id, &self.principal, operation)),
+        }
+    }
+
     /// Checks what a caller hands in.
     pub fn of(
         enqueue: Enqueue,
@@ -138,10 +166,17 @@ impl Draft {
             ("lane", &enqueue.lane),
             ("principal", &enqueue.principal),
             ("logical_key", &enqueue.logical_key),
+            ("operation", &enqueue.operation),
         ] {
             if let Some(value) = value {
                 check_name(name, value)?;
             }
+        }
+        if enqueue.operation.is_some() && !(profile.scope.principal && profile.scope.endpoint) {
+            return Err(malformed(format!(
+                "operation: servers of profile {} know one use of a key, so that an id cannot be used once for each operation",
+                profile.name
+            )));
         }
         let principal = enqueue.principal.unwrap_or_else(|| "default".to_owned());
         let is_callers = id.is_some();
@@ -150,8 +185,14 @@ impl Draft {
             Lane::Independent => format!("message:{id}"),
             Lane::Fifo | Lane::Coalesce(_) => principal.clone(),
         });
+        let client_generated_at = enqueue.client_generated_at.unwrap_or(now);
+        // By what the caller gave: the same action again is the same, whenever it comes.
+        let fingerprint = fingerprint(&request, &principal, &profile);
+        if let Some(guard) = &profile.guard {
+            stamp(&mut request, &guard.generated_at, client_generated_at);
+        }
         Ok(Self {
-            fingerprint: fingerprint(&request, &principal, &profile),
+            fingerprint,
             client_message_id: id,
             is_callers,
             client_tx_id: tx_id
@@ -159,11 +200,30 @@ impl Draft {
             principal,
             lane,
             logical_key: enqueue.logical_key,
+            operation: enqueue.operation,
             profile: enqueue.profile.unwrap_or_default(),
-            client_generated_at: enqueue.client_generated_at.unwrap_or(now),
+            client_generated_at,
             request,
         })
     }
+}
+
+/// Writes into a JSON body when the action happened, where the caller left that out and its place is a member of the body
+/// itself. The rest stays as it was written.
+fn stamp(request: &mut Request, place: &Pointer, at: Timestamp) {
+    let text = place.to_string();
+    let Some(name) = text.strip_prefix('/').filter(|name| !name.contains(['/', '~'])) else { return };
+    let is_json =
+        request.header("content-type").is_some_and(|kind| kind.to_ascii_lowercase().contains("json"));
+    let Ok(document) = Document::parse(&request.body) else { return };
+    if !is_json || !matches!(document.root, Json::Object(_)) || document.root.get(place).is_some() {
+        return;
+    }
+    let end = request.body.iter().rposition(|byte| *byte == b'}').expect("an object ends with its brace");
+    let last = request.body[..end].iter().rfind(|byte| !byte.is_ascii_whitespace());
+    let comma = if last == Some(&b'{') { "" } else { "," };
+    let member = format!("{comma}{}:\"{at}\"", serde_json::Value::from(name));
+    request.body.splice(end..end, member.into_bytes());
 }
 
 fn check_name(what: &str, value: &str) -> Result<(), Refused> {

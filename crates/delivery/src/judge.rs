@@ -19,6 +19,9 @@ use crate::refusal::{self, Effects};
 use crate::settings::HeadPolicy;
 use crate::transport::Sent;
 
+/// The reason by which profiles drop what the server found too old.
+const STALE: &str = "stale-action";
+
 /// What a message becomes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum To {
@@ -79,6 +82,8 @@ pub struct Facts<'a> {
     pub head: HeadPolicy,
     /// When it was accepted.
     pub enqueued: Local,
+    /// Nothing tells how old it is, its server judges ages itself, and no attempt can have reached it before.
+    pub is_for_server_to_judge: bool,
     /// Now.
     pub now: Local,
     /// How long its server knows a key again, as far as it said.
@@ -90,9 +95,9 @@ pub struct Facts<'a> {
 impl Facts<'_> {
     fn age(&self) -> Duration {
         match age(self.enqueued, self.now) {
-            Age::Known(age) => age,
+            Age::Known(age) if !self.is_for_server_to_judge => age,
             // Let the server judge.
-            Age::Unknown => Duration::ZERO,
+            Age::Known(_) | Age::Unknown => Duration::ZERO,
         }
     }
 
@@ -106,7 +111,11 @@ impl Facts<'_> {
         }
     }
 
+    /// The time in which its server may have come to know its key.
     fn since_first_attempt(&self) -> Duration {
+        if self.row.reached_nobody() {
+            return Duration::ZERO;
+        }
         let first = self.row.first_attempt_at.unwrap_or(self.now.at);
         Duration::from_millis(u64::try_from(self.now.at.millis_since(first)).unwrap_or(0))
     }
@@ -130,11 +139,11 @@ impl Facts<'_> {
 pub fn expired(facts: &Facts<'_>) -> Option<Verdict> {
     let max = facts.max_age()?;
     let too_old = match age(facts.enqueued, facts.now) {
-        Age::Known(age) => age > max,
+        Age::Known(age) => age > max && !facts.is_for_server_to_judge,
         Age::Unknown => false,
     };
     // The server forgets a key some time after its first attempt: past that a retry would be a new request.
-    let too_late = facts.row.first_attempt_at.is_some() && facts.since_first_attempt() > max;
+    let too_late = facts.since_first_attempt() > max;
     (too_old || too_late).then(|| {
         facts.verdict(To::Expired(facts.profile.give_up), Some("expired: older than max_age".to_owned()))
     })
@@ -216,6 +225,10 @@ fn answered(facts: &Facts<'_>, answer: &Answer, ids: &[(String, Pointer)], rando
         },
         Class::Auth => facts.verdict(To::Held(HeldFor::Auth), Some(said)),
         Class::Rebuild => facts.verdict(To::Held(HeldFor::Rebuild), Some(said)),
+        // The server found it too old: that ends like an age that was found here.
+        Class::Drop(reason) if reason == STALE => {
+            facts.verdict(To::Expired(GiveUp::Drop), Some(format!("{reason}: {said}")))
+        }
         Class::Drop(reason) => facts.verdict(To::Dropped, Some(format!("{reason}: {said}"))),
         Class::Dead(reason) => facts.verdict(To::Dead, Some(format!("{reason}: {said}"))),
     };
@@ -225,6 +238,8 @@ fn answered(facts: &Facts<'_>, answer: &Answer, ids: &[(String, Pointer)], rando
     verdict.ambiguous = match (effects, &verdict.to) {
         (Effects::Taken | Effects::Possible, _) => true,
         (Effects::All, To::Done(_) | To::Dead | To::Dropped) => false,
+        // One that was refused as stale: the server's word counts as for every refusal.
+        (Effects::All, To::Expired(_)) if matches!(class, Class::Drop(_)) => false,
         (Effects::All, To::Retry(_) | To::Held(_) | To::Expired(_)) | (Effects::Unsaid, _) => {
             verdict.ambiguous
         }
@@ -242,6 +257,9 @@ fn class_of<'a>(profile: &'a Profile, answer: &Answer, kind: Option<Kind>) -> &'
     let code = code_of(&answer.body);
     let codes = [code.as_deref(), kind.map(Kind::slug)];
     let codes: Vec<&str> = codes.into_iter().flatten().collect();
+    if !refusal::is_likely_from_service(answer, kind) {
+        return &Class::Retry;
+    }
     match profile.classify.classify_by(Some(answer.status), &codes) {
         // Some 409 says "later" and some says "never"; where no code tells them apart, the server's word does.
         Class::RetryAfter if answer.status == 409 && kind.is_none() && refusal::forbids_retry(answer) => {

@@ -42,6 +42,7 @@ pub mod message;
 mod outbox;
 pub mod receive;
 pub mod refusal;
+#[cfg(feature = "relay")]
 pub mod relay;
 mod requeue;
 mod settings;

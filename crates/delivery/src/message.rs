@@ -167,6 +167,8 @@ pub struct Row {
     pub lane: String,
     /// The action that it stands for.
     pub logical_key: Option<String>,
+    /// What kind of action it is, where ids are its principal's for one kind each.
+    pub operation: Option<String>,
     /// The profile by which answers are read and attempts are timed; empty for the outbox's own.
     pub profile: String,
     /// The method.
@@ -228,6 +230,11 @@ pub struct Row {
 }
 
 impl Row {
+    /// Whether no server can know of it: every attempt so far ended before its first byte, or there was none.
+    pub fn reached_nobody(&self) -> bool {
+        !self.ambiguous && !self.deduplicated && self.answer.is_none() && self.progress.same_answer.is_none()
+    }
+
     /// Whether it may have taken effect without a receipt of it.
     pub fn is_possibly_delivered(&self) -> bool {
         self.ambiguous && self.status != Status::Done
@@ -318,7 +325,7 @@ impl Default for Received {
 /// What a broker says of a message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Published {
-    /// The line: `topic:NAME` or `direct:MEMBER`, as the broker names it.
+    /// The line, as the broker names it: `topic:NAME` or `direct`.
     pub line: String,
     /// Its place in the line.
     pub event_id: String,
@@ -407,6 +414,9 @@ pub struct Enqueue {
     pub principal: Option<String>,
     /// The action that it stands for: while one waits, a second one is the same.
     pub logical_key: Option<String>,
+    /// What kind of action it is. Then the id is unique for this principal and kind alone: the same one may be used by another
+    /// principal, and for another kind. Only where the profile's servers tell principals and endpoints apart as well.
+    pub operation: Option<String>,
     /// When the action happened; without it, now.
     pub client_generated_at: Option<Timestamp>,
     /// A profile other than the outbox's.
@@ -423,6 +433,7 @@ impl Enqueue {
             lane: None,
             principal: None,
             logical_key: None,
+            operation: None,
             client_generated_at: None,
             profile: None,
             request,

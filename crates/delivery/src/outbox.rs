@@ -1,6 +1,8 @@
 //! The outbox as an application sees it: enqueue, look, wait, operate. Clones share one outbox.
 
 mod meters;
+mod outliving;
+mod rebuilds;
 mod refusals;
 
 use std::collections::{BTreeMap, HashMap};
@@ -25,6 +27,8 @@ use crate::time::Time;
 use crate::waiting::waits_for;
 
 pub(crate) use meters::Meters;
+use outliving::Outliving;
+pub(crate) use rebuilds::{Asked, Rebuilds};
 pub(crate) use refusals::{Refusal, Refusals};
 
 /// A durable local queue.
@@ -41,6 +45,9 @@ pub(crate) struct Inner {
     pub(crate) retentions: Mutex<HashMap<String, u64>>,
     pub(crate) refusals: Refusals,
     pub(crate) meters: Meters,
+    /// Messages that were too old, of which the application was not told yet.
+    pub(crate) expired: Mutex<Vec<Row>>,
+    pub(crate) rebuilds: Rebuilds,
     pub(crate) inbox_told: watch::Sender<u64>,
     waiting: Mutex<HashMap<i64, Arc<Notify>>>,
     lock_file: Option<PathBuf>,
@@ -87,6 +94,20 @@ impl Wakes {
 
     pub(crate) fn take(&self) -> BTreeMap<String, Why> {
         std::mem::take(&mut *self.lanes.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Inner {
+    /// Tells the engine of what arrived.
+    fn wake_for(&self, arrived: &Arrived) {
+        match arrived {
+            Arrived::New(row) => self.wakes.came(row.lane.clone()),
+            // Whoever handed it in before may have gone away before the engine was told.
+            Arrived::SameAction(row) | Arrived::Known { row, .. } if row.status == Status::Pending => {
+                self.wakes.wake([row.lane.clone()]);
+            }
+            Arrived::SameAction(_) | Arrived::Known { .. } => {}
+        }
     }
 }
 
@@ -171,8 +192,8 @@ impl Outbox {
     ) -> Result<Self, OutboxError> {
         settings.check().map_err(OutboxError::Unsafe)?;
         let clock = Arc::clone(&settings.clock);
-        let kept = store.kept_time().await?.map(|kept| kept.mark_for(clock.boot()));
-        let local = StoreClock::open(kept, &*clock);
+        let kept = store.kept_time().await?;
+        let local = StoreClock::open(kept.map(|kept| kept.mark_for(clock.boot())), &*clock);
         let recovered = store.recover(local.now(clock.read())).await?;
         let retentions: HashMap<String, u64> = recovered.retentions.iter().cloned().collect();
         for (origin, seconds) in &retentions {
@@ -182,7 +203,7 @@ impl Outbox {
                 safe.map_err(OutboxError::Unsafe)?;
             }
         }
-        let time = Time::new(clock, local, &recovered);
+        let time = Time::new(clock, local, kept, &recovered);
         store.keep_time(time.mark()).await?;
         if let Some(jump) = time.jump() {
             let ahead = format_duration(Duration::from_secs(jump.unsigned_abs() / 1000));
@@ -200,6 +221,8 @@ impl Outbox {
             retentions: Mutex::new(retentions),
             refusals: Refusals::default(),
             meters: Meters::default(),
+            expired: Mutex::default(),
+            rebuilds: Rebuilds::default(),
             inbox_told: watch::Sender::new(0),
             waiting: Mutex::default(),
             lock_file,
@@ -219,16 +242,14 @@ impl Outbox {
         let fingerprint = draft.fingerprint;
         let asked = draft.is_callers.then(|| draft.client_message_id.clone());
         let room = Room { rows: inner.settings.rows_max, bytes: inner.settings.bytes_max };
-        let arrived = inner.store.accept(draft, now, inner.time.epoch(), room).await?;
-        match &arrived {
-            Arrived::New(row) => inner.wakes.came(row.lane.clone()),
-            // Whoever handed it in before may have gone away before the engine was told.
-            Arrived::SameAction(row) | Arrived::Known { row, .. } if row.status == Status::Pending => {
-                inner.wakes.wake([row.lane.clone()]);
-            }
-            Arrived::SameAction(_) | Arrived::Known { .. } => {}
-        }
-        match arrived {
+        // The store may commit it although nobody waits any more: then it is sent all the same, and soon.
+        let accepting = Arc::clone(inner);
+        let arrived = Outliving::of(async move {
+            let arrived = accepting.store.accept(draft, now, accepting.time.epoch(), room).await?;
+            accepting.wake_for(&arrived);
+            Ok::<_, StoreError>(arrived)
+        });
+        match arrived.await? {
             Arrived::New(row) => {
                 Ok(Accepted { acceptance: accept(None), receipt: row, alias: None, is_same_action: false })
             }
@@ -375,6 +396,20 @@ impl Outbox {
         self.finished(row);
         self.inner.wakes.wake([aborted.lane.clone()]);
         Ok(aborted)
+    }
+
+    /// Tries a message that waits for its next attempt at once, in its lane's order.
+    ///
+    /// # Errors
+    /// It is not one that waits.
+    pub async fn retry(&self, row: i64) -> Result<Row, OutboxError> {
+        let Some(hurried) = self.inner.store.hurry(row, self.now()).await? else {
+            let found = self.inner.store.find(Find::Row(row)).await?.ok_or(OutboxError::Unknown)?;
+            let why = format!("a message that is {} cannot be tried at once", found.status.name());
+            return Err(OutboxError::State(why));
+        };
+        self.inner.wakes.wake([hurried.lane.clone()]);
+        Ok(hurried)
     }
 
     /// Sends no more from a lane.

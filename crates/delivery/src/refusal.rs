@@ -50,6 +50,15 @@ fn kind_of_code(code: &str) -> Option<Kind> {
     own.chain(other).find(|(known, _)| is_same_code(known, code)).map(|(_, kind)| kind)
 }
 
+/// Whether the service itself has answered, as far as one can tell: a page for people in the place of a refusal comes from
+/// something in between, unless the answer shows a gate's hand.
+pub fn is_likely_from_service(answer: &Answer, kind: Option<Kind>) -> bool {
+    let is_page = answer
+        .header("content-type")
+        .is_some_and(|kind| kind.get(..9).is_some_and(|start| start.eq_ignore_ascii_case("text/html")));
+    (200..300).contains(&answer.status) || !is_page || knows_keys_again(answer) || kind.is_some()
+}
+
 /// What an answer says of the effects of the message with this id.
 pub fn effects(answer: &Answer, kind: Option<Kind>, id: &str) -> Effects {
     match answer.header("semel-outcome") {

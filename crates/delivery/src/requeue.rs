@@ -15,7 +15,7 @@ use crate::envelope::{Draft, fingerprint};
 use crate::limits::RETENTION_MARGIN_PARTS;
 use crate::message::{Answer, Enqueue, Request, Row, Status};
 use crate::outbox::{Outbox, OutboxError};
-use crate::store::{Judged, Replaced, Successor, Terms};
+use crate::store::{Judged, LanePlan, LaneRebuilt, Replaced, Successor, Terms};
 use crate::transport::{Outgoing, Sent};
 use crate::url::{Target, encoded};
 
@@ -184,6 +184,7 @@ impl Outbox {
             principal: row.principal.clone(),
             lane: row.lane.clone(),
             logical_key: row.logical_key.clone(),
+            operation: row.operation.clone(),
             profile: row.profile.clone(),
             client_generated_at: row.client_generated_at,
             request,
@@ -273,32 +274,25 @@ fn read_seal(answer: &Answer) -> Seal {
     }
 }
 
-/// Puts what the application made of a lane in the place of a held message: the first takes its place, the others follow.
-pub(crate) async fn rebuilt(outbox: &Outbox, row: &Row, with: Vec<Enqueue>) -> Result<(), OutboxError> {
+/// Puts what the application made of a lane in the place of a held message, and drops what it no longer wants: all of it in
+/// one transaction, so that a crash leaves the old lane or the new one.
+pub(crate) async fn rebuilt(
+    outbox: &Outbox,
+    row: &Row,
+    drop: Vec<i64>,
+    with: Vec<Enqueue>,
+) -> Result<(), OutboxError> {
     let inner = &outbox.inner;
-    let mut with = with.into_iter();
-    match with.next() {
-        None => {
-            inner.store.abort(row.id, "auto", "dropped by a rebuild", outbox.now()).await?;
-            outbox.finished(row.id);
+    let draft = |enqueue| Draft::of(enqueue, &inner.settings, outbox.now(), &inner.settings.entropy);
+    let with = with.into_iter().map(draft).collect::<Result<_, _>>().map_err(OutboxError::Refused)?;
+    let plan = LanePlan { judged: Judged::of(row), drop, with };
+    match inner.store.rebuild(row.id, plan, outbox.now(), inner.time.epoch()).await? {
+        LaneRebuilt::Done { gone, lanes } => {
+            gone.into_iter().for_each(|row| outbox.finished(row));
+            inner.wakes.wake(lanes);
+            Ok(())
         }
-        Some(first) => {
-            let draft = Draft::of(first, &inner.settings, outbox.now(), &inner.settings.entropy)
-                .map_err(OutboxError::Refused)?;
-            let (possibly_delivered, judged) = (row.ambiguous, Judged::of(row));
-            let successor = Successor { draft, possibly_delivered, fence: None, judged, by: "auto" };
-            match inner.store.replace(row.id, successor, outbox.now(), inner.time.epoch()).await? {
-                Replaced::Done(old, new) => {
-                    outbox.finished(old.id);
-                    inner.wakes.wake([new.lane]);
-                }
-                Replaced::IdTaken => return Err(OutboxError::State("the new id is taken".to_owned())),
-                Replaced::Stale => return Err(OutboxError::State("it changed meanwhile".to_owned())),
-            }
-        }
+        LaneRebuilt::IdTaken(id) => Err(OutboxError::State(format!("the id {id:?} is taken"))),
+        LaneRebuilt::Stale => Err(OutboxError::State("it changed meanwhile".to_owned())),
     }
-    for enqueue in with {
-        outbox.enqueue(enqueue).await?;
-    }
-    Ok(())
 }

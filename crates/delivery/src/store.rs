@@ -49,6 +49,8 @@ pub struct KeptTime {
     pub mark: Mark,
     /// The latest time of an event, which may be later.
     pub last_event: Option<Timestamp>,
+    /// The first run of the process in that run of the machine.
+    pub boot_epoch: i64,
 }
 
 impl KeptTime {
@@ -128,6 +130,15 @@ pub enum Written {
 pub enum Find {
     /// By its id, or one of its other names.
     Id(String),
+    /// By an id that is this principal's for one kind of action.
+    Scoped {
+        /// The id.
+        id: String,
+        /// Whose.
+        principal: String,
+        /// What kind.
+        operation: String,
+    },
     /// By its number.
     Row(i64),
 }
@@ -253,6 +264,33 @@ pub enum Replaced {
     Stale,
 }
 
+/// What an application makes of a lane that its server wants rebuilt.
+#[derive(Clone, Debug)]
+pub struct LanePlan {
+    /// The held message as it was when this was decided.
+    pub judged: Judged,
+    /// Messages behind it that are dropped. One that is no longer waiting is left as it is.
+    pub drop: Vec<i64>,
+    /// What takes its place: the first supersedes it, the others follow at the lane's end.
+    pub with: Vec<Draft>,
+}
+
+/// What became of it.
+#[derive(Clone, Debug)]
+pub enum LaneRebuilt {
+    /// These messages are gone, and something may be sent in these lanes.
+    Done {
+        /// Messages that were dropped or superseded.
+        gone: Vec<i64>,
+        /// Lanes in which something changed.
+        lanes: Vec<String>,
+    },
+    /// This new id is taken. Nothing was changed.
+    IdTaken(String),
+    /// The message is not held for this any more. Nothing was changed.
+    Stale,
+}
+
 /// Keeps messages.
 pub trait OutboxStore: Send + Sync + 'static {
     /// Whether the store can serve: it may answer, and there is room to write. Otherwise it recovers by itself.
@@ -291,6 +329,12 @@ pub trait OutboxStore: Send + Sync + 'static {
 
     /// Puts a new row in the place of an old one: both or neither. One that was sent since it was judged stays.
     fn replace(&self, row: i64, successor: Successor, now: Timestamp, epoch: i64) -> Reply<'_, Replaced>;
+
+    /// Carries out what an application makes of a lane: all or nothing.
+    fn rebuild(&self, row: i64, plan: LanePlan, now: Timestamp, epoch: i64) -> Reply<'_, LaneRebuilt>;
+
+    /// Lets a row that waits for its next attempt be tried at once. `None`: it is not one that waits.
+    fn hurry(&self, row: i64, now: Timestamp) -> Reply<'_, Option<Row>>;
 
     /// Pauses a lane, or lets it go on, past a dead head as well.
     fn set_paused(&self, lane: &str, is_paused: bool, now: Timestamp) -> Reply<'_, ()>;

@@ -8,20 +8,29 @@ use semel_store::clock::{Ahead, Clock, Mark, StoreClock};
 
 use crate::age::Local;
 use crate::limits::SKEW_MAX;
-use crate::store::Recovered;
+use crate::store::{KeptTime, Recovered};
 
 /// The outbox's time.
 pub(crate) struct Time {
     clock: Arc<dyn Clock>,
     local: StoreClock,
     epoch: i64,
+    boot_epoch: i64,
     ahead: Mutex<HashMap<i64, i64>>,
 }
 
 impl Time {
-    pub(crate) fn new(clock: Arc<dyn Clock>, local: StoreClock, recovered: &Recovered) -> Self {
+    pub(crate) fn new(
+        clock: Arc<dyn Clock>,
+        local: StoreClock,
+        kept: Option<KeptTime>,
+        recovered: &Recovered,
+    ) -> Self {
+        let boot = clock.boot();
+        let of_this_boot = kept.filter(|kept| boot != 0 && kept.mark.boot == boot);
+        let boot_epoch = of_this_boot.map_or(recovered.epoch, |kept| kept.boot_epoch);
         let known = recovered.epochs.iter().filter_map(|(epoch, ahead)| Some((*epoch, (*ahead)?))).collect();
-        Self { clock, local, epoch: recovered.epoch, ahead: Mutex::new(known) }
+        Self { clock, local, epoch: recovered.epoch, boot_epoch, ahead: Mutex::new(known) }
     }
 
     /// Now, on the clock that never goes back.
@@ -58,6 +67,12 @@ impl Time {
     /// This run of the process.
     pub(crate) fn epoch(&self) -> i64 {
         self.epoch
+    }
+
+    /// Whether nothing tells how the clock of that run was: no server showed it, and the machine was started since.
+    pub(crate) fn is_untold(&self, epoch: i64) -> bool {
+        let ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        epoch < self.boot_epoch && !ahead.contains_key(&epoch)
     }
 
     /// A time of that run, with its correction.

@@ -42,6 +42,7 @@ fn draft(id: &str) -> Draft {
         principal: "default".to_owned(),
         lane: format!("lane-{id}"),
         logical_key: None,
+        operation: None,
         profile: String::new(),
         client_generated_at: at(5),
         request: Request::json("POST", "/x", "{}"),

@@ -27,6 +27,7 @@ fn draft(id: &str) -> Draft {
         principal: "default".to_owned(),
         lane: format!("lane-{id}"),
         logical_key: Some(format!("action-{id}")),
+        operation: None,
         profile: String::new(),
         client_generated_at: at(5),
         request: Request::json("POST", "/x", format!("\"{id}\"")),

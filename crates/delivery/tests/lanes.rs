@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use scripted::{World, answer, header, message, pass, uuid};
 use semel_delivery::credentials::{Credential, Wallet};
-use semel_delivery::hooks::{Hooks, Rebuilt};
+use semel_delivery::hooks::{Hooks, Rebuilding, Rebuilt};
 use semel_delivery::transport::Sent;
 use semel_delivery::{Enqueue, HeadPolicy, Outbox, Request, Row, Status};
 
@@ -161,14 +161,19 @@ impl Hooks for Notices {
         self.expired.lock().unwrap().push(messages.len());
     }
 
-    fn rebuild(&self, message: &Row, behind: &[Row]) -> Rebuilt {
+    fn rebuild<'a>(&'a self, message: &'a Row, behind: &'a [Row]) -> Rebuilding<'a> {
         self.rebuild.lock().unwrap().push((message.id, behind.len()));
         let with = Enqueue {
             client_message_id: Some(uuid(100)),
             lane: Some(message.lane.clone()),
             ..Enqueue::new(Request::json("POST", "/corrected", "{}"))
         };
-        Rebuilt::Replace { drop: behind.iter().map(|row| row.id).collect(), with: vec![with] }
+        let drop = behind.iter().map(|row| row.id).collect();
+        Box::pin(async move {
+            // It asks the server how things stand.
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            Rebuilt::Replace { drop, with: vec![with] }
+        })
     }
 }
 
@@ -449,7 +454,7 @@ async fn a_lane_out_of_order_is_rebuilt_by_the_application() {
         outbox.enqueue(message(number, "walker")).await.unwrap();
     }
     let _sending = outbox.start();
-    pass(Duration::from_secs(1)).await;
+    pass(Duration::from_secs(3)).await;
     assert_eq!(*notices.rebuild.lock().unwrap(), [(1, 1)]);
     assert_eq!((status(&outbox, 3).await, status(&outbox, 4).await), (Status::Aborted, Status::Aborted));
     let old = outbox.receipt(&uuid(3)).await.unwrap().unwrap();
@@ -486,7 +491,7 @@ async fn a_clock_that_was_wrong_at_enqueue_does_not_make_a_message_old() {
     assert_eq!(world.times().len(), 1, "it is sent, and the server judges");
     let row = outbox.receipt(&uuid(1)).await.unwrap().unwrap();
     assert!(row.last_error.unwrap().starts_with("stale-action"));
-    assert_eq!(kinds(&outbox).await, ["dropped"]);
+    assert_eq!(kinds(&outbox).await, ["expired"]);
 }
 
 #[tokio::test(start_paused = true)]

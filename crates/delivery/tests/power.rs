@@ -80,6 +80,7 @@ fn draft(number: u64) -> Draft {
         principal: "default".to_owned(),
         lane: format!("lane-{number}"),
         logical_key: None,
+        operation: None,
         profile: String::new(),
         client_generated_at: at(5),
         request: Request::json("POST", "/x", body),

@@ -11,8 +11,8 @@ use semel_delivery::judge::Verdict;
 use semel_delivery::message::{Attempt, Came, Event, Gap, Request, Row};
 use semel_delivery::sqlite::SqliteStore;
 use semel_delivery::store::{
-    Arrived, Depth, Filter, Find, Head, InboxDepth, KeptTime, LaneState, OutboxStore, Recovered, Replaced,
-    Reply, Room, StoreError, Successor, Terms, Written,
+    Arrived, Depth, Filter, Find, Head, InboxDepth, KeptTime, LanePlan, LaneRebuilt, LaneState, OutboxStore,
+    Recovered, Replaced, Reply, Room, StoreError, Successor, Terms, Written,
 };
 use semel_store::clock::Mark;
 use tokio::sync::watch;
@@ -129,6 +129,14 @@ impl OutboxStore for Disk {
 
     fn replace(&self, row: i64, successor: Successor, now: Timestamp, epoch: i64) -> Reply<'_, Replaced> {
         Box::pin(self.write("replace", move |store| store.replace(row, successor, now, epoch)))
+    }
+
+    fn rebuild(&self, row: i64, plan: LanePlan, now: Timestamp, epoch: i64) -> Reply<'_, LaneRebuilt> {
+        Box::pin(self.write("rebuild", move |store| store.rebuild(row, plan, now, epoch)))
+    }
+
+    fn hurry(&self, row: i64, now: Timestamp) -> Reply<'_, Option<Row>> {
+        Box::pin(self.write("hurry", move |store| store.hurry(row, now)))
     }
 
     fn set_paused(&self, lane: &str, is_paused: bool, now: Timestamp) -> Reply<'_, ()> {

@@ -25,6 +25,14 @@ export async function readRequest(store: Store, id: string): Promise<Request | u
 
 type Seal = "sealed" | { why: string };
 
+const FORGOTTEN: Seal = {
+  why: "it was first sent so long ago that the server may have forgotten its key: a seal says nothing then",
+};
+
+/** Whether the server may have forgotten what became of the message's key. */
+const mayBeForgotten = ({ profile, environment }: Host, { firstAt }: Row): boolean =>
+  firstAt !== undefined && environment.now() - firstAt >= profile.window;
+
 /** Puts a new message in the place of one that waits, is held or was given up. */
 export async function requeue(host: Host, id: string, options: RequeueOptions): Promise<Row> {
   const { store, environment } = host;
@@ -34,7 +42,8 @@ export async function requeue(host: Host, id: string, options: RequeueOptions): 
   });
   if (row.status === "inflight" || row.status === "done" || row.status === "aborted" || !request)
     throw new OutboxError("state", `the message ${id} is ${row.status}: it cannot be requeued`);
-  const seal = row.attempts ? await sealKey(host, row) : "sealed";
+  const asked = row.attempts ? await sealKey(host, row) : "sealed";
+  const seal = asked === "sealed" && mayBeForgotten(host, row) ? FORGOTTEN : asked;
   if (seal !== "sealed" && row.ambiguous && !options.force)
     throw new OutboxError("possibly-delivered", `it may have been delivered, and ${seal.why}; find out, then force it or abort it`);
   const draft = await successor(host, row, request, options);

@@ -467,6 +467,21 @@ test("one that may have been delivered is requeued by force only, or after its k
   outbox.dispose();
 });
 
+test("a seal of a key that the server may have forgotten does not say that nothing happened", async () => {
+  const device = new Device();
+  const gate = new Gate(device);
+  gate.script = ["lost"];
+  const { outbox } = open(device, gate);
+  const { id, accepted } = outbox.send(URL_OF, { ...post(), id: "m1" });
+  await settled(device, accepted);
+  await device.until(() => gate.arrivals.length === 1);
+  await settled(device, outbox.pause());
+  await device.advance(25 * 3_600_000);
+  gate.script = [{ status: 200, body: '{"sealed":true,"identity":"verified"}' }];
+  await assert.rejects(settled(device, outbox.requeue(id)), { code: "possibly-delivered" });
+  outbox.dispose();
+});
+
 test("abort takes back what waits, and nothing that is under way", async () => {
   const device = new Device();
   const gate = new Gate(device);

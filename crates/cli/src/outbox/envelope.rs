@@ -77,6 +77,7 @@ pub(crate) fn read(body: &[u8], mesh: Option<&Mesh>) -> Result<Enqueue, Refused>
         lane: send.lane,
         principal: send.principal,
         logical_key: send.logical_key,
+        operation: None,
         client_generated_at: client_generated_at
             .map_err(|error| malformed(format!("client_generated_at: {error}")))?,
         profile: send.profile,

@@ -1,5 +1,6 @@
 //! One attempt: is it too old, with which credential, what came of it, what did the answer teach.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use semel_contract::age::FIRST_SENT;
@@ -73,9 +74,11 @@ pub(super) async fn attempt(
     }
     let mut outgoing = outgoing(inner, row, &profile, target, request, credential.clone());
     if !planted::is(Bug::OutboxFirstByteUnasked) {
-        let outbox = outbox.clone();
+        // A connection that is kept may keep the question too, and must not keep the outbox and its file with it.
+        let outbox = Arc::downgrade(inner);
         // Asked again before the first byte: connecting takes time.
-        outgoing.may_send = MaySend::when(move || outbox.now() <= begin_until);
+        outgoing.may_send =
+            MaySend::when(move || outbox.upgrade().is_some_and(|inner| inner.time.now() <= begin_until));
     }
     let sent = match is_late() {
         true => Sent::NotSent("its claim grew old".to_owned()),
@@ -105,8 +108,12 @@ pub(super) async fn attempt(
 fn too_old(inner: &Inner, facts: &Facts<'_>) -> Option<Verdict> {
     let by_the_wall = || {
         let plain = |at| Local { at, ahead: None };
-        let (enqueued, now) = (plain(facts.enqueued.at), plain(inner.time.wall()));
-        judge::expired(&Facts { enqueued, now, ..facts.clone() })
+        // A clock that a server has shown to be wrong says nothing against what reached no server yet.
+        let enqueued = match facts.row.reached_nobody() {
+            true => facts.enqueued,
+            false => plain(facts.enqueued.at),
+        };
+        judge::expired(&Facts { enqueued, now: plain(inner.time.wall()), ..facts.clone() })
     };
     let expired = judge::expired(facts);
     match inner.time.ahead() {
@@ -143,11 +150,24 @@ fn facts<'a>(inner: &Inner, row: &'a Row, profile: &'a Profile, origin: &str) ->
         profile,
         head: inner.settings.head,
         enqueued: inner.time.local(row.enqueued_at, row.epoch),
+        is_for_server_to_judge: profile.guard.is_some()
+            && row.reached_nobody()
+            && inner.time.is_untold(row.epoch),
         now: inner.time.local(inner.time.now(), inner.time.epoch()),
         // An operator who takes the risk is not overruled.
         retention: retention.filter(|_| !inner.settings.unsafe_max_age),
         is_frozen: inner.time.jump().is_some(),
     }
+}
+
+/// When the first attempt began, as far as known by the servers' clocks.
+fn first_sent(inner: &Inner, row: &Row) -> Timestamp {
+    // That time may be wrong as well, and no server has seen the message: now is no lie, and the answer tells the rest.
+    if row.reached_nobody() && inner.time.jump().is_some() {
+        return inner.time.wall();
+    }
+    let first = row.first_attempt_at.unwrap_or_else(|| inner.time.now());
+    inner.time.local(first, inner.time.epoch()).corrected()
 }
 
 fn outgoing(
@@ -158,8 +178,7 @@ fn outgoing(
     request: Request,
     credential: Credential,
 ) -> Outgoing {
-    let first: Timestamp = row.first_attempt_at.unwrap_or_else(|| inner.time.now());
-    let first = inner.time.local(first, inner.time.epoch()).corrected();
+    let first = first_sent(inner, row);
     let mut headers = request.headers;
     let key = match planted::is(Bug::OutboxKeyChanges) && row.attempts > 1 {
         true => row.client_tx_id.clone(),

@@ -1,5 +1,6 @@
 //! One walk along a lane: claim, send, settle, and the next one.
 
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use semel_contract::record::Fence;
@@ -8,12 +9,11 @@ use tokio::sync::watch;
 
 use super::AFTER_FAILURE;
 use super::attempt::attempt;
-use crate::hooks::Rebuilt;
+use super::rebuild;
 use crate::judge::{To, Verdict};
-use crate::message::{HeldFor, Row, Status};
+use crate::message::{HeldFor, Row};
 use crate::outbox::{Outbox, Refusal};
-use crate::requeue;
-use crate::store::{Filter, Head, Terms, Written};
+use crate::store::{Head, Terms, Written};
 
 /// Messages of one lane that are sent before other lanes have their turn.
 const MESSAGES_MAX: usize = 16;
@@ -43,15 +43,6 @@ pub(super) struct Walk {
 
 impl Walk {
     pub(super) async fn walk(&self, lane: &str) -> Walked {
-        let mut expired = Vec::new();
-        let walked = self.along(lane, &mut expired).await;
-        if !expired.is_empty() {
-            self.outbox.inner.settings.hooks.expired(&expired);
-        }
-        walked
-    }
-
-    async fn along(&self, lane: &str, expired: &mut Vec<Row>) -> Walked {
         let inner = &self.outbox.inner;
         for _ in 0..MESSAGES_MAX {
             if *self.stopped.borrow() {
@@ -87,7 +78,7 @@ impl Walk {
             let Some(settled) = settled else { return Walked::Late };
             // The refusal of a credential is news once, not for every message that waits for another.
             if attempted.is_news {
-                self.tell(&settled, &attempted.verdict, expired).await;
+                self.tell(&settled, &attempted.verdict);
             }
             if let To::Retry(at) = attempted.verdict.to {
                 return Walked::Until(at);
@@ -117,7 +108,7 @@ impl Walk {
     }
 
     /// Tells whoever wants to know.
-    async fn tell(&self, row: &Row, verdict: &Verdict, expired: &mut Vec<Row>) {
+    fn tell(&self, row: &Row, verdict: &Verdict) {
         let inner = &self.outbox.inner;
         let hooks = &inner.settings.hooks;
         let error = row.last_error.as_deref().unwrap_or_default();
@@ -135,7 +126,7 @@ impl Walk {
                 );
                 return;
             }
-            To::Held(HeldFor::Rebuild) => return self.rebuild(row).await,
+            To::Held(HeldFor::Rebuild) => return rebuild::begin(&self.outbox, row),
             To::Dead => {
                 tracing::error!(row = row.id, lane = row.lane, error, "given up: requeue or abort it");
                 "dead"
@@ -148,37 +139,11 @@ impl Walk {
             }
             To::Expired(_) => {
                 tracing::warn!(row = row.id, lane = row.lane, "expired");
-                expired.push(row.clone());
+                inner.expired.lock().unwrap_or_else(PoisonError::into_inner).push(row.clone());
                 "expired"
             }
         };
         inner.meters.outcome(&row.lane, outcome);
         self.outbox.finished(row.id);
-    }
-
-    /// The server wants the lane rebuilt: the application says how.
-    async fn rebuild(&self, row: &Row) {
-        let inner = &self.outbox.inner;
-        let behind = Filter {
-            status: Some(Status::Pending),
-            lane: Some(row.lane.clone()),
-            after: row.id,
-            limit: 1000,
-            ..Filter::default()
-        };
-        let behind = inner.store.list(behind).await.unwrap_or_default();
-        let Rebuilt::Replace { drop, with } = inner.settings.hooks.rebuild(row, &behind) else { return };
-        let rebuilt = async {
-            for id in drop {
-                // One that is no longer waiting is left as it is.
-                inner.store.abort(id, "auto", "dropped by a rebuild", self.outbox.now()).await?;
-                self.outbox.finished(id);
-            }
-            requeue::rebuilt(&self.outbox, row, with).await
-        };
-        if let Err(error) = rebuilt.await {
-            tracing::error!(%error, row = row.id, "the rebuild failed: the lane waits");
-        }
-        inner.wakes.wake([row.lane.clone()]);
     }
 }

@@ -19,7 +19,7 @@ pub(super) fn accept(
     epoch: i64,
     room: Room,
 ) -> Result<Arrived, Fault> {
-    let id = &draft.client_message_id;
+    let id = &*draft.stored_id();
     if is_taken(connection, id)? {
         let row = row::by_id(connection, id)?;
         let row = row.ok_or_else(|| Fault::Sqlite(format!("the id {id:?} leads nowhere")))?;
@@ -59,7 +59,8 @@ fn is_taken(connection: &Connection, id: &str) -> rusqlite::Result<bool> {
     connection.prepare_cached("SELECT 1 FROM outbox WHERE client_message_id = ?1")?.exists([id])
 }
 
-fn same_action(connection: &Connection, draft: &Draft) -> rusqlite::Result<Option<Row>> {
+/// The message that waits and stands for the same action.
+pub(super) fn same_action(connection: &Connection, draft: &Draft) -> rusqlite::Result<Option<Row>> {
     let Some(logical_key) = &draft.logical_key else { return Ok(None) };
     let sql = concat!("SELECT id FROM outbox WHERE principal = ?1 AND logical_key = ?2 AND ", live!());
     let found: Option<i64> = connection
@@ -84,7 +85,7 @@ pub(super) fn insert(
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?14, 'pending', ?16)";
     let request = &draft.request;
     connection.prepare_cached(sql)?.execute(rusqlite::params![
-        draft.client_message_id,
+        draft.stored_id(),
         draft.client_tx_id,
         draft.fingerprint,
         draft.principal,
@@ -127,6 +128,7 @@ mod tests {
             principal: "alice".to_owned(),
             lane: "notes".to_owned(),
             logical_key: Some("tap".to_owned()),
+            operation: Some("save".to_owned()),
             profile: "walker".to_owned(),
             client_generated_at: Timestamp::from_millis(3),
             request: Request::json("PUT", "/notes/1", "{}"),

@@ -9,6 +9,7 @@ use semel_contract::time::Timestamp;
 
 use super::turn::{Fault, Turn};
 use super::{events, row};
+use crate::envelope::parts_of_id;
 use crate::message::Status;
 use crate::store::{Head, Recovered, Terms};
 
@@ -115,7 +116,8 @@ pub(super) fn recover(connection: &Connection, turn: &mut Turn, now: Timestamp) 
         .collect::<rusqlite::Result<_>>()?;
     for (id, client_message_id, lane) in &interrupted {
         let detail = Some("the process ended during an attempt; the same key is sent again");
-        events::about(connection, turn, "interrupted", (*id, client_message_id, lane), detail, now)?;
+        let (key, _) = parts_of_id(client_message_id.clone());
+        events::about(connection, turn, "interrupted", (*id, &key, lane), detail, now)?;
     }
     // An attempt that was begun may have arrived. One try with the credentials of this run shows whether they are good.
     let interrupted_is_known = planted::is(Bug::OutboxInterruptionForgotten);

@@ -36,7 +36,9 @@ pub(super) fn list(connection: &Connection, filter: &Filter) -> rusqlite::Result
         None => "?6 IS NULL",
         Some(_) => {
             "o.id IN (SELECT id FROM outbox WHERE client_message_id = ?6
-                UNION SELECT row_id FROM outbox_aliases WHERE client_message_id = ?6)"
+                    OR client_message_id > ?6 || char(31) AND client_message_id < ?6 || char(32)
+                UNION SELECT row_id FROM outbox_aliases WHERE client_message_id = ?6
+                    OR client_message_id > ?6 || char(31) AND client_message_id < ?6 || char(32))"
         }
     };
     let sql = format!(

@@ -5,12 +5,15 @@ use semel_contract::time::Timestamp;
 
 use super::turn::{Fault, Turn};
 use super::{accept, events, row};
+use crate::envelope::Draft;
 use crate::limits::EVENTS_KEPT_MAX;
-use crate::message::{Row, Status};
-use crate::store::{Judged, Replaced, Successor};
+use crate::message::{HeldFor, Row, Status};
+use crate::store::{Judged, LanePlan, LaneRebuilt, Replaced, Successor};
 
 /// Bodies that one purge forgets at most.
 const PURGE_ROWS_MAX: u32 = 5000;
+/// Why a rebuild takes a message back.
+const DROPPED_BY_REBUILD: &str = "dropped by a rebuild";
 
 /// Takes a row back.
 pub(super) fn abort(
@@ -70,23 +73,93 @@ pub(super) fn replace(
     if !may_be_replaced || Judged::of(&old) != successor.judged {
         return Ok(Replaced::Stale);
     }
-    let new_id = &successor.draft.client_message_id;
+    let new_id = &*successor.draft.stored_id();
     if row::by_id(connection, new_id)?.is_some() || row::alias(connection, new_id)?.is_some() {
         return Ok(Replaced::IdTaken);
     }
-    set_aborted(connection, turn, &old, successor.by, Some("requeued"), now)?;
-    let number = accept::insert(connection, turn, &successor.draft, now, epoch, Some(id))?;
-    let sql = "UPDATE outbox SET superseded_by = ?2 WHERE id = ?1";
-    connection.prepare_cached(sql)?.execute((id, number))?;
-    // Both say it: the old one may have arrived, and with it what the new one sends.
-    let sql = "UPDATE outbox SET ambiguous = ?3 WHERE id IN (?1, ?2)";
-    connection.prepare_cached(sql)?.execute((id, number, successor.possibly_delivered))?;
-    events::about(connection, turn, "requeued", events::of(&old), Some(new_id), now)?;
+    let Successor { draft, possibly_delivered, by, .. } = successor;
+    let number = supersede(connection, turn, &old, (draft, *possibly_delivered, by), now, epoch)?;
     let read = |id| -> Result<Box<Row>, Fault> {
         let row = row::by_number(connection, id)?;
         row.map(Box::new).ok_or_else(|| Fault::Sqlite(format!("row {id} is gone")))
     };
     Ok(Replaced::Done(read(id)?, read(number)?))
+}
+
+/// Puts a new row behind an old one, which is aborted.
+fn supersede(
+    connection: &Connection,
+    turn: &mut Turn,
+    old: &Row,
+    (draft, possibly_delivered, by): (&Draft, bool, &str),
+    now: Timestamp,
+    epoch: i64,
+) -> Result<i64, Fault> {
+    set_aborted(connection, turn, old, by, Some("requeued"), now)?;
+    let number = accept::insert(connection, turn, draft, now, epoch, Some(old.id))?;
+    let sql = "UPDATE outbox SET superseded_by = ?2 WHERE id = ?1";
+    connection.prepare_cached(sql)?.execute((old.id, number))?;
+    // Both say it: the old one may have arrived, and with it what the new one sends.
+    let sql = "UPDATE outbox SET ambiguous = ?3 WHERE id IN (?1, ?2)";
+    connection.prepare_cached(sql)?.execute((old.id, number, possibly_delivered))?;
+    events::about(connection, turn, "requeued", events::of(old), Some(&draft.client_message_id), now)?;
+    Ok(number)
+}
+
+/// Carries out what an application makes of a lane.
+pub(super) fn rebuild(
+    connection: &Connection,
+    turn: &mut Turn,
+    id: i64,
+    plan: &LanePlan,
+    now: Timestamp,
+    epoch: i64,
+) -> Result<LaneRebuilt, Fault> {
+    let held = row::by_number(connection, id)?
+        .filter(|row| row.held_for == Some(HeldFor::Rebuild) && Judged::of(row) == plan.judged);
+    let Some(held) = held else { return Ok(LaneRebuilt::Stale) };
+    for (at, draft) in plan.with.iter().enumerate() {
+        let new_id = &*draft.stored_id();
+        let is_twice = plan.with[..at].iter().any(|other| other.stored_id() == new_id);
+        if is_twice || row::by_id(connection, new_id)?.is_some() || row::alias(connection, new_id)?.is_some()
+        {
+            return Ok(LaneRebuilt::IdTaken(draft.client_message_id.clone()));
+        }
+    }
+    let (mut gone, mut lanes) = (vec![id], vec![held.lane.clone()]);
+    for dropped in &plan.drop {
+        let waits = |row: &Row| row.lane == held.lane && matches!(row.status, Status::Pending | Status::Held);
+        if row::by_number(connection, *dropped)?.is_some_and(|row| row.id != id && waits(&row)) {
+            abort(connection, turn, *dropped, "auto", DROPPED_BY_REBUILD, now)?;
+            gone.push(*dropped);
+        }
+    }
+    let mut with = plan.with.iter();
+    match with.next() {
+        None => {
+            abort(connection, turn, id, "auto", DROPPED_BY_REBUILD, now)?;
+        }
+        Some(first) => {
+            supersede(connection, turn, &held, (first, held.ambiguous, "auto"), now, epoch)?;
+            lanes.push(first.lane.clone());
+        }
+    }
+    for draft in with {
+        // The same action, where it waits already, is not done twice.
+        if accept::same_action(connection, draft)?.is_none() {
+            accept::insert(connection, turn, draft, now, epoch, None)?;
+            lanes.push(draft.lane.clone());
+        }
+    }
+    Ok(LaneRebuilt::Done { gone, lanes })
+}
+
+/// Lets a row that waits be tried at once.
+pub(super) fn hurry(connection: &Connection, id: i64, now: Timestamp) -> Result<Option<Row>, Fault> {
+    let sql =
+        "UPDATE outbox SET next_attempt_at = min(next_attempt_at, ?2) WHERE id = ?1 AND status = 'pending'";
+    let changed = connection.prepare_cached(sql)?.execute((id, now.millis()))?;
+    if changed == 0 { Ok(None) } else { Ok(row::by_number(connection, id)?) }
 }
 
 /// Pauses a lane, or lets it go on.

@@ -5,7 +5,7 @@ use rusqlite::{Connection, Error, OptionalExtension, Row as Columns};
 use semel_contract::record::Fence;
 use semel_contract::time::Timestamp;
 
-use crate::envelope::Draft;
+use crate::envelope::{Draft, parts_of_id, scoped_id};
 use crate::message::{Answer, HeldFor, Progress, Request, Row, Status};
 use crate::store::Find;
 
@@ -40,14 +40,19 @@ pub(super) fn read(columns: &Columns<'_>) -> rusqlite::Result<Row> {
             body: columns.get::<_, Option<Vec<u8>>>(42).unwrap_or_default().unwrap_or_default(),
         }),
     };
+    let (client_message_id, operation) = parts_of_id(columns.get(1)?);
+    let id_of_other = |at: usize| -> rusqlite::Result<Option<String>> {
+        Ok(columns.get::<_, Option<String>>(at)?.map(|stored| parts_of_id(stored).0))
+    };
     Ok(Row {
         id: columns.get(0)?,
-        client_message_id: columns.get(1)?,
+        client_message_id,
         client_tx_id: columns.get(2)?,
         fingerprint: columns.get(3)?,
         principal: columns.get(4)?,
         lane: columns.get(5)?,
         logical_key: columns.get(6)?,
+        operation,
         profile: columns.get(7)?,
         method: columns.get(8)?,
         url: columns.get(9)?,
@@ -80,9 +85,9 @@ pub(super) fn read(columns: &Columns<'_>) -> rusqlite::Result<Row> {
         aborted_at: time(36)?,
         aborted_by: columns.get(37)?,
         superseded_by: columns.get(38)?,
-        superseded_by_id: columns.get(40)?,
+        superseded_by_id: id_of_other(40)?,
         supersedes: columns.get(39)?,
-        supersedes_id: columns.get(41)?,
+        supersedes_id: id_of_other(41)?,
     })
 }
 
@@ -97,6 +102,7 @@ pub(super) fn inserted(id: i64, draft: &Draft, now: Timestamp, epoch: i64) -> Ro
         principal: draft.principal.clone(),
         lane: draft.lane.clone(),
         logical_key: draft.logical_key.clone(),
+        operation: draft.operation.clone(),
         profile: draft.profile.clone(),
         method: request.method.clone(),
         url: request.url.clone(),
@@ -148,13 +154,43 @@ pub(super) fn text(pairs: &[(String, String)]) -> String {
 pub(super) fn find(connection: &Connection, find: &Find) -> rusqlite::Result<Option<Row>> {
     match find {
         Find::Row(id) => by_number(connection, *id),
-        Find::Id(id) => match by_id(connection, id)? {
+        Find::Id(id) => match by_name(connection, id)? {
             Some(row) => Ok(Some(row)),
-            None => match alias(connection, id)? {
-                Some((row_id, _)) => by_number(connection, row_id),
-                None => Ok(None),
-            },
+            None => by_key(connection, id),
         },
+        Find::Scoped { id, principal, operation } => {
+            by_name(connection, &scoped_id(id, principal, operation))
+        }
+    }
+}
+
+/// The message of this id of the store, or of another name of it.
+fn by_name(connection: &Connection, id: &str) -> rusqlite::Result<Option<Row>> {
+    match by_id(connection, id)? {
+        Some(row) => Ok(Some(row)),
+        None => match alias(connection, id)? {
+            Some((row_id, _)) => by_number(connection, row_id),
+            None => Ok(None),
+        },
+    }
+}
+
+/// The message with this key, where ids are somebody's for one kind of action.
+///
+/// # Errors
+/// There are several: the key alone names none of them.
+fn by_key(connection: &Connection, key: &str) -> rusqlite::Result<Option<Row>> {
+    let sql = "SELECT id FROM outbox WHERE client_message_id > ?1 || char(31) AND client_message_id < ?1 || char(32)
+        UNION SELECT row_id FROM outbox_aliases
+            WHERE client_message_id > ?1 || char(31) AND client_message_id < ?1 || char(32) LIMIT 2";
+    let found: Vec<i64> = connection
+        .prepare_cached(sql)?
+        .query_map([key], |columns| columns.get(0))?
+        .collect::<rusqlite::Result<_>>()?;
+    match found.as_slice() {
+        [] => Ok(None),
+        [one] => by_number(connection, *one),
+        _ => Err(Error::QueryReturnedMoreThanOneRow),
     }
 }
 

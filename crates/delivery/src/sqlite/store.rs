@@ -10,8 +10,8 @@ use crate::envelope::Draft;
 use crate::judge::Verdict;
 use crate::message::{Attempt, Came, Event, Gap, Received, Request, Row};
 use crate::store::{
-    Arrived, Depth, Filter, Find, Head, InboxDepth, KeptTime, LaneState, OutboxStore, Recovered, Replaced,
-    Reply, Room, StoreError, Successor, Terms, Written,
+    Arrived, Depth, Filter, Find, Head, InboxDepth, KeptTime, LanePlan, LaneRebuilt, LaneState, OutboxStore,
+    Recovered, Replaced, Reply, Room, StoreError, Successor, Terms, Written,
 };
 
 impl OutboxStore for SqliteStore {
@@ -59,6 +59,14 @@ impl OutboxStore for SqliteStore {
 
     fn replace(&self, row: i64, successor: Successor, now: Timestamp, epoch: i64) -> Reply<'_, Replaced> {
         self.write(move |connection, turn| operate::replace(connection, turn, row, &successor, now, epoch))
+    }
+
+    fn rebuild(&self, row: i64, plan: LanePlan, now: Timestamp, epoch: i64) -> Reply<'_, LaneRebuilt> {
+        self.write(move |connection, turn| operate::rebuild(connection, turn, row, &plan, now, epoch))
+    }
+
+    fn hurry(&self, row: i64, now: Timestamp) -> Reply<'_, Option<Row>> {
+        self.write(move |connection, _| operate::hurry(connection, row, now))
     }
 
     fn set_paused(&self, lane: &str, is_paused: bool, now: Timestamp) -> Reply<'_, ()> {

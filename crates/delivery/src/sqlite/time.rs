@@ -14,6 +14,7 @@ const TIME: &str = "time";
 const TICKS: &str = "time_ticks";
 const BOOT: &str = "time_boot";
 const AHEAD: &str = "time_ahead";
+const BOOT_EPOCH: &str = "time_boot_epoch";
 
 pub(super) fn kept(connection: &Connection) -> rusqlite::Result<Option<KeptTime>> {
     let sql = "SELECT max(at) FROM (SELECT at FROM outbox_events ORDER BY number DESC LIMIT 1)";
@@ -28,10 +29,16 @@ pub(super) fn kept(connection: &Connection) -> rusqlite::Result<Option<KeptTime>
         boot: if is_ours { number(BOOT)?.cast_unsigned() } else { 0 },
         ahead: Ahead::from_number(number(AHEAD)?),
     };
-    Ok(Some(KeptTime { mark, last_event: last_event.map(Timestamp::from_millis) }))
+    let last_event = last_event.map(Timestamp::from_millis);
+    Ok(Some(KeptTime { mark, last_event, boot_epoch: number(BOOT_EPOCH)? }))
 }
 
 pub(super) fn keep(connection: &Connection, mark: Mark) -> rusqlite::Result<()> {
+    // Where it is not known which run of the machine this is, each run of the process counts as one.
+    if mark.boot == 0 || meta(connection, BOOT)? != Some(mark.boot.cast_signed()) {
+        let sql = "SELECT coalesce(max(epoch), 0) FROM outbox_epochs";
+        set_meta(connection, BOOT_EPOCH, connection.query_row(sql, [], |row| row.get(0))?)?;
+    }
     let numbers = [
         (HIGH_WATER, mark.time.millis()),
         (TIME, mark.time.millis()),

@@ -1,0 +1,18 @@
+#!/bin/sh
+# Builds the library and writes one language's side of it: build.sh kotlin|python FOLDER [--lab]. The library is put there
+# without its debugging symbols. SEMEL_CORE_PROFILE: `dev` (as it is without), or `release` for what is published. `--lab` adds the
+# laboratory of the tests.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+language=$1 out=$2 features=cli
+[ "${3:-}" != --lab ] || features=cli,lab
+profile=${SEMEL_CORE_PROFILE:-dev}
+target=${CARGO_TARGET_DIR:-$here/../../target}
+mkdir -p "$target" "$out"
+target=$(cd "$target" && pwd)
+out=$(cd "$out" && pwd)
+cd "$here"
+CARGO_TARGET_DIR=$target cargo build --quiet --locked --profile "$profile" --features "$features"
+built=$target/$([ "$profile" = dev ] && echo debug || echo "$profile")
+"$built/uniffi-bindgen" generate --library "$built/libsemel_core.so" --language "$language" --no-format --out-dir "$out"
+strip -o "$out/libsemel_core.so" "$built/libsemel_core.so"

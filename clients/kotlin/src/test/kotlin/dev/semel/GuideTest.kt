@@ -1,0 +1,58 @@
+// The guide's example, run as it stands there.
+package dev.semel
+
+import java.io.File
+import kotlinx.coroutines.flow.first
+import kotlinx.coroutines.runBlocking
+import org.junit.jupiter.api.Assertions.assertEquals
+import org.junit.jupiter.api.Assertions.assertTrue
+import org.junit.jupiter.api.Test
+import org.junit.jupiter.api.io.TempDir
+
+private fun currentToken(): String? = "t-1"
+
+// example: begin
+suspend fun order(file: String, api: String): Receipt {
+    val outbox = Outbox.open(
+        Options(path = file, baseUrl = api),
+        credentials = { principal, _ -> currentToken()?.let { Credential(principal, listOf(Header("authorization", it))) } },
+    )
+    val message = Message(
+        method = "POST",
+        url = "/orders",
+        headers = listOf(Header("content-type", "application/json")),
+        body = """{"item":"tea"}""".toByteArray(),
+        principal = "anna",
+    )
+    val accepted = outbox.send(message)               // It is on disk now, whatever happens to this process.
+    return outbox.use { it.await(accepted.receipt.id) } // Delivered, given up or taken back.
+}
+// example: end
+
+class GuideTest {
+    @Test
+    fun theExampleOfTheGuideRuns(@TempDir folder: File) = runBlocking<Unit> {
+        val here = File(tree(), "clients/kotlin/src/test/kotlin/dev/semel/GuideTest.kt").readText()
+        val example = here.substringAfter("// example: begin\n").substringBefore("// example: end")
+        val guide = File(tree(), "docs/guides/outbox-kotlin.md").readText()
+        assertTrue(example.trim() in guide, "the guide shows what is tested")
+        Gate().use { gate ->
+            val receipt = order(File(folder, "orders.db").path, gate.url)
+            assertEquals(Status.DONE, receipt.status)
+            assertEquals(listOf(receipt.id), gate.effects)
+        }
+    }
+
+    @Test
+    fun eventsAreAFlowThatGoesOnWhereItWasLeft(@TempDir folder: File) = runBlocking<Unit> {
+        Gate().use { gate ->
+            Outbox.open(Options(path = File(folder, "events.db").path, baseUrl = gate.url)).use { outbox ->
+                val accepted = outbox.send(Message("POST", "/orders", listOf(), "{}".toByteArray()))
+                val done = outbox.events().first { it.kind == "done" }
+                assertEquals(accepted.receipt.id, done.id)
+                outbox.send(Message("POST", "/orders", listOf(), "{}".toByteArray()))
+                assertTrue(outbox.events(done.number).first().number > done.number)
+            }
+        }
+    }
+}

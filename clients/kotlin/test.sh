@@ -1,0 +1,20 @@
+#!/bin/sh
+# Tests of the Kotlin library. Installs Maven and a JDK where it may. SEMEL_TEST_LONG=1: 200 kills instead of ten. SEMEL_TEST_FAST=1:
+# three. SEMEL_TEST_SEED: the seed of the kills. Arguments go to mvn.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+if ! command -v mvn >/dev/null || ! command -v javac >/dev/null; then
+    apt-get install -y -qq --no-install-recommends maven default-jdk-headless >/dev/null ||
+        { echo "test.sh: install Maven and a JDK (Debian: maven, default-jdk-headless)" >&2; exit 1; }
+    echo "test.sh: installed Maven and a JDK"
+fi
+target=${CARGO_TARGET_DIR:-$here/../../target}
+work=$target/clients/kotlin
+rm -rf "$work/generated" "$work/native"
+mkdir -p "$work/native/linux-x86-64"
+work=$(cd "$work" && pwd)
+"$here/../core/build.sh" kotlin "$work/generated" --lab
+mv "$work/generated/libsemel_core.so" "$work/native/linux-x86-64/"
+cd "$here"
+# Everything that is built lies beside what Cargo builds; nothing of it is part of the tree.
+SEMEL_TREE=$here/../.. exec mvn --batch-mode --quiet --no-transfer-progress -Dwork="$work" "${@:-verify}"

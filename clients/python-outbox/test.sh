@@ -1,0 +1,21 @@
+#!/bin/sh
+# Tests of the Python outbox: builds the wheel, installs it, and runs what is in tests/. SEMEL_TEST_LONG=1: 200 kills instead of
+# ten. SEMEL_TEST_FAST=1: three. SEMEL_TEST_SEED: the seed of the kills. Arguments go to pytest.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+target=${CARGO_TARGET_DIR:-$here/../../target}
+mkdir -p "$target/clients"
+target=$(cd "$target" && pwd)
+venv=$target/clients/python-outbox
+if ! cmp -s "$here/requirements-dev.lock" "$venv/installed.lock"; then
+    python3 -m venv --clear "$venv"
+    "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$here/requirements-dev.lock"
+    cp "$here/requirements-dev.lock" "$venv/installed.lock"
+fi
+cd "$here"
+PATH=$venv/bin:$PATH
+# The laboratory is for the tests; what is published is built without it, and with `--release`.
+rm -rf "$venv/wheels"
+CARGO_TARGET_DIR=$target maturin build --quiet --locked --profile dev --strip --features cli,lab --compatibility linux --out "$venv/wheels"
+"$venv/bin/pip" install --quiet --disable-pip-version-check --force-reinstall --no-deps "$venv"/wheels/*.whl
+SEMEL_TREE=$here/../.. PYTHONDONTWRITEBYTECODE=1 exec "$venv/bin/python" -m pytest "$@"
