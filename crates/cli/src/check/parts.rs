@@ -121,7 +121,7 @@ impl Parts {
         for path in &settings.missing {
             self.warnings.push(format!("relay.credential: there is no file {}", path.display()));
         }
-        self.relay = Some(crate::serve::settings::relay_about(&settings));
+        self.relay = Some(crate::serve::relay::settings::relay_about(&settings));
     }
 }
 

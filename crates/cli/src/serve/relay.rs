@@ -14,6 +14,7 @@ mod numbers;
 mod open;
 mod openapi;
 mod running;
+pub(crate) mod settings;
 mod sheet;
 mod target;
 

@@ -213,7 +213,7 @@ fn access(config: &Config, admin: SocketAddr) -> Result<Access, Stop> {
 /// The relay as the console shows it, and its API.
 fn part(config: &Config, of_admin: Admin) -> (Routed, Router) {
     let api = admin::api(of_admin);
-    (Routed::new(&SHEET, api.clone()).settings(crate::serve::settings::relay_sections(config)), api)
+    (Routed::new(&SHEET, api.clone()).settings(super::settings::relay_sections(config)), api)
 }
 
 fn bad_identity(error: String) -> Stop {
