@@ -1,7 +1,7 @@
 # What an application in Node needs: sourced by its run.sh and test.sh, in its folder. Node, the semel program, semel's library for
 # TypeScript and the application's own packages; each only where it is missing.
 command -v npm >/dev/null || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends nodejs npm >&2; }
-node -e 'process.exit(Number(process.versions.node.split(".")[0]) < 20)' || {
+node -e 'process.exit(Number(process.versions.node.split(".")[0]) < 20 ? 1 : 0)' || {
   echo "Node 20 or newer is needed; this is $(node --version). Debian 13 and nodejs.org have it." >&2
   exit 1
 }

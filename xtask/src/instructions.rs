@@ -19,7 +19,7 @@ Options:
   --record   write what was counted into bench/instructions.toml";
 
 const RECORD: &str = "bench/instructions.toml";
-const PATHS: [&str; 5] = ["pass", "fresh", "replay", "fresh-sqlite", "accept"];
+const PATHS: [&str; 6] = ["pass", "pass-logged", "fresh", "replay", "fresh-sqlite", "accept"];
 const REQUESTS: u64 = 500;
 /// How much more a path may cost, in hundredths.
 const GROWTH_MAX: u64 = 10;

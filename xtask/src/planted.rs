@@ -35,7 +35,7 @@ const LESS_OFTEN: (&str, &str) = ("SEMEL_TEST_RELAY_CRASHES", "4");
 /// How long the simulator may take for the seeds of one bug. A bug that keeps it from ending breaks a promise in one of them.
 const SEEDS_MAX: Duration = Duration::from_secs(120);
 /// Engines that the simulation has.
-const SIMULATED: [&str; 4] = ["gate", "outbox", "relay", "broker"];
+const SIMULATED: [&str; 3] = ["gate", "outbox", "relay"];
 /// Bugs that are looked at at once.
 const AT_ONCE: usize = 2;
 

@@ -12,7 +12,7 @@ use semel_contract::profile::presets;
 use semel_delivery::accept::Acceptance;
 use semel_delivery::{Enqueue, Outbox, Request, Settings};
 use semel_gate::{GateLayer, Route};
-use semel_gateway::{AccessLog, Callers, Gateway, Limits, Peers, Plan, Upstream};
+use semel_gateway::{AccessLog, Callers, Gateway, Limits, LineForm, Peers, Plan, Upstream};
 use semel_store::claims::ClaimStore;
 use semel_store::memory::MemoryStore;
 use semel_store::sqlite::SqliteStore;
@@ -21,7 +21,8 @@ use tokio::net::{TcpListener, TcpStream};
 
 type Failure = Box<dyn Error>;
 
-const USAGE: &str = "Usage: semel-bench-instructions pass|fresh|replay|fresh-sqlite|accept REQUESTS";
+const USAGE: &str =
+    "Usage: semel-bench-instructions pass|pass-logged|fresh|replay|fresh-sqlite|accept REQUESTS";
 /// The size of a request's and of an answer's body.
 const REQUEST_BODY: usize = 200;
 const ANSWER_BODY: usize = 300;
@@ -31,6 +32,8 @@ const ANSWER_BODY: usize = 300;
 enum Path {
     /// Without a key, straight through.
     Pass,
+    /// The same, written down in an access log.
+    PassLogged,
     /// A key of its own on each.
     Fresh,
     /// The key of the first one on all.
@@ -42,8 +45,9 @@ enum Path {
 }
 
 impl Path {
-    const ALL: [(&'static str, Path); 5] = [
+    const ALL: [(&'static str, Path); 6] = [
         ("pass", Path::Pass),
+        ("pass-logged", Path::PassLogged),
         ("fresh", Path::Fresh),
         ("replay", Path::Replay),
         ("fresh-sqlite", Path::FreshSqlite),
@@ -77,7 +81,7 @@ fn run(path: Path, requests: u64) -> Result<(), Failure> {
     let folder = tempfile::tempdir()?;
     runtime.block_on(async {
         match path {
-            Path::Pass | Path::Fresh | Path::Replay => {
+            Path::Pass | Path::PassLogged | Path::Fresh | Path::Replay => {
                 let store = MemoryStore::new();
                 send_all(path, requests, Arc::new(store)).await
             }
@@ -97,7 +101,11 @@ async fn send_all(path: Path, requests: u64, store: Arc<dyn ClaimStore>) -> Resu
     tokio::spawn(serve(service));
     let front = TcpListener::bind("127.0.0.1:0").await?;
     let mut client = TcpStream::connect(front.local_addr()?).await?;
-    let gateway = gateway(&format!("http://{upstream}"), store)?;
+    let log = match path {
+        Path::PassLogged => AccessLog::to(std::io::sink(), LineForm::Json),
+        Path::Pass | Path::Fresh | Path::Replay | Path::FreshSqlite | Path::Accept => AccessLog::off(),
+    };
+    let gateway = gateway(&format!("http://{upstream}"), store, log)?;
     tokio::spawn(async move { gateway.serve(front).await });
     for number in 0..requests {
         client.write_all(request(path, number).as_bytes()).await?;
@@ -126,7 +134,7 @@ async fn accept_all(file: &std::path::Path, messages: u64) -> Result<(), Failure
     Ok(())
 }
 
-fn gateway(upstream: &str, store: Arc<dyn ClaimStore>) -> Result<Gateway, Failure> {
+fn gateway(upstream: &str, store: Arc<dyn ClaimStore>, log: AccessLog) -> Result<Gateway, Failure> {
     let callers = Callers::new(&Identity::Authorization, Peers::default())?;
     let mut profile = presets::ietf();
     profile.key.presence = Presence::Optional;
@@ -138,7 +146,7 @@ fn gateway(upstream: &str, store: Arc<dyn ClaimStore>) -> Result<Gateway, Failur
         limits: Limits::default(),
         trusted: vec![],
         cors: None,
-        log: AccessLog::off(),
+        log,
         traces: None,
     })?)
 }
@@ -155,7 +163,7 @@ fn body() -> String {
 
 fn request(path: Path, number: u64) -> String {
     let key = match path {
-        Path::Pass | Path::Accept => String::new(),
+        Path::Pass | Path::PassLogged | Path::Accept => String::new(),
         Path::Fresh | Path::FreshSqlite => keyed(number),
         Path::Replay => keyed(0),
     };

@@ -100,7 +100,7 @@ fn last_id(bytes: &[u8]) -> Option<String> {
                 .all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))
         })
     };
-    std::str::from_utf8(bytes).ok()?.split("\r\n").filter(is_id).next_back().map(str::to_owned)
+    std::str::from_utf8(bytes).ok()?.split("\r\n").filter(is_id).last().map(str::to_owned)
 }
 
 impl Reader {

@@ -139,7 +139,7 @@ def test_a_rebuild_may_be_asynchronous_and_ask_the_server():
     async def play():
         async def rebuild(held, behind):
             await asyncio.sleep(0.01)
-            return Rebuild.REPLACE(drop=[one.number for one in behind], _with=[message("POST", held.url, "{}", lane=held.lane)])
+            return Rebuild.REPLACE(drop=[one.number for one in behind], instead=[message("POST", held.url, "{}", lane=held.lane)])
 
         lab, outbox, notices = walker(rebuild)
         refuse(lab, "STEP_OUT_OF_ORDER")
@@ -163,8 +163,9 @@ def test_what_expires_is_told_once_a_drain_whoever_found_it():
         lab.kill()
         lab.advance(8 * 86_400_000)
         notices = []
-        AsyncOutbox(lab.open(Options(path="", profile="walker"), Host(None, None, notices.append, None)))
+        reopened = lab.open(Options(path="", profile="walker"), Host(None, None, notices.append, None))
         lab.advance(0)
+        assert await reopened.is_owner()
         return notices
 
     async def found_by_the_server():

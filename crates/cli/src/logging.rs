@@ -1,11 +1,11 @@
 //! The program's own log, on standard error: one line for each event. `SEMEL_LOG` chooses how much, `--log-format` in which
-//! form. Also gives access lines the form of the rest.
+//! form; says the form of access lines too.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::sync::OnceLock;
 
-use semel_contract::route::SAFE_METHODS;
 use semel_contract::time::Timestamp;
+use semel_gateway::LineForm;
 use serde_json::{Map, Value, json};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
@@ -50,9 +50,13 @@ pub(crate) fn start() {
 }
 
 /// The form of access lines on standard error: as asked for, for people on a terminal, and JSON elsewhere.
-pub(crate) fn access_format() -> Format {
-    let fitting = if std::io::stderr().is_terminal() { Format::Text } else { Format::Json };
-    CHOSEN.get().copied().unwrap_or(fitting)
+pub(crate) fn access_form() -> LineForm {
+    match CHOSEN.get() {
+        Some(Format::Text) => LineForm::Text,
+        Some(Format::Json) => LineForm::Json,
+        None if std::io::stderr().is_terminal() => LineForm::Text,
+        None => LineForm::Json,
+    }
 }
 
 /// Writes events as JSON objects.
@@ -109,63 +113,5 @@ impl Visit for Fields<'_> {
 
     fn record_bool(&mut self, field: &Field, value: bool) {
         self.0.insert(field.name().to_owned(), json!(value));
-    }
-}
-
-/// Writes access lines, which are JSON, as text for people.
-pub(crate) struct AccessText<W>(pub(crate) W);
-
-impl<W: Write> Write for AccessText<W> {
-    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
-        match serde_json::from_slice::<Value>(line) {
-            Ok(about) => self.0.write_all(in_words(&about).as_bytes())?,
-            Err(_) => self.0.write_all(line)?,
-        }
-        Ok(line.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        self.0.flush()
-    }
-}
-
-/// `12:00:00 POST /orders 201 in 12 ms, replayed, key 3f2a…`.
-fn in_words(about: &Value) -> String {
-    let text = |name: &str| about[name].as_str().unwrap_or_default();
-    let time = text("time").split_once('T').map_or("", |(_, time)| time.get(..8).unwrap_or_default());
-    let mut line = format!("{time} {} {} {}", text("method"), text("path"), about["status"]);
-    if let Some(millis) = about["ms"].as_f64() {
-        line.push_str(&format!(" in {millis:.0} ms"));
-    }
-    if about["replayed"] == true {
-        line.push_str(", replayed");
-    }
-    if text("guarantee") == "none" && !SAFE_METHODS.contains(&text("method")) {
-        line.push_str(", unprotected");
-    }
-    if !text("outcome").is_empty() {
-        line.push_str(&format!(", outcome {}", text("outcome")));
-    }
-    if !text("key").is_empty() {
-        line.push_str(&format!(", key {}", text("key")));
-    }
-    line.push('\n');
-    line
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_access_line_reads_as_a_sentence() {
-        let mut shown = Vec::new();
-        let line = json!({"time": "2026-01-08T12:00:01.5Z", "method": "POST", "path": "/orders", "status": 201,
-            "ms": 12.2, "replayed": true, "guarantee": "fenced", "key": "3f2a"});
-        AccessText(&mut shown).write_all(format!("{line}\n").as_bytes()).unwrap();
-        assert_eq!(
-            String::from_utf8(shown).unwrap(),
-            "12:00:01 POST /orders 201 in 12 ms, replayed, key 3f2a\n"
-        );
     }
 }

@@ -33,13 +33,16 @@ impl Identify for Application {
     }
 }
 
+/// An operation: its forms, and itself as a route without a path.
+type Operation = (Arc<Forms>, Arc<Route>);
+
 /// The forms of operations that were run, each under its present form: a program has few of them.
 #[derive(Default)]
-pub(crate) struct Operations(Mutex<HashMap<String, (Arc<Forms>, Arc<Route>)>>);
+pub(crate) struct Operations(Mutex<HashMap<String, Operation>>);
 
 impl Operations {
     /// The forms of this operation, and the operation as a route without a path.
-    pub(crate) fn forms(&self, of: &Forms, route: &Route) -> (Arc<Forms>, Arc<Route>) {
+    pub(crate) fn forms(&self, of: &Forms, route: &Route) -> Operation {
         let pattern = format!("{METHOD} {PATH}");
         let pattern = pattern.parse().expect("it is a pattern");
         let mut named = route.clone();

@@ -1,28 +1,29 @@
-//! The access log: one JSON object for each request, written when its answer has ended. Never shows a key, a query's
-//! values or a credential.
+//! The access log: one line for each request, noted when its answer has ended and written by a thread of its own
+//! (`writer`). Never shows a key, a query's values or a credential.
+
+mod writer;
 
 use std::borrow::Cow;
 use std::io::Write;
 use std::net::IpAddr;
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::SyncSender;
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
 use axum_core::body::Body;
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderValue, Response};
+use http::{HeaderValue, Method, Response};
 use http_body::{Frame, SizeHint};
-use semel_contract::time::Timestamp;
 use semel_gate::KeyHash;
-use serde_json::json;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// Lines that wait to be written; more are dropped rather than hold requests up.
-const WAITING_MAX: usize = 10_000;
+pub use writer::LineForm;
+use writer::{Ended, Entry};
+
 /// How long the last lines may take.
 const FLUSH_TIME_MAX: Duration = Duration::from_secs(1);
 /// The longest path that is shown.
@@ -32,14 +33,6 @@ const PATH_BYTES_MAX: usize = 2048;
 #[derive(Clone, Debug, Default)]
 pub struct AccessLog(Option<SyncSender<Entry>>);
 
-/// What the writing thread is told.
-#[derive(Debug)]
-enum Entry {
-    Line(String),
-    /// Everything before this is written: say so.
-    Flush(oneshot::Sender<()>),
-}
-
 impl AccessLog {
     /// Nowhere.
     pub fn off() -> Self {
@@ -47,35 +40,23 @@ impl AccessLog {
     }
 
     /// To standard error.
-    pub fn stderr() -> Self {
-        Self::to(std::io::stderr())
+    pub fn stderr(form: LineForm) -> Self {
+        Self::to(std::io::stderr(), form)
     }
 
-    /// To the end of a file.
+    /// To the end of a file, as JSON.
     ///
     /// # Errors
     /// It cannot be opened.
     pub fn file(path: &Path) -> std::io::Result<Self> {
         let file = std::fs::OpenOptions::new().create(true).append(true).open(path)?;
-        Ok(Self::to(file))
+        Ok(Self::to(file, LineForm::Json))
     }
 
-    /// To this writer, from a thread of its own, which ends with the last clone of the log.
-    pub fn to(mut writer: impl Write + Send + 'static) -> Self {
-        let (lines, waiting) = sync_channel::<Entry>(WAITING_MAX);
-        let writing = move || {
-            while let Ok(entry) = waiting.recv() {
-                // A log that cannot be written is no reason to refuse requests, and nobody may wait any more.
-                let _ = match entry {
-                    Entry::Line(line) => writer.write_all(line.as_bytes()).is_ok(),
-                    Entry::Flush(done) => done.send(()).is_ok(),
-                };
-            }
-        };
-        match std::thread::Builder::new().name("access-log".to_owned()).spawn(writing) {
-            Ok(_) => Self(Some(lines)),
-            Err(_) => Self(None),
-        }
+    /// To this writer, from a thread of its own, which ends with the last clone of the log. Where the system has no thread
+    /// for it, nowhere.
+    pub fn to(writer: impl Write + Send + 'static, form: LineForm) -> Self {
+        Self(writer::start(writer, form))
     }
 
     /// Waits until what was noted is written, but not for long.
@@ -95,18 +76,23 @@ impl AccessLog {
     /// Writes a line once the answer has ended.
     pub(crate) fn note(&self, line: Line, id: &HeaderValue, response: Response<Body>) -> Response<Body> {
         let Some(lines) = &self.0 else { return response };
-        let header = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
-        let ending = Ending {
+        let header = |name| response.headers().get(name);
+        let Some((method, path)) = line.asked else { return response };
+        let ended = Ended {
+            at: SystemTime::UNIX_EPOCH,
+            took: Duration::ZERO,
+            method,
+            path,
+            peer: line.peer,
             status: response.status().as_u16(),
             bytes: 0,
-            request_id: id.to_str().unwrap_or_default().to_owned(),
-            guarantee: header("semel-guarantee").map(str::to_owned),
-            outcome: header("semel-outcome").map(str::to_owned),
-            replayed: header("idempotency-replayed") == Some("true"),
+            request_id: id.clone(),
+            guarantee: header("semel-guarantee").cloned(),
+            outcome: header("semel-outcome").cloned(),
+            is_replayed: header("idempotency-replayed").is_some_and(|value| value == "true"),
             key: response.extensions().get::<KeyHash>().map(|KeyHash(hash)| hash.clone()),
-            line,
-            lines: lines.clone(),
         };
+        let ending = Ending { began: line.began, ended: Some(Box::new(ended)), lines: lines.clone() };
         response.map(|body| Body::new(Counted { body, ending }))
     }
 }
@@ -116,13 +102,14 @@ impl AccessLog {
 pub(crate) struct Line {
     began: Instant,
     peer: IpAddr,
-    /// Method and path, where they are written down.
-    asked: Option<(String, String)>,
+    /// Method and path, where they are written down. The path is as it was asked: what is hidden of it is hidden when it is
+    /// written.
+    asked: Option<(Method, String)>,
 }
 
 impl Line {
     fn begin(parts: &Parts, peer: IpAddr, is_written: bool) -> Self {
-        let asked = || (parts.method.to_string(), shown_path(parts.uri.path()));
+        let asked = || (parts.method.clone(), parts.uri.path().to_owned());
         Self { began: Instant::now(), peer, asked: is_written.then(asked) }
     }
 
@@ -133,9 +120,14 @@ impl Line {
 }
 
 /// A path as it is written down: without a key in it, and not too long.
-pub(crate) fn shown_path(path: &str) -> String {
-    let path = hide_key(path);
-    path[..path.floor_char_boundary(PATH_BYTES_MAX)].to_owned()
+pub(crate) fn shown_path(path: &str) -> Cow<'_, str> {
+    match hide_key(path) {
+        Cow::Borrowed(path) => Cow::Borrowed(&path[..path.floor_char_boundary(PATH_BYTES_MAX)]),
+        Cow::Owned(mut path) => {
+            path.truncate(path.floor_char_boundary(PATH_BYTES_MAX));
+            Cow::Owned(path)
+        }
+    }
 }
 
 /// Where clients ask about their keys. The key is the part behind it.
@@ -154,48 +146,24 @@ fn find_keys(path: &str) -> Option<usize> {
     if path.starts_with(KEYS) {
         return Some(KEYS.len());
     }
-    path.to_ascii_lowercase().contains("semel/keys/").then_some(path.len())
+    const NAME: &[u8] = b"semel/keys/";
+    path.as_bytes().windows(NAME.len()).any(|part| part.eq_ignore_ascii_case(NAME)).then_some(path.len())
 }
 
-/// What is known when it ends; written when dropped.
+/// An answer that has not ended yet: noted when it is dropped.
 struct Ending {
-    line: Line,
-    status: u16,
-    bytes: u64,
-    request_id: String,
-    guarantee: Option<String>,
-    outcome: Option<String>,
-    replayed: bool,
-    key: Option<String>,
+    began: Instant,
+    ended: Option<Box<Ended>>,
     lines: SyncSender<Entry>,
 }
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        let Line { began, peer, asked: Some((method, path)) } = &self.line else { return };
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let now = Timestamp::from_millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX));
-        let ms = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX) as f64 / 1000.0;
-        let mut line = json!({
-            "time": now.to_string(),
-            "method": method,
-            "path": path,
-            "status": self.status,
-            "bytes": self.bytes,
-            "ms": ms,
-            "request_id": self.request_id,
-            "guarantee": self.guarantee.as_deref().unwrap_or("none"),
-            "replayed": self.replayed,
-            "peer": peer.to_string(),
-        });
-        if let Some(key) = &self.key {
-            line["key"] = json!(key);
-        }
-        if let Some(outcome) = &self.outcome {
-            line["outcome"] = json!(outcome);
-        }
+        let Some(mut ended) = self.ended.take() else { return };
+        ended.at = SystemTime::now();
+        ended.took = self.began.elapsed();
         // Full: dropped. Requests are not held up for their log.
-        if self.lines.try_send(Entry::Line(format!("{line}\n"))).is_err() {
+        if self.lines.try_send(Entry::Request(ended)).is_err() {
             metrics::counter!("semel_gateway_access_lines_dropped_total").increment(1);
         }
     }
@@ -217,7 +185,10 @@ impl http_body::Body for Counted {
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let frame = Pin::new(&mut self.body).poll_frame(cx);
         if let Poll::Ready(Some(Ok(frame))) = &frame {
-            self.ending.bytes += frame.data_ref().map_or(0, Bytes::len) as u64;
+            let bytes = frame.data_ref().map_or(0, Bytes::len) as u64;
+            if let Some(ended) = &mut self.ending.ended {
+                ended.bytes += bytes;
+            }
         }
         frame
     }

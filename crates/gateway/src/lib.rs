@@ -24,7 +24,7 @@ mod traces;
 mod tunnel;
 mod walk;
 
-pub use access::AccessLog;
+pub use access::{AccessLog, LineForm};
 pub use gateway::Gateway;
 pub use identity::{Callers, Peers};
 pub use plan::Plan;

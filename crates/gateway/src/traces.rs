@@ -98,7 +98,7 @@ impl Traces {
             context,
             parent: parent.map(|parent| parent.span),
             method: parts.method.to_string(),
-            path: shown_path(parts.uri.path()),
+            path: shown_path(parts.uri.path()).into_owned(),
             began: SystemTime::now(),
         }
     }

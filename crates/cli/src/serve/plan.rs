@@ -48,10 +48,7 @@ pub(crate) fn plan_on(
     let callers = Callers::new(&config.identity, config.gate.trusted_peers.clone()).map_err(bad)?;
     let log = match &config.gate.access_log {
         LogTo::Off => AccessLog::off(),
-        LogTo::Stderr => match logging::access_format() {
-            logging::Format::Json => AccessLog::stderr(),
-            logging::Format::Text => AccessLog::to(logging::AccessText(std::io::stderr())),
-        },
+        LogTo::Stderr => AccessLog::stderr(logging::access_form()),
         LogTo::File(path) => AccessLog::file(path).map_err(|error| {
             Stop::new(Exit::Io, format!("failed to open the access log {}: {error}", path.display()))
         })?,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use semel_contract::record::State;
-use semel_gateway::AccessLog;
+use semel_gateway::{AccessLog, LineForm};
 use semel_store::{ClaimStore, Filter};
 use serde_json::Value;
 
@@ -45,7 +45,7 @@ impl Paper {
 async fn the_log_tells_what_happened_and_no_secrets() {
     let upstream = Upstream::start(|_, _| Reply::status(201, "", "four")).await;
     let paper = Paper::default();
-    let wish = Wish { log: AccessLog::to(paper.clone()), ..Wish::behind(&upstream.url()) };
+    let wish = Wish { log: AccessLog::to(paper.clone(), LineForm::Json), ..Wish::behind(&upstream.url()) };
     let world = wish.start().await;
     for _ in 0..2 {
         world.ask(keyed("/orders?card=4111", "the-key", "{}")).await;
