@@ -87,6 +87,18 @@ enum Command {
     Tail(History),
     /// Look whether any single row is missing. Exits 1 where one is.
     Orphans,
+    /// Remove messages and ids whose time is over, now.
+    Sweep,
+    /// Take the body of a message out of the history; its id stays used.
+    Moderate {
+        /// The message: its client_message_id.
+        id: String,
+        #[command(flatten)]
+        of: In,
+        /// Why.
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        reason: String,
+    },
     /// Write search, audit and telemetry again from what is kept.
     Rebuild,
     /// Say that the store was restored from a backup: a new epoch begins, and readers are told of the gap.
@@ -321,6 +333,10 @@ async fn command(args: &Args) -> Result<Exit, Stop> {
         Command::History(args) => history(args, at, false).await,
         Command::Tail(args) => history(args, at, true).await,
         Command::Orphans => orphans(at).await,
+        Command::Sweep => post(at, "/v1/sweep").await,
+        Command::Moderate { id, of, reason } => {
+            moderate(at, &path(of, &["messages", id, "moderation"]), reason).await
+        }
         Command::Rebuild => post(at, "/v1/rebuild").await,
         Command::Restored => post(at, "/v1/restored").await,
     }
@@ -413,6 +429,10 @@ async fn put(at: &At, path: &str, body: Value) -> Result<Exit, Stop> {
 
 async fn post(at: &At, path: &str) -> Result<Exit, Stop> {
     say(at, &Way::find(at).await?.post(path).await?)
+}
+
+async fn moderate(at: &At, path: &str, reason: &str) -> Result<Exit, Stop> {
+    say(at, &Way::find(at).await?.post_body(path, &json!({"reason": reason})).await?)
 }
 
 async fn remove(at: &At, path: &str) -> Result<Exit, Stop> {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::config::{Config, Route, Variables, describe, redacted, without_passwords};
 use crate::exit::{Exit, Stop};
 use crate::output_failed;
-use crate::serve::announce;
+use crate::serve::{announce, settings};
 use crate::style;
 use parts::Parts;
 
@@ -57,10 +57,8 @@ struct Report {
 }
 
 impl Report {
-    /// Each profile in force with its name in the file.
     fn profiles(&self) -> impl Iterator<Item = (String, &Profile)> {
-        let routes = self.config.routes.iter().map(|route| (format!("route.{}", route.name), &route.profile));
-        std::iter::once(("defaults".to_owned(), &self.config.defaults)).chain(routes)
+        settings::profiles(&self.config)
     }
 
     fn is_safe(&self) -> bool {

@@ -128,3 +128,83 @@ fn output_failed(error: &std::io::Error) -> Stop {
         _ => Stop::new(Exit::Io, format!("failed to write to standard output: {error}")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+    use semel_console::ACTIONS;
+
+    use super::Cli;
+
+    /// Commands that only look, or that send something new: they change no stored record.
+    const OTHERS: &[&str] = &[
+        "gate list",
+        "gate show",
+        "gate restores",
+        "gate audit",
+        "gate cleanups",
+        "gate stale",
+        "outbox send",
+        "outbox list",
+        "outbox show",
+        "outbox lanes",
+        "relay list",
+        "relay show",
+        "relay audit",
+        "broker meshes list",
+        "broker members list",
+        "broker topics list",
+        "broker subscriptions list",
+        "broker webhooks list",
+        "broker publish",
+        "broker history",
+        "broker tail",
+        "inbox list",
+        "inbox show",
+        "inbox tail",
+    ];
+
+    fn leaves(command: &clap::Command, path: &str, found: &mut Vec<String>) {
+        let mut is_leaf = true;
+        for inner in command.get_subcommands().filter(|inner| inner.get_name() != "help") {
+            is_leaf = false;
+            let name = inner.get_name();
+            leaves(inner, &if path.is_empty() { name.to_owned() } else { format!("{path} {name}") }, found);
+        }
+        if is_leaf {
+            found.push(path.to_owned());
+        }
+    }
+
+    #[test]
+    fn what_commands_do_to_records_the_console_does_and_the_other_way_round() {
+        let mut found = Vec::new();
+        let cli = Cli::command();
+        for part in ["gate", "outbox", "inbox", "relay", "broker"] {
+            leaves(cli.find_subcommand(part).unwrap(), part, &mut found);
+        }
+        let of_table: Vec<&str> = ACTIONS.iter().filter_map(|action| action.command).collect();
+        let is_known = |path: &String| of_table.contains(&path.as_str()) || OTHERS.contains(&path.as_str());
+        let unknown: Vec<&String> = found.iter().filter(|path| !is_known(path)).collect();
+        assert!(
+            unknown.is_empty(),
+            "neither in the table of actions nor known to change nothing: {unknown:?}"
+        );
+        for command in of_table {
+            assert!(
+                found.iter().any(|path| path == command),
+                "the table names {command:?}, which is no command"
+            );
+        }
+        assert!(ACTIONS.iter().all(|action| action.command.is_some()), "every action has a command");
+    }
+
+    #[test]
+    fn names_of_actions_are_unique_in_their_part() {
+        for action in ACTIONS {
+            let same =
+                ACTIONS.iter().filter(|other| (other.part, other.name) == (action.part, action.name)).count();
+            assert_eq!(same, 1, "{} {}", action.part, action.name);
+        }
+    }
+}

@@ -10,6 +10,7 @@ pub(crate) mod outbox;
 pub(crate) mod plan;
 pub(crate) mod relay;
 pub(crate) mod running;
+pub(crate) mod settings;
 mod signals;
 pub(crate) mod sockets;
 

@@ -15,14 +15,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
-use semel_console::Metrics;
+use semel_console::{History, Metrics};
 use tokio::net::TcpListener;
 
 use crate::client;
 use crate::config::{self, LogTo};
 use crate::demo::Shop;
 use crate::exit::{Exit, Stop};
-use crate::serve::admin::{self, Admin, admin_router};
+use crate::serve::admin::{self, Admin};
 use crate::serve::broker::Running as Broker;
 use crate::serve::gate::note_admin_address;
 use crate::serve::outbox::Running as Outbox;
@@ -107,14 +107,15 @@ async fn up(args: &Args) -> Result<Exit, Stop> {
     let relay = relay::beside(args, addresses.gate).await?;
     let broker = broker::beside(args).await;
     let others = Others { relay: relay.as_ref(), broker: broker.as_ref() };
-    let (upstream, beside, welcome) = match &args.upstream {
+    let (about, beside, welcome) = match &args.upstream {
         None => demo(args, addresses, others, page).await?,
         Some(url) => service(args, url, addresses, others, page).await?,
     };
-    let gate = prepared.before(&upstream, listener)?;
+    let gate = prepared.before(&about.upstream, listener)?;
     let is_stopping = Arc::new(AtomicBool::new(false));
     let outbox = outbox(args, addresses.gate, broker.as_ref()).await;
-    let admin = stack::serve(operators, for_operators(&gate, &is_stopping, addresses.admin, metrics)?);
+    let shown = Shown { gate: &gate, outbox: outbox.as_ref(), others, about: &about };
+    let admin = stack::serve(operators, for_operators(&shown, &is_stopping, addresses.admin, metrics)?);
     say(&welcome)?;
     signals.next().await;
     is_stopping.store(true, Ordering::Relaxed);
@@ -166,8 +167,8 @@ struct Others<'a> {
     broker: Option<&'a Broker>,
 }
 
-/// The service's URL, what was started beside the gate, and what is said about it all.
-type Started = (String, Served, String);
+/// What is known of what runs, what was started beside the gate, and what is said about it all.
+type Started = (Facts, Served, String);
 
 /// The shop and the page, both behind the gate.
 async fn demo(
@@ -183,8 +184,8 @@ async fn demo(
     let commands = demo_commands(addresses.gate, &client::uuid()?);
     let facts = facts(args, addresses, others, &url, commands);
     let welcome = welcome(&facts, &format!("http://{}/", addresses.gate));
-    let routes = shop.router().merge(page(facts, Some(shop)).router());
-    Ok((url, stack::serve(listener, routes), welcome))
+    let routes = shop.router().merge(page(facts.clone(), Some(shop)).router());
+    Ok((facts, stack::serve(listener, routes), welcome))
 }
 
 /// Somebody's own service behind the gate, and the page beside it.
@@ -200,7 +201,7 @@ async fn service(
     let commands = upstream_commands(addresses, &client::uuid()?);
     let facts = facts(args, addresses, others, url, commands);
     let welcome = welcome(&facts, &page_url);
-    Ok((url.to_owned(), stack::serve(listener, page(facts, None).router()), welcome))
+    Ok((facts.clone(), stack::serve(listener, page(facts, None).router()), welcome))
 }
 
 fn facts(
@@ -236,17 +237,39 @@ fn facts(
     }
 }
 
-/// What operators see, as on any gate.
+/// What the console shows.
+struct Shown<'a> {
+    gate: &'a Running,
+    outbox: Option<&'a Outbox>,
+    others: Others<'a>,
+    about: &'a Facts,
+}
+
+/// What operators see: the console of everything that runs, and the API of the gate.
 fn for_operators(
-    gate: &Running,
+    shown: &Shown<'_>,
     is_stopping: &Arc<AtomicBool>,
     address: SocketAddr,
     metrics: Metrics,
 ) -> Result<Router, Stop> {
+    let gate = shown.gate;
     note_admin_address(&gate.store.backend, address);
     let access = admin::access(&gate.config, address)?;
-    let admin = Admin { store: gate.store.clone(), is_stopping: Arc::clone(is_stopping), metrics, access };
-    Ok(admin_router(&admin, &gate.config))
+    let (store, is_stopping) = (gate.store.clone(), Arc::clone(is_stopping));
+    let admin = Admin { store, is_stopping, metrics, access, history: History::default() };
+    let (mut surface, api) = admin::surface(&admin, &gate.config);
+    if let Some(outbox) = shown.outbox {
+        surface = surface.part(outbox.shown());
+    }
+    if let Some(relay) = shown.others.relay {
+        surface = surface.part(relay.shown().0);
+    }
+    if let Some(broker) = shown.others.broker {
+        surface = surface.part(broker.shown().0);
+    }
+    let commands =
+        shown.about.commands.iter().map(|command| (command.words.to_owned(), command.line.clone()));
+    Ok(surface.facts(vec![shown.about.section()]).commands(commands.collect()).router(api))
 }
 
 const KEYED: &str = "-H 'Authorization: Bearer demo' -H 'Content-Type: application/json'";
@@ -283,13 +306,14 @@ fn welcome(facts: &Facts, page: &str) -> String {
     let service = if facts.demo { "the demo shop" } else { "your service" };
     let mut text = format!(
         "semel stands before {service}\n\n\
+         \x20 console    {}   (open it: what happens, as it happens)\n\
          \x20 page       {page}\n\
          \x20 gate       {}\n\
          \x20 service    {}   (bare; clients use the gate)\n\
          \x20 admin      {}\n\
          \x20 data       {}\n\
          \x20 records    {}\n",
-        facts.gate, facts.upstream, facts.admin, facts.data, facts.records
+        facts.admin, facts.gate, facts.upstream, facts.admin, facts.data, facts.records
     );
     if let Some(relay) = &facts.relay {
         text.push_str(&format!("  relay      {relay}\n"));

@@ -1,27 +1,45 @@
-//! Who may ask. Compares tokens in constant time; refuses what a web page could send.
+//! Who may ask: the one rule for the admin addresses of every part. Compares tokens in constant time; refuses what a web
+//! page could send; never takes a request that came through a proxy for a local one.
+
+mod session;
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-use axum::extract::{Request, State};
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, Method, StatusCode, Uri, header};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
+use self::session::Sessions;
+pub(crate) use self::session::{LIFETIME, random};
 use crate::refusal::Refusal;
 
 /// The header by which a person says who acts; it stands in the audit trail beside the door that let them in.
 pub(crate) const ACTOR: &str = "semel-actor";
 /// The longest name of an actor.
 const ACTOR_CHARS_MAX: usize = 128;
+/// What the audit trail calls a command that opened the store itself.
+const WITHIN: &str = "command line";
 /// The shortest token: less can be guessed.
 const TOKEN_CHARS_MIN: usize = 16;
 /// What anybody may read: nothing of a store.
-const OPEN: &[&str] = &["/", "/healthz", "/readyz", "/openapi.json"];
+const OPEN: &[&str] = &["/healthz", "/readyz", "/openapi.json", "/console.css", "/console.js", "/sign-in"];
+/// Headers that a proxy adds. A request that has one was sent by somebody else than the peer of its connection.
+const FORWARDING: &[&str] = &[
+    "forwarded",
+    "via",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-proto",
+    "x-forwarded-server",
+    "x-real-ip",
+    "x-client-ip",
+    "x-original-forwarded-for",
+    "cf-connecting-ip",
+    "true-client-ip",
+];
 
 /// A secret that opens the admin API. Kept as its hash.
 #[derive(Clone)]
@@ -80,19 +98,63 @@ impl std::error::Error for AccessError {}
 
 /// What somebody may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Right {
+pub enum Right {
     /// Read.
     Read,
     /// Read and change.
     Change,
 }
 
+/// How somebody came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Door {
+    /// Without a credential, where none is asked for.
+    Open,
+    /// With a token in a header.
+    Token,
+    /// With the cookie of a sign-in, which holds this number.
+    Session([u8; 32]),
+    /// Named by a proxy of one's own.
+    Trusted,
+}
+
 /// Somebody who was let in.
 #[derive(Clone, Debug)]
-pub(crate) struct Caller {
+pub struct Caller {
     pub(crate) right: Right,
     /// Who, for the audit trail.
     pub(crate) actor: String,
+    pub(crate) door: Door,
+}
+
+impl Caller {
+    /// Who, for the audit trail.
+    pub fn actor(&self) -> &str {
+        &self.actor
+    }
+
+    /// Whether they may see what only its sender should see: without a credential nobody does, but for a command that has
+    /// the store itself.
+    pub fn sees_bodies(&self) -> bool {
+        let is_known = match self.door {
+            Door::Open => self.actor.ends_with(WITHIN),
+            Door::Token | Door::Session(_) | Door::Trusted => true,
+        };
+        is_known && self.right == Right::Change
+    }
+
+    /// Whether they may read, or change as well.
+    pub fn right(&self) -> Right {
+        self.right
+    }
+}
+
+/// A proxy of one's own that says who asks. It stands on this machine, in front of an admin address on loopback.
+#[derive(Clone, Debug)]
+struct Trusted {
+    header: header::HeaderName,
+    /// Who may change something; everybody else that the proxy names reads.
+    operators: Vec<String>,
 }
 
 /// The tokens that are in force.
@@ -110,6 +172,10 @@ pub struct Access {
     is_loopback: bool,
     /// What the audit trail calls the door that is open without a token.
     open_door: &'static str,
+    trusted: Option<Arc<Trusted>>,
+    /// Names by which a proxy calls an address on loopback.
+    hosts: Arc<[String]>,
+    sessions: Arc<Sessions>,
 }
 
 impl Access {
@@ -121,14 +187,52 @@ impl Access {
     pub fn on(address: SocketAddr, full: Option<Token>, read: Option<Token>) -> Result<Self, AccessError> {
         let is_loopback = address.ip().to_canonical().is_loopback();
         let tokens = Arc::new(RwLock::new(Tokens { full, read }));
-        let access = Self { tokens, is_loopback, open_door: "loopback" };
+        let access = Self { tokens, is_loopback, ..Self::bare("loopback") };
         access.may_follow(&access).map(|()| access)
+    }
+
+    fn bare(open_door: &'static str) -> Self {
+        Self {
+            tokens: Arc::default(),
+            is_loopback: true,
+            open_door,
+            trusted: None,
+            hosts: Arc::default(),
+            sessions: Arc::default(),
+        }
+    }
+
+    /// Also believes this header of a proxy on the same machine, which names who asks. Those in `operators` may change
+    /// something, everybody else reads.
+    ///
+    /// # Errors
+    /// The address is not loopback, so that others could send the header; or the name is not that of a header.
+    pub fn trusting(self, header: &str, operators: Vec<String>) -> Result<Self, AccessError> {
+        if !self.is_loopback {
+            let why = "a header of your proxy is believed on a loopback address only: let the proxy stand before it";
+            return Err(AccessError(why.to_owned()));
+        }
+        let name = header::HeaderName::try_from(header)
+            .map_err(|_| AccessError(format!("{header:?} is not the name of a header")))?;
+        Ok(Self { trusted: Some(Arc::new(Trusted { header: name, operators })), ..self })
+    }
+
+    /// Also answers to these names, where a proxy passes them on in `Host`.
+    #[must_use]
+    pub fn called(self, hosts: Vec<String>) -> Self {
+        Self { hosts: hosts.into(), ..self }
+    }
+
+    /// Keeps the sign-ins of `former`, as far as their tokens are still in force.
+    #[must_use]
+    pub fn with_sessions_of(self, former: &Access) -> Self {
+        Self { sessions: Arc::clone(&former.sessions), ..self }
     }
 
     /// The rules for calls from within this process, such as those of a command that opened the store itself:
     /// everything is allowed. Never to be served on a socket.
     pub fn within_process() -> Self {
-        Self { tokens: Arc::default(), is_loopback: true, open_door: "command line" }
+        Self::bare(WITHIN)
     }
 
     /// Whether the tokens of `other` would do here.
@@ -159,48 +263,115 @@ impl Access {
     pub(crate) fn admit(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<Caller, Refusal> {
         let host = host(uri, headers)?;
         // Probes come with any Host, and there is nothing to be learnt here.
-        if OPEN.contains(&uri.path()) {
-            return Ok(Caller { right: Right::Read, actor: String::new() });
+        if OPEN.contains(&uri.path()) && (method == Method::GET || method == Method::HEAD) {
+            return Ok(Caller { right: Right::Read, actor: String::new(), door: Door::Open });
         }
         self.refuse_foreign(&host, headers)?;
-        let (right, door) = self.right(headers)?;
+        if uri.path() == "/sign-in" {
+            return Ok(Caller { right: Right::Read, actor: String::new(), door: Door::Open });
+        }
+        let (right, door, name) = self.right(uri, headers)?;
         let needed =
             if method == Method::GET || method == Method::HEAD { Right::Read } else { Right::Change };
-        if right < needed {
-            let why = "the read-only token changes nothing; use the full token";
+        // Whoever may come in may leave.
+        if right < needed && uri.path() != "/sign-out" {
+            let why = "the read-only role changes nothing; use the full token";
             return Err(Refusal::new(StatusCode::FORBIDDEN, "read-only", why));
         }
-        Ok(Caller { right, actor: actor(headers, door)? })
+        let actor = if door == Door::Trusted { name } else { actor(headers, &name)? };
+        Ok(Caller { right, actor, door })
     }
 
-    fn right(&self, headers: &HeaderMap) -> Result<(Right, &'static str), Refusal> {
-        let tokens = self.tokens();
-        if tokens.full.is_none() && tokens.read.is_none() {
-            return Ok((Right::Change, self.open_door));
+    fn right(&self, uri: &Uri, headers: &HeaderMap) -> Result<(Right, Door, String), Refusal> {
+        if let Some(found) = self.named_by_proxy(headers)? {
+            return Ok(found);
+        }
+        let is_forwarded = FORWARDING.iter().any(|name| headers.contains_key(*name));
+        if !self.asks_for_token() && !is_forwarded {
+            return Ok((Right::Change, Door::Open, self.open_door.to_owned()));
         }
         let mut given = headers.get_all(header::AUTHORIZATION).iter();
         let token = match (given.next(), given.next()) {
             (Some(line), None) => line.to_str().ok().and_then(bearer),
             _ => None,
         };
-        let is =
-            |known: &Option<Token>| token.zip(known.as_ref()).is_some_and(|(token, known)| known.is(token));
-        if is(&tokens.full) {
-            return Ok((Right::Change, "full token"));
+        if let Some((right, _)) = token.and_then(|token| self.role(token)) {
+            return Ok((right, Door::Token, door_of(right).to_owned()));
         }
-        if is(&tokens.read) {
-            return Ok((Right::Read, "read-only token"));
+        // The cookie opens pages only: a program has a token.
+        if token.is_none()
+            && !is_api(uri.path())
+            && let Some((right, id)) = self.session(headers)
+        {
+            return Ok((right, Door::Session(id), door_of(right).to_owned()));
         }
         let why = match token {
             Some(_) => "this token is not known here",
+            None if !self.asks_for_token() => {
+                "this came through a proxy, and so from somebody else than its peer: set a token"
+            }
             None => "say `Authorization: Bearer TOKEN`",
         };
         Err(Refusal::new(StatusCode::UNAUTHORIZED, "token-needed", why))
     }
 
+    /// Whether a token is set.
+    pub(crate) fn asks_for_token(&self) -> bool {
+        let tokens = self.tokens();
+        tokens.full.is_some() || tokens.read.is_some()
+    }
+
+    /// What this token allows, and its hash.
+    fn role(&self, text: &str) -> Option<(Right, [u8; 32])> {
+        let tokens = self.tokens();
+        let is = |known: &Option<Token>| known.as_ref().filter(|known| known.is(text)).map(|known| known.0);
+        let full = is(&tokens.full).map(|hash| (Right::Change, hash));
+        full.or_else(|| is(&tokens.read).map(|hash| (Right::Read, hash)))
+    }
+
+    fn named_by_proxy(&self, headers: &HeaderMap) -> Result<Option<(Right, Door, String)>, Refusal> {
+        let Some(trusted) = &self.trusted else { return Ok(None) };
+        let (named, is_doubled) = only(headers, trusted.header.clone());
+        let Some(name) = named else { return Ok(None) };
+        let is_fit =
+            (1..=ACTOR_CHARS_MAX).contains(&name.chars().count()) && !name.chars().any(char::is_control);
+        if is_doubled || !is_fit {
+            let why = "the proxy names one operator, with visible characters";
+            return Err(Refusal::new(StatusCode::BAD_REQUEST, "bad-actor", why));
+        }
+        let is_operator = trusted.operators.contains(&name);
+        let right = if is_operator { Right::Change } else { Right::Read };
+        Ok(Some((right, Door::Trusted, format!("{name} (proxy)"))))
+    }
+
+    /// Exchanges a token for the number of a session, to be kept in a cookie.
+    pub(crate) fn sign_in(&self, token: &str) -> Option<String> {
+        let (right, hash) = self.role(token.trim())?;
+        Some(self.sessions.open(right, hash))
+    }
+
+    /// Ends a session.
+    pub(crate) fn sign_out(&self, caller: &Caller) {
+        if let Door::Session(id) = caller.door {
+            self.sessions.close(&id);
+        }
+    }
+
+    fn session(&self, headers: &HeaderMap) -> Option<(Right, [u8; 32])> {
+        let name = cookie_name(headers);
+        let lines = headers.get_all(header::COOKIE).iter().filter_map(|line| line.to_str().ok());
+        let mut pairs = lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
+        let (_, value) = pairs.find(|(of, _)| *of == name)?;
+        let (id, right, token) = self.sessions.find(value)?;
+        let tokens = self.tokens();
+        let is_in_force = |known: &Option<Token>| known.as_ref().is_some_and(|known| known.0 == token);
+        (is_in_force(&tokens.full) || is_in_force(&tokens.read)).then_some((right, id))
+    }
+
     /// Refuses what a web page of somebody else could make a browser send.
     fn refuse_foreign(&self, host: &str, headers: &HeaderMap) -> Result<(), Refusal> {
-        if self.is_loopback && !is_loopback_host(host) {
+        let is_called = |name: &String| name.eq_ignore_ascii_case(host);
+        if self.is_loopback && !is_loopback_host(host) && !self.hosts.iter().any(is_called) {
             return Err(misdirected(
                 "the Host of the admin API on loopback is localhost, 127.0.0.1 or [::1]",
             ));
@@ -217,6 +388,26 @@ impl Access {
         }
         Ok(())
     }
+}
+
+fn door_of(right: Right) -> &'static str {
+    match right {
+        Right::Change => "full token",
+        Right::Read => "read-only token",
+    }
+}
+
+/// Whether a path is for programs.
+pub(crate) fn is_api(path: &str) -> bool {
+    path.starts_with("/v1/") || path == "/metrics"
+}
+
+/// The cookie's name. Cookies know no ports, and several parts may be on one machine.
+pub(crate) fn cookie_name(headers: &HeaderMap) -> String {
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let port =
+        host.rsplit_once(':').map(|(_, port)| port).filter(|port| port.bytes().all(|b| b.is_ascii_digit()));
+    format!("semel-session-{}", port.unwrap_or("0"))
 }
 
 /// The first value of a header, and whether there are more.
@@ -277,24 +468,6 @@ fn actor(headers: &HeaderMap, door: &str) -> Result<String, Refusal> {
     let why = || format!("Semel-Actor has at most {ACTOR_CHARS_MAX} visible characters");
     let name = name.ok_or_else(|| Refusal::new(StatusCode::BAD_REQUEST, "bad-actor", why()))?;
     Ok(format!("{name} ({door})"))
-}
-
-/// Lets a request in or answers it.
-pub(crate) async fn guard(State(access): State<Arc<Access>>, mut request: Request, next: Next) -> Response {
-    match access.admit(request.method(), request.uri(), request.headers()) {
-        Ok(caller) => {
-            request.extensions_mut().insert(caller);
-            next.run(request).await
-        }
-        Err(refusal) => {
-            let mut response = refusal.into_response();
-            if response.status() == StatusCode::UNAUTHORIZED {
-                let scheme = http::HeaderValue::from_static("Bearer");
-                response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
-            }
-            response
-        }
-    }
 }
 
 #[cfg(test)]

@@ -94,12 +94,21 @@ pub(crate) fn order(text: Option<&str>) -> Result<Order, Refusal> {
 
 /// The moment so long ago.
 pub(crate) fn before(older_than: Option<&str>, now: Timestamp) -> Result<Option<Timestamp>, Refusal> {
+    before_named("older_than", older_than, now)
+}
+
+/// The same for a parameter of another name.
+pub(crate) fn before_named(
+    name: &str,
+    age: Option<&str>,
+    now: Timestamp,
+) -> Result<Option<Timestamp>, Refusal> {
     let parse = |text: &str| {
         parse_duration(text)
             .map(|age| now.minus(age))
-            .map_err(|error| Refusal::bad(format!("older_than={text:?}: {error}")))
+            .map_err(|error| Refusal::bad(format!("{name}={text:?}: {error}")))
     };
-    older_than.map(parse).transpose()
+    age.filter(|text| !text.is_empty()).map(parse).transpose()
 }
 
 /// Why somebody does something; never empty, since the trail is read by others.

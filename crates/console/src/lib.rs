@@ -11,30 +11,38 @@
 //! let admin: axum::Router = Console::on(store, access).router();
 //! ```
 //!
-//! 1. `/healthz` and `/readyz` say whether the process lives and whether it can serve; `/openapi.json` describes the rest.
-//! 2. `/metrics` and every `GET` below `/v1` need a token, the full or the read-only one, unless none is set.
-//! 3. Every `POST` below `/v1` needs the full token, unless none is set, and leaves a row in the audit trail that names
+//! 1. `/` is the console: pages for people, complete without a script.
+//! 2. `/healthz` and `/readyz` say whether the process lives and whether it can serve; `/openapi.json` describes the rest.
+//! 3. `/metrics` and every `GET` below `/v1` need a token, the full or the read-only one, unless none is set.
+//! 4. Every `POST` below `/v1` needs the full token, unless none is set, and leaves a row in the audit trail that names
 //!    who did it.
 //!
 //! An address that is not loopback is refused without a token. On loopback without a token, the `Host` must be loopback
-//! too, and a foreign `Origin` is refused: a web page that an operator happens to open must not reach this.
+//! too, and a foreign `Origin` is refused: a web page that an operator happens to open must not reach this. A request with a
+//! forwarding header came from elsewhere, and needs a token also on loopback.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 mod access;
+mod actions;
 mod ask;
+mod gate;
 mod health;
 mod history;
 mod listing;
+mod once;
 mod openapi;
+pub mod part;
 mod prometheus;
 mod records;
 mod refusal;
 mod resolve;
+mod ring;
 mod routes;
 mod upkeep;
 mod view;
+mod web;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,9 +50,11 @@ use std::time::Duration;
 use semel_contract::profile::presets;
 use semel_store::AdminStore;
 
-pub use access::{Access, AccessError, Token};
+pub use access::{Access, AccessError, Caller, Right, Token};
+pub use actions::{ACTIONS, Action, Field, Kind, Offered, Reason};
 pub use openapi::document;
 pub use prometheus::{Metrics, NAMES};
+pub use web::{History, Surface};
 
 /// How long a record that was resolved by hand is kept, unless the resolution says otherwise. Longer than any client
 /// retries does no harm; shorter would let a late retry run again.
@@ -62,6 +72,8 @@ pub struct Console {
     reluctance: Option<Arc<Reluctance>>,
     resolved_kept: Duration,
     records_kept: Duration,
+    settings: Vec<part::Section>,
+    history: History,
 }
 
 /// On every answer of an admin API, so that whoever asks knows whom it is talking to. A gateway never passes it on.
@@ -79,7 +91,16 @@ impl Console {
         let access = Arc::new(access);
         let lifetime = presets::ietf().lifetime;
         let records_kept = lifetime.record() + lifetime.skew;
-        Self { store, access, metrics: None, reluctance: None, resolved_kept: RESOLVED_KEPT, records_kept }
+        Self {
+            store,
+            access,
+            metrics: None,
+            reluctance: None,
+            resolved_kept: RESOLVED_KEPT,
+            records_kept,
+            settings: Vec::new(),
+            history: History::default(),
+        }
     }
 
     /// Also shows what this process counts, at `/metrics`.
@@ -111,8 +132,38 @@ impl Console {
         self
     }
 
-    /// The routes.
+    /// Shows these settings as those in force.
+    #[must_use]
+    pub fn settings(mut self, settings: Vec<part::Section>) -> Self {
+        self.settings = settings;
+        self
+    }
+
+    /// Goes on with the charts that were drawn before the settings were read again.
+    #[must_use]
+    pub fn history(mut self, history: History) -> Self {
+        self.history = history;
+        self
+    }
+
+    /// The API and the console, behind their guard.
     pub fn router(self) -> axum::Router {
-        routes::router(self)
+        let (surface, api) = self.surface();
+        surface.router(api.fallback(routes::no_such_path))
+    }
+
+    /// The same for a process that shows other parts on the same address: the console with this part, and the API, which
+    /// lets everybody in until [`Surface::router`] puts the guard before it.
+    pub fn surface(self) -> (Surface, axum::Router) {
+        let (settings, metrics) = (self.settings.clone(), self.metrics.clone());
+        let surface =
+            Surface::new((*self.access).clone()).history(self.history.clone()).index(openapi::index());
+        let api = routes::router(self);
+        let part = part::Routed::new(&gate::SHEET, api.clone()).settings(settings);
+        let part = match metrics {
+            Some(metrics) => part.numbers(move || metrics.render()),
+            None => part,
+        };
+        (surface.part(part), api)
     }
 }

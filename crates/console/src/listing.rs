@@ -3,7 +3,8 @@
 use semel_contract::decide::Standing;
 use semel_contract::record::State;
 use semel_contract::time::Timestamp;
-use semel_store::{AdminStore, Entry, Filter, StoreError};
+use semel_store::admin::Sought;
+use semel_store::{AdminStore, Entry, Filter, Order, StoreError};
 
 /// Claims that are looked at in one go.
 const PAGE: u32 = 1000;
@@ -55,4 +56,95 @@ async fn claims(
     }
     found.truncate(filter.limit as usize);
     Ok(found)
+}
+
+/// What a list is narrowed by that has no index, beside the filter.
+pub(crate) struct Narrowed {
+    pub(crate) key: Option<String>,
+    pub(crate) request_id: Option<String>,
+    pub(crate) created_after: Option<Timestamp>,
+    /// How many records may be looked at.
+    pub(crate) within: Option<u32>,
+}
+
+/// What was found among those that were looked at.
+pub(crate) struct Found {
+    pub(crate) entries: Vec<Entry>,
+    /// The number to go on after.
+    pub(crate) next: Option<u64>,
+    pub(crate) looked: u64,
+    /// Whether there is no record that was not looked at.
+    pub(crate) is_complete: bool,
+}
+
+/// Records of one key.
+const OF_KEY_MAX: u32 = 1000;
+
+/// Entries that fit all that was said. A key is looked up; anything else is searched record by record.
+pub(crate) async fn search_within(
+    store: &dyn AdminStore,
+    filter: &Filter,
+    narrowed: &Narrowed,
+    now: Timestamp,
+) -> Result<Found, StoreError> {
+    if let Some(key) = &narrowed.key {
+        let mut entries = store.find(&Sought::Key(key.clone()), OF_KEY_MAX).await?;
+        let looked = entries.len() as u64;
+        entries.retain(|entry| fits(entry, filter, narrowed, now));
+        entries.sort_by(|a, b| filter.order.compare(a.record.fence.number, b.record.fence.number));
+        entries.truncate(filter.limit as usize);
+        return Ok(Found { entries, next: None, looked, is_complete: true });
+    }
+    // Open records are few and have lists of their own.
+    if matches!(filter.state, Some(State::Unknown | State::Claimed)) {
+        let found = listed(store, filter, now).await?;
+        let is_full = found.len() == filter.limit as usize;
+        let next = found.last().filter(|_| is_full).map(|last| last.record.fence.number);
+        let looked = found.len() as u64;
+        let entries = found.into_iter().filter(|entry| fits(entry, filter, narrowed, now)).collect();
+        return Ok(Found { entries, next, looked, is_complete: true });
+    }
+    let within = u64::from(narrowed.within.unwrap_or(u32::MAX));
+    let mut page = Filter { limit: PAGE, order: filter.order, after: filter.after, ..Filter::default() };
+    let mut found = Found { entries: Vec::new(), next: None, looked: 0, is_complete: false };
+    while found.looked < within {
+        let entries = store.list(&page).await?;
+        let is_last = entries.len() < PAGE as usize;
+        page.after = entries.last().map(|entry| entry.record.fence.number).or(page.after);
+        for entry in entries {
+            found.looked += 1;
+            let is_too_old = narrowed.created_after.is_some_and(|after| entry.record.created_at < after);
+            if is_too_old && filter.order == Order::NewestFirst {
+                found.is_complete = true;
+                return Ok(found);
+            }
+            let number = entry.record.fence.number;
+            if fits(&entry, filter, narrowed, now) {
+                found.entries.push(entry);
+                if found.entries.len() == filter.limit as usize {
+                    found.next = Some(number);
+                    found.is_complete = true;
+                    return Ok(found);
+                }
+            }
+        }
+        if is_last {
+            found.is_complete = true;
+            return Ok(found);
+        }
+    }
+    Ok(found)
+}
+
+fn fits(entry: &Entry, filter: &Filter, narrowed: &Narrowed, now: Timestamp) -> bool {
+    let is_lapsed =
+        entry.record.state == State::Claimed && Standing::of(Some(&entry.record), now) == Standing::Unknown;
+    let state = if is_lapsed { State::Unknown } else { entry.record.state };
+    let is = |wanted: &Option<String>, has: &str| wanted.as_ref().is_none_or(|wanted| wanted == has);
+    filter.state.is_none_or(|wanted| wanted == state)
+        && is(&filter.principal, &entry.about.principal)
+        && is(&filter.endpoint, &entry.about.endpoint)
+        && is(&narrowed.request_id, &entry.about.request_id)
+        && filter.created_before.is_none_or(|before| entry.record.created_at <= before)
+        && narrowed.created_after.is_none_or(|after| entry.record.created_at >= after)
 }

@@ -1,16 +1,14 @@
 //! The OpenAPI document of the admin API. Written by hand as a table; a test holds it against the routes.
 
 use axum::Json;
-use axum::response::IntoResponse;
-use http::header;
 use serde_json::{Map, Value, json};
 
 pub(crate) async fn serve() -> Json<Value> {
     Json(document())
 }
 
-/// What is here, for a person who opens the address.
-pub(crate) async fn index() -> impl IntoResponse {
+/// What is here, for whoever asks for it as text.
+pub(crate) fn index() -> String {
     let needs = |operation: &Operation| match operation.needs {
         Needs::Nothing => "",
         Needs::Read => " (a token, where one is set)",
@@ -21,11 +19,10 @@ pub(crate) async fn index() -> impl IntoResponse {
         format!("{method:<5}{:<30}{}{}\n", operation.path, operation.summary, needs(operation))
     };
     let lines: String = OPERATIONS.iter().map(line).collect();
-    let text = format!(
+    format!(
         "semel {}: the admin address\n\n{lines}\nThe command line asks here: semel gate list, semel gate --help\n",
         env!("CARGO_PKG_VERSION")
-    );
-    ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text)
+    )
 }
 
 /// What an operation needs.
@@ -64,8 +61,8 @@ const OPERATIONS: &[Operation] = &[
         method: "get",
         path: "/",
         id: "index",
-        summary: "What is here, as text.",
-        needs: Needs::Nothing,
+        summary: "The console; what is here as text, where that is what is asked for.",
+        needs: Needs::Read,
         query: &[],
         body: &[],
         also: &[],
@@ -123,6 +120,10 @@ const OPERATIONS: &[Operation] = &[
             ("older_than", "Only created longer ago, such as 90s, 15m, 24h, 7d.", false),
             ("after", "The `next` of the page before.", false),
             ("order", "`oldest` or `newest`: which come first.", false),
+            ("key", "Only with this key, whoever it belongs to.", false),
+            ("request_id", "Only of the request with this id.", false),
+            ("newer_than", "Only created since so long ago, such as 1h.", false),
+            ("within", "Looks at so many records at most; `looked` and `complete` say how far.", false),
             LIMIT,
         ],
         body: &[],
@@ -186,7 +187,16 @@ const OPERATIONS: &[Operation] = &[
         summary: "Removes what has expired, now.",
         needs: Needs::Change,
         query: &[],
-        body: &[("grace", "string", "Only what has been expired for so long.", false), WHY],
+        body: &[
+            ("grace", "string", "Only what has been expired for so long.", false),
+            (
+                "dry_run",
+                "boolean",
+                "`true`: tells how many of the oldest records have expired (`would_remove`), and removes nothing.",
+                false,
+            ),
+            WHY,
+        ],
         also: &[],
     },
     Operation {
@@ -210,6 +220,7 @@ const OPERATIONS: &[Operation] = &[
                 "`true`: tells what would be erased (`would_forget`), and erases nothing.",
                 false,
             ),
+            ("reason", "string", "Why; stands in the audit trail, and so should name nobody.", false),
         ],
         also: &[(404, "`no-such-principal`: nothing is known of it.")],
     },

@@ -6,19 +6,21 @@ use http::StatusCode;
 use semel_contract::profile::{Lifetime, presets};
 use semel_contract::time::Timestamp;
 use semel_store::admin::{Sought, Trail};
-use semel_store::{Entry, Filter, Sealed};
+use semel_store::{AdminStore, Entry, Filter, Sealed};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::Console;
 use crate::access::{Caller, Right};
 use crate::ask::{self, Asked, Told};
-use crate::listing::listed;
+use crate::listing::{Narrowed, listed, search_within};
 use crate::refusal::Refusal;
 use crate::view::{self, Bodies};
 
 /// Records that one search shows.
 const FOUND_MAX: u32 = 20;
+/// Records that a search by what is not indexed looks at, at most.
+const WITHIN_MAX: u32 = 100_000;
 /// Rows of the trail that are shown with a record.
 const TRAIL_MAX: u32 = 100;
 
@@ -32,6 +34,11 @@ pub(crate) struct Listing {
     after: Option<String>,
     limit: Option<u32>,
     order: Option<String>,
+    key: Option<String>,
+    request_id: Option<String>,
+    newer_than: Option<String>,
+    /// Looks at so many records at most, the newest first, and says so.
+    within: Option<u32>,
 }
 
 pub(crate) async fn list(
@@ -39,6 +46,14 @@ pub(crate) async fn list(
     Asked(asked): Asked<Listing>,
 ) -> Result<Json<Value>, Refusal> {
     let now = console.store.clock().await?.now;
+    let created_after = ask::before_named("newer_than", asked.newer_than.as_deref(), now)?;
+    let has_more = asked.key.is_some() || asked.request_id.is_some() || created_after.is_some();
+    let narrowed = Narrowed {
+        key: asked.key.filter(|key| !key.is_empty()),
+        request_id: asked.request_id.filter(|id| !id.is_empty()),
+        created_after,
+        within: asked.within.map(|within| within.clamp(1, WITHIN_MAX)),
+    };
     let filter = Filter {
         state: ask::state(asked.state.as_deref())?,
         principal: asked.principal,
@@ -48,11 +63,33 @@ pub(crate) async fn list(
         limit: ask::limit(asked.limit)?,
         order: ask::order(asked.order.as_deref())?,
     };
+    if has_more || narrowed.within.is_some() {
+        return narrow(&*console.store, &filter, &narrowed, now).await.map(Json);
+    }
     let found = listed(&*console.store, &filter, now).await?;
     let is_full = found.len() == filter.limit as usize;
     let next = found.last().filter(|_| is_full).map(|last| last.record.fence.number.to_string());
     let records: Vec<Value> = found.iter().map(|entry| view::record(entry, now, Bodies::Hidden)).collect();
     Ok(Json(json!({"records": records, "next": next, "now": now.to_string()})))
+}
+
+/// A list by what is not indexed: it says how many records were looked at, and whether those were all.
+async fn narrow(
+    store: &dyn AdminStore,
+    filter: &Filter,
+    narrowed: &Narrowed,
+    now: Timestamp,
+) -> Result<Value, Refusal> {
+    let found = search_within(store, filter, narrowed, now).await?;
+    let records: Vec<Value> =
+        found.entries.iter().map(|entry| view::record(entry, now, Bodies::Hidden)).collect();
+    Ok(json!({
+        "records": records,
+        "next": found.next.map(|next| next.to_string()),
+        "now": now.to_string(),
+        "looked": found.looked,
+        "complete": found.is_complete,
+    }))
 }
 
 #[derive(Debug, Deserialize)]
@@ -78,8 +115,8 @@ pub(crate) async fn show(
 fn bodies(caller: &Caller, wanted: bool) -> Result<Bodies, Refusal> {
     match (wanted, caller.right) {
         (false, _) => Ok(Bodies::Hidden),
-        (true, Right::Change) => Ok(Bodies::Shown),
-        (true, Right::Read) => {
+        (true, Right::Change) if caller.sees_bodies() => Ok(Bodies::Shown),
+        (true, Right::Read | Right::Change) => {
             let why = "bodies are shown to the full token only";
             Err(Refusal::new(StatusCode::FORBIDDEN, "read-only", why))
         }

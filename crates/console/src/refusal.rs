@@ -19,6 +19,14 @@ impl Refusal {
         Self { status, code, detail: detail.into(), more: Map::new() }
     }
 
+    pub(crate) fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    pub(crate) fn detail(&self) -> &str {
+        &self.detail
+    }
+
     pub(crate) fn bad(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "bad-request", detail)
     }
@@ -61,6 +69,9 @@ impl IntoResponse for Refusal {
             "status": status.as_u16(),
             "code": code,
             "detail": detail,
+            // Older readers look for these.
+            "error": code,
+            "message": detail,
         });
         if let Value::Object(members) = &mut body {
             members.extend(more);

@@ -2,21 +2,19 @@
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::middleware::from_fn_with_state;
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
-use http::{HeaderValue, StatusCode, header};
+use http::StatusCode;
 
 use crate::refusal::Refusal;
-use crate::{Console, access, health, history, openapi, records, resolve, upkeep};
+use crate::{Console, health, history, openapi, records, resolve, upkeep};
 
 /// The largest body that is read: a resolution's, in base64, and what is around it.
 const BODY_BYTES_MAX: usize = resolve::BODY_BYTES_MAX * 4 / 3 + (64 << 10);
 
+/// The API, which lets everybody in: whoever serves it puts a guard before it.
 pub(crate) fn router(console: Console) -> Router {
-    let guard = from_fn_with_state(std::sync::Arc::clone(&console.access), access::guard);
     Router::new()
-        .route("/", get(openapi::index))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .route("/metrics", get(health::metrics))
@@ -35,24 +33,12 @@ pub(crate) fn router(console: Console) -> Router {
         .route("/v1/stale", get(history::stale))
         .route("/v1/clock", get(upkeep::clock))
         .route("/v1/clock/confirm", post(upkeep::confirm_clock))
-        .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
-        .layer(guard)
-        .layer(axum::middleware::map_response(unshared))
         .with_state(console)
 }
 
-/// What an operator sees is not kept by anybody on the way, and is never a page.
-async fn unshared(mut response: axum::response::Response) -> axum::response::Response {
-    let headers = response.headers_mut();
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    headers.insert(crate::MARK, HeaderValue::from_static("1"));
-    response
-}
-
-async fn no_such_path() -> axum::response::Response {
+pub(crate) async fn no_such_path() -> axum::response::Response {
     Refusal::new(StatusCode::NOT_FOUND, "no-such-path", "see /openapi.json").into_response()
 }
 

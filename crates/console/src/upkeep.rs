@@ -25,6 +25,33 @@ use crate::view;
 pub(crate) struct Sweeping {
     grace: Option<String>,
     reason: Option<String>,
+    /// Only tells what would be removed.
+    #[serde(default)]
+    dry_run: bool,
+}
+
+/// Records that a sweep is tried on, the oldest of all.
+const TRIED_MAX: u64 = 10_000;
+
+/// How many of the oldest records have expired.
+async fn try_sweep(console: &Console, grace: Duration) -> Result<Value, Refusal> {
+    let now = console.store.clock().await?.now;
+    let mut page = Filter { limit: COUNTED_AT_ONCE, ..Filter::default() };
+    let (mut looked, mut expired) = (0, 0);
+    loop {
+        let found = console.store.list(&page).await?;
+        looked += found.len() as u64;
+        let is_due =
+            |entry: &&semel_store::Entry| entry.record.expires_at.is_some_and(|at| at.plus(grace) <= now);
+        expired += found.iter().filter(is_due).count() as u64;
+        page.after = found.last().map(|entry| entry.record.fence.number);
+        if found.len() < COUNTED_AT_ONCE as usize || looked >= TRIED_MAX {
+            let is_all = found.len() < COUNTED_AT_ONCE as usize;
+            return Ok(
+                json!({"dry_run": true, "would_remove": expired, "looked": looked, "complete": is_all}),
+            );
+        }
+    }
 }
 
 /// Removes what has expired, now.
@@ -35,6 +62,9 @@ pub(crate) async fn sweep(
 ) -> Result<Json<Value>, Refusal> {
     let grace = told.grace.as_deref().map_or(Ok(Duration::ZERO), parse_duration);
     let grace = grace.map_err(|error| Refusal::bad(format!("grace: {error}")))?;
+    if told.dry_run {
+        return try_sweep(&console, grace).await.map(Json);
+    }
     let clock = console.store.clock().await?;
     let swept = sweep_all(&*console.store, presets::ietf().sweep.batch, grace, true).await?;
     let note = Note {
@@ -57,6 +87,8 @@ pub(crate) struct Forgetting {
     /// Only tells what would be erased.
     #[serde(default)]
     dry_run: bool,
+    /// Why; it stands in the audit trail, and so should name nobody.
+    reason: Option<String>,
 }
 
 /// Records that are counted in one go, and how often.
@@ -77,6 +109,11 @@ pub(crate) async fn forget(
         return Ok(Json(json!({"dry_run": true, "would_forget": finished, "forgotten": 0, "left": open})));
     }
     let forgotten = console.store.forget(told.tenant.as_deref(), &told.principal, &caller.actor).await?;
+    if let Some(reason) = told.reason.clone().filter(|reason| !reason.trim().is_empty()) {
+        let reason = ask::reason(Some(reason))?;
+        // What was erased stands on the trail already, with its count.
+        console.store.note(&Note { actor: caller.actor, action: action::FORGET, reason, count: 0 }).await?;
+    }
     let (_, left) = count_records(&console, &told).await.unwrap_or((0, open));
     Ok(Json(json!({"forgotten": forgotten, "left": left})))
 }

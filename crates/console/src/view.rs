@@ -46,6 +46,7 @@ pub(crate) fn record(entry: &Entry, now: Timestamp, bodies: Bodies) -> Value {
         "lease_until": record.lease_until.to_string(),
         "late_until": entry.late_until.to_string(),
         "settled_at": time(entry.settled_at),
+        "took_ms": entry.settled_at.map(|at| at.millis_since(record.created_at)),
         "expires_at": time(record.expires_at),
         "answer": entry.answer.as_ref().map(|kept| answer(kept, bodies)),
     })

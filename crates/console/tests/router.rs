@@ -8,8 +8,12 @@ mod describing;
 mod doing;
 #[path = "router/doors.rs"]
 mod doors;
+#[path = "router/forms.rs"]
+mod forms;
 #[path = "router/outages.rs"]
 mod outages;
+#[path = "router/pages.rs"]
+mod pages;
 
 use std::sync::Arc;
 use std::time::Duration;

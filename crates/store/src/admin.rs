@@ -132,8 +132,8 @@ pub struct ClockState {
 
 /// A store that operators can look into.
 pub trait AdminStore: ClaimStore {
-    /// Finds records, the oldest first, at most `limit`. By number this is quick; by request id or key it may read
-    /// everything. Changes nothing. The number of a record that was resolved finds it under its new one.
+    /// Finds records, the oldest first, at most `limit`. By number and by key this is quick, but for the first search by key on
+    /// SQLite; by request id it may read everything. Changes nothing. The number of a record that was resolved finds it under its new one.
     fn find<'a>(&'a self, sought: &'a Sought, limit: u32) -> Reply<'a, Vec<Entry>>;
 
     /// Rows of the audit trail, the latest first.

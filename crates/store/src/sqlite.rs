@@ -15,6 +15,7 @@ pub mod engine;
 mod fence_table;
 mod fences;
 mod key_index;
+mod key_search;
 mod lister;
 mod open_claims;
 mod recent;

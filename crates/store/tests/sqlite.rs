@@ -28,6 +28,8 @@ mod closures;
 mod faults;
 #[path = "sqlite/files.rs"]
 mod files;
+#[path = "sqlite/keys.rs"]
+mod keys;
 #[path = "sqlite/recent.rs"]
 mod recent;
 mod upgrades;

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use semel_contract::identity::Identity;
 use semel_contract::time::format_duration;
-use semel_delivery::relay::Target;
 use semel_gateway::Gateway;
 use semel_store::limits::{Fallback, MemoryLimiter, RedisLimiter};
 use semel_store::memory::MemoryStore;
@@ -104,7 +103,12 @@ impl Parts {
             Ok(settings) => settings,
             Err(Stop { message, .. }) => return self.refused.push(("relay", message)),
         };
-        let named = settings.admin_token_file.iter().chain(&settings.postgres.ca).cloned();
+        let named = settings
+            .admin_token_file
+            .iter()
+            .chain(&settings.admin_read_token_file)
+            .chain(&settings.postgres.ca)
+            .cloned();
         let named: Vec<PathBuf> = named.chain(keys_of(&settings.identity)).collect();
         self.note("relay", relay::check(&settings), &named);
         let has_gate = gate.gate.upstream.is_some() || !gate.routes.is_empty();
@@ -117,7 +121,7 @@ impl Parts {
         for path in &settings.missing {
             self.warnings.push(format!("relay.credential: there is no file {}", path.display()));
         }
-        self.relay = Some(relay_about(&settings));
+        self.relay = Some(crate::serve::relay::settings::relay_about(&settings));
     }
 }
 
@@ -183,7 +187,8 @@ fn keys_of(identity: &Identity) -> Option<PathBuf> {
     (!place.contains("://")).then(|| PathBuf::from(place))
 }
 
-fn broker_about(broker: &Broker) -> Map<String, Value> {
+/// What is in force in a broker, in words.
+pub(super) fn broker_about(broker: &Broker) -> Map<String, Value> {
     let settings = &broker.settings;
     let rate = |rate: Option<semel_contract::profile::Rate>| {
         rate.map(|rate| format!("{} in {}", rate.count, format_duration(rate.window)))
@@ -203,43 +208,6 @@ fn broker_about(broker: &Broker) -> Map<String, Value> {
         "b2_retry": format_duration(settings.b2_retry),
         "budget": rate(settings.budget),
         "request_limit": rate(settings.request_limit),
-    });
-    match about {
-        Value::Object(about) => about,
-        _ => Map::new(),
-    }
-}
-
-fn relay_about(relay: &Relay) -> Map<String, Value> {
-    let kept = relay.retention;
-    let target = |target: &Arc<Target>| {
-        json!({
-            "origin": target.upstream.origin(),
-            "tier": target.tier.name(),
-            "profile": target.profile.name,
-            "debounce": format_duration(target.debounce.quiet),
-            "max_wait": format_duration(target.debounce.max_wait),
-            "sync_deadline": format_duration(target.sync_deadline),
-            "timeout": format_duration(target.timeout),
-            "late_window": format_duration(target.late_window),
-        })
-    };
-    let targets: Map<String, Value> =
-        relay.targets.iter().map(|(name, found)| (name.clone(), target(found))).collect();
-    let about = json!({
-        "listen": relay.listen.to_string(),
-        "admin": relay.admin.to_string(),
-        "store": relay.store.to_string(),
-        "identity": redacted(&relay.identity.to_string()),
-        "redis": relay.redis.as_deref().map(redacted),
-        "retention": format!(
-            "completed {}, failed {}, auth_revoked {}; all above client_max_age {}",
-            format_duration(kept.completed),
-            format_duration(kept.failed),
-            format_duration(kept.auth_revoked),
-            format_duration(kept.client_max_age)
-        ),
-        "targets": targets,
     });
     match about {
         Value::Object(about) => about,

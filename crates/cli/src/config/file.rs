@@ -65,6 +65,12 @@ layered! {
         admin_token_file: PathBuf,
         /// A file with the token of operators who may only look.
         admin_read_token_file: PathBuf,
+        /// A header by which a proxy on this machine says which operator asks, such as `X-User`; on a loopback admin address only.
+        admin_trusted: String,
+        /// The operators named by that header who may change things; others may only look.
+        admin_operators: Vec<String>,
+        /// Names by which that proxy calls the admin address in `Host`, such as `ops.example`.
+        admin_hosts: Vec<String>,
         /// What stands behind the gate: a URL, or a table (see below).
         upstream: OneOf<Url, Upstream>,
         /// `enforce`, or `observe`: nothing is changed, would-be duplicates are counted. Default `enforce`.

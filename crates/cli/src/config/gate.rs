@@ -24,6 +24,12 @@ pub(crate) struct Gate {
     pub(crate) admin_token_file: Option<PathBuf>,
     /// The file of the token by which they may only read.
     pub(crate) admin_read_token_file: Option<PathBuf>,
+    /// The header by which a proxy says which operator asks.
+    pub(crate) admin_trusted: Option<String>,
+    /// Those of them who may change something.
+    pub(crate) admin_operators: Vec<String>,
+    /// Names by which the proxy calls the admin address.
+    pub(crate) admin_hosts: Vec<String>,
     /// What stands behind the gate.
     pub(crate) upstream: Option<Upstream>,
     /// Whether anything is enforced.
@@ -139,6 +145,9 @@ impl Gate {
             admin,
             admin_token_file: gate.admin_token_file,
             admin_read_token_file: gate.admin_read_token_file,
+            admin_trusted: gate.admin_trusted,
+            admin_operators: gate.admin_operators.unwrap_or_default(),
+            admin_hosts: gate.admin_hosts.unwrap_or_default(),
             upstream: gate.upstream.map(|upstream| of_upstream(&upstream)).transpose()?,
             mode: gate.mode.map(|mode| mode.0).unwrap_or_default(),
             tls: gate.tls.map(|tls| Certificates { cert: tls.cert, key: tls.key }),

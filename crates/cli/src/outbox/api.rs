@@ -29,9 +29,17 @@ const CHAIN_MAX: usize = 1000;
 const EVENTS_MAX: u32 = 500;
 /// The routes.
 pub(crate) fn router(api: Api) -> Router {
+    finished(Router::new().route("/v1/send", post(send)), api)
+}
+
+/// The routes of operators: they look and decide, and send nothing of their own.
+pub(crate) fn operating(api: Api) -> Router {
+    finished(Router::new(), api)
+}
+
+fn finished(router: Router<Api>, api: Api) -> Router {
     let body_max = body_bytes_max(&api);
-    Router::new()
-        .route("/v1/send", post(send))
+    router
         .route("/v1/messages", get(list))
         .route("/v1/messages/{id}", get(show))
         .route("/v1/messages/{id}/requeue", post(requeue))

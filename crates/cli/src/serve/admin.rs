@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
-use semel_console::{Access, AccessError, Console, Metrics, Token};
+use semel_console::{Access, AccessError, Console, History, Metrics, Surface, Token};
 use semel_store::StoreError;
 
 use crate::config::Config;
@@ -25,6 +25,8 @@ pub(crate) struct Admin {
     pub(crate) metrics: Metrics,
     /// Who is let in.
     pub(crate) access: Access,
+    /// What the charts show.
+    pub(crate) history: History,
 }
 
 /// Starts to count. A process that counts already, for somebody else, goes on to do so.
@@ -36,18 +38,36 @@ pub(crate) fn count() -> Metrics {
     metrics
 }
 
-/// Whom the admin address lets in. An address that others reach needs a token.
-pub(crate) fn access(config: &Config, address: SocketAddr) -> Result<Access, Stop> {
+/// Whom an admin address lets in, by the files of its tokens. The rule of every part: an address that others reach needs one.
+pub(crate) fn access_by(
+    part: &str,
+    address: SocketAddr,
+    token_file: Option<&Path>,
+    read_token_file: Option<&Path>,
+) -> Result<Access, Stop> {
     let token = |path: Option<&Path>| path.map(Token::from_file).transpose();
     let of_files = || -> Result<Access, AccessError> {
-        let full = token(config.gate.admin_token_file.as_deref())?;
-        let read = token(config.gate.admin_read_token_file.as_deref())?;
-        Access::on(address, full, read)
+        Access::on(address, token(token_file)?, token(read_token_file)?)
     };
     of_files().map_err(|error| {
-        let what_to_do = "gate.admin_token_file or --admin-token-file names the file of the full token";
+        let what_to_do =
+            format!("{part}.admin_token_file or --admin-token-file names the file of the full token");
         Stop::new(Exit::Config, format!("{error}; {what_to_do}"))
     })
+}
+
+/// Whom the admin address of a gate lets in.
+pub(crate) fn access(config: &Config, address: SocketAddr) -> Result<Access, Stop> {
+    let gate = &config.gate;
+    let access =
+        access_by("gate", address, gate.admin_token_file.as_deref(), gate.admin_read_token_file.as_deref())?;
+    let access = access.called(gate.admin_hosts.clone());
+    match &gate.admin_trusted {
+        Some(header) => access
+            .trusting(header, gate.admin_operators.clone())
+            .map_err(|error| Stop::new(Exit::Config, format!("gate.admin_trusted: {error}"))),
+        None => Ok(access),
+    }
 }
 
 /// So long after a restore a key without a record may have had one on some route.
@@ -75,6 +95,12 @@ pub(crate) async fn warn_of_restores(config: &Config, store: &Opened) {
 
 /// The router of the admin address.
 pub(crate) fn admin_router(admin: &Admin, config: &Config) -> Router {
+    let (surface, api) = surface(admin, config);
+    surface.router(api)
+}
+
+/// The console of the gate, to which other parts may be added, and the gate's API.
+pub(crate) fn surface(admin: &Admin, config: &Config) -> (Surface, Router) {
     let is_stopping = Arc::clone(&admin.is_stopping);
     let lifetimes = config.routes.iter().map(|route| &route.profile).chain([&config.defaults]);
     let longest = lifetimes.map(|profile| profile.lifetime.record()).max().unwrap_or_default();
@@ -83,5 +109,7 @@ pub(crate) fn admin_router(admin: &Admin, config: &Config) -> Router {
         .unready_while(move || is_stopping.load(Ordering::Relaxed).then(|| "shutting down".to_owned()))
         .resolved_kept(longest)
         .records_kept(longest_recalled(config))
-        .router()
+        .settings(super::settings::sections(config))
+        .history(admin.history.clone())
+        .surface()
 }

@@ -4,6 +4,7 @@ pub(crate) mod config;
 mod file;
 mod listener;
 mod running;
+mod sheet;
 
 use std::io::Write;
 use std::net::SocketAddr;

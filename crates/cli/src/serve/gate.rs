@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use semel_console::History;
 use semel_gateway::{Gateway, Limits};
 use semel_store::admin::ClockState;
 use tokio::net::TcpListener;
@@ -60,7 +61,13 @@ async fn serve(args: &Args, config: Config) -> Result<Exit, Stop> {
         tracing::warn!("{warning}");
     }
     admin::warn_of_restores(&config, &store).await;
-    let admin = Admin { store: store.clone(), is_stopping: Arc::default(), metrics, access };
+    let admin = Admin {
+        store: store.clone(),
+        is_stopping: Arc::default(),
+        metrics,
+        access,
+        history: History::default(),
+    };
     let operators = Swappable::new(admin_router(&admin, &config));
     let asked = tokio::spawn(semel_gateway::serve(admin_listener, Limits::default(), operators.router()));
     let sweeper = sweeper(&config, &store);

@@ -3,6 +3,7 @@
 pub(crate) mod config;
 mod door;
 mod file;
+mod sheet;
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -10,7 +11,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::ServiceExt as _;
+use axum::{Router, ServiceExt as _};
+use semel_console::part::{Routed, Section};
+use semel_console::{Access, Surface};
 use semel_contract::time::format_duration;
 use semel_delivery::credentials::Credential;
 use semel_delivery::receive::{Receive, Receiving};
@@ -47,6 +50,12 @@ pub(crate) struct Args {
     /// The token that callers on TCP must send.
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
+    /// Where operators look with a browser: ADDRESS:PORT. [default: nowhere]
+    #[arg(long, value_name = "ADDR", value_parser = crate::config::address)]
+    pub(crate) admin: Option<SocketAddr>,
+    /// The file of the token that operators must show; needed where others reach the admin address.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) admin_token_file: Option<PathBuf>,
     /// Where messages with a path for an address are sent, such as http://127.0.0.1:7400.
     #[arg(long, value_name = "URL")]
     pub(crate) upstream: Option<String>,
@@ -120,6 +129,7 @@ pub(crate) fn checked(args: &Args) -> (Result<Described, Stop>, Vec<PathBuf>) {
     let named = file.named();
     let about = Config::of(args, file).and_then(|config| {
         ticket(&config)?;
+        config.admin.map(|address| access(&config, address)).transpose()?;
         let listen = match &config.listen {
             Listen::Unix(path) => format!("unix:{}", path.display()),
             Listen::Tcp(address) => address.to_string(),
@@ -191,6 +201,57 @@ async fn open_door(config: &Config) -> Result<(Door, String), Stop> {
     }
 }
 
+/// Whom the admin address lets in.
+fn access(config: &Config, address: SocketAddr) -> Result<Access, Stop> {
+    let files = (config.admin_token_file.as_deref(), config.admin_read_token_file.as_deref());
+    super::admin::access_by("outbox", address, files.0, files.1)
+}
+
+/// The console of the outbox, where it has an address.
+async fn operators(
+    config: &Config,
+    api: &Api,
+) -> Result<Option<(SocketAddr, tokio::task::JoinHandle<()>)>, Stop> {
+    let Some(address) = config.admin else { return Ok(None) };
+    let failed = |error| {
+        Stop::new(Exit::Io, format!("failed to listen on {address}: {error}; choose another with --admin"))
+    };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    let (part, routes) = part(config, api);
+    let index = "semel outbox: the admin address; see /openapi.json\n";
+    let router = Surface::new(access(config, bound)?).part(part).index(index).router(routes);
+    let serving = tokio::spawn(async move { drop(axum::serve(listener, router).await) });
+    Ok(Some((bound, serving)))
+}
+
+/// The outbox as the console shows it, and the API of operators.
+fn part(config: &Config, api: &Api) -> (Routed, Router) {
+    let routes = crate::outbox::api::operating(api.clone());
+    (Routed::new(&sheet::SHEET, routes.clone()).settings(settings(config)), routes)
+}
+
+/// The settings in force.
+fn settings(config: &Config) -> Vec<Section> {
+    let settings = &config.settings;
+    let listen = match &config.listen {
+        Listen::Unix(path) => format!("unix:{}", path.display()),
+        Listen::Tcp(address) => address.to_string(),
+    };
+    let max_age = settings.profile.schedule.max_age.map(format_duration).unwrap_or_default();
+    let mut rows = vec![
+        ("listen", listen),
+        ("store", format!("sqlite:{}", config.store.display())),
+        ("profile", settings.profile.name.to_string()),
+        ("max_age", max_age),
+    ];
+    if let Some(upstream) = &settings.upstream {
+        rows.push(("upstream", format!("{}{}", upstream.origin, upstream.path)));
+    }
+    let rows = rows.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    vec![Section { title: "Outbox".to_owned(), rows, bounds: Vec::new() }]
+}
+
 /// As whom an outbox publishes and receives.
 pub(crate) struct Member {
     pub(crate) broker: String,
@@ -202,6 +263,8 @@ pub(crate) struct Member {
 
 /// An outbox that takes messages and sends them.
 pub(crate) struct Running {
+    shown: (Vec<Section>, Router),
+    operators: Option<(SocketAddr, tokio::task::JoinHandle<()>)>,
     sending: Sending,
     receiving: Arc<Receiving>,
     callers: tokio::task::JoinHandle<()>,
@@ -229,6 +292,8 @@ impl Running {
             mesh: config.mesh.clone().map(Arc::new),
             receiving: Some(Arc::clone(&receiving)),
         };
+        let (shown, operators) =
+            ((settings(config), crate::outbox::api::operating(api.clone())), operators(config, &api).await?);
         let callers = tokio::spawn(async move {
             let served = match door {
                 Door::Unix(socket) => {
@@ -243,7 +308,7 @@ impl Running {
                 tracing::error!(%error, "the outbox takes no more messages");
             }
         });
-        Ok(Self { sending, receiving, callers, address })
+        Ok(Self { shown, operators, sending, receiving, callers, address })
     }
 
     /// Receives what these settings say from now on.
@@ -272,9 +337,17 @@ impl Running {
         Self::start(&config).await
     }
 
+    /// The outbox as the console of another part shows it beside itself.
+    pub(crate) fn shown(&self) -> Routed {
+        Routed::new(&sheet::SHEET, self.shown.1.clone()).settings(self.shown.0.clone())
+    }
+
     /// Takes no more messages, and waits for attempts that run.
     pub(crate) async fn stop(self) {
         self.callers.abort();
+        if let Some((_, serving)) = &self.operators {
+            serving.abort();
+        }
         tokio::join!(self.receiving.stop(DRAIN), self.sending.stop(DRAIN));
     }
 }
@@ -285,7 +358,7 @@ async fn serve(mut config: Config, args: &Args) -> Result<Exit, Stop> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
     let mut hang_up = signal(SignalKind::hangup()).map_err(failed)?;
     let running = Running::start(&config).await?;
-    let text = announcement(&config, &running.address);
+    let text = announcement(&config, &running.address, running.operators.as_ref().map(|(admin, _)| *admin));
     std::io::stdout().write_all(text.as_bytes()).map_err(|error| output_failed(&error))?;
     let _ = std::io::stdout().flush();
     notify::tell(notify::READY);
@@ -337,11 +410,14 @@ fn note_address(outbox: &Outbox, address: &str, config: &Config) {
     }
 }
 
-fn announcement(config: &Config, address: &str) -> String {
+fn announcement(config: &Config, address: &str, admin: Option<SocketAddr>) -> String {
     let settings = &config.settings;
     let mut text = "semel outbox is ready\n".to_owned();
     let mut line = |name: &str, value: &str| text.push_str(&format!("  {name:<11}{value}\n"));
     line("listening", address);
+    if let Some(admin) = admin {
+        line("admin", &format!("http://{admin}"));
+    }
     line("store", &format!("sqlite:{}", config.store.display()));
     if let Some(upstream) = &settings.upstream {
         line("upstream", &format!("{}{}", upstream.origin, upstream.path));

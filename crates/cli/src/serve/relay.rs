@@ -14,6 +14,8 @@ mod numbers;
 mod open;
 mod openapi;
 mod running;
+pub(crate) mod settings;
+mod sheet;
 mod target;
 
 use std::io::Write;

@@ -46,7 +46,7 @@ impl Running {
         plan.gate.prepare().await.map_err(|error| bad(error.to_string()))?;
         self.gateway.swap(plan).map_err(bad)?;
         // Nothing below can fail.
-        self.admin.access = access;
+        self.admin.access = access.with_sessions_of(&self.admin.access);
         self.operators.swap(admin_router(&self.admin, &next));
         std::mem::replace(&mut self.sweeper, sweeper(&next, &self.store)).abort();
         let known = self.config.warnings();

@@ -8,6 +8,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use semel_console::Metrics;
+use semel_console::part::Section;
 use semel_contract::record::State as RecordState;
 use semel_store::{ClaimStore, Filter};
 use serde::Serialize;
@@ -41,6 +42,21 @@ pub(crate) struct Facts {
     /// Whether the service behind the gate is the demo.
     pub(crate) demo: bool,
     pub(crate) commands: Vec<Command>,
+}
+
+impl Facts {
+    /// The same for the console's first page.
+    pub(crate) fn section(&self) -> Section {
+        let service = if self.demo { "demo shop, bare" } else { "service, bare" };
+        let mut rows = vec![
+            ("gate, for clients".to_owned(), self.gate.clone()),
+            (service.to_owned(), self.upstream.clone()),
+            ("data".to_owned(), self.data.clone()),
+            ("records".to_owned(), self.records.clone()),
+        ];
+        rows.extend(self.relay.iter().map(|relay| ("relay, for senders".to_owned(), relay.clone())));
+        Section { title: "What runs here".to_owned(), rows, bounds: Vec::new() }
+    }
 }
 
 /// A command to try.

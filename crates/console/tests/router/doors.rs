@@ -128,7 +128,7 @@ async fn the_trail_says_by_which_door_somebody_came() {
 #[tokio::test]
 async fn a_target_that_names_another_server_is_refused() {
     let router = World::new().open();
-    for path in ["/v1/records", "/metrics", "/healthz", "/"] {
+    for path in ["/v1/records", "/metrics", "/healthz", "/", "/requests"] {
         let seen =
             send(&router, with("GET", &format!("http://elsewhere.example{path}"), &[("host", "localhost")]))
                 .await;
@@ -142,9 +142,9 @@ async fn a_target_that_names_another_server_is_refused() {
 }
 
 #[tokio::test]
-async fn a_person_who_opens_the_address_sees_what_is_there() {
-    let router = World::new().closed();
-    let seen = send(&router, with("GET", "/", &[("host", "ops.example")])).await;
+async fn a_program_that_asks_for_text_reads_what_is_there() {
+    let router = World::new().open();
+    let seen = send(&router, with("GET", "/", &[("host", "localhost"), ("accept", "text/plain")])).await;
     assert_eq!(seen.status, 200);
     let text = &seen.text;
     for path in semel_console::document()["paths"].as_object().unwrap().keys() {

@@ -88,7 +88,7 @@ fn find(shared: &StoreShared, sought: &Sought, limit: u32) -> Result<Vec<Entry>,
     let written = match sought {
         Sought::Record(number) => numbered(shared, *number)?,
         Sought::RequestId(id) => shared.list(|db| admin_rows::by_request_id(db, id, limit))?,
-        Sought::Key(key) => shared.list(|db| admin_rows::by_key(db, key, limit))?,
+        Sought::Key(key) => shared.list(|db| shared.keys.find(db, key, limit, shared.index.len()))?,
     };
     let mut found = held;
     for kept in written {

@@ -34,7 +34,6 @@ macro_rules! rows_where {
 
 const BY_NUMBER: &str = rows_where!("fence = ?1");
 const BY_REQUEST_ID: &str = rows_where!("request_id = ?1");
-const BY_KEY: &str = rows_where!("key = ?1");
 
 /// The hash of the key that a fence with this number was resolved or sealed under. Texts between `7-` and `7.` are
 /// those that begin with `7-`.
@@ -57,7 +56,7 @@ fn kept(
     sql: &str,
     values: impl rusqlite::Params,
 ) -> rusqlite::Result<Vec<StoredEntry>> {
-    connection.prepare(sql)?.query_map(values, row::read)?.collect()
+    connection.prepare_cached(sql)?.query_map(values, row::read)?.collect()
 }
 
 /// The row with this number.
@@ -72,11 +71,6 @@ pub(super) fn by_request_id(
     limit: u32,
 ) -> rusqlite::Result<Vec<StoredEntry>> {
     kept(connection, BY_REQUEST_ID, params![id, limit])
-}
-
-/// The rows with this key; reads everything.
-pub(super) fn by_key(connection: &Connection, key: &str, limit: u32) -> rusqlite::Result<Vec<StoredEntry>> {
-    kept(connection, BY_KEY, params![key, limit])
 }
 
 /// Whose number this was, as far as the trail tells.

@@ -72,6 +72,11 @@ impl FenceTable {
         found
     }
 
+    /// How many numbers there are.
+    pub(super) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| locked(shard).used).sum()
+    }
+
     /// Adds a number, and says whether it was not there.
     pub(super) fn add(&self, hash: &[u8; 16], number: u64, who: Who) -> bool {
         check(number);

@@ -59,6 +59,11 @@ impl KeyIndex {
         Ok(())
     }
 
+    /// How many rows there may be.
+    pub(super) fn len(&self) -> usize {
+        self.by_hash.len()
+    }
+
     /// The numbers under which there may be a row of this hash, the highest first.
     pub(super) fn of(&self, hash: Hash) -> Vec<u64> {
         self.by_hash.of(&hash)

@@ -9,6 +9,7 @@ use semel_contract::time::Timestamp;
 
 use super::engine::{EngineError, Shared};
 use super::key_index::KeyIndex;
+use super::key_search::KeySearch;
 use super::open_claims::OpenClaims;
 use super::recent::Recent;
 use crate::claims::StoreError;
@@ -21,6 +22,8 @@ pub(super) struct StoreShared {
     open_claims: Mutex<OpenClaims>,
     /// Where rows are.
     pub(super) index: KeyIndex,
+    /// Where the rows of a key are, whoever it belongs to.
+    pub(super) keys: KeySearch,
     /// Records that were read lately.
     pub(super) recent: Recent,
     /// Restores from backups, as they are written.
@@ -34,6 +37,7 @@ impl StoreShared {
             hints: Hints::default(),
             open_claims: Mutex::default(),
             index: KeyIndex::default(),
+            keys: KeySearch::default(),
             recent: Recent::default(),
             restores: Mutex::new(restores),
         }

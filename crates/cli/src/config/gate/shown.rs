@@ -17,6 +17,9 @@ impl Gate {
             ("admin", self.admin.to_string()),
             ("admin_token_file", path_or_none(self.admin_token_file.as_deref())),
             ("admin_read_token_file", path_or_none(self.admin_read_token_file.as_deref())),
+            ("admin_trusted", self.admin_trusted.clone().unwrap_or_else(|| "none".to_owned())),
+            ("admin_operators", listed(&self.admin_operators)),
+            ("admin_hosts", listed(&self.admin_hosts)),
             ("mode", mode_name(self.mode).to_owned()),
             (
                 "tls",
@@ -123,4 +126,8 @@ fn mode_name(mode: Mode) -> &'static str {
         Mode::Enforce => "enforce",
         Mode::Observe => "observe",
     }
+}
+
+fn listed(names: &[String]) -> String {
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }

@@ -19,6 +19,8 @@ pub(crate) struct File {
     pub(super) admin: Option<Text<SocketAddr>>,
     /// A file with the token that operators must show.
     pub(super) admin_token_file: Option<PathBuf>,
+    /// A file with the token of operators who may only look.
+    pub(super) admin_read_token_file: Option<PathBuf>,
     /// Where messages are kept: `sqlite:PATH`, a file of its own, or `postgres://…`. Default `sqlite:broker.db`.
     pub(super) store: Option<Text<Store>>,
     /// By what members are known: `tokens`, or as at the top `jwt:KEYS`, `check:URL` or `trusted:NAME`, whose tenant is the

@@ -12,6 +12,8 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use semel_broker::{Broker, Identified, Identify, Identity, Parts, admin_router, database, listen_router};
+use semel_console::part::{Routed, Section};
+use semel_console::{Access, Surface};
 use semel_contract::identity::Identity as Way;
 use semel_contract::problem::{Kind, Problem};
 use semel_delivery::relay::store::Database;
@@ -27,10 +29,11 @@ use tokio_postgres::NoTls;
 
 use super::config::{Config, Who};
 use super::listener::{Certificate, Doors, Peer};
+use super::sheet::SHEET;
 use crate::config::{Store, redacted};
 use crate::exit::{Exit, Stop};
 use crate::problems::refusal;
-use crate::serve::relay::door::{Operators, guard};
+use crate::serve::admin;
 use crate::serve::running::Swappable;
 use crate::store::secured;
 
@@ -45,6 +48,7 @@ pub(crate) struct Running {
     pub(crate) listen: SocketAddr,
     /// Where operators look.
     pub(crate) admin: SocketAddr,
+    access: Access,
     broker: Broker,
     working: semel_broker::Running,
     members: Swappable,
@@ -56,12 +60,17 @@ pub(crate) struct Running {
 }
 
 impl Running {
+    /// The broker as the console of another part shows it beside itself.
+    pub(crate) fn shown(&self) -> (Routed, Router) {
+        part(&self.broker, &self.config)
+    }
+
     /// Opens the store and the doors, and begins to work.
     pub(crate) async fn start(config: Config) -> Result<Self, Stop> {
         let certificate: Certificate = Arc::new(RwLock::new(load_certificate(&config)?));
         let (listener, listen) = bind(config.listen, "--listen").await?;
         let (admin_listener, admin) = bind(config.admin, "--admin").await?;
-        let operators = operators_of(&config, admin)?;
+        let access = access(&config, admin)?;
         let identity = identity(&config)?;
         let failed = |error: String| Stop::new(Exit::Io, format!("failed to start: {error}"));
         let db = open(&config, admin).await?;
@@ -76,7 +85,7 @@ impl Running {
             Broker::open(parts, config.settings.clone()).await.map_err(|error| failed(error.to_string()))?;
         let working = broker.start();
         let members = Swappable::new(listen_router(broker.clone(), identity, config.cors.clone()));
-        let operators = Swappable::new(operated(&broker, operators));
+        let operators = Swappable::new(operated(&broker, &config, access.clone()));
         let (told, end) = oneshot::channel::<()>();
         let doors =
             Doors::on(listener, Arc::clone(&certificate)).map_err(|error| failed(error.to_string()))?;
@@ -89,6 +98,7 @@ impl Running {
             told,
             serving: tokio::spawn(serving.into_future()),
             operating: tokio::spawn(axum::serve(admin_listener, operators.router()).into_future()),
+            access,
             broker,
             members,
             operators,
@@ -109,13 +119,13 @@ impl Running {
             return Err(bad(format!("{name} cannot change while the broker runs: start it again")));
         }
         let certificate = load_certificate(&next)?;
-        let operators = operators_of(&next, self.admin)?;
+        let access = access(&next, self.admin)?;
         let identity = identity(&next)?;
         self.broker.set_settings(next.settings.clone()).map_err(|error| bad(error.to_string()))?;
         // Nothing below can fail.
         *self.certificate.write().unwrap_or_else(PoisonError::into_inner) = certificate;
         self.members.swap(listen_router(self.broker.clone(), identity, next.cors.clone()));
-        self.operators.swap(operated(&self.broker, operators));
+        self.operators.swap(operated(&self.broker, &next, access.with_sessions_of(&self.access)));
         self.config = next;
         Ok(())
     }
@@ -133,7 +143,7 @@ impl Running {
 /// Builds all that would refuse to start, but for the store and the addresses.
 pub(crate) fn check(config: &Config) -> Result<(), Stop> {
     load_certificate(config)?;
-    operators_of(config, config.admin)?;
+    access(config, config.admin)?;
     identity(config)?;
     Ok(())
 }
@@ -154,8 +164,9 @@ fn load_certificate(config: &Config) -> Result<Option<Arc<tokio_rustls::rustls::
     config.tls.as_ref().map(load).transpose()
 }
 
-fn operators_of(config: &Config, admin: SocketAddr) -> Result<Operators, Stop> {
-    Operators::on(admin, config.admin_token_file.as_deref())
+fn access(config: &Config, address: SocketAddr) -> Result<Access, Stop> {
+    let files = (config.admin_token_file.as_deref(), config.admin_read_token_file.as_deref());
+    admin::access_by("broker", address, files.0, files.1)
 }
 
 /// Opens the store.
@@ -221,14 +232,37 @@ impl Identify for Verified {
     }
 }
 
-/// What operators reach.
-fn operated(broker: &Broker, operators: Operators) -> Router {
+/// The broker as the console shows it, and its API.
+fn part(broker: &Broker, config: &Config) -> (Routed, Router) {
     let health = Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
         .with_state(broker.clone());
-    let guarded = axum::middleware::from_fn_with_state(Arc::new(operators), guard);
-    health.merge(admin_router(broker.clone())).layer(guarded)
+    let api = health.merge(admin_router(broker.clone()));
+    (Routed::new(&SHEET, api.clone()).settings(settings(config)), api)
+}
+
+/// What operators reach: the API and the console.
+fn operated(broker: &Broker, config: &Config, access: Access) -> Router {
+    let (part, api) = part(broker, config);
+    Surface::new(access).part(part).index("semel broker: the admin address; see /openapi.json\n").router(api)
+}
+
+/// The settings in force.
+fn settings(config: &Config) -> Vec<Section> {
+    let of = &config.settings;
+    let rows = [
+        ("listen", config.listen.to_string()),
+        ("admin", config.admin.to_string()),
+        ("store", config.store.to_string()),
+        ("identity", redacted(&config.who.to_string())),
+        ("redis", config.redis.as_deref().map_or_else(|| "none".to_owned(), redacted)),
+        ("dedupe_retention", semel_contract::time::format_duration(of.dedupe_retention)),
+        ("max_payload", format!("{} bytes", of.inline_bytes)),
+        ("drain", semel_contract::time::format_duration(config.drain)),
+    ];
+    let rows = rows.map(|(name, value)| (name.to_owned(), value)).to_vec();
+    vec![Section { title: "Broker".to_owned(), rows, bounds: Vec::new() }]
 }
 
 async fn readyz(State(broker): State<Broker>) -> Response {

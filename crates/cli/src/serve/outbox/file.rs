@@ -1,6 +1,7 @@
 //! The shape of `[outbox]` in `semel.toml`. Owns the names of the settings; means nothing by them.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use serde::Deserialize;
@@ -17,6 +18,12 @@ pub(crate) struct File {
     pub(super) listen: Option<String>,
     /// A file with the token that callers must show on TCP.
     pub(super) token_file: Option<PathBuf>,
+    /// Where operators look with a browser: `ADDRESS:PORT`; beyond the loopback it needs a token. Default: nowhere.
+    pub(super) admin: Option<SocketAddr>,
+    /// A file with the token of operators who may change things.
+    pub(super) admin_token_file: Option<PathBuf>,
+    /// A file with the token of operators who may only look.
+    pub(super) admin_read_token_file: Option<PathBuf>,
     /// Where paths such as `/orders` are sent.
     pub(super) upstream: Option<String>,
     /// The profile: the schedule of retries, what answers mean; a preset, or one of `[profile.NAME]`. Default `default`.
@@ -79,7 +86,13 @@ impl File {
 
     /// The files that it names and that are read at start.
     pub(crate) fn named(&self) -> Vec<PathBuf> {
-        self.token_file.iter().chain(&self.ca).cloned().collect()
+        self.token_file
+            .iter()
+            .chain(&self.ca)
+            .chain(&self.admin_token_file)
+            .chain(&self.admin_read_token_file)
+            .cloned()
+            .collect()
     }
 }
 

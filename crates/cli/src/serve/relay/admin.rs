@@ -1,6 +1,5 @@
 //! What operators see and do: health, numbers, lanes, resolutions, credentials, the audit trail.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use axum::body::Body;
@@ -20,14 +19,13 @@ use serde_json::{Value, json};
 use super::access;
 use super::answer::plain;
 use super::context::{Admin, actor, away};
-use super::door::{Operators, guard};
 use crate::problems::{self, refusal as refused, refusal_with};
 
 /// Rows of one list at most.
 const ROWS_MAX: i64 = 1000;
 
-/// What a person sees who opens the address.
-const INDEX: &str = "\
+/// What a program reads that asks for text.
+pub(crate) const INDEX: &str = "\
 semel relay: the admin address
 
 GET  /healthz, /readyz               whether the process lives, and whether it can serve
@@ -42,10 +40,9 @@ GET  /openapi.json                   all of it, described
 The command line asks here: semel relay list, semel relay --help
 ";
 
-/// The routes.
-pub(crate) fn router(admin: Admin, operators: Operators) -> Router {
+/// The API, which lets everybody in: whoever serves it puts a guard before it.
+pub(crate) fn api(admin: Admin) -> Router {
     Router::new()
-        .route("/", get(async || INDEX))
         .route("/healthz", get(async || Json(json!({"status": "ok"}))))
         .route("/readyz", get(readyz))
         .route("/metrics", get(super::numbers::metrics))
@@ -59,7 +56,6 @@ pub(crate) fn router(admin: Admin, operators: Operators) -> Router {
         .route("/v1/relay/clock/confirm", post(access::confirm_clock))
         .route("/v1/relay/audit", get(audit))
         .route("/openapi.json", get(super::openapi::document))
-        .layer(middleware::from_fn_with_state(Arc::new(operators), guard))
         .layer(middleware::map_response(problems::rendered))
         .with_state(admin)
 }
@@ -225,7 +221,14 @@ async fn requeue(State(admin): State<Admin>, Path(id): Path<i64>, headers: Heade
 
 async fn audit(State(admin): State<Admin>, Query(page): Query<Page>) -> Response<Body> {
     match admin.engine.store.audit_after(page.after, page.most()).await {
-        Ok(rows) => plain(StatusCode::OK, &json!({"rows": rows.iter().map(row).collect::<Vec<_>>()})),
+        Ok(rows) => {
+            let is_full = i64::try_from(rows.len()) == Ok(page.most());
+            let next = rows.last().filter(|_| is_full).map(|row| row.id);
+            plain(
+                StatusCode::OK,
+                &json!({"rows": rows.iter().map(row).collect::<Vec<_>>(), "next_after": next}),
+            )
+        }
         Err(error) => away(&error),
     }
 }

@@ -66,6 +66,7 @@ pub(crate) struct Config {
     pub(crate) listen: SocketAddr,
     pub(crate) admin: SocketAddr,
     pub(crate) admin_token_file: Option<PathBuf>,
+    pub(crate) admin_read_token_file: Option<PathBuf>,
     /// Which pages on other origins may use the relay.
     pub(crate) cors: Option<Cors>,
     pub(crate) parallel: usize,
@@ -188,6 +189,7 @@ impl Config {
             listen: relay.listen.unwrap_or_else(|| any(7420)),
             admin: relay.admin.unwrap_or_else(|| any(7421)),
             admin_token_file: relay.admin_token_file,
+            admin_read_token_file: relay.admin_read_token_file,
             cors,
             parallel: relay.parallel.unwrap_or(32).max(1),
             postgres: Postgres {

@@ -19,6 +19,8 @@ pub(crate) struct File {
     pub(super) admin: Option<SocketAddr>,
     /// A file with the token of operators.
     pub(super) admin_token_file: Option<PathBuf>,
+    /// A file with the token of operators who may only look.
+    pub(super) admin_read_token_file: Option<PathBuf>,
     /// Addresses or networks whose `trusted:NAME` header is believed. Default: the loopback.
     pub(super) trusted_peers: Option<Vec<String>>,
     /// Origins of pages that may use the relay from a browser, such as `https://app.example`; `*` means all. Default: none.

@@ -18,7 +18,6 @@ use tokio_postgres::NoTls;
 use super::admin;
 use super::config::Config;
 use super::context::Admin;
-use super::door::Operators;
 use crate::config::Store;
 use crate::exit::{Exit, Stop};
 use crate::store::secured;
@@ -112,5 +111,5 @@ pub(crate) fn local_admin(config: &Config, store: &RelayStore) -> Router {
         credentials: Arc::new(credentials(config, store)),
         is_stopping: Arc::default(),
     };
-    admin::router(admin, Operators::within_process())
+    admin::api(admin)
 }

@@ -7,6 +7,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use axum::Router;
+use semel_console::part::Routed;
+use semel_console::{Access, Surface};
 use semel_delivery::relay::hints::{Hints, NoHints};
 use semel_delivery::relay::meters::Meters;
 use semel_delivery::relay::{Engine, Worker};
@@ -19,10 +21,11 @@ use super::admin;
 use super::browsers;
 use super::config::Config;
 use super::context::Admin;
-use super::door::{Identities, Operators};
+use super::door::Identities;
 use super::hints::{RedisHints, Tasks};
 use super::intake::{self, Intake};
 use super::open::{OpenStop, Opened, Purpose, credentials, engine, open, owner};
+use super::sheet::SHEET;
 use crate::config::redacted;
 use crate::exit::{Exit, Stop};
 use crate::serve::running::Swappable;
@@ -78,6 +81,13 @@ async fn bind(address: SocketAddr, flag: &str) -> Result<(TcpListener, SocketAdd
 }
 
 impl Running {
+    /// The relay as another process part's console shows it beside itself.
+    pub(crate) fn shown(&self) -> (Routed, Router) {
+        let engine = engine(&self.config, &self.opened.store, &self.owner, self.meters.clone());
+        let credentials = Arc::new(credentials(&self.config, &self.opened.store));
+        part(&self.config, Admin { engine, credentials, is_stopping: Arc::clone(&self.is_stopping) })
+    }
+
     /// Opens the store and the doors, and begins to work.
     pub(crate) async fn start(config: Config) -> Result<Self, Stop> {
         check(&config)?;
@@ -191,7 +201,19 @@ pub(super) fn check(config: &Config) -> Result<(), Stop> {
         return Err(Stop::new(Exit::Config, why));
     }
     Callers::new(&config.identity, config.peers.clone()).map_err(bad_identity)?;
-    Operators::on(config.admin, config.admin_token_file.as_deref()).map(drop)
+    access(config, config.admin).map(drop)
+}
+
+/// Whom the admin address lets in.
+fn access(config: &Config, admin: SocketAddr) -> Result<Access, Stop> {
+    let files = (config.admin_token_file.as_deref(), config.admin_read_token_file.as_deref());
+    crate::serve::admin::access_by("relay", admin, files.0, files.1)
+}
+
+/// The relay as the console shows it, and its API.
+fn part(config: &Config, of_admin: Admin) -> (Routed, Router) {
+    let api = admin::api(of_admin);
+    (Routed::new(&SHEET, api.clone()).settings(super::settings::relay_sections(config)), api)
 }
 
 fn bad_identity(error: String) -> Stop {
@@ -208,7 +230,7 @@ fn parts(
     admin: SocketAddr,
 ) -> Result<Parts, Stop> {
     let callers = Callers::new(&config.identity, config.peers.clone()).map_err(bad_identity)?;
-    let operators = Operators::on(admin, config.admin_token_file.as_deref())?;
+    let access = access(config, admin)?;
     let engine: Arc<Engine> = engine(config, &opened.store, owner, meters.clone());
     let shared: Arc<dyn Hints> = match hints {
         Some(hints) => {
@@ -228,7 +250,10 @@ fn parts(
     Ok(Parts {
         worker,
         senders: browsers::open_to(config.cors.as_ref(), intake::router(intake)),
-        operators: admin::router(of_admin, operators),
+        operators: {
+            let (part, api) = part(config, of_admin);
+            Surface::new(access).part(part).index(admin::INDEX).router(api)
+        },
     })
 }
 

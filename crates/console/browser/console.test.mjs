@@ -1,0 +1,189 @@
+// The console as people use it: every page for everybody (axe), on a phone, in the dark, by keyboard alone and without JavaScript.
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { join } from "node:path";
+import { after, before, describe, test } from "node:test";
+import puppeteer from "puppeteer-core";
+import { READ_TOKEN, SCREENSHOTS, TOKEN, broker, guarded, up } from "./world.mjs";
+
+const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+const BROWSERS = { chromium: ["chrome", "/usr/bin/chromium"], firefox: ["firefox", "/usr/bin/firefox-esr"] };
+const PAGES = [
+  "/", "/?span=day", "/requests", "/requests?state=unknown", "/requests?principal=nobody", "/upkeep", "/stale", "/configuration", "/audit",
+  "/outbox", "/outbox?state=held", "/outbox/lanes", "/outbox/credentials", "/outbox/clock", "/relay", "/relay/clock", "/audit?part=relay",
+  "/do/gate/sweep", "/do/gate/forget", "/do/gate/restored", "/do/relay/credentials", "/do/outbox/pause",
+];
+
+const picture = (page, name) => page.screenshot({ path: join(SCREENSHOTS, `${name}.png`), fullPage: true });
+
+/** What axe finds. It is put in by the driver, past the page's own policy, and only while the test looks. */
+async function violations(page) {
+  await page.evaluate(AXE);
+  return page.evaluate(async () => {
+    const found = await globalThis.axe.run(document, { resultTypes: ["violations"] });
+    return found.violations.map((one) => `${one.id}: ${one.nodes.map((node) => node.html).join(" | ").slice(0, 300)}`);
+  });
+}
+
+const overflow = (page) => page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+
+for (const [name, [browser, executablePath]] of Object.entries(BROWSERS)) {
+  describe(name, () => {
+    let driver, world, closed, mesh;
+    before(async () => {
+      [world, closed, mesh] = await Promise.all([up(), guarded(), broker()]);
+      const args = name === "chromium" ? ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"] : [];
+      driver = await puppeteer.launch({ browser, executablePath, headless: true, args, protocolTimeout: 120_000 });
+    });
+    after(async () => {
+      await driver?.close();
+      await Promise.all([world, closed, mesh].map((one) => one?.end()));
+    });
+
+    async function open(url, { width = 1200, scheme = "light", script = true } = {}) {
+      const page = await driver.newPage();
+      const wrong = [];
+      page.on("pageerror", (error) => wrong.push(String(error)));
+      page.on("console", (line) => { if (line.type() === "error" && !/status of 40\d/.test(line.text())) wrong.push(line.text()); });
+      page.on("dialog", (dialog) => { wrong.push("a dialog"); void dialog.dismiss(); });
+      await page.setViewport({ width, height: 800 });
+      if (!script) await page.setJavaScriptEnabled(false);
+      if (name === "chromium") await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: scheme }]);
+      await page.goto(url, { waitUntil: "load" });
+      return { page, wrong };
+    }
+
+    /** Every link of a list leads to a page of its own. */
+    async function details(page, prefix) {
+      const all = await page.$$eval("main a", (links) => links.map((link) => link.getAttribute("href")));
+      return [...new Set(all.filter((href) => href.startsWith(prefix) && !href.includes("?")))].slice(0, 3);
+    }
+
+    test("every page is for everybody, light and dark, on a desk and on a phone", { timeout: 600_000 }, async () => {
+      const first = await open(`${world.admin}/requests`);
+      const records = await details(first.page, "/requests/");
+      await first.page.goto(`${world.admin}/requests?state=unknown`);
+      const unknown = await details(first.page, "/requests/");
+      await first.page.goto(`${world.admin}/outbox`);
+      const messages = await details(first.page, "/outbox/messages/");
+      await first.page.close();
+      assert.ok(records.length > 0 && unknown.length > 0 && messages.length > 0, "there is something to look at");
+      const resolve = unknown.map((path) => `/do/gate/resolve?id=${path.split("/").pop()}`);
+      const of = (admin, paths) => paths.map((path) => [`${admin}${path}`, path]);
+      const all = [
+        ...of(world.admin, [...PAGES, ...records, ...unknown, ...messages, resolve[0], "/requests/999999"]),
+        ...of(mesh.admin, ["/", "/broker", "/broker/meshes/team", "/broker/meshes/team/topics/news", "/broker/meshes/team/members/alice", "/do/broker/put-member?mesh=team"]),
+        ...of(closed.admin, ["/"]),
+      ];
+      const schemes = name === "chromium" ? ["light", "dark"] : ["light"];
+      for (const scheme of schemes)
+        for (const width of [1200, 360])
+          for (const [url, path] of all) {
+            const { page, wrong } = await open(url, { width, scheme });
+            assert.deepEqual(await violations(page), [], `${path} at ${width}, ${scheme}`);
+            assert.ok((await overflow(page)) <= 0, `${path} is wider than ${width}`);
+            assert.deepEqual(wrong, [], path);
+            await picture(page, `${name}-${scheme}-${width}${path.replace(/[^a-z0-9]+/gi, "-")}`);
+            await page.close();
+          }
+    });
+
+    test("an unknown outcome is resolved by keyboard alone", { timeout: 120_000 }, async () => {
+      const { page, wrong } = await open(`${closed.admin}/`);
+      const focused = () => page.evaluate(() => (document.activeElement.textContent || document.activeElement.name || "").trim());
+      /** Tabs until what is focused fits. */
+      async function reach(fits) {
+        for (let at = 0; at < 80; at++) {
+          if (fits(await focused(), await page.evaluate(() => document.activeElement.getAttribute("href") ?? document.activeElement.name ?? ""))) return;
+          await page.keyboard.press("Tab");
+        }
+        assert.fail(`nothing that fits is reached by Tab on ${page.url()}`);
+      }
+      const enter = () => Promise.all([page.waitForNavigation({ waitUntil: "load" }), page.keyboard.press("Enter")]);
+      await reach((_, name) => name === "token");
+      await page.keyboard.type(TOKEN);
+      await enter();
+      await reach((text) => text.includes("outcomes are unknown"));
+      await enter();
+      await reach((_, href) => /^\/requests\/\d+$/.test(href));
+      await enter();
+      await reach((text) => text === "Say what became of it");
+      await enter();
+      await reach((_, name) => name === "as");
+      await page.keyboard.type("applied");
+      await reach((_, name) => name === "reason");
+      await page.keyboard.type("it is in the books");
+      await enter();
+      const text = await page.$eval("main", (main) => main.textContent);
+      assert.match(text, /Done: Say what became of it/);
+      assert.match(text, /it is in the books/);
+      assert.deepEqual(wrong, []);
+      await picture(page, `${name}-resolved`);
+      // A reload and the way back do nothing again.
+      await page.reload();
+      await page.goto(`${closed.admin}/audit`);
+      assert.equal(await page.$$eval("tbody tr", (rows) => rows.length), 1);
+      await page.close();
+    });
+
+    // Debian's Firefox cannot be driven with its scripts switched off.
+    if (name === "chromium") test("without JavaScript everything works", { timeout: 120_000 }, async () => {
+      const { page } = await open(`${closed.admin}/`, { script: false });
+      const submit = (selector) => Promise.all([page.waitForNavigation({ waitUntil: "load" }), page.click(selector)]);
+      if (await page.$("input[name=token]")) {
+        await page.type("input[name=token]", TOKEN);
+        await submit("main button");
+      }
+      await page.goto(`${closed.admin}/requests?key=broken-2`);
+      await submit("tbody a[href^='/requests/']");
+      await submit("a[href^='/do/gate/resolve']");
+      await page.select("select[name=as]", "applied");
+      await page.type("input[name=reason]", "seen at the service");
+      await submit("form.act button");
+      assert.match(await page.$eval("main", (main) => main.textContent), /Done: Say what became of it/);
+      await page.goto(`${closed.admin}/do/gate/forget`);
+      await page.type("input[name=principal]", "nobody");
+      await submit("form.act button");
+      assert.match(await page.$eval("main", (main) => main.textContent), /nothing is known of this principal/);
+      await page.goto(`${closed.admin}/do/gate/sweep?grace=1h`);
+      assert.match(await page.$eval("main", (main) => main.textContent), /would remove/);
+      await submit("form.act button");
+      assert.match(await page.$eval("main", (main) => main.textContent), /Done: Sweep expired records/);
+      await Promise.all([page.waitForNavigation(), page.click("footer button")]);
+      assert.match(page.url(), /sign-in/);
+      await page.close();
+    });
+
+    test("whoever may only look is offered nothing", { timeout: 120_000 }, async () => {
+      const { page } = await open(`${closed.admin}/requests`);
+      if (await page.$("footer button")) await Promise.all([page.waitForNavigation(), page.click("footer button")]);
+      await page.type("input[name=token]", READ_TOKEN);
+      await Promise.all([page.waitForNavigation({ waitUntil: "load" }), page.click("main button")]);
+      await page.goto(`${closed.admin}/requests`);
+      assert.equal((await page.$$("a[href^='/do/']")).length, 0);
+      assert.match(await page.$eval("footer", (foot) => foot.textContent), /read-only/);
+      await page.close();
+    });
+
+    test("a double click acts once", { timeout: 120_000 }, async () => {
+      const { page } = await open(`${world.admin}/do/gate/sweep?grace=1h`);
+      await page.click("input[name=confirmed]");
+      await page.type("input[name=reason]", `twice in ${name}`);
+      await Promise.all([page.waitForNavigation({ waitUntil: "load" }), page.click("form.act button", { count: 2, delay: 1 })]);
+      await page.goto(`${world.admin}/audit`);
+      const rows = await page.$$eval("tbody tr", (all) => all.map((row) => row.textContent));
+      assert.equal(rows.filter((row) => row.includes(`twice in ${name}`)).length, 1, rows.join("\n"));
+      await page.close();
+    });
+
+    test("the first page shows what comes, as it comes", { timeout: 120_000 }, async () => {
+      const { page, wrong } = await open(`${world.admin}/`);
+      const headers = { authorization: "Bearer demo", "idempotency-key": `live-${name}` };
+      await fetch(`${world.gate}/orders`, { method: "POST", headers, body: "{}" });
+      await page.waitForFunction((key) => document.querySelector("main").textContent.includes(key), { timeout: 60_000 }, `live-${name}`);
+      assert.deepEqual(wrong, []);
+      await page.close();
+    });
+  });
+}

@@ -1,0 +1,292 @@
+//! What a part of semel is to the console: an admin API that can be asked within the process, and a description of the pages
+//! that show it. The console knows no other crate than the store's: a gate inside another program does not bring a broker.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use axum::Router;
+use axum::body::Body;
+use axum::response::Response;
+use http::Request;
+use tower::ServiceExt;
+
+/// An answer that comes.
+pub type Answered<'a> = Pin<Box<dyn Future<Output = Response> + Send + 'a>>;
+
+/// A part that the console shows.
+pub trait Part: Send + Sync {
+    /// Its pages.
+    fn sheet(&self) -> &'static Sheet;
+
+    /// Asks its admin API. Whoever asks was let in; who it is stands in `Semel-Actor`.
+    fn ask(&self, request: Request<Body>) -> Answered<'_>;
+
+    /// The settings in force.
+    fn settings(&self) -> Vec<Section> {
+        Vec::new()
+    }
+
+    /// What is counted, in Prometheus' text form, for the charts. Cheap: it is asked every few seconds.
+    fn numbers(&self) -> Option<String> {
+        None
+    }
+}
+
+/// A part whose admin API is a router.
+pub struct Routed {
+    sheet: &'static Sheet,
+    router: Router,
+    settings: Vec<Section>,
+    numbers: Option<Box<dyn Fn() -> String + Send + Sync>>,
+}
+
+impl std::fmt::Debug for Routed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Routed").field("part", &self.sheet.name).finish_non_exhaustive()
+    }
+}
+
+impl Routed {
+    /// A part with these pages and this API, which lets everybody in.
+    pub fn new(sheet: &'static Sheet, router: Router) -> Self {
+        Self { sheet, router, settings: Vec::new(), numbers: None }
+    }
+
+    /// Also shows these settings.
+    #[must_use]
+    pub fn settings(mut self, settings: Vec<Section>) -> Self {
+        self.settings = settings;
+        self
+    }
+
+    /// Also draws charts of what is counted.
+    #[must_use]
+    pub fn numbers(mut self, numbers: impl Fn() -> String + Send + Sync + 'static) -> Self {
+        self.numbers = Some(Box::new(numbers));
+        self
+    }
+}
+
+impl Part for Routed {
+    fn sheet(&self) -> &'static Sheet {
+        self.sheet
+    }
+
+    fn ask(&self, request: Request<Body>) -> Answered<'_> {
+        let answered = self.router.clone().oneshot(request);
+        Box::pin(async move { answered.await.unwrap_or_else(|never| match never {}) })
+    }
+
+    fn settings(&self) -> Vec<Section> {
+        self.settings.clone()
+    }
+
+    fn numbers(&self) -> Option<String> {
+        self.numbers.as_ref().map(|numbers| numbers())
+    }
+}
+
+/// Settings under one heading.
+#[derive(Clone, Debug, Default)]
+pub struct Section {
+    /// The heading.
+    pub title: String,
+    /// Names and values.
+    pub rows: Vec<(String, String)>,
+    /// What follows from them, and whether it holds.
+    pub bounds: Vec<(bool, String)>,
+}
+
+/// The pages of a part.
+#[derive(Debug)]
+pub struct Sheet {
+    /// Its name, as in `semel serve NAME`.
+    pub name: &'static str,
+    /// What people call it.
+    pub title: &'static str,
+    /// Its pages; the first is in the menu.
+    pub views: &'static [View],
+    /// What needs a person.
+    pub notices: &'static [Notice],
+    /// What was counted since the start.
+    pub tiles: &'static [Tile],
+    /// What is drawn.
+    pub charts: &'static [Chart],
+    /// What came last, for the first page.
+    pub recent: Option<Panel>,
+    /// Its audit trail.
+    pub audit: Option<Panel>,
+    /// What answers 2xx while the part is well.
+    pub health: &'static str,
+}
+
+/// A page.
+#[derive(Debug)]
+pub struct View {
+    /// Its path; names in braces are taken from it.
+    pub path: &'static str,
+    /// Its heading.
+    pub title: &'static str,
+    /// What kind of thing it shows, for the actions that are offered.
+    pub on: &'static str,
+    /// What stands on it.
+    pub panels: &'static [Panel],
+    /// Pages beside it.
+    pub beside: &'static [(&'static str, &'static str)],
+}
+
+/// A table, a record or a list of events on a page.
+#[derive(Clone, Copy, Debug)]
+pub struct Panel {
+    /// Its heading; empty where the page's is enough.
+    pub title: &'static str,
+    /// The path of the call whose answer it shows.
+    pub api: &'static str,
+    /// Where in the answer it stands, as a JSON pointer.
+    pub at: &'static str,
+    /// How it is shown.
+    pub shape: Shape,
+    /// What is shown.
+    pub columns: &'static [Column],
+    /// What a list can be narrowed by; each is a parameter of the call.
+    pub filters: &'static [Filter],
+    /// Members of the answer that hold the next page's cursor, and the parameter it goes into.
+    pub next: &'static [(&'static str, &'static str)],
+    /// Parameters of the call that are always the same.
+    pub always: &'static str,
+    /// What is said where nothing is there.
+    pub empty: &'static str,
+}
+
+/// How a panel is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// Rows with columns.
+    Table,
+    /// Names and values.
+    Record,
+    /// What happened, in order.
+    Timeline,
+}
+
+/// A panel without anything.
+pub const PANEL: Panel = Panel {
+    title: "",
+    api: "",
+    at: "",
+    shape: Shape::Table,
+    columns: &[],
+    filters: &[],
+    next: &[],
+    always: "",
+    empty: "Nothing is here.",
+};
+
+/// A column of a table or a line of a record.
+#[derive(Clone, Copy, Debug)]
+pub struct Column {
+    /// Its heading.
+    pub label: &'static str,
+    /// Where the value stands in the row, as a JSON pointer.
+    pub at: &'static str,
+    /// How it is shown.
+    pub show: Show,
+}
+
+/// How a value is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Show {
+    /// As text.
+    Text,
+    /// As text in letters of one width.
+    Code,
+    /// As a word with a colour.
+    State,
+    /// As a moment.
+    Time,
+    /// As a number of bytes.
+    Bytes,
+    /// As what only those may see who may see bodies.
+    Body,
+    /// As a link to a page; names in braces are members of the row, or of the page's path.
+    Link(&'static str),
+}
+
+/// A column.
+pub const fn column(label: &'static str, at: &'static str, show: Show) -> Column {
+    Column { label, at, show }
+}
+
+/// What a list can be narrowed by.
+#[derive(Clone, Copy, Debug)]
+pub struct Filter {
+    /// The parameter of the call.
+    pub name: &'static str,
+    /// What people call it.
+    pub label: &'static str,
+    /// The values there are; any text where there are none.
+    pub choices: &'static [&'static str],
+}
+
+/// Something that needs a person, if there is any.
+#[derive(Debug)]
+pub struct Notice {
+    /// The call that tells.
+    pub api: &'static str,
+    /// Where in its answer, as a JSON pointer; or the name of a metric in it.
+    pub at: &'static str,
+    /// What is said of one, after the number.
+    pub one: &'static str,
+    /// What is said of several, after the number; where it is empty, `one` is said without a number.
+    pub many: &'static str,
+    /// The page that shows them.
+    pub page: &'static str,
+}
+
+/// A number of the overview, with the list behind it.
+#[derive(Debug)]
+pub struct Tile {
+    /// What is counted.
+    pub label: &'static str,
+    /// The metric.
+    pub metric: &'static str,
+    /// What its labels contain; any where it is empty.
+    pub labelled: &'static str,
+    /// The page that lists them.
+    pub page: &'static str,
+}
+
+/// A chart of the overview.
+#[derive(Debug)]
+pub struct Chart {
+    /// Its heading.
+    pub title: &'static str,
+    /// What the numbers are, such as `a second`.
+    pub unit: &'static str,
+    /// Its lines.
+    pub lines: &'static [Line],
+}
+
+/// A line of a chart.
+#[derive(Debug)]
+pub struct Line {
+    /// What it is called.
+    pub label: &'static str,
+    /// The metric.
+    pub metric: &'static str,
+    /// What its labels contain; any where it is empty.
+    pub labelled: &'static str,
+    /// What is drawn of it.
+    pub draw: Draw,
+}
+
+/// What is drawn of a metric.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Draw {
+    /// How much a counter grows in a second.
+    Rate,
+    /// The value of a gauge.
+    Value,
+    /// A share of a histogram in milliseconds, such as 0.99.
+    Quantile(f64),
+}
