@@ -209,8 +209,8 @@ async fn a_caller_that_goes_away_forgets_nothing_that_was_accepted() {
     let _sending = outbox.start();
     for number in 0..20 {
         let mut accepting = Box::pin(outbox.enqueue(message(number, &format!("lane-{number}"))));
-        // The work is with the writer, and nobody waits for it.
-        assert!(accepting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        // The work is with the writer, which may be done with it already, and nobody waits for it.
+        let _ = accepting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         drop(accepting);
         let arrived = tokio::time::timeout(Duration::from_secs(30), arrived.recv()).await;
         assert_eq!(arrived.expect("it is sent soon"), Some(uuid(number)));
