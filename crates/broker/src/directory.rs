@@ -53,6 +53,11 @@ impl Directory {
         self.epoch.get()
     }
 
+    /// The number of the last change that is known here.
+    pub(crate) fn version(&self) -> i64 {
+        self.version.get()
+    }
+
     /// Changes whenever who belongs to what may have changed.
     pub(crate) fn watch(&self) -> Subscriber<i64> {
         self.version.subscribe()

@@ -6,10 +6,12 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use semel_delivery::relay::store::sql::StoreError;
 use tokio::sync::{Notify, broadcast};
 
 use crate::directory::Directory;
 use crate::event::Event;
+use crate::store::history::Stored;
 use crate::store::{Line, Store};
 
 /// Events that a live reader may be behind before it reads the history.
@@ -28,9 +30,18 @@ pub(crate) struct Hub {
     pub(crate) streams: AtomicUsize,
 }
 
+/// An event that is handed out.
+#[derive(Clone)]
+pub(crate) struct Fed {
+    pub(crate) event: Arc<Event>,
+    /// The directory's number, read after the event. Whose a message is was decided when it was committed: a reader that knows
+    /// its intervals as of this number, or of a later one, knows whether the event is its own.
+    pub(crate) directory: i64,
+}
+
 /// What all readers of a line share.
 pub(crate) struct Feed {
-    events: broadcast::Sender<Arc<Event>>,
+    events: broadcast::Sender<Fed>,
     /// The last number that was handed out. Moved before the event is sent: whoever joins in between finds the event in the
     /// history, and knows it when it comes again.
     position: Arc<AtomicI64>,
@@ -46,7 +57,7 @@ impl Drop for Feed {
 
 impl Feed {
     /// Joins: events after the number that is told come by the receiver, the others are in the history.
-    pub(crate) fn join(&self) -> (broadcast::Receiver<Arc<Event>>, i64) {
+    pub(crate) fn join(&self) -> (broadcast::Receiver<Fed>, i64) {
         let receiver = self.events.subscribe();
         (receiver, self.position.load(Ordering::SeqCst))
     }
@@ -106,7 +117,7 @@ impl Hub {
     pub(crate) fn push_unread(&self, line: i64, event: Event) {
         let feeds = self.feeds.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(feed) = feeds.get(&line).and_then(Weak::upgrade) {
-            let _ = feed.events.send(Arc::new(event));
+            let _ = feed.events.send(Fed { event: Arc::new(event), directory: self.directory.version() });
         }
     }
 }
@@ -117,7 +128,7 @@ struct Pump {
     directory: Arc<Directory>,
     line: Line,
     poll: Duration,
-    events: broadcast::Sender<Arc<Event>>,
+    events: broadcast::Sender<Fed>,
     position: Arc<AtomicI64>,
     wake: Arc<Notify>,
     push_lag: Arc<AtomicI64>,
@@ -129,12 +140,12 @@ impl Pump {
         loop {
             let after = self.position.load(Ordering::SeqCst);
             // What cannot be read now is read at the next look.
-            let found = self.store.page(&self.line, after, READ_AT_ONCE).await.unwrap_or_default();
+            let (found, directory) = self.read(after).await.unwrap_or_default();
             for stored in &found {
                 let event = Event::of(&name, self.directory.epoch(), stored);
                 self.position.store(stored.number, Ordering::SeqCst);
                 // Without a receiver there is nobody to tell.
-                let _ = self.events.send(Arc::new(event));
+                let _ = self.events.send(Fed { event: Arc::new(event), directory });
             }
             if let Some(last) = found.last()
                 && let Ok(now) = self.store.now().await
@@ -146,5 +157,12 @@ impl Pump {
                 let _ = tokio::time::timeout(self.poll, self.wake.notified()).await;
             }
         }
+    }
+
+    /// Messages, and the directory's number as of a moment after them.
+    async fn read(&self, after: i64) -> Result<(Vec<Stored>, i64), StoreError> {
+        let found = self.store.page(&self.line, after, READ_AT_ONCE).await?;
+        let directory = if found.is_empty() { 0 } else { self.store.number("directory").await? };
+        Ok((found, directory))
     }
 }

@@ -1,6 +1,7 @@
 //! What members read: receipts, histories, mentions, search; and what they acknowledge. Whoever was never subscribed is told the
 //! same as of a topic that is not there.
 
+use semel_delivery::relay::store::sql::StoreError;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -22,6 +23,9 @@ use crate::store::people::Interval;
 
 /// Pages that are read for one answer while nothing on them is the reader's own.
 const PAGES_AT_ONCE: usize = 20;
+
+/// How often a page is read while somebody changes who belongs to what.
+const LOOKS_MAX: usize = 20;
 
 /// Messages on one page.
 #[derive(Debug, Serialize)]
@@ -66,8 +70,16 @@ impl Broker {
         after: Option<&str>,
         limit: Option<usize>,
     ) -> Result<Page, ReadError> {
-        let (line, intervals) = self.own_line(caller, name).await?;
-        self.page(&line, &intervals, after, limit_of(limit)).await
+        for _ in 0..LOOKS_MAX {
+            let before = self.0.store.number("directory").await?;
+            let (line, intervals) = self.own_line(caller, name).await?;
+            let page = self.page(&line, &intervals, after, limit_of(limit)).await?;
+            // Whose a message is was decided when it was committed: intervals from before a change since then do not tell.
+            if self.0.store.number("directory").await? == before {
+                return Ok(page);
+            }
+        }
+        Err(ReadError::Store(StoreError::Failed("who belongs to what changes without end".to_owned())))
     }
 
     /// All messages of a topic, for operators.

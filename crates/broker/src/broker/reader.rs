@@ -19,7 +19,7 @@ use crate::event::{Event, Gap};
 use crate::event_id::{EventId, check_of};
 use crate::identity::Caller;
 use crate::limits::STREAMS_MAX;
-use crate::live::Feed;
+use crate::live::{Fed, Feed};
 use crate::news::Subscriber;
 use crate::store::Line;
 use crate::store::people::Interval;
@@ -72,12 +72,16 @@ struct LineReader {
     line: Line,
     name: String,
     intervals: Vec<Interval>,
+    /// The directory's number as of which the intervals are known, or were.
+    directory: i64,
+    /// The intervals may have changed.
+    is_stale: bool,
     /// The last number that was looked at.
     after: i64,
     /// The id that resumes this line.
     resume: EventId,
     feed: Arc<Feed>,
-    events: broadcast::Receiver<Arc<Event>>,
+    events: broadcast::Receiver<Fed>,
     is_live: bool,
     stream: i64,
 }
@@ -204,6 +208,9 @@ impl Reader {
 
     /// Reads the history once; a line that is read to its end is live.
     async fn catch_up(&mut self, at: usize) -> Result<(), StoreError> {
+        if self.lines[at].is_stale {
+            self.read_intervals(at).await?;
+        }
         let line = &mut self.lines[at];
         let Some(next) = next_own(line.after + 1, &line.intervals) else {
             line.is_live = true;
@@ -214,6 +221,11 @@ impl Reader {
         let position = line.feed.join().1;
         let epoch = self.broker.0.directory.epoch();
         let found = self.broker.0.store.page(&line.line, after, READ_AT_ONCE).await?;
+        // Whose these are was decided when they were committed: intervals from before a change since then do not tell.
+        if self.broker.0.store.number("directory").await? != line.directory {
+            line.is_stale = true;
+            return Ok(());
+        }
         line.after = after;
         for stored in &found {
             let missing = next_own(line.after + 1, &line.intervals).filter(|own| *own < stored.number);
@@ -238,11 +250,14 @@ impl Reader {
     }
 
     /// Takes a live event, or goes back to the history where some were missed.
-    fn take(&mut self, at: usize, event: Result<Arc<Event>, RecvError>) {
+    fn take(&mut self, at: usize, fed: Result<Fed, RecvError>) {
         let line = &mut self.lines[at];
-        match event {
-            Ok(event) if event.id.number <= line.after => {}
-            Ok(event) if event.id.number == line.after + 1 => {
+        match fed {
+            Ok(Fed { event, .. }) if event.id.number <= line.after => {}
+            Ok(Fed { directory, .. }) if directory > line.directory => {
+                (line.is_stale, line.is_live) = (true, false);
+            }
+            Ok(Fed { event, .. }) if event.id.number == line.after + 1 => {
                 line.after = event.id.number;
                 if line.intervals.iter().any(|interval| interval.has(event.id.number)) {
                     self.ready.push_back((at, Ready::Event(event)));
@@ -252,6 +267,16 @@ impl Reader {
         }
     }
 
+    /// Reads which numbers of a line are this member's.
+    async fn read_intervals(&mut self, at: usize) -> Result<(), StoreError> {
+        let (store, line) = (&self.broker.0.store, &mut self.lines[at]);
+        // Read first: the intervals are at least as new.
+        line.directory = store.number("directory").await?;
+        line.intervals = store.intervals(line.line.line, &self.caller.member).await?;
+        line.is_stale = false;
+        Ok(())
+    }
+
     /// Whether the member may still read; its intervals may have changed.
     async fn is_allowed(&mut self) -> bool {
         let standing = self.broker.0.directory.find(&self.known_by).await;
@@ -259,12 +284,8 @@ impl Reader {
             return false;
         }
         for line in &mut self.lines {
-            match self.broker.0.store.intervals(line.line.line, &self.caller.member).await {
-                Ok(intervals) => line.intervals = intervals,
-                Err(_) => return false,
-            }
             // Of an interval that has ended the rest is still read.
-            line.is_live = false;
+            (line.is_stale, line.is_live) = (true, false);
         }
         true
     }
@@ -290,7 +311,7 @@ impl LineReader {
     }
 }
 
-async fn next_event(lines: &mut [LineReader]) -> (usize, Result<Arc<Event>, RecvError>) {
+async fn next_event(lines: &mut [LineReader]) -> (usize, Result<Fed, RecvError>) {
     match lines {
         [line] => (0, line.events.recv().await),
         lines => {
@@ -310,8 +331,10 @@ async fn open_line(
     name: &LineName,
     wish: &StreamWish,
 ) -> Result<(LineReader, Option<Gap>), ReadError> {
-    let (line, intervals) = broker.own_line(caller, name).await?;
     let store = &broker.0.store;
+    // Read first: the intervals are at least as new.
+    let directory = store.number("directory").await?;
+    let (line, intervals) = broker.own_line(caller, name).await?;
     let feed = broker.0.hub.feed(&line);
     let (events, _) = feed.join();
     // After the feed has begun, so that nothing falls between them.
@@ -325,8 +348,19 @@ async fn open_line(
     };
     broker.0.begun.update(|count| count + 1);
     let (after, resume, gap) = begun;
-    let reader =
-        LineReader { line, name: wire_name, intervals, after, resume, feed, events, is_live: false, stream };
+    let reader = LineReader {
+        line,
+        name: wire_name,
+        intervals,
+        directory,
+        is_stale: false,
+        after,
+        resume,
+        feed,
+        events,
+        is_live: false,
+        stream,
+    };
     Ok((reader, gap))
 }
 

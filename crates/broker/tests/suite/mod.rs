@@ -31,7 +31,7 @@ macro_rules! on_every_database {
                 a_revoked_member_loses_its_streams_within_a_second,
                 what_was_published_before_the_end_of_a_subscription_is_still_read,
                 a_stop_ends_streams_at_a_cursor_that_resumes, nothing_is_pushed_that_is_not_committed,
-                silence_is_broken_by_heart_beats, a_slow_reader_reads_the_history_at_its_own_pace;
+                a_stream_is_exact_while_its_subscription_changes_at_another_broker, silence_is_broken_by_heart_beats, a_slow_reader_reads_the_history_at_its_own_pace;
             upkeep: any_single_row_that_is_removed_is_found, a_sweep_takes_ids_and_messages_together,
                 what_follows_the_commits_is_made_again_and_never_consulted, a_webhook_does_not_reach_this_machine;
             socket: a_socket_has_the_same_events;

@@ -263,3 +263,23 @@ pub(crate) async fn a_slow_reader_reads_the_history_at_its_own_pace(world: World
         assert_eq!(event.data["client_message_id"], format!("s{at}"), "{event:?}");
     }
 }
+
+/// The broker of the stream never looks at who is subscribed; the feed alone has to tell it.
+pub(crate) async fn a_stream_is_exact_while_its_subscription_changes_at_another_broker(world: World) {
+    let (reads, writes) = (world.another().await, world.broker.clone());
+    let web = Web::new(&World { broker: reads, db: world.db.clone(), limiter: world.limiter.clone() });
+    let path = "/v1/meshes/m/events?line=topic:t&line=direct";
+    let mut events = web.stream(path, Some("bob"), None).await.unwrap();
+    publish(&writes, "a").await;
+    assert_eq!(events.next().await.unwrap().data["client_message_id"], "a");
+    writes.remove_subscription("m", "t", "bob").await.unwrap();
+    publish(&writes, "not his").await;
+    let mut later = web.stream(path, Some("bob"), None).await.unwrap();
+    writes.put_subscription("m", "t", "bob").await.unwrap();
+    for id in ["b", "c"] {
+        publish(&writes, id).await;
+        for events in [&mut events, &mut later] {
+            assert_eq!(events.next().await.unwrap().data["client_message_id"], id);
+        }
+    }
+}
