@@ -1,6 +1,6 @@
-//! `cargo xtask clients`: the tests of the client libraries in other languages, and of the applications made with them. Owns
-//! what each is told: where the servers and the `semel` program are. A folder under `clients/` or `examples/` with a `test.sh`
-//! takes part; the script installs what it needs and runs the tests.
+//! `cargo xtask clients`: the tests of the client libraries in other languages, of the console in browsers, and of the
+//! applications. Owns what each is told: where the servers and the `semel` program are. A folder under `clients/`, `crates/console/`
+//! or `examples/` with a `test.sh` takes part; the script installs what it needs and runs the tests.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,8 +13,8 @@ use crate::{binaries, flags, os, process};
 const USAGE: &str = "\
 Usage: cargo xtask clients [--fast | --all] [NAME]...
 
-Builds semel, starts a PostgreSQL and a Redis, and runs `clients/NAME/test.sh` and `examples/NAME/test.sh` of those that
-are named, or of all.
+Builds semel, starts a PostgreSQL and a Redis, and runs `clients/NAME/test.sh`, `crates/console/browser/test.sh` and
+`examples/NAME/test.sh` of those that are named, or of all.
 
 Options:
   --fast  leave out what takes long, such as browsers
@@ -28,8 +28,8 @@ Environment, as every test.sh finds it:
 
 /// The script that each client brings.
 const SCRIPT: &str = "test.sh";
-/// Where clients and the applications made with them lie, in the order in which they are tested.
-const ROOMS: [&str; 2] = ["clients", "examples"];
+/// Where clients, the console's browsers and the applications lie, in the order in which they are tested.
+const ROOMS: [&str; 3] = ["clients", "crates/console", "examples"];
 
 pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
     let mut names = Vec::new();
