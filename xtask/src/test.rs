@@ -15,7 +15,7 @@ use crate::{binaries, chaos, flags, os, process, sim};
 use programs::Program;
 
 const USAGE: &str = "\
-Usage: cargo xtask test [--fast | --all] [--no-install] [-- ARGS]
+Usage: cargo xtask test [--fast | --all | --no-clients] [--no-install] [-- ARGS]
 
 Starts a PostgreSQL and a Redis on free loopback ports while the tests are built, runs every test program of the workspace
 against them, two at a time, then the doc tests and those of the clients in other languages, and stops and removes the
@@ -25,6 +25,8 @@ Options:
   --fast        start no server; run only what needs none: no doc tests, no tests/live_*.rs
   --all         the long forms: tests that crash, lose power or fill up do so far more often; every version of PostgreSQL; then 10,000 seeds of every
                 engine in the simulator and ten minutes of chaos. Takes hours
+  --no-clients  leave out the clients in other languages, the console's browsers and the applications, which
+                `cargo xtask clients` tests
   --no-install  fail where a server is missing, even where apt-get could install it
   ARGS          go to `cargo test`; with `-p NAME` among them only those packages are tested
 
@@ -48,9 +50,10 @@ pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
             Ok(())
         }
         Asked::Fast(args) => fast(&args),
-        Asked::Full(args, permission) => full(&args, permission, &[]),
+        Asked::Full(args, permission) => full(&args, permission, &[], Clients::Test),
+        Asked::NoClients(permission) => full(&[], permission, &[], Clients::LeaveOut),
         Asked::All(permission) => {
-            full(&[], permission, LONG)?;
+            full(&[], permission, LONG, Clients::Test)?;
             sim::run(&["--seeds", "10000"].map(str::to_owned))?;
             chaos::run(&["--minutes", "10"].map(str::to_owned))
         }
@@ -71,18 +74,27 @@ enum Asked {
     Help,
     Fast(Vec<String>),
     Full(Vec<String>, Permission),
+    NoClients(Permission),
     All(Permission),
+}
+
+/// Whether what is written in other languages is tested too.
+#[derive(Clone, Copy)]
+enum Clients {
+    Test,
+    LeaveOut,
 }
 
 impl Asked {
     fn parse(args: &[String]) -> Result<Asked, Failure> {
-        let (mut fast, mut all) = (false, false);
+        let (mut fast, mut all, mut no_clients) = (false, false, false);
         let mut permission = Permission::InstallIfMissing;
         let mut rest = args.iter();
         for arg in rest.by_ref() {
             match arg.as_str() {
                 "--fast" => fast = true,
                 "--all" => all = true,
+                "--no-clients" => no_clients = true,
                 "--no-install" => permission = Permission::NeverInstall,
                 "--" => break,
                 other if flags::is_help(other) => return Ok(Asked::Help),
@@ -90,16 +102,25 @@ impl Asked {
             }
         }
         let for_cargo: Vec<String> = rest.cloned().collect();
-        match (fast, all) {
-            (false, false) => Ok(Asked::Full(for_cargo, permission)),
-            (true, false) => Ok(Asked::Fast(for_cargo)),
-            (false, true) if for_cargo.is_empty() => Ok(Asked::All(permission)),
-            (_, true) => Err(Failure::Usage(format!("--all goes with neither --fast nor ARGS\n\n{USAGE}"))),
+        match (fast, all, no_clients) {
+            (false, false, false) => Ok(Asked::Full(for_cargo, permission)),
+            (true, false, false) => Ok(Asked::Fast(for_cargo)),
+            (false, true, false) if for_cargo.is_empty() => Ok(Asked::All(permission)),
+            (false, false, true) if for_cargo.is_empty() => Ok(Asked::NoClients(permission)),
+            (_, _, true) => Err(Failure::Usage(format!("--no-clients goes with no other form\n\n{USAGE}"))),
+            (_, true, _) => {
+                Err(Failure::Usage(format!("--all goes with neither --fast nor ARGS\n\n{USAGE}")))
+            }
         }
     }
 }
 
-fn full(args: &[String], permission: Permission, long: &[(&'static str, &str)]) -> Result<(), Failure> {
+fn full(
+    args: &[String],
+    permission: Permission,
+    long: &[(&'static str, &str)],
+    clients: Clients,
+) -> Result<(), Failure> {
     let started = Instant::now();
     let _watch = os::Interrupts::watch();
     // Servers die with the thread that starts them, so it is the build that gets one of its own.
@@ -111,7 +132,7 @@ fn full(args: &[String], permission: Permission, long: &[(&'static str, &str)]) 
         None => some(args, &services),
         Some(building) => {
             let programs = building.join().map_err(|_| "the build of the tests panicked".to_owned())?;
-            programs.map_err(Failure::Failed).and_then(|programs| whole(&programs, &services, long))
+            programs.map_err(Failure::Failed).and_then(|programs| whole(&programs, &services, long, clients))
         }
     };
     for line in services.stop() {
@@ -134,6 +155,7 @@ fn whole(
     built: &[binaries::TestBinary],
     services: &Services,
     long: &[(&'static str, &str)],
+    clients: Clients,
 ) -> Result<(), Failure> {
     let mut programs: Vec<Program> = built
         .iter()
@@ -152,7 +174,12 @@ fn whole(
     versions::test(built, !long.is_empty())?;
     crate::integrations::test(&services.environment())?;
     let long = long.iter().map(|(name, value)| (*name, (*value).to_owned()));
-    crate::clients::test(&services.environment().into_iter().chain(long).collect::<Vec<_>>())
+    match clients {
+        Clients::LeaveOut => Ok(()),
+        Clients::Test => {
+            crate::clients::test(&services.environment().into_iter().chain(long).collect::<Vec<_>>())
+        }
+    }
 }
 
 fn fast(args: &[String]) -> Result<(), Failure> {
@@ -275,7 +302,8 @@ mod tests {
         assert_eq!(Asked::parse(&words("--fast")), Ok(Asked::Fast(vec![])));
         assert_eq!(Asked::parse(&words("--fast --help")), Ok(Asked::Help));
         assert_eq!(Asked::parse(&words("--all")), Ok(Asked::All(Permission::InstallIfMissing)));
-        for wrong in ["-p xtask", "--all --fast", "--all -- x"] {
+        assert_eq!(Asked::parse(&words("--no-clients")), Ok(Asked::NoClients(Permission::InstallIfMissing)));
+        for wrong in ["-p xtask", "--all --fast", "--all -- x", "--no-clients --fast", "--no-clients -- x"] {
             assert_eq!(Asked::parse(&words(wrong)).unwrap_err().exit_code(), 2, "{wrong}");
         }
     }

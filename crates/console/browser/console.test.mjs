@@ -136,7 +136,8 @@ for (const [name, [browser, executablePath]] of Object.entries(BROWSERS)) {
         await page.type("input[name=token]", TOKEN);
         await submit("main button");
       }
-      await page.goto(`${closed.admin}/requests?key=broken-2`);
+      // Of two that are unknown the keyboard has resolved one: whichever is left.
+      await page.goto(`${closed.admin}/requests?state=unknown`);
       await submit("tbody a[href^='/requests/']");
       await submit("a[href^='/do/gate/resolve']");
       await page.select("select[name=as]", "applied");
