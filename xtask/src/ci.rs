@@ -50,7 +50,7 @@ const STEPS: &[Step] = &[
         minutes: 16.0,
         run: || test::run(&["--no-clients".to_owned()]),
     },
-    // Ten programs in six languages and five browsers' runs, one after the other.
+    // Eleven programs in six languages, three of them in browsers, one after the other.
     Step { name: "clients", repeat: "cargo xtask clients", minutes: 19.0, run: || clients::run(&[]) },
     Step {
         name: "mutate-decide",
@@ -58,7 +58,7 @@ const STEPS: &[Step] = &[
         minutes: 1.0,
         run: || mutate::run(&[]),
     },
-    Step { name: "sim", repeat: "cargo xtask sim", minutes: 4.0, run: || sim::run(&[]) },
+    Step { name: "sim", repeat: "cargo xtask sim", minutes: 5.0, run: || sim::run(&[]) },
     Step { name: "planted", repeat: "cargo xtask planted", minutes: 6.5, run: || planted::run(&[]) },
     Step { name: "fuzz", repeat: "cargo xtask fuzz", minutes: 1.0, run: || fuzz::run(&[]) },
     Step {
@@ -70,13 +70,13 @@ const STEPS: &[Step] = &[
     Step {
         name: "instructions",
         repeat: "cargo xtask instructions",
-        minutes: 2.5,
+        minutes: 3.0,
         run: || instructions::run(&[]),
     },
     Step {
         name: "doc",
         repeat: "RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --all-features",
-        minutes: 1.5,
+        minutes: 2.0,
         run: || {
             let mut command = process::cargo(&["doc", "--workspace", "--no-deps", "--all-features"]);
             process::run(command.env("RUSTDOCFLAGS", "-D warnings"))
