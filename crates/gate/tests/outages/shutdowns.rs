@@ -21,7 +21,7 @@ const LOAD_MAX: Duration = Duration::from_secs(180);
 const SHUTDOWN_EVERY: Duration = Duration::from_millis(3600);
 const UP_MIN: Duration = Duration::from_millis(1500);
 /// How long the first request may take to succeed once the server is ready again.
-const RECOVERY_MAX: Duration = Duration::from_secs(15);
+const RECOVERY_MAX: Duration = Duration::from_secs(5);
 /// How long the clients go on by themselves after the last request was made.
 const PATIENCE: Duration = Duration::from_secs(8);
 /// Who is left is then asked for once more, so many at a time: on a slow machine, clients that all insist are in each
