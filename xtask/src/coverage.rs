@@ -10,7 +10,7 @@ use crate::{flags, process};
 const USAGE: &str = "\
 Usage: cargo xtask coverage [--counts]
 
-Writes spec/coverage.md from spec/coverage.toml, where each requirement of the five designs has a row with its tests.
+Writes spec/coverage.md from spec/coverage.toml, where each requirement has a row with its tests.
 
 Options:
   --counts  print how many rows are shown, open and deferred, and write nothing";
