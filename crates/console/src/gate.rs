@@ -95,7 +95,13 @@ pub(crate) static SHEET: Sheet = Sheet {
             on: "record",
             beside: &[],
             panels: &[
-                Panel { api: "/v1/records/{id}", shape: Shape::Record, columns: WHOLE, ..PANEL },
+                Panel {
+                    api: "/v1/records/{id}",
+                    for_bodies: "body=true",
+                    shape: Shape::Record,
+                    columns: WHOLE,
+                    ..PANEL
+                },
                 Panel {
                     title: "Timeline",
                     api: "/v1/records/{id}",

@@ -154,6 +154,8 @@ pub struct Panel {
     pub next: &'static [(&'static str, &'static str)],
     /// Parameters of the call that are always the same.
     pub always: &'static str,
+    /// A parameter for those who may see bodies: it asks for them.
+    pub for_bodies: &'static str,
     /// What is said where nothing is there.
     pub empty: &'static str,
 }
@@ -179,6 +181,7 @@ pub const PANEL: Panel = Panel {
     filters: &[],
     next: &[],
     always: "",
+    for_bodies: "",
     empty: "Nothing is here.",
 };
 

@@ -47,7 +47,10 @@ pub(crate) async fn fetch(
     if panel.shape == Shape::Table && !panel.next.is_empty() {
         pairs.push(("limit", ROWS));
     }
-    let asked = [panel.always.to_owned(), query(pairs)].into_iter().filter(|part| !part.is_empty());
+    let bodies = if visit.sees_bodies() { panel.for_bodies } else { "" };
+    let asked = [panel.always.to_owned(), bodies.to_owned(), query(pairs)]
+        .into_iter()
+        .filter(|part| !part.is_empty());
     let asked: Vec<String> = asked.collect();
     let path = if asked.is_empty() { path } else { format!("{path}?{}", asked.join("&")) };
     Looked { panel, whole: look(part, visit.caller, &path).await }

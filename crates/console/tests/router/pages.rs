@@ -190,6 +190,21 @@ async fn texts_of_others_are_texts_everywhere() {
 }
 
 #[tokio::test]
+async fn a_kept_answer_is_shown_to_whoever_has_the_full_token_and_to_nobody_else() {
+    let world = World::new();
+    let (_, fence) = world.settled("alice", "k").await;
+    let path = format!("/requests/{}", id_of(fence));
+    let (full, read) = (format!("Bearer {FULL}"), format!("Bearer {READ}"));
+    let closed = world.closed();
+    for (token, is_shown) in [(&full, true), (&read, false)] {
+        let seen = page(&closed, &path, &[LOCAL, ("authorization", token)]).await;
+        assert_eq!((seen.status, seen.text.contains("secret")), (200, is_shown), "{}", seen.text);
+    }
+    let seen = page(&world.open(), &path, &[LOCAL]).await;
+    assert_eq!((seen.status, seen.text.contains("secret")), (200, false), "no token: {}", seen.text);
+}
+
+#[tokio::test]
 async fn a_list_is_paged_by_cursor_and_its_filters_stand_in_its_address() {
     let world = World::new();
     for at in 0..120 {
