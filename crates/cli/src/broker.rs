@@ -11,7 +11,6 @@ use semel_delivery::url::encoded;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use self::way::Way;
 use crate::client;
 use crate::exit::{Exit, Stop};
 use crate::output_failed;
@@ -48,7 +47,7 @@ pub(crate) struct At {
     /// The admin address, such as http://127.0.0.1:7431.
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) admin: Option<String>,
-    /// The file of the token that the admin address wants.
+    /// The file of the token that the admin address wants. [default: broker.admin_token_file of the configuration]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) admin_token_file: Option<PathBuf>,
     /// Where the broker keeps its messages. [default: as the configuration says]
@@ -379,7 +378,7 @@ async fn members(command: &Members, at: &At) -> Result<Exit, Stop> {
             let own = token.iter().map(|token| hex(&Sha256::digest(token)));
             let hashes: Vec<String> = own.chain(token_sha256.iter().cloned()).collect();
             let body = json!({"role": role, "token_sha256": hashes});
-            let mut answer = Way::find(at).await?.put(&path(of, &["members", member]), &body).await?;
+            let mut answer = way::find(at).await?.put(&path(of, &["members", member]), body).await?;
             match (at.json, token) {
                 (true, token) => {
                     answer["token"] = json!(token);
@@ -424,24 +423,24 @@ fn path(of: &In, below: &[&str]) -> String {
 }
 
 async fn put(at: &At, path: &str, body: Value) -> Result<Exit, Stop> {
-    say(at, &Way::find(at).await?.put(path, &body).await?)
+    say(at, &way::find(at).await?.put(path, body).await?)
 }
 
 async fn post(at: &At, path: &str) -> Result<Exit, Stop> {
-    say(at, &Way::find(at).await?.post(path).await?)
+    say(at, &way::find(at).await?.post(path, json!({})).await?)
 }
 
 async fn moderate(at: &At, path: &str, reason: &str) -> Result<Exit, Stop> {
-    say(at, &Way::find(at).await?.post_body(path, &json!({"reason": reason})).await?)
+    say(at, &way::find(at).await?.post(path, json!({"reason": reason})).await?)
 }
 
 async fn remove(at: &At, path: &str) -> Result<Exit, Stop> {
-    Way::find(at).await?.delete(path).await?;
+    way::find(at).await?.delete(path).await?;
     say(at, &json!({"removed": true}))
 }
 
 async fn list(at: &At, path: &str, name: &str) -> Result<Exit, Stop> {
-    let found = Way::find(at).await?.get(path).await?;
+    let found = way::find(at).await?.get(path).await?;
     if at.json {
         return print(&format!("{found:#}\n"));
     }
@@ -450,7 +449,7 @@ async fn list(at: &At, path: &str, name: &str) -> Result<Exit, Stop> {
 }
 
 async fn orphans(at: &At) -> Result<Exit, Stop> {
-    let found = Way::find(at).await?.post("/v1/orphans").await?;
+    let found = way::find(at).await?.post("/v1/orphans", json!({})).await?;
     say(at, &found)?;
     Ok(if found["orphans"].as_u64() == Some(0) { Exit::Success } else { Exit::Found })
 }
@@ -476,16 +475,16 @@ async fn publish(args: &Publish, at: &At) -> Result<Exit, Stop> {
     };
     let id = args.id.clone().map_or_else(client::uuid, Ok)?;
     let message = json!({"to": to, "body": body, "client_message_id": id});
-    let way = Way::of_member(args.url.as_deref(), &args.token_file, at)?;
-    say(at, &way.post_body(&path(&args.of, &["messages"]), &message).await?)
+    let broker = way::of_member(args.url.as_deref(), &args.token_file, at)?;
+    say(at, &broker.post(&path(&args.of, &["messages"]), message).await?)
 }
 
 async fn history(args: &History, at: &At, follows: bool) -> Result<Exit, Stop> {
-    let way = Way::find(at).await?;
+    let broker = way::find(at).await?;
     let path = path(&args.of, &["topics", &args.topic, "history"]);
     let (mut after, mut left) = (args.after.clone(), args.limit.unwrap_or(usize::MAX));
     while left > 0 {
-        let found = way.get(&format!("{path}?after={}&limit={}", encoded(&after), left.min(PAGE))).await?;
+        let found = broker.get(&format!("{path}?after={}&limit={}", encoded(&after), left.min(PAGE))).await?;
         let messages = found["messages"].as_array().cloned().unwrap_or_default();
         let lines: String = messages.iter().map(|message| format!("{message}\n")).collect();
         print(&lines)?;

@@ -18,7 +18,7 @@ pub(crate) use target::{Target, header_line};
 use crate::exit::{Exit, Stop};
 
 /// Longest body that is read of an answer.
-pub(crate) const ANSWER_BYTES_MAX: usize = 8 << 20;
+pub(crate) const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// What a server answered.
 #[derive(Clone, Debug)]

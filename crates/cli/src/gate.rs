@@ -5,7 +5,6 @@ mod confirm;
 mod door;
 mod forget;
 mod history;
-mod remote;
 mod resolve;
 mod restores;
 mod show;
@@ -106,9 +105,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
             return sweeping::sweep_for_ever(&args.at, sweep, when).await;
         }
         let door = Door::find(&args.at).await?;
-        let said = args.command.run(&door, &args.at).await;
-        door.close();
-        said
+        args.command.run(&door, &args.at).await
     });
     let Said { value, text } = outcome?;
     let printed = if args.at.json { format!("{value:#}\n") } else { text };

@@ -1,5 +1,6 @@
 //! The one program of semel: reads the command line, wires the parts together, turns outcomes into exit codes.
 
+mod admin;
 mod broker;
 mod check;
 mod client;

@@ -8,7 +8,6 @@ use std::path::PathBuf;
 use semel_delivery::url::encoded;
 use serde_json::{Value, json};
 
-use self::way::Way;
 use crate::exit::{Exit, Stop};
 use crate::gate::clock_text;
 use crate::outbox::read_credential;
@@ -192,7 +191,7 @@ async fn command(args: &Args) -> Result<Exit, Stop> {
     match &args.command {
         Command::List(args) => list(args, at).await,
         Command::Show(args) => {
-            let found = Way::find(at).await?.get(&format!("/v1/relay/lanes/{}", args.id)).await?;
+            let found = way::find(at).await?.get(&format!("/v1/relay/lanes/{}", args.id)).await?;
             show::print(&if at.json { show::pretty(&found) } else { show::lane(&found) })
         }
         Command::Resolve(args) => {
@@ -216,10 +215,10 @@ async fn command(args: &Args) -> Result<Exit, Stop> {
             done(at, "/v1/relay/credentials", given, "released").await
         }
         Command::Clock(args) => {
-            let way = Way::find(at).await?;
+            let relay = way::find(at).await?;
             let told = match args.confirm {
-                true => way.post("/v1/relay/clock/confirm", &json!({"reason": args.reason})).await?,
-                false => way.get("/v1/relay/clock").await?,
+                true => relay.post("/v1/relay/clock/confirm", json!({"reason": args.reason})).await?,
+                false => relay.get("/v1/relay/clock").await?,
             };
             show::print(&if at.json { show::pretty(&told) } else { clock_text(&told, "relay") })
         }
@@ -238,12 +237,12 @@ async fn list(args: &ListArgs, at: &At) -> Result<Exit, Stop> {
     for (name, word) in words {
         path += &word.as_deref().map(|word| format!("&{name}={}", encoded(word))).unwrap_or_default();
     }
-    let found = Way::find(at).await?.get(&path).await?;
+    let found = way::find(at).await?.get(&path).await?;
     show::print(&if at.json { show::pretty(&found) } else { show::table(&found) })
 }
 
 async fn done(at: &At, path: &str, body: Value, what: &str) -> Result<Exit, Stop> {
-    let answer = Way::find(at).await?.post(path, &body).await?;
+    let answer = way::find(at).await?.post(path, body).await?;
     let text = match at.json {
         true => show::pretty(&answer),
         false => format!("{what}: {}\n", show::plain(&answer[what])),
@@ -252,10 +251,10 @@ async fn done(at: &At, path: &str, body: Value, what: &str) -> Result<Exit, Stop
 }
 
 async fn audit(args: &AuditArgs, at: &At) -> Result<Exit, Stop> {
-    let way = Way::find(at).await?;
+    let relay = way::find(at).await?;
     let mut after = args.after;
     loop {
-        let found = way.get(&format!("/v1/relay/audit?after={after}&limit=1000")).await?;
+        let found = relay.get(&format!("/v1/relay/audit?after={after}&limit=1000")).await?;
         let rows = found["rows"].as_array().cloned().unwrap_or_default();
         let Some(last) = rows.last() else { return Ok(Exit::Success) };
         after = last["id"].as_i64().unwrap_or(i64::MAX);

@@ -17,7 +17,7 @@ pub(crate) use self::session::{LIFETIME, random};
 use crate::refusal::Refusal;
 
 /// The header by which a person says who acts; it stands in the audit trail beside the door that let them in.
-pub(crate) const ACTOR: &str = "semel-actor";
+pub const ACTOR: &str = "semel-actor";
 /// The longest name of an actor.
 const ACTOR_CHARS_MAX: usize = 128;
 /// What the audit trail calls a command that opened the store itself.

@@ -50,7 +50,7 @@ use std::time::Duration;
 use semel_contract::profile::presets;
 use semel_store::AdminStore;
 
-pub use access::{Access, AccessError, Caller, Right, Token};
+pub use access::{ACTOR, Access, AccessError, Caller, Right, Token};
 pub use actions::{ACTIONS, Action, Field, Kind, Offered, Reason};
 pub use openapi::document;
 pub use prometheus::{Metrics, NAMES};

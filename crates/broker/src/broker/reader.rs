@@ -231,21 +231,25 @@ impl Reader {
             let missing = next_own(line.after + 1, &line.intervals).filter(|own| *own < stored.number);
             if missing.is_some() {
                 let oldest = EventId { epoch, number: stored.number, check: 0 };
-                let gap = Gap {
-                    line: line.name.clone(),
-                    from: line.resume.to_string(),
-                    oldest: oldest.to_string(),
-                    reason: "swept",
-                };
-                let resume = EventId { epoch, number: stored.number - 1, check: 0 };
-                self.ready.push_back((at, Ready::Gap(gap, resume)));
+                self.ready.push_back((at, line.swept(oldest)));
             }
             line.after = stored.number;
             if line.intervals.iter().any(|interval| interval.has(stored.number)) {
                 self.ready.push_back((at, Ready::Event(Arc::new(Event::of(&line.name, epoch, stored)))));
             }
         }
-        line.is_live = found.len() < READ_AT_ONCE && position <= line.after.max(after);
+        if found.len() == READ_AT_ONCE {
+            return Ok(());
+        }
+        // What was handed out before the page was read, and is not in it, is gone.
+        if line.after < position {
+            if next_own(line.after + 1, &line.intervals).is_some_and(|own| own <= position) {
+                let oldest = EventId { epoch, number: position + 1, check: 0 };
+                self.ready.push_back((at, line.swept(oldest)));
+            }
+            line.after = position;
+        }
+        line.is_live = true;
         Ok(())
     }
 
@@ -305,6 +309,17 @@ impl Reader {
 }
 
 impl LineReader {
+    /// What tells that the messages from where the line is up to this one are gone.
+    fn swept(&self, oldest: EventId) -> Ready {
+        let gap = Gap {
+            line: self.name.clone(),
+            from: self.resume.to_string(),
+            oldest: oldest.to_string(),
+            reason: "swept",
+        };
+        Ready::Gap(gap, EventId { number: oldest.number - 1, ..oldest })
+    }
+
     /// Whether nothing of this line can come any more.
     fn is_finished(&self) -> bool {
         next_own(self.after + 1, &self.intervals).is_none()

@@ -1,5 +1,6 @@
 //! Streams: everything after a cursor, then live, without a gap in between; and their ends.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use http::{Method, StatusCode};
@@ -97,6 +98,29 @@ pub(crate) async fn several_lines_are_one_stream_that_resumes(world: World) {
     let ack = format!(r#"{{"up_to":"{}"}}"#, third.id);
     let told = web.ask(Method::POST, "/v1/meshes/m/topics/t/ack", Some("bob"), &ack).await;
     assert_eq!((told.status, told.json()["acknowledged"].as_i64()), (StatusCode::OK, Some(2)));
+}
+
+/// A reader that waits for messages that are gone would read the history again and again.
+pub(crate) async fn a_stream_over_messages_that_are_gone_says_so_and_rests(world: World) {
+    let web = Web::new(&world);
+    for id in ["a", "b"] {
+        publish(&world.broker, id).await;
+    }
+    world.execute("UPDATE client_message_dedupe SET expires_at = 0").await;
+    assert_eq!(world.broker.sweep().await.unwrap().messages, 2);
+    let mut events = web.stream(TOPIC, Some("bob"), Some("0")).await.unwrap();
+    let before = world.db.watch.statements.load(Ordering::SeqCst);
+    let mut gaps = Vec::new();
+    while let Ok(event) = tokio::time::timeout(Duration::from_millis(400), events.next()).await {
+        let event = event.expect("the stream stays open");
+        assert_eq!(event.event, "gap", "{event:?}");
+        gaps.push(event.data["reason"].as_str().map(str::to_owned));
+    }
+    assert!(gaps.len() <= 1, "told once: {gaps:?}");
+    let read = world.db.watch.statements.load(Ordering::SeqCst) - before;
+    assert!(read < 100, "{read} statements while nothing happened");
+    publish(&world.broker, "c").await;
+    assert_eq!(events.next().await.unwrap().data["client_message_id"], "c");
 }
 
 pub(crate) async fn a_cursor_that_is_lost_leads_to_a_gap(world: World) {

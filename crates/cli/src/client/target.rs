@@ -50,6 +50,33 @@ impl Target {
         Ok(Self { path, ..self.clone() })
     }
 
+    /// That path below this one: where a server stands behind a prefix.
+    pub(crate) fn below(&self, path: &str) -> Result<Self, String> {
+        self.at(&format!("{}{path}", self.path.path().trim_end_matches('/')))
+    }
+
+    /// The same, on that port where the URL says none.
+    pub(crate) fn or_port(mut self, port: u16) -> Self {
+        let says_one = self.authority.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        if !says_one {
+            self.port = port;
+            self.authority = format!("{}:{port}", self.authority.trim_end_matches(':'));
+        }
+        self
+    }
+
+    /// An address that listens everywhere is reached at this machine.
+    pub(crate) fn reachable(mut self) -> Self {
+        let here = match self.host.parse::<IpAddr>() {
+            Ok(ip) if ip.is_unspecified() && ip.is_ipv4() => "127.0.0.1",
+            Ok(ip) if ip.is_unspecified() => "::1",
+            Ok(_) | Err(_) => return self,
+        };
+        self.host = here.to_owned();
+        self.authority = SocketAddr::new(here.parse().expect("it is an address"), self.port).to_string();
+        self
+    }
+
     /// This target, or that path where the URL has none of its own.
     pub(crate) fn or_at(self, path: &str) -> Result<Self, String> {
         if self.path.as_str() == "/" { self.at(path) } else { Ok(self) }

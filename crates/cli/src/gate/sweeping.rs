@@ -46,9 +46,7 @@ pub(super) async fn sweep_for_ever(at: &At, args: &SweepArgs, when: SweepWhen) -
 
 async fn try_sweep(at: &At, args: &SweepArgs) -> Result<Said, Stop> {
     let door = Door::find(at).await?;
-    let said = upkeep::sweep(&door, args).await;
-    door.close();
-    said
+    upkeep::sweep(&door, args).await
 }
 
 /// Waits for the next run, by the clock on the wall.

@@ -27,7 +27,6 @@ const RESTORES_FRESH: Duration = Duration::from_secs(1);
 const RESTORES_WAIT_MAX: Duration = Duration::from_secs(3);
 
 const BY_REQUEST_ID: &str = found!("r.request_id = $5::text");
-const BY_KEY: &str = found!("r.key = $5::text");
 
 const TRAIL: &str = "
 SELECT number, at, actor, action, hash, fence, reason, count FROM semel.audit
@@ -307,7 +306,7 @@ async fn find(core: &Core, sought: &Sought, limit: u32) -> Result<Vec<Entry>, St
             Err(_) => return Ok(Vec::new()),
         },
         Sought::RequestId(id) => core.link.read(BY_REQUEST_ID, &[&limit, id]).await?,
-        Sought::Key(key) => core.link.read(BY_KEY, &[&limit, key]).await?,
+        Sought::Key(key) => core.link.read(sql::FIND_KEY, &[&limit, key]).await?,
     };
     answer.rows.iter().filter_map(|row| rows::entry(row).transpose()).collect()
 }

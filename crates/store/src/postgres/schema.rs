@@ -36,6 +36,7 @@ const MIGRATIONS: &[Migration] = &[
         works_for: 8,
     },
     Migration { number: 13, name: "forget", sql: include_str!("migrations/0013_forget.sql"), works_for: 8 },
+    Migration { number: 14, name: "key", sql: include_str!("migrations/0014_key.sql"), works_for: 8 },
 ];
 
 /// The settings of a store.

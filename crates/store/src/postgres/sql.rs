@@ -464,3 +464,6 @@ pub const FIND: &str = found!(
         WHERE a.fence IS NOT NULL AND split_part(a.fence, '-', 1) = ($5::bigint)::text AND a.hash IS NOT NULL
         ORDER BY a.number DESC LIMIT 1)"
 );
+
+/// The records of a key ($5), at most $4.
+pub const FIND_KEY: &str = found!("r.key = $5::text");

@@ -7,7 +7,7 @@ use crate::fixture::{Database, postgres};
 
 const ROWS: i64 = 1_000_000;
 /// The number of the newest migration.
-const NEWEST: i32 = 13;
+const NEWEST: i32 = 14;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn migrations_are_applied_once_also_by_many_at_a_time() {
@@ -120,6 +120,7 @@ async fn plans_that_are_made_while_the_tables_are_empty_reach_rows_one_by_one() 
         ("settle", sql::SETTLE, settle),
         ("renew", sql::RENEW, "NULL, NULL, NULL, NULL"),
         ("sweep of claims", sql::SWEEP_OPENED, "NULL"),
+        ("find by key", sql::FIND_KEY, "NULL, NULL"),
     ];
     for (name, sql, values) in statements {
         let plan = plan(&here.client, sql, values).await;
@@ -164,6 +165,7 @@ async fn what_runs_often_reads_no_table_from_end_to_end() {
         ("list of claims", sql::LIST_CLAIMED[0], "100, 1::smallint, NULL, NULL, 50".to_owned()),
         ("list of unknown outcomes", sql::LIST_UNKNOWN[0], "100, 5::smallint, NULL, NULL, 50".to_owned()),
         ("find by number", sql::FIND, "1, 77".to_owned()),
+        ("find by key", sql::FIND_KEY, "1, '77'".to_owned()),
         ("list of a principal", sql::LIST_OF_PRINCIPAL[0], "0, NULL, NULL, NULL, 50, 'p7'".to_owned()),
         ("forget", sql::FORGET, "'p7', 1000, 'carol', NULL".to_owned()),
         (
@@ -201,6 +203,8 @@ async fn what_runs_often_reads_no_table_from_end_to_end() {
     );
     let sweep = plan(&here.client, sql::SWEEP_EXPIRED, "0, 100").await;
     assert!(sweep.contains("record_lifetime") && !sweep.contains("Sort"), "in order of expiry:\n{sweep}");
+    let by_key = plan(&here.client, sql::FIND_KEY, "1, '77'").await;
+    assert!(by_key.contains("on record_key"), "a key is looked up:\n{by_key}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
