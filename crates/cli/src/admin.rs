@@ -92,9 +92,12 @@ impl Caller {
             owner = sqlite::owner(path).unwrap_or_default();
         }
         let Some(address) = owner.admin else {
-            let who = owner.process.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"));
+            let who =
+                owner.process.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"));
             let path = path.display();
-            let what = format!("{who} owns {path} and has not said where it can be asked; say --admin URL, or stop it");
+            let what = format!(
+                "{who} owns {path} and has not said where it can be asked; say --admin URL, or stop it"
+            );
             return Err(Stop::new(Exit::Unreachable, what));
         };
         Self::at(part, &address, token_file)
@@ -179,8 +182,9 @@ impl Caller {
         // What has nothing to say says nothing.
         let value = match bytes.is_empty() && status.is_success() {
             true => Value::Null,
-            false => serde_json::from_slice(&bytes)
-                .map_err(|_| self.away(&format!("the answer ({status}) is not that of a {}", self.part.name())))?,
+            false => serde_json::from_slice(&bytes).map_err(|_| {
+                self.away(&format!("the answer ({status}) is not that of a {}", self.part.name()))
+            })?,
         };
         Ok(Answered { part: self.part, status, value })
     }
@@ -252,8 +256,10 @@ impl Answered {
         if self.status.is_success() {
             return Ok(self.value);
         }
-        let said = ["detail", "message", "reason", "error"].iter().find_map(|name| self.value[*name].as_str());
-        let why = said.map_or_else(|| format!("the {} answered {}", self.part.name(), self.status), str::to_owned);
+        let said =
+            ["detail", "message", "reason", "error"].iter().find_map(|name| self.value[*name].as_str());
+        let why =
+            said.map_or_else(|| format!("the {} answered {}", self.part.name(), self.status), str::to_owned);
         let (exit, more) = match self.code() {
             "token-needed" => (Exit::Refused, "; name the token's file with --token-file"),
             "bad-request" => (Exit::Usage, ""),
@@ -336,8 +342,7 @@ mod tests {
     async fn an_owner_that_has_just_begun_is_waited_for() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("relay.db");
-        let file =
-            semel_delivery::relay::store::sqlite::Sqlite::open(&path, Arc::new(SystemClock)).unwrap();
+        let file = semel_delivery::relay::store::sqlite::Sqlite::open(&path, Arc::new(SystemClock)).unwrap();
         let asked = tokio::spawn({
             let path = path.clone();
             async move { Caller::owner(Part::Relay, &path, None).await.map(|caller| caller.is_remote()) }

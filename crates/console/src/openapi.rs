@@ -157,7 +157,11 @@ const OPERATIONS: &[Operation] = &[
         ],
         also: &[
             NO_RECORD,
-            (409, "`not-unknown`, or `too-early` with `not_before`: it could still take effect."),
+            (
+                409,
+                "`not-unknown`; `too-early` with `not_before`: it could still take effect; or `superseded` with `record`: the \
+                 key has a later attempt.",
+            ),
         ],
     },
     Operation {

@@ -64,6 +64,9 @@ pub(crate) async fn resolve(
     let entry = console.record(&id).await?;
     let lifetime = console.resolved_lifetime(keep);
     let fence = entry.record.fence;
+    if id.parse() != Ok(fence.number) {
+        return Err(later_attempt(&console, &id, &entry).await?);
+    }
     let resolved =
         console.store.resolve(&entry.id, fence, resolution, &lifetime, &caller.actor, &reason).await?;
     match resolved {
@@ -81,6 +84,23 @@ pub(crate) async fn resolve(
             ),
         )
         .with("not_before", until.to_string())),
+    }
+}
+
+/// Why nothing is done to the record that a key has now, where another one was meant: what somebody found out is about that
+/// attempt, and says nothing of a later one.
+async fn later_attempt(console: &Console, id: &str, present: &Entry) -> Result<Refusal, Refusal> {
+    let now = console.store.clock().await?.now;
+    match Standing::of(Some(&present.record), now) {
+        Standing::Unknown | Standing::Claimed | Standing::Abandoned => {
+            let number = present.record.fence.number;
+            let detail = format!(
+                "record {id} was resolved, and its key was sent again since: the record of that attempt is {number}; find out \
+                 what became of it, and resolve that one"
+            );
+            Ok(Refusal::new(StatusCode::CONFLICT, "superseded", detail).with("record", number.to_string()))
+        }
+        _ => not_unknown(console, present).await,
     }
 }
 

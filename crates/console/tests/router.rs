@@ -97,10 +97,13 @@ impl World {
             request_id: format!("request-of-{key}"),
             ..About::default()
         };
+        // A key that was freed is claimed again in place of the row that says so.
+        let (known, _) = self.store.look_up(&id).await.unwrap();
+        let replaces = known.map(|entry| entry.record.fence);
         let wish = Wish {
             id: id.clone(),
-            how: Claim::New,
-            replaces: None,
+            how: if replaces.is_some() { Claim::Reclaim } else { Claim::New },
+            replaces,
             nonce: 0x5ec2_e700_5ec2_e700,
             lease: Duration::from_secs(30),
             late: Duration::from_secs(60),

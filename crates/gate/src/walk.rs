@@ -375,8 +375,10 @@ where
     ) -> Result<Executed, Problem> {
         let replaces = known.as_ref().map(|record| record.fence);
         let is_retry = matches!(how, Claim::Forward | Claim::Rerun);
-        if self.context.arrival.is_by_former_name && matches!(how, Claim::New | Claim::TakeOver) {
-            // What it was known by is gone. The next try begins under the endpoint's present name.
+        let begins_anew = matches!(how, Claim::New | Claim::TakeOver | Claim::Reclaim);
+        if self.context.arrival.is_by_former_name && begins_anew {
+            // What it was known by is gone, or free again. The next try begins under the endpoint's present name: others may
+            // have begun there, and nobody who claims here would look.
             let problem = Problem::new(
                 Kind::InFlight,
                 "the configuration was changed; send it again with the same key",

@@ -8,6 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use semel_contract::time::{Timestamp, format_duration};
 use serde_json::{Value, json};
 
+use super::confirm::confirm;
 use super::door::Door;
 use super::show::{in_full, query};
 use super::{At, Said, text};
@@ -32,9 +33,12 @@ enum Outcome {
 #[command(after_help = "\
 Examples:
   semel gate resolve 42 --as applied --status 201 --body-file answer.json
-  semel gate resolve 42 --as not-applied --reason 'not in the bank statement' --wait
+  semel gate resolve 42 --as not-applied --reason 'not in the bank statement'
 
 A kept 5xx, which every retry gets, is lifted in the same way: say what became of its request.
+
+Until the time that a refusal names, the request could still take effect: what was seen at the service before it says nothing. \
+Look again after that time. With --wait a person at a terminal is asked to; a script that gives it should be sure in another way.
 
 Exits 5 when the outcome is not unknown, or when `not-applied` comes too early and --wait is not given.")]
 pub(crate) struct Args {
@@ -80,8 +84,8 @@ pub(crate) async fn resolve(door: &Door, args: &Args, at: &At) -> Result<Said, S
         let left = time_left(door, &until).await?;
         if !args.wait {
             let what = format!(
-                "too early: request {} could still take effect until {until}, {} from now; run this again after that, \
-                 or add --wait",
+                "too early: request {} could still take effect until {until}, {} from now; look at the service after that, \
+                 and run this again, or add --wait",
                 args.id,
                 format_duration(Duration::from_secs(left.as_secs() + 1)),
             );
@@ -89,8 +93,19 @@ pub(crate) async fn resolve(door: &Door, args: &Args, at: &At) -> Result<Said, S
         }
         eprintln!("semel: it could still take effect; waiting until {until}");
         tokio::time::sleep(left + WAIT_MARGIN).await;
+        look_again(&args.id)?;
     }
     Err(Stop::new(Exit::Refused, "it is still too early; is the store's clock standing still?"))
+}
+
+/// Has a person look once more: what was seen before the wait says nothing of what took effect during it.
+fn look_again(id: &str) -> Result<(), Stop> {
+    use std::io::IsTerminal;
+    eprintln!("semel: only now is it certain; what was seen at the service before does not count");
+    match std::io::stdin().is_terminal() {
+        true => confirm(&format!("Look again. Request {id} did not take effect, and may run.\n"), false),
+        false => Ok(()),
+    }
 }
 
 /// How long until then, by the store's clock.

@@ -192,11 +192,10 @@ impl Commands {
         let is_to_come = |event: &Value| text(event, "at") == late_until && event["past"] == false;
         let is_early = record["timeline"].as_array().into_iter().flatten().any(is_to_come);
         let resolve = format!("semel gate resolve {id}");
-        let wait = if is_early || is_kept_failure(record) { " --wait" } else { "" };
         Self {
             applied_with_answer: format!("{resolve} --as applied --status 201 --body-file FILE{options}"),
             applied: format!("{resolve} --as applied{options}"),
-            not_applied: format!("{resolve} --as not-applied --reason TEXT{wait}{options}"),
+            not_applied: format!("{resolve} --as not-applied --reason TEXT{options}"),
             late_until: is_early.then(|| late_until.to_owned()),
         }
     }
@@ -208,7 +207,10 @@ impl Commands {
 
 fn what_now(record: &Value, at: &At) -> String {
     let commands = Commands::of(record, at);
-    let hint = commands.late_until.map(|until| format!(", accepted after {until}")).unwrap_or_default();
+    let hint = commands
+        .late_until
+        .map(|until| format!(": look after {until}, since it could take effect until then"))
+        .unwrap_or_default();
     let kept = match is_kept_failure(record) {
         true => format!(
             "\nNobody knows whether it took effect, and every retry gets this {} until it expires.",

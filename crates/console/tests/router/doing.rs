@@ -51,6 +51,28 @@ async fn not_applied_is_accepted_once_it_can_no_longer_take_effect() {
     assert_eq!(latest(&router).await["action"], "resolve-not-applied");
 }
 
+/// What somebody found out about an attempt says nothing of a later one, of which they know nothing.
+#[tokio::test]
+async fn a_resolution_of_an_attempt_is_not_one_of_the_attempt_after_it() {
+    let world = World::new();
+    let (id, first) = world.unknown("alice", "k").await;
+    world.clock.advance(Duration::from_secs(91));
+    let router = world.open();
+    let path = format!("/v1/records/{}/resolve", first.number);
+    let told = || json!({"as": "not-applied", "reason": "not in the books"});
+    assert_eq!(post(&router, &path, told()).await.status, 200);
+    let (_, second) = world.unknown("alice", "k").await;
+    world.clock.advance(Duration::from_secs(91));
+    for told in [told(), json!({"as": "applied"})] {
+        let seen = post(&router, &path, told).await;
+        assert_eq!(seen.refusal(), (409, "superseded".to_owned()), "{}", seen.text);
+        assert_eq!(seen.json()["record"], id_of(second));
+        assert_eq!(standing(&world, &id).await, Standing::Unknown);
+    }
+    let seen = post(&router, &format!("/v1/records/{}/resolve", second.number), told()).await;
+    assert_eq!(seen.status, 200, "{}", seen.text);
+}
+
 #[tokio::test]
 async fn a_resolution_that_makes_no_sense_is_refused() {
     let world = World::new();

@@ -3,6 +3,7 @@
 use semel_contract::decide::Claim;
 use semel_contract::fingerprint::Input;
 use semel_contract::json::Pointer;
+use semel_contract::profile::Lifetime;
 use semel_store::{Claimed, Settlement, Wish};
 
 use super::world::*;
@@ -460,6 +461,37 @@ async fn a_key_is_not_taken_for_another_credentials_by_its_own_mark() {
     let after = world.app(world.by("authorization").route(rerun("charge", false)));
     assert_eq!(send(&after, panicking(UUID)).await.status, 502);
     assert_eq!(world.runs(), runs + 1, "it runs again, as the route allows");
+}
+
+struct SaysNotApplied;
+
+impl Probe for SaysNotApplied {
+    fn ask<'a>(&'a self, _: &'a Entry) -> std::pin::Pin<Box<dyn Future<Output = Finding> + Send + 'a>> {
+        Box::pin(std::future::ready(Finding::NotApplied))
+    }
+}
+
+/// Two gates that learn at once that a former attempt came to nothing: one of them would run it under the former name, the
+/// other under the present one, and neither would see the other.
+#[tokio::test]
+async fn what_became_free_in_a_former_form_begins_again_in_the_present_one() {
+    let world = World::new();
+    let gate = |name: &str| {
+        let kept = Lifetime { released: Some(Duration::from_secs(86_400)), ..presets::ietf().lifetime };
+        let profile = Profile { on_unknown: OnUnknown::Probe, lifetime: kept, ..presets::ietf() };
+        let route =
+            Route::new(name, "POST /panic").unwrap().profile(profile).deadline(Duration::from_secs(5));
+        world.app(world.by("authorization").route(route).probe(SaysNotApplied))
+    };
+    assert_eq!(send(&gate("pay"), panicking("k")).await.status, 502);
+    world.clock.advance(Duration::from_secs(600));
+    let after = gate("charge");
+    let freed = send(&after, panicking("k")).await;
+    assert_eq!((freed.status, freed.problem().as_str(), world.runs()), (409, "in-flight", 1));
+    assert_eq!(send(&after, panicking("k")).await.status, 502);
+    assert_eq!(world.runs(), 2);
+    let began: Vec<_> = world.entries().await.into_iter().map(|entry| entry.about.endpoint.clone()).collect();
+    assert!(began.iter().any(|endpoint| endpoint == "charge"), "{began:?}");
 }
 
 /// Where a route allows an unknown request to run again, a second unknown outcome of it does not forbid that for ever.

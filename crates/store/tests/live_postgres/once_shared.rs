@@ -311,6 +311,17 @@ async fn the_keys_of_a_person_go_with_the_persons_row() {
     assert_eq!(call.look(&session).await.get::<_, &str>("verdict"), "not-kept", "her key does not run again");
     assert_eq!(of_bob.look(&session).await.get::<_, &str>("verdict"), "replay", "his is as it was");
     assert_eq!(shop.here.number("SELECT count FROM semel.audit WHERE action = 'forget'").await, 1);
+    // After a jump of the server's clock that nobody has confirmed, what has not expired for the others has not for this one.
+    let late = Call { about: call.about.replace("alice", "carl"), ..Call::new("of carl") };
+    assert_eq!(shop.run(&late).await.unwrap(), "execute");
+    session
+        .batch_execute("INSERT INTO public.person VALUES ('carl', NULL); UPDATE semel.record SET expires_at = semel.now_ms() - 1
+            WHERE principal = 'carl'; UPDATE semel.clock SET high_water_ms = semel.now_ms() - 60000")
+        .await
+        .unwrap();
+    assert_eq!(late.look(&session).await.get::<_, &str>("verdict"), "replay");
+    session.batch_execute("DELETE FROM public.person WHERE id = 'carl'").await.unwrap();
+    assert_eq!(late.look(&session).await.get::<_, &str>("verdict"), "not-kept");
     // A column that is not there would erase nothing, in silence.
     let typo = "DROP TRIGGER forget ON public.person;
         CREATE TRIGGER forget AFTER DELETE ON public.person FOR EACH ROW EXECUTE FUNCTION semel.forget_deleted('idd')";
@@ -364,6 +375,25 @@ async fn a_renamed_endpoint_knows_its_keys() {
         [&hash.as_slice(), &scope.as_bytes().as_slice(), &fresh.id.key.as_str()];
     other.execute(claim, &values).await.unwrap();
     assert_eq!(code(new.leave(&session, 201, b"").await), "40001");
+}
+
+/// What was committed under the former name since a transaction began is invisible to it where its isolation level keeps it to
+/// a snapshot, and no unique index stands between the two names.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn former_names_are_refused_where_a_snapshot_would_hide_them() {
+    let shop = shop().await;
+    let session = shop.session().await;
+    for level in ["REPEATABLE READ", "SERIALIZABLE"] {
+        let old = Call::new(&format!("snapshot of {level}"));
+        let scope = hex(old.id.scope.as_bytes());
+        let new = renamed(&old, "place-order").with(&format!(r#"{{"formers": [{{"scope": "{scope}"}}]}}"#));
+        let begin = format!("BEGIN ISOLATION LEVEL {level}; SELECT count(*) FROM public.effect");
+        session.batch_execute(&begin).await.unwrap();
+        assert_eq!(shop.run(&old).await.unwrap(), "execute");
+        assert_eq!(code(new.enter(&session).await), "SM003", "{level}");
+        session.batch_execute("ROLLBACK").await.unwrap();
+        assert_eq!(shop.run(&new).await.unwrap(), "replay", "{level}: in READ COMMITTED it is seen");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
