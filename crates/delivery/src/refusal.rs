@@ -89,9 +89,10 @@ pub fn effects(answer: &Answer, kind: Option<Kind>, id: &str) -> Effects {
         // Said before or without a look at the key, or of a key under another credential or recipe.
         Some(_) => Effects::Unsaid,
         None if answer.status >= 500 && answer.status != 503 => Effects::Possible,
-        // The key was looked up and was free, so no attempt before took effect. Of keys that are not UUIDs a gate that
-        // hashes credentials cannot tell whether another credential used them.
-        None if knows_keys_again(answer) && is_uuid(id) => Effects::All,
+        // The key was looked up and was free, and a success stays on record: what is still on its way under this key finds it.
+        // Any other answer may have freed the key again. Of keys that are not UUIDs a gate that hashes credentials cannot tell
+        // whether another credential used them.
+        None if (200..300).contains(&answer.status) && knows_keys_again(answer) && is_uuid(id) => Effects::All,
         None => Effects::Unsaid,
     }
 }
@@ -200,17 +201,27 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_answer_speaks_for_every_attempt_and_a_fresh_one_where_the_key_is_told_apart() {
-        let answer = |header: (&str, &str)| Answer {
-            status: 422,
+    fn a_kept_answer_speaks_for_every_attempt_and_a_fresh_success_where_the_key_is_told_apart() {
+        let answer = |status, header: (&str, &str)| Answer {
+            status,
             headers: vec![(header.0.to_owned(), header.1.to_owned())],
             body: br#"{"code":"no-such-thing"}"#.to_vec(),
         };
-        let replayed = answer(("Idempotency-Replayed", "true"));
+        let replayed = answer(422, ("Idempotency-Replayed", "true"));
         assert_eq!(effects(&replayed, None, "order-1"), Effects::All);
-        let fresh = answer(("Semel-Guarantee", "fenced"));
+        let fresh = answer(201, ("Semel-Guarantee", "fenced"));
         assert_eq!(effects(&fresh, None, UUID), Effects::All);
         assert_eq!(effects(&fresh, None, "order-1"), Effects::Unsaid);
-        assert_eq!(effects(&answer(("X-Other", "1")), None, UUID), Effects::Unsaid);
+        assert_eq!(effects(&answer(201, ("X-Other", "1")), None, UUID), Effects::Unsaid);
+    }
+
+    /// The gate may have freed the key after a refusal by the service: an earlier attempt that is still on its way would run.
+    #[test]
+    fn a_fresh_refusal_by_the_service_does_not_speak_for_what_is_still_on_its_way() {
+        for status in [302, 400, 403, 404, 409, 422, 429, 503] {
+            let headers = vec![("Semel-Guarantee".to_owned(), "fenced".to_owned())];
+            let answer = Answer { status, headers, body: Vec::new() };
+            assert_eq!(effects(&answer, None, UUID), Effects::Unsaid, "{status}");
+        }
     }
 }

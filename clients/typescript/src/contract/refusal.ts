@@ -24,7 +24,8 @@ export function effectsOf(answer: Answer, id: string, isWaiting: boolean): Effec
   const outcome = headers["semel-outcome"];
   if (outcome === "not-applied") return "unsaid";
   if (outcome === "unknown") return "possible";
-  if (isReplay(answer)) return "all";
+  // A kept failure says how the attempt ended, not that it had no effect.
+  if (isReplay(answer)) return status >= 500 ? "possible" : "all";
   const linked = linkedCode(headers.link);
   const code = linked ?? codeOf(body)?.toLowerCase().replaceAll("_", "-");
   if (code === "answer-not-kept") return effectsOfUnkept(body);
@@ -32,8 +33,9 @@ export function effectsOf(answer: Answer, id: string, isWaiting: boolean): Effec
   if (status >= 500 && status !== 503) return code === "upstream-unreachable" ? "unsaid" : "possible";
   // A refusal is said before or without a look at the key, or of another credential or recipe.
   const isRefusal = linked !== null || shouldRetry((name) => headers[name]) !== null || body.includes("urn:semel:problem:");
-  // The key was looked up and was free. Of keys that are not UUIDs a gate that hashes credentials cannot tell.
-  const isTold = knowsKeysAgain(answer) && /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i.test(id);
+  // The key was looked up and was free, and a success stays on record: what is still on its way finds it. Any other answer may
+  // have freed the key again. Of keys that are not UUIDs a gate that hashes credentials cannot tell.
+  const isTold = status >= 200 && status < 300 && knowsKeysAgain(answer) && /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i.test(id);
   return isTold && !isRefusal ? "all" : "unsaid";
 }
 
