@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Dict, Tuple
 
 import psycopg
@@ -19,18 +20,31 @@ class Psycopg:
     def ask(self, sql: str, parameters: Tuple[Any, ...]) -> Dict[str, Any]:
         """Runs a statement in autocommit."""
         connection = self._pool.getconn()
+        before = connection.autocommit
         try:
-            before = connection.autocommit
             connection.autocommit = True
-            row = _cursor(connection).execute(number(sql), parameters, prepare=False).fetchone()
-            connection.autocommit = before
-            return plain(row)
+            return plain(_cursor(connection).execute(number(sql), parameters, prepare=False).fetchone())
+        finally:
+            self._give_back(connection, before)
+
+    def _give_back(self, connection: Any, was_autocommit: bool) -> None:
+        """Gives a connection back as it came: the pool looks at its transaction only, never at autocommit."""
+        try:
+            connection.autocommit = was_autocommit
+        except Exception:  # noqa: BLE001 - whoever gets it next would take it for one of the other kind
+            connection.close()
         finally:
             self._pool.putconn(connection)
 
     def begin(self) -> "Session":
         """Takes a connection; psycopg begins with the first statement."""
-        return Session(self._pool, self._pool.getconn())
+        connection = self._pool.getconn()
+        try:
+            return Session(self._pool, connection)
+        except BaseException:
+            connection.close()
+            self._pool.putconn(connection)
+            raise
 
 
 class Session:
@@ -79,13 +93,21 @@ class AsyncPsycopg:
     async def ask(self, sql: str, parameters: Tuple[Any, ...]) -> Dict[str, Any]:
         """Runs a statement in autocommit."""
         connection = await self._pool.getconn()
+        before = connection.autocommit
         try:
-            before = connection.autocommit
             await connection.set_autocommit(True)
             cursor = await _cursor(connection).execute(number(sql), parameters, prepare=False)
-            row = await cursor.fetchone()
-            await connection.set_autocommit(before)
-            return plain(row)
+            return plain(await cursor.fetchone())
+        finally:
+            # Also where the task is cancelled once more in the meantime.
+            await asyncio.shield(self._give_back(connection, before))
+
+    async def _give_back(self, connection: Any, was_autocommit: bool) -> None:
+        """Gives a connection back as it came: the pool looks at its transaction only, never at autocommit."""
+        try:
+            await connection.set_autocommit(was_autocommit)
+        except Exception:  # noqa: BLE001 - whoever gets it next would take it for one of the other kind
+            await connection.close()
         finally:
             await self._pool.putconn(connection)
 
@@ -93,8 +115,12 @@ class AsyncPsycopg:
         """Takes a connection; psycopg begins with the first statement."""
         connection = await self._pool.getconn()
         was_autocommit = connection.autocommit
-        await connection.set_autocommit(False)
-        return AsyncSession(self._pool, connection, was_autocommit)
+        try:
+            await connection.set_autocommit(False)
+            return AsyncSession(self._pool, connection, was_autocommit)
+        except BaseException:
+            await asyncio.shield(self._give_back(connection, was_autocommit))
+            raise
 
 
 class AsyncSession:
