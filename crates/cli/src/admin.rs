@@ -132,11 +132,6 @@ impl Caller {
         }
     }
 
-    /// Whether another process is asked.
-    pub(crate) fn is_remote(&self) -> bool {
-        !matches!(self.to, To::Here(_))
-    }
-
     /// Asks for something.
     pub(crate) async fn get(&self, path: &str) -> Result<Value, Stop> {
         self.call(Method::GET, path, None).await?.done()
@@ -345,7 +340,7 @@ mod tests {
         let file = semel_delivery::relay::store::sqlite::Sqlite::open(&path, Arc::new(SystemClock)).unwrap();
         let asked = tokio::spawn({
             let path = path.clone();
-            async move { Caller::owner(Part::Relay, &path, None).await.map(|caller| caller.is_remote()) }
+            async move { Caller::owner(Part::Relay, &path, None).await.map(|caller| !matches!(caller.to, To::Here(_))) }
         });
         tokio::time::sleep(Duration::from_millis(300)).await;
         assert!(!asked.is_finished(), "it does not give up at once");

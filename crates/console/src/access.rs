@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-use http::{HeaderMap, Method, StatusCode, Uri, header};
+use http::{HeaderMap, Method, StatusCode, Uri, Version, header};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
@@ -25,20 +25,30 @@ const WITHIN: &str = "command line";
 /// The shortest token: less can be guessed.
 const TOKEN_CHARS_MIN: usize = 16;
 /// What anybody may read: nothing of a store.
-const OPEN: &[&str] = &["/healthz", "/readyz", "/openapi.json", "/console.css", "/console.js", "/sign-in"];
+const OPEN: &[&str] =
+    &["/healthz", "/readyz", "/openapi.json", "/console.css", "/console.js", "/console.svg", "/sign-in"];
 /// Headers that a proxy adds. A request that has one was sent by somebody else than the peer of its connection.
 const FORWARDING: &[&str] = &[
-    "forwarded",
     "via",
-    "x-forwarded-for",
-    "x-forwarded-host",
-    "x-forwarded-proto",
-    "x-forwarded-server",
     "x-real-ip",
     "x-client-ip",
-    "x-original-forwarded-for",
-    "cf-connecting-ip",
+    "x-cluster-client-ip",
+    "x-amzn-trace-id",
     "true-client-ip",
+    "cdn-loop",
+];
+/// What names of such headers begin with.
+const FORWARDING_PREFIXES: &[&str] = &[
+    "forwarded",
+    "x-forwarded",
+    "x-original-",
+    "x-envoy-",
+    "x-azure-",
+    "x-appengine-",
+    "cf-",
+    "fly-",
+    "fastly-",
+    "tailscale-",
 ];
 
 /// A secret that opens the admin API. Kept as its hash.
@@ -110,6 +120,8 @@ pub enum Right {
 pub(crate) enum Door {
     /// Without a credential, where none is asked for.
     Open,
+    /// A command of the one who has the store itself.
+    Within,
     /// With a token in a header.
     Token,
     /// With the cookie of a sign-in, which holds this number.
@@ -137,8 +149,8 @@ impl Caller {
     /// the store itself.
     pub fn sees_bodies(&self) -> bool {
         let is_known = match self.door {
-            Door::Open => self.actor.ends_with(WITHIN),
-            Door::Token | Door::Session(_) | Door::Trusted => true,
+            Door::Open => false,
+            Door::Within | Door::Token | Door::Session(_) | Door::Trusted => true,
         };
         is_known && self.right == Right::Change
     }
@@ -260,7 +272,13 @@ impl Access {
     }
 
     /// Lets a request in, or says why not.
-    pub(crate) fn admit(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<Caller, Refusal> {
+    pub(crate) fn admit(
+        &self,
+        method: &Method,
+        uri: &Uri,
+        version: Version,
+        headers: &HeaderMap,
+    ) -> Result<Caller, Refusal> {
         let host = host(uri, headers)?;
         // Probes come with any Host, and there is nothing to be learnt here.
         if OPEN.contains(&uri.path()) && (method == Method::GET || method == Method::HEAD) {
@@ -270,7 +288,7 @@ impl Access {
         if uri.path() == "/sign-in" {
             return Ok(Caller { right: Right::Read, actor: String::new(), door: Door::Open });
         }
-        let (right, door, name) = self.right(uri, headers)?;
+        let (right, door, name) = self.right(uri, version, headers)?;
         let needed =
             if method == Method::GET || method == Method::HEAD { Right::Read } else { Right::Change };
         // Whoever may come in may leave.
@@ -282,13 +300,20 @@ impl Access {
         Ok(Caller { right, actor, door })
     }
 
-    fn right(&self, uri: &Uri, headers: &HeaderMap) -> Result<(Right, Door, String), Refusal> {
+    fn right(
+        &self,
+        uri: &Uri,
+        version: Version,
+        headers: &HeaderMap,
+    ) -> Result<(Right, Door, String), Refusal> {
         if let Some(found) = self.named_by_proxy(headers)? {
             return Ok(found);
         }
-        let is_forwarded = FORWARDING.iter().any(|name| headers.contains_key(*name));
-        if !self.asks_for_token() && !is_forwarded {
-            return Ok((Right::Change, Door::Open, self.open_door.to_owned()));
+        // Where a proxy names people, whoever it does not name is nobody.
+        let is_open = self.trusted.is_none() && !self.asks_for_token();
+        if is_open && !is_forwarded(version, headers) {
+            let door = if self.open_door == WITHIN { Door::Within } else { Door::Open };
+            return Ok((Right::Change, door, self.open_door.to_owned()));
         }
         let mut given = headers.get_all(header::AUTHORIZATION).iter();
         let token = match (given.next(), given.next()) {
@@ -307,6 +332,9 @@ impl Access {
         }
         let why = match token {
             Some(_) => "this token is not known here",
+            None if !self.asks_for_token() && self.trusted.is_some() => {
+                "your proxy names nobody, and no token is set: sign in at the proxy"
+            }
             None if !self.asks_for_token() => {
                 "this came through a proxy, and so from somebody else than its peer: set a token"
             }
@@ -333,10 +361,12 @@ impl Access {
         let Some(trusted) = &self.trusted else { return Ok(None) };
         let (named, is_doubled) = only(headers, trusted.header.clone());
         let Some(name) = named else { return Ok(None) };
+        // What is not ASCII would all be read as the same name.
+        let is_ascii = headers.get(&trusted.header).is_some_and(|line| line.to_str().is_ok());
         let is_fit =
             (1..=ACTOR_CHARS_MAX).contains(&name.chars().count()) && !name.chars().any(char::is_control);
-        if is_doubled || !is_fit {
-            let why = "the proxy names one operator, with visible characters";
+        if is_doubled || !is_ascii || !is_fit {
+            let why = "the proxy names one operator, with visible ASCII characters";
             return Err(Refusal::new(StatusCode::BAD_REQUEST, "bad-actor", why));
         }
         let is_operator = trusted.operators.contains(&name);
@@ -360,9 +390,10 @@ impl Access {
     fn session(&self, headers: &HeaderMap) -> Option<(Right, [u8; 32])> {
         let name = cookie_name(headers);
         let lines = headers.get_all(header::COOKIE).iter().filter_map(|line| line.to_str().ok());
-        let mut pairs = lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
-        let (_, value) = pairs.find(|(of, _)| *of == name)?;
-        let (id, right, token) = self.sessions.find(value)?;
+        let pairs = lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
+        // Any server of the host may set a cookie of this name; the one that is ours is ours.
+        let mut values = pairs.filter(|(of, _)| *of == name).map(|(_, value)| value);
+        let (id, right, token) = values.find_map(|value| self.sessions.find(value))?;
         let tokens = self.tokens();
         let is_in_force = |known: &Option<Token>| known.as_ref().is_some_and(|known| known.0 == token);
         (is_in_force(&tokens.full) || is_in_force(&tokens.read)).then_some((right, id))
@@ -388,6 +419,15 @@ impl Access {
         }
         Ok(())
     }
+}
+
+/// Whether a request came through a proxy. One that adds no header can still be told where it speaks HTTP/1.0, as some do
+/// by default; any other is taken for a local program, and needs a token to be told.
+fn is_forwarded(version: Version, headers: &HeaderMap) -> bool {
+    let is_of_proxy = |name: &str| {
+        FORWARDING.contains(&name) || FORWARDING_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+    };
+    version < Version::HTTP_11 || headers.keys().any(|name| is_of_proxy(name.as_str()))
 }
 
 fn door_of(right: Right) -> &'static str {

@@ -111,11 +111,21 @@ pub(crate) fn before_named(
     age.filter(|text| !text.is_empty()).map(parse).transpose()
 }
 
-/// Why somebody does something; never empty, since the trail is read by others.
+/// The longest reason.
+const REASON_BYTES_MAX: usize = 2000;
+
+/// Why somebody does something; never empty, since the trail is read by others. Asked before anything is done.
 pub(crate) fn reason(text: Option<String>) -> Result<String, Refusal> {
-    match text.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty()) {
-        Some(text) if text.len() > 2000 => Err(Refusal::bad("reason: at most 2000 bytes")),
-        Some(text) => Ok(text),
-        None => Err(Refusal::bad("reason: say why; it stands in the audit trail")),
+    optional_reason(text)?.ok_or_else(|| Refusal::bad("reason: say why; it stands in the audit trail"))
+}
+
+/// The same where nobody has to say it.
+pub(crate) fn optional_reason(text: Option<String>) -> Result<Option<String>, Refusal> {
+    let text = text.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
+    match text {
+        Some(text) if text.len() > REASON_BYTES_MAX => {
+            Err(Refusal::bad(format!("reason: at most {REASON_BYTES_MAX} bytes")))
+        }
+        given => Ok(given),
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hmac::{Hmac, KeyInit, Mac};
 use semel_contract::hex::hex;
-use sha2::Sha256;
+use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 
 use crate::access::{Caller, Door, random};
@@ -19,12 +19,28 @@ const KEPT_MAX: usize = 2000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) is_done: bool,
+    /// It was refused, nothing was done, and the same form may be sent again.
+    pub(crate) is_refused: bool,
     pub(crate) text: String,
     /// Where it is shown.
     pub(crate) page: String,
 }
 
-type Waiting = watch::Receiver<Option<Outcome>>;
+/// What a form was sent with, and what came of it.
+#[derive(Clone)]
+struct Waiting {
+    content: [u8; 32],
+    outcome: watch::Receiver<Option<Outcome>>,
+}
+
+/// Why a form has no outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoOutcome {
+    /// It was sent before, with other values, and acted.
+    OtherContent,
+    /// Nobody knows what came of it.
+    Unknown,
+}
 
 /// The forms of a process.
 pub(crate) struct Forms {
@@ -84,7 +100,7 @@ impl Forms {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.secret).expect("a key of any length will do");
         let who: &[u8] = match &caller.door {
             Door::Session(id) => id,
-            Door::Open => b"open",
+            Door::Open | Door::Within => b"open",
             Door::Token => b"token",
             Door::Trusted => caller.actor.as_bytes(),
         };
@@ -95,36 +111,50 @@ impl Forms {
         hex(&mac.finalize().into_bytes())
     }
 
-    /// Does it, or waits for whoever does, or says what became of it. It is done to its end also where nobody waits.
+    /// Does it, or waits for whoever does, or says what became of it. It is done to its end also where nobody waits. What was
+    /// refused is tried again: nothing was done. What acted stands for its own content alone.
     pub(crate) async fn once(
         &self,
         number: &str,
+        content: &str,
         act: impl Future<Output = Outcome> + Send + 'static,
-    ) -> Option<Outcome> {
+    ) -> Result<Outcome, NoOutcome> {
+        let content: [u8; 32] = Sha256::digest(content.as_bytes()).into();
         let mut waiting = {
             let mut known = self.locked();
-            match known.outcomes.get(number) {
-                Some(waiting) => waiting.clone(),
+            let before = known.outcomes.get(number).filter(|before| !before.is_refused()).cloned();
+            match before {
+                Some(before) if before.content != content => return Err(NoOutcome::OtherContent),
+                Some(before) => before.outcome,
                 None => {
-                    let (tell, waiting) = watch::channel(None);
+                    let (tell, outcome) = watch::channel(None);
                     tokio::spawn(async move { drop(tell.send(Some(act.await))) });
-                    known.keep(number, waiting.clone());
-                    waiting
+                    known.keep(number, Waiting { content, outcome: outcome.clone() });
+                    outcome
                 }
             }
         };
-        waiting.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone())
+        let outcome = waiting.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone());
+        outcome.ok_or(NoOutcome::Unknown)
     }
 
     /// What became of a form.
     pub(crate) fn outcome(&self, number: &str) -> Option<Outcome> {
-        self.locked().outcomes.get(number).and_then(|waiting| waiting.borrow().clone())
+        self.locked().outcomes.get(number).and_then(|waiting| waiting.outcome.borrow().clone())
+    }
+}
+
+impl Waiting {
+    fn is_refused(&self) -> bool {
+        self.outcome.borrow().as_ref().is_some_and(|outcome| outcome.is_refused)
     }
 }
 
 impl Known {
     fn keep(&mut self, number: &str, waiting: Waiting) {
-        self.outcomes.insert(number.to_owned(), waiting);
+        if self.outcomes.insert(number.to_owned(), waiting).is_some() {
+            return;
+        }
         self.order.push_back(number.to_owned());
         if self.order.len() > KEPT_MAX
             && let Some(oldest) = self.order.pop_front()
@@ -162,14 +192,28 @@ mod tests {
             async move {
                 acts.fetch_add(1, Ordering::SeqCst);
                 tokio::task::yield_now().await;
-                Outcome { is_done: true, text: "done".to_owned(), page: "/".to_owned() }
+                Outcome { is_done: true, is_refused: false, text: "done".to_owned(), page: "/".to_owned() }
             }
         };
         // Whoever clicked first is gone before it is done.
-        drop(forms.once(&number, act()));
-        let (one, other) = tokio::join!(forms.once(&number, act()), forms.once(&number, act()));
+        drop(forms.once(&number, "a=1", act()));
+        let (one, other) = tokio::join!(forms.once(&number, "a=1", act()), forms.once(&number, "a=1", act()));
         assert_eq!((one, acts.load(Ordering::SeqCst)), (other, 1));
         assert!(forms.outcome(&number).is_some_and(|outcome| outcome.is_done));
+        assert_eq!(forms.once(&number, "a=2", act()).await, Err(NoOutcome::OtherContent));
+        assert_eq!(acts.load(Ordering::SeqCst), 1, "what became of one is not what became of another");
+    }
+
+    #[tokio::test]
+    async fn what_was_refused_may_be_sent_again() {
+        let forms = Forms::default();
+        let number = forms.new_number(&caller(Door::Open), "gate/sweep");
+        let outcome = |is_done: bool| async move {
+            Outcome { is_done, is_refused: !is_done, text: String::new(), page: String::new() }
+        };
+        assert_eq!(forms.once(&number, "a=1", outcome(false)).await.map(|it| it.is_done), Ok(false));
+        assert_eq!(forms.once(&number, "a=2", outcome(true)).await.map(|it| it.is_done), Ok(true));
+        assert_eq!(forms.once(&number, "a=1", outcome(true)).await, Err(NoOutcome::OtherContent));
     }
 
     #[tokio::test]
@@ -187,8 +231,9 @@ mod tests {
         }
         for _ in 0..=KEPT_MAX {
             let number = forms.new_number(&open, "gate/sweep");
-            let outcome = Outcome { is_done: true, text: String::new(), page: String::new() };
-            forms.once(&number, async move { outcome }).await;
+            let outcome =
+                Outcome { is_done: true, is_refused: false, text: String::new(), page: String::new() };
+            assert!(forms.once(&number, "", async move { outcome }).await.is_ok());
         }
         assert!(!forms.is_ours(&number, &open, "gate/sweep"), "what became of it is not known any more");
     }

@@ -62,17 +62,13 @@ pub(crate) async fn sweep(
 ) -> Result<Json<Value>, Refusal> {
     let grace = told.grace.as_deref().map_or(Ok(Duration::ZERO), parse_duration);
     let grace = grace.map_err(|error| Refusal::bad(format!("grace: {error}")))?;
+    let reason = ask::optional_reason(told.reason)?.unwrap_or_default();
     if told.dry_run {
         return try_sweep(&console, grace).await.map(Json);
     }
     let clock = console.store.clock().await?;
     let swept = sweep_all(&*console.store, presets::ietf().sweep.batch, grace, true).await?;
-    let note = Note {
-        actor: caller.actor,
-        action: action::SWEEP,
-        reason: told.reason.unwrap_or_default(),
-        count: swept.removed,
-    };
+    let note = Note { actor: caller.actor, action: action::SWEEP, reason, count: swept.removed };
     console.store.note(&note).await?;
     let mut shown = view::swept(&swept);
     shown["clock_frozen"] = json!(clock.jump_millis.is_some());
@@ -104,13 +100,13 @@ pub(crate) async fn forget(
     if told.principal.is_empty() {
         return Err(Refusal::bad("principal: say whose records are to be erased"));
     }
+    let reason = ask::optional_reason(told.reason.clone())?;
     let (finished, open) = count_records(&console, &told).await?;
     if told.dry_run {
         return Ok(Json(json!({"dry_run": true, "would_forget": finished, "forgotten": 0, "left": open})));
     }
     let forgotten = console.store.forget(told.tenant.as_deref(), &told.principal, &caller.actor).await?;
-    if let Some(reason) = told.reason.clone().filter(|reason| !reason.trim().is_empty()) {
-        let reason = ask::reason(Some(reason))?;
+    if let Some(reason) = reason {
         // What was erased stands on the trail already, with its count.
         console.store.note(&Note { actor: caller.actor, action: action::FORGET, reason, count: 0 }).await?;
     }
@@ -166,6 +162,7 @@ pub(crate) async fn restored(
     Extension(caller): Extension<Caller>,
     Told(told): Told<Restoring>,
 ) -> Result<Json<Value>, Refusal> {
+    let given = ask::optional_reason(told.reason)?;
     let backup_at = Timestamp::parse(&told.backup_time)
         .map_err(|error| Refusal::bad(format!("backup_time={:?}: {error}", told.backup_time)))?;
     let now = console.store.clock().await?.now;
@@ -175,7 +172,7 @@ pub(crate) async fn restored(
     }
     let undated = if told.trust_undated { Undated::Trusted } else { Undated::Unknown };
     let reason = format!("backup of {backup_at}, undated keys {}", undated.name());
-    let reason = match told.reason.map(|reason| reason.trim().to_owned()).filter(|it| !it.is_empty()) {
+    let reason = match given {
         Some(given) => format!("{reason}: {given}"),
         None => reason,
     };

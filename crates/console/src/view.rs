@@ -125,7 +125,15 @@ fn ending(entry: &Entry) -> String {
     let mark = if unsure { ", marked as of unknown outcome" } else { "" };
     match entry.record.state {
         State::Settled => format!("settled{with}{mark}"),
-        State::Unkept => format!("took effect{with}; the answer is not kept"),
+        State::Unkept => {
+            let refused = status.is_some_and(|status| status >= 400);
+            let what = match (unsure, refused) {
+                (true, _) => "answered",
+                (false, true) => "refused by the service",
+                (false, false) => "took effect",
+            };
+            format!("{what}{with}{mark}; the answer is not kept")
+        }
         State::Released => "released: it had no effect".to_owned(),
         State::Claimed | State::Unknown | State::Sealed => entry.record.state.name().to_owned(),
     }

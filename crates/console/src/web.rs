@@ -406,7 +406,7 @@ fn is_page(request: &Request) -> bool {
 
 /// Lets a request in or answers it.
 async fn guard(State(access): State<Arc<Access>>, mut request: Request, next: Next) -> Response {
-    match access.admit(request.method(), request.uri(), request.headers()) {
+    match access.admit(request.method(), request.uri(), request.version(), request.headers()) {
         Ok(caller) => {
             request.extensions_mut().insert(caller);
             next.run(request).await

@@ -92,7 +92,9 @@ pub fn effects(answer: &Answer, kind: Option<Kind>, id: &str) -> Effects {
         // The key was looked up and was free, and a success stays on record: what is still on its way under this key finds it.
         // Any other answer may have freed the key again. Of keys that are not UUIDs a gate that hashes credentials cannot tell
         // whether another credential used them.
-        None if (200..300).contains(&answer.status) && knows_keys_again(answer) && is_uuid(id) => Effects::All,
+        None if (200..300).contains(&answer.status) && knows_keys_again(answer) && is_uuid(id) => {
+            Effects::All
+        }
         None => Effects::Unsaid,
     }
 }

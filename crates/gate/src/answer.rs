@@ -192,7 +192,7 @@ fn not_kept(entry: &Entry) -> Problem {
             "it ended in a server error; whether it took effect is not known"
         }
         Some(answer) if answer.status >= 400 => {
-            "it was refused by the service, with an answer too large to keep"
+            "it was refused by the service, with an answer that is not kept"
         }
         Some(_) | None => "it took effect; do not send it again under another key",
     };

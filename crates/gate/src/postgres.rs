@@ -374,10 +374,25 @@ fn new_key(grant: &Grant) -> Option<NewKey> {
 
 /// Enters; whatever keeps it from executing rolls it back.
 async fn enter<T: TopLevel>(grant: &Grant, tx: T, new: Option<NewKey>) -> Result<Turn<T>, SettleError> {
-    match new {
+    let turn = match new {
         Some(new) => enter_new(tx, new).await,
         None => enter_known(grant, tx).await,
+    }?;
+    match turn {
+        Turn::Entered(Entered { tx, .. }) if is_held_up(grant) => {
+            let _ = tx.rollback().await;
+            Err(SettleError::Superseded)
+        }
+        turn => Ok(turn),
     }
+}
+
+/// For integrations, once a transaction has entered its key: whether it comes too late after the gate looked which other forms
+/// the key may have. Others may have turned to one since that this gate does not know. Roll it back then, and return
+/// [`SettleError::Superseded`].
+pub fn is_held_up(grant: &grant::Grant) -> bool {
+    let context = grant.context();
+    context.shared.forms.is_outdated(context.arrival.as_of)
 }
 
 /// Enters a key that nobody knew a moment ago.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
+use axum::response::IntoResponse;
 use axum::routing::post;
 use http_body_util::BodyExt;
 use semel_contract::identity::Identity;
@@ -353,4 +354,33 @@ async fn of_two_forms_that_were_registered_at_the_same_moment_one_leads() {
     assert_eq!((endpoints.len(), endpoints[0]), (2, endpoints[1]), "both claim in one form");
     assert!(one.send(keyed("b", "{}")).await.is_replay && two.send(keyed("a", "{}")).await.is_replay);
     assert_eq!(world.runs(), 2);
+}
+
+/// A handler that waits minutes for a connection would run its key under a name that others have turned away from meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handler_that_enters_long_after_the_look_at_the_forms_executes_nothing() {
+    let world = World::new().await;
+    let pool =
+        deadpool_postgres::Config { url: Some(world.url.clone()), ..deadpool_postgres::Config::default() };
+    let pool = pool.create_pool(Some(deadpool_postgres::Runtime::Tokio1), NoTls).expect("a pool");
+    for (seconds, key) in [(200, "soon"), (301, "late")] {
+        let clock = Arc::new(TestClock::default());
+        let (waits, connections, runs) = (Arc::clone(&clock), pool.clone(), Arc::clone(&world.runs));
+        let handler = post(async move |grant: semel_gate::postgres::Grant| {
+            waits.advance(Duration::from_secs(seconds));
+            let mut connection = connections.get().await.expect("a connection");
+            match grant.begin(&mut connection).await {
+                Ok(tx) => {
+                    runs.fetch_add(1, Ordering::SeqCst);
+                    grant.commit(tx, (StatusCode::CREATED, "done")).await.into_response()
+                }
+                Err(error) => error.into_response(),
+            }
+        });
+        let gate = GateLayer::builder(store(&world.url).await).clock(clock as _).route(named("pay").atomic());
+        let app = Router::new().route("/orders", handler).layer(gate.build().expect("a gate"));
+        let answer = app.oneshot(keyed(key, "{}")).await.expect("an answer");
+        assert_eq!(answer.status() == StatusCode::CREATED, key == "soon", "{key}: {answer:?}");
+    }
+    assert_eq!(world.runs(), 1, "what came late began nothing");
 }

@@ -186,6 +186,49 @@ mod tests {
         }
     }
 
+    /// The names of headers that a source of the client for browsers reads of answers: in `header("…")`, `headers.get("…")`,
+    /// `headers.has("…")` and `headers["…"]`.
+    fn read_of_answers(source: &str) -> Vec<&str> {
+        let mut names = Vec::new();
+        for begin in ["header(\"", "headers.get(\"", "headers.has(\"", "headers[\""] {
+            for (at, _) in source.match_indices(begin) {
+                let (before, rest) = (&source[..at], &source[at + begin.len()..]);
+                let is_of_a_request = before.ends_with("request.");
+                names.extend(rest.split('"').next().filter(|_| !is_of_a_request));
+            }
+        }
+        names
+    }
+
+    fn sources(folder: &std::path::Path, found: &mut Vec<String>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                // What runs in a service reads requests.
+                true if path.ends_with("server") => {}
+                true => sources(&path, found),
+                false => found.push(std::fs::read_to_string(path).unwrap()),
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_client_for_browsers_reads_is_exposed() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../clients/typescript/src");
+        let mut found = Vec::new();
+        sources(std::path::Path::new(folder), &mut found);
+        let mut read: Vec<&str> = found.iter().flat_map(|source| read_of_answers(source)).collect();
+        read.sort_unstable();
+        read.dedup();
+        assert!(read.len() >= 8 && read.contains(&"link"), "the reading is not found any more: {read:?}");
+        let exposed: Vec<String> =
+            EXPOSED.to_str().unwrap().split(", ").map(str::to_ascii_lowercase).collect();
+        // Every page may read this one without being told.
+        let is_readable = |name: &&str| *name == "content-type" || exposed.iter().any(|known| known == name);
+        let hidden: Vec<&&str> = read.iter().filter(|name| !is_readable(name)).collect();
+        assert!(hidden.is_empty(), "the client reads {hidden:?}, which no page may");
+    }
+
     #[test]
     fn other_pages_may_nothing() {
         let cors = cors(&["https://app.example", "http://localhost:5173"], false).unwrap();

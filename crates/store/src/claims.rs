@@ -394,8 +394,15 @@ pub fn is_open_to(entry: &Entry, resolution: &Resolution, now: Timestamp) -> boo
 pub fn bare(entry: &Entry, now: Timestamp) -> Option<Entry> {
     let (state, answer) = match entry.record.state {
         State::Settled | State::Unkept => {
-            let nothing =
-                Answer { status: 0, headers: [].into(), body: Bytes::new(), outcome_unknown: false };
+            let known = entry.answer.as_ref().map(|answer| (answer.status, answer.outcome_unknown));
+            let (status, outcome_unknown) = known.unwrap_or_default();
+            // A failure or a refusal without its status would read like an effect.
+            let nothing = Answer {
+                status: if status >= 400 { status } else { 0 },
+                headers: [].into(),
+                body: Bytes::new(),
+                outcome_unknown: outcome_unknown || status >= 500,
+            };
             (State::Unkept, Some(nothing))
         }
         State::Sealed => (State::Sealed, None),

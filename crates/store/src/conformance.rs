@@ -134,6 +134,7 @@ macro_rules! conformance_tests {
             a_sweep_is_bounded,
             a_sweep_marks_lapsed_claims_and_frees_abandoned_ones,
             forgetting_a_principal_leaves_claims_and_others,
+            forgetting_says_nothing_of_an_outcome_that_is_not_so,
             lists_are_filtered_and_paged,
             a_clock_set_back_never_revives_or_repeats,
             a_clock_set_forward_never_expires_anything,

@@ -28,7 +28,7 @@ use std::ops::{Deref, DerefMut};
 use axum_core::body::Body;
 use axum_core::response::IntoResponse;
 use http::Response;
-use semel_gate::postgres::{PAUSE_FIRST, enter_arguments, wait_for_turn};
+use semel_gate::postgres::{PAUSE_FIRST, enter_arguments, is_held_up, wait_for_turn};
 use semel_gate::{Grant, SettleError, settling};
 use semel_store::StoreError;
 use semel_store::postgres::once::{ENTER, EnterArguments, Entry, LEAVE, LeaveArguments};
@@ -156,6 +156,10 @@ async fn enter<'a>(
         }
     };
     match Entry::read(&verdict) {
+        Entry::Execute if is_held_up(grant) => {
+            roll_back(tx).await;
+            Err(SettleError::Superseded)
+        }
         Entry::Execute => Ok(Some(Entered(tx))),
         Entry::InFlight => {
             roll_back(tx).await;

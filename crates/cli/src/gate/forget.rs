@@ -25,7 +25,8 @@ whose.
 
 Exits 5, and erases nothing, when no record is of this principal, or when it was not confirmed.")]
 pub(crate) struct Args {
-    /// The principal in full, as `semel gate show` prints it, or the beginning of it where only one begins so.
+    /// The principal in full, as `semel gate show` prints it. At a terminal, where it is shown and confirmed, the beginning
+    /// will do where only one begins so.
     #[arg(value_name = "PRINCIPAL", required_unless_present = "named")]
     principal: Option<String>,
     /// The same, as an option.
@@ -34,7 +35,10 @@ pub(crate) struct Args {
     /// The principal's tenant, where identities have one; without it, the principal of that name without a tenant.
     #[arg(long, value_name = "TENANT")]
     tenant: Option<String>,
-    /// Erase without asking.
+    /// Why; it stands in the audit trail, and so should name nobody.
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    /// Erase without asking. Takes the full name.
     #[arg(long, short = 'y')]
     yes: bool,
 }
@@ -43,11 +47,20 @@ pub(crate) struct Args {
 pub(crate) async fn forget(door: &Door, args: &Args) -> Result<Said, Stop> {
     let meant = args.principal.as_ref().or(args.named.as_ref()).cloned().unwrap_or_default();
     let found = Found::look(door, &meant, args.tenant.as_deref()).await?;
+    if args.yes && found.principal != meant {
+        // Whoever repeats an erasure by a script would erase somebody else, who begins so.
+        let why = format!(
+            "no record is of a principal {meant:?}, and nothing was erased; {:?} begins so: --yes takes the full name",
+            found.principal
+        );
+        return Err(Stop::new(Exit::Refused, why));
+    }
     confirm(&found.preview(), args.yes)?;
-    let body = json!({"principal": found.principal, "tenant": args.tenant});
+    let body = json!({"principal": found.principal, "tenant": args.tenant, "reason": args.reason});
     let mut value = door.post("/v1/forget", body).await?;
     let count = |name: &str| value[name].as_u64().unwrap_or(0);
-    let mut shown = format!("erased {}\n", counted(count("forgotten"), "record"));
+    let mut shown =
+        format!("erased {} of {}\n", counted(count("forgotten"), "record"), plain(&found.principal));
     match count("left") {
         0 => {}
         1 => shown.push_str("1 is claimed or unknown and stays; forget again once it is settled\n"),

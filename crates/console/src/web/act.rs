@@ -8,13 +8,13 @@ use http::request::Parts;
 use maud::{Markup, html};
 use serde_json::{Map, Value, json};
 
-use super::ask::{Captures, ask, filled, look};
+use super::ask::{Captures, ask, filled, look, query};
 use super::text::{self, of_others, visible};
 use super::view::{GONE, form_of, page_of};
 use super::{FORM_BYTES_MAX, Page, Visit, Web, caller, failed, framed, see_other};
 use crate::access::{Caller, Door};
 use crate::actions::{Action, Field, Kind, Reason};
-use crate::once::Outcome;
+use crate::once::{NoOutcome, Outcome};
 use crate::part::Part;
 
 /// Members of a form that are no fields of an action.
@@ -23,6 +23,25 @@ const OURS: &[&str] = &["number", "done", "confirmed", "reason"];
 /// The name that the form's number has for the seal.
 fn named(action: &Action) -> String {
     format!("{}/{}", action.part, action.name)
+}
+
+/// The same with the values of the fields, where what was tried is what is done.
+fn named_with(action: &Action, form: &Captures) -> String {
+    if !action.dry_run {
+        return named(action);
+    }
+    format!("{}?{}", named(action), content(action, form))
+}
+
+/// The values that the fields of an action have in a form. Browsers send line ends of their own.
+fn content(action: &Action, form: &Captures) -> String {
+    let value = |name: &str| form.get(name).map(|value| value.replace("\r\n", "\n")).unwrap_or_default();
+    let mut names: Vec<&str> = action.fields.iter().map(|field| field.name).collect();
+    names.extend(form.keys().map(String::as_str).filter(|name| path_has(action, name)));
+    names.sort_unstable();
+    names.dedup();
+    let values: Vec<(&str, String)> = names.into_iter().map(|name| (name, value(name))).collect();
+    query(values.iter().map(|(name, value)| (*name, value.as_str())))
 }
 
 /// The page of an action: what it does, to what, and the form.
@@ -48,12 +67,13 @@ pub(super) async fn preview(
         return failed(&web, &visit, *status, why);
     }
     let tried = if action.dry_run { dry_run(part.as_ref(), action, &captures, &caller).await } else { None };
+    let is_tried = tried.as_ref().is_some_and(Result::is_ok);
     let body = html! {
         h1 { (action.label) }
         p { (action.previews) }
         @if let Some(Ok(subject)) = &subject { h2 { "What it is done to" } (summary(subject, "What it is done to")) }
         @if let Some(tried) = &tried { h2 { "What it would do" } (shown(tried)) }
-        (form(&web, action, &visit, tried.is_some()))
+        (form(&web, action, &visit, is_tried))
         p { a href=(page_of(action.page, &captures)) { "Back without doing anything" } }
     };
     framed(&web, &visit, &Page::of(action.label, body))
@@ -124,11 +144,13 @@ fn form(web: &Web, action: &Action, visit: &Visit<'_>, is_tried: bool) -> Markup
         form class="act" method=(if is_first { "get" } else { "post" })
             action={ "/do/" (action.part) "/" (action.name) } {
             @if !is_first {
-                input type="hidden" name="number" value=(web.0.forms.new_number(visit.caller, &named(action)));
+                input type="hidden" name="number" value=(web.0.forms.new_number(visit.caller, &named_with(action, &visit.query)));
             }
             @for (name, value) in hidden { input type="hidden" name=(name) value=(value); }
             @for field in action.fields {
-                @if in_path(field) && !given(field).is_empty() {
+                // What was tried is what is done.
+                @if is_tried && given(field).is_empty() {
+                } @else if (in_path(field) || is_tried) && !given(field).is_empty() {
                     input type="hidden" name=(field.name) value=(given(field));
                     div { strong { (field.label) } ": " (of_others(given(field))) }
                 } @else { (input(field, given(field))) }
@@ -156,7 +178,7 @@ fn input(field: &Field, given: &str) -> Markup {
             Kind::Number => label { (field.label) input inputmode="numeric" pattern="[0-9]*" name=(name) value=(given) required[needed]; },
             Kind::Flag => label { input type="checkbox" name=(name) value="true" checked[given == "true"]; (field.label) },
             Kind::Choice(choices) => label { (field.label) select name=(name) required[needed] {
-                @if needed { option value="" { "choose" } }
+                option value="" { @if needed { "choose" } @else { "as it is" } }
                 @for (value, words) in choices { option value=(value) selected[given == *value] { (words) } }
             } },
             Kind::Lines | Kind::List | Kind::Pairs | Kind::Object | Kind::Base64 => {
@@ -218,9 +240,12 @@ fn value_of(field: &Field, text: &str) -> Result<Value, String> {
         Kind::List => json!(lines().collect::<Vec<_>>()),
         Kind::Pairs => json!(lines().map(pair).collect::<Result<Vec<_>, _>>()?),
         Kind::Object => json!(lines().map(pair).collect::<Result<std::collections::BTreeMap<_, _>, _>>()?),
-        Kind::Base64 => json!(base64::engine::general_purpose::STANDARD.encode(text)),
+        Kind::Base64 => {
+            json!(base64::engine::general_purpose::STANDARD.encode(text.replace("\r\n", "\n")))
+        }
         Kind::Text | Kind::Secret => json!(text.trim()),
-        Kind::Lines => json!(text),
+        // Browsers end lines with CR LF, whatever was typed.
+        Kind::Lines => json!(text.replace("\r\n", "\n")),
     })
 }
 
@@ -245,9 +270,9 @@ pub(super) async fn act(
     };
     let form: Captures = text::pairs(&String::from_utf8_lossy(&bytes)).into_iter().collect();
     let number = form.get("number").cloned().unwrap_or_default();
-    if !web.0.forms.is_ours(&number, &caller, &named(action)) {
+    if !web.0.forms.is_ours(&number, &caller, &named_with(action, &form)) {
         let why = "this form was not shown to you by this process, or long ago: open the page anew, and look first whether it \
-                   has been done";
+                   has been done. What a preview showed cannot be changed after it";
         return refuse(StatusCode::FORBIDDEN, why);
     }
     if caller.door == Door::Open && form.get("confirmed").map(String::as_str) != Some("yes") {
@@ -271,9 +296,15 @@ pub(super) async fn act(
     );
     let (part, actor) = (std::sync::Arc::clone(part), caller.clone());
     let acted = async move { carry_out(part.as_ref(), action, &actor, &path, &body, page, back).await };
-    match web.0.forms.once(&number, acted).await {
-        Some(outcome) => see_other(&format!("{}{}done={number}", outcome.page, joint(&outcome.page))),
-        None => refuse(
+    let mut sent = content(action, &form);
+    sent.push_str(form.get("reason").map(String::as_str).unwrap_or_default());
+    match web.0.forms.once(&number, &sent, acted).await {
+        Ok(outcome) => see_other(&format!("{}{}done={number}", outcome.page, joint(&outcome.page))),
+        Err(NoOutcome::OtherContent) => refuse(
+            StatusCode::CONFLICT,
+            "this form was sent before, with other values, and was done; these were not: open the form anew to do this too",
+        ),
+        Err(NoOutcome::Unknown) => refuse(
             StatusCode::INTERNAL_SERVER_ERROR,
             "nobody knows what became of it: look at the record and the trail",
         ),
@@ -307,10 +338,13 @@ async fn carry_out(
                 .collect();
             let more = if said.is_empty() { String::new() } else { format!(": {}", said.join(", ")) };
             // A record has a new number after its resolution; the old one still leads to it.
-            Outcome { is_done: true, text: format!("Done: {}{more}", action.label), page }
+            Outcome { is_done: true, is_refused: false, text: format!("Done: {}{more}", action.label), page }
         }
         Err((status, why)) => {
-            Outcome { is_done: false, text: format!("Not done ({}): {why}", status.as_u16()), page: back }
+            // Of a failure nobody knows whether it did something.
+            let is_refused = status.is_client_error();
+            let text = format!("Not done ({}): {why}", status.as_u16());
+            Outcome { is_done: false, is_refused, text, page: back }
         }
     }
 }

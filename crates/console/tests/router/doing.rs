@@ -207,3 +207,31 @@ async fn a_jump_of_the_clock_is_confirmed_with_a_reason() {
     assert_eq!(confirm(reason()).await.json()["frozen"], false);
     assert_eq!(latest(&router).await["action"], "confirm-clock");
 }
+
+/// A reason that is refused after the act would say "not done" of what was done.
+#[tokio::test]
+async fn a_reason_is_judged_before_anything_is_done() {
+    let world = World::new();
+    let (_, unknown) = world.unknown("alice", "b").await;
+    let (id, freed) = world.claim("alice", "c").await;
+    world.settle(&id, freed, Settlement::Release).await;
+    world.settled("alice", "a").await;
+    world.clock.advance(Duration::from_secs(600));
+    let router = world.open();
+    let long = "ü".repeat(1001);
+    for (path, told) in [
+        ("/v1/forget".to_owned(), json!({"principal": "alice"})),
+        ("/v1/sweep".to_owned(), json!({})),
+        ("/v1/restored".to_owned(), json!({"backup_time": "1970-01-01T00:00:01Z"})),
+        ("/v1/clock/confirm".to_owned(), json!({})),
+        (format!("/v1/records/{}/resolve", unknown.number), json!({"as": "applied"})),
+        (format!("/v1/records/{}/seal", freed.number), json!({})),
+    ] {
+        let mut told = told;
+        told["reason"] = json!(long);
+        let seen = post(&router, &path, told).await;
+        assert!(seen.status == 400 && seen.text.contains("at most 2000 bytes"), "{path}: {}", seen.text);
+        assert_eq!(latest(&router).await, Value::Null, "{path} did nothing");
+    }
+    assert_eq!(get(&router, "/v1/records").await.json()["records"].as_array().unwrap().len(), 3);
+}

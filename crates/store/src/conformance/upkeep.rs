@@ -87,6 +87,32 @@ pub async fn forgetting_a_principal_leaves_claims_and_others(fixture: &impl Fixt
     assert_eq!(standing(&*store, &hers).await, Standing::Absent, "nothing stays for ever");
 }
 
+/// Erasure turns neither an outcome that nobody knows nor a refusal into an effect.
+pub async fn forgetting_says_nothing_of_an_outcome_that_is_not_so(fixture: &impl Fixture) {
+    let store = fixture.store();
+    let principal = format!("alice-{}", nonce());
+    let about = About { principal: principal.clone(), ..About::default() };
+    let answers = [(500, true), (503, false), (404, false), (201, false)];
+    let mut ids = Vec::new();
+    for (status, outcome_unknown) in answers {
+        let id = id("alice");
+        let fence = won(&*store, Wish { about: about.clone().into(), ..wish(&id) }).await;
+        let answer = Answer { status, headers: [].into(), body: "hers".into(), outcome_unknown };
+        settle(&*store, &id, fence, Settlement::Settle(answer)).await;
+        ids.push(id);
+    }
+    assert_eq!(store.forget(None, &principal, "carol").await, Ok(4));
+    let mut left = Vec::new();
+    for id in &ids {
+        let bare = entry(&*store, id).await;
+        assert_eq!(standing(&*store, id).await, Standing::Unkept);
+        let answer = bare.answer.expect("an answer that is not kept");
+        assert_eq!((answer.headers.len(), answer.body.len()), (0, 0), "nothing of it is left");
+        left.push((answer.status, answer.outcome_unknown));
+    }
+    assert_eq!(left, [(500, true), (503, true), (404, false), (0, false)]);
+}
+
 /// By state, principal and endpoint; page by page.
 pub async fn lists_are_filtered_and_paged(fixture: &impl Fixture) {
     let store = fixture.store();

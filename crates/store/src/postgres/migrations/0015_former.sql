@@ -125,7 +125,8 @@ BEGIN
     ), bared AS (
         UPDATE semel.record r SET state = CASE r.state WHEN 6 THEN 6 ELSE 3 END, endpoint = '', tenant = NULL,
             principal = '', fingerprint = NULL, fingerprint_version = NULL, payload_hash = NULL,
-            status = CASE r.state WHEN 6 THEN NULL ELSE 0 END, headers = NULL, body = NULL, outcome_unknown = false,
+            status = CASE WHEN r.state = 6 THEN NULL WHEN r.status >= 400 THEN r.status ELSE 0 END, headers = NULL, body = NULL,
+            outcome_unknown = r.state <> 6 AND (coalesce(r.outcome_unknown, false) OR coalesce(r.status >= 500, false)),
             client_generated_at = NULL, request_headers = ''::bytea, request_id = ''
         FROM theirs WHERE r.fence = theirs.fence AND theirs.stays
     ), counts AS (
