@@ -340,7 +340,9 @@ mod tests {
         let file = semel_delivery::relay::store::sqlite::Sqlite::open(&path, Arc::new(SystemClock)).unwrap();
         let asked = tokio::spawn({
             let path = path.clone();
-            async move { Caller::owner(Part::Relay, &path, None).await.map(|caller| !matches!(caller.to, To::Here(_))) }
+            async move {
+                Caller::owner(Part::Relay, &path, None).await.map(|caller| !matches!(caller.to, To::Here(_)))
+            }
         });
         tokio::time::sleep(Duration::from_millis(300)).await;
         assert!(!asked.is_finished(), "it does not give up at once");
