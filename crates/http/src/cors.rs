@@ -10,8 +10,8 @@ use http::{Method, Response, StatusCode, Uri};
 
 /// What a page may read beside the few headers that every page may: all that a client needs in order to retry.
 const EXPOSED: HeaderValue = HeaderValue::from_static(
-    "Date, Location, Retry-After, Idempotency-Replayed, Semel-Guarantee, Semel-Outcome, Semel-Retention, \
-     X-Request-Id, X-Should-Retry",
+    "Date, Link, Location, Retry-After, Idempotency-Replayed, Idempotent-Replayed, Semel-Guarantee, \
+     Semel-Outcome, Semel-Retention, Stripe-Should-Retry, X-Request-Id, X-Should-Retry",
 );
 /// For how many seconds a browser need not ask again.
 const MAX_AGE: HeaderValue = HeaderValue::from_static("600");

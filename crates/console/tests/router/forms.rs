@@ -162,7 +162,7 @@ async fn on_loopback_without_a_token_forms_ask_to_confirm_and_nobody_sees_bodies
     assert_eq!(api.refusal().0, 403, "nor by the API");
     let preview = page(&router, "/do/gate/sweep?grace=1s", &[LOCAL]).await.text;
     assert!(preview.contains("would remove") && preview.contains("name=\"confirmed\""), "{preview}");
-    let form = format!("number={}", number(&preview));
+    let form = format!("number={}&grace=1s", number(&preview));
     assert_eq!(submit(&router, "/do/gate/sweep", &form, &[LOCAL]).await.status, 400, "it was not confirmed");
     let seen =
         submit(&router, "/do/gate/sweep", &format!("{form}&confirmed=yes&reason=disk"), &[LOCAL]).await;
