@@ -2,7 +2,6 @@
 
 use axum::Router;
 use axum::body::Body;
-use futures_util::StreamExt;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use semel_broker::{Identity, admin_router, listen_router};
@@ -127,10 +126,10 @@ impl Events {
                     }
                     continue;
                 }
-                let mut stream = std::mem::take(&mut self.body).into_data_stream();
-                let piece = stream.next().await?;
-                self.body = Body::from_stream(stream);
-                self.text.push_str(std::str::from_utf8(&piece.ok()?).unwrap());
+                // The body stays where it is: who stops waiting here goes on later.
+                let frame = self.body.frame().await?.ok()?;
+                let Ok(piece) = frame.into_data() else { continue };
+                self.text.push_str(std::str::from_utf8(&piece).unwrap());
             }
         };
         tokio::time::timeout(std::time::Duration::from_secs(20), next).await.expect("no event came in time")
