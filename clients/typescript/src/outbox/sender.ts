@@ -6,7 +6,7 @@ import type { Answer } from "../contract/refusal.js";
 import type { Environment } from "./environment.js";
 import { clockAhead, findExpired, judgeAnswer, judgeSilence, type Facts, type Verdict } from "./judge.js";
 import { STALE, claim, settle, type Clocks } from "./claims.js";
-import { rebuild } from "./requeue.js";
+import type * as requeueing from "./requeue.js";
 import { isPaused, readPaused } from "./rows.js";
 import { isStorageFull, type Store } from "./store.js";
 import { transmit } from "./transmit.js";
@@ -33,6 +33,7 @@ export interface Host {
   tell(type: EventType, row: Row | null, reason?: string, ids?: string[]): void;
   /** The application builds a refused message again. */
   readonly rebuild: OutboxOptions["rebuild"];
+  loadRequeueing(): Promise<typeof requeueing>;
   /** How far servers' clocks are ahead, as far as this sender knows. */
   readonly clock: { ahead: number | null };
   /** Another sender has taken over. */
@@ -66,6 +67,8 @@ export class Sender {
     this.#epoch = epoch;
     this.#startedAt = this.host.environment.now();
     this.#kickedAt = this.#startedAt;
+    // Before it is needed: after a release a server may no longer have this one's parts.
+    if (this.host.rebuild) void this.host.loadRequeueing().catch(() => {});
     this.#learned = (await this.host.store.run("readonly", (tx) => tx.get<Learned>("meta", "learned"))) ?? this.#learned;
     void this.#drive(epoch);
   }
@@ -266,7 +269,8 @@ export class Sender {
     if (to === "expired") return void this.#expired.push(row);
     if (row.heldFor === "rebuild") {
       this.host.tell("rebuild", row);
-      return rebuild(this.host, row).catch(() => {});
+      if (!this.host.rebuild) return;
+      return this.host.loadRequeueing().then(({ rebuild }) => rebuild(this.host, row)).catch(() => {});
     }
     this.host.tell(to, row);
   }
