@@ -115,6 +115,9 @@ async function replace(tx: Tx, id: string, draft: Draft, now: number): Promise<R
   const known = await tx.first("ids", draft.row.ids[0]!);
   if (known?.supersedes === id) return known;
   if (known) throw new OutboxError("id-reused", "the new id is taken: choose another");
+  // Somebody else took it back or replaced it: a second successor would do the same thing twice.
+  const { status } = await find(tx, id);
+  if (status === "aborted") throw new OutboxError("state", `the message ${id} is aborted`);
   const old = await abort(tx, id, now, "Replaced by another message.", draft.row.ids[0]);
   // The new one takes the old one's number, and with it its place in the lane.
   await tx.delete("messages", old.n);

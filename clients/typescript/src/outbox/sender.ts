@@ -168,7 +168,7 @@ export class Sender {
       const isFresh = row.noAnswer && this.#kickedAt >= (row.lastAt ?? 0) + base;
       return isFresh ? this.#kickedAt : row.nextAt;
     }
-    if (row.status !== "held" || row.heldFor === "rebuild") return Infinity;
+    if (row.status !== "held" || (row.heldFor === "rebuild" && !this.host.rebuild)) return Infinity;
     const asked = this.#asked.get(row.n) ?? -Infinity;
     return this.#kickedAt > asked ? this.#kickedAt : asked + ASK_AGAIN_MS;
   }
@@ -190,6 +190,7 @@ export class Sender {
     const { store, environment } = this.host;
     const expired = findExpired(this.#facts(head));
     if (expired) return this.#settle(head, null, epoch, expired);
+    if (head.heldFor === "rebuild") return this.#rebuild(head);
     const credential = await this.#credentialOf(head, signal);
     if (typeof credential === "string") {
       if (head.status === "held" && head.reason === credential) return;
@@ -269,10 +270,15 @@ export class Sender {
     if (to === "expired") return void this.#expired.push(row);
     if (row.heldFor === "rebuild") {
       this.host.tell("rebuild", row);
-      if (!this.host.rebuild) return;
-      return this.host.loadRequeueing().then(({ rebuild }) => rebuild(this.host, row)).catch(() => {});
+      return this.host.rebuild && this.#rebuild(row);
     }
     this.host.tell(to, row);
+  }
+
+  /** Lets the application build the lane again. What fails, or dies with its tab, is asked for again. */
+  async #rebuild(row: Row): Promise<void> {
+    this.#asked.set(row.n, this.host.environment.now());
+    await this.host.loadRequeueing().then(({ rebuild }) => rebuild(this.host, row)).catch(() => {});
   }
 
   /** Keeps what an answer teaches about the server's clock and its retention. */
