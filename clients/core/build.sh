@@ -12,6 +12,9 @@ mkdir -p "$target" "$out"
 target=$(cd "$target" && pwd)
 out=$(cd "$out" && pwd)
 cd "$here"
+# Python's wheel is built from the same folder, and puts a library of its own there.
+exec 9<build.sh
+flock 9
 CARGO_TARGET_DIR=$target cargo build --quiet --locked --profile "$profile" --features "$features"
 built=$target/$([ "$profile" = dev ] && echo debug || echo "$profile")
 "$built/uniffi-bindgen" generate --library "$built/libsemel_core.so" --language "$language" --no-format --out-dir "$out"
