@@ -59,7 +59,8 @@ export async function settle(
 ): Promise<Row | null | typeof STALE> {
   if (!(await isCurrent(tx, epoch))) return STALE;
   const row = await tx.get<Row>("messages", before.n);
-  if (!row || (token === null ? row.status !== before.status : row.token !== token)) return null;
+  // Its number may be its successor's by now.
+  if (!row || row.ids[0] !== before.ids[0] || (token === null ? row.status !== before.status : row.token !== token)) return null;
   // This very settlement was committed before, and the page did not hear of it.
   if (token !== null && row.status !== "inflight") return row;
   return write(tx, row, verdict, now, doesBlock);
