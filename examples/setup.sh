@@ -16,6 +16,5 @@ install_packages() {
   [ -d "$1/node_modules" ] && [ "$1/node_modules/.package-lock.json" -nt "$1/package-lock.json" ] ||
     npm ci --prefix "$1" --no-audit --no-fund --silent
 }
-install_packages "$root/clients/typescript"
-npm run --prefix "$root/clients/typescript" --silent build
+"$root/clients/typescript/build.sh"
 install_packages .

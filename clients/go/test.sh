@@ -10,7 +10,7 @@ if [ -n "$unformatted" ]; then
     exit 1
 fi
 PATH=$PATH:/usr/sbin
-if ! command -v pgbouncer >/dev/null && ! apt-get install -y -qq --no-install-recommends pgbouncer >/dev/null 2>&1; then
+if ! ../packages.sh pgbouncer=pgbouncer; then
     echo "pgbouncer is not here and cannot be installed: its test is left out" >&2
     export SEMEL_TEST_PGBOUNCER=missing
 fi

@@ -3,11 +3,7 @@
 # three. SEMEL_TEST_SEED: the seed of the kills. Arguments go to mvn.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
-if ! command -v mvn >/dev/null || ! command -v javac >/dev/null; then
-    apt-get install -y -qq --no-install-recommends maven default-jdk-headless >/dev/null ||
-        { echo "test.sh: install Maven and a JDK (Debian: maven, default-jdk-headless)" >&2; exit 1; }
-    echo "test.sh: installed Maven and a JDK"
-fi
+"$here/../packages.sh" mvn=maven javac=default-jdk-headless
 target=${CARGO_TARGET_DIR:-$here/../../target}
 work=$target/clients/kotlin
 rm -rf "$work/generated" "$work/native"

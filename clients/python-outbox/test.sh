@@ -16,6 +16,10 @@ cd "$here"
 PATH=$venv/bin:$PATH
 # The laboratory is for the tests; what is published is built without it, and with `--release`.
 rm -rf "$venv/wheels"
+# Kotlin's library is built from the same folder: scripts that run side by side take turns.
+exec 9<../core/build.sh
+flock 9
 CARGO_TARGET_DIR=$target maturin build --quiet --locked --profile dev --features cli,lab --compatibility linux --out "$venv/wheels"
+exec 9<&-
 "$venv/bin/pip" install --quiet --disable-pip-version-check --force-reinstall --no-deps "$venv"/wheels/*.whl
 SEMEL_TREE=$here/../.. PYTHONDONTWRITEBYTECODE=1 exec "$venv/bin/python" -m pytest "$@"

@@ -10,19 +10,19 @@ root=$(cd "$here/../.." && pwd)
 
 # Cargo's target folder is not part of the tree; nothing of this is checked in.
 venv=${CARGO_TARGET_DIR:-$root/target}/clients/python
+# Scripts that run side by side take turns.
+exec 9<"$here/requirements-dev.lock"
+flock 9
 if ! cmp -s "$here/requirements-dev.lock" "$venv/installed.lock"; then
     python3 -m venv --clear "$venv"
     "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$here/requirements-dev.lock"
     cp "$here/requirements-dev.lock" "$venv/installed.lock"
 fi
+exec 9<&-
 
-if ! PATH="$PATH:/usr/sbin" command -v pgbouncer >/dev/null; then
-    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get install -y -qq pgbouncer >/dev/null 2>&1; then
-        echo "test.sh: installed pgbouncer"
-    else
-        echo "test.sh: pgbouncer is not here and cannot be installed: its tests are left out"
-        export SEMEL_TEST_PGBOUNCER=missing
-    fi
+if ! "$here/../packages.sh" pgbouncer=pgbouncer; then
+    echo "test.sh: pgbouncer is not here and cannot be installed: its tests are left out"
+    export SEMEL_TEST_PGBOUNCER=missing
 fi
 
 cd "$here"

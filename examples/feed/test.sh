@@ -7,5 +7,5 @@ cd "$(dirname "$0")"
 npm run --silent build
 node --test test/api.test.mjs
 [ "${SEMEL_TEST_FAST:-}" = 1 ] && exit 0
-[ -x /usr/bin/chromium ] || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; }
+"$root/clients/packages.sh" /usr/bin/chromium=chromium
 node --test test/page.test.mjs

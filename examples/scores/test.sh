@@ -29,8 +29,5 @@ done
 SCORES_URL=http://$api SCORES_EXTERNAL=http://$external PYTHONDONTWRITEBYTECODE=1 python3 "$here/tests/test_display.py" -v
 
 [ "${SEMEL_TEST_FAST:-}" = 1 ] && exit 0
-if [ ! -x /usr/bin/chromium ]; then
-  apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium
-fi
+clients/packages.sh /usr/bin/chromium=chromium
 node --test "$@" "$here/tests/page.test.mjs"

@@ -3,9 +3,7 @@
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 client=$here/../../../clients/typescript
-cd "$client"
-[ -d node_modules ] && [ node_modules/.package-lock.json -nt package-lock.json ] || npm ci --no-audit --no-fund --silent
-npm run --silent build
+"$client/build.sh"
 cd "$here"
 for entry in outbox snapshot worker; do
   set -- "$@" "--alias:semel/$entry=$client/dist/$entry/index.js"

@@ -4,6 +4,5 @@ set -eu
 cd "$(dirname "$0")"
 . ../../setup.sh
 npm run --silent build
-faketime=$(ls /usr/lib/*/faketime/libfaketime.so.1 2>/dev/null | head -1)
-[ -n "$faketime" ] || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends libfaketime >&2; }
+"$root/clients/packages.sh" '/usr/lib/*/faketime/libfaketime.so.1=libfaketime'
 exec node --test --test-concurrency=1 test/*.test.mjs

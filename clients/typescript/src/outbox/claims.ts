@@ -1,8 +1,7 @@
 // The transactions of the sender, each of which may run twice (see the store). Every write presents the sender's epoch and the
 // token of its attempt; an old epoch changes nothing.
-import type { Draft } from "./freeze.js";
 import type { Verdict } from "./judge.js";
-import { abort, end, isPaused, readPaused } from "./rows.js";
+import { end, find, isPaused, readPaused } from "./rows.js";
 import type { Tx } from "./store.js";
 import { OutboxError, type Row, type Status } from "./types.js";
 
@@ -60,7 +59,8 @@ export async function settle(
 ): Promise<Row | null | typeof STALE> {
   if (!(await isCurrent(tx, epoch))) return STALE;
   const row = await tx.get<Row>("messages", before.n);
-  if (!row || (token === null ? row.status !== before.status : row.token !== token)) return null;
+  // Its number may be its successor's by now.
+  if (!row || row.ids[0] !== before.ids[0] || (token === null ? row.status !== before.status : row.token !== token)) return null;
   // This very settlement was committed before, and the page did not hear of it.
   if (token !== null && row.status !== "inflight") return row;
   return write(tx, row, verdict, now, doesBlock);
@@ -77,19 +77,13 @@ async function write(tx: Tx, row: Row, { to, change }: Verdict, now: number, doe
   return written;
 }
 
-/** Puts a new message in the place of another, which is taken back. */
-export async function replace(tx: Tx, id: string, draft: Draft, now: number): Promise<Row> {
-  const known = await tx.first("ids", draft.row.ids[0]!);
-  if (known?.supersedes === id) return known;
-  if (known) throw new OutboxError("id-reused", "the new id is taken: choose another");
-  const old = await abort(tx, id, now, "Replaced by another message.", draft.row.ids[0]);
-  // The new one takes the old one's number, and with it its place in the lane.
-  await tx.delete("messages", old.n);
-  const { n, ...moved } = old;
-  await tx.put("messages", moved);
-  const row: Row = { ...draft.row, n, supersedes: old.ids[0]!, ambiguous: old.ambiguous };
-  await tx.put("messages", row);
-  await tx.put("requests", draft.request, n);
-  return row;
+/** Makes a waiting message due now. */
+export async function hasten(tx: Tx, id: string, now: number): Promise<Row> {
+  const row = await find(tx, id);
+  if (row.status !== "pending" && row.status !== "held")
+    throw new OutboxError("state", `the message ${id} is ${row.status}`);
+  const hastened: Row = { ...row, status: "pending", nextAt: now };
+  delete hastened.heldFor;
+  await tx.put("messages", hastened);
+  return hastened;
 }
-

@@ -1,6 +1,6 @@
 // Freezes what a caller hands in: past here a message is data, well formed, and carries no credential. Nothing that is
 // refused here uses up an id.
-import { isKey, mint, uuid } from "../contract/mint.js";
+import { hex, isKey, mint, uuid } from "../contract/mint.js";
 import type { Profile } from "../contract/profile.js";
 import { OutboxError, type Frozen, type Row, type SendOptions } from "./types.js";
 
@@ -19,7 +19,7 @@ export interface Draft {
 /** The id of a message, checked. */
 export function chooseId(options: SendOptions, profile: Profile, now: number): string {
   const id = options.id ?? mint(profile.mint, now);
-  if (!isKey(profile.format, id)) throw malformed(`the id is not of the form ${profile.format}`);
+  if (!isKey(profile.format, id)) throw malformed(`the id is not ${profile.format}`);
   return id;
 }
 
@@ -53,7 +53,7 @@ async function freezeRequest(request: Request, profile: Profile, generatedAt: nu
   if (credential) {
     throw new OutboxError("credential-in-request", `${credential[0]} is never stored: give it by the credentials provider`);
   }
-  if (!/^https?:/.test(request.url)) throw malformed(`${request.url} is not an address`);
+  if (!/^https?:/.test(request.url)) throw malformed("that is not an address");
   const bytes = headers.reduce((sum, [name, value]) => sum + name.length + value.length, 0);
   const body = stamp(await request.arrayBuffer(), profile, headers, generatedAt);
   if (request.url.length > URL_CHARS_MAX || bytes > HEADERS_BYTES_MAX || body.byteLength > BODY_BYTES_MAX)
@@ -86,10 +86,6 @@ async function fingerprint({ method, url, body }: Frozen): Promise<string> {
   let [a, b] = [7, 11];
   for (const byte of bytes) [a, b] = [Math.imul(a ^ byte, 0x01000193), Math.imul(b ^ byte, 0x5bd1e995) ^ (b >>> 15)];
   return `${bytes.length}:${a}:${b}`;
-}
-
-function hex(bytes: Uint8Array): string {
-  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
 function malformed(why: string): OutboxError {

@@ -8,7 +8,7 @@ import { Intake } from "./intake.js";
 import { Leadership } from "./leadership.js";
 import { MemoryStore } from "./memory.js";
 import type { RequeueOptions } from "./requeue.js";
-import { abort, hasten, receiptOf, setPaused } from "./rows.js";
+import { abort, receiptOf, setPaused } from "./rows.js";
 import type { Host, Sender } from "./sender.js";
 import type * as sending from "./sending.js";
 import { IndexedStore, type Store, type Tx } from "./store.js";
@@ -148,9 +148,13 @@ export class Outbox {
     else void this.#startMemory().catch(() => {});
   }
 
+  get #stores(): Store[] {
+    return [this.#durable, this.#memory];
+  }
+
   /** What is known of a message. */
   async get(id: string): Promise<Receipt | undefined> {
-    for (const store of [this.#durable, this.#memory]) {
+    for (const store of this.#stores) {
       const row = await store.run("readonly", (tx) => tx.first("ids", id)).catch(() => undefined);
       if (row) return receiptOf(row, store.isDurable, id);
     }
@@ -160,13 +164,13 @@ export class Outbox {
   /** What a message asks for, so that a page can show it. It is gone when the message is done or taken back. */
   async request(id: string): Promise<Request | undefined> {
     const store = await this.#storeOf(id);
-    return (await this.#load()).readRequest(store, id);
+    return (await (await this.#load()).loadRequeueing()).readRequest(store, id);
   }
 
   /** Messages in the order in which they were accepted, at most 1,000. */
   async list({ status, lane, after, limit = LIST_MAX }: ListFilter = {}): Promise<Receipt[]> {
     const found: Receipt[] = [];
-    for (const store of [this.#durable, this.#memory])
+    for (const store of this.#stores)
       await store.run("readonly", async (tx) => {
         const from = after === undefined ? 0 : ((await tx.first("ids", after))?.n ?? 0);
         const scan = status ? { index: "status" as const, key: status } : { after: from };
@@ -180,6 +184,7 @@ export class Outbox {
 
   /** Tries a waiting message again now. */
   async retry(id: string): Promise<Receipt> {
+    const { hasten } = await this.#load();
     return this.#change(id, (tx) => hasten(tx, id, this.#environment.now()));
   }
 
@@ -192,7 +197,8 @@ export class Outbox {
   async requeue(id: string, options: RequeueOptions = {}): Promise<Receipt> {
     const store = await this.#storeOf(id);
     const parts = await this.#load();
-    const row = await parts.requeue(this.#host(store, parts), id, options);
+    const { requeue } = await parts.loadRequeueing();
+    const row = await requeue(this.#host(store, parts), id, options);
     this.#tell("aborted", { ...row, ids: [id] });
     this.#announce(row, store, true);
     return receiptOf(row, store.isDurable);
@@ -294,6 +300,7 @@ export class Outbox {
       isAgeUnsafe: !!unsafeMaxAge,
       doesBlock: onDead === "block",
       isFromService: isFromService ?? parts.isLikelyFromService,
+      loadRequeueing: parts.loadRequeueing,
       tell: (...event) => this.#tell(...event),
       lose: () => this.#leadership.lose(),
       isBehind: async (row) => {
@@ -400,7 +407,7 @@ export class Outbox {
 
   async #readSnapshot(): Promise<Snapshot> {
     const { readSnapshot } = await this.#load();
-    return readSnapshot([this.#durable, this.#memory], this.#leadership.isLeader, this.#environment.now());
+    return readSnapshot(this.#stores, this.#leadership.isLeader, this.#environment.now());
   }
 
   async #settleWaiters(id: string): Promise<void> {
@@ -443,7 +450,7 @@ export class Outbox {
 }
 
 function isFinal(status: Status): boolean {
-  return status === "done" || status === "dead" || status === "aborted";
+  return /^(done|dead|aborted)$/.test(status);
 }
 
 function asRefusal(error: unknown): OutboxError {

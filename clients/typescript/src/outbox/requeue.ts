@@ -2,10 +2,9 @@
 // is sealed at the server first, so that no late arrival can run it beside the new one.
 import { mint } from "../contract/mint.js";
 import { freeze, type Draft } from "./freeze.js";
-import { replace } from "./claims.js";
 import { abort, find, receiptOf } from "./rows.js";
 import type { Host } from "./sender.js";
-import type { Store } from "./store.js";
+import type { Store, Tx } from "./store.js";
 import { OutboxError, type Frozen, type Row } from "./types.js";
 
 export interface RequeueOptions {
@@ -109,4 +108,23 @@ export async function rebuild(host: Host, row: Row): Promise<void> {
     else await abort(tx, row.ids[0]!, now, "No longer wanted.");
   });
   for (const id of [row.ids[0]!, ...drop]) tell("aborted", { ...row, ids: [id] }, "Built again.");
+}
+
+/** Puts a new message in the place of another, which is taken back. */
+async function replace(tx: Tx, id: string, draft: Draft, now: number): Promise<Row> {
+  const known = await tx.first("ids", draft.row.ids[0]!);
+  if (known?.supersedes === id) return known;
+  if (known) throw new OutboxError("id-reused", "the new id is taken: choose another");
+  // Somebody else took it back or replaced it: a second successor would do the same thing twice.
+  const { status } = await find(tx, id);
+  if (status === "aborted") throw new OutboxError("state", `the message ${id} is aborted`);
+  const old = await abort(tx, id, now, "Replaced by another message.", draft.row.ids[0]);
+  // The new one takes the old one's number, and with it its place in the lane.
+  await tx.delete("messages", old.n);
+  const { n, ...moved } = old;
+  await tx.put("messages", moved);
+  const row: Row = { ...draft.row, n, supersedes: old.ids[0]!, ambiguous: old.ambiguous };
+  await tx.put("messages", row);
+  await tx.put("requests", draft.request, n);
+  return row;
 }

@@ -58,17 +58,6 @@ export async function abort(tx: Tx, id: string, now: number, reason: string, sup
   return aborted;
 }
 
-/** Makes a waiting message due now. */
-export async function hasten(tx: Tx, id: string, now: number): Promise<Row> {
-  const row = await find(tx, id);
-  if (row.status !== "pending" && row.status !== "held")
-    throw new OutboxError("state", `the message ${id} is ${row.status}`);
-  const hastened: Row = { ...row, status: "pending", nextAt: now };
-  delete hastened.heldFor;
-  await tx.put("messages", hastened);
-  return hastened;
-}
-
 export async function find(tx: Tx, id: string): Promise<Row> {
   const row = await tx.first("ids", id);
   if (!row) throw new OutboxError("not-found", `there is no message ${id}`);

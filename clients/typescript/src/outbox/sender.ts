@@ -6,7 +6,7 @@ import type { Answer } from "../contract/refusal.js";
 import type { Environment } from "./environment.js";
 import { clockAhead, findExpired, judgeAnswer, judgeSilence, type Facts, type Verdict } from "./judge.js";
 import { STALE, claim, settle, type Clocks } from "./claims.js";
-import { rebuild } from "./requeue.js";
+import type * as requeueing from "./requeue.js";
 import { isPaused, readPaused } from "./rows.js";
 import { isStorageFull, type Store } from "./store.js";
 import { transmit } from "./transmit.js";
@@ -33,6 +33,7 @@ export interface Host {
   tell(type: EventType, row: Row | null, reason?: string, ids?: string[]): void;
   /** The application builds a refused message again. */
   readonly rebuild: OutboxOptions["rebuild"];
+  loadRequeueing(): Promise<typeof requeueing>;
   /** How far servers' clocks are ahead, as far as this sender knows. */
   readonly clock: { ahead: number | null };
   /** Another sender has taken over. */
@@ -66,6 +67,8 @@ export class Sender {
     this.#epoch = epoch;
     this.#startedAt = this.host.environment.now();
     this.#kickedAt = this.#startedAt;
+    // Before it is needed: after a release a server may no longer have this one's parts.
+    if (this.host.rebuild) void this.host.loadRequeueing().catch(() => {});
     this.#learned = (await this.host.store.run("readonly", (tx) => tx.get<Learned>("meta", "learned"))) ?? this.#learned;
     void this.#drive(epoch);
   }
@@ -165,7 +168,7 @@ export class Sender {
       const isFresh = row.noAnswer && this.#kickedAt >= (row.lastAt ?? 0) + base;
       return isFresh ? this.#kickedAt : row.nextAt;
     }
-    if (row.status !== "held" || row.heldFor === "rebuild") return Infinity;
+    if (row.status !== "held" || (row.heldFor === "rebuild" && !this.host.rebuild)) return Infinity;
     const asked = this.#asked.get(row.n) ?? -Infinity;
     return this.#kickedAt > asked ? this.#kickedAt : asked + ASK_AGAIN_MS;
   }
@@ -187,6 +190,7 @@ export class Sender {
     const { store, environment } = this.host;
     const expired = findExpired(this.#facts(head));
     if (expired) return this.#settle(head, null, epoch, expired);
+    if (head.heldFor === "rebuild") return this.#rebuild(head);
     const credential = await this.#credentialOf(head, signal);
     if (typeof credential === "string") {
       if (head.status === "held" && head.reason === credential) return;
@@ -266,9 +270,15 @@ export class Sender {
     if (to === "expired") return void this.#expired.push(row);
     if (row.heldFor === "rebuild") {
       this.host.tell("rebuild", row);
-      return rebuild(this.host, row).catch(() => {});
+      return this.host.rebuild && this.#rebuild(row);
     }
     this.host.tell(to, row);
+  }
+
+  /** Lets the application build the lane again. What fails, or dies with its tab, is asked for again. */
+  async #rebuild(row: Row): Promise<void> {
+    this.#asked.set(row.n, this.host.environment.now());
+    await this.host.loadRequeueing().then(({ rebuild }) => rebuild(this.host, row)).catch(() => {});
   }
 
   /** Keeps what an answer teaches about the server's clock and its retention. */

@@ -98,11 +98,11 @@ export class IndexedStore implements Store {
       if (error?.name === "VersionError") return this.#request();
       throw error;
     });
+    const forget = () => {
+      if (this.#opening === opening) this.#opening = undefined;
+    };
     opening.then(
       (database) => {
-        const forget = () => {
-          if (this.#opening === opening) this.#opening = undefined;
-        };
         database.onclose = forget;
         // Another tab upgrades the database: make way, and open it again for the next transaction.
         database.onversionchange = () => {
@@ -111,9 +111,7 @@ export class IndexedStore implements Store {
         };
         if (this.#isClosed) database.close();
       },
-      () => {
-        if (this.#opening === opening) this.#opening = undefined;
-      },
+      forget,
     );
     return opening;
   }
@@ -121,8 +119,8 @@ export class IndexedStore implements Store {
   #request(version?: number): Promise<IDBDatabase> {
     const { indexedDB, marks, setTimeout, clearTimeout } = this.environment;
     return new Promise((resolve, reject) => {
-      if (!indexedDB) throw new DOMException("there is no storage", "NotSupportedError");
-      const timer = setTimeout(() => reject(new DOMException("the database is stuck", "TimeoutError")), OPEN_MS_MAX);
+      if (!indexedDB) throw new Error("there is no storage");
+      const timer = setTimeout(() => reject(new Error("the database is stuck")), OPEN_MS_MAX);
       const request = indexedDB.open(`semel:${this.name}`, version);
       let isNew = false;
       request.onupgradeneeded = ({ oldVersion }) => {

@@ -2,6 +2,7 @@
 // page may be open; `wakeWorker` is the page's side. A worker has no session of its own: it is given its credentials in its own
 // script, or it sends nothing and says `no-credentials`.
 import { Outbox, type Credentials, type OutboxOptions } from "../outbox/index.js";
+import * as requeueing from "../outbox/requeue.js";
 import * as sending from "../outbox/sending.js";
 
 export interface WorkerOptions extends Omit<OutboxOptions, "credentials" | "sends"> {
@@ -24,7 +25,7 @@ export function drainInWorker(options: WorkerOptions, scope: EventTarget = globa
     credentials: credentials ?? (() => null),
     sends: "on-drain",
     // Workers may not load modules later.
-    environment: { load: async () => sending, ...options.environment },
+    environment: { load: async () => ({ ...sending, loadRequeueing: async () => requeueing }), ...options.environment },
   });
   const drain = async () => {
     if (!credentials) return outbox.report("no-credentials", "The service worker has no credentials of its own.");

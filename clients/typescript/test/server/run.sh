@@ -12,7 +12,7 @@ fi
 # The engine that migrates schemas is a download, and is not needed to generate the client.
 PRISMA_SCHEMA_ENGINE_BINARY=/bin/true npx --no-install prisma generate --schema prisma/schema.prisma >/dev/null 2>&1
 PATH=$PATH:/usr/sbin
-if ! command -v pgbouncer >/dev/null && ! apt-get install -y -qq --no-install-recommends pgbouncer >/dev/null 2>&1; then
+if ! ../../../packages.sh pgbouncer=pgbouncer; then
     echo "pgbouncer is not here and cannot be installed: its test is left out" >&2
     export SEMEL_TEST_PGBOUNCER=missing
 fi

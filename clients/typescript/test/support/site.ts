@@ -29,6 +29,8 @@ export interface Site {
   /** Answers are held back. */
   isSlow: boolean;
   isRedirecting: boolean;
+  /** Requests do not get through: the network is gone. */
+  isDown: boolean;
   close(): Promise<void>;
 }
 
@@ -59,7 +61,7 @@ async function read(request: IncomingMessage): Promise<Buffer> {
 export async function startSite(): Promise<Site> {
   const scripts: Record<string, string> = { "/page.js": await bundle("page.js"), "/worker.js": await bundle("worker.js") };
   const records = new Map<string, Reply>();
-  const site: Site = { origin: "", api: "", effects: [], requests: 0, loseEvery: 0, isSlow: false, isRedirecting: false, close: async () => {} };
+  const site: Site = { origin: "", api: "", effects: [], requests: 0, loseEvery: 0, isSlow: false, isRedirecting: false, isDown: false, close: async () => {} };
 
   /** The service: every request that reaches it is an effect. */
   const apply = (request: IncomingMessage, body: Buffer): Reply => {
@@ -86,6 +88,7 @@ export async function startSite(): Promise<Site> {
 
   /** The way to the service, on which answers are lost. */
   const carry = async (request: IncomingMessage, response: ServerResponse) => {
+    if (site.isDown) return void request.socket.destroy();
     const body = await read(request);
     if (request.method !== "OPTIONS") site.requests++;
     const number = site.requests;

@@ -2,6 +2,7 @@
 // and thawed at every step that their sender takes. Storage is fake-indexeddb: what was not committed is lost with its tab.
 import { IDBFactory, IDBKeyRange } from "fake-indexeddb";
 import type { Environment } from "semel/outbox";
+import * as requeueing from "../../dist/outbox/requeue.js";
 import * as sending from "../../dist/outbox/sending.js";
 
 globalThis.IDBKeyRange ??= IDBKeyRange;
@@ -242,7 +243,7 @@ export class Tab {
       page: this.page,
       marks: { getItem: (name) => device.marks.get(name) ?? null, setItem: (name, value) => void device.marks.set(name, value) },
       persist: async () => true,
-      load: async () => sending,
+      load: async () => ({ ...sending, loadRequeueing: async () => requeueing }),
     };
   }
 

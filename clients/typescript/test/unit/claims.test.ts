@@ -49,3 +49,11 @@ test("a claim and a settlement that ran before find their own work", async () =>
   assert.equal(await store.run("readwrite", (tx) => settle(tx, settled, "t9", epoch, other, 9, false)), null);
   assert.equal((await now()).status, "done");
 });
+
+test("what was decided of a message is not written into the one that took its place meanwhile", async () => {
+  const { store, row, epoch, now } = await prepare();
+  await store.run("readwrite", (tx) => tx.put("messages", { ...row, ids: ["m2"], supersedes: "m1" }));
+  const expired = { to: "expired", change: { reason: "It waited for 23 hours and was given up." } } as const;
+  assert.equal(await store.run("readwrite", (tx) => settle(tx, row, null, epoch, expired, 9, false)), null);
+  assert.equal((await now()).status, "pending");
+});

@@ -439,6 +439,22 @@ test("what is given up can be requeued under a new id, in its old place", async 
   outbox.dispose();
 });
 
+test("two requeues at once, in two tabs or by a double tap, make one successor", async () => {
+  const device = new Device();
+  const gate = new Gate(device);
+  gate.script = [{ status: 422 }];
+  const [first, second] = [open(device, gate), open(device, gate)];
+  const sent = first.outbox.send(URL_OF, { ...post(), id: "m1" });
+  await settled(device, sent.done);
+  const wanted = [["b1", first], ["b2", first], ["b3", second]] as const;
+  const results = Promise.allSettled(wanted.map(([id, { outbox }]) => outbox.requeue("m1", { id })));
+  const said = (await settled(device, results)).map((result) => (result.status === "fulfilled" ? "requeued" : result.reason.code));
+  assert.deepEqual(said.sort(), ["requeued", "state", "state"]);
+  await device.advance(60_000);
+  assert.equal(gate.effects.length, 1, `${gate.effects}`);
+  for (const { outbox } of [first, second]) outbox.dispose();
+});
+
 test("one that may have been delivered is requeued by force only, or after its key was sealed", async () => {
   const device = new Device();
   const gate = new Gate(device);
@@ -516,6 +532,33 @@ test("a lane that the server wants rebuilt is built by the application", async (
   assert.deepEqual(gate.effects, [ids[2]]);
   assert.match(gate.arrivals.at(-1)!.body, /"clientGeneratedAt":"2026-01-01T00:00:00/);
   outbox.dispose();
+});
+
+test("a rebuild that failed, or died with its tab, is asked for again", async () => {
+  const device = new Device();
+  const gate = new Gate(device);
+  gate.script = [{ status: 422, body: '{"error":"STEP_OUT_OF_ORDER"}' }];
+  const ids = ["11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222"];
+  let [asked, isDown] = [0, true];
+  const rebuild: OutboxOptions["rebuild"] = async (refused) => {
+    asked++;
+    if (isDown) throw new TypeError("fetch failed");
+    return { with: { request: refused.url, init: post({ step: 1 }).init, options: { id: ids[1]! } } };
+  };
+  const first = open(device, gate, { profile: "walker", rebuild });
+  await settled(device, first.outbox.send(URL_OF, { ...post(), id: ids[0]! }).accepted);
+  await device.until(() => asked === 1);
+  await device.advance(30_000);
+  assert.equal(asked, 1, "not without a pause");
+  await device.until(() => asked === 2, 60_000);
+  first.tab.kill();
+  isDown = false;
+  const second = open(device, gate, { profile: "walker", rebuild });
+  await device.until(() => gate.effects.length === 1, 60_000);
+  await device.advance(120_000);
+  assert.deepEqual([gate.effects, asked], [[ids[1]], 3]);
+  assert.equal((await settled(device, second.outbox.get(ids[0]!)))?.supersededBy, ids[1]);
+  second.outbox.dispose();
 });
 
 test("promises end when the outbox is closed, and a second one goes on", async () => {
