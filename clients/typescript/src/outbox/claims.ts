@@ -87,7 +87,7 @@ export async function replace(tx: Tx, id: string, draft: Draft, now: number): Pr
   await tx.delete("messages", old.n);
   const { n, ...moved } = old;
   await tx.put("messages", moved);
-  const row: Row = { ...draft.row, n, supersedes: old.ids[0]!, ambiguous: old.ambiguous };
+  const row: Row = { ...draft.row, n, supersedes: old.ids[0]!, ambiguous: old.ambiguous, inherited: old.ambiguous };
   await tx.put("messages", row);
   await tx.put("requests", draft.request, n);
   return row;

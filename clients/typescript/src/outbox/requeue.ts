@@ -42,7 +42,8 @@ export async function requeue(host: Host, id: string, options: RequeueOptions): 
   });
   if (row.status === "inflight" || row.status === "done" || row.status === "aborted" || !request)
     throw new OutboxError("state", `the message ${id} is ${row.status}: it cannot be requeued`);
-  const asked = row.attempts ? await sealKey(host, row) : "sealed";
+  const untried: Seal = row.inherited ? { why: "the message whose place it took was not sealed" } : "sealed";
+  const asked = row.attempts ? await sealKey(host, row) : untried;
   const seal = asked === "sealed" && mayBeForgotten(host, row) ? FORGOTTEN : asked;
   if (seal !== "sealed" && row.ambiguous && !options.force)
     throw new OutboxError("possibly-delivered", `it may have been delivered, and ${seal.why}; find out, then force it or abort it`);
@@ -52,8 +53,10 @@ export async function requeue(host: Host, id: string, options: RequeueOptions): 
     // An attempt began or ended while the server was asked.
     if (now.token !== row.token && !now.supersededBy) throw new OutboxError("state", "it changed meanwhile: look again");
     const written = await replace(tx, id, draft, environment.now());
-    if (seal === "sealed") await tx.put("messages", { ...written, ambiguous: false });
-    return seal === "sealed" ? { ...written, ambiguous: false } : written;
+    if (seal !== "sealed") return written;
+    const sealed = { ...written, ambiguous: !!row.inherited, inherited: !!row.inherited };
+    await tx.put("messages", sealed);
+    return sealed;
   });
 }
 
