@@ -218,7 +218,7 @@ fn answered(facts: &Facts<'_>, answer: &Answer, ids: &[(String, Pointer)], rando
         Class::RetryAfter => match told {
             Some(wait) => retried(facts, Cause::Told(wait), None, said, random),
             // It is being worked on: that is no failure, and it will not take long.
-            None if answer.status == 409 => {
+            None if answer.status == 409 || refusal::is_pending(answer) => {
                 retried(facts, Cause::Told(facts.profile.schedule.base), None, said, random)
             }
             None => retried(facts, cause(code.as_deref()), None, said, random),
@@ -257,6 +257,9 @@ fn class_of<'a>(profile: &'a Profile, answer: &Answer, kind: Option<Kind>) -> &'
     let code = code_of(&answer.body);
     let codes = [code.as_deref(), kind.map(Kind::slug)];
     let codes: Vec<&str> = codes.into_iter().flatten().collect();
+    if refusal::is_pending(answer) {
+        return &Class::RetryAfter;
+    }
     if !refusal::is_likely_from_service(answer, kind) {
         return &Class::Retry;
     }
