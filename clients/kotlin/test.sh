@@ -1,6 +1,6 @@
 #!/bin/sh
 # Tests of the Kotlin library. Installs Maven and a JDK where it may. SEMEL_TEST_LONG=1: 200 kills instead of ten. SEMEL_TEST_FAST=1:
-# three. SEMEL_TEST_SEED: the seed of the kills. Arguments go to mvn.
+# three. SEMEL_TEST_KILLS: as many; SEMEL_TEST_SEED: their seed. Arguments go to mvn.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 "$here/../packages.sh" mvn=maven javac=default-jdk-headless

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Tests of the Python outbox: builds the wheel, installs it, and runs what is in tests/. SEMEL_TEST_LONG=1: 200 kills instead of
-# ten. SEMEL_TEST_FAST=1: three. SEMEL_TEST_SEED: the seed of the kills. Arguments go to pytest.
+# ten. SEMEL_TEST_FAST=1: three. SEMEL_TEST_KILLS: as many; SEMEL_TEST_SEED: their seed. Arguments go to pytest.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 target=${CARGO_TARGET_DIR:-$here/../../target}

@@ -140,7 +140,8 @@ impl Rates {
         let swarm = swarm.settled(rng);
         let rate = |mishap: &Mishap| {
             // The others' numbers do not depend on it.
-            let is_of_one_part = mishap.place() == Place::Broker || matches!(mishap, Mishap::Pending | Mishap::LedElsewhere);
+            let is_of_one_part =
+                mishap.place() == Place::Broker || matches!(mishap, Mishap::Pending | Mishap::LedElsewhere);
             if is_of_one_part && !mishap.concerns(part) {
                 return 0;
             }

@@ -13,7 +13,7 @@ from support import Gate
 from semel_outbox import Outbox
 
 LONG, FAST = os.environ.get("SEMEL_TEST_LONG") == "1", os.environ.get("SEMEL_TEST_FAST") == "1"
-KILLS = 200 if LONG else 3 if FAST else 10
+KILLS = int(os.environ.get("SEMEL_TEST_KILLS", 200 if LONG else 3 if FAST else 10))
 CHILD = pathlib.Path(__file__).with_name("child.py")
 
 

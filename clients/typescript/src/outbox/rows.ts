@@ -10,8 +10,8 @@ export interface Paused {
   principals: string[];
 }
 
-/** Puts a message into its lane, or finds the one that has its id or its logical key. */
-export async function accept(tx: Tx, { row, request }: Draft, max: number): Promise<Row> {
+/** Puts a message into its lane, or finds the one that has its id or its logical key. `room`: how many more may wait. */
+export async function accept(tx: Tx, { row, request }: Draft, room: { left: number }): Promise<Row> {
   const id = row.ids[0]!;
   const known = await tx.first("ids", id);
   if (known) return acceptKnown(known, row, id);
@@ -21,7 +21,7 @@ export async function accept(tx: Tx, { row, request }: Draft, max: number): Prom
     await tx.put("messages", same);
     return same;
   }
-  if ((await tx.count("q")) >= max) throw new OutboxError("full", `${max} messages wait already`);
+  if (room.left-- <= 0) throw new OutboxError("full", "too many messages wait already");
   const n = (await tx.put("messages", row)) as number;
   await tx.put("requests", request, n);
   return { ...row, n };

@@ -83,7 +83,7 @@ export class WorkingValues<V> {
         const rows = [];
         for (const [at, { key }] of entries.entries()) {
           await tx.delete("working", this.#place(key));
-          rows.push(await accept(tx, drafts[at]!, Infinity));
+          rows.push(await accept(tx, drafts[at]!, { left: Infinity }));
         }
         return { result: rows.map((row) => receiptOf(row, true)), rows };
       });

@@ -1,7 +1,7 @@
 // Real browsers behind one small face: tabs that evaluate, reload, hang and vanish. Debian's Chromium and Firefox are driven by
 // puppeteer-core, WebKitGTK's MiniBrowser by its own driver under Xvfb.
 import { spawn, type ChildProcess } from "node:child_process";
-import { existsSync, readFileSync, readdirSync } from "node:fs";
+import { existsSync, readdirSync } from "node:fs";
 import { mkdtemp, rm } from "node:fs/promises";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
@@ -26,8 +26,6 @@ export interface RealBrowser {
   readonly name: string;
   readonly canFreeze: boolean;
   open(url: string): Promise<BrowserTab>;
-  /** Kills the process that keeps the pages' databases, where that is one of its own. */
-  killStorage?(): Promise<void>;
   close(): Promise<void>;
 }
 
@@ -151,30 +149,12 @@ async function launchWebKit(): Promise<RealBrowser> {
     name: "webkit",
     canFreeze: false,
     open,
-    killStorage: async () => void process.kill(descendant(children[1]!.pid!, "WebKitNetworkProcess"), "SIGKILL"),
     close: async () => {
       await driver.quit().catch(() => {});
       for (const child of children) child.kill();
       await rm(home, { recursive: true, force: true });
     },
   };
-}
-
-/** The process of this name that a process of ours has started, itself or through others. */
-function descendant(ancestor: number, name: string): number {
-  const processes = readdirSync("/proc").filter((entry) => /^\d+$/.test(entry)).flatMap((entry) => {
-    try {
-      const [, command, parent] = /\((.*)\) . (\d+)/s.exec(readFileSync(`/proc/${entry}/stat`, "utf8"))!;
-      return [{ pid: Number(entry), command: command!, parent: Number(parent) }];
-    } catch {
-      return [];
-    }
-  });
-  const isOurs = (pid: number): boolean => pid === ancestor || (pid > 1 && isOurs(processes.find((one) => one.pid === pid)?.parent ?? 0));
-  // The kernel keeps fifteen characters of a name.
-  const found = processes.find(({ pid, command }) => command === name.slice(0, 15) && isOurs(pid));
-  if (!found) throw new Error(`there is no ${name}`);
-  return found.pid;
 }
 
 function freePort(): Promise<number> {

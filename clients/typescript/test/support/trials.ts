@@ -110,29 +110,6 @@ export function defineTrials(name: Name): void {
     await second.kill();
   });
 
-  test(`${name}: storage that dies under the page loses nothing`, async (t) => {
-    const tab = await open();
-    if (!browser.killStorage) {
-      await tab.kill();
-      return t.diagnostic("the browser keeps databases in its own process");
-    }
-    site.isSlow = true;
-    const requests = site.requests;
-    await tab.evaluate(send("dies", "x", "x1", "accepted"));
-    await until(() => site.requests > requests, "a request");
-    await browser.killStorage();
-    site.isSlow = false;
-    const accepted = await tab.evaluate<{ durable: boolean }>(send("dies", "x", "x2", "accepted"));
-    t.diagnostic(`the page could ${accepted.durable ? "store again" : "not store again before a reload, and said so"}`);
-    // What is in memory only is sent at once; what is stored may need the page to be loaded again.
-    if (!accepted.durable) await until(() => count("x2") === 1, "the page goes on");
-    await tab.reload();
-    await until(() => tab.evaluate(`return (await box("dies").get("${keyOf("x1")}"))?.status === "done"`), "done after a reload");
-    await until(() => count("x2") === 1, "the second one too");
-    assert.deepEqual([count("x1"), count("x2")], [1, 1]);
-    await tab.kill();
-  });
-
   test(`${name}: mounting twice leaves no lock behind`, async () => {
     const tab = await open();
     const status = await tab.evaluate(`

@@ -12,7 +12,7 @@ async function prepare() {
   const store = new MemoryStore();
   const request = new Request("https://api.example/x", { method: "POST", body: "x" });
   const draft = await freeze(request, "m1", {}, ietf, 0);
-  const row = await store.run("readwrite", (tx) => accept(tx, draft, 10));
+  const row = await store.run("readwrite", (tx) => accept(tx, draft, { left: 10 }));
   const epoch = await store.run("readwrite", (tx) => takeEpoch(tx, 0, 0));
   const now = () => store.run("readonly", (tx) => tx.get<Row>("messages", row.n)) as Promise<Row>;
   return { store, row, epoch, now };

@@ -142,6 +142,20 @@ test("a double tap is one action, and its id finds the message", async () => {
   outbox.dispose();
 });
 
+test("no more than maxMessages wait, also of those that are accepted in one go", async () => {
+  const device = new Device();
+  const gate = new Gate(device);
+  gate.isReached = false;
+  const { outbox } = open(device, gate, { maxMessages: 3 });
+  const sent = ["m1", "m2", "m3", "m1", "m4", "m5"].map((id) => outbox.send(URL_OF, { ...post(), id }).accepted);
+  const said = await settled(device, Promise.allSettled(sent));
+  assert.deepEqual(said.map((one) => (one.status === "rejected" ? one.reason.code : "accepted")), ["accepted", "accepted", "accepted", "accepted", "full", "full"]);
+  gate.isReached = true;
+  await device.until(() => gate.effects.length === 3);
+  await settled(device, outbox.send(URL_OF, { ...post(), id: "m4" }).done);
+  outbox.dispose();
+});
+
 test("what is malformed is refused at once and uses up no id", async () => {
   const device = new Device();
   const { outbox } = open(device, new Gate(device));

@@ -72,7 +72,11 @@ mod tests {
         let names = ["bob", "4:acme:bob", ":4:acme:bob", "::4:acme:bob", "4:acme", "04:acme:bob", ":bob"];
         let mut seen: Vec<String> = names.iter().map(|name| name_of(None, name)).collect();
         assert!(!seen.contains(&bob), "{seen:?}");
-        assert_eq!((&*seen[0], &*seen[4], &*seen[6]), ("bob", "4:acme", ":bob"), "others are called as they are");
+        assert_eq!(
+            (&*seen[0], &*seen[4], &*seen[6]),
+            ("bob", "4:acme", ":bob"),
+            "others are called as they are"
+        );
         seen.sort_unstable();
         seen.dedup();
         assert_eq!(seen.len(), names.len(), "no two are one: {seen:?}");

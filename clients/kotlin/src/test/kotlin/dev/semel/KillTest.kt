@@ -29,7 +29,8 @@ object Child {
 }
 
 class KillTest {
-    private val kills = if (System.getenv("SEMEL_TEST_LONG") == "1") 200 else if (System.getenv("SEMEL_TEST_FAST") == "1") 3 else 10
+    private val kills = System.getenv("SEMEL_TEST_KILLS")?.toInt()
+        ?: if (System.getenv("SEMEL_TEST_LONG") == "1") 200 else if (System.getenv("SEMEL_TEST_FAST") == "1") 3 else 10
 
     @Test
     fun aKilledProcessLosesNothingAndDoublesNothing(@TempDir folder: File) = runBlocking<Unit> {
