@@ -4,7 +4,7 @@ mod scripted;
 
 use std::time::Duration;
 
-use scripted::{World, answer, message, pass, uuid};
+use scripted::{World, answer, header, message, pass, uuid};
 use semel_delivery::transport::Sent;
 use semel_delivery::{Outbox, OutboxError, Requeue, Row, Status};
 
@@ -205,4 +205,28 @@ async fn a_requeue_is_not_judged_by_what_a_message_was_before() {
     assert!(matches!(refused, Err(OutboxError::State(_))), "it may have arrived since: {refused:?}");
     let row = outbox.receipt(&uuid(1)).await.unwrap().unwrap();
     assert_eq!((row.status, row.attempts), (Status::Pending, 2), "it waits as before");
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_message_of_a_chain_of_requeues_names_the_first() {
+    let world = World::quick("ietf", |request, _| match request.target.path.ends_with("/seal") {
+        true => answer(404, &[], ""),
+        false => Sent::Broken("reset".to_owned()),
+    });
+    let (outbox, mut row) = after_an_answer(&world).await;
+    for number in [2, 3] {
+        let how = Requeue { force: true, new_client_id: Some(uuid(number)), ..Requeue::default() };
+        let requeued = outbox.requeue(&row, how).await.unwrap();
+        assert_eq!(requeued.new.supersedes_id, Some(uuid(number - 1)), "its receipt names the one before");
+        let sending = outbox.start();
+        pass(Duration::from_millis(100)).await;
+        sending.stop(Duration::from_secs(1)).await;
+        row = outbox.receipt(&uuid(number)).await.unwrap().unwrap();
+    }
+    let seen = world.seen.lock().unwrap();
+    let sent = seen.iter().filter(|(_, request)| !request.target.path.ends_with("/seal"));
+    let named: Vec<[String; 2]> = sent
+        .map(|(_, request)| ["idempotency-key", "semel-supersedes"].map(|name| header(request, name)))
+        .collect();
+    assert_eq!(named, [[uuid(1), String::new()], [uuid(2), uuid(1)], [uuid(3), uuid(1)]]);
 }

@@ -114,8 +114,7 @@ impl Reader {
         let mut ready = VecDeque::new();
         for (at, name) in wish.lines.iter().enumerate() {
             let (opened, gap) = open_line(broker, caller, name, &wish).await?;
-            if let Some(gap) = gap {
-                let resume = opened.resume;
+            if let Some((gap, resume)) = gap {
                 ready.push_back((at, Ready::Gap(gap, resume)));
             }
             lines.push(opened);
@@ -345,7 +344,7 @@ async fn open_line(
     caller: &Caller,
     name: &LineName,
     wish: &StreamWish,
-) -> Result<(LineReader, Option<Gap>), ReadError> {
+) -> Result<(LineReader, Option<(Gap, EventId)>), ReadError> {
     let store = &broker.0.store;
     // Read first: the intervals are at least as new.
     let directory = store.number("directory").await?;
@@ -362,21 +361,27 @@ async fn open_line(
         None => 0,
     };
     broker.0.begun.update(|count| count + 1);
-    let (after, resume, gap) = begun;
+    let (begins, resumes, gap) = begun;
+    // Until the gap is handed out the line resumes before it: the ids of other lines' events must not pass it.
+    let resume = match (&gap, after) {
+        (Some(_), After::Event(id)) => id,
+        (Some(_), After::Kept(number)) => EventId { number, check: 0, ..resumes },
+        (Some(_), After::Beginning | After::Newest) | (None, _) => resumes,
+    };
     let reader = LineReader {
         line,
         name: wire_name,
         intervals,
         directory,
         is_stale: false,
-        after,
+        after: begins,
         resume,
         feed,
         events,
         is_live: false,
         stream,
     };
-    Ok((reader, gap))
+    Ok((reader, gap.map(|gap| (gap, resumes))))
 }
 
 /// What a stream says about where it is in this line. An id of one line says nothing about the others: those begin at what

@@ -1,7 +1,8 @@
 //! A client of the routers, without a socket.
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, BodyDataStream};
+use futures_util::StreamExt;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use semel_broker::{Identity, admin_router, listen_router};
@@ -92,7 +93,7 @@ impl Web {
         match response.status() {
             StatusCode::OK => {
                 assert_eq!(response.headers()["content-type"], "text/event-stream");
-                Ok(Events { body: response.into_body(), text: String::new() })
+                Ok(Events { body: response.into_body().into_data_stream(), text: String::new() })
             }
             _ => Err(told(response).await),
         }
@@ -101,7 +102,7 @@ impl Web {
 
 /// Server-sent events as they come.
 pub(crate) struct Events {
-    body: Body,
+    body: BodyDataStream,
     text: String,
 }
 
@@ -114,7 +115,7 @@ pub(crate) struct Event {
 }
 
 impl Events {
-    /// The next event, comments left out; nothing at the end of the stream.
+    /// The next event, comments left out; nothing at the end of the stream. Whoever stops waiting may wait again.
     pub(crate) async fn next(&mut self) -> Option<Event> {
         let next = async {
             loop {
@@ -126,10 +127,8 @@ impl Events {
                     }
                     continue;
                 }
-                // The body stays where it is: who stops waiting here goes on later.
-                let frame = self.body.frame().await?.ok()?;
-                let Ok(piece) = frame.into_data() else { continue };
-                self.text.push_str(std::str::from_utf8(&piece).unwrap());
+                let piece = self.body.next().await?;
+                self.text.push_str(std::str::from_utf8(&piece.ok()?).unwrap());
             }
         };
         tokio::time::timeout(std::time::Duration::from_secs(20), next).await.expect("no event came in time")
