@@ -234,6 +234,10 @@ impl<'a> Held<'a> {
             Broken::Reset(why) => self.cut_off(grant, Kind::UpstreamReset, why).await,
             Broken::TimedOut(why) => self.cut_off(grant, Kind::UpstreamTimeout, why).await,
             Broken::Superseded => self.superseded().await,
+            Broken::NotSettled(why) => {
+                let refused = self.refused(&Problem::new(Kind::NotSettled, why.as_str()));
+                Box::pin(self.give_up(refused)).await
+            }
         }
     }
 
