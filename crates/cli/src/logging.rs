@@ -1,6 +1,6 @@
-//! The program's own log, on standard error: one line for each event. `SEMEL_LOG` chooses how much, `--log-format` in which
-//! form; says the form of access lines too. Nobody waits for whoever reads it: a thread writes, and what does not fit is dropped
-//! and counted.
+//! The program's own log, on standard error: one line for each event. `SEMEL_LOG` chooses how much, `--log-format` or
+//! `gate.log_format` in which form; says the form of access lines too. Nobody waits for whoever reads it: a thread writes, and
+//! what does not fit is dropped and counted.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
@@ -18,17 +18,10 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// The form of a line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Format {
-    /// For people.
-    Text,
-    /// One JSON object on each line.
-    Json,
-}
+pub(crate) use crate::config::LogFormat;
 
-/// What the command line asked for.
-static CHOSEN: OnceLock<Format> = OnceLock::new();
+/// What the command line asked for, or the configuration.
+static CHOSEN: OnceLock<LogFormat> = OnceLock::new();
 
 /// Lines that wait to be written at most.
 const WAITING_MAX: usize = 10_000;
@@ -109,11 +102,16 @@ pub(crate) fn flush() {
     }
 }
 
-/// Starts the log in a form; a second start changes nothing.
-pub(crate) fn start_as(format: Option<Format>) {
+/// Chooses a form; the first choice stays.
+pub(crate) fn choose(format: Option<LogFormat>) {
     if let Some(format) = format {
         CHOSEN.get_or_init(|| format);
     }
+}
+
+/// Starts the log in a form, if none was chosen before; a second start changes nothing.
+pub(crate) fn start_as(format: Option<LogFormat>) {
+    choose(format);
     start();
 }
 
@@ -127,16 +125,16 @@ pub(crate) fn start() {
         .with_max_level(level.unwrap_or(LevelFilter::INFO));
     // There may be one already.
     let _ = match CHOSEN.get() {
-        Some(Format::Json) => log.event_format(JsonLines).try_init(),
-        Some(Format::Text) | None => log.try_init(),
+        Some(LogFormat::Json) => log.event_format(JsonLines).try_init(),
+        Some(LogFormat::Text) | None => log.try_init(),
     };
 }
 
 /// The form of access lines on standard error: as asked for, for people on a terminal, and JSON elsewhere.
 pub(crate) fn access_form() -> LineForm {
     match CHOSEN.get() {
-        Some(Format::Text) => LineForm::Text,
-        Some(Format::Json) => LineForm::Json,
+        Some(LogFormat::Text) => LineForm::Text,
+        Some(LogFormat::Json) => LineForm::Json,
         None if io::stderr().is_terminal() => LineForm::Text,
         None => LineForm::Json,
     }

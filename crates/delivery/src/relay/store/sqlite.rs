@@ -36,6 +36,8 @@ static SCHEMA: Schema = Schema {
 };
 /// Pages of the file that are kept in memory.
 const CACHE_KIBIBYTES: u32 = 2000;
+/// The pages of a new file.
+const PAGE_BYTES: u32 = 4096;
 
 /// A database in one file, or in memory.
 #[derive(Debug)]
@@ -145,7 +147,13 @@ impl Sqlite {
 }
 
 fn options(schema: &'static Schema, clock: Arc<dyn Clock>) -> Options {
-    Options { schema, clock, cache_kibibytes: CACHE_KIBIBYTES, examine: Examine::Nothing }
+    Options {
+        schema,
+        clock,
+        cache_kibibytes: CACHE_KIBIBYTES,
+        page_bytes: PAGE_BYTES,
+        examine: Examine::Nothing,
+    }
 }
 
 /// Where it is not known how long no process was here, what may still be applied late has its whole window again.
