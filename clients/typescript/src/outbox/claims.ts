@@ -14,23 +14,29 @@ const SWEEP_ROWS_MAX = 500;
 export async function takeEpoch(tx: Tx, now: number, keep: number): Promise<number> {
   const epoch = ((await tx.get<number>("meta", "epoch")) ?? 0) + 1;
   await tx.put("meta", epoch, "epoch");
-  for (const row of await rowsOf(tx, "inflight")) {
-    delete row.token;
+  for (const { token: _, ...row } of await collect(tx, "inflight", (row) => row)) {
     // What was under way may have arrived.
     await tx.put("messages", { ...row, status: "pending", ambiguous: true, noAnswer: true, nextAt: now });
   }
-  const ended = [...(await rowsOf(tx, "done")), ...(await rowsOf(tx, "aborted"))];
-  for (const row of ended.filter(({ endedAt }) => endedAt! < now - keep)) {
-    await tx.delete("messages", row.n);
-    await tx.delete("requests", row.n);
+  // Numbers only: rows that ended have answers in them, and answers may be large.
+  const old = (row: Row) => (row.endedAt! < now - keep ? row.n : undefined);
+  for (const n of [...(await collect(tx, "done", old)), ...(await collect(tx, "aborted", old))]) {
+    await tx.delete("messages", n);
+    await tx.delete("requests", n);
   }
   return epoch;
 }
 
-async function rowsOf(tx: Tx, status: Status): Promise<Row[]> {
-  const rows: Row[] = [];
-  await tx.scan({ index: "status", key: status }, (row) => rows.push(row) >= SWEEP_ROWS_MAX);
-  return rows;
+/** What `pick` finds in the first rows of a status. */
+async function collect<T>(tx: Tx, status: Status, pick: (row: Row) => T | undefined): Promise<T[]> {
+  const found: T[] = [];
+  let seen = 0;
+  await tx.scan({ index: "status", key: status }, (row) => {
+    const picked = pick(row);
+    if (picked !== undefined) found.push(picked);
+    return ++seen >= SWEEP_ROWS_MAX;
+  });
+  return found;
 }
 
 /** Whether this epoch is still the one that may write. */

@@ -105,11 +105,18 @@ export async function rebuild(host: Host, row: Row): Promise<void> {
   const options = { lane: row.lane, principal: row.principal, ...instead?.options };
   const draft = instead &&
     (await freeze(new Request(instead.request, instead.init), options.id ?? mint(profile.mint, now), options, profile, now));
-  await store.run("readwrite", async (tx) => {
+  const isBuilt = await store.run("readwrite", async (tx) => {
+    const { status, token, heldFor, supersededBy } = await find(tx, row.ids[0]!);
+    // This ran before, or another tab was faster.
+    if (status === "aborted") return supersededBy === draft?.row.ids[0];
+    // What was sent again since the application was asked may have taken effect.
+    if (heldFor !== "rebuild" || token !== row.token) return false;
     for (const id of drop) await abort(tx, id, now, "No longer wanted.");
     if (draft) await replace(tx, row.ids[0]!, draft, now);
     else await abort(tx, row.ids[0]!, now, "No longer wanted.");
+    return true;
   });
+  if (!isBuilt) return;
   for (const id of [row.ids[0]!, ...drop]) tell("aborted", { ...row, ids: [id] }, "Built again.");
 }
 

@@ -216,7 +216,10 @@ export interface OutboxOptions {
   sends?: "always" | "on-drain";
   /** Whether an answer is the service's own, and not that of something in between. */
   isFromService?: (answer: Answer) => boolean;
-  /** Builds a lane again that the server refused as out of order. */
+  /**
+   * Builds a lane again that the server refused as out of order. While it fails or gives nothing, the lane waits and it is asked
+   * again after a minute or a `kick`. Two tabs may ask at once: what is built first counts.
+   */
   rebuild?: (refused: Receipt, behind: Receipt[]) => Rebuilt | undefined | Promise<Rebuilt | undefined>;
   environment?: Partial<Environment>;
 }

@@ -608,6 +608,39 @@ test("a rebuild that failed, or died with its tab, is asked for again", async ()
   second.outbox.dispose();
 });
 
+test("a rebuild that comes late does not replace what was sent again meanwhile", async () => {
+  const device = new Device();
+  const gate = new Gate(device);
+  gate.script = [{ status: 422, body: '{"error":"STEP_OUT_OF_ORDER"}' }, "lost"];
+  const ids = ["11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222"];
+  let isAsked = false;
+  let build = () => {};
+  const built = new Promise<void>((resolve) => (build = resolve));
+  const rebuild: OutboxOptions["rebuild"] = async (refused) => {
+    isAsked = true;
+    await built;
+    return { with: { request: refused.url, init: post({ step: 1 }).init, options: { id: ids[1]! } } };
+  };
+  const first = open(device, gate, { profile: "walker", rebuild });
+  await settled(device, first.outbox.send(URL_OF, { ...post(), id: ids[0]! }).accepted);
+  await device.until(() => isAsked);
+  first.tab.freeze();
+  const second = open(device, gate, { profile: "walker" });
+  await device.until(() => second.outbox.getSnapshot().isSender);
+  await settled(device, second.outbox.retry(ids[0]!));
+  await device.until(() => gate.effects.length === 1);
+  gate.isReached = false;
+  await device.advance(1000);
+  build();
+  first.tab.thaw();
+  await device.advance(1000);
+  gate.isReached = true;
+  await device.advance(600_000);
+  assert.deepEqual(gate.effects, [ids[0]]);
+  assert.equal((await settled(device, second.outbox.get(ids[0]!)))?.status, "done");
+  for (const { outbox } of [first, second]) outbox.dispose();
+});
+
 test("promises end when the outbox is closed, and a second one goes on", async () => {
   const device = new Device();
   const gate = new Gate(device);
