@@ -65,12 +65,12 @@ impl Write for Line {
 impl Drop for Line {
     fn drop(&mut self) {
         let line = std::mem::take(&mut self.0);
-        match waiting() {
-            Some(waiting) if waiting.try_send(Entry::Line(line)).is_err() => {
-                DROPPED.fetch_add(1, Ordering::Relaxed);
-            }
-            Some(_) => {}
-            None => drop(io::stderr().write_all(&line)),
+        let Some(waiting) = waiting() else {
+            let _ = io::stderr().write_all(&line);
+            return;
+        };
+        if waiting.try_send(Entry::Line(line)).is_err() {
+            DROPPED.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
