@@ -5,8 +5,8 @@
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::time::{Duration, Instant};
 
 use semel_contract::time::Timestamp;
 use semel_gateway::LineForm;
@@ -103,10 +103,17 @@ fn write_all(waiting: &Receiver<Entry>) {
 /// Waits until what was logged is written, but not for long. For the end of the program.
 pub(crate) fn flush() {
     let Some(Some(waiting)) = WAITING.get() else { return };
+    let until = Instant::now() + LAST_LINES_TIME_MAX;
     let (done, written) = sync_channel(1);
-    if waiting.try_send(Entry::Flush(done)).is_ok() {
-        let _ = written.recv_timeout(LAST_LINES_TIME_MAX);
+    let mut asked = waiting.try_send(Entry::Flush(done));
+    while let Err(TrySendError::Full(flush)) = asked {
+        if Instant::now() >= until {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+        asked = waiting.try_send(flush);
     }
+    let _ = written.recv_timeout(until.saturating_duration_since(Instant::now()));
 }
 
 /// Starts the log in a form; a second start changes nothing.
