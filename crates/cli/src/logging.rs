@@ -5,8 +5,8 @@
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::time::{Duration, Instant};
 
 use semel_contract::time::Timestamp;
 use semel_gateway::LineForm;
@@ -58,12 +58,12 @@ impl Write for Line {
 impl Drop for Line {
     fn drop(&mut self) {
         let line = std::mem::take(&mut self.0);
-        match waiting() {
-            Some(waiting) if waiting.try_send(Entry::Line(line)).is_err() => {
-                DROPPED.fetch_add(1, Ordering::Relaxed);
-            }
-            Some(_) => {}
-            None => drop(io::stderr().write_all(&line)),
+        let Some(waiting) = waiting() else {
+            let _ = io::stderr().write_all(&line);
+            return;
+        };
+        if waiting.try_send(Entry::Line(line)).is_err() {
+            DROPPED.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -96,10 +96,17 @@ fn write_all(waiting: &Receiver<Entry>) {
 /// Waits until what was logged is written, but not for long. For the end of the program.
 pub(crate) fn flush() {
     let Some(Some(waiting)) = WAITING.get() else { return };
+    let until = Instant::now() + LAST_LINES_TIME_MAX;
     let (done, written) = sync_channel(1);
-    if waiting.try_send(Entry::Flush(done)).is_ok() {
-        let _ = written.recv_timeout(LAST_LINES_TIME_MAX);
+    let mut asked = waiting.try_send(Entry::Flush(done));
+    while let Err(TrySendError::Full(flush)) = asked {
+        if Instant::now() >= until {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+        asked = waiting.try_send(flush);
     }
+    let _ = written.recv_timeout(until.saturating_duration_since(Instant::now()));
 }
 
 /// Chooses a form; the first choice stays.
