@@ -32,6 +32,35 @@ fn action(number: u32, principal: &str, operation: &str) -> Enqueue {
     }
 }
 
+/// S0-135.
+#[tokio::test(start_paused = true)]
+async fn what_became_of_messages_is_counted_for_each_kind_of_action() {
+    let world = World::quick("walker", |request, _| match header(request, "idempotency-key") == uuid(3) {
+        true => answer(422, &[], r#"{"error":"STALE_ACTION"}"#),
+        false => answer(200, &[], ""),
+    });
+    let outbox = world.open().await;
+    for (number, operation) in [(1, "allocate"), (2, "advance"), (3, "advance"), (4, "advance")] {
+        outbox.enqueue(action(number, "ann", operation)).await.unwrap();
+    }
+    outbox.enqueue(message(5, "notes:ann")).await.unwrap();
+    let _sending = outbox.start();
+    pass(Duration::from_secs(1)).await;
+    let metrics = outbox.metrics().await.unwrap();
+    let counted: Vec<&str> =
+        metrics.lines().filter_map(|line| line.strip_prefix("semel_outbox_messages_total{")).collect();
+    let of = |kind: &str, operation: &str, outcome: &str, count: u32| {
+        format!(r#"lane_kind="{kind}",operation="{operation}",outcome="{outcome}"}} {count}"#)
+    };
+    let expected = [
+        of("default", "advance", "done", 2),
+        of("default", "advance", "expired", 1),
+        of("default", "allocate", "done", 1),
+        of("notes", "", "done", 1),
+    ];
+    assert_eq!(counted, expected);
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_id_with_an_operation_is_one_principals_for_that_kind_alone() {
     let world = World::quick("walker", |_, _| answer(200, &[], ""));
