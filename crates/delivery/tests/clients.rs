@@ -61,6 +61,20 @@ async fn what_became_of_messages_is_counted_for_each_kind_of_action() {
     assert_eq!(counted, expected);
 }
 
+/// Applications read the first word of the reason, also where the last thing that happened was a failed attempt.
+#[tokio::test(start_paused = true)]
+async fn a_message_that_expires_at_a_failed_attempt_says_that_it_expired() {
+    let world = World::quick("ietf", |_, _| Sent::NotSent("no network".to_owned()));
+    let outbox = world.open().await;
+    outbox.enqueue(message(1, "ann")).await.unwrap();
+    let _sending = outbox.start();
+    pass(2 * DAY).await;
+    let row = row(&outbox, 1).await;
+    assert_eq!(row.status, Status::Dead);
+    let why = row.last_error.unwrap();
+    assert!(why.starts_with("expired: older than max_age"), "{why}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_id_with_an_operation_is_one_principals_for_that_kind_alone() {
     let world = World::quick("walker", |_, _| answer(200, &[], ""));
