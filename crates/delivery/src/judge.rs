@@ -135,6 +135,9 @@ impl Facts<'_> {
     }
 }
 
+/// Why a message expired here.
+const OLDER: &str = "expired: older than max_age";
+
 /// Whether a message is too old to be sent at all.
 pub fn expired(facts: &Facts<'_>) -> Option<Verdict> {
     let max = facts.max_age()?;
@@ -144,9 +147,7 @@ pub fn expired(facts: &Facts<'_>) -> Option<Verdict> {
     };
     // The server forgets a key some time after its first attempt: past that a retry would be a new request.
     let too_late = facts.since_first_attempt() > max;
-    (too_old || too_late).then(|| {
-        facts.verdict(To::Expired(facts.profile.give_up), Some("expired: older than max_age".to_owned()))
-    })
+    (too_old || too_late).then(|| facts.verdict(To::Expired(facts.profile.give_up), Some(OLDER.to_owned())))
 }
 
 /// How long a message waits that may be too old, by a clock that is not believed, until that is looked at again.
@@ -328,7 +329,7 @@ fn retried(
     facts: &Facts<'_>,
     cause: Cause,
     at_least: Option<Duration>,
-    error: String,
+    mut error: String,
     random: f64,
 ) -> Verdict {
     let mut progress = facts.row.progress.clone();
@@ -353,7 +354,11 @@ fn retried(
             progress.burst_started_at = None;
             To::Retry(now.plus(wait.max(at_least.unwrap_or_default())))
         }
-        Next::GiveUp(GiveUpReason::Age) => To::Expired(facts.profile.give_up),
+        Next::GiveUp(GiveUpReason::Age) => {
+            // The reason's first word is the same wherever an age ends a message.
+            error = format!("{OLDER}, after {error}");
+            To::Expired(facts.profile.give_up)
+        }
         Next::GiveUp(GiveUpReason::Attempts) => match facts.profile.give_up {
             GiveUp::Drop => To::Dropped,
             GiveUp::Dead => To::Dead,
