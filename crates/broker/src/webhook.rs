@@ -127,7 +127,11 @@ async fn attempt(
 /// What came back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Answer {
-    Status { status: u16, code: Option<String>, retry_after: Option<Duration> },
+    Status {
+        status: u16,
+        code: Option<String>,
+        retry_after: Option<Duration>,
+    },
     /// A gate before the receiver says that an earlier attempt still runs, which may come to nothing.
     Pending(Option<Duration>),
     Nothing(String),
