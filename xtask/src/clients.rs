@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::failure::Failure;
+use crate::programs::{self, Program};
 use crate::services::{Permission, Services};
-use crate::test::programs::{self, Program};
 use crate::{binaries, flags, os, process};
 
 const USAGE: &str = "\

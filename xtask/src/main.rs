@@ -19,6 +19,7 @@ mod mutate;
 mod os;
 mod planted;
 mod process;
+mod programs;
 mod reference;
 mod services;
 mod sim;

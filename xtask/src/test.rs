@@ -1,7 +1,6 @@
 //! `cargo xtask test`: the tests of the whole workspace against servers that live as long as the run. Owns
 //! which tests run; how servers are found, started and stopped is `services`.
 
-pub(crate) mod programs;
 mod versions;
 
 use std::thread;
@@ -10,9 +9,9 @@ use std::time::Instant;
 use serde_json::Value;
 
 use crate::failure::Failure;
+use crate::programs::{self, Program};
 use crate::services::{Permission, Services, seconds};
 use crate::{binaries, chaos, flags, os, process, sim};
-use programs::Program;
 
 const USAGE: &str = "\
 Usage: cargo xtask test [--fast | --all | --no-clients] [--no-install] [-- ARGS]

@@ -10,9 +10,12 @@ use crate::news::{News, Subscriber};
 /// A mesh, a member, and a consumer of it.
 type Name = (String, String, String);
 
-/// Every consumer with streams here, and how many it has.
+/// What the streams of a consumer hear, and how many there are.
+type Streams = (Arc<News<u64>>, usize);
+
+/// Every consumer with streams here.
 #[derive(Default)]
-pub(crate) struct Consumers(Mutex<HashMap<Name, (Arc<News<u64>>, usize)>>);
+pub(crate) struct Consumers(Mutex<HashMap<Name, Streams>>);
 
 /// One stream among those of its consumer.
 pub(crate) struct Joined {
