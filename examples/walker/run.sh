@@ -6,5 +6,6 @@ cd "$(dirname "$0")/api"
 . ../../setup.sh
 npm run --silent build
 cd ../app
-. ./build.sh package -DskipTests
+set -- package -DskipTests
+. ./build.sh
 exec node play.mjs

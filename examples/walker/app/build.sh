@@ -1,5 +1,6 @@
 # Builds the app and what it uses: sourced by run.sh and test.sh, in this folder. A JDK, Maven, Rust's library and its Kotlin side, each
-# only where it is missing. Sets WALKER_APP, the folder with the app. What is built lies beside what Cargo builds. Arguments: Maven's goal.
+# only where it is missing. Sets WALKER_APP, the folder with the app. What is built lies beside what Cargo builds. The caller sets the
+# goals of Maven (`set --`).
 if ! command -v mvn >/dev/null || ! command -v javac >/dev/null; then
   { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends maven default-jdk-headless; } >&2 ||
     { echo "Install Maven and a JDK (Debian: maven, default-jdk-headless)." >&2; exit 1; }

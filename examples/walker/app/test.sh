@@ -3,7 +3,8 @@
 # SEMEL_TEST_LONG=1 kills each ten times.
 set -eu
 cd "$(dirname "$0")"
-. ./build.sh verify
+set -- verify
+. ./build.sh
 cd ../api
 . ../../setup.sh
 npm run --silent build

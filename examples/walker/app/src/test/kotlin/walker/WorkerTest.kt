@@ -67,11 +67,10 @@ class WorkerTest {
     /** S0-40, S0-136, S0-154: too old here is never sent, and told as the server's word is. */
     @Test
     fun whatIsTooOldHereIsNeverSentAndToldOnce() = play(maxAgeMillis = 1_500uL) {
-        server.cut()
+        game.signOut()
         repeat(3) { game.queue.advance(1, it + 1) }
         game.close()
         kotlinx.coroutines.delay(2_000)
-        server.open()
         game = start()
         drained()
         assertEquals(0, server.actions.size)
