@@ -1,6 +1,6 @@
 -- COMMIT of a transaction that semel.enter_new entered is watched as that of semel.enter: it fails unless semel.leave_new ran. A
 -- library may send BEGIN and COMMIT itself; its handler still has a connection on which to say COMMIT. The watch costs the
--- server a tenth of what the pair does.
+-- server a sixth more than the pair alone.
 
 -- COMMIT fails unless the key was left: an effect without a record is the one thing that must not be. Whatever the caller's path
 -- is, nothing of the caller's is found.
