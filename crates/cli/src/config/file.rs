@@ -91,7 +91,8 @@ layered! {
         /// The form of everything on standard error: `text` or `json`. Default: text for the program's own log, JSON for
         /// requests; text for both on a terminal.
         log_format: Text<LogFormat>,
-        /// Cores that serve connections, each in a thread of its own. Default: all that the process may use.
+        /// Cores that serve connections, each in a thread of its own. Default: all that the process may use; on PostgreSQL
+        /// connections move between threads.
         cores: usize,
         /// How long running requests are waited for at the end; then they are marked unknown. Default `30s`.
         drain: Text<Duration>,

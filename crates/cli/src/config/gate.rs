@@ -52,7 +52,7 @@ pub(crate) struct Gate {
     pub(crate) access_log: LogTo,
     /// The form of what is written on standard error.
     pub(crate) log_format: Option<LogFormat>,
-    /// Cores that serve connections, if not all of the machine's.
+    /// Cores that serve connections, each by itself.
     pub(crate) cores: Option<NonZeroUsize>,
     /// How long work is waited for at the end.
     pub(crate) drain: Duration,
@@ -180,12 +180,6 @@ impl Gate {
                 ca: postgres.and_then(|postgres| postgres.ca.clone()),
             },
         })
-    }
-
-    /// How many cores serve connections.
-    pub(crate) fn cores(&self) -> NonZeroUsize {
-        let all = || std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-        self.cores.unwrap_or_else(all)
     }
 
     /// Another upstream, with the settings of this one.

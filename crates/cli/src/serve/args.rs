@@ -61,7 +61,8 @@ pub(crate) struct Args {
     /// before a path to a file. [default: stderr]
     #[arg(long, value_name = "TO")]
     pub(crate) access_log: Option<String>,
-    /// Cores that serve connections. [default: all that the process may use]
+    /// Cores that serve connections, each by itself. [default: all that the process may use; on PostgreSQL, connections move
+    /// between threads]
     #[arg(long, value_name = "N")]
     pub(crate) cores: Option<usize>,
 }

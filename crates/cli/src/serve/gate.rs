@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -53,9 +54,14 @@ async fn serve(args: &Args, config: Config) -> Result<Exit, Stop> {
     warn_of_frozen_clock(&store).await;
     let plan = plan::plan(&config, args.require_key, &store)?;
     plan.gate.prepare().await.map_err(|error| Stop::new(Exit::Config, error.to_string()))?;
-    let cores = Cores::start(config.gate.cores(), || Box::pin(semel_store::inbox::receive()));
-    let cores = cores.map_err(|error| failed("start a core", error))?;
-    let gateway = Gateway::on(cores, plan).map_err(|error| Stop::new(Exit::Config, error))?;
+    let gateway = match cores(&config, &store.backend) {
+        Some(count) => {
+            let cores = Cores::start(count, || Box::pin(semel_store::inbox::receive()));
+            Gateway::on(cores.map_err(|error| failed("start a core", error))?, plan)
+        }
+        None => Gateway::new(plan),
+    };
+    let gateway = gateway.map_err(|error| Stop::new(Exit::Config, error))?;
     let gate_listener = TcpListener::from_std(sockets.gate).map_err(|error| failed("listen", error))?;
     let admin_listener = TcpListener::from_std(sockets.admin).map_err(|error| failed("listen", error))?;
     let mut signals = Signals::listen().map_err(|error| failed("listen to signals", error))?;
@@ -103,6 +109,16 @@ async fn serve(args: &Args, config: Config) -> Result<Exit, Stop> {
     asked.abort();
     clients.abort();
     Ok(Exit::Success)
+}
+
+/// How many cores serve connections, each by itself: as the settings say, else all of them. On PostgreSQL, if nothing is said,
+/// none does: a batch for the server gathers requests of all cores, and each would be woken for it.
+fn cores(config: &Config, backend: &Backend) -> Option<NonZeroUsize> {
+    let all = || std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    match backend {
+        Backend::Sqlite(_) => Some(config.gate.cores.unwrap_or_else(all)),
+        Backend::Postgres(_) => config.gate.cores,
+    }
 }
 
 /// Says so where the store does not believe its clock at start: nothing expires until somebody does something.

@@ -32,7 +32,7 @@ impl Gate {
                 "log_format",
                 self.log_format.map_or_else(|| "by what it is".to_owned(), |format| format.to_string()),
             ),
-            ("cores", self.cores.map_or_else(|| "all".to_owned(), |cores| cores.to_string())),
+            ("cores", self.cores.map_or_else(|| "as the store needs".to_owned(), |cores| cores.to_string())),
             ("drain", show(self.drain)),
             ("redis", self.redis.as_deref().map_or_else(|| "none".to_owned(), redacted)),
             ("at_rest", self.at_rest.as_ref().map_or_else(|| "none".to_owned(), AtRest::describe)),

@@ -38,9 +38,9 @@ impl Guard {
         let guard = Arc::clone(self);
         connection.progress_handler(LOOK_EVERY_STEPS, Some(move || guard.is_too_slow()))?;
         let guard = Arc::clone(self);
-        let page_bytes: u64 = connection.query_row("PRAGMA page_size", [], |row| row.get(0))?;
+        let page_bytes: u32 = connection.query_row("PRAGMA page_size", [], |row| row.get(0))?;
         connection.wal_hook(Some(move |_: &mut rusqlite::hooks::Wal, pages: i32| {
-            let bytes = u64::try_from(pages).unwrap_or(0) * (page_bytes + LOG_HEADER_BYTES);
+            let bytes = u64::try_from(pages).unwrap_or(0) * (u64::from(page_bytes) + LOG_HEADER_BYTES);
             guard.log_bytes.store(bytes, Ordering::SeqCst);
             guard.commits.fetch_add(1, Ordering::SeqCst);
             Ok(())
