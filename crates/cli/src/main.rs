@@ -135,8 +135,10 @@ fn output_failed(error: &std::io::Error) -> Stop {
 mod tests {
     use clap::CommandFactory;
     use semel_console::ACTIONS;
+    use semel_console::part::Sheet;
 
     use super::Cli;
+    use super::serve::{broker, outbox, relay};
 
     /// Commands that only look, or that send something new: they change no stored record.
     const OTHERS: &[&str] = &[
@@ -199,6 +201,39 @@ mod tests {
             );
         }
         assert!(ACTIONS.iter().all(|action| action.command.is_some()), "every action has a command");
+    }
+
+    /// The pages of the parts beside the gate, each with what its numbers are made of.
+    fn sheets() -> [(&'static Sheet, &'static str); 3] {
+        [
+            (&outbox::sheet::SHEET, include_str!("../../delivery/src/outbox/meters.rs")),
+            (&relay::sheet::SHEET, include_str!("serve/relay/numbers.rs")),
+            (&broker::sheet::SHEET, include_str!("../../broker/src/broker/metrics.rs")),
+        ]
+    }
+
+    #[test]
+    fn every_action_is_offered_on_a_page_of_its_part() {
+        for action in ACTIONS.iter().filter(|action| action.part != "gate") {
+            let (sheet, _) = sheets().into_iter().find(|(sheet, _)| sheet.name == action.part).unwrap();
+            let name = format!("{} {}", action.part, action.name);
+            assert!(sheet.views.iter().any(|view| view.on == action.on), "{name} is offered nowhere");
+            let page = action.page.split('?').next().unwrap_or_default();
+            assert!(sheet.views.iter().any(|view| view.path == page), "{name} leads to no page: {page}");
+        }
+    }
+
+    #[test]
+    fn every_number_that_a_page_shows_is_counted() {
+        for (sheet, counted) in sheets() {
+            let drawn = sheet.charts.iter().flat_map(|chart| chart.lines).map(|line| line.metric);
+            let metrics = sheet.tiles.iter().map(|tile| tile.metric).chain(drawn);
+            let noticed = sheet.notices.iter().map(|notice| notice.at).filter(|at| !at.starts_with('/'));
+            for metric in metrics.chain(noticed) {
+                assert!(counted.contains(metric), "{} counts no {metric}", sheet.name);
+            }
+            assert!(!sheet.charts.is_empty() && !sheet.notices.is_empty(), "{}", sheet.name);
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ pub(crate) mod admin;
 pub(crate) mod announce;
 mod args;
 pub(crate) mod broker;
+pub(crate) mod disk;
 pub(crate) mod gate;
 mod notify;
 pub(crate) mod outbox;

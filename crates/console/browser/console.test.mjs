@@ -67,12 +67,15 @@ for (const [name, [browser, executablePath]] of Object.entries(BROWSERS)) {
       const unknown = await details(first.page, "/requests/");
       await first.page.goto(`${world.admin}/outbox`);
       const messages = await details(first.page, "/outbox/messages/");
+      await first.page.goto(`${world.admin}/relay`);
+      const lanes = await details(first.page, "/relay/");
       await first.page.close();
+      assert.ok(lanes.length > 1, "the relay has lanes");
       assert.ok(records.length > 0 && unknown.length > 0 && messages.length > 0, "there is something to look at");
       const resolve = unknown.map((path) => `/do/gate/resolve?id=${path.split("/").pop()}`);
       const of = (admin, paths) => paths.map((path) => [`${admin}${path}`, path]);
       const all = [
-        ...of(world.admin, [...PAGES, ...records, ...unknown, ...messages, resolve[0], "/requests/999999"]),
+        ...of(world.admin, [...PAGES, ...records, ...unknown, ...messages, ...lanes, resolve[0], "/requests/999999"]),
         ...of(mesh.admin, ["/", "/broker", "/broker/meshes/team", "/broker/meshes/team/topics/news", "/broker/meshes/team/members/alice", "/do/broker/put-member?mesh=team"]),
         ...of(closed.admin, ["/"]),
       ];

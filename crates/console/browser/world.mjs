@@ -11,6 +11,8 @@ if (!BIN) throw new Error("SEMEL_BIN names no program: build `semel` and say whe
 export const TOKEN = "the-full-token-of-the-browser-tests";
 export const READ_TOKEN = "the-read-token-of-the-browser-tests";
 export const HOSTILE = `<img src=x onerror=alert(1)>"'&`;
+/** Turned around, with what cannot be seen, and too long for any line. */
+export const WIDE = `a\u202egpj\u200b${"W".repeat(120)}`;
 export const SCREENSHOTS = process.env.SEMEL_SCREENSHOTS ?? mkdtempSync(join(tmpdir(), "semel-console-"));
 mkdirSync(SCREENSHOTS, { recursive: true });
 
@@ -89,11 +91,12 @@ key_retention = "24h"
   const senders = named(started.said, "relay");
   for (const target of ["orders", "refused"]) {
     const headers = { authorization: "Bearer demo", "x-sync-mode": "background", "idempotency-key": `relay-${target}` };
-    const items = [{ lane: "tea", value: 2 }, { lane: `<b>${target}</b>`, value: 1 }];
+    const items = [{ lane: "tea", value: 2 }, { lane: `<b>${target}</b>`, value: 1 }, { lane: WIDE, value: 1 }];
     await (await fetch(`${senders}/v1/relay/${target}`, { method: "POST", headers, body: JSON.stringify({ items }) })).arrayBuffer();
   }
   const store = ["--store", `sqlite:${join(folder, "outbox.db")}`];
   await command(["outbox", "send", "/orders", "-d", "{}", "--id", "sent-1", "--wait", "5", ...store]);
+  await command(["outbox", "send", "/401", "-d", "{}", "--id", "I".repeat(200), "--lane", "L".repeat(200), "--wait", "1", ...store]);
   await command(["outbox", "send", "/401", "-d", "{}", "--id", HOSTILE.replace(/[^!-~]/g, ""), "--lane", "held", "--wait", "2", ...store]);
   return { gate, admin, folder, end: () => end(started.child, upstream) };
 }

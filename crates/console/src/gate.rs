@@ -1,7 +1,7 @@
 //! What the console shows of a gate: its records, and what is counted.
 
 use crate::part::{
-    Chart, Column, Draw, Filter, Line, Notice, PANEL, Panel, Shape, Sheet, Show, Tile, View, column,
+    Chart, Column, Draw, Filter, Line, Notice, PANEL, Panel, Shape, Sheet, Show, View, column, rate, tile,
 };
 
 const STATES: &[&str] = &["claimed", "unknown", "settled", "unkept", "released", "sealed"];
@@ -34,6 +34,7 @@ const WHOLE: &[Column] = &[
     column("Can take effect until", "/late_until", Show::Time),
     column("Settled", "/settled_at", Show::Time),
     column("Took (ms)", "/took_ms", Show::Text),
+    column("Replayed since the start (about)", "/replays", Show::Text),
     column("Expires", "/expires_at", Show::Time),
     column("First sent", "/client_generated_at", Show::Time),
     column("Headers of the request", "/request_headers", Show::Body),
@@ -68,6 +69,7 @@ pub(crate) static SHEET: Sheet = Sheet {
     name: "gate",
     title: "Requests",
     health: "/readyz",
+    numbers: None,
     views: &[
         View {
             path: "/requests",
@@ -186,6 +188,7 @@ pub(crate) static SHEET: Sheet = Sheet {
                     column("Last", "/last_at", Show::Time),
                 ],
                 filters: &[Filter { name: "principal", label: "Principal", choices: &[] }],
+                always: "limit=1000",
                 empty: "No action was refused as too old.",
                 ..PANEL
             }],
@@ -306,11 +309,3 @@ pub(crate) static SHEET: Sheet = Sheet {
         ..PANEL
     }),
 };
-
-const fn tile(label: &'static str, metric: &'static str, labelled: &'static str, page: &'static str) -> Tile {
-    Tile { label, metric, labelled, page }
-}
-
-const fn rate(label: &'static str, metric: &'static str, labelled: &'static str) -> Line {
-    Line { label, metric, labelled, draw: Draw::Rate }
-}

@@ -74,6 +74,7 @@ pub struct Console {
     records_kept: Duration,
     settings: Vec<part::Section>,
     history: History,
+    warnings: Option<Arc<part::Warnings>>,
 }
 
 /// On every answer of an admin API, so that whoever asks knows whom it is talking to. A gateway never passes it on.
@@ -100,6 +101,7 @@ impl Console {
             records_kept,
             settings: Vec::new(),
             history: History::default(),
+            warnings: None,
         }
     }
 
@@ -139,6 +141,13 @@ impl Console {
         self
     }
 
+    /// Also says what a person should hear of, such as a disk that is nearly full.
+    #[must_use]
+    pub fn warned_by(mut self, warnings: impl Fn() -> Vec<String> + Send + Sync + 'static) -> Self {
+        self.warnings = Some(Arc::new(warnings));
+        self
+    }
+
     /// Goes on with the charts that were drawn before the settings were read again.
     #[must_use]
     pub fn history(mut self, history: History) -> Self {
@@ -155,13 +164,18 @@ impl Console {
     /// The same for a process that shows other parts on the same address: the console with this part, and the API, which
     /// lets everybody in until [`Surface::router`] puts the guard before it.
     pub fn surface(self) -> (Surface, axum::Router) {
-        let (settings, metrics) = (self.settings.clone(), self.metrics.clone());
+        let (settings, metrics, warnings) =
+            (self.settings.clone(), self.metrics.clone(), self.warnings.clone());
         let surface =
             Surface::new((*self.access).clone()).history(self.history.clone()).index(openapi::index());
         let api = routes::router(self);
         let part = part::Routed::new(&gate::SHEET, api.clone()).settings(settings);
         let part = match metrics {
             Some(metrics) => part.numbers(move || metrics.render()),
+            None => part,
+        };
+        let part = match warnings {
+            Some(warnings) => part.warned_by(warnings),
             None => part,
         };
         (surface.part(part), api)

@@ -3,6 +3,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
@@ -26,7 +27,13 @@ pub trait Part: Send + Sync {
         Vec::new()
     }
 
-    /// What is counted, in Prometheus' text form, for the charts. Cheap: it is asked every few seconds.
+    /// What a person should hear of beside the notices, such as a disk that is nearly full. Cheap.
+    fn warnings(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// What is counted, in Prometheus' text form, for the charts. Cheap: it is asked every few seconds. A part without it is
+    /// asked at its sheet's `numbers`.
     fn numbers(&self) -> Option<String> {
         None
     }
@@ -38,7 +45,11 @@ pub struct Routed {
     router: Router,
     settings: Vec<Section>,
     numbers: Option<Box<dyn Fn() -> String + Send + Sync>>,
+    warnings: Option<Arc<Warnings>>,
 }
+
+/// Says what a person should hear of.
+pub type Warnings = dyn Fn() -> Vec<String> + Send + Sync;
 
 impl std::fmt::Debug for Routed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -49,13 +60,20 @@ impl std::fmt::Debug for Routed {
 impl Routed {
     /// A part with these pages and this API, which lets everybody in.
     pub fn new(sheet: &'static Sheet, router: Router) -> Self {
-        Self { sheet, router, settings: Vec::new(), numbers: None }
+        Self { sheet, router, settings: Vec::new(), numbers: None, warnings: None }
     }
 
     /// Also shows these settings.
     #[must_use]
     pub fn settings(mut self, settings: Vec<Section>) -> Self {
         self.settings = settings;
+        self
+    }
+
+    /// Also says what a person should hear of.
+    #[must_use]
+    pub fn warned_by(mut self, warnings: Arc<Warnings>) -> Self {
+        self.warnings = Some(warnings);
         self
     }
 
@@ -81,6 +99,10 @@ impl Part for Routed {
         self.settings.clone()
     }
 
+    fn warnings(&self) -> Vec<String> {
+        self.warnings.as_ref().map(|warnings| warnings()).unwrap_or_default()
+    }
+
     fn numbers(&self) -> Option<String> {
         self.numbers.as_ref().map(|numbers| numbers())
     }
@@ -93,8 +115,19 @@ pub struct Section {
     pub title: String,
     /// Names and values.
     pub rows: Vec<(String, String)>,
-    /// What follows from them, and whether it holds.
-    pub bounds: Vec<(bool, String)>,
+    /// What follows from them.
+    pub bounds: Vec<(Bound, String)>,
+}
+
+/// What is said of what follows from settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bound {
+    /// It holds.
+    Holds,
+    /// It does not: somebody has said that they know, and a person should look.
+    Unsafe,
+    /// Something to know, as long as the settings are what they are.
+    Warns,
 }
 
 /// The pages of a part.
@@ -118,7 +151,23 @@ pub struct Sheet {
     pub audit: Option<Panel>,
     /// What answers 2xx while the part is well.
     pub health: &'static str,
+    /// The call that tells what is counted, where the part cannot tell without asking its store.
+    pub numbers: Option<&'static str>,
 }
+
+/// Pages without anything.
+pub const SHEET: Sheet = Sheet {
+    name: "",
+    title: "",
+    views: &[],
+    notices: &[],
+    tiles: &[],
+    charts: &[],
+    recent: None,
+    audit: None,
+    health: "/readyz",
+    numbers: None,
+};
 
 /// A page.
 #[derive(Debug)]
@@ -281,6 +330,26 @@ pub struct Line {
     pub labelled: &'static str,
     /// What is drawn of it.
     pub draw: Draw,
+}
+
+/// A line of how much a counter grows in a second.
+pub const fn rate(label: &'static str, metric: &'static str, labelled: &'static str) -> Line {
+    Line { label, metric, labelled, draw: Draw::Rate }
+}
+
+/// A line of what a gauge says.
+pub const fn level(label: &'static str, metric: &'static str, labelled: &'static str) -> Line {
+    Line { label, metric, labelled, draw: Draw::Value }
+}
+
+/// A number of the overview.
+pub const fn tile(
+    label: &'static str,
+    metric: &'static str,
+    labelled: &'static str,
+    page: &'static str,
+) -> Tile {
+    Tile { label, metric, labelled, page }
 }
 
 /// What is drawn of a metric.

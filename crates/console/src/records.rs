@@ -210,7 +210,11 @@ impl Console {
         let trail = Trail { hash: Some(entry.id.hash()), before: None, limit: TRAIL_MAX };
         let rows = self.store.trail(&trail).await?;
         let mut shown = view::record(entry, now, bodies);
-        shown["timeline"] = Value::Array(view::timeline(entry, &rows, now));
+        let hints = self.store.hints();
+        let number = entry.record.fence.number;
+        let (replayed, renewed) = (hints.replays().of(number), hints.renewals().of(number));
+        shown["timeline"] = Value::Array(view::timeline(entry, &rows, (replayed, renewed), now));
+        shown["replays"] = json!(replayed.map_or(0, |replayed| replayed.count));
         shown["audit"] = rows.iter().map(view::audited).collect();
         Ok(shown)
     }

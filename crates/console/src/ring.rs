@@ -22,7 +22,7 @@ pub(crate) struct Ring(Mutex<Kept>);
 
 #[derive(Debug, Default)]
 struct Kept {
-    last: Option<Vec<Raw>>,
+    last: Option<Vec<Option<Raw>>>,
     hour: VecDeque<Vec<f64>>,
     day: VecDeque<Vec<f64>>,
     taken: usize,
@@ -41,23 +41,31 @@ impl Ring {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a sample of what the parts have counted.
-    pub(crate) fn sample(&self, parts: &[Arc<dyn Part>], seconds: f64) {
-        let mut raws = Vec::new();
-        for part in parts {
-            let text = part.numbers().unwrap_or_default();
-            for line in part.sheet().charts.iter().flat_map(|chart: &Chart| chart.lines) {
-                raws.push(read(&text, line));
-            }
-        }
-        let lines = parts.iter().flat_map(|part| part.sheet().charts.iter().flat_map(|chart| chart.lines));
+    /// Takes a sample of what the parts have counted: one text for each, or none where a part could not tell.
+    pub(crate) fn sample(&self, parts: &[Arc<dyn Part>], texts: &[Option<String>], seconds: f64) {
+        let lines = || {
+            parts.iter().zip(texts).flat_map(|(part, text)| {
+                let lines = part.sheet().charts.iter().flat_map(|chart: &Chart| chart.lines);
+                lines.map(move |line| (line, text))
+            })
+        };
         let mut kept = self.locked();
-        if let Some(last) = kept.last.take().filter(|last| last.len() == raws.len()) {
-            let point: Vec<f64> = lines
-                .zip(&raws)
-                .zip(&last)
-                .map(|((line, now), before)| drawn(line, before, now, seconds))
-                .collect();
+        let last = kept.last.take().unwrap_or_default();
+        // What could not be read keeps its last count: a gap is no fall to nothing and no leap afterwards.
+        let raws: Vec<Option<Raw>> = lines()
+            .enumerate()
+            .map(|(at, (line, text))| match text {
+                Some(text) => Some(read(text, line)),
+                None => last.get(at).cloned().flatten(),
+            })
+            .collect();
+        if last.len() == raws.len() {
+            let pairs = lines().zip(raws.iter().zip(&last));
+            let point = pairs.map(|((line, _), pair)| match pair {
+                (Some(now), Some(before)) => drawn(line, before, now, seconds),
+                _ => 0.0,
+            });
+            let point: Vec<f64> = point.collect();
             kept.put(point);
         }
         kept.last = Some(raws);
@@ -160,6 +168,19 @@ mod tests {
         assert_eq!(drawn(&RATE, &read(before, &RATE), &read(now, &RATE), 10.0), 2.0);
         assert_eq!(drawn(&P99, &read(before, &P99), &read(now, &P99), 10.0), 500.0);
         assert_eq!(drawn(&RATE, &read(now, &RATE), &read("", &RATE), 10.0), 0.0, "a counter that began anew");
+    }
+
+    #[tokio::test]
+    async fn a_part_that_cannot_tell_for_a_moment_makes_no_spike() {
+        static CHARTS: &[Chart] = &[Chart { title: "", unit: "", lines: &[RATE] }];
+        static SHEET: crate::part::Sheet = crate::part::Sheet { charts: CHARTS, ..crate::part::SHEET };
+        let part: Arc<dyn Part> = Arc::new(crate::part::Routed::new(&SHEET, axum::Router::new()));
+        let (ring, parts) = (Ring::default(), [part]);
+        let count = |count: u32| [Some(format!("orders_total{{how=\"new\"}} {count}\n"))];
+        for texts in [[None], count(1000), count(1010), [None], count(1030)] {
+            ring.sample(&parts, &texts, 10.0);
+        }
+        assert_eq!(ring.points(0, false), [0.0, 1.0, 0.0, 2.0]);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use semel_contract::record::State;
 use semel_contract::restore::Restore;
 use semel_contract::time::Timestamp;
 use semel_store::admin::{Audited, Cleanup, StaleCount};
+use semel_store::tally::Tallied;
 use semel_store::{Answer, Entry, Swept};
 use serde_json::{Value, json};
 
@@ -68,8 +69,14 @@ fn answer(answer: &Answer, bodies: Bodies) -> Value {
     shown
 }
 
-/// What happened to a record and will happen to it, in order, as far as its row and the audit trail tell.
-pub(crate) fn timeline(entry: &Entry, trail: &[Audited], now: Timestamp) -> Vec<Value> {
+/// What happened to a record and will happen to it, in order, as far as its row, the audit trail and this process tell, which
+/// knows about how often it was replayed and renewed.
+pub(crate) fn timeline(
+    entry: &Entry,
+    trail: &[Audited],
+    (replayed, renewed): (Option<Tallied>, Option<Tallied>),
+    now: Timestamp,
+) -> Vec<Value> {
     let (record, about) = (&entry.record, &entry.about);
     let is_over = |at: Timestamp| at <= now;
     let mut lines: Vec<(Timestamp, String)> = Vec::new();
@@ -106,6 +113,14 @@ pub(crate) fn timeline(entry: &Entry, trail: &[Audited], now: Timestamp) -> Vec<
     }
     if let Some(at) = record.expires_at {
         lines.push((at, if is_over(at) { "expired" } else { "expires" }.to_owned()));
+    }
+    for (tallied, what) in [(renewed, "renewed"), (replayed, "answered again from the record")] {
+        let Some(Tallied { count, ago }) = tallied else { continue };
+        let times = if count == 1 { "once".to_owned() } else { format!("{count} times") };
+        lines.push((
+            now.minus(ago),
+            format!("{what}, about {times} since this process started; the last time then"),
+        ));
     }
     for row in trail {
         let reason = if row.reason.is_empty() { String::new() } else { format!(": {}", row.reason) };

@@ -156,7 +156,7 @@ impl Web {
     /// Takes samples as long as somebody has these pages. Without a runtime it is begun by the first page.
     fn start_sampling(&self) {
         if tokio::runtime::Handle::try_current().is_err()
-            || self.0.parts.iter().all(|part| part.numbers().is_none())
+            || self.0.parts.iter().all(|part| part.sheet().charts.is_empty())
         {
             return;
         }
@@ -167,7 +167,11 @@ impl Web {
                 loop {
                     clock.tick().await;
                     let Some(shown) = shown.upgrade() else { return };
-                    shown.history.0.sample(&shown.parts, ring::EVERY.as_secs_f64());
+                    let mut texts = Vec::with_capacity(shown.parts.len());
+                    for part in &shown.parts {
+                        texts.push(ask::numbers(part.as_ref()).await);
+                    }
+                    shown.history.0.sample(&shown.parts, &texts, ring::EVERY.as_secs_f64());
                 }
             });
         });
@@ -356,6 +360,7 @@ pub(crate) fn framed(web: &Web, visit: &Visit<'_>, page: &Page) -> Response {
         footer class="foot" {
             span { "semel " (env!("CARGO_PKG_VERSION")) }
             span { (who) }
+            span { "times are UTC" }
             @if let Door::Session(_) = visit.caller.door {
                 form method="post" action="/sign-out" {
                     input type="hidden" name="number" value=(web.0.forms.new_number(visit.caller, "sign-out"));

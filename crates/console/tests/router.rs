@@ -10,6 +10,8 @@ mod doing;
 mod doors;
 #[path = "router/forms.rs"]
 mod forms;
+#[path = "router/hostile.rs"]
+mod hostile;
 #[path = "router/outages.rs"]
 mod outages;
 #[path = "router/pages.rs"]

@@ -114,6 +114,14 @@ fn drop_lost(held: &Mutex<Held>, lease: Duration, claims: &[(Id, Fence)], writte
     }
 }
 
+fn count_renewed(store: &dyn ClaimStore, claims: &[(Id, Fence)], written: &[Written]) {
+    for ((_, fence), written) in claims.iter().zip(written) {
+        if *written == Written::Done {
+            store.hints().renewals().add(fence.number);
+        }
+    }
+}
+
 /// Runs while anything is held. Keeps neither the gate nor its store alive: a store that is given up must close.
 async fn renew(store: Weak<dyn ClaimStore>, held: Weak<Mutex<Held>>, lease: Duration) {
     let period = lease / RENEWALS_PER_LEASE;
@@ -129,7 +137,10 @@ async fn renew(store: Weak<dyn ClaimStore>, held: Weak<Mutex<Held>>, lease: Dura
         // A renewal that fails or hangs is tried again in the next round, which comes before the lease lapses; a lost
         // lease is noticed at the settlement.
         match tokio::time::timeout(period / 2, store.renew(&claims, lease)).await {
-            Ok(Ok(written)) => drop_lost(&held, lease, &claims, &written),
+            Ok(Ok(written)) => {
+                count_renewed(&*store, &claims, &written);
+                drop_lost(&held, lease, &claims, &written);
+            }
             Ok(Err(error)) => tracing::warn!(%error, claims = claims.len(), "failed to renew leases"),
             Err(_) => tracing::warn!(claims = claims.len(), "the store took too long to renew leases"),
         }

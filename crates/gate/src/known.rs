@@ -64,6 +64,9 @@ impl Context {
 
     pub(crate) fn replay(&self, entry: Option<&Entry>) -> Response<Body> {
         self.route.meters.replayed(&self.route.name);
+        if let Some(entry) = entry {
+            self.shared.store.hints().replays().add(entry.record.fence.number);
+        }
         let empty =
             Answer { status: 200, headers: [].into(), body: bytes::Bytes::new(), outcome_unknown: false };
         let kept = entry.and_then(|entry| entry.answer.as_ref()).unwrap_or(&empty);

@@ -1,28 +1,46 @@
-//! Wake-ups for those who wait on a key. Only a hint: it may come for nothing, and it may be lost.
+//! Wake-ups for those who wait on a key, and about how often records were answered again. Only hints: a wake-up may come for
+//! nothing, and it may be lost.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
 
+use crate::tally::Tally;
+
 /// Shards, so that requests for different keys do not meet at one lock.
 const SHARDS: usize = 64;
 
 type Waiting = HashMap<[u8; 16], (usize, Arc<Notify>)>;
 
-/// The waiters of this process, by the hash of the id they wait for.
+/// The waiters of this process, by the hash of the id they wait for; and what happened to records since it started.
 #[derive(Debug)]
-pub struct Hints(Vec<Mutex<Waiting>>);
+pub struct Hints {
+    shards: Vec<Mutex<Waiting>>,
+    replays: Tally,
+    renewals: Tally,
+}
 
 impl Default for Hints {
     fn default() -> Self {
-        Self((0..SHARDS).map(|_| Mutex::default()).collect())
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        Self { shards, replays: Tally::default(), renewals: Tally::default() }
     }
 }
 
 impl Hints {
     fn shard(&self, hash: [u8; 16]) -> &Mutex<Waiting> {
-        &self.0[usize::from(hash[0]) % SHARDS]
+        &self.shards[usize::from(hash[0]) % SHARDS]
+    }
+
+    /// About how often this process answered from a record.
+    pub fn replays(&self) -> &Tally {
+        &self.replays
+    }
+
+    /// About how often this process renewed the lease of a claim.
+    pub fn renewals(&self) -> &Tally {
+        &self.renewals
     }
 
     /// Wakes everybody who waits for this id.

@@ -24,6 +24,7 @@ mod redis_link;
 pub mod signals;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+pub mod tally;
 
 pub use admin::AdminStore;
 pub use claims::{

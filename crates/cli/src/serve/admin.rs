@@ -111,5 +111,9 @@ pub(crate) fn surface(admin: &Admin, config: &Config) -> (Surface, Router) {
         .records_kept(longest_recalled(config))
         .settings(super::settings::sections(config))
         .history(admin.history.clone())
+        .warned_by({
+            let store = config.store.clone();
+            move || super::disk::warnings(&store)
+        })
         .surface()
 }

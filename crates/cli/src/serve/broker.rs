@@ -4,7 +4,7 @@ pub(crate) mod config;
 mod file;
 mod listener;
 mod running;
-mod sheet;
+pub(crate) mod sheet;
 
 use std::io::Write;
 use std::net::SocketAddr;

@@ -3,7 +3,7 @@
 pub(crate) mod config;
 mod door;
 mod file;
-mod sheet;
+pub(crate) mod sheet;
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use self::config::{Config, Listen};
 use self::door::{Guard, OwnSocket, Ticket, own_hosts, token};
-use super::notify;
+use super::{disk, notify};
 use crate::exit::{Exit, Stop};
 use crate::outbox::body::Api;
 use crate::outbox::front::Front;
@@ -228,7 +228,9 @@ async fn operators(
 /// The outbox as the console shows it, and the API of operators.
 fn part(config: &Config, api: &Api) -> (Routed, Router) {
     let routes = crate::outbox::api::operating(api.clone());
-    (Routed::new(&sheet::SHEET, routes.clone()).settings(settings(config)), routes)
+    let store = config.store.clone();
+    let part = Routed::new(&sheet::SHEET, routes.clone()).settings(settings(config));
+    (part.warned_by(Arc::new(move || disk::warnings_of(&store))), routes)
 }
 
 /// The settings in force.

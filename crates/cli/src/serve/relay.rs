@@ -15,7 +15,7 @@ mod open;
 mod openapi;
 mod running;
 pub(crate) mod settings;
-mod sheet;
+pub(crate) mod sheet;
 mod target;
 
 use std::io::Write;

@@ -1,6 +1,6 @@
 //! What is in force in a gate, in words: the same for the console and for `semel check`.
 
-use semel_console::part::Section;
+use semel_console::part::{Bound, Section};
 use semel_contract::profile::Profile;
 
 use super::announce;
@@ -27,7 +27,7 @@ pub(crate) fn sections(config: &Config) -> Vec<Section> {
         .as_ref()
         .map_or_else(|| "none".to_owned(), |upstream| upstream.target.to_string());
     rows.push(("upstream".to_owned(), upstream));
-    let bounds = config.warnings().into_iter().map(|warning| (false, warning)).collect();
+    let bounds = config.warnings().into_iter().map(|warning| (Bound::Warns, warning)).collect();
     let mut sections = vec![Section { title: "Gate".to_owned(), rows: shown(rows), bounds }];
     for (name, profile) in profiles(config) {
         let mut rows: Vec<(String, String)> = Vec::new();
@@ -36,7 +36,10 @@ pub(crate) fn sections(config: &Config) -> Vec<Section> {
             rows.extend(route.probe.as_ref().map(|probe| ("probe".to_owned(), probe.clone())));
         }
         rows.extend(describe(profile).into_iter().map(|(name, value)| (name.to_owned(), value)));
-        let bounds = profile.arithmetic().into_iter().map(|bound| (bound.holds, bound.rule)).collect();
+        let bounds = profile.arithmetic().into_iter();
+        let bounds = bounds
+            .map(|bound| (if bound.holds { Bound::Holds } else { Bound::Unsafe }, bound.rule))
+            .collect();
         sections.push(Section { title: name, rows: shown(rows), bounds });
     }
     sections

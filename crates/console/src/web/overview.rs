@@ -9,11 +9,11 @@ use http::request::Parts;
 use maud::{Markup, html};
 use serde_json::Value;
 
-use super::ask::{Captures, look};
+use super::ask::{Captures, look, numbers};
 use super::panel::{fetch, render};
 use super::text::{in_full, visible};
 use super::{Page, Visit, Web, caller, chart, framed, settings};
-use crate::part::{Notice, Part};
+use crate::part::{Bound, Notice, Part};
 use crate::ring;
 
 /// More are shown as this many and a sign for more.
@@ -37,6 +37,8 @@ pub(super) async fn show(State(web): State<Web>, asked: Parts) -> Response {
                 wanted.extend(count(part.as_ref(), notice, &visit).await.map(|words| (words, notice.page)));
             }
         }
+        wanted.extend(part.warnings().into_iter().map(|said| ((None, said), "/configuration")));
+        wanted.extend(unsafe_settings(part.as_ref()).map(|words| (words, "/configuration")));
         health.push((part.sheet().title, well.map(drop).map_err(|(_, why)| why)));
     }
     let body = html! {
@@ -47,7 +49,7 @@ pub(super) async fn show(State(web): State<Web>, asked: Parts) -> Response {
                 ul class="cards" {
                     @for ((number, words), page) in &wanted {
                         li class="card bad" { a href=(page) {
-                            @if let Some(number) = number { b class="n" { (number) } } (words)
+                            @if let Some(number) = number { b class="n" { (number) } } (visible(words))
                         } }
                     }
                 }
@@ -68,7 +70,7 @@ pub(super) async fn show(State(web): State<Web>, asked: Parts) -> Response {
             }
         }
         @for section in &web.0.facts { (settings::section(section)) }
-        (tiles(&web))
+        (tiles(&web).await)
         (charts(&web, &visit))
         (recent(&web, &visit).await)
         (commands(&web))
@@ -76,12 +78,25 @@ pub(super) async fn show(State(web): State<Web>, asked: Parts) -> Response {
     framed(&web, &visit, &Page { is_live: true, ..Page::of("Overview", body) })
 }
 
+/// How many of a part's settings do not hold what follows from them.
+fn unsafe_settings(part: &dyn Part) -> Option<(Option<String>, String)> {
+    let sections = part.settings();
+    let count = sections
+        .iter()
+        .flat_map(|section| &section.bounds)
+        .filter(|(bound, _)| *bound == Bound::Unsafe)
+        .count();
+    let title = part.sheet().title;
+    let words = match count {
+        0 => return None,
+        1 => format!("bound of the settings does not hold: see the configuration of {title}"),
+        _ => format!("bounds of the settings do not hold: see the configuration of {title}"),
+    };
+    Some((Some(count.to_string()), words))
+}
+
 /// How many there are of what needs a person, in words; nothing where there are none.
-async fn count(
-    part: &dyn Part,
-    notice: &Notice,
-    visit: &Visit<'_>,
-) -> Option<(Option<String>, &'static str)> {
+async fn count(part: &dyn Part, notice: &Notice, visit: &Visit<'_>) -> Option<(Option<String>, String)> {
     let whole = look(part, visit.caller, notice.api).await.ok()?;
     let counted =
         || whole.as_str().map(|text| serde_json::json!(ring::total(text, notice.at, "").round() as u64));
@@ -96,25 +111,30 @@ async fn count(
     };
     match (number, notice.many) {
         (0, _) => None,
-        (_, "") => Some((None, notice.one)),
-        (1, _) => Some((Some("1".to_owned()), notice.one)),
-        (number, many) if number >= COUNTED_MAX as u64 => Some((Some(format!("{COUNTED_MAX}+")), many)),
-        (number, many) => Some((Some(number.to_string()), many)),
+        (_, "") => Some((None, notice.one.to_owned())),
+        (1, _) => Some((Some("1".to_owned()), notice.one.to_owned())),
+        (number, many) if number >= COUNTED_MAX as u64 => {
+            Some((Some(format!("{COUNTED_MAX}+")), many.to_owned()))
+        }
+        (number, many) => Some((Some(number.to_string()), many.to_owned())),
     }
 }
 
 /// What was counted since the start, each number with the list behind it.
-fn tiles(web: &Web) -> Markup {
-    let shown = web.0.parts.iter().filter(|part| !part.sheet().tiles.is_empty());
+async fn tiles(web: &Web) -> Markup {
+    let mut counted = Vec::new();
+    for part in web.0.parts.iter().filter(|part| !part.sheet().tiles.is_empty()) {
+        counted.extend(numbers(part.as_ref()).await.map(|text| (part.sheet().tiles, text)));
+    }
     html! {
-        @for part in shown {
-            @if let Some(text) = part.numbers() {
-                section aria-labelledby="counted" {
-                    h2 id="counted" { "Since the start" }
-                    ul class="cards" {
-                        @for tile in part.sheet().tiles {
+        @if !counted.is_empty() {
+            section aria-labelledby="counted" {
+                h2 id="counted" { "Since the start" }
+                ul class="cards" {
+                    @for (tiles, text) in &counted {
+                        @for tile in *tiles {
                             li class="card" { a href=(tile.page) {
-                                b class="n" { (ring::total(&text, tile.metric, tile.labelled)) } (tile.label)
+                                b class="n" { (ring::total(text, tile.metric, tile.labelled)) } (tile.label)
                             } }
                         }
                     }

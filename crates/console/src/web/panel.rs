@@ -17,6 +17,10 @@ const WARN: &[&str] =
 const BAD: &[&str] = &["unknown", "dead", "in-doubt", "blocked", "failed"];
 /// Rows of a page.
 const ROWS: &str = "50";
+/// Characters of a key or an id in a list; its own page has all of them.
+const CODE_CHARS_MAX: usize = 80;
+/// Rows of a page of a list that the part gives as a whole.
+const WHOLE_ROWS_MAX: usize = 200;
 
 /// An answer of a part, with the panel that shows it.
 pub(crate) struct Looked {
@@ -130,8 +134,17 @@ fn pages(panel: &Panel, whole: &Value, visit: &Visit<'_>) -> Markup {
         Value::Number(number) => Some(number.to_string()),
         _ => None,
     };
+    let begins = begins(panel);
+    let rows = whole.pointer(panel.at).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let (_, later) = piece(panel, rows, visit);
     let next = panel.next.iter().find_map(|(member, name)| cursor(whole.get(member)?).map(|at| (*name, at)));
-    let is_later = panel.next.iter().any(|(_, name)| visit.asked(name).is_some());
+    let next = next.or(later.map(|at| (begins.as_str(), at.to_string())));
+    let is_later = panel
+        .next
+        .iter()
+        .map(|(_, name)| *name)
+        .chain([begins.as_str()])
+        .any(|name| visit.asked(name).is_some());
     html! {
         @if is_later || next.is_some() {
             div class="pages" {
@@ -142,8 +155,24 @@ fn pages(panel: &Panel, whole: &Value, visit: &Visit<'_>) -> Markup {
     }
 }
 
+/// The parameter that says where the page of a list begins that the part gives as a whole. Every list of a page has its own.
+fn begins(panel: &Panel) -> String {
+    format!("{}_from", panel.at.trim_start_matches('/').replace('/', "_"))
+}
+
+/// The rows that are shown of a list that the part gives as a whole, and where the next page begins.
+fn piece<'a>(panel: &Panel, rows: &'a [Value], visit: &Visit<'_>) -> (&'a [Value], Option<usize>) {
+    if !panel.next.is_empty() {
+        return (rows, None);
+    }
+    let from = visit.asked(&begins(panel)).and_then(|from| from.parse().ok()).unwrap_or(0).min(rows.len());
+    let until = (from + WHOLE_ROWS_MAX).min(rows.len());
+    (&rows[from..until], Some(until).filter(|until| *until < rows.len()))
+}
+
 fn rows(panel: &Panel, found: Option<&Value>, visit: &Visit<'_>, captures: &Captures) -> Markup {
     let rows = found.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let (rows, _) = piece(panel, rows, visit);
     html! {
         @if rows.is_empty() { p class="soft" { (panel.empty) } } @else {
             div class="scroll" tabindex="0" role="region" aria-label=(if panel.title.is_empty() { "List" } else { panel.title }) {
@@ -151,7 +180,7 @@ fn rows(panel: &Panel, found: Option<&Value>, visit: &Visit<'_>, captures: &Capt
                     thead { tr { @for column in panel.columns { th scope="col" { (column.label) } } } }
                     tbody { @for row in rows { tr {
                         @for column in panel.columns {
-                            td data-label=(column.label) { div { (cell(column, row, visit, captures)) } }
+                            td data-label=(column.label) { div { (in_row(column, row, visit, captures)) } }
                         }
                     } } }
                 }
@@ -196,9 +225,9 @@ fn timeline(found: Option<&Value>) -> Markup {
 fn moment(text: &str) -> Markup {
     let short = match text.split_once('T') {
         Some((day, rest)) => format!("{day} {}", rest.split(['.', 'Z']).next().unwrap_or_default()),
-        None => visible(text),
+        None => text.to_owned(),
     };
-    html! { time datetime=(visible(text)) { (short) } }
+    html! { time datetime=(visible(text)) { (visible(&short)) } }
 }
 
 fn plain(value: &Value) -> String {
@@ -208,6 +237,17 @@ fn plain(value: &Value) -> String {
         Value::Bool(false) => "no".to_owned(),
         Value::String(text) => text.clone(),
         other => other.to_string(),
+    }
+}
+
+/// A value in a row of a list, where a key of 255 characters would push the others off the screen.
+fn in_row(column: &Column, row: &Value, visit: &Visit<'_>, captures: &Captures) -> Markup {
+    match (column.show, row.pointer(column.at)) {
+        (Show::Code, Some(Value::String(text))) if text.chars().count() > CODE_CHARS_MAX => {
+            let cut: String = text.chars().take(CODE_CHARS_MAX).collect();
+            html! { span class="code" { (of_others(&cut)) "…" } }
+        }
+        _ => cell(column, row, visit, captures),
     }
 }
 
@@ -222,7 +262,7 @@ fn cell(column: &Column, row: &Value, visit: &Visit<'_>, captures: &Captures) ->
         Show::Code => html! { span class="code" { (of_others(&plain(value))) } },
         Show::State => state(&plain(value)),
         Show::Time => moment(&plain(value)),
-        Show::Bytes => html! { span class="num" { (value) " bytes" } },
+        Show::Bytes => html! { span class="num" { (of_others(&plain(value))) " bytes" } },
         Show::Body => match visit.sees_bodies() {
             true => body(column.at, value),
             false => {

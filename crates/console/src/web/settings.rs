@@ -5,9 +5,9 @@ use axum::response::Response;
 use http::request::Parts;
 use maud::{Markup, html};
 
-use super::text::of_others;
+use super::text::{of_others, visible};
 use super::{Page, Visit, Web, caller, framed};
-use crate::part::Section;
+use crate::part::{Bound, Section};
 
 pub(super) async fn show(State(web): State<Web>, asked: Parts) -> Response {
     let caller = caller(&asked);
@@ -25,7 +25,7 @@ pub(super) async fn show(State(web): State<Web>, asked: Parts) -> Response {
 pub(super) fn section(section: &Section) -> Markup {
     html! {
         h2 { (of_others(&section.title)) }
-        div class="scroll" tabindex="0" role="region" aria-label=(section.title) {
+        div class="scroll" tabindex="0" role="region" aria-label=(visible(&section.title)) {
             table class="facts" { tbody {
                 @for (name, value) in &section.rows {
                     tr { th scope="row" { (of_others(name)) } td class="code" { (of_others(value)) } }
@@ -34,9 +34,14 @@ pub(super) fn section(section: &Section) -> Markup {
         }
         @if !section.bounds.is_empty() {
             ol class="line" {
-                @for (holds, rule) in &section.bounds {
+                @for (bound, rule) in &section.bounds {
                     li {
-                        span class=(if *holds { "tag good" } else { "tag bad" }) { (if *holds { "ok" } else { "unsafe" }) } " "
+                        @match bound {
+                            Bound::Holds => span class="tag good" { "ok" },
+                            Bound::Unsafe => span class="tag bad" { "unsafe" },
+                            Bound::Warns => span class="tag warn" { "warning" },
+                        }
+                        " "
                         (of_others(rule))
                     }
                 }

@@ -57,6 +57,29 @@ async fn a_record_is_shown_with_its_timeline_and_without_its_proof() {
 }
 
 #[tokio::test]
+async fn a_record_tells_about_how_often_it_was_renewed_and_replayed_since_the_start() {
+    let world = World::new();
+    let (_, fence) = world.settled("alice", "k").await;
+    let (_, other) = world.settled("alice", "l").await;
+    world.store.hints().renewals().add(fence.number);
+    for _ in 0..3 {
+        world.store.hints().replays().add(fence.number);
+    }
+    let router = world.open();
+    let shown = get(&router, &format!("/v1/records/{}", fence.number)).await.json();
+    let lines = shown["timeline"].to_string();
+    assert_eq!(shown["replays"], json!(3));
+    for line in
+        ["renewed, about once since", "answered again from the record, about 3 times since this process"]
+    {
+        assert!(lines.contains(line), "{line}: {lines}");
+    }
+    let shown = get(&router, &format!("/v1/records/{}", other.number)).await.json();
+    assert_eq!(shown["replays"], json!(0));
+    assert!(!shown["timeline"].to_string().contains("since this process"), "{shown}");
+}
+
+#[tokio::test]
 async fn a_search_finds_ids_requests_and_keys() {
     let world = World::new();
     let (_, first) = world.settled("alice", "2").await;

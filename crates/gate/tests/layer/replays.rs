@@ -23,6 +23,21 @@ async fn a_retry_gets_the_first_answer_byte_for_byte() {
 }
 
 #[tokio::test]
+async fn a_record_knows_about_how_often_it_was_answered_again() {
+    let world = World::new();
+    let app = world.with("POST /orders", presets::ietf());
+    for key in ["k", "k", "k", "other"] {
+        post_to(&app, "/orders", key, "{}").await;
+    }
+    let entries = world.entries().await;
+    let replays = |key: &str| {
+        let entry = entries.iter().find(|entry| entry.id.key.as_str() == key).expect("it is on record");
+        world.store.hints().replays().of(entry.record.fence.number).map(|seen| seen.count)
+    };
+    assert_eq!((replays("k"), replays("other")), (Some(2), None));
+}
+
+#[tokio::test]
 async fn another_request_under_the_same_key_is_refused() {
     let world = World::new();
     let app = world.with("POST /orders", presets::ietf());

@@ -30,6 +30,9 @@ async fn a_lease_is_renewed_while_the_handler_runs() {
     let lease_until = world.entries().await[0].record.lease_until;
     let (_, now) = world.store.look_up(&world.entries().await[0].id).await.unwrap();
     assert!(lease_until > now, "150 seconds later the lease of 30 still holds");
+    let fence = world.entries().await[0].record.fence;
+    let renewed = world.store.hints().renewals().of(fence.number).map_or(0, |seen| seen.count);
+    assert!((10..=20).contains(&renewed), "{renewed} renewals of a third of the lease each");
     world.go.add_permits(1);
     assert_eq!(first.await.unwrap().status, 200);
 }

@@ -467,4 +467,5 @@ pub const FIND: &str = found!(
 );
 
 /// The records of a key ($5), at most $4.
-pub const FIND_KEY: &str = found!("r.key = $5::text");
+pub const FIND_KEY: &str =
+    found!("ARRAY[hashtext(r.key)] @> ARRAY[hashtext($5::text COLLATE \"C\")] AND r.key = $5::text");

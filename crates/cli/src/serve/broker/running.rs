@@ -239,7 +239,9 @@ fn part(broker: &Broker, config: &Config) -> (Routed, Router) {
         .route("/readyz", get(readyz))
         .with_state(broker.clone());
     let api = health.merge(admin_router(broker.clone()));
-    (Routed::new(&SHEET, api.clone()).settings(settings(config)), api)
+    let store = config.store.clone();
+    let part = Routed::new(&SHEET, api.clone()).settings(settings(config));
+    (part.warned_by(Arc::new(move || crate::serve::disk::warnings(&store))), api)
 }
 
 /// What operators reach: the API and the console.

@@ -1,6 +1,8 @@
 //! What the console shows of a broker: meshes, members, topics, history, webhooks.
 
-use semel_console::part::{Filter, Notice, PANEL, Panel, Shape, Sheet, Show, View, column};
+use semel_console::part::{
+    Chart, Filter, Notice, PANEL, Panel, Shape, Sheet, Show, View, column, level, rate, tile,
+};
 
 const MESH: &str = "/broker/meshes/{mesh}";
 const TOPIC: &str = "/broker/meshes/{mesh}/topics/{topic}";
@@ -12,6 +14,7 @@ pub(crate) static SHEET: Sheet = Sheet {
     name: "broker",
     title: "Broker",
     health: "/readyz",
+    numbers: Some("/metrics"),
     views: &[
         View {
             path: "/broker",
@@ -196,8 +199,39 @@ pub(crate) static SHEET: Sheet = Sheet {
             page: "/broker",
         },
     ],
-    tiles: &[],
-    charts: &[],
+    tiles: &[
+        tile("messages published", "semel_broker_publishes_total", "outcome=\"accepted\"", "/broker"),
+        tile("publishes known already", "semel_broker_publishes_total", "outcome=\"duplicate\"", "/broker"),
+        tile("deliveries to webhooks", "semel_broker_deliveries_total", "", "/broker"),
+    ],
+    charts: &[
+        Chart {
+            title: "Publishes",
+            unit: "a second",
+            lines: &[
+                rate("accepted", "semel_broker_publishes_total", "outcome=\"accepted\""),
+                rate("known already", "semel_broker_publishes_total", "outcome=\"duplicate\""),
+                rate("refused", "semel_broker_publishes_total", "outcome=\"refused\""),
+            ],
+        },
+        Chart {
+            title: "Deliveries to webhooks",
+            unit: "a second",
+            lines: &[
+                rate("delivered", "semel_broker_deliveries_total", ""),
+                rate("failed", "semel_broker_delivery_failures_total", ""),
+                rate("given up", "semel_broker_delivery_dead_total", ""),
+            ],
+        },
+        Chart {
+            title: "Readers and webhooks of the broker",
+            unit: "now",
+            lines: &[
+                level("deliveries that wait", "semel_broker_delivery_pending", ""),
+                level("open streams", "semel_broker_streams", ""),
+            ],
+        },
+    ],
     recent: None,
     audit: None,
 };

@@ -1,6 +1,8 @@
 //! What the console shows of an outbox: messages with their attempts, lanes, refused credentials.
 
-use semel_console::part::{Column, Filter, Notice, PANEL, Panel, Shape, Sheet, Show, View, column};
+use semel_console::part::{
+    Chart, Column, Filter, Notice, PANEL, Panel, Shape, Sheet, Show, View, column, level, rate, tile,
+};
 
 const MESSAGE: &str = "/outbox/messages/{id}";
 const RECEIVED: &str = "/outbox/inbox/{sender}/{client_message_id}";
@@ -47,6 +49,7 @@ pub(crate) static SHEET: Sheet = Sheet {
     name: "outbox",
     title: "Outbox",
     health: "/healthz",
+    numbers: Some("/metrics"),
     views: &[
         View {
             path: "/outbox",
@@ -256,8 +259,36 @@ pub(crate) static SHEET: Sheet = Sheet {
             page: "/outbox/clock",
         },
     ],
-    tiles: &[],
-    charts: &[],
+    tiles: &[
+        tile("messages delivered", "semel_outbox_messages_total", "outcome=\"done\"", "/outbox?state=done"),
+        tile("messages that wait", "semel_outbox_depth", "status=\"pending\"", "/outbox?state=pending"),
+        tile("received messages that wait", "semel_inbox_waiting", "", "/outbox/inbox"),
+    ],
+    charts: &[
+        Chart {
+            title: "Messages of the outbox",
+            unit: "a second",
+            lines: &[
+                rate("delivered", "semel_outbox_messages_total", "outcome=\"done\""),
+                rate("given up", "semel_outbox_messages_total", "outcome=\"dead\""),
+                rate("attempts", "semel_outbox_attempts_total", ""),
+            ],
+        },
+        Chart {
+            title: "Waiting in the outbox",
+            unit: "messages",
+            lines: &[
+                level("pending", "semel_outbox_depth", "status=\"pending\""),
+                level("held", "semel_outbox_depth", "status=\"held\""),
+                level("dead", "semel_outbox_depth", "status=\"dead\""),
+            ],
+        },
+        Chart {
+            title: "Oldest message of the outbox",
+            unit: "seconds",
+            lines: &[level("waits", "semel_outbox_oldest_age_seconds", "")],
+        },
+    ],
     recent: None,
     audit: None,
 };

@@ -213,7 +213,9 @@ fn access(config: &Config, admin: SocketAddr) -> Result<Access, Stop> {
 /// The relay as the console shows it, and its API.
 fn part(config: &Config, of_admin: Admin) -> (Routed, Router) {
     let api = admin::api(of_admin);
-    (Routed::new(&SHEET, api.clone()).settings(super::settings::relay_sections(config)), api)
+    let store = config.store.clone();
+    let part = Routed::new(&SHEET, api.clone()).settings(super::settings::relay_sections(config));
+    (part.warned_by(Arc::new(move || crate::serve::disk::warnings(&store))), api)
 }
 
 fn bad_identity(error: String) -> Stop {

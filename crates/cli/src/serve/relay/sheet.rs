@@ -1,6 +1,8 @@
 //! What the console shows of a relay: lanes, what is frozen and held, the audit trail.
 
-use semel_console::part::{Column, Filter, Notice, PANEL, Panel, Shape, Sheet, Show, View, column};
+use semel_console::part::{
+    Chart, Column, Filter, Notice, PANEL, Panel, Shape, Sheet, Show, View, column, level, rate, tile,
+};
 
 const LANE: &str = "/relay/lanes/{id}";
 const LANES: &[Column] = &[
@@ -47,6 +49,7 @@ pub(crate) static SHEET: Sheet = Sheet {
     name: "relay",
     title: "Relay",
     health: "/readyz",
+    numbers: Some("/metrics"),
     views: &[
         View {
             path: "/relay",
@@ -197,8 +200,39 @@ pub(crate) static SHEET: Sheet = Sheet {
             page: "/relay/clock",
         },
     ],
-    tiles: &[],
-    charts: &[],
+    tiles: &[
+        tile("requests the relay took", "semel_relay_accepted_total", "", "/relay"),
+        tile("requests the relay knew already", "semel_relay_replayed_total", "", "/relay"),
+        tile("calls saved by merging changes", "semel_relay_calls_saved_total", "", "/relay"),
+    ],
+    charts: &[
+        Chart {
+            title: "Requests of the relay",
+            unit: "a second",
+            lines: &[
+                rate("accepted", "semel_relay_accepted_total", ""),
+                rate("known already", "semel_relay_replayed_total", ""),
+            ],
+        },
+        Chart {
+            title: "Calls of targets",
+            unit: "a second",
+            lines: &[
+                rate("calls", "semel_relay_calls_total", ""),
+                rate("saved", "semel_relay_calls_saved_total", ""),
+                rate("tried again", "semel_relay_retries_total", ""),
+            ],
+        },
+        Chart {
+            title: "Waiting in the relay",
+            unit: "changes",
+            lines: &[
+                level("pending", "semel_relay_entries", "state=\"pending\""),
+                level("parked", "semel_relay_entries", "state=\"parked\""),
+                level("dead", "semel_relay_entries", "state=\"dead\""),
+            ],
+        },
+    ],
     recent: None,
     audit: Some(Panel {
         api: "/v1/relay/audit",

@@ -1,4 +1,6 @@
--- Operators find a record by its key alone, whoever it belongs to. By the hash of the key, which is small however long keys are;
--- a settlement does not touch it. Whoever cannot keep writers waiting while it is built makes it before, under this name, with
--- CREATE INDEX CONCURRENTLY: it is taken as it is.
-CREATE INDEX IF NOT EXISTS record_key ON semel.record USING hash (key);
+-- Operators find a record by its key alone, whoever it belongs to. By four bytes of the key's hash, in an index to which a
+-- claim appends: autovacuum sorts what is new in, many keys at a time, and until then a search reads it as it is. An index
+-- into which every claim sorts its own key writes a quarter more to the disk. A settlement does not touch it. Whoever cannot
+-- keep writers waiting while it is built makes it before, under this name, with CREATE INDEX CONCURRENTLY: it is taken as it is.
+CREATE INDEX IF NOT EXISTS record_key ON semel.record USING gin ((ARRAY[hashtext(key)]))
+    WITH (fastupdate = on, gin_pending_list_limit = 16384);
