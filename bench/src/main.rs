@@ -6,6 +6,7 @@ mod fill;
 mod load;
 mod proxy;
 mod publish;
+mod remember;
 mod service;
 mod upstream;
 
@@ -33,6 +34,8 @@ enum Command {
     Accept(accept::Args),
     /// Put settled records into a store.
     Fill(fill::Args),
+    /// Put ids into a broker's file.
+    Remember(remember::Args),
     /// Publish messages to a broker and read along, and print what was measured, as one line of JSON.
     Publish(publish::Args),
     /// Pass every request on, and nothing else: the ceiling for a proxy on hyper.
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
         Command::Service(args) => service::run(&args),
         Command::Accept(args) => accept::run(&args),
         Command::Fill(args) => fill::run(&args),
+        Command::Remember(args) => remember::run(&args),
         Command::Publish(args) => publish::run(&args),
         Command::Proxy(args) => proxy::run(&args),
     };

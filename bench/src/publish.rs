@@ -5,6 +5,7 @@ mod http;
 mod nats;
 mod streams;
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,6 +17,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
+use crate::remember::Order;
 use crate::upstream::runtime;
 
 /// Stands around the time in a message, where nothing else has it.
@@ -67,6 +69,9 @@ pub(crate) struct Args {
     /// What ids follow from: another one, other ids.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// How ids follow each other.
+    #[arg(long, value_enum, default_value = "ordered")]
+    ids: Order,
     /// Messages a second of each publisher; without it, the next follows the answer.
     #[arg(long)]
     rate: Option<f64>,
@@ -85,6 +90,8 @@ struct Run {
 struct Message {
     id: String,
     topic: usize,
+    /// When it was made, which is in its body.
+    sent: u64,
     /// With the time in it.
     body: String,
 }
@@ -98,17 +105,26 @@ impl Run {
         Duration::from_micros(at) >= Duration::from_secs_f64(self.args.warmup)
     }
 
-    /// The next message: ids are above those before, as ULIDs are.
+    /// The next message.
     fn message(&self, publisher: usize) -> Message {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let topic = usize::try_from(number).unwrap_or(publisher) % self.args.topics;
-        let mut body = format!("{0}{1:0DIGITS$}{0}", MARK as char, self.micros());
+        let sent = self.micros();
+        let mut body = format!("{0}{sent:0DIGITS$}{0}", MARK as char);
         body.extend(std::iter::repeat_n('x', BODY_BYTES - body.len()));
-        Message { id: format!("01{:08}{number:016}", self.args.seed), topic, body }
+        let id = match self.args.ids {
+            Order::Ordered => format!("01{:08}{number:016}", self.args.seed),
+            // A number for each number, and none twice.
+            Order::Random => {
+                let mixed = mixed(self.args.seed.wrapping_mul(1 << 32).wrapping_add(number));
+                format!("{mixed:016x}{:010x}", self.args.seed)
+            }
+        };
+        Message { id, topic, sent, body }
     }
 
-    /// How long the messages in these bytes took to come here, in microseconds. Bytes that may go on are left.
-    fn take(&self, bytes: &mut Vec<u8>, latencies: &mut Vec<u64>) {
+    /// When the messages in these bytes were sent, and when they came here, in microseconds. Bytes that may go on are left.
+    fn take(&self, bytes: &mut Vec<u8>, came: &mut Vec<(u64, u64)>) {
         let (mut at, now) = (0, self.micros());
         while let Some(found) = bytes[at..].iter().position(|byte| *byte == MARK) {
             let begin = at + found + 1;
@@ -123,12 +139,19 @@ impl Run {
                 at = begin + DIGITS + 1;
                 self.received.fetch_add(1, Ordering::Relaxed);
                 if self.is_measured(sent) {
-                    latencies.push(now.saturating_sub(sent));
+                    came.push((sent, now));
                 }
             }
         }
         bytes.clear();
     }
+}
+
+/// Another number for every number (the end of splitmix64).
+fn mixed(number: u64) -> u64 {
+    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ (number >> 31)
 }
 
 /// One connection that publishes.
@@ -198,7 +221,7 @@ async fn measure(mut run: Arc<Run>) -> Result<(), String> {
     }
     tokio::time::sleep(Duration::from_secs_f64(run.args.warmup + run.args.seconds)).await;
     run.is_over.store(true, Ordering::Relaxed);
-    let mut taken = Vec::new();
+    let mut taken: Vec<(u64, u64)> = Vec::new();
     while let Some(done) = publishing.join_next().await {
         taken.extend(done.map_err(|error| error.to_string())??);
     }
@@ -210,18 +233,18 @@ async fn measure(mut run: Arc<Run>) -> Result<(), String> {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     reading.abort_all();
-    report(&run, &mut taken)
+    report(&run, &taken)
 }
 
-async fn publish(run: Arc<Run>, mut publisher: Publisher, number: usize) -> Result<Vec<u64>, String> {
+/// Publishes for as long as it is measured; says when each message was sent, and when it was said to be kept.
+async fn publish(run: Arc<Run>, mut publisher: Publisher, number: usize) -> Result<Vec<(u64, u64)>, String> {
     let mut taken = Vec::new();
     let pause = run.args.rate.map(|rate| Duration::from_secs_f64(1.0 / rate));
     while !run.is_over.load(Ordering::Relaxed) {
-        let begun = run.micros();
         let message = run.message(number);
         publisher.publish(&message).await?;
-        if run.is_measured(begun) && !run.is_over.load(Ordering::Relaxed) {
-            taken.push(run.micros() - begun);
+        if run.is_measured(message.sent) && !run.is_over.load(Ordering::Relaxed) {
+            taken.push((message.sent, run.micros()));
         }
         if let Some(pause) = pause {
             tokio::time::sleep(pause).await;
@@ -231,19 +254,19 @@ async fn publish(run: Arc<Run>, mut publisher: Publisher, number: usize) -> Resu
 }
 
 /// What readers measured. They end by being aborted, so it is kept here.
-static LIVE: std::sync::Mutex<Vec<u64>> = std::sync::Mutex::new(Vec::new());
+static LIVE: std::sync::Mutex<Vec<(u64, u64)>> = std::sync::Mutex::new(Vec::new());
 
-fn collected() -> Vec<u64> {
+fn collected() -> Vec<(u64, u64)> {
     LIVE.lock().map(|mut live| std::mem::take(&mut *live)).unwrap_or_default()
 }
 
 async fn read(run: Arc<Run>, stream: Subscription) {
-    let (mut bytes, mut latencies) = (Vec::new(), Vec::new());
+    let (mut bytes, mut came) = (Vec::new(), Vec::new());
     let mut stream = stream;
     while stream.more(&mut bytes).await {
-        run.take(&mut bytes, &mut latencies);
+        run.take(&mut bytes, &mut came);
         if let Ok(mut live) = LIVE.lock() {
-            live.append(&mut latencies);
+            live.append(&mut came);
         }
     }
 }
@@ -266,20 +289,31 @@ impl Subscription {
     }
 }
 
-fn report(run: &Run, taken: &mut [u64]) -> Result<(), String> {
-    let (args, mut live) = (&run.args, collected());
-    taken.sort_unstable();
-    live.sort_unstable();
+/// How long each took, sorted.
+fn times(spans: &[(u64, u64)]) -> Vec<u64> {
+    let mut times: Vec<u64> = spans.iter().map(|(from, to)| to.saturating_sub(*from)).collect();
+    times.sort_unstable();
+    times
+}
+
+fn report(run: &Run, taken: &[(u64, u64)]) -> Result<(), String> {
+    let (args, came) = (&run.args, collected());
+    // From the moment at which the publisher heard that it is kept; whoever reads before that has waited for nothing.
+    let kept: HashMap<u64, u64> = taken.iter().copied().collect();
+    let after: Vec<(u64, u64)> =
+        came.iter().filter_map(|(sent, came)| Some((*kept.get(sent)?, *came))).collect();
+    let (taken, live, after) = (times(taken), times(&came), times(&after));
     let line = json!({
         "sent": taken.len(),
         "rate": taken.len() as f64 / args.seconds,
-        "p50_ms": percentile(taken, 50),
-        "p99_ms": percentile(taken, 99),
+        "p50_ms": percentile(&taken, 50),
+        "p99_ms": percentile(&taken, 99),
         "published": run.next.load(Ordering::Relaxed),
         "received": run.received.load(Ordering::Relaxed),
         "live_p50_ms": percentile(&live, 50),
         "live_p99_ms": percentile(&live, 99),
         "live_max_ms": percentile(&live, 100),
+        "after_p99_ms": percentile(&after, 99),
     });
     println!("{line}");
     Ok(())

@@ -53,7 +53,7 @@ func (p *Profile) replay(row *row) (Answer, error) {
 	answer := Answer{Status: row.status, Headers: headers, Body: row.body, Replayed: true}
 	if row.outcomeUnknown {
 		answer.Headers = append(answer.Headers, [2]string{"semel-outcome", "unknown"})
-	} else if p.duplicate != 0 {
+	} else if p.duplicate != 0 && row.status < 400 {
 		answer.Status, answer.Body = p.duplicate, sayAgain(row.body)
 	}
 	answer.Headers = append(answer.Headers, [2]string{"idempotency-replayed", "true"})
@@ -85,7 +85,7 @@ func sayAgain(body []byte) []byte {
 func (p *Profile) acceptedAnswer() Answer {
 	return Answer{
 		Status:  202,
-		Headers: [][2]string{{"content-type", "application/json"}, {"retry-after", "1"}},
+		Headers: [][2]string{{"content-type", "application/json"}, {"semel-outcome", "pending"}, {"retry-after", "1"}},
 		Body:    encodeJSON(map[string]any{"status": p.claimedName}),
 	}
 }

@@ -181,7 +181,7 @@ func (o *Once) shapeAs(request *Request, endpoint, key string, form bodyForm) sh
 	what := described{
 		method: method, route: endpoint, query: request.Query, principal: caller.Principal, params: request.Params,
 	}
-	s := shape{scope: scopeOf(tenant, principal, name, nil)}
+	s := shape{scope: scopeOf(tenant, principal, name, countedHost(headerLines(request.Headers)))}
 	for _, secret := range o.options.Secrets {
 		s.fingerprints = append(s.fingerprints, append([]byte{2}, p.recipe.fingerprint(what, form, secret)...))
 	}
@@ -235,7 +235,7 @@ func (o *Once) describe(a *arrival, request *Request, headers headerLines) *Prob
 	if id, has := required["x-client-tx-id"]; has {
 		a.about["client_tx_id"] = id
 	}
-	if fence := headers.one("semel-fence"); fence != nil && fencePattern.MatchString(*fence) {
+	if fence := fenceOf(headers); fence != nil {
 		a.options["fence"] = *fence
 	}
 	if problem := o.readFirstSent(a, headers); problem != nil {
@@ -249,6 +249,26 @@ func (o *Once) describe(a *arrival, request *Request, headers headerLines) *Prob
 		a.generatedAt, a.about["client_generated_at"] = &generatedAt, generatedAt
 	}
 	return problem
+}
+
+// fenceOf is the fence of a gateway's claim.
+func fenceOf(headers headerLines) *string {
+	fence := headers.one("semel-fence")
+	if fence == nil || !fencePattern.MatchString(*fence) {
+		return nil
+	}
+	return fence
+}
+
+// countedHost is the host that a gateway counts in the scopes of its keys. Without its claim nobody chooses where a key
+// is looked up.
+func countedHost(headers headerLines) *string {
+	host := headers.one("semel-host")
+	if host == nil || fenceOf(headers) == nil {
+		return nil
+	}
+	counted := hostOf(*host)
+	return &counted
 }
 
 func (o *Once) readFirstSent(a *arrival, headers headerLines) *Problem {

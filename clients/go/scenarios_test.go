@@ -67,6 +67,7 @@ type step struct {
 	Finish, SQL, Commit string
 	Lock, Unlock, Held  *int
 	As                  string
+	Host                *string
 	Expect              expected
 }
 
@@ -236,7 +237,7 @@ func (r *running) unlock(number int) {
 
 func (r *running) operate(s step) {
 	alice, endpoint := "alice", "create-order"
-	scope := scopeOf(nil, &alice, &endpoint, nil)
+	scope := scopeOf(nil, &alice, &endpoint, s.Host)
 	statement := strings.NewReplacer(
 		"{id}", fmt.Sprintf(`'\x%x'::bytea`, idOf(scope, r.names["key"])), "{scope}", fmt.Sprintf(`'\x%x'::bytea`, scope),
 		"{key}", "'"+r.names["key"]+"'", "{endpoint}", "'create-order'", "{principal}", "'alice'",

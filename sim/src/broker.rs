@@ -23,6 +23,7 @@ use crate::mishap::Mishap;
 use crate::plan::Options;
 use crate::report::{EFFECTS_MIN, Report};
 use crate::stage::{Invariant, lock};
+use crate::way::Ground as _;
 use crate::weather;
 
 /// How often it is looked whether everybody has read everything, and how long apart.
@@ -57,6 +58,7 @@ pub(crate) async fn simulate(options: &Options) -> Report {
         () = cast.tell() => {}
     }
     mesh.end();
+    mesh.air().close();
     let effects = *lock(&mesh.checked);
     Report::of(options, &mesh, effects)
 }

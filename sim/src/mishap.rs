@@ -101,6 +101,8 @@ mishaps! {
     Cancelled      Client   Broker  50 300 "cancelled-by-its-sender"
     NotAllowed     Client   Broker  50 200 "sent-where-it-may-not"
     Subscribed     Operator Broker 300 900 "subscriptions-change"
+    Pending        Upstream Outbox  10  60 "still-runs-and-may-come-to-nothing"
+    LedElsewhere   Upstream Outbox  10  60 "led-elsewhere-after-the-effect"
 }
 
 impl Mishap {
@@ -138,7 +140,9 @@ impl Rates {
         let swarm = swarm.settled(rng);
         let rate = |mishap: &Mishap| {
             // The others' numbers do not depend on it.
-            if mishap.place() == Place::Broker && part != Part::Broker {
+            let is_of_one_part =
+                mishap.place() == Place::Broker || matches!(mishap, Mishap::Pending | Mishap::LedElsewhere);
+            if is_of_one_part && !mishap.concerns(part) {
                 return 0;
             }
             let (low, high) = mishap.rates();

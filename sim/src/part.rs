@@ -32,12 +32,13 @@ impl Part {
         Part::ALL.into_iter().find(|part| part.name() == name)
     }
 
-    /// The engine that a seed is played on when nobody chose one. The broker is played when it is asked for.
+    /// The engine that a seed is played on when nobody chose one.
     pub fn of_seed(seed: u64) -> Part {
-        match seed % 3 {
+        match seed % 4 {
             0 => Part::Relay,
             1 => Part::Gate,
-            _ => Part::Outbox,
+            2 => Part::Outbox,
+            _ => Part::Broker,
         }
     }
 }

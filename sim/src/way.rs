@@ -37,6 +37,13 @@ pub(crate) trait Ground: Deref<Target = Stage> + Send + Sync + 'static {
 #[derive(Default)]
 pub(crate) struct Air(Mutex<Vec<(Arc<Life>, Heard)>>);
 
+impl Air {
+    /// Nobody hears anything any more. Those who did hold what they run on, and so themselves.
+    pub(crate) fn close(&self) {
+        lock(&self.0).clear();
+    }
+}
+
 /// A transaction while it is open.
 type Slot = Mutex<Option<Box<dyn Transaction>>>;
 /// The same, where its replica's death can find it.

@@ -15,10 +15,10 @@ const SEEDS: u64 = 1;
 const SEEDS_OF_EVERYTHING: u64 = 60;
 /// So many of them are played twice here; the program plays all of them twice.
 const TWICE: u64 = 1;
-const ENGINES: [Part; 2] = [Part::Outbox, Part::Relay];
+const ENGINES: [Part; 3] = [Part::Outbox, Part::Relay, Part::Broker];
 
 /// Seeds that once broke a promise, with the swarm that did.
-const REGRESSIONS: [(Part, u64, Swarm); 14] = [
+const REGRESSIONS: [(Part, u64, Swarm); 18] = [
     (Part::Outbox, 5, Swarm::Mixed),
     (Part::Outbox, 17, Swarm::Mixed),
     (Part::Outbox, 1226, Swarm::Mixed),
@@ -33,6 +33,10 @@ const REGRESSIONS: [(Part, u64, Swarm); 14] = [
     (Part::Relay, 1500, Swarm::Mixed),
     (Part::Relay, 2301, Swarm::Mixed),
     (Part::Relay, 2385, Swarm::Mixed),
+    (Part::Broker, 452, Swarm::Mixed),
+    (Part::Broker, 482, Swarm::Mixed),
+    (Part::Broker, 663, Swarm::Mixed),
+    (Part::Broker, 703, Swarm::Mixed),
 ];
 
 fn assert_held(report: &Report) {
@@ -125,6 +129,11 @@ fn every_promise_of_the_outbox_holds() {
 #[test]
 fn every_promise_of_the_relay_holds() {
     assert_holds(Part::Relay);
+}
+
+#[test]
+fn every_promise_of_the_broker_holds() {
+    assert_holds(Part::Broker);
 }
 
 #[test]

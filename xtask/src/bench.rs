@@ -100,6 +100,11 @@ pub(crate) const BENCHES: &[Bench] = &[
         about: "the broker publishing with dedupe, beside NATS JetStream and Redis Streams",
         run: broker::run,
     },
+    Bench {
+        name: "broker-ids",
+        about: "the broker publishing with 10 million ids that it remembers",
+        run: broker::remember,
+    },
     Bench { name: "broker-readers", about: "10,000 idle readers on one broker", run: broker::crowd },
     Bench {
         name: FLAME,

@@ -8,7 +8,9 @@ mod http;
 mod http2;
 mod listeners;
 mod mail;
+mod mesh;
 mod outboxes;
+mod posts;
 mod processes;
 mod proxy;
 mod random;
@@ -30,7 +32,9 @@ use faults::Faults;
 use gates::Gates;
 use listeners::Listeners;
 use mail::Mail;
+use mesh::Mesh;
 use outboxes::Outboxes;
+use posts::Posts;
 use proxy::Proxy;
 use random::Random;
 use scores::{Scores, Senders};
@@ -42,11 +46,11 @@ Usage: cargo xtask chaos [--minutes M | --seconds S] [--seed N] [--planted BUG]
 
 Two gateways, two relays (`semel serve …`) share a PostgreSQL and a Redis of their own, in front of services that count
 effects, one over HTTP/1.1 and one over HTTP/2 with few streams, which streams of events hold; two outboxes send through the
-gateways. Clients send keyed requests, messages and score changes and retry them, while processes are killed, stopped past
+gateways. Two brokers on the same PostgreSQL and Redis have a mesh, whose four members publish and receive by outboxes. Clients send keyed requests, messages and score changes and retry them, while processes are killed, stopped past
 their lease and frozen while they connect, configurations and credentials change, PostgreSQL is shut down at once and
 replaced by a synchronous standby, Redis is killed, disks are full or fail to sync, and connections are cut. Ends in a table of faults and promises;
-exits with 1 if a request took effect twice, an acknowledged one did not, an answer changed, a message was overtaken or a
-score is not the sum of what was accepted.
+exits with 1 if a request took effect twice, an acknowledged one did not, an answer changed, a message was overtaken, a score
+is not the sum of what was accepted, or an inbox lacks a published message, has it twice or out of its order.
 
 Options:
   --minutes M    how long faults happen [default: 2]
@@ -119,16 +123,20 @@ pub(crate) fn chaos(asked: &Asked) -> Result<(), Failure> {
     let admins = [free_port()?, free_port()?];
     let relays = scores::relays(&services, &to_postgres, &to_scores, &admins, planted)?;
     let outboxes = Outboxes::start(services.folder(), gates.ports(), tokens.file(), asked.lasts, planted)?;
+    let doors = vec![free_port()?, free_port()?];
+    let mesh = Mesh::start(&services, [&to_postgres, &to_redis], doors, planted)?;
     let stop = Arc::new(AtomicBool::new(false));
     let clients = Clients::start(gates.ports(), &tokens, &stop, seed);
     let listeners = Listeners::start(gates.ports(), &stop, seed);
     let mail = Mail::start(outboxes.processes.ports(), &stop, seed);
     let senders = Senders::start(relays.ports(), &admins, &stop, seed);
+    let posts = Posts::start(mesh.daemons.ports(), &stop, seed);
     let mut faults = Faults {
         services: &mut services,
         gates: &gates,
         relays: &relays,
         outboxes: &outboxes,
+        mesh: &mesh,
         tokens: &tokens,
         stores: [&to_postgres, &to_redis],
         upstreams: [&to_plain, &to_http2, &to_scores],
@@ -146,11 +154,13 @@ pub(crate) fn chaos(asked: &Asked) -> Result<(), Failure> {
             let sent = clients.finish(Instant::now() + CALM);
             let mut more = mail.judge(&upstream, Instant::now() + SETTLING);
             more.extend(senders.judge(&scores, Instant::now() + CALM));
+            more.extend(posts.judge(&mesh, Instant::now() + CALM));
             (sent, more)
         });
         // A process that ends now, for a fault of a moment ago, is started again.
         while !settling.is_finished() {
-            for processes in [&gates.processes, &relays, &outboxes.processes] {
+            let daemons = [&mesh.brokers, &mesh.daemons];
+            for processes in [&gates.processes, &relays, &outboxes.processes].into_iter().chain(daemons) {
                 revived += processes.revive()?;
             }
             std::thread::sleep(process::POLL);
@@ -164,7 +174,7 @@ pub(crate) fn chaos(asked: &Asked) -> Result<(), Failure> {
     ));
     let judged = verdict::judge(&sent, &upstream, gates.ports(), more);
     println!("{}", verdict::table(seed, &done, &judged));
-    drop((outboxes, relays, gates));
+    drop((mesh, outboxes, relays, gates));
     for line in services.stop() {
         eprintln!("xtask: {line}");
     }

@@ -4,10 +4,10 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
 
 use crate::failure::Failure;
-use crate::services::{Permission, Services, seconds};
+use crate::services::{Permission, Services};
+use crate::test::programs::{self, Program};
 use crate::{binaries, flags, os, process};
 
 const USAGE: &str = "\
@@ -31,6 +31,9 @@ const SCRIPT: &str = "test.sh";
 /// Where clients, the console's browsers and the applications lie, in the order in which they are tested.
 const ROOMS: [&str; 3] = ["clients", "crates/console", "examples"];
 
+/// Those that take longest, the longest first.
+const LONGEST: [&str; 4] = ["typescript", "browser", "walker", "core"];
+
 pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
     let mut names = Vec::new();
     let mut form: Vec<(&'static str, String)> = Vec::new();
@@ -50,29 +53,36 @@ pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
     let chosen = choose(&folders()?, &names)?;
     let services = Services::start(Permission::InstallIfMissing)?;
     let environment: Vec<_> = services.environment().into_iter().chain(form).collect();
-    let result = test_each(&chosen, &environment);
+    let result = test_each(&chosen, &environment, services.folder());
     for line in services.stop() {
         eprintln!("xtask: {line}");
     }
     result
 }
 
-/// Tests every client. `environment` tells them where the servers are.
-pub(crate) fn test(environment: &[(&'static str, String)]) -> Result<(), Failure> {
-    test_each(&folders()?, environment)
+/// Tests every client. `environment` tells them where the servers are; `output` is a folder for what they print meanwhile.
+pub(crate) fn test(environment: &[(&'static str, String)], output: &Path) -> Result<(), Failure> {
+    test_each(&folders()?, environment, output)
 }
 
-fn test_each(chosen: &[PathBuf], environment: &[(&'static str, String)]) -> Result<(), Failure> {
+/// Tests each, two at a time: a script waits for browsers, virtual days and killed processes more than it works. Those that take
+/// longest begin first, so that nothing long is left for the end.
+fn test_each(
+    chosen: &[PathBuf],
+    environment: &[(&'static str, String)],
+    output: &Path,
+) -> Result<(), Failure> {
     let semel = binaries::tested_program("semel", "check")?;
-    for folder in chosen {
-        let began = Instant::now();
+    let mut chosen = chosen.to_vec();
+    chosen.sort_by_key(|folder| {
+        LONGEST.iter().position(|long| name_of(folder) == *long).unwrap_or(LONGEST.len())
+    });
+    let program = |folder: &PathBuf| {
         let mut command = Command::new("bash");
         command.arg(SCRIPT).current_dir(folder).env("SEMEL_BIN", &semel).envs(environment.iter().cloned());
-        println!("\n     Running {}", folder.join(SCRIPT).display());
-        process::supervise(&mut command, None)?;
-        println!("     {} took {}", name_of(folder), seconds(began.elapsed()));
-    }
-    Ok(())
+        Program { name: name_of(folder), is_live: false, command }
+    };
+    programs::run_all(chosen.iter().map(program).collect(), output).map(drop)
 }
 
 /// The clients of these names; all of them when none is named.

@@ -26,7 +26,7 @@ const VARIABLE: &str = "SEMEL_PLANTED";
 
 /// The tests that look for the bugs: quick ones, which need no server and kill no process.
 const TESTS: &str = "--lib --test decisions --test requests --test senders --test profiles --test memory --test layer \
-    --test stores --test claims --test lanes --test requeues --test relay --test broker";
+    --test stores --test claims --test lanes --test requeues --test receiving --test relay --test broker";
 /// Where the bugs are.
 const FOLDERS: [&str; 6] = ["contract", "http", "store", "gate", "delivery", "broker"];
 
@@ -35,7 +35,7 @@ const LESS_OFTEN: (&str, &str) = ("SEMEL_TEST_RELAY_CRASHES", "4");
 /// How long the simulator may take for the seeds of one bug. A bug that keeps it from ending breaks a promise in one of them.
 const SEEDS_MAX: Duration = Duration::from_secs(120);
 /// Engines that the simulation has.
-const SIMULATED: [&str; 3] = ["gate", "outbox", "relay"];
+const SIMULATED: [&str; 4] = ["gate", "outbox", "relay", "broker"];
 /// Bugs that are looked at at once.
 const AT_ONCE: usize = 2;
 

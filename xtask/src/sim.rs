@@ -12,17 +12,16 @@ use crate::services::seconds;
 
 const USAGE: &str = "Usage: cargo xtask sim [--seeds N]
 
-Builds the simulator with optimisation and plays seeds of the gate, the outbox and the relay at once, each seed
-twice; the broker's are played by `--part broker` of the simulator.
-Fails with the first promise that is broken, its seed, the command that repeats it and what happened. Without a number,
-200 seeds of the gate and 60 of each of the others, which take longer; with one, so many of each. For a soak of
+Builds the simulator with optimisation and plays seeds of the gate, the outbox, the relay and the broker at once, each
+seed twice. Fails with the first promise that is broken, its seed, the command that repeats it and what happened. Without a number,
+200 seeds of the gate, 60 of the outbox and the relay, and 100 of the broker; with one, so many of each. For a soak of
 hours, `cargo run --profile instructions -p semel-sim -- --minutes M`.";
 
 /// The simulator: the same program as the planted bugs are looked for with, so that it is built once.
 const SIMULATOR: &str = "--profile instructions --package semel-sim --features semel-sim/_planted";
 
 /// The engines, and how many seeds of each are played.
-const ENGINES: [(&str, u64); 3] = [("gate", 200), ("outbox", 60), ("relay", 60)];
+const ENGINES: [(&str, u64); 4] = [("gate", 200), ("outbox", 60), ("relay", 60), ("broker", 100)];
 
 pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
     let asked: Option<u64> = match args {

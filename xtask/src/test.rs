@@ -1,7 +1,7 @@
 //! `cargo xtask test`: the tests of the whole workspace against servers that live as long as the run. Owns
 //! which tests run; how servers are found, started and stopped is `services`.
 
-mod programs;
+pub(crate) mod programs;
 mod versions;
 
 use std::thread;
@@ -167,7 +167,8 @@ fn whole(
         .collect();
     // They take turns: the sooner the first begins, the less the last is waited for.
     programs.sort_by_key(|program| !program.is_live);
-    programs::run_all(programs, services.folder())?;
+    let count = programs::run_all(programs, services.folder())?;
+    println!("\n{} passed, {} failed", count.passed, count.failed);
     let mut documents = process::cargo(&["test"]);
     documents.args(binaries::WHOLE).arg("--doc").envs(services.environment());
     process::supervise(&mut documents, None)?;
@@ -177,7 +178,8 @@ fn whole(
     match clients {
         Clients::LeaveOut => Ok(()),
         Clients::Test => {
-            crate::clients::test(&services.environment().into_iter().chain(long).collect::<Vec<_>>())
+            let environment: Vec<_> = services.environment().into_iter().chain(long).collect();
+            crate::clients::test(&environment, services.folder())
         }
     }
 }

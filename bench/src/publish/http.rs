@@ -26,7 +26,7 @@ impl Publisher {
     }
 
     pub(super) async fn publish(&mut self, message: &Message) -> Result<(), String> {
-        let Message { id, topic, body } = message;
+        let Message { id, topic, body, .. } = message;
         let (path, body) = match self.to {
             To::Outbox => (
                 "/v1/send",

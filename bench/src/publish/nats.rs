@@ -69,7 +69,7 @@ impl Publisher {
     }
 
     pub(super) async fn publish(&mut self, message: &Message) -> Result<(), String> {
-        let Message { id, topic, body } = message;
+        let Message { id, topic, body, .. } = message;
         let head = format!("NATS/1.0\r\nNats-Msg-Id: {id}\r\n\r\n");
         let text = format!(
             "HPUB bench.t{topic} {} {} {}\r\n{head}{body}\r\n",

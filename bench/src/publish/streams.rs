@@ -68,7 +68,7 @@ impl Publisher {
     }
 
     pub(super) async fn publish(&mut self, message: &Message) -> Result<(), String> {
-        let Message { id, topic, body } = message;
+        let Message { id, topic, body, .. } = message;
         let text = command(&["XADD", &format!("bench:t{topic}"), "*", "id", id, "body", body]);
         self.0.write_all(&text).await.map_err(said)?;
         answer(&mut self.0, &mut Vec::new()).await.map(drop)

@@ -58,6 +58,28 @@ pub(crate) enum Call {
     ConfirmClock(String),
 }
 
+impl Call {
+    /// Whether it waits for something to happen and changes nothing.
+    pub(crate) fn only_waits(&self) -> bool {
+        match self {
+            Call::Wait { .. } | Call::Events { .. } => true,
+            Call::Send(_)
+            | Call::Get(_)
+            | Call::List { .. }
+            | Call::Lanes
+            | Call::Retry(_)
+            | Call::Abort { .. }
+            | Call::Requeue { .. }
+            | Call::Pause(_)
+            | Call::Resume(_)
+            | Call::SignIn(_)
+            | Call::SignOut(_)
+            | Call::Kick
+            | Call::ConfirmClock(_) => false,
+        }
+    }
+}
+
 /// What is answered.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Answer {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use semel_contract::profile::presets;
 use semel_delivery::Entropy;
 use tokio::runtime::Runtime;
-use tokio::sync::{RwLock, oneshot};
+use tokio::sync::{RwLock, oneshot, watch};
 
 use crate::calls::{self, Answer, Call, Name};
 use crate::errors::CoreError;
@@ -51,6 +51,8 @@ struct State {
     options: Options,
     host: Arc<dyn Host>,
     role: RwLock<Role>,
+    /// Says to calls that only wait that the outbox closes: none of them holds it up.
+    closing: watch::Sender<bool>,
 }
 
 /// What this process is to the file.
@@ -62,8 +64,11 @@ enum Role {
 
 /// A call outlives whoever waits for it: it is carried out by the runtime, and only its answer is awaited here.
 async fn answered<T>(answer: oneshot::Receiver<T>) -> Result<T, CoreError> {
-    let closed = || CoreError::Closed { reason: "the outbox was closed: open it again".to_owned() };
     answer.await.map_err(|_| closed())
+}
+
+fn closed() -> CoreError {
+    CoreError::Closed { reason: "the outbox was closed: open it again".to_owned() }
 }
 
 #[uniffi::export]
@@ -84,7 +89,8 @@ impl Core {
             Opened::Taken => Role::Guest,
         };
         let is_guest = matches!(role, Role::Guest);
-        let state = Arc::new(State { options, host, role: RwLock::new(role) });
+        let state =
+            Arc::new(State { options, host, role: RwLock::new(role), closing: watch::Sender::new(false) });
         if is_guest {
             runtime.spawn(succeed(Arc::downgrade(&state)));
         }
@@ -277,10 +283,7 @@ impl Core {
         let state = Arc::clone(&self.inner()?.state);
         let (told, answer) = oneshot::channel();
         let closing = async move {
-            let role = std::mem::replace(&mut *state.role.write().await, Role::Closed);
-            if let Role::Owner(owner) = role {
-                owner.close().await;
-            }
+            state.close().await;
             let _ = told.send(());
         };
         if self.spawn(closing).is_ok() {
@@ -307,11 +310,7 @@ impl Core {
         };
         let Some(runtime) = runtime.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
         let state = Arc::clone(&inner.state);
-        runtime.block_on(async move {
-            if let Role::Owner(owner) = std::mem::replace(&mut *state.role.write().await, Role::Closed) {
-                owner.close().await;
-            }
-        });
+        runtime.block_on(async move { state.close().await });
         runtime.shutdown_timeout(AT_EXIT);
     }
 }
@@ -324,7 +323,8 @@ impl Core {
         host: Arc<dyn Host>,
         owner: Owner,
     ) -> Arc<Self> {
-        let state = Arc::new(State { options, host, role: RwLock::new(Role::Owner(Box::new(owner))) });
+        let role = RwLock::new(Role::Owner(Box::new(owner)));
+        let state = Arc::new(State { options, host, role, closing: watch::Sender::new(false) });
         Arc::new(Self {
             process: std::process::id(),
             inner: Some(Inner { work: Work::Elsewhere(runner), state }),
@@ -344,11 +344,7 @@ impl Core {
         match &self.inner()?.work {
             Work::Threads(runtime) => match &*runtime.lock().unwrap_or_else(PoisonError::into_inner) {
                 Some(runtime) => drop(runtime.spawn(work)),
-                None => {
-                    return Err(CoreError::Closed {
-                        reason: "the outbox was closed: open it again".to_owned(),
-                    });
-                }
+                None => return Err(closed()),
             },
             #[cfg(feature = "lab")]
             Work::Elsewhere(runner) => runner.run(Box::pin(work)),
@@ -401,12 +397,16 @@ impl State {
         let mut last = String::new();
         for _ in 0..HAND_OVER_TRIES_MAX {
             match &*self.role.read().await {
-                Role::Owner(owner) => return owner.carry_out(call).await,
-                Role::Closed => {
-                    return Err(CoreError::Closed {
-                        reason: "the outbox was closed: open it again".to_owned(),
-                    });
+                Role::Owner(owner) if call.only_waits() => {
+                    let mut closing = self.closing.subscribe();
+                    return tokio::select! {
+                        biased;
+                        _ = closing.wait_for(|is_closing| *is_closing) => Err(closed()),
+                        answer = owner.carry_out(call) => answer,
+                    };
                 }
+                Role::Owner(owner) => return owner.carry_out(call).await,
+                Role::Closed => return Err(closed()),
                 Role::Guest => {}
             }
             match link::ask(std::path::Path::new(&self.options.path), &call).await {
@@ -419,6 +419,15 @@ impl State {
         Err(CoreError::Unavailable {
             reason: format!("another process owns the outbox and cannot be reached: {last}"),
         })
+    }
+
+    /// Ends what only waits, lets what writes finish, and gives the file back.
+    async fn close(&self) {
+        self.closing.send_replace(true);
+        let role = std::mem::replace(&mut *self.role.write().await, Role::Closed);
+        if let Role::Owner(owner) = role {
+            owner.close().await;
+        }
     }
 
     /// Becomes the owner where there is none.

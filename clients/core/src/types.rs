@@ -1,7 +1,7 @@
 //! What applications hand in and are shown. Data only; times are milliseconds since 1970 by the wall clock.
 
 use semel_contract::time::Timestamp;
-use semel_delivery::message::{Event as StoredEvent, Row, Status as RowStatus};
+use semel_delivery::message::{Event as StoredEvent, HeldFor, Row, Status as RowStatus};
 use semel_delivery::{Enqueue, Request};
 use serde::{Deserialize, Serialize};
 
@@ -159,11 +159,13 @@ pub struct Receipt {
     pub reason: Option<String>,
     /// What it waits for, in words for a person.
     pub waits_for: Option<String>,
+    /// It is held until the application has rebuilt its lane; another that is held waits for a credential.
+    pub needs_rebuild: bool,
     /// It may have taken effect without a receipt of it.
     pub possibly_delivered: bool,
     /// It was delivered, and may have taken effect more than once.
     pub possibly_repeated: bool,
-    /// The last answer's status.
+    /// The last answer's status. Lists leave answers out; `get` has them.
     pub answer_status: Option<u16>,
     /// The last answer's body.
     pub answer_body: Option<Vec<u8>>,
@@ -195,6 +197,7 @@ impl Receipt {
             delivered_at_millis: row.delivered_at.map(Timestamp::millis),
             reason: row.last_error,
             waits_for,
+            needs_rebuild: row.held_for == Some(HeldFor::Rebuild),
             possibly_delivered,
             possibly_repeated,
             answer_status: row.answer.as_ref().map(|answer| answer.status),
@@ -227,6 +230,8 @@ pub struct Event {
     pub kind: String,
     /// The message.
     pub id: Option<String>,
+    /// Its place in the order of acceptance, as its receipt says.
+    pub message_number: Option<i64>,
     /// Its lane.
     pub lane: Option<String>,
     /// More.
@@ -240,6 +245,7 @@ impl From<StoredEvent> for Event {
             at_millis: event.at.millis(),
             kind: event.kind,
             id: event.client_message_id,
+            message_number: event.row_id,
             lane: event.lane,
             detail: event.detail,
         }

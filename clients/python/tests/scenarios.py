@@ -32,6 +32,8 @@ from semel.profiles import PRESETS
 
 SUITE = json.loads((SPEC / "once.json").read_text())
 PATIENCE = 30
+#: What every library offers (spec/once.md).
+LIBRARY = ("reruns", "own-transaction", "first-answers", "large-answers", "tenants", "fence")
 
 
 def prepare(postgres):
@@ -55,7 +57,7 @@ class Service:
             parts = urllib.parse.urlsplit(address)
             self.host, self.port = parts.hostname, parts.port
             return
-        self.offers |= {"proxy", "process"}
+        self.offers |= {"proxy", "process", *LIBRARY}
         parts = urllib.parse.urlsplit(database or postgres)
         self.proxy = Proxy((parts.hostname, parts.port or 5432))
         netloc = f"{parts.netloc.rpartition('@')[0] or 'postgres'}@127.0.0.1:{self.proxy.port}"
@@ -173,7 +175,7 @@ class Run:
         elif "held" in step:
             wait_until(lambda: self.is_held(self.locks + step["held"]), "a handler waits for the lock")
         elif "sql" in step:
-            result = self.operate(step["sql"])
+            result = self.operate(step["sql"], step.get("host"))
             if "as" in step:
                 self.names[step["as"]] = result
         elif "commit" in step:
@@ -192,11 +194,11 @@ class Run:
         sql = "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND classid = %s AND objid = %s)"
         return self.connection.execute(sql, (lock >> 32, lock & 0xFFFFFFFF)).fetchone()[0]
 
-    def operate(self, name):
+    def operate(self, name, host=None):
         request = self.request
         profile = PRESETS[request.get("profile", "ietf")]
         caller = identity.Caller(request.get("user", "alice"), request.get("tenant"))
-        scope = identity.scope_by(profile.scope, caller, "create-order")
+        scope = identity.scope_by(profile.scope, caller, "create-order", host)
         key = self.names["key"]
         values = {
             "id": identity.id_of(scope, key),
@@ -309,7 +311,7 @@ def main():
     parser.add_argument("--postgres", required=True)
     parser.add_argument("--command")
     parser.add_argument("--service")
-    parser.add_argument("--offers", default="header-lists")
+    parser.add_argument("--offers", default=",".join(("header-lists", *LIBRARY)))
     parser.add_argument("--only", default="")
     given = parser.parse_args()
     prepare(given.postgres)

@@ -25,6 +25,7 @@ pub use self::line::{LineName, ReadError};
 pub use self::manage::{SealAnswer, WebhookBody};
 pub use self::read::{Page, ReceiptView};
 
+use crate::consumers::Consumers;
 use crate::directory::Directory;
 use crate::door::{Door, Tell};
 use crate::event::Event;
@@ -113,8 +114,8 @@ pub(crate) struct Inner {
     /// What tickets are signed with.
     pub(crate) secret: Vec<u8>,
     pub(crate) draining: Arc<News<bool>>,
-    /// Counts the streams that have begun, so that older ones of a consumer look.
-    pub(crate) begun: Arc<News<u64>>,
+    /// The streams of each consumer, so that older ones look when one begins.
+    pub(crate) consumers: Arc<Consumers>,
     pub(crate) follower: Arc<Followed>,
     /// What other brokers of the same database are told of.
     pub(crate) wakes: Arc<Wakes>,
@@ -174,7 +175,7 @@ impl Broker {
             entropy,
             secret,
             draining: News::new(false),
-            begun: News::new(0),
+            consumers: Arc::default(),
             follower,
             wakes,
             limiter,

@@ -25,6 +25,7 @@
 #![warn(missing_docs)]
 
 mod broker;
+mod consumers;
 mod cursor;
 pub mod database;
 mod directory;

@@ -13,11 +13,13 @@ use axum::body::Body;
 use http::{Request, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
 use semel_contract::classify::{Class, Classify, code_of};
+use semel_contract::outcome::Told;
 use semel_contract::profile::presets;
 use semel_contract::schedule::{Cause, Next, Progress, Schedule};
 use semel_contract::time::{Timestamp, millis_of};
 use semel_delivery::relay::store::sql::StoreError;
 use semel_delivery::url::Target;
+use semel_http::headers::OUTCOME;
 use semel_http::{Addresses, HostSent, MaySend, NoAnswer, Pool, Upstream, client_tls};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -125,7 +127,13 @@ async fn attempt(
 /// What came back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Answer {
-    Status { status: u16, code: Option<String>, retry_after: Option<Duration> },
+    Status {
+        status: u16,
+        code: Option<String>,
+        retry_after: Option<Duration>,
+    },
+    /// A gate before the receiver says that an earlier attempt still runs, which may come to nothing.
+    Pending(Option<Duration>),
     Nothing(String),
 }
 
@@ -142,6 +150,7 @@ fn judge(
     let attempts = u32::try_from(due.attempts + 1).unwrap_or(u32::MAX);
     let (class, told, why) = match answer {
         Answer::Nothing(why) => (&Class::Retry, None, why.clone()),
+        Answer::Pending(wait) => (&Class::RetryAfter, *wait, "an earlier attempt still runs".to_owned()),
         Answer::Status { status, code, retry_after } => {
             let class = match status {
                 200..=299 => &Class::Success,
@@ -250,11 +259,11 @@ async fn read(response: http::Response<semel_http::PooledBody>) -> Answer {
         false => None,
     };
     let seconds = parts.headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-    Answer::Status {
-        status: status.as_u16(),
-        code: body.and_then(|body| code_of(&body)),
-        retry_after: seconds.map(Duration::from_secs),
+    let retry_after = seconds.map(Duration::from_secs);
+    if parts.headers.get(OUTCOME).is_some_and(|said| said == Told::PENDING) {
+        return Answer::Pending(retry_after);
     }
+    Answer::Status { status: status.as_u16(), code: body.and_then(|body| code_of(&body)), retry_after }
 }
 
 #[cfg(test)]
@@ -274,6 +283,8 @@ mod tests {
     #[test]
     fn an_answer_means_what_the_contract_says() {
         assert_eq!(judged(status(204), 0, 1_000_000), Outcome::Delivered);
+        let pending = judged(Answer::Pending(Some(Duration::from_secs(1))), 0, 1_000_000);
+        assert!(matches!(pending, Outcome::Later { at: 1_001_000, .. }), "{pending:?}");
         assert!(matches!(judged(status(503), 0, 1_000_000), Outcome::Later { .. }));
         assert!(matches!(judged(Answer::Nothing("x".to_owned()), 0, 1_000_000), Outcome::Later { .. }));
         assert!(matches!(judged(status(400), 0, 1_000_000), Outcome::Dead { .. }));

@@ -21,12 +21,13 @@ use semel_gateway::Callers;
 
 pub(crate) use describe::describe;
 pub(crate) use file::Mode;
-pub(crate) use gate::{AtRest, Gate, target};
+pub(crate) use gate::{AtRest, Gate, cores, target};
 pub(crate) use overrides::Variables;
 pub(crate) use profiles::Profiles;
 pub(crate) use route::{Endpoint, Route, Timing};
 pub(crate) use values::{
-    LogTo, RedisUrl, Setting, Store, Text, address, bytes, duration, redacted, size, without_passwords,
+    LogFormat, LogTo, OneIn, RedisUrl, Setting, Store, Text, address, bytes, duration, redacted, size,
+    without_passwords,
 };
 
 use crate::exit::{Exit, Stop};

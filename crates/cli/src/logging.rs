@@ -1,8 +1,12 @@
-//! The program's own log, on standard error: one line for each event. `SEMEL_LOG` chooses how much, `--log-format` in which
-//! form; says the form of access lines too.
+//! The program's own log, on standard error: one line for each event. `SEMEL_LOG` chooses how much, `--log-format` or
+//! `gate.log_format` in which form; says the form of access lines too. Nobody waits for whoever reads it: a thread writes, and
+//! what does not fit is dropped and counted.
 
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::time::{Duration, Instant};
 
 use semel_contract::time::Timestamp;
 use semel_gateway::LineForm;
@@ -14,23 +18,107 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// The form of a line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Format {
-    /// For people.
-    Text,
-    /// One JSON object on each line.
-    Json,
+pub(crate) use crate::config::LogFormat;
+
+/// What the command line asked for, or the configuration.
+static CHOSEN: OnceLock<LogFormat> = OnceLock::new();
+
+/// Lines that wait to be written at most.
+const WAITING_MAX: usize = 10_000;
+/// How long the last lines may take when the program ends.
+const LAST_LINES_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// The way to the thread that writes; `None` where the system has no thread for it.
+static WAITING: OnceLock<Option<SyncSender<Entry>>> = OnceLock::new();
+/// Lines that did not fit since this was last said.
+static DROPPED: AtomicU64 = AtomicU64::new(0);
+
+/// What the thread is told.
+enum Entry {
+    Line(Vec<u8>),
+    /// Everything before this is written: say so.
+    Flush(SyncSender<()>),
 }
 
-/// What the command line asked for.
-static CHOSEN: OnceLock<Format> = OnceLock::new();
+/// A line in the making. It is handed over when it is dropped.
+#[derive(Default)]
+struct Line(Vec<u8>);
 
-/// Starts the log in a form; a second start changes nothing.
-pub(crate) fn start_as(format: Option<Format>) {
+impl Write for Line {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let line = std::mem::take(&mut self.0);
+        let Some(waiting) = waiting() else {
+            let _ = io::stderr().write_all(&line);
+            return;
+        };
+        if waiting.try_send(Entry::Line(line)).is_err() {
+            DROPPED.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+fn waiting() -> Option<&'static SyncSender<Entry>> {
+    let begin = || {
+        let (entries, waiting) = sync_channel(WAITING_MAX);
+        let thread = std::thread::Builder::new().name("log".to_owned());
+        thread.spawn(move || write_all(&waiting)).ok().map(|_| entries)
+    };
+    WAITING.get_or_init(begin).as_ref()
+}
+
+/// Writes what comes. A log that cannot be written is no reason to do anything else.
+fn write_all(waiting: &Receiver<Entry>) {
+    while let Ok(entry) = waiting.recv() {
+        match entry {
+            Entry::Line(line) => {
+                let _ = io::stderr().write_all(&line);
+                let dropped = DROPPED.swap(0, Ordering::Relaxed);
+                if dropped > 0 {
+                    tracing::warn!(dropped, "lines of this log were dropped: nobody read it in time");
+                }
+            }
+            Entry::Flush(done) => drop(done.send(())),
+        }
+    }
+}
+
+/// Waits until what was logged is written, but not for long. For the end of the program.
+pub(crate) fn flush() {
+    let Some(Some(waiting)) = WAITING.get() else { return };
+    let until = Instant::now() + LAST_LINES_TIME_MAX;
+    let (done, written) = sync_channel(1);
+    let mut asked = waiting.try_send(Entry::Flush(done));
+    while let Err(TrySendError::Full(flush)) = asked {
+        if Instant::now() >= until {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+        asked = waiting.try_send(flush);
+    }
+    let _ = written.recv_timeout(until.saturating_duration_since(Instant::now()));
+}
+
+/// Chooses a form; the first choice stays.
+pub(crate) fn choose(format: Option<LogFormat>) {
     if let Some(format) = format {
         CHOSEN.get_or_init(|| format);
     }
+}
+
+/// Starts the log in a form, if none was chosen before; a second start changes nothing.
+pub(crate) fn start_as(format: Option<LogFormat>) {
+    choose(format);
     start();
 }
 
@@ -38,23 +126,23 @@ pub(crate) fn start_as(format: Option<Format>) {
 pub(crate) fn start() {
     let level = std::env::var("SEMEL_LOG").ok().and_then(|level| level.parse().ok());
     let log = tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
+        .with_writer(Line::default)
         .with_ansi(false)
         .with_target(false)
         .with_max_level(level.unwrap_or(LevelFilter::INFO));
     // There may be one already.
     let _ = match CHOSEN.get() {
-        Some(Format::Json) => log.event_format(JsonLines).try_init(),
-        Some(Format::Text) | None => log.try_init(),
+        Some(LogFormat::Json) => log.event_format(JsonLines).try_init(),
+        Some(LogFormat::Text) | None => log.try_init(),
     };
 }
 
 /// The form of access lines on standard error: as asked for, for people on a terminal, and JSON elsewhere.
 pub(crate) fn access_form() -> LineForm {
     match CHOSEN.get() {
-        Some(Format::Text) => LineForm::Text,
-        Some(Format::Json) => LineForm::Json,
-        None if std::io::stderr().is_terminal() => LineForm::Text,
+        Some(LogFormat::Text) => LineForm::Text,
+        Some(LogFormat::Json) => LineForm::Json,
+        None if io::stderr().is_terminal() => LineForm::Text,
         None => LineForm::Json,
     }
 }

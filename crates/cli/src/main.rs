@@ -100,6 +100,7 @@ fn main() -> ExitCode {
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
     };
+    logging::flush();
     match outcome {
         Ok(exit) => ExitCode::from(exit as u8),
         Err(stop) => stopped(&stop, wants_json),

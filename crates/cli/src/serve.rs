@@ -24,7 +24,7 @@ pub(crate) struct Args {
     part: Part,
     /// The form of the log on standard error. [default: text; requests are written as JSON unless it is a terminal]
     #[arg(long, global = true, value_name = "FORM")]
-    log_format: Option<logging::Format>,
+    log_format: Option<logging::LogFormat>,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -41,7 +41,7 @@ enum Part {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
-    logging::start_as(args.log_format);
+    logging::choose(args.log_format);
     match &args.part {
         Part::Gate(args) => gate::run(args),
         Part::Outbox(args) => outbox::run(args),

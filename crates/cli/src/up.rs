@@ -19,7 +19,7 @@ use semel_console::{History, Metrics};
 use tokio::net::TcpListener;
 
 use crate::client;
-use crate::config::{self, LogTo};
+use crate::config::{self, LogTo, OneIn};
 use crate::demo::Shop;
 use crate::exit::{Exit, Stop};
 use crate::serve::admin::{self, Admin};
@@ -85,7 +85,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
             return Err(Stop::new(Exit::Usage, format!("{flag} {address}: {why}")));
         }
     }
-    logging::start_as(Some(logging::Format::Text));
+    logging::start_as(Some(logging::LogFormat::Text));
     sockets::raise_limit();
     client::block_on(up(args))
 }
@@ -97,7 +97,7 @@ async fn up(args: &Args) -> Result<Exit, Stop> {
     let listener = stack::bind(args.listen, "--listen").await?;
     let operators = stack::bind(args.admin, "--admin").await?;
     let addresses = Addresses { gate: local(&listener)?, admin: local(&operators)? };
-    let prepared = stack::prepare(&args.data, LogTo::Stderr).await.map_err(of_folder)?;
+    let prepared = stack::prepare(&args.data, LogTo::Stderr(OneIn::ALL)).await.map_err(of_folder)?;
     let page = |facts, shop| Page {
         facts,
         shop,

@@ -396,7 +396,12 @@ impl Access {
         let (id, right, token) = values.find_map(|value| self.sessions.find(value))?;
         let tokens = self.tokens();
         let is_in_force = |known: &Option<Token>| known.as_ref().is_some_and(|known| known.0 == token);
-        (is_in_force(&tokens.full) || is_in_force(&tokens.read)).then_some((right, id))
+        match (is_in_force(&tokens.full), is_in_force(&tokens.read)) {
+            (true, _) => Some((right, id)),
+            // What it allows is what its token allows now.
+            (false, true) => Some((Right::Read, id)),
+            (false, false) => None,
+        }
     }
 
     /// Refuses what a web page of somebody else could make a browser send.

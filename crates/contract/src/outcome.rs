@@ -54,6 +54,9 @@ pub enum Told {
 }
 
 impl Told {
+    /// What a gate says in `Semel-Outcome` where an earlier attempt still runs: nobody knows yet.
+    pub const PENDING: &str = "pending";
+
     /// Reads the value of a `Semel-Outcome` header; anything else says nothing.
     pub fn parse(value: &[u8]) -> Option<Self> {
         match value {

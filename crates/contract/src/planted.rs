@@ -70,6 +70,7 @@ bugs! {
     "outbox" OutboxRefusalBelieved           "outbox-refusal-believed"        "a refusal of the gate is said to mean that no attempt had an effect"
     "outbox" OutboxHashedSealBelieved        "outbox-hashed-seal-believed"    "a seal under a hashed credential is taken for a seal of the key"
     "outbox" OutboxFirstByteUnasked          "outbox-first-byte-unasked"      "a message is sent although its claim ended while it connected"
+    "outbox" OutboxCursorFirst               "outbox-cursor-first"            "a line goes on before what came on it is on disk"
     "relay"  RelayFirstByteUnasked           "relay-first-byte-unasked"       "a batch is sent although its lease ended while it connected"
     "relay"  RelayMergedIntoFrozen           "relay-merged-into-frozen"       "entries join a batch that is frozen, and pass the watermark"
     "relay"  RelayNoFence                    "relay-no-fence"                 "whoever held a lane once may settle it"

@@ -377,13 +377,20 @@ async fn the_inbox_knows_what_it_received(store: Store) {
     assert!(!receive(message("m2", Some("m1"))).await, "it stands for one that arrived");
     assert!(receive(message("m4", Some("m3"))).await);
     assert!(!receive(message("m3", None)).await, "its successor arrived");
+    assert!(receive(message("m6", Some("m5"))).await);
+    assert!(
+        !receive(message("m7", Some("m5"))).await,
+        "another of its chain arrived, and the first never did"
+    );
+    assert!(!receive(message("m5", None)).await, "two of its successors arrived");
+    assert!(!receive(message("m9", Some("m6"))).await, "it names one in the middle, which arrived");
     let listed = store.received(0, 10).await.expect("the store answers");
     let ids: Vec<&str> = listed.iter().map(|message| message.message_id.as_str()).collect();
-    assert_eq!(ids, ["m1", "m1", "m4"]);
+    assert_eq!(ids, ["m1", "m1", "m4", "m6"]);
     assert!(store.acknowledge("", "bob", "m1", at(20)).await.expect("the store answers"));
     assert!(!store.acknowledge("", "bob", "m1", at(20)).await.expect("the store answers"));
     assert!(!receive(message("m1", None)).await, "known for ever");
-    assert_eq!(store.received(0, 10).await.expect("the store answers").len(), 2);
+    assert_eq!(store.received(0, 10).await.expect("the store answers").len(), 3);
 }
 
 async fn a_line_comes_as_far_as_its_messages_are_kept(store: Store) {

@@ -345,7 +345,7 @@ async fn expire_held(outbox: &Outbox) -> Result<(), StoreError> {
     for row in held {
         let Some(verdict) = attempt::expired(outbox, &row) else { continue };
         if let Written::Done(row) = outbox.inner.store.give_up(row.id, verdict).await? {
-            outbox.inner.meters.outcome(&row.lane, "expired");
+            outbox.inner.meters.outcome(&row, "expired");
             outbox.finished(row.id);
             outbox.inner.wakes.wake([row.lane.clone()]);
             expired.push(*row);

@@ -383,6 +383,25 @@ mod tests {
         }
     }
 
+    /// The example of `spec/contract.md`, whose value was made with the reference implementation's framing.
+    #[test]
+    fn the_fingerprint_is_the_contracts() {
+        let draft = draft(|enqueue| {
+            enqueue.principal = Some("anna".to_owned());
+            enqueue.request = Request::json("POST", "/notes", r#"{"b": 2, "a": 1}"#);
+            enqueue.request.headers.extend([
+                ("X-Mode".to_owned(), "b".to_owned()),
+                ("Traceparent".to_owned(), "00-1".to_owned()),
+                ("Idempotency-Key".to_owned(), "\"k-1\"".to_owned()),
+                ("X-Client-Tx-Id".to_owned(), "t-1".to_owned()),
+            ]);
+        });
+        let hex: String = draft.unwrap().fingerprint.iter().map(|byte| format!("{byte:02x}")).collect();
+        let contract = include_str!("../../../spec/contract.md");
+        assert!(contract.contains(&format!("`{hex}`")), "{hex}");
+        assert_eq!(hex, "cc4c12fde0e9c73200a735d1bcfd11193fcf8e97f33dc31e87f768cfb654902f");
+    }
+
     /// Bytes that are no text are told apart, also where a reader of text would show the same sign for both.
     #[test]
     fn bodies_that_are_not_text_have_fingerprints_of_their_own() {

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use semel_contract::planted::{self, Bug};
 use tokio::sync::watch;
 
 use crate::message::{Came, Gap, Received};
@@ -43,8 +44,8 @@ impl Outbox {
 }
 
 impl Inbox {
-    /// Keeps a message. `true`: it is new. `false`: this sender's id was received before, whatever became of it, or a
-    /// message that supersedes it was.
+    /// Keeps a message. `true`: it is new. `false`: this sender's id was received before, whatever became of it, or another
+    /// one of its chain was: the one whose place it takes, or one that takes the same place.
     ///
     /// Once this returns, a restart finds it: the sender may be told so.
     pub async fn receive(
@@ -72,6 +73,10 @@ impl Inbox {
     ///
     /// Once this returns, a restart finds both: the broker may be told so.
     pub async fn receive_line(&self, came: Came) -> Result<u64, OutboxError> {
+        if planted::is(Bug::OutboxCursorFirst) {
+            let alone = Came { messages: Vec::new(), gaps: Vec::new(), ..came.clone() };
+            self.store.receive_line(alone, self.outbox.now()).await?;
+        }
         let new = self.store.receive_line(came, self.outbox.now()).await?;
         self.tell();
         Ok(new)

@@ -135,6 +135,9 @@ impl Facts<'_> {
     }
 }
 
+/// Why a message expired here.
+const OLDER: &str = "expired: older than max_age";
+
 /// Whether a message is too old to be sent at all.
 pub fn expired(facts: &Facts<'_>) -> Option<Verdict> {
     let max = facts.max_age()?;
@@ -144,9 +147,7 @@ pub fn expired(facts: &Facts<'_>) -> Option<Verdict> {
     };
     // The server forgets a key some time after its first attempt: past that a retry would be a new request.
     let too_late = facts.since_first_attempt() > max;
-    (too_old || too_late).then(|| {
-        facts.verdict(To::Expired(facts.profile.give_up), Some("expired: older than max_age".to_owned()))
-    })
+    (too_old || too_late).then(|| facts.verdict(To::Expired(facts.profile.give_up), Some(OLDER.to_owned())))
 }
 
 /// How long a message waits that may be too old, by a clock that is not believed, until that is looked at again.
@@ -218,7 +219,7 @@ fn answered(facts: &Facts<'_>, answer: &Answer, ids: &[(String, Pointer)], rando
         Class::RetryAfter => match told {
             Some(wait) => retried(facts, Cause::Told(wait), None, said, random),
             // It is being worked on: that is no failure, and it will not take long.
-            None if answer.status == 409 => {
+            None if answer.status == 409 || refusal::is_pending(answer) => {
                 retried(facts, Cause::Told(facts.profile.schedule.base), None, said, random)
             }
             None => retried(facts, cause(code.as_deref()), None, said, random),
@@ -257,6 +258,9 @@ fn class_of<'a>(profile: &'a Profile, answer: &Answer, kind: Option<Kind>) -> &'
     let code = code_of(&answer.body);
     let codes = [code.as_deref(), kind.map(Kind::slug)];
     let codes: Vec<&str> = codes.into_iter().flatten().collect();
+    if refusal::is_pending(answer) {
+        return &Class::RetryAfter;
+    }
     if !refusal::is_likely_from_service(answer, kind) {
         return &Class::Retry;
     }
@@ -325,7 +329,7 @@ fn retried(
     facts: &Facts<'_>,
     cause: Cause,
     at_least: Option<Duration>,
-    error: String,
+    mut error: String,
     random: f64,
 ) -> Verdict {
     let mut progress = facts.row.progress.clone();
@@ -350,7 +354,11 @@ fn retried(
             progress.burst_started_at = None;
             To::Retry(now.plus(wait.max(at_least.unwrap_or_default())))
         }
-        Next::GiveUp(GiveUpReason::Age) => To::Expired(facts.profile.give_up),
+        Next::GiveUp(GiveUpReason::Age) => {
+            // The reason's first word is the same wherever an age ends a message.
+            error = format!("{OLDER}, after {error}");
+            To::Expired(facts.profile.give_up)
+        }
         Next::GiveUp(GiveUpReason::Attempts) => match facts.profile.give_up {
             GiveUp::Drop => To::Dropped,
             GiveUp::Dead => To::Dead,

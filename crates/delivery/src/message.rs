@@ -227,6 +227,9 @@ pub struct Row {
     pub supersedes: Option<i64>,
     /// That row's id.
     pub supersedes_id: Option<String>,
+    /// The id of the first of all those that gave way to one another before it. Receivers are told this one: it is the same for
+    /// every message of the chain, whichever of them arrived.
+    pub first_id: Option<String>,
 }
 
 impl Row {
@@ -294,7 +297,7 @@ pub struct Received {
     pub sender: String,
     /// The sender's id of it.
     pub message_id: String,
-    /// The id of the message whose place it takes.
+    /// The id of the message whose place it takes; after several requeues, of the first of them.
     pub supersedes: Option<String>,
     /// When it arrived.
     pub received_at: Timestamp,

@@ -4,6 +4,7 @@
 use semel_contract::classify::{code_of, is_same_code};
 use semel_contract::json::{Document, Json, Pointer};
 use semel_contract::key::is_uuid;
+use semel_contract::outcome::Told;
 use semel_contract::planted::{self, Bug};
 use semel_contract::problem::Kind;
 
@@ -63,16 +64,21 @@ pub fn is_likely_from_service(answer: &Answer, kind: Option<Kind>) -> bool {
 pub fn effects(answer: &Answer, kind: Option<Kind>, id: &str) -> Effects {
     match answer.header("semel-outcome") {
         Some("not-applied") => return Effects::Unsaid,
-        Some("unknown") => return Effects::Possible,
+        Some("unknown" | Told::PENDING) => return Effects::Possible,
         Some(_) | None => {}
     }
     if planted::is(Bug::OutboxRefusalBelieved) && answer.status < 500 && knows_keys_again(answer) {
         return Effects::All;
     }
     match kind {
+        // Many services lead on to what they have just made, and nothing is followed: it may have taken effect, replayed or not.
+        _ if (300..400).contains(&answer.status) => Effects::Possible,
         // A kept failure says how the attempt ended, not that it had no effect.
         _ if is_replay(answer) && answer.status >= 500 => Effects::Possible,
-        _ if is_replay(answer) => Effects::All,
+        _ if is_replay(answer) && (answer.status < 300 || is_uuid(id)) => Effects::All,
+        // A gate that hashes credentials may have known this key under another one: a refusal that it kept does not speak for
+        // an effect there.
+        _ if is_replay(answer) => Effects::Unsaid,
         Some(Kind::AnswerNotKept) => effects_of_unkept(answer),
         // An attempt under this key runs, ran, or is being written down.
         Some(
@@ -119,7 +125,8 @@ fn original_status(body: &[u8]) -> Option<u16> {
 
 /// Whether the answer is one that was kept under this very key.
 fn is_replay(answer: &Answer) -> bool {
-    answer.header("idempotency-replayed").or_else(|| answer.header("idempotent-replayed")).is_some()
+    let said = |name| answer.header(name).is_some_and(|value| !value.eq_ignore_ascii_case("false"));
+    said("idempotency-replayed") || said("idempotent-replayed")
 }
 
 /// Whether the server shows that it answers a repeated key from its record.
@@ -128,6 +135,12 @@ pub fn knows_keys_again(answer: &Answer) -> bool {
     guarantee.is_some_and(|level| level != "none")
         || is_replay(answer)
         || answer.header("semel-retention").is_some()
+}
+
+/// Whether the server says that an earlier attempt still runs. Whatever its status is, it is no acknowledgement: that attempt
+/// may end without an effect.
+pub fn is_pending(answer: &Answer) -> bool {
+    answer.header("semel-outcome") == Some(Told::PENDING)
 }
 
 /// Whether the server says that the same request must not be sent again.
@@ -210,17 +223,34 @@ mod tests {
             body: br#"{"code":"no-such-thing"}"#.to_vec(),
         };
         let replayed = answer(422, ("Idempotency-Replayed", "true"));
-        assert_eq!(effects(&replayed, None, "order-1"), Effects::All);
+        assert_eq!(effects(&replayed, None, UUID), Effects::All);
+        let done = answer(201, ("Idempotency-Replayed", "true"));
+        assert_eq!(effects(&done, None, "order-1"), Effects::All);
+        // Under another credential this key, which is no UUID, was another key, and may have taken effect.
+        assert_eq!(effects(&replayed, None, "order-1"), Effects::Unsaid);
+        let first = answer(422, ("Idempotency-Replayed", "false"));
+        assert_eq!(effects(&first, None, UUID), Effects::Unsaid, "it says that it is none");
         let fresh = answer(201, ("Semel-Guarantee", "fenced"));
         assert_eq!(effects(&fresh, None, UUID), Effects::All);
         assert_eq!(effects(&fresh, None, "order-1"), Effects::Unsaid);
         assert_eq!(effects(&answer(201, ("X-Other", "1")), None, UUID), Effects::Unsaid);
     }
 
+    #[test]
+    fn an_answer_that_leads_elsewhere_may_come_after_an_effect() {
+        for (status, header) in
+            [(303, ("X-Other", "1")), (303, ("Idempotency-Replayed", "true")), (301, ("X-Other", "1"))]
+        {
+            let headers = vec![(header.0.to_owned(), header.1.to_owned())];
+            let answer = Answer { status, headers, body: Vec::new() };
+            assert_eq!(effects(&answer, None, UUID), Effects::Possible, "{status} {header:?}");
+        }
+    }
+
     /// The gate may have freed the key after a refusal by the service: an earlier attempt that is still on its way would run.
     #[test]
     fn a_fresh_refusal_by_the_service_does_not_speak_for_what_is_still_on_its_way() {
-        for status in [302, 400, 403, 404, 409, 422, 429, 503] {
+        for status in [400, 403, 404, 409, 422, 429, 503] {
             let headers = vec![("Semel-Guarantee".to_owned(), "fenced".to_owned())];
             let answer = Answer { status, headers, body: Vec::new() };
             assert_eq!(effects(&answer, None, UUID), Effects::Unsaid, "{status}");

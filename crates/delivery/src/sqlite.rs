@@ -38,6 +38,8 @@ pub use semel_store::sqlite::engine::Faults;
 
 /// Pages of the file that the writer keeps in memory.
 const CACHE_KIBIBYTES: u32 = 16 << 10;
+/// The pages of a new file.
+const PAGE_BYTES: u32 = 4096;
 
 /// A store in one file, or in memory.
 #[derive(Debug)]
@@ -167,7 +169,13 @@ impl SqliteStore {
 
 fn options() -> Options {
     let clock = Arc::new(SystemClock);
-    Options { schema: &SCHEMA, clock, cache_kibibytes: CACHE_KIBIBYTES, examine: Examine::Pages }
+    Options {
+        schema: &SCHEMA,
+        clock,
+        cache_kibibytes: CACHE_KIBIBYTES,
+        page_bytes: PAGE_BYTES,
+        examine: Examine::Pages,
+    }
 }
 
 fn counts(connection: &Connection, told: tokio::sync::watch::Sender<i64>) -> Result<Counts, OpenError> {

@@ -32,6 +32,49 @@ fn action(number: u32, principal: &str, operation: &str) -> Enqueue {
     }
 }
 
+/// S0-135.
+#[tokio::test(start_paused = true)]
+async fn what_became_of_messages_is_counted_for_each_kind_of_action() {
+    let world = World::quick("walker", |request, _| match header(request, "idempotency-key") == uuid(3) {
+        true => answer(422, &[], r#"{"error":"STALE_ACTION"}"#),
+        false => answer(200, &[], ""),
+    });
+    let outbox = world.open().await;
+    for (number, operation) in [(1, "allocate"), (2, "advance"), (3, "advance"), (4, "advance")] {
+        outbox.enqueue(action(number, "ann", operation)).await.unwrap();
+    }
+    outbox.enqueue(message(5, "notes:ann")).await.unwrap();
+    let _sending = outbox.start();
+    pass(Duration::from_secs(1)).await;
+    let metrics = outbox.metrics().await.unwrap();
+    let counted: Vec<&str> =
+        metrics.lines().filter_map(|line| line.strip_prefix("semel_outbox_messages_total{")).collect();
+    let of = |kind: &str, operation: &str, outcome: &str, count: u32| {
+        format!(r#"lane_kind="{kind}",operation="{operation}",outcome="{outcome}"}} {count}"#)
+    };
+    let expected = [
+        of("default", "advance", "done", 2),
+        of("default", "advance", "expired", 1),
+        of("default", "allocate", "done", 1),
+        of("notes", "", "done", 1),
+    ];
+    assert_eq!(counted, expected);
+}
+
+/// Applications read the first word of the reason, also where the last thing that happened was a failed attempt.
+#[tokio::test(start_paused = true)]
+async fn a_message_that_expires_at_a_failed_attempt_says_that_it_expired() {
+    let world = World::quick("ietf", |_, _| Sent::NotSent("no network".to_owned()));
+    let outbox = world.open().await;
+    outbox.enqueue(message(1, "ann")).await.unwrap();
+    let _sending = outbox.start();
+    pass(2 * DAY).await;
+    let row = row(&outbox, 1).await;
+    assert_eq!(row.status, Status::Dead);
+    let why = row.last_error.unwrap();
+    assert!(why.starts_with("expired: older than max_age"), "{why}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_id_with_an_operation_is_one_principals_for_that_kind_alone() {
     let world = World::quick("walker", |_, _| answer(200, &[], ""));

@@ -10,6 +10,7 @@ use semel_delivery::receive::{LineName, Link, Linked, Receive, State, Stream, Un
 use semel_delivery::sqlite::SqliteStore;
 use semel_delivery::url::Target;
 use semel_delivery::{Outbox, Settings};
+use semel_store::sqlite::rusqlite::Connection;
 
 /// A broker with so many messages, which holds its outbox to what it says.
 struct Script {
@@ -139,6 +140,34 @@ async fn what_cannot_be_kept_is_not_told_and_comes_again() {
     store.faults().fill_disk(false);
     until("everything told", async || last_told(&script) == 3).await;
     assert_eq!(outbox.inbox().list(0, 10).await.unwrap().len(), 3);
+    assert_eq!(*script.lies.lock().unwrap(), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_line_never_passes_a_message_that_could_not_be_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("outbox.db");
+    let store = Arc::new(SqliteStore::open(&path).unwrap());
+    let outbox = Outbox::with_store(store, Settings::default()).await.unwrap();
+    // The file takes everything but one message, as one does that is damaged in one place.
+    let file = Connection::open(&path).unwrap();
+    file.execute_batch(
+        "CREATE TRIGGER refuses BEFORE INSERT ON outbox_inbox WHEN NEW.message_id = 'm2'
+            BEGIN SELECT RAISE(ABORT, 'not this one'); END",
+    )
+    .unwrap();
+    let receiving = outbox.receive(Vec::new()).await.unwrap();
+    let script = Script::new(&outbox, 3, 0);
+    receiving.follow(line(), Arc::clone(&script) as _);
+    until("a failure", async || receiving.lines()[0].state == State::Failed).await;
+    let cursor = outbox.inbox().line_cursor("team", "topic:news").await.unwrap().unwrap_or_default();
+    let kept = outbox.inbox().list(0, 10).await.unwrap().len();
+    assert!(number(&cursor) <= kept as i64 && kept < 2, "{cursor:?} of {kept} messages that are kept");
+    file.execute_batch("DROP TRIGGER refuses").unwrap();
+    until("everything told", async || last_told(&script) == 3).await;
+    let kept = outbox.inbox().list(0, 10).await.unwrap();
+    let ids: Vec<&str> = kept.iter().map(|message| message.message_id.as_str()).collect();
+    assert_eq!(ids, ["m1", "m2", "m3"], "what could not be kept came again");
     assert_eq!(*script.lies.lock().unwrap(), [""; 0]);
 }
 

@@ -4,7 +4,7 @@ mod scripted;
 
 use std::time::Duration;
 
-use scripted::{World, answer, message, pass, uuid};
+use scripted::{World, answer, header, message, pass, uuid};
 use semel_delivery::transport::Sent;
 use semel_delivery::{Outbox, OutboxError, Requeue, Row, Status};
 
@@ -45,6 +45,25 @@ async fn a_refusal_does_not_say_that_earlier_attempts_had_no_effect() {
         assert!(row.is_possibly_delivered(), "{kind}: the first attempt may have taken effect");
         let error = row.last_error.unwrap();
         assert_eq!(error.contains("it took effect"), kind == "answer-not-kept", "{error}");
+    }
+}
+
+/// A gate whose profile says 202 while the first attempt runs: that attempt may still come to nothing.
+#[tokio::test(start_paused = true)]
+async fn what_still_runs_at_a_gate_is_asked_for_again_and_not_taken_for_delivered() {
+    for profile in ["mesh", "scores"] {
+        let world = World::quick(profile, |_, count| match count {
+            1 => Sent::TimedOut("no answer came".to_owned()),
+            2..=4 => {
+                let headers =
+                    [("Semel-Outcome", "pending"), ("Semel-Guarantee", "fenced"), ("Retry-After", "1")];
+                answer(202, &headers, r#"{"status":"processing"}"#)
+            }
+            5 => answer(503, &[("Semel-Guarantee", "fenced")], ""),
+            _ => answer(201, &[("Semel-Guarantee", "fenced")], ""),
+        });
+        let (_, row) = after_a_break(&world).await;
+        assert_eq!((row.status, row.attempts), (Status::Done, 6), "{profile}: {row:?}");
     }
 }
 
@@ -90,6 +109,28 @@ async fn the_key_of_what_may_have_arrived_is_sealed_first() {
     let seen = world.seen.lock().unwrap();
     let seals = seen.iter().filter(|(_, request)| request.target.path.ends_with("/seal")).count();
     assert_eq!(seals, 1, "the server was asked to cancel the old key");
+}
+
+/// What a server says of the second key says nothing of the first, whose effect nobody has found out about.
+#[tokio::test(start_paused = true)]
+async fn what_took_the_place_of_a_message_that_may_have_arrived_never_says_that_nothing_did() {
+    let world =
+        World::quick("ietf", |request, count| match (request.target.path.ends_with("/seal"), count) {
+            (true, _) if request.target.path.contains(&uuid(1)) => answer(404, &[], ""),
+            (true, _) => answer(200, &[], r#"{"sealed":true,"identity":"verified"}"#),
+            (false, 1) => Sent::TimedOut("no answer came".to_owned()),
+            (false, _) => answer(422, &[("Idempotency-Replayed", "true")], ""),
+        });
+    let (outbox, first) = after_an_answer(&world).await;
+    let forced = Requeue { force: true, new_client_id: Some(uuid(2)), ..Requeue::default() };
+    outbox.requeue(&first, forced).await.unwrap();
+    let sending = outbox.start();
+    pass(Duration::from_secs(5)).await;
+    sending.stop(Duration::from_secs(1)).await;
+    let second = outbox.receipt(&uuid(2)).await.unwrap().unwrap();
+    assert!(second.status == Status::Dead && second.is_possibly_delivered(), "{second:?}");
+    let third = outbox.requeue(&second, Requeue::default()).await.unwrap();
+    assert!(third.is_sealed && third.old.ambiguous && third.new.ambiguous, "{third:?}");
 }
 
 /// A server forgets keys: of one that it has forgotten, a seal does not say that nothing happened.
@@ -164,4 +205,28 @@ async fn a_requeue_is_not_judged_by_what_a_message_was_before() {
     assert!(matches!(refused, Err(OutboxError::State(_))), "it may have arrived since: {refused:?}");
     let row = outbox.receipt(&uuid(1)).await.unwrap().unwrap();
     assert_eq!((row.status, row.attempts), (Status::Pending, 2), "it waits as before");
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_message_of_a_chain_of_requeues_names_the_first() {
+    let world = World::quick("ietf", |request, _| match request.target.path.ends_with("/seal") {
+        true => answer(404, &[], ""),
+        false => Sent::Broken("reset".to_owned()),
+    });
+    let (outbox, mut row) = after_an_answer(&world).await;
+    for number in [2, 3] {
+        let how = Requeue { force: true, new_client_id: Some(uuid(number)), ..Requeue::default() };
+        let requeued = outbox.requeue(&row, how).await.unwrap();
+        assert_eq!(requeued.new.supersedes_id, Some(uuid(number - 1)), "its receipt names the one before");
+        let sending = outbox.start();
+        pass(Duration::from_millis(100)).await;
+        sending.stop(Duration::from_secs(1)).await;
+        row = outbox.receipt(&uuid(number)).await.unwrap().unwrap();
+    }
+    let seen = world.seen.lock().unwrap();
+    let sent = seen.iter().filter(|(_, request)| !request.target.path.ends_with("/seal"));
+    let named: Vec<[String; 2]> = sent
+        .map(|(_, request)| ["idempotency-key", "semel-supersedes"].map(|name| header(request, name)))
+        .collect();
+    assert_eq!(named, [[uuid(1), String::new()], [uuid(2), uuid(1)], [uuid(3), uuid(1)]]);
 }

@@ -93,8 +93,8 @@ pub(crate) fn replayed(profile: &Profile, answer: &Answer) -> Response<Body> {
     let mut response = restored(answer);
     match profile.replay {
         Replay::Verbatim => {}
-        // What may not have taken effect is never dressed up as a success.
-        Replay::Duplicate { .. } if answer.outcome_unknown => {}
+        // What was refused or may not have taken effect is never dressed up as a success.
+        Replay::Duplicate { .. } if answer.outcome_unknown || answer.status >= 400 => {}
         Replay::Duplicate { status } => {
             *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
             if let Some(body) = said_again(&answer.body) {

@@ -12,4 +12,6 @@ pub enum Broken {
     TimedOut(String),
     /// Another attempt holds the key by now, and this one was rolled back.
     Superseded,
+    /// The database did not take the answer's record, and the transaction was rolled back.
+    NotSettled(String),
 }

@@ -16,6 +16,7 @@ use semel_contract::record::Fence;
 use semel_store::{Answer, ClaimStore, Id, StoreError};
 use sha2::{Digest, Sha256};
 
+use crate::arrival;
 use crate::broken::Broken;
 use crate::context::Context;
 
@@ -62,6 +63,14 @@ impl Grant {
         self.0.fence
     }
 
+    /// The host of its request as it counts in the key's scope; `None` where no host counts there.
+    pub fn counted_host(&self, parts: &Parts) -> Option<String> {
+        let (context, host) = (&self.0.context, arrival::host(parts));
+        let endpoint = &context.arrival.about.endpoint;
+        let scope = self.profile().scope.scope_at(&context.caller, endpoint, Some(&host));
+        (scope == self.id().scope).then_some(host)
+    }
+
     /// What its route says.
     pub(crate) fn profile(&self) -> &Profile {
         &self.0.context.route.profile
@@ -106,6 +115,9 @@ pub enum SettleError {
     Superseded,
     /// The handler's own work failed. Rolled back.
     Failed(BoxError),
+    /// The database did not take the answer's record, as after a statement whose error the handler swallowed, or after a COMMIT
+    /// of its own. Rolled back.
+    Refused(BoxError),
     /// The store could not be reached. Nothing was written.
     Store(StoreError),
     /// It could not be found out whether the transaction was committed. The next attempt will find out.
@@ -132,6 +144,9 @@ impl fmt::Display for SettleError {
                 f.write_str("another attempt holds this key by now; the transaction was rolled back")
             }
             SettleError::Failed(error) => write!(f, "the transaction was rolled back: {error}"),
+            SettleError::Refused(error) => {
+                write!(f, "the answer was not recorded, and nothing was committed: {error}")
+            }
             SettleError::Store(error) => write!(f, "nothing was written: {error}"),
             SettleError::Unknown(error) => {
                 write!(f, "it is not known whether the transaction was committed: {error}")
@@ -144,7 +159,9 @@ impl std::error::Error for SettleError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             SettleError::Superseded => None,
-            SettleError::Failed(error) | SettleError::Unknown(error) => Some(&**error),
+            SettleError::Failed(error) | SettleError::Refused(error) | SettleError::Unknown(error) => {
+                Some(&**error)
+            }
             SettleError::Store(error) => Some(error),
         }
     }
@@ -156,7 +173,9 @@ impl IntoResponse for SettleError {
         let status = match &self {
             SettleError::Superseded => StatusCode::CONFLICT,
             SettleError::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
-            SettleError::Failed(_) | SettleError::Unknown(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            SettleError::Failed(_) | SettleError::Refused(_) | SettleError::Unknown(_) => {
+                StatusCode::INTERNAL_SERVER_ERROR
+            }
         };
         tracing::warn!(error = %self, "a handler's transaction was not committed");
         // The words are for the log: a client has no business with the database's.
@@ -168,6 +187,11 @@ impl IntoResponse for SettleError {
             SettleError::Superseded => drop(response.extensions_mut().insert(Broken::Superseded)),
             SettleError::Unknown(why) => {
                 drop(response.extensions_mut().insert(Broken::Reset(why.to_string())));
+            }
+            // What the database said is for the log.
+            SettleError::Refused(_) => {
+                let why = "the answer was not recorded, and nothing was committed";
+                drop(response.extensions_mut().insert(Broken::NotSettled(why.to_owned())));
             }
             SettleError::Failed(_) | SettleError::Store(_) => {}
         }

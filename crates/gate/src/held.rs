@@ -198,7 +198,13 @@ impl<'a> Held<'a> {
         // What an upstream says of its effect is for the gate; what the gate makes of it is for the client.
         let said = response.headers_mut().remove(OUTCOME);
         let told = said.as_ref().and_then(|value| Told::parse(value.as_bytes()));
-        if said.is_some_and(|value| value == "unknown") && self.guarantee() != Guarantee::Atomic {
+        let is_fenced = self.guarantee() != Guarantee::Atomic;
+        if said.as_ref().is_some_and(|value| value == Told::PENDING) && is_fenced {
+            // A gate behind this one. Its answer is about another attempt, and promises nothing.
+            let why = "the service still works on an earlier attempt";
+            return Box::pin(self.cut_off(grant, Kind::UpstreamTimeout, why)).await;
+        }
+        if said.is_some_and(|value| value == "unknown") && is_fenced {
             return match self.job.route.profile.on_unknown {
                 OnUnknown::Hold => Box::pin(self.keep(response, true, grant)).await,
                 OnUnknown::Probe | OnUnknown::Forward | OnUnknown::Rerun => {
@@ -228,6 +234,10 @@ impl<'a> Held<'a> {
             Broken::Reset(why) => self.cut_off(grant, Kind::UpstreamReset, why).await,
             Broken::TimedOut(why) => self.cut_off(grant, Kind::UpstreamTimeout, why).await,
             Broken::Superseded => self.superseded().await,
+            Broken::NotSettled(why) => {
+                let refused = self.refused(&Problem::new(Kind::NotSettled, why.as_str()));
+                Box::pin(self.give_up(refused)).await
+            }
         }
     }
 

@@ -7,6 +7,7 @@ use axum_core::body::Body;
 use http::Response;
 use semel_contract::age;
 use semel_contract::decide::{self, Decision, Standing, decide};
+use semel_contract::outcome::Told;
 use semel_contract::problem::{Kind, Problem};
 use semel_contract::profile::{Hashes, InFlight};
 use semel_contract::time::Timestamp;
@@ -88,7 +89,8 @@ impl Context {
         response
             .headers_mut()
             .insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
-        // It is not an acknowledgement: the first attempt may still end without an effect.
+        // It is not an acknowledgement: the first attempt may still end without an effect. A status alone would read like one.
+        response.headers_mut().insert(answer::OUTCOME, http::HeaderValue::from_static(Told::PENDING));
         response.headers_mut().insert(http::header::RETRY_AFTER, http::HeaderValue::from_static("1"));
         response
     }

@@ -177,7 +177,7 @@ impl Noted {
     fn settle(self, response: &Response<Body>) {
         let told = response.headers().get(OUTCOME).and_then(|value| Told::parse(value.as_bytes()));
         let ending = match response.extensions().get::<Broken>() {
-            Some(Broken::NotSent(_) | Broken::Superseded) => Ending::NotSent,
+            Some(Broken::NotSent(_) | Broken::Superseded | Broken::NotSettled(_)) => Ending::NotSent,
             Some(Broken::Reset(_) | Broken::TimedOut(_)) => Ending::CutOff,
             None => Ending::Answered { status: response.status().as_u16(), told },
         };

@@ -260,9 +260,16 @@ impl Grant {
         response: impl IntoResponse,
     ) -> Result<Response<Body>, Ended> {
         let response = response.into_response();
-        if is_released(self, response.status()) {
-            let _ = tx.rollback().await;
-            return Ok(response);
+        match is_released(self, &response) {
+            Ok(false) => {}
+            Ok(true) => {
+                let _ = tx.rollback().await;
+                return Ok(response);
+            }
+            Err(error) => {
+                let _ = tx.rollback().await;
+                return Err(Ended::Over(error));
+            }
         }
         let answer = match answer_of(response) {
             Ok(answer) => answer,
@@ -563,16 +570,26 @@ fn stands_in_the_way(error: &Error) -> bool {
 
 /// What a transaction came to that the server refused.
 fn ended(error: Error) -> Ended {
-    match stands_in_the_way(&error) {
-        true => Ended::InTheWay(SettleError::Superseded),
-        false => Ended::Over(error.into()),
+    if stands_in_the_way(&error) {
+        return Ended::InTheWay(SettleError::Superseded);
     }
+    // A constraint that is checked late is the handler's own business.
+    let is_constraint = error.code().is_some_and(|code| code.code().starts_with("23"));
+    Ended::Over(match was_refused(&error) {
+        true if is_constraint => error.into(),
+        true => SettleError::Refused(error.into()),
+        // The session is gone, and COMMIT was not said.
+        false => away(error),
+    })
 }
 
 /// Whether the handler's own statement failed because of another transaction.
 fn is_in_the_way(error: &SettleError) -> bool {
     match error {
         SettleError::Failed(why) => why.downcast_ref::<Error>().is_some_and(stands_in_the_way),
-        SettleError::Superseded | SettleError::Store(_) | SettleError::Unknown(_) => false,
+        SettleError::Superseded
+        | SettleError::Refused(_)
+        | SettleError::Store(_)
+        | SettleError::Unknown(_) => false,
     }
 }

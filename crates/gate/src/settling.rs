@@ -6,8 +6,8 @@
 
 use axum_core::body::Body;
 use axum_core::response::IntoResponse;
-use http::{Response, StatusCode};
-use semel_contract::outcome::Keep;
+use http::Response;
+use semel_contract::outcome::{Keep, Told};
 use semel_store::{Answer, ClaimStore};
 
 use crate::answer;
@@ -39,12 +39,23 @@ pub fn confirm(grant: &Grant, answer: Answer) -> Response<Body> {
     response
 }
 
-/// Whether an answer with this status frees the key, as the route's profile says: its transaction is rolled back, and nothing
-/// is recorded of it.
-pub fn is_released(grant: &Grant, status: StatusCode) -> bool {
-    let profile = grant.profile();
+/// Whether an answer frees the key, as the route's profile or its `Semel-Outcome` says: its transaction is rolled back, and
+/// nothing is recorded of it.
+///
+/// # Errors
+/// It says that it was applied, with a status that cannot be recorded. Its transaction is rolled back too.
+pub fn is_released(grant: &Grant, response: &Response<Body>) -> Result<bool, SettleError> {
+    let (profile, status) = (grant.profile(), response.status());
     let rule = profile.record.iter().find(|rule| (rule.from..=rule.to).contains(&status.as_u16()));
-    status.is_server_error()
+    let is_released = status.is_server_error()
         || status.is_informational()
-        || rule.is_some_and(|rule| rule.keep == Keep::Release)
+        || rule.is_some_and(|rule| rule.keep == Keep::Release);
+    match response.headers().get(answer::OUTCOME).and_then(|value| Told::parse(value.as_bytes())) {
+        Some(Told::NotApplied) => Ok(true),
+        Some(Told::Applied) if is_released => {
+            let why = format!("an answer of {status} cannot be recorded as applied");
+            Err(SettleError::Refused(why.into()))
+        }
+        Some(Told::Applied) | None => Ok(is_released),
+    }
 }

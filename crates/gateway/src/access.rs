@@ -4,8 +4,10 @@
 mod writer;
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::io::Write;
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::mpsc::SyncSender;
@@ -30,13 +32,22 @@ const FLUSH_TIME_MAX: Duration = Duration::from_secs(1);
 const PATH_BYTES_MAX: usize = 2048;
 
 /// Where requests are written down.
-#[derive(Clone, Debug, Default)]
-pub struct AccessLog(Option<SyncSender<Entry>>);
+#[derive(Clone, Debug)]
+pub struct AccessLog {
+    lines: Option<SyncSender<Entry>>,
+    /// One in so many requests is written down.
+    one_in: NonZeroU32,
+}
+
+thread_local! {
+    /// Requests of this thread since one was written down.
+    static PASSED_OVER: Cell<u32> = const { Cell::new(0) };
+}
 
 impl AccessLog {
     /// Nowhere.
     pub fn off() -> Self {
-        Self(None)
+        Self { lines: None, one_in: NonZeroU32::MIN }
     }
 
     /// To standard error.
@@ -56,12 +67,27 @@ impl AccessLog {
     /// To this writer, from a thread of its own, which ends with the last clone of the log. Where the system has no thread
     /// for it, nowhere.
     pub fn to(writer: impl Write + Send + 'static, form: LineForm) -> Self {
-        Self(writer::start(writer, form))
+        Self { lines: writer::start(writer, form), ..Self::off() }
+    }
+
+    /// Writes down one in so many requests, of each thread.
+    pub fn one_in(self, one_in: NonZeroU32) -> Self {
+        Self { one_in, ..self }
+    }
+
+    /// Whether the next request is written down.
+    fn takes_next(&self) -> bool {
+        let has_turn = |one_in: u32| {
+            let next = PASSED_OVER.get() + 1;
+            PASSED_OVER.set(if next >= one_in { 0 } else { next });
+            next >= one_in
+        };
+        self.lines.is_some() && (self.one_in == NonZeroU32::MIN || has_turn(self.one_in.get()))
     }
 
     /// Waits until what was noted is written, but not for long.
     pub(crate) async fn flush(&self) {
-        let Some(lines) = &self.0 else { return };
+        let Some(lines) = &self.lines else { return };
         let (done, written) = oneshot::channel();
         if lines.try_send(Entry::Flush(done)).is_ok() {
             let _ = tokio::time::timeout(FLUSH_TIME_MAX, written).await;
@@ -70,12 +96,12 @@ impl AccessLog {
 
     /// Begins a line.
     pub(crate) fn line(&self, parts: &Parts, peer: IpAddr) -> Line {
-        Line::begin(parts, peer, self.0.is_some())
+        Line::begin(parts, peer, self.takes_next())
     }
 
     /// Writes a line once the answer has ended.
     pub(crate) fn note(&self, line: Line, id: &HeaderValue, response: Response<Body>) -> Response<Body> {
-        let Some(lines) = &self.0 else { return response };
+        let Some(lines) = &self.lines else { return response };
         let header = |name| response.headers().get(name);
         let Some((method, path)) = line.asked else { return response };
         let ended = Ended {

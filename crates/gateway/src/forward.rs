@@ -60,11 +60,15 @@ async fn keyed(
     grant: Grant,
 ) -> Result<Response<Body>, Infallible> {
     let dispatch = parts.extensions.remove::<Dispatch>();
+    let host = grant.counted_host(&parts).and_then(|host| HeaderValue::try_from(host).ok());
     onward(&mut parts);
     // What is kept is what was sent, not one of its compressed forms that the next client may not read.
     parts.headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     if let Ok(fence) = HeaderValue::try_from(grant.fence().to_string()) {
         parts.headers.insert(FENCE, fence);
+    }
+    if let Some(host) = host {
+        parts.headers.insert(headers::HOST, host);
     }
     let id = parts.headers.get(REQUEST_ID).cloned();
     // A gate that sets no limit to dispatching has none.

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::plan::{Current, Plan};
 use crate::walk;
-use semel_http::{Acceptor, ConnectionSettings, Facts, Handler};
+use semel_http::{Acceptor, ConnectionSettings, Cores, Facts, Handler};
 
 /// How long work that was begun under settings that were replaced is waited for.
 const REPLACED_MAX: Duration = Duration::from_secs(24 * 3600);
@@ -43,6 +43,19 @@ impl Gateway {
     /// A certificate cannot be read.
     pub fn new(plan: Plan) -> Result<Self, String> {
         let acceptor = Acceptor::new(plan.limits.connections_max);
+        Self::behind(acceptor, plan)
+    }
+
+    /// The same, with each connection on one of these cores, and what it asks of the service as well.
+    ///
+    /// # Errors
+    /// A certificate cannot be read.
+    pub fn on(cores: Cores, plan: Plan) -> Result<Self, String> {
+        let acceptor = Acceptor::new(plan.limits.connections_max).on(cores);
+        Self::behind(acceptor, plan)
+    }
+
+    fn behind(acceptor: Acceptor, plan: Plan) -> Result<Self, String> {
         let current = RwLock::new(Arc::new(Current::of(plan)?));
         Ok(Self(Arc::new(Inner { current, replaced: Mutex::default(), swaps: AtomicU64::new(0), acceptor })))
     }

@@ -7,6 +7,8 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
 /// The fence of the attempt, for an upstream that settles by itself.
 pub const FENCE: HeaderName = HeaderName::from_static("semel-fence");
+/// The host that counts in the key's scope, for an upstream that enters the key by itself.
+pub const HOST: HeaderName = HeaderName::from_static("semel-host");
 /// What an upstream says about its own effect.
 pub const OUTCOME: HeaderName = HeaderName::from_static("semel-outcome");
 /// Which request this is, in every log.

@@ -13,6 +13,7 @@
 
 mod addresses;
 mod client;
+mod cores;
 mod cors;
 mod error_chain;
 mod first_byte;
@@ -28,6 +29,7 @@ pub use addresses::Addresses;
 pub use client::{
     Activity, Fetched, Fetcher, HostSent, NoAnswer, Paced, Pool, PooledBody, Protocol, Upstream,
 };
+pub use cores::{Beside, Cores};
 pub use cors::Cors;
 pub use error_chain::error_chain;
 pub use first_byte::MaySend;

@@ -425,7 +425,8 @@ pub trait ClaimStore: std::any::Any + Send + Sync {
     /// A wish with [`Claim::New`] wins only over an absent record. Any other wish wins only over the record whose fence
     /// it names, and only while that record has the standing that belongs to it: `TakeOver` expired, `Reclaim` released,
     /// `Supersede` abandoned, `Forward` and `Rerun` unknown. After `Known`, `Changed` or `CredentialChanged`: nothing was
-    /// written. After [`StoreError::Unknown`]: the same wish, with the same nonce, made again, wins if it had won.
+    /// written; the entry of a claim that is still being made may show a lower number than its winner is given, with the same
+    /// nonce, and who names that number is told `Changed`. After [`StoreError::Unknown`]: the same wish, with the same nonce, made again, wins if it had won.
     ///
     /// Crash: before the reply the claim may or may not be there. A restart finds it as claimed or, once its lease has
     /// lapsed (embedded stores: at once), as unknown.

@@ -12,6 +12,8 @@ pub mod clock;
 pub mod conformance;
 pub mod forms;
 pub mod hints;
+#[cfg(feature = "sqlite")]
+pub mod inbox;
 pub mod limits;
 pub mod memory;
 #[cfg(feature = "postgres")]

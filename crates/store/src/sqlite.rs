@@ -53,6 +53,9 @@ pub use rusqlite;
 
 /// Pages of the file that the writer keeps in memory.
 const CACHE_KIBIBYTES: u32 = 2000;
+/// The pages of a new file. A commit of few requests writes the last page of each table, hardly filled: of smaller pages that
+/// is less.
+const PAGE_BYTES: u32 = 2048;
 
 /// A claim store in one file.
 pub struct SqliteStore {
@@ -78,8 +81,13 @@ impl SqliteStore {
 
     /// Opens a file as [`open`](Self::open) does, with another clock than the system's: tests move theirs.
     pub fn open_with_clock(path: impl AsRef<Path>, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
-        let options =
-            Options { schema: &SCHEMA, clock, cache_kibibytes: CACHE_KIBIBYTES, examine: Examine::Nothing };
+        let options = Options {
+            schema: &SCHEMA,
+            clock,
+            cache_kibibytes: CACHE_KIBIBYTES,
+            page_bytes: PAGE_BYTES,
+            examine: Examine::Nothing,
+        };
         let mut shared = None;
         let engine = Engine::open(
             path.as_ref(),

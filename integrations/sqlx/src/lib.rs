@@ -109,9 +109,16 @@ impl SqlxGrant for Grant {
     ) -> Result<Response<Body>, SettleError> {
         let store: &PostgresStore = settling::store_of(self).map_err(SettleError::failed)?;
         let response = response.into_response();
-        if settling::is_released(self, response.status()) {
-            roll_back(tx).await;
-            return Ok(response);
+        match settling::is_released(self, &response) {
+            Ok(false) => {}
+            Ok(true) => {
+                roll_back(tx).await;
+                return Ok(response);
+            }
+            Err(error) => {
+                roll_back(tx).await;
+                return Err(error);
+            }
         }
         let answer = settling::answer_of(response)?;
         let LeaveArguments { id, status, headers, body } = LeaveArguments::new(self.id(), &answer);
@@ -197,6 +204,10 @@ fn was_refused(error: &sqlx::Error) -> bool {
 fn refused(error: &sqlx::Error) -> SettleError {
     match told(error).map(PgDatabaseError::code) {
         Some("40001" | "40P01") => SettleError::Superseded,
+        // A constraint that is checked late is the handler's own business.
+        Some(code) if was_refused(error) && !code.starts_with("23") => {
+            SettleError::Refused(error.to_string().into())
+        }
         Some(_) | None => failed(error),
     }
 }

@@ -180,11 +180,8 @@ impl Mesh {
                     Some(_) | None => {}
                 }
             }
-            let last = inbox.came.keys().next_back().copied().unwrap_or(0);
-            if numbers
-                .range((number, 0)..(number, i64::MAX))
-                .next_back()
-                .is_none_or(|((_, at), _)| *at < last)
+            let Some(last) = inbox.came.keys().next_back() else { continue };
+            if numbers.range((number, 0)..(number, i64::MAX)).next_back().is_none_or(|((_, at), _)| at < last)
             {
                 self.breaks(format!("{} has {last} of {line}, which was never given", reader.name));
             }

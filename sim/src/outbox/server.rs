@@ -29,6 +29,8 @@ pub struct Server {
     callers: Callers,
     forgets: bool,
     keys: BTreeMap<String, Known>,
+    /// Keys of requests that still run.
+    running: BTreeSet<String>,
     /// Keys that must not be used any more, each with the caller who sealed it.
     sealed: BTreeSet<(String, String)>,
     revoked: BTreeSet<String>,
@@ -46,6 +48,8 @@ pub enum Mood {
     Willing,
     /// It carries it out, with an answer that is too large to keep.
     Verbose,
+    /// It carries it out, and leads to what it has made.
+    Leading,
     /// It refuses it for good.
     Rejecting,
     /// It refuses it without saying, or without knowing, what earlier attempts came to.
@@ -80,6 +84,7 @@ impl Server {
             callers: plan.callers,
             forgets: plan.forgets,
             keys: BTreeMap::new(),
+            running: BTreeSet::new(),
             sealed: BTreeSet::new(),
             revoked: BTreeSet::new(),
             too_old: BTreeSet::new(),
@@ -106,6 +111,23 @@ impl Server {
     /// Whether a credential is refused.
     pub(super) fn is_revoked(&self, token: &str) -> bool {
         self.revoked.contains(token)
+    }
+
+    /// Begins to work on a request, where its key is free.
+    pub(super) fn begin(&mut self, request: &Outgoing) -> bool {
+        let (key, token) = (header(request, "idempotency-key"), header(request, "authorization"));
+        let is_free = self.knows == Knows::Keys
+            && !key.is_empty()
+            && !self.keys.contains_key(key)
+            && !self.too_old.contains(key)
+            && !self.sealed.iter().any(|(_, sealed)| sealed == key)
+            && !self.is_revoked(token);
+        is_free && self.running.insert(key.to_owned())
+    }
+
+    /// Does not work on it any more; it came to nothing, or is carried out now.
+    pub(super) fn end(&mut self, key: &str) {
+        self.running.remove(key);
     }
 
     /// A request arrives, at this millisecond and this date.
@@ -142,6 +164,11 @@ impl Server {
         self.forget(now);
         let key = header(request, "idempotency-key").to_owned();
         let token = header(request, "authorization").to_owned();
+        if self.running.contains(&key) {
+            let headers = [("semel-outcome", "pending"), ("retry-after", "20")];
+            let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+            return Answer { status: 202, headers, body: br#"{"status":"processing"}"#.to_vec() };
+        }
         if self.knows == Knows::Keys {
             if let Some(refused) = self.refuse(&key, mood) {
                 return refused;
@@ -155,11 +182,11 @@ impl Server {
         }
         let said = match mood {
             Mood::Rejecting => answer(422, "no-such-thing"),
-            Mood::Willing | Mood::Verbose | Mood::Refusing(_) => {
+            Mood::Willing | Mood::Verbose | Mood::Leading | Mood::Refusing(_) => {
                 self.effects.entry(key.clone()).or_default().push(self.length);
                 self.length += 1;
                 Answer {
-                    status: 201,
+                    status: if mood == Mood::Leading { 303 } else { 201 },
                     headers: Vec::new(),
                     body: json!({"id": self.length}).to_string().into(),
                 }
@@ -181,7 +208,7 @@ impl Server {
             Mood::Refusing(Refusal::Mismatch) if self.keys.contains_key(key) => {
                 Some(answer(422, "fingerprint-mismatch"))
             }
-            Mood::Refusing(_) | Mood::Willing | Mood::Verbose | Mood::Rejecting => None,
+            Mood::Refusing(_) | Mood::Willing | Mood::Verbose | Mood::Leading | Mood::Rejecting => None,
         }
     }
 
@@ -209,6 +236,7 @@ impl Server {
         let is_own = |known: &&Known| self.caller(&known.token) == caller;
         let said = match (self.knows, self.keys.get(key).filter(is_own)) {
             (Knows::Nothing, _) => return answer(404, "no-such-page"),
+            (Knows::Keys, _) if self.running.contains(key) => json!({"sealed": false, "state": "claimed"}),
             (Knows::Keys, Some(known)) if !known.is_kept => {
                 json!({"sealed": false, "state": "unkept", "status": known.answer.status})
             }

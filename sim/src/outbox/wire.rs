@@ -28,6 +28,7 @@ impl Wire {
         let mood = match yard.strikes(Mishap::Rejected) {
             true => Mood::Rejecting,
             false if yard.strikes(Mishap::NotKept) => Mood::Verbose,
+            false if yard.strikes(Mishap::LedElsewhere) => Mood::Leading,
             false if yard.strikes(Mishap::Refused) => {
                 Mood::Refusing(yard.rng(|rng| *rng.pick(&[Refusal::TooOld, Refusal::Mismatch])))
             }
@@ -48,6 +49,20 @@ impl Wire {
         tokio::spawn(async move {
             sleep(after).await;
             wire.arrive(&request);
+        });
+    }
+
+    /// The server works on the request, which is carried out later or comes to nothing.
+    fn runs_on(&self, request: &Outgoing) {
+        let most = u64::try_from(ON_ITS_WAY_MAX.as_millis()).unwrap_or(0);
+        let (after, is_carried_out) = self.yard.rng(|rng| (rng.millis(0, most - 1), rng.chance(500)));
+        let (wire, request) = (self.clone(), request.clone());
+        tokio::spawn(async move {
+            sleep(after).await;
+            wire.yard.server().end(&key_of(&request));
+            if is_carried_out {
+                wire.arrive(&request);
+            }
         });
     }
 
@@ -91,6 +106,10 @@ impl Wire {
         }
         if let Some(refused) = self.turned_away() {
             return Sent::Answered(refused);
+        }
+        if yard.strikes(Mishap::Pending) && yard.server().begin(request) {
+            self.runs_on(request);
+            return timed_out(self).await;
         }
         if yard.strikes(Mishap::Duplicated) {
             self.arrives_later(request);

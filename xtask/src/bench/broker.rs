@@ -86,10 +86,24 @@ const TARGETS: &[Target] = &[
     Target::at_least(TOPICS_HUNDRED, TOPICS, 0.77),
 ];
 
-/// Messages a second of one publisher, for the time until an idle reader has one; and how many read.
+/// Messages a second of one publisher, for the time from a commit until an idle reader has it; and how many read.
 const IDLE_RATE: &str = "50";
 const IDLE_READERS: &str = "10";
 const IDLE_MS_MAX: f64 = 20.0;
+
+/// Ids that are remembered while publishing is measured, and what a publish may then cost of one without.
+const MANY_IDS: u64 = 10_000_000;
+const MANY_COST_MAX: f64 = 1.25;
+const EMPTY: &str = "broker, SQLite, no ids before";
+const MANY: &str = "broker, SQLite, 10 million ids";
+const EMPTY_RANDOM: &str = "broker, SQLite, random ids, none before";
+const MANY_RANDOM: &str = "broker, SQLite, random ids, 10 million";
+const REMEMBERING: [(&str, u64, &str); 4] = [
+    (EMPTY, 0, "ordered"),
+    (MANY, MANY_IDS, "ordered"),
+    (EMPTY_RANDOM, 0, "random"),
+    (MANY_RANDOM, MANY_IDS, "random"),
+];
 
 /// A crowd of idle readers: so many, of so many members; and what it may cost.
 const CROWD: &str = "broker, SQLite, 10,000 idle readers";
@@ -102,6 +116,8 @@ const CROWD_MS_MAX: f64 = 2000.0;
 struct Found {
     sample: Sample,
     live: [Option<f64>; 2],
+    /// From the answer to its publisher until a live reader has a message, the slowest of a hundred.
+    after: Option<f64>,
 }
 
 pub(super) fn run(world: &mut World, asked: &Asked) -> Result<Outcome, Failure> {
@@ -150,6 +166,46 @@ pub(super) fn run(world: &mut World, asked: &Asked) -> Result<Outcome, Failure> 
             .to_owned(),
     );
     Ok(outcome)
+}
+
+/// What a publish costs where ids are remembered, beside one where none are.
+pub(super) fn remember(world: &mut World, asked: &Asked) -> Result<Outcome, Failure> {
+    let mut outcome = Outcome::default();
+    let mut running = Vec::new();
+    for (name, ids, order) in REMEMBERING {
+        running.push(world.publishing(Takes::Remembering { ids, order })?);
+        let durability = "id, message and history synced (SQLite, synchronous=FULL)".to_owned();
+        outcome.rows.push(Row { name: name.to_owned(), durability, samples: vec![] });
+    }
+    for round in 0..asked.rounds() {
+        for (place, started) in running.iter().enumerate() {
+            let found = shoot(started, asked, round, &["--readers", "0"])?;
+            eprintln!("xtask: round {}  {:50} {:>8.0}/s", round + 1, REMEMBERING[place].0, found.sample.rate);
+            outcome.rows[place].samples.push(found.sample);
+        }
+    }
+    for (many, empty, is_promised) in [(MANY, EMPTY, true), (MANY_RANDOM, EMPTY_RANDOM, false)] {
+        let Some(cost) = cost_ratio(&outcome, many, empty) else { continue };
+        let what = format!("{many}: processor time of a publish at most {MANY_COST_MAX} of {empty}");
+        match is_promised {
+            true => outcome.verdicts.push(Verdict {
+                what,
+                found: format!("{cost:.2}"),
+                holds: cost <= MANY_COST_MAX,
+            }),
+            false => {
+                outcome.notes.push(format!("{many}: processor time of a publish is {cost:.2} of {empty}."))
+            }
+        }
+    }
+    Ok(outcome)
+}
+
+/// The processor time of one to another: the median of the ratios of each round.
+fn cost_ratio(outcome: &Outcome, of: &str, to: &str) -> Option<f64> {
+    let (of, to) = (outcome.row(of)?, outcome.row(to)?);
+    let pairs = of.samples.iter().zip(&to.samples);
+    middle(pairs.filter_map(|(of, to)| Some(of.cpu_us? / to.cpu_us?)).collect())
 }
 
 /// 10,000 streams on one broker, and one message a second.
@@ -201,12 +257,12 @@ fn idle(started: &Publishing, asked: &Asked, outcome: &mut Outcome) -> Result<()
     let wish = ["--publishers", "1", "--rate", IDLE_RATE, "--readers", IDLE_READERS];
     let mut found = Vec::new();
     for round in 0..asked.rounds() {
-        found.extend(shoot(started, asked, 500 + round, &wish)?.live[1]);
+        found.extend(shoot(started, asked, 500 + round, &wish)?.after);
     }
     if let Some(p99) = middle(found) {
         outcome.verdicts.push(Verdict {
             what: format!(
-                "{ONE}: p99 from the publish to {IDLE_READERS} idle readers below {IDLE_MS_MAX:.0} ms"
+                "{ONE}: p99 from the commit to {IDLE_READERS} idle readers below {IDLE_MS_MAX:.0} ms"
             ),
             found: format!("{p99:.1} ms"),
             holds: p99 < IDLE_MS_MAX,
@@ -245,7 +301,8 @@ fn shoot(started: &Publishing, asked: &Asked, round: usize, wish: &[&str]) -> Re
         resident_mb: Some(processes::resident_mb(&pids)),
         ..Sample::default()
     };
-    Ok(Found { sample, live: [number("live_p50_ms"), number("live_p99_ms")] })
+    let live = [number("live_p50_ms"), number("live_p99_ms")];
+    Ok(Found { sample, live, after: number("after_p99_ms") })
 }
 
 fn middle(mut values: Vec<f64>) -> Option<f64> {

@@ -33,6 +33,8 @@ pub(crate) enum Serves {
 pub(crate) enum Takes {
     /// `semel serve broker` with so many subscribers of each of so many topics.
     Broker { store: Store, subscribers: usize, topics: usize },
+    /// The same on SQLite with one of each, and with so many ids that it remembers: ordered, or random ones.
+    Remembering { ids: u64, order: &'static str },
     /// `semel serve outbox`, whose lane is paused.
     Outbox,
     /// JetStream with a file that is synced before each answer.

@@ -35,7 +35,9 @@ pub(crate) fn bench_binary() -> PathBuf {
 /// Builds the release binaries, each alone: built together, features that only one of them wants would be in both.
 pub(crate) fn build() -> Result<(), Failure> {
     let given = std::env::var_os(SEMEL_VARIABLE).is_some();
-    for package in ["semel", "semel-bench"].into_iter().filter(|package| !given || *package != "semel") {
+    for package in
+        ["semel-cli", "semel-bench"].into_iter().filter(|package| !given || *package != "semel-cli")
+    {
         process::supervise(&mut process::cargo(&["build", "--release", "-p", package]), None)?;
     }
     Ok(())

@@ -4,6 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::gates::Gates;
+use super::mesh::Mesh;
 use super::outboxes::Outboxes;
 use super::processes::Processes;
 use super::proxy::Proxy;
@@ -46,10 +47,14 @@ pub(crate) enum Fault {
     FreezeWhileConnecting,
     ReloadGate,
     RotateToken,
+    KillBroker,
+    StopBroker,
+    KillMember,
+    StopMember,
 }
 
 impl Fault {
-    pub(crate) const ALL: [Fault; 19] = [
+    pub(crate) const ALL: [Fault; 23] = [
         Fault::KillGate,
         Fault::StopGatePastItsLease,
         Fault::CutPostgres,
@@ -69,6 +74,10 @@ impl Fault {
         Fault::FreezeWhileConnecting,
         Fault::ReloadGate,
         Fault::RotateToken,
+        Fault::KillBroker,
+        Fault::StopBroker,
+        Fault::KillMember,
+        Fault::StopMember,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -92,6 +101,10 @@ impl Fault {
             Fault::FreezeWhileConnecting => "a gateway frozen between connect and first byte",
             Fault::ReloadGate => "a gateway's configuration changed (SIGHUP)",
             Fault::RotateToken => "everybody's credential rotated",
+            Fault::KillBroker => "a broker killed (kill -9) and started again",
+            Fault::StopBroker => "a broker stopped for 3.5 s",
+            Fault::KillMember => "a member's daemon killed (kill -9) and started again",
+            Fault::StopMember => "a member's daemon stopped for 3.5 s",
         }
     }
 }
@@ -103,6 +116,7 @@ pub(crate) struct Faults<'a> {
     pub(crate) tokens: &'a Tokens,
     pub(crate) relays: &'a Processes,
     pub(crate) outboxes: &'a Outboxes,
+    pub(crate) mesh: &'a Mesh,
     /// To PostgreSQL and to Redis.
     pub(crate) stores: [&'a Proxy; 2],
     /// To the service, over HTTP/1.1 for the first gateway and over HTTP/2 for the second, and to the scores.
@@ -135,7 +149,9 @@ impl Faults<'_> {
             if self.happen(fault, random)? {
                 self.done.push(fault);
             }
-            for processes in [&self.gates.processes, self.relays, &self.outboxes.processes] {
+            let daemons = [&self.mesh.brokers, &self.mesh.daemons];
+            let others = [&self.gates.processes, self.relays, &self.outboxes.processes];
+            for processes in others.into_iter().chain(daemons) {
                 self.revived += processes.revive()?;
             }
             if Instant::now() > word {
@@ -150,7 +166,7 @@ impl Faults<'_> {
     fn happen(&mut self, fault: Fault, random: &mut Random) -> Result<bool, Failure> {
         let [postgres, redis] = self.stores;
         let mut any = |of: u64| usize::try_from(random.below(of)).unwrap_or(0);
-        let (one, upstream) = (any(2), self.upstreams[any(3)]);
+        let (one, upstream, member) = (any(2), self.upstreams[any(3)], any(4));
         let (outboxes, gates) = (&self.outboxes.processes, &self.gates.processes);
         match fault {
             Fault::KillGate => gates.kill_and_start(one)?,
@@ -170,6 +186,10 @@ impl Faults<'_> {
             Fault::FreezeWhileConnecting => freeze_while_connecting(gates, one, self.upstreams[one]),
             Fault::ReloadGate => self.gates.reload(one, random.next())?,
             Fault::RotateToken => self.tokens.rotate()?,
+            Fault::KillBroker => self.mesh.brokers.kill_and_start(one)?,
+            Fault::StopBroker => stop(&self.mesh.brokers, one),
+            Fault::KillMember => self.mesh.daemons.kill_and_start(member)?,
+            Fault::StopMember => stop(&self.mesh.daemons, member),
             Fault::FillDisk => return Ok(for_a_while(|is_bad| self.outboxes.fill_disk(is_bad))),
             Fault::FailSyncs => return Ok(for_a_while(|is_bad| self.outboxes.fail_syncs(is_bad))),
         }

@@ -36,8 +36,8 @@ pub(crate) struct Count {
     pub(crate) failed: u64,
 }
 
-/// Runs all of them, a failed one too; fails in the end if one did. `folder` holds their output meanwhile.
-pub(crate) fn run_all(programs: Vec<Program>, folder: &Path) -> Result<(), Failure> {
+/// Runs all of them, a failed one too, and says how many tests passed; fails in the end if one did. `folder` holds their output meanwhile.
+pub(crate) fn run_all(programs: Vec<Program>, folder: &Path) -> Result<Count, Failure> {
     let queue = Mutex::new(Queue { left: programs, has_live: false });
     let (count, failed) = (Mutex::new(Count::default()), Mutex::new(Vec::new()));
     let work = |worker: usize| -> Result<(), Failure> {
@@ -69,9 +69,8 @@ pub(crate) fn run_all(programs: Vec<Program>, folder: &Path) -> Result<(), Failu
         })
     })?;
     let count = count.into_inner().unwrap_or_else(PoisonError::into_inner);
-    println!("\n{} passed, {} failed", count.passed, count.failed);
     match failed.into_inner().unwrap_or_else(PoisonError::into_inner).as_slice() {
-        [] => Ok(()),
+        [] => Ok(count),
         some => {
             Err(Failure::Failed(format!("{} test programs failed:\n  {}", some.len(), some.join("\n  "))))
         }
@@ -174,9 +173,9 @@ mod tests {
             )
         };
         let programs = vec![shell("a", &alone, true), shell("b", &alone, true), shell("c", &alone, true)];
-        assert_eq!(run_all(programs, &folder.0), Ok(()));
+        assert_eq!(run_all(programs, &folder.0), Ok(Count::default()));
         let programs = vec![shell("a", &beside("a", "b"), true), shell("b", &beside("b", "a"), false)];
-        assert_eq!(run_all(programs, &folder.0), Ok(()));
+        assert_eq!(run_all(programs, &folder.0), Ok(Count::default()));
     }
 
     #[test]

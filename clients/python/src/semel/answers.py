@@ -147,8 +147,8 @@ def replay(profile: Profile, answer: Answer, outcome_unknown: bool) -> Answer:
     """A record's answer, said again in the profile's form."""
     status, body = answer.status, answer.body
     headers = list(answer.headers)
-    # What may not have taken effect is never dressed up as a success.
-    if profile.duplicate_status is not None and not outcome_unknown:
+    # What was refused or may not have taken effect is never dressed up as a success.
+    if profile.duplicate_status is not None and not outcome_unknown and status < 400:
         status, body = profile.duplicate_status, _say_duplicate(body)
     if outcome_unknown:
         headers.append(("semel-outcome", b"unknown"))

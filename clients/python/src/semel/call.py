@@ -19,6 +19,8 @@ from .times import parse_timestamp
 
 FIRST_SENT = "Idempotency-First-Sent"
 FENCE = "Semel-Fence"
+#: The host that a gateway counts in the scopes of its keys.
+HOST = "Semel-Host"
 _UUID_CHARS = frozenset("0123456789abcdefABCDEF-")
 
 
@@ -112,6 +114,9 @@ def read_http(route: Route, caller: Caller, request: HttpRequest, request_id: st
     key = mint_key(profile.generator) if found is None else found.key
     fences = values_of(request.headers, FENCE)
     fence = fences[0].decode("latin-1") if len(fences) == 1 else None
+    # Only together with a fence: without a gateway's claim nobody chooses where a key is looked up.
+    hosts = values_of(request.headers, HOST) if fence is not None else []
+    host = hosts[0].decode("latin-1") if len(hosts) == 1 else None
     first_sent = _read_first_sent(profile, request.headers, key)
     return make_call(
         route,
@@ -122,6 +127,7 @@ def read_http(route: Route, caller: Caller, request: HttpRequest, request_id: st
         client_tx_id=kept.get("x-client-tx-id"),
         fence=fence,
         first_sent=first_sent,
+        host=host,
     )
 
 
@@ -134,6 +140,7 @@ def make_call(
     client_tx_id: Optional[str] = None,
     fence: Optional[str] = None,
     first_sent: Optional[int] = None,
+    host: Optional[str] = None,
 ) -> Call:
     """A call of a key that was read already."""
     profile = route.profile
@@ -144,7 +151,7 @@ def make_call(
     recipe = profile.fingerprint
     content = None if recipe is None else recipe.content(request.content_type, request.body)
     prints = _prints(route, route.name, caller, request, content)
-    scope = scope_by(profile.scope, caller, route.name)
+    scope = scope_by(profile.scope, caller, route.name, host)
     payload_hash = content.payload_hash if content is not None and profile.reveal == "payload-hashes" else None
     about: Dict[str, Any] = {"endpoint": route.name, "principal": caller.principal, "request_id": request_id}
     if caller.tenant is not None:
@@ -160,7 +167,7 @@ def make_call(
     rotation = _rotation(route, route.name, caller, key, prints)
     if rotation is not None:
         options["rotation"] = rotation.hex()
-    formers = [_former(route, name, caller, key, request, content) for name in route.was]
+    formers = [_former(route, name, caller, key, request, content, host) for name in route.was]
     if formers:
         options["formers"] = formers
     return Call(
@@ -207,11 +214,17 @@ def _prints(
 
 
 def _former(
-    route: Route, name: str, caller: Caller, key: str, request: HttpRequest, content: Optional[Content]
+    route: Route,
+    name: str,
+    caller: Caller,
+    key: str,
+    request: HttpRequest,
+    content: Optional[Content],
+    host: Optional[str],
 ) -> Dict[str, Any]:
     prints = _prints(route, name, caller, request, content)
     former: Dict[str, Any] = {
-        "scope": scope_by(route.profile.scope, caller, name).hex(),
+        "scope": scope_by(route.profile.scope, caller, name, host).hex(),
         "fingerprints": [encode_fingerprint(print_).hex() for print_ in prints],
     }
     rotation = _rotation(route, name, caller, key, prints)

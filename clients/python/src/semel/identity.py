@@ -75,12 +75,12 @@ def scope_of(
     return hashlib.sha256(message).digest()
 
 
-def scope_by(parts: Tuple[str, ...], caller: Caller, endpoint: str) -> bytes:
-    """The scope of those of tenant, principal and endpoint that a profile names."""
+def scope_by(parts: Tuple[str, ...], caller: Caller, endpoint: str, host: Optional[str] = None) -> bytes:
+    """The scope of those of tenant, principal and endpoint that a profile names, and of a host where one counts."""
     tenant = caller.tenant if "tenant" in parts else None
     # A scope with neither tenant nor principal would belong to nobody.
     principal = caller.principal if "principal" in parts or tenant is None else None
-    return scope_of(tenant, principal, endpoint if "endpoint" in parts else None)
+    return scope_of(tenant, principal, endpoint if "endpoint" in parts else None, host)
 
 
 def id_of(scope: bytes, key: str) -> bytes:

@@ -30,13 +30,15 @@ def prepare(
     client_tx_id: Optional[str] = None,
     fence: Optional[str] = None,
     first_sent: Optional[int] = None,
+    host: Optional[str] = None,
 ) -> Call:
-    """Reads a call. `payload` is what the key is for: bytes, or a document that is compared as JSON."""
+    """Reads a call. `payload` is what the key is for: bytes, or a document that is compared as JSON. Behind a gateway `fence` and
+    `host` are what it says in `Semel-Fence` and `Semel-Host`."""
     route = endpoint if isinstance(endpoint, Route) else Route(endpoint, profile_of(profile), was, secrets, hold_ms)
     if request is None:
         body = payload if isinstance(payload, (bytes, bytearray)) else Answer.json(payload).body
         request = HttpRequest(body=bytes(body))
-    given = (request_id, client_tx_id, fence, first_sent)
+    given = (request_id, client_tx_id, fence, first_sent, host)
     return make_call(route, caller_of(caller, tenant), key, request, *given)
 
 

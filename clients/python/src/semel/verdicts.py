@@ -85,7 +85,7 @@ def _not_kept(row: Row) -> Problem:
 def say_in_flight(profile: Profile) -> Outcome:
     if profile.in_flight == "accepted":
         # It is not an acknowledgement: the first attempt may still end without an effect.
-        answer = Answer.json({"status": profile.claimed_name}, 202, [("retry-after", "1")])
+        answer = Answer.json({"status": profile.claimed_name}, 202, [("semel-outcome", "pending"), ("retry-after", "1")])
         return finish(profile, answer, "atomic")
     raise Problem("in-flight", "", SOON_SECONDS)
 

@@ -23,9 +23,11 @@ export function effectsOf(answer: Answer, id: string, isWaiting: boolean): Effec
   const { status, headers, body } = answer;
   const outcome = headers["semel-outcome"];
   if (outcome === "not-applied") return "unsaid";
-  if (outcome === "unknown") return "possible";
-  // A kept failure says how the attempt ended, not that it had no effect.
-  if (isReplay(answer)) return status >= 500 ? "possible" : "all";
+  if (outcome === "unknown" || outcome === "pending") return "possible";
+  const isUuid = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i.test(id);
+  // A kept failure says how the attempt ended, not that it had no effect. Of a key that is no UUID a gate that hashes credentials
+  // cannot tell whether it took effect under another one.
+  if (isReplay(answer)) return status >= 500 ? "possible" : status < 300 || isUuid ? "all" : "unsaid";
   const linked = linkedCode(headers.link);
   const code = linked ?? codeOf(body)?.toLowerCase().replaceAll("_", "-");
   if (code === "answer-not-kept") return effectsOfUnkept(body);
@@ -35,7 +37,7 @@ export function effectsOf(answer: Answer, id: string, isWaiting: boolean): Effec
   const isRefusal = linked !== null || shouldRetry((name) => headers[name]) !== null || body.includes("urn:semel:problem:");
   // The key was looked up and was free, and a success stays on record: what is still on its way finds it. Any other answer may
   // have freed the key again. Of keys that are not UUIDs a gate that hashes credentials cannot tell.
-  const isTold = status >= 200 && status < 300 && knowsKeysAgain(answer) && /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i.test(id);
+  const isTold = status >= 200 && status < 300 && knowsKeysAgain(answer) && isUuid;
   return isTold && !isRefusal ? "all" : "unsaid";
 }
 
@@ -46,7 +48,7 @@ function effectsOfUnkept(body: string): Effects {
 }
 
 export function isReplay({ headers }: Answer): boolean {
-  return (headers["idempotency-replayed"] ?? headers["idempotent-replayed"]) !== undefined;
+  return /^(?!false)/i.test(headers["idempotency-replayed"] ?? headers["idempotent-replayed"] ?? "false");
 }
 
 /** Whether the server shows that it answers a repeated key from its record. */

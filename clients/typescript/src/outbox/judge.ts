@@ -94,7 +94,7 @@ export function judgeAnswer(facts: Facts, answer: Answer, isFromService: (answer
     ...counted,
     ...verdict.change,
     deduplicated: row.deduplicated || knowsKeysAgain(answer),
-    ambiguous: effects === "taken" || effects === "possible" || (row.ambiguous && !(effects === "all" && isFinal)),
+    ambiguous: effects === "taken" || effects === "possible" || (row.ambiguous && !(effects === "all" && isFinal && (!row.inherited || verdict.to === "done"))),
     answer: { ...answer, headers: Object.fromEntries(Object.entries(answer.headers).filter(([name]) => !NOT_KEPT.test(name))) },
   };
   if (effects === "taken") verdict.change.reason = `It took effect, and its answer was not kept (${said}).`;
@@ -134,6 +134,8 @@ function classOf(profile: Profile, answer: Answer, code: string | null): Class {
   if (code === "first-sent-in-future") return { class: "retry", max: 2, then: { class: "dead", reason: code } };
   const linked = linkedCode(answer.headers.link);
   const table = profile.rules ?? rules[profile.name]!;
+  // An earlier attempt still runs, and may end without an effect: whatever the status is, that is no acknowledgement.
+  if (answer.headers["semel-outcome"] === "pending") return { class: "retry-after" };
   const found = classify(table, answer.status, [codeOf(answer.body), linked]);
   // Some 409 says "later" and some says "never"; where no code tells them apart, the server's word does.
   const isForbidden = found.class === "retry-after" && answer.status === 409 && !linked;

@@ -41,7 +41,8 @@ export async function requeue(host: Host, id: string, options: RequeueOptions): 
   });
   if (row.status === "inflight" || row.status === "done" || row.status === "aborted" || !request)
     throw new OutboxError("state", `the message ${id} is ${row.status}: it cannot be requeued`);
-  const asked = row.attempts ? await sealKey(host, row) : "sealed";
+  const untried: Seal = row.inherited ? { why: "the message whose place it took was not sealed" } : "sealed";
+  const asked = row.attempts ? await sealKey(host, row) : untried;
   const seal = asked === "sealed" && mayBeForgotten(host, row) ? FORGOTTEN : asked;
   if (seal !== "sealed" && row.ambiguous && !options.force)
     throw new OutboxError("possibly-delivered", `it may have been delivered, and ${seal.why}; find out, then force it or abort it`);
@@ -51,8 +52,10 @@ export async function requeue(host: Host, id: string, options: RequeueOptions): 
     // An attempt began or ended while the server was asked.
     if (now.token !== row.token && !now.supersededBy) throw new OutboxError("state", "it changed meanwhile: look again");
     const written = await replace(tx, id, draft, environment.now());
-    if (seal === "sealed") await tx.put("messages", { ...written, ambiguous: false });
-    return seal === "sealed" ? { ...written, ambiguous: false } : written;
+    if (seal !== "sealed") return written;
+    const sealed = { ...written, ambiguous: !!row.inherited, inherited: !!row.inherited };
+    await tx.put("messages", sealed);
+    return sealed;
   });
 }
 
@@ -130,7 +133,7 @@ async function replace(tx: Tx, id: string, draft: Draft, now: number): Promise<R
   await tx.delete("messages", old.n);
   const { n, ...moved } = old;
   await tx.put("messages", moved);
-  const row: Row = { ...draft.row, n, supersedes: old.ids[0]!, ambiguous: old.ambiguous };
+  const row: Row = { ...draft.row, n, supersedes: old.ids[0]!, ambiguous: old.ambiguous, inherited: old.ambiguous };
   await tx.put("messages", row);
   await tx.put("requests", draft.request, n);
   return row;

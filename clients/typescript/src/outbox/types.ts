@@ -55,6 +55,8 @@ export interface Row {
   reason?: string;
   /** Some attempt may have taken effect although nobody knows. */
   ambiguous: boolean;
+  /** The message whose place it took may have taken effect: no answer to this one speaks for that. */
+  inherited?: boolean;
   /** The server showed that it knows keys again. */
   deduplicated: boolean;
   answer?: Answer;

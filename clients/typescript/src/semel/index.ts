@@ -63,8 +63,10 @@ export async function fetchOnce(input: RequestInfo | URL, options: FetchOnceOpti
 /** How long to wait before the same request is sent again; for ever if it may not be. */
 async function waitAfter(answer: Response, method: string, profile: Profile, attempt: number): Promise<number> {
   const header = (name: string) => answer.headers.get(name);
-  if (answer.ok || isFinal(answer, method)) return Infinity;
-  const said = shouldRetry(header);
+  // While an earlier attempt runs, a 202 is no acknowledgement.
+  const isPending = header("semel-outcome") === "pending";
+  if (!isPending && (answer.ok || isFinal(answer, method))) return Infinity;
+  const said = isPending || shouldRetry(header);
   const body = answer.status === 409 ? await answer.clone().text() : "";
   const found = classify(profile.rules ?? ietfRules, answer.status, [codeOf(body), linkedCode(header("link"))]).class;
   const isRetried = said ?? (found === "retry" || found === "retry-after");

@@ -58,7 +58,7 @@ export function replay(profile: Profile, row: Row): Answer {
   let { status, body } = row;
   if (row.outcomeUnknown) {
     headers.push(["semel-outcome", "unknown"]);
-  } else if (profile.duplicate !== undefined) {
+  } else if (profile.duplicate !== undefined && status < 400) {
     status = profile.duplicate;
     body = sayAgain(body);
   }
@@ -79,6 +79,7 @@ function sayAgain(body: Buffer): Buffer {
 export function acceptedAnswer(profile: Profile): Answer {
   const headers: HeaderLines = [
     ["content-type", "application/json"],
+    ["semel-outcome", "pending"],
     ["retry-after", "1"],
   ];
   return { status: 202, headers, body: Buffer.from(JSON.stringify({ status: profile.claimedName })), replayed: false };

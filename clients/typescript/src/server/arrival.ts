@@ -2,7 +2,7 @@
 
 import { randomBytes, randomUUID } from "node:crypto";
 import type { HeaderLines } from "./answer.js";
-import { fingerprintOf, hashedPrincipal, idOf, readBody, rotationMark, scopeOf, sha256 } from "./fingerprint.js";
+import { fingerprintOf, hashedPrincipal, hostOf, idOf, readBody, rotationMark, scopeOf, sha256 } from "./fingerprint.js";
 import type { BodyForm } from "./fingerprint.js";
 import { headerValue, headerValues } from "./headers.js";
 import { checkKey, isRandomUuid, readKey, readRequired, trim } from "./key.js";
@@ -157,6 +157,7 @@ function shapeAs(settings: ArrivalSettings, request: Request, endpoint: string, 
     // Every scope belongs to somebody.
     principal: profile.scope.principal || tenant === undefined ? caller.principal : undefined,
     endpoint: profile.scope.endpoint ? endpoint : undefined,
+    host: countedHost(request.headers ?? []),
   });
   const described = {
     method: request.method ?? "POST",
@@ -172,6 +173,18 @@ function shapeAs(settings: ArrivalSettings, request: Request, endpoint: string, 
   const oldest = fingerprints[Math.max(secrets.length - 1, 0)]!.subarray(1);
   const rotation = caller.kind === "hashed" ? rotationMark(endpoint, key, oldest) : undefined;
   return { scope, fingerprints, rotation };
+}
+
+/** The fence of a gateway's claim. */
+function fenceOf(headers: HeaderLines): string | undefined {
+  const fence = headerValue(headers, "semel-fence");
+  return fence !== undefined && /^[1-9][0-9]{0,18}-[0-9a-f]{16}$/.test(fence) ? fence : undefined;
+}
+
+/** The host that a gateway counts in the scopes of its keys. Without its claim nobody chooses where a key is looked up. */
+function countedHost(headers: HeaderLines): string | undefined {
+  const host = fenceOf(headers) === undefined ? undefined : headerValue(headers, "semel-host");
+  return host === undefined ? undefined : hostOf(host);
 }
 
 function writeFormer(shape: Shape): Record<string, unknown> {
@@ -207,8 +220,8 @@ function describe(settings: ArrivalSettings, arrival: Arrival, request: Request,
   if (arrival.generatedAt !== undefined) about["client_generated_at"] = arrival.generatedAt;
   const clientTx = readRequired(settings.profile.key, headers).get("x-client-tx-id");
   if (clientTx !== undefined) about["client_tx_id"] = clientTx;
-  const fence = headerValue(headers, "semel-fence");
-  if (fence !== undefined && /^[1-9][0-9]{0,18}-[0-9a-f]{16}$/.test(fence)) options["fence"] = fence;
+  const fence = fenceOf(headers);
+  if (fence !== undefined) options["fence"] = fence;
   const sent = settings.refuseOld ? headerValues(headers, "idempotency-first-sent") : [];
   if (sent[0] === undefined) return;
   if (sent.length > 1) throw new Problem("timestamp-invalid", "Idempotency-First-Sent is given twice");

@@ -108,11 +108,12 @@ class Scenario {
     await eventually(`a handler waits for lock ${number}`, async () => (await this.database.query(sql, [number]))[0].n > 0);
   }
 
-  async operate({ sql, as }) {
+  async operate({ sql, host, as }) {
     const { key } = this.names;
     // The operations speak of alice without a tenant at the endpoint create-order.
     const part = (letter, text) => Buffer.concat([Buffer.from(letter), lengthPrefixed(text)]);
-    const scope = sha256(Buffer.concat([lengthPrefixed("semel.scope.1"), part("p", "alice"), part("e", "create-order")]));
+    const parts = [part("p", "alice"), part("e", "create-order"), ...(host === undefined ? [] : [part("h", host)])];
+    const scope = sha256(Buffer.concat([lengthPrefixed("semel.scope.1"), ...parts]));
     const values = {
       id: `'\\x${sha256(Buffer.concat([scope, Buffer.from(key)])).subarray(0, 16).toString("hex")}'::bytea`,
       scope: `'\\x${scope.toString("hex")}'::bytea`,

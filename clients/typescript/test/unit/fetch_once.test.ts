@@ -68,6 +68,7 @@ test("what may be retried is", async () => {
   assert.equal(await again({ status: 409, body: '{"type":"urn:semel:problem:in-flight"}' }), 2);
   assert.equal(await again({ status: 409, headers: { link: '</.well-known/semel/problems/in-flight>; rel="describedby"' } }), 2);
   assert.equal(await again({ status: 404, headers: { "x-should-retry": "true" } }), 2);
+  assert.equal(await again({ status: 202, headers: { "semel-outcome": "pending" } }), 2, "another attempt still runs");
   assert.equal(await again({ status: 503, headers: { "semel-guarantee": "none" } }), 2, "surely not carried out");
 });
 

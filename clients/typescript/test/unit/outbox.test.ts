@@ -481,3 +481,13 @@ test("subscribers are called after a change, and a snapshot is the same until th
   assert.equal(outbox.getSnapshot().waiting, 0);
   outbox.dispose();
 });
+
+test("an attempt that still runs at a gate is asked for again and not taken for delivered", async () => {
+  const device = new Device();
+  const gate = new Gate(device);
+  gate.script = ["silent", { status: 202, headers: { "semel-outcome": "pending", "retry-after": "1" } }, { status: 503 }];
+  const { outbox } = open(device, gate);
+  const done = await settled(device, outbox.send(URL_OF, { ...post(), id: "m1" }).done, 600_000);
+  assert.deepEqual([done.response?.status, done.attempts, gate.effects], [201, 4, ["m1"]]);
+  outbox.dispose();
+});

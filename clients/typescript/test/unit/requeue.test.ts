@@ -162,3 +162,26 @@ test("a rebuild that comes late does not replace what was sent again meanwhile",
   assert.equal((await settled(device, second.outbox.get(ids[0]!)))?.status, "done");
   for (const { outbox } of [first, second]) outbox.dispose();
 });
+
+test("what took the place of one that may have been delivered never says that neither was", async () => {
+  const device = new Device();
+  const gate = new Gate(device);
+  gate.script = ["lost", { status: 404 }];
+  const { outbox } = open(device, gate);
+  const id = "00000000-0000-4000-8000-00000000000";
+  const { accepted } = outbox.send(URL_OF, { ...post(), id: `${id}1` });
+  await settled(device, accepted);
+  await device.until(() => gate.arrivals.length === 1);
+  await settled(device, outbox.pause());
+  await device.advance(10_000);
+  const forced = await settled(device, outbox.requeue(`${id}1`, { id: `${id}2`, force: true }));
+  assert.equal(forced.possiblyDelivered, true);
+  await assert.rejects(settled(device, outbox.requeue(`${id}2`)), { code: "possibly-delivered" }, "it was not sent, and the first was");
+  gate.script = [{ status: 422, headers: { "idempotency-replayed": "true" } }];
+  await settled(device, outbox.resume());
+  await device.until(() => gate.arrivals.some(({ key }) => key === `${id}2`));
+  await device.advance(1000);
+  const dead = await settled(device, outbox.get(`${id}2`));
+  assert.deepEqual([dead?.status, dead?.possiblyDelivered], ["dead", true]);
+  outbox.dispose();
+});

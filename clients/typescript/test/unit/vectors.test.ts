@@ -118,12 +118,16 @@ test("what an answer says of its effects", () => {
   const said = (status: number, headers: Record<string, string>, body = "{}", of = id) =>
     effectsOf({ status, headers, body }, of, false);
   const unkept = (status: number) => `{"type":"urn:semel:problem:answer-not-kept","details":{"originalStatus":${status}}}`;
-  assert.equal(said(422, { "idempotency-replayed": "true" }, "{}", "order-1"), "all");
-  assert.equal(said(503, { "idempotency-replayed": "true" }), "possible");
+  assert.equal(said(422, { "idempotency-replayed": "true" }), "all");
+  assert.equal(said(422, { "idempotency-replayed": "false" }), "unsaid");
+  assert.equal(said(422, { "idempotency-replayed": "true" }, "{}", "order-1"), "unsaid");
+  assert.equal(said(201, { "idempotency-replayed": "true" }, "{}", "order-1"), "all");
   assert.equal(said(201, { "semel-guarantee": "fenced" }), "all");
-  assert.equal(said(201, { "semel-guarantee": "fenced" }, "{}", "order-1"), "unsaid");
   // A fresh refusal frees the key: an attempt that is still on its way may run.
   assert.equal(said(422, { "semel-guarantee": "fenced" }), "unsaid");
+  assert.equal(said(503, { "idempotency-replayed": "true" }), "possible");
+  assert.equal(said(201, { "semel-guarantee": "fenced" }, "{}", "order-1"), "unsaid");
+  assert.equal(said(202, { "semel-guarantee": "fenced", "semel-outcome": "pending" }), "possible");
   assert.equal(said(422, { "semel-guarantee": "none" }), "unsaid");
   assert.equal(said(502, {}), "possible");
   assert.equal(said(502, { "semel-outcome": "not-applied" }), "unsaid");

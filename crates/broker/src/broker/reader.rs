@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::Broker;
 use super::line::{LineName, ReadError, begin};
+use crate::consumers::Joined;
 use crate::cursor::{After, next_own};
 use crate::directory::KnownBy;
 use crate::event::{Event, Gap};
@@ -57,7 +58,7 @@ pub(crate) struct Reader {
     ready: VecDeque<(usize, Ready)>,
     directory: Subscriber<i64>,
     draining: Subscriber<bool>,
-    begun: Subscriber<u64>,
+    others: Option<Joined>,
     consumer: Option<String>,
     heartbeat: Duration,
     _counted: Counted,
@@ -109,13 +110,13 @@ impl Reader {
         }
         // Before anything is read: what changes meanwhile is noticed.
         let (directory, draining) = (broker.0.directory.watch(), broker.0.draining.subscribe());
-        let begun = broker.0.begun.subscribe();
+        let join = |consumer: &String| broker.0.consumers.join(caller, consumer);
+        let others = wish.consumer.as_ref().map(join);
         let mut lines = Vec::with_capacity(wish.lines.len());
         let mut ready = VecDeque::new();
         for (at, name) in wish.lines.iter().enumerate() {
             let (opened, gap) = open_line(broker, caller, name, &wish).await?;
-            if let Some(gap) = gap {
-                let resume = opened.resume;
+            if let Some((gap, resume)) = gap {
                 ready.push_back((at, Ready::Gap(gap, resume)));
             }
             lines.push(opened);
@@ -123,6 +124,7 @@ impl Reader {
         if lines.iter().all(LineReader::is_finished) {
             return Err(ReadError::NotAllowed);
         }
+        others.iter().for_each(Joined::tell);
         Ok(Self {
             broker: broker.clone(),
             caller: caller.clone(),
@@ -131,7 +133,7 @@ impl Reader {
             ready,
             directory,
             draining,
-            begun,
+            others,
             consumer: wish.consumer,
             heartbeat: broker.settings().heartbeat,
             _counted: counted,
@@ -163,7 +165,7 @@ impl Reader {
                 () = self.directory.changed() => {
                     if !self.is_allowed().await { return None; }
                 }
-                () = self.begun.changed(), if self.consumer.is_some() => {
+                () = another(&mut self.others) => {
                     if !self.is_newest().await { return None; }
                 }
                 (at, event) = next_event(&mut self.lines) => self.take(at, event),
@@ -339,13 +341,21 @@ async fn next_event(lines: &mut [LineReader]) -> (usize, Result<Fed, RecvError>)
     }
 }
 
+/// Waits for another stream of the same consumer. Where a stream is nobody's in particular, for ever.
+async fn another(others: &mut Option<Joined>) {
+    match others {
+        Some(others) => others.another().await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Opens one line of a stream at its cursor.
 async fn open_line(
     broker: &Broker,
     caller: &Caller,
     name: &LineName,
     wish: &StreamWish,
-) -> Result<(LineReader, Option<Gap>), ReadError> {
+) -> Result<(LineReader, Option<(Gap, EventId)>), ReadError> {
     let store = &broker.0.store;
     // Read first: the intervals are at least as new.
     let directory = store.number("directory").await?;
@@ -361,22 +371,27 @@ async fn open_line(
         Some(consumer) => store.begin_stream(line.line, &caller.member, consumer).await?,
         None => 0,
     };
-    broker.0.begun.update(|count| count + 1);
-    let (after, resume, gap) = begun;
+    let (begins, resumes, gap) = begun;
+    // Until the gap is handed out the line resumes before it: the ids of other lines' events must not pass it.
+    let resume = match (&gap, after) {
+        (Some(_), After::Event(id)) => id,
+        (Some(_), After::Kept(number)) => EventId { number, check: 0, ..resumes },
+        (Some(_), After::Beginning | After::Newest) | (None, _) => resumes,
+    };
     let reader = LineReader {
         line,
         name: wire_name,
         intervals,
         directory,
         is_stale: false,
-        after,
+        after: begins,
         resume,
         feed,
         events,
         is_live: false,
         stream,
     };
-    Ok((reader, gap))
+    Ok((reader, gap.map(|gap| (gap, resumes))))
 }
 
 /// What a stream says about where it is in this line. An id of one line says nothing about the others: those begin at what

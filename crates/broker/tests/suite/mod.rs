@@ -27,7 +27,7 @@ macro_rules! on_every_database {
                 management_is_for_operators_and_owners, seals_are_as_the_outbox_reads_them,
                 verified_identities_are_members_by_tenant_and_principal;
             streams: a_reader_gets_history_then_live_and_resumes, several_lines_are_one_stream_that_resumes,
-                a_cursor_that_is_lost_leads_to_a_gap, a_stream_over_messages_that_are_gone_says_so_and_rests, consumers_have_their_own_cursors_and_the_newest_stream_counts,
+                a_gap_that_was_not_handed_out_is_said_to_whoever_resumes, a_cursor_that_is_lost_leads_to_a_gap, a_stream_over_messages_that_are_gone_says_so_and_rests, consumers_have_their_own_cursors_and_the_newest_stream_counts,
                 a_revoked_member_loses_its_streams_within_a_second,
                 what_was_published_before_the_end_of_a_subscription_is_still_read,
                 a_stop_ends_streams_at_a_cursor_that_resumes, nothing_is_pushed_that_is_not_committed,

@@ -1,7 +1,7 @@
 //! A client of the routers, without a socket.
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, BodyDataStream};
 use futures_util::StreamExt;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
@@ -93,7 +93,7 @@ impl Web {
         match response.status() {
             StatusCode::OK => {
                 assert_eq!(response.headers()["content-type"], "text/event-stream");
-                Ok(Events { body: response.into_body(), text: String::new() })
+                Ok(Events { body: response.into_body().into_data_stream(), text: String::new() })
             }
             _ => Err(told(response).await),
         }
@@ -102,7 +102,7 @@ impl Web {
 
 /// Server-sent events as they come.
 pub(crate) struct Events {
-    body: Body,
+    body: BodyDataStream,
     text: String,
 }
 
@@ -115,7 +115,7 @@ pub(crate) struct Event {
 }
 
 impl Events {
-    /// The next event, comments left out; nothing at the end of the stream.
+    /// The next event, comments left out; nothing at the end of the stream. Whoever stops waiting may wait again.
     pub(crate) async fn next(&mut self) -> Option<Event> {
         let next = async {
             loop {
@@ -127,9 +127,7 @@ impl Events {
                     }
                     continue;
                 }
-                let mut stream = std::mem::take(&mut self.body).into_data_stream();
-                let piece = stream.next().await?;
-                self.body = Body::from_stream(stream);
+                let piece = self.body.next().await?;
                 self.text.push_str(std::str::from_utf8(&piece.ok()?).unwrap());
             }
         };

@@ -12,7 +12,7 @@ use semel_contract::profile::settings::Settings;
 use semel_contract::profile::settings::values::Word;
 use serde::Deserialize;
 
-use super::values::{Bytes, LogTo, OneOf, RedisUrl, Store, Text, Url};
+use super::values::{Bytes, LogFormat, LogTo, OneOf, RedisUrl, Store, Text, Url};
 use crate::exit::{Exit, Stop};
 
 /// The whole file
@@ -85,8 +85,14 @@ layered! {
         cors: Vec<String>,
         /// Whether those pages may send cookies; not together with `*`. Default `false`.
         cors_credentials: bool,
-        /// Where requests are written down: `stderr`, `off` or a path. Default `stderr`.
+        /// Where requests are written down: `on` or `stderr`, `off`, or a path; `1/100`, before a path or alone, is one in a
+        /// hundred. Default `stderr`.
         access_log: Text<LogTo>,
+        /// The form of everything on standard error: `text` or `json`. Default: text for the program's own log, JSON for
+        /// requests; text for both on a terminal.
+        log_format: Text<LogFormat>,
+        /// Cores that serve connections, each in a thread of its own. Default: all that the process may use.
+        cores: usize,
         /// How long running requests are waited for at the end; then they are marked unknown. Default `30s`.
         drain: Text<Duration>,
         /// Where limits are counted across gateways: `redis://…`. Without it, in the store.

@@ -3,6 +3,7 @@
 mod shown;
 
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,7 +12,10 @@ use semel_contract::profile::SweepWhen;
 use semel_gateway::{Certificates, Cors, HostSent, Limits, Peers, Protocol, Target, Upstream};
 
 use super::file::{self, HostWord, Mode};
-use super::values::{LogTo, OneOf, RedisUrl, Text, with_scheme};
+use super::values::{LogFormat, LogTo, OneIn, OneOf, RedisUrl, Text, with_scheme};
+
+/// More cores than this are a slip of the pen.
+const CORES_MAX: usize = 1024;
 
 /// The settings of `[gate]` in force.
 #[derive(Debug)]
@@ -46,6 +50,10 @@ pub(crate) struct Gate {
     pub(crate) cors: Option<Cors>,
     /// Where requests are written down.
     pub(crate) access_log: LogTo,
+    /// The form of what is written on standard error.
+    pub(crate) log_format: Option<LogFormat>,
+    /// Cores that serve connections, if not all of the machine's.
+    pub(crate) cores: Option<NonZeroUsize>,
     /// How long work is waited for at the end.
     pub(crate) drain: Duration,
     /// Where limits are counted, if not in this process alone.
@@ -155,7 +163,9 @@ impl Gate {
             bounds,
             trusted_peers,
             cors,
-            access_log: gate.access_log.map_or(LogTo::Stderr, |log| log.0),
+            access_log: gate.access_log.map_or(LogTo::Stderr(OneIn::ALL), |log| log.0),
+            cores: gate.cores.map(cores).transpose().map_err(|error| format!("gate.cores {error}"))?,
+            log_format: gate.log_format.map(|format| format.0),
             drain: gate.drain.map_or(Duration::from_secs(30), |drain| drain.0),
             redis: gate.redis.map(|Text(RedisUrl(url))| url),
             at_rest,
@@ -172,6 +182,12 @@ impl Gate {
         })
     }
 
+    /// How many cores serve connections.
+    pub(crate) fn cores(&self) -> NonZeroUsize {
+        let all = || std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+        self.cores.unwrap_or_else(all)
+    }
+
     /// Another upstream, with the settings of this one.
     pub(crate) fn set_upstream(&mut self, target: Target) {
         match &mut self.upstream {
@@ -179,6 +195,12 @@ impl Gate {
             None => self.upstream = Some(Upstream::at(target)),
         }
     }
+}
+
+/// A number of cores, as far as one can be meant.
+pub(crate) fn cores(given: usize) -> Result<NonZeroUsize, String> {
+    let is_meant = |cores: &NonZeroUsize| cores.get() <= CORES_MAX;
+    NonZeroUsize::new(given).filter(is_meant).ok_or_else(|| format!("must be 1 to {CORES_MAX}"))
 }
 
 fn at_least_one(name: &str, given: Option<usize>) -> Result<Option<usize>, String> {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -42,21 +43,79 @@ impl Setting for RedisUrl {
     }
 }
 
+/// The form of what is written on standard error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object on each line.
+    Json,
+}
+
+impl Setting for LogFormat {
+    fn read(text: &str) -> Result<Self, String> {
+        match text {
+            "text" => Ok(LogFormat::Text),
+            "json" => Ok(LogFormat::Json),
+            _ => Err(format!("bad form of a log {text:?}: expected text or json")),
+        }
+    }
+}
+
+impl fmt::Display for LogFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LogFormat::Text => "text",
+            LogFormat::Json => "json",
+        })
+    }
+}
+
 /// Where requests are written down.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LogTo {
     Off,
-    Stderr,
-    File(PathBuf),
+    Stderr(OneIn),
+    File(PathBuf, OneIn),
+}
+
+/// One in so many requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OneIn(pub(crate) NonZeroU32);
+
+impl OneIn {
+    pub(crate) const ALL: Self = Self(NonZeroU32::MIN);
+
+    /// Takes `1/100` off the beginning of a text.
+    fn split(text: &str) -> Result<(Self, &str), String> {
+        let (first, rest) = text.split_once(' ').map_or((text, ""), |(first, rest)| (first, rest.trim()));
+        let Some(number) = first.strip_prefix("1/") else { return Ok((Self::ALL, text)) };
+        match number.parse() {
+            Ok(number) => Ok((Self(number), rest)),
+            Err(_) => Err(format!("bad share {first:?}: expected something like 1/100")),
+        }
+    }
+}
+
+impl fmt::Display for OneIn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::ALL => Ok(()),
+            Self(number) => write!(f, "1/{number} "),
+        }
+    }
 }
 
 impl Setting for LogTo {
     fn read(text: &str) -> Result<Self, String> {
-        match text {
-            "" => Err("bad access log \"\": expected stderr, off or the path of a file".to_owned()),
-            "off" => Ok(LogTo::Off),
-            "stderr" => Ok(LogTo::Stderr),
-            path => Ok(LogTo::File(PathBuf::from(path))),
+        if text.is_empty() {
+            return Err("bad access log \"\": expected stderr, off, 1/100 or the path of a file".to_owned());
+        }
+        match OneIn::split(text)? {
+            (OneIn::ALL, "off") => Ok(LogTo::Off),
+            (_, "off") => Err(format!("bad access log {text:?}: off is off")),
+            (one_in, "" | "on" | "stderr") => Ok(LogTo::Stderr(one_in)),
+            (one_in, path) => Ok(LogTo::File(PathBuf::from(path), one_in)),
         }
     }
 }
@@ -65,8 +124,8 @@ impl fmt::Display for LogTo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LogTo::Off => f.write_str("off"),
-            LogTo::Stderr => f.write_str("stderr"),
-            LogTo::File(path) => path.display().fmt(f),
+            LogTo::Stderr(one_in) => write!(f, "{one_in}stderr"),
+            LogTo::File(path, one_in) => write!(f, "{one_in}{}", path.display()),
         }
     }
 }

@@ -57,9 +57,13 @@ pub(crate) struct Args {
     /// The configuration; without one, what SEMEL_CONFIG names, or ./semel.toml if it is there.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Where requests are written down: stderr, off or the path of a file. [default: stderr]
+    /// Where requests are written down: stderr, off or the path of a file; 1/100 writes one in a hundred, alone to stderr and
+    /// before a path to a file. [default: stderr]
     #[arg(long, value_name = "TO")]
     pub(crate) access_log: Option<String>,
+    /// Cores that serve connections. [default: all that the process may use]
+    #[arg(long, value_name = "N")]
+    pub(crate) cores: Option<usize>,
 }
 
 impl Args {
@@ -102,6 +106,9 @@ impl Args {
         }
         if let Some(log) = &self.access_log {
             config.gate.access_log = LogTo::read(log).map_err(usage("--access-log"))?;
+        }
+        if let Some(cores) = self.cores {
+            config.gate.cores = Some(config::cores(cores).map_err(usage("--cores"))?);
         }
         let gate = &config.gate;
         if gate.listen == gate.admin && gate.listen.port() != 0 {

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use semel_console::History;
 use semel_gateway::{Gateway, Limits};
+use semel_http::Cores;
 use semel_store::admin::ClockState;
 use tokio::net::TcpListener;
 
@@ -23,9 +24,9 @@ use crate::store::{self, Backend, Opened};
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
-    logging::start();
     sockets::raise_limit();
     let config = args.settings()?;
+    logging::start_as(config.gate.log_format);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -52,7 +53,9 @@ async fn serve(args: &Args, config: Config) -> Result<Exit, Stop> {
     warn_of_frozen_clock(&store).await;
     let plan = plan::plan(&config, args.require_key, &store)?;
     plan.gate.prepare().await.map_err(|error| Stop::new(Exit::Config, error.to_string()))?;
-    let gateway = Gateway::new(plan).map_err(|error| Stop::new(Exit::Config, error))?;
+    let cores = Cores::start(config.gate.cores(), || Box::pin(semel_store::inbox::receive()));
+    let cores = cores.map_err(|error| failed("start a core", error))?;
+    let gateway = Gateway::on(cores, plan).map_err(|error| Stop::new(Exit::Config, error))?;
     let gate_listener = TcpListener::from_std(sockets.gate).map_err(|error| failed("listen", error))?;
     let admin_listener = TcpListener::from_std(sockets.admin).map_err(|error| failed("listen", error))?;
     let mut signals = Signals::listen().map_err(|error| failed("listen to signals", error))?;

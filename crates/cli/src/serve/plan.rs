@@ -48,10 +48,13 @@ pub(crate) fn plan_on(
     let callers = Callers::new(&config.identity, config.gate.trusted_peers.clone()).map_err(bad)?;
     let log = match &config.gate.access_log {
         LogTo::Off => AccessLog::off(),
-        LogTo::Stderr => AccessLog::stderr(logging::access_form()),
-        LogTo::File(path) => AccessLog::file(path).map_err(|error| {
-            Stop::new(Exit::Io, format!("failed to open the access log {}: {error}", path.display()))
-        })?,
+        LogTo::Stderr(one_in) => AccessLog::stderr(logging::access_form()).one_in(one_in.0),
+        LogTo::File(path, one_in) => {
+            let log = AccessLog::file(path).map_err(|error| {
+                Stop::new(Exit::Io, format!("failed to open the access log {}: {error}", path.display()))
+            })?;
+            log.one_in(one_in.0)
+        }
     };
     Ok(Plan {
         gate: gate(config, require_key, (records, limiter), callers.clone(), &upstream)?,

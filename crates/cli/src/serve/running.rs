@@ -65,6 +65,8 @@ fn fixed(before: &Config, next: &Config) -> Option<&'static str> {
         ("store", before.store != next.store),
         ("gate.listen", one.listen != two.listen),
         ("gate.admin", one.admin != two.admin),
+        ("gate.cores", one.cores != two.cores),
+        ("gate.log_format", one.log_format != two.log_format),
         ("gate.at_rest", one.at_rest != two.at_rest),
         ("gate.postgres", one.postgres != two.postgres),
         ("gate.limits.connections", one.limits.connections_max != two.limits.connections_max),

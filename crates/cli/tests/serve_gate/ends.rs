@@ -1,9 +1,10 @@
 //! How it ends: in good order, at once, or killed; and what a retry is told after it.
 
+use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use crate::client::{Client, keyed, post};
-use crate::process::Folder;
+use crate::process::{Folder, Process};
 use crate::upstream::{Reply, Upstream};
 
 #[tokio::test]
@@ -102,4 +103,29 @@ async fn a_second_signal_ends_it_at_once() {
     gate.signal("INT");
     gate.ended().await;
     assert!(started.elapsed() < Duration::from_secs(5));
+}
+
+/// Whoever reads the log may stand still: that must hold nobody up, neither requests nor the end.
+#[tokio::test]
+async fn a_log_that_nobody_reads_holds_nobody_up() {
+    let (upstream, folder) = (Upstream::start(|_, _| Reply::status(201, "", "done")).await, Folder::new());
+    let (unread, full) = std::io::pipe().unwrap();
+    let mut filling = full.try_clone().unwrap();
+    std::thread::spawn(move || while filling.write_all(&[b'.'; 4096]).is_ok() {});
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let mut command = folder.command(&["--upstream", &upstream.url()]);
+    command.stderr(full);
+    let mut gate = Process::of(command);
+    for number in 0..20 {
+        // Each is worth a warning.
+        let unnamed = tokio::time::timeout(
+            Duration::from_secs(20),
+            gate.ask(post("/orders", "Idempotency-Key: k\r\n", "{}")),
+        );
+        assert_eq!(unnamed.await.expect("an answer").status, 401);
+        assert_eq!(gate.ask(keyed("/orders", &format!("k{number}"), "{}")).await.status, 201);
+    }
+    gate.signal("TERM");
+    assert_eq!(gate.ended().await.code(), Some(0));
+    drop(unread);
 }

@@ -76,15 +76,17 @@ impl Process {
     pub(crate) fn of(mut command: Command) -> Self {
         let mut child = command.spawn().expect("semel starts");
         let errors = Arc::new(Mutex::new(String::new()));
-        let mut stderr = BufReader::new(child.stderr.take().unwrap());
         let writing = Arc::clone(&errors);
-        std::thread::spawn(move || {
-            let mut line = String::new();
-            while stderr.read_line(&mut line).is_ok_and(|count| count > 0) {
-                writing.lock().unwrap().push_str(&line);
-                line.clear();
-            }
-        });
+        if let Some(stderr) = child.stderr.take() {
+            let mut stderr = BufReader::new(stderr);
+            std::thread::spawn(move || {
+                let mut line = String::new();
+                while stderr.read_line(&mut line).is_ok_and(|count| count > 0) {
+                    writing.lock().unwrap().push_str(&line);
+                    line.clear();
+                }
+            });
+        }
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut said = String::new();
         while !said.contains("\n  try") {

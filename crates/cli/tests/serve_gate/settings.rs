@@ -50,6 +50,8 @@ async fn a_new_file_is_in_force_at_once_and_a_bad_one_changes_nothing() {
         (format!("store = \"sqlite:else.db\"\n{}", routes(&two, route)), "store"),
         (routes(&two, &format!("at_rest = {{ compress = true }}\n{route}")), "gate.at_rest"),
         (routes(&two, &format!("limits = {{ connections = 7 }}\n{route}")), "gate.limits.connections"),
+        (routes(&two, &format!("cores = 7\n{route}")), "gate.cores"),
+        (routes(&two, &format!("log_format = \"json\"\n{route}")), "gate.log_format"),
         (routes(&two, &format!("admin_token_file = \"/nowhere/token\"\n{route}")), "/nowhere/token"),
     ] {
         folder.write("semel.toml", &bad);

@@ -253,3 +253,39 @@ async fn the_log_is_text_or_json_and_not_both() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_gate_serves_on_as_many_cores_as_it_is_told_to() {
+    let (folder, upstream) = (Folder::new(), shop().await);
+    for cores in ["1", "3"] {
+        let gate = folder.start(&["--upstream", &upstream.url(), "--cores", cores]);
+        for _ in 0..6 {
+            assert_eq!(gate.ask(keyed("/orders", cores, "{}")).await.status, 201);
+        }
+        let threads = std::fs::read_dir(format!("/proc/{}/task", gate.child.id())).unwrap();
+        let names = threads
+            .map(|thread| std::fs::read_to_string(thread.unwrap().path().join("comm")).unwrap_or_default());
+        let found = names.filter(|name| name.starts_with("semel-core-")).count();
+        assert_eq!(found.to_string(), cores);
+    }
+    let (code, error) = folder.fails(&["--upstream", &upstream.url(), "--cores", "0"]);
+    assert_eq!(code, Some(2));
+    assert!(error.contains("--cores: must be 1 to 1024"), "{error}");
+}
+
+#[tokio::test]
+async fn the_form_of_the_log_is_a_setting_too() {
+    let (folder, upstream) = (Folder::new(), shop().await);
+    folder.write("semel.toml", "[gate]\nlog_format = \"json\"\n");
+    for (flags, is_json) in [(&[][..], true), (&["--log-format", "text"][..], false)] {
+        let mut gate = folder.start(&[&["--upstream", &upstream.url()], flags].concat());
+        assert_eq!(gate.ask(keyed("/orders", &flags.len().to_string(), "{}")).await.status, 201);
+        gate.until_said("/orders").await;
+        gate.signal("TERM");
+        gate.ended().await;
+        gate.until_said("shutting down").await;
+        for line in gate.errors().lines() {
+            assert_eq!(serde_json::from_str::<serde_json::Value>(line).is_ok(), is_json, "{line}");
+        }
+    }
+}

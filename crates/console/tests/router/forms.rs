@@ -61,6 +61,10 @@ async fn a_token_that_is_replaced_ends_its_sign_ins() {
     let seen = submit(&router, "/sign-in", &format!("token={FULL}"), &[LOCAL]).await;
     let cookie = seen.headers["set-cookie"].to_str().unwrap().split(';').next().unwrap().to_owned();
     assert_eq!(page(&router, "/", &[LOCAL, ("cookie", &cookie)]).await.status, 200);
+    // Of the two roles the sign-in has the one that its token has now.
+    access.follow(&Access::on(address, of("another-full-token"), of(FULL)).unwrap());
+    assert_eq!(page(&router, "/", &[LOCAL, ("cookie", &cookie)]).await.status, 200);
+    assert_eq!(page(&router, "/do/gate/sweep", &[LOCAL, ("cookie", &cookie)]).await.status, 403);
     access.follow(&Access::on(address, of("another-full-token"), None).unwrap());
     assert_eq!(page(&router, "/", &[LOCAL, ("cookie", &cookie)]).await.status, 401);
 }

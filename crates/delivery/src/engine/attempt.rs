@@ -187,8 +187,8 @@ fn outgoing(
     headers.push((key_header(profile).to_owned(), key));
     headers.push((TX_HEADER.to_owned(), row.client_tx_id.clone()));
     headers.push((FIRST_SENT.to_owned(), first.to_string()));
-    if let Some(supersedes) = &row.supersedes_id {
-        headers.push(("Semel-Supersedes".to_owned(), supersedes.clone()));
+    if let Some(first) = &row.first_id {
+        headers.push(("Semel-Supersedes".to_owned(), first.clone()));
     }
     headers.extend(credential.headers);
     Outgoing {

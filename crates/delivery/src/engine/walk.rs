@@ -143,7 +143,7 @@ impl Walk {
                 "expired"
             }
         };
-        inner.meters.outcome(&row.lane, outcome);
+        inner.meters.outcome(row, outcome);
         self.outbox.finished(row.id);
     }
 }

@@ -1,5 +1,5 @@
 //! What the outbox counts, in Prometheus' text form. Lanes are counted by kind, the part of a lane's name before `:`, so
-//! that a lane for each user does not become a series for each user.
+//! that a lane for each user does not become a series for each user; beside it stands what kind of action a message was.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,10 +7,10 @@ use std::sync::{Mutex, PoisonError};
 
 use semel_contract::time::Timestamp;
 
-use crate::message::Status;
+use crate::message::{Row, Status};
 use crate::store::{Depth, InboxDepth};
 
-/// Kinds of lanes that are told apart; the rest counts as `other`.
+/// Pairs of a lane's kind and an action's that are told apart; the rest counts as `other`.
 const KINDS_MAX: usize = 64;
 
 /// Counters.
@@ -21,7 +21,8 @@ pub(crate) struct Meters {
 
 #[derive(Debug, Default)]
 struct Counted {
-    outcomes: BTreeMap<(String, &'static str), u64>,
+    /// By the lane's kind and the operation.
+    outcomes: BTreeMap<(String, String), BTreeMap<&'static str, u64>>,
     attempts: BTreeMap<&'static str, u64>,
 }
 
@@ -31,12 +32,13 @@ fn kind(lane: &str) -> &str {
 }
 
 impl Meters {
-    /// A message of this lane ended so.
-    pub(crate) fn outcome(&self, lane: &str, outcome: &'static str) {
+    /// This message ended so.
+    pub(crate) fn outcome(&self, row: &Row, outcome: &'static str) {
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = counted.outcomes.keys().any(|(known, _)| known == kind(lane));
-        let kind = if known || counted.outcomes.len() < KINDS_MAX { kind(lane) } else { "other" };
-        *counted.outcomes.entry((kind.to_owned(), outcome)).or_default() += 1;
+        let kinds = (kind(&row.lane).to_owned(), row.operation.clone().unwrap_or_default());
+        let is_told_apart = counted.outcomes.contains_key(&kinds) || counted.outcomes.len() < KINDS_MAX;
+        let kinds = if is_told_apart { kinds } else { ("other".to_owned(), "other".to_owned()) };
+        *counted.outcomes.entry(kinds).or_default().entry(outcome).or_default() += 1;
     }
 
     /// An attempt ended so.
@@ -55,11 +57,14 @@ impl Meters {
         line(format_args!(
             "# HELP semel_outbox_messages_total Messages by what became of them.\n# TYPE semel_outbox_messages_total counter"
         ));
-        for ((kind, outcome), count) in &counted.outcomes {
-            let kind = kind.replace(['\\', '"', '\n'], "_");
-            line(format_args!(
-                "semel_outbox_messages_total{{lane_kind=\"{kind}\",outcome=\"{outcome}\"}} {count}"
-            ));
+        let plain = |label: &str| label.replace(['\\', '"', '\n'], "_");
+        for ((kind, operation), outcomes) in &counted.outcomes {
+            let (kind, operation) = (plain(kind), plain(operation));
+            for (outcome, count) in outcomes {
+                line(format_args!(
+                    "semel_outbox_messages_total{{lane_kind=\"{kind}\",operation=\"{operation}\",outcome=\"{outcome}\"}} {count}"
+                ));
+            }
         }
         line(format_args!(
             "# HELP semel_outbox_attempts_total Attempts by how they ended.\n# TYPE semel_outbox_attempts_total counter"

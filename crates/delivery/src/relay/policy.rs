@@ -5,7 +5,7 @@ use std::time::Duration;
 use semel_contract::classify::{Class, Classify, code_of, is_same_code};
 
 use crate::limits::{CODE_CHARS_MAX, shorten};
-use crate::refusal::{Effects, effects, kind_of};
+use crate::refusal::{Effects, effects, is_pending, kind_of};
 use crate::relay::ladder::Tier;
 use crate::transport::Sent;
 
@@ -63,6 +63,8 @@ pub fn judge(reading: &Reading<'_>, sent: &Sent, retry_after: Option<Duration>) 
     let said_of_key = effects(answer, kind_of(answer), "");
     match answer.status {
         _ if reading.blocked.iter().any(is_blocked) => Verdict::Blocked(said),
+        // An earlier attempt still runs, and may end without an effect.
+        _ if is_pending(answer) => Verdict::Ambiguous(said),
         200..=299 => Verdict::Applied,
         _ if said_of_key == Effects::Taken => Verdict::Applied,
         _ if said_of_key == Effects::Possible => Verdict::Ambiguous(said),
@@ -169,6 +171,18 @@ mod tests {
         }
         assert_eq!(of(Tier::CompareAndSet, 412, "", None), Verdict::Conflict);
         assert_eq!(of(Tier::CompareAndSet, 409, "", None), Verdict::Conflict);
+    }
+
+    /// The attempt that still runs may end without an effect: its lane would lose what the batch holds.
+    #[test]
+    fn what_still_runs_at_a_gate_is_not_applied_yet() {
+        let classify = presets::scores().classify;
+        let reading = Reading { tier: Tier::ReadBack, blocked: &[], classify: &classify };
+        let headers = [("Semel-Outcome", "pending"), ("Retry-After", "1")];
+        let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+        let answer = Answer { status: 202, headers, body: Vec::new() };
+        let judged = judge(&reading, &Sent::Answered(answer), Some(Duration::from_secs(1)));
+        assert_eq!(judged, Verdict::Ambiguous("202".into()));
     }
 
     /// A gate that stands before the service runs a batch and cannot answer for it: a new batch would be a second effect.

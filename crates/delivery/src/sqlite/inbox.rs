@@ -22,11 +22,15 @@ pub(super) fn receive(connection: &Connection, message: &Received, now: Timestam
     if is_known(message_id)? {
         return Ok(false);
     }
-    // Of a message and the one that takes its place, the first to arrive counts.
+    // Of a message and those that take its place, the first to arrive counts. All of them name the first one, which may be the
+    // only one that never arrives.
     let superseded = "SELECT 1 FROM outbox_inbox INDEXED BY outbox_inbox_superseded
         WHERE mesh = ?1 AND sender = ?2 AND supersedes = ?3";
-    let has_twin = connection.prepare_cached(superseded)?.exists((mesh, sender, message_id))?
-        || supersedes.as_deref().map_or(Ok(false), is_known)?;
+    let is_superseded = |id: &str| connection.prepare_cached(superseded)?.exists((mesh, sender, id));
+    let has_twin = match supersedes.as_deref() {
+        None => is_superseded(message_id)?,
+        Some(first) => is_superseded(message_id)? || is_known(first)? || is_superseded(first)?,
+    };
     let sql = "INSERT INTO outbox_inbox (mesh, sender, message_id, supersedes, received_at, acked_at, payload, line,
             event_id, broker_message_id, client_tx_id, content_type, created_at, body_kind)
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)";

@@ -99,8 +99,11 @@ fn supersede(
     let number = accept::insert(connection, turn, draft, now, epoch, Some(old.id))?;
     let sql = "UPDATE outbox SET superseded_by = ?2 WHERE id = ?1";
     connection.prepare_cached(sql)?.execute((old.id, number))?;
-    // Both say it: the old one may have arrived, and with it what the new one sends.
-    let sql = "UPDATE outbox SET ambiguous = ?3 WHERE id IN (?1, ?2)";
+    // Both say it: the old one may have arrived, and with it what the new one sends. Or one before it may have, of whose key
+    // nothing was found out by this.
+    let sql = "UPDATE outbox SET ambiguous = max(?3,
+            coalesce((SELECT s.ambiguous FROM outbox o JOIN outbox s ON s.id = o.supersedes WHERE o.id = ?1), 0))
+        WHERE id IN (?1, ?2)";
     connection.prepare_cached(sql)?.execute((old.id, number, possibly_delivered))?;
     events::about(connection, turn, "requeued", events::of(old), Some(&draft.client_message_id), now)?;
     Ok(number)

@@ -17,7 +17,11 @@ pub(super) const COLUMNS: &str = "o.id, o.client_message_id, o.client_tx_id, o.r
     o.delivered_at, o.response_status, o.response_headers, o.broker_message_id, o.history_id, o.ids, o.aborted_at,
     o.aborted_by, o.superseded_by, o.supersedes,
     (SELECT s.client_message_id FROM outbox s WHERE s.id = o.superseded_by) AS superseded_by_id,
-    (SELECT s.client_message_id FROM outbox s WHERE s.id = o.supersedes) AS supersedes_id";
+    (SELECT s.client_message_id FROM outbox s WHERE s.id = o.supersedes) AS supersedes_id,
+    CASE WHEN o.supersedes IS NOT NULL THEN (WITH RECURSIVE chain (before, name) AS (
+        SELECT s.supersedes, s.client_message_id FROM outbox s WHERE s.id = o.supersedes
+        UNION ALL SELECT s.supersedes, s.client_message_id FROM chain c JOIN outbox s ON s.id = c.before)
+        SELECT name FROM chain WHERE before IS NULL) END AS first_id";
 
 /// Reads a message: columns by their places in [`COLUMNS`], because names would be compared one by one. `response_body`
 /// comes after them, and may be left out of the query.
@@ -37,7 +41,7 @@ pub(super) fn read(columns: &Columns<'_>) -> rusqlite::Result<Row> {
         Some(status) => Some(Answer {
             status,
             headers: lines(columns.get::<_, Option<String>>(32)?),
-            body: columns.get::<_, Option<Vec<u8>>>(42).unwrap_or_default().unwrap_or_default(),
+            body: columns.get::<_, Option<Vec<u8>>>(43).unwrap_or_default().unwrap_or_default(),
         }),
     };
     let (client_message_id, operation) = parts_of_id(columns.get(1)?);
@@ -88,6 +92,7 @@ pub(super) fn read(columns: &Columns<'_>) -> rusqlite::Result<Row> {
         superseded_by_id: id_of_other(40)?,
         supersedes: columns.get(39)?,
         supersedes_id: id_of_other(41)?,
+        first_id: id_of_other(42)?,
     })
 }
 
@@ -132,6 +137,7 @@ pub(super) fn inserted(id: i64, draft: &Draft, now: Timestamp, epoch: i64) -> Ro
         superseded_by_id: None,
         supersedes: None,
         supersedes_id: None,
+        first_id: None,
     }
 }
 

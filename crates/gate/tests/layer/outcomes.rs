@@ -49,6 +49,31 @@ async fn a_handler_that_knows_the_outcome_is_believed() {
     );
 }
 
+/// A gate behind this one says so of an attempt that may still come to nothing: kept, it would acknowledge what never was.
+#[tokio::test]
+async fn that_the_service_still_works_on_it_is_no_answer() {
+    let world = World::new();
+    let app = world.with("POST /status/{s}", presets::ietf());
+    let mut request = request("/status/202", Some("k"), "");
+    request.headers_mut().insert("x-tell", "pending".parse().unwrap());
+    let first = send(&app, request).await;
+    assert_eq!((first.status, first.header("semel-outcome")), (504, "unknown"));
+    let second = post_to(&app, "/status/202", "k", "").await;
+    assert_eq!((second.status, second.problem().as_str(), world.runs()), (409, "outcome-unknown", 1));
+}
+
+#[tokio::test]
+async fn a_refusal_that_is_said_again_is_no_success() {
+    for status in [200, 404] {
+        let world = World::new();
+        let replay = semel_contract::profile::Replay::Duplicate { status: 200 };
+        let app = world.with("POST /status/{s}", Profile { replay, ..presets::ietf() });
+        let path = format!("/status/{status}");
+        let (_, second) = (post_to(&app, &path, "k", "").await, post_to(&app, &path, "k", "").await);
+        assert_eq!((second.status, second.is_replay(), world.runs()), (status, true, 1));
+    }
+}
+
 #[tokio::test]
 async fn large_answers_and_streams_pass_and_are_never_run_again() {
     for (path, length) in [("/large", 2 << 20), ("/events", 9)] {

@@ -1,6 +1,7 @@
 //! The gateway end to end, over real sockets, before services that behave and services that do not.
 
 mod client;
+mod cores;
 mod framing;
 mod fuzzing;
 mod identity;

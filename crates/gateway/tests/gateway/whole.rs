@@ -71,6 +71,22 @@ async fn the_log_tells_what_happened_and_no_secrets() {
 }
 
 #[tokio::test]
+async fn of_a_sampled_log_one_request_in_so_many_is_written_down() {
+    let upstream = Upstream::start(|_, _| Reply::status(201, "", "four")).await;
+    let paper = Paper::default();
+    let log = AccessLog::to(paper.clone(), LineForm::Json).one_in(3.try_into().unwrap());
+    let world = Wish { log, ..Wish::behind(&upstream.url()) }.start().await;
+    let mut client = world.client().await;
+    for number in 1..=7 {
+        client.ask(post(&format!("/{number}"), "", "{}")).await;
+    }
+    drop(client);
+    world.gateway.shut_down(Duration::from_secs(5)).await;
+    let paths: Vec<_> = paper.lines(2).await.iter().map(|line| line["path"].clone()).collect();
+    assert_eq!(paths, ["/3", "/6"]);
+}
+
+#[tokio::test]
 async fn what_was_asked_before_the_end_is_answered() {
     let upstream = Upstream::start(|_, _| Reply::after(Duration::from_millis(400), 201, "", "done")).await;
     let world = before(&upstream).await;

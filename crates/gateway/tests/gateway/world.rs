@@ -1,6 +1,7 @@
 //! A gateway in this process, before a scripted service, and clients that speak plain TCP.
 
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use semel_contract::key::Presence;
 use semel_contract::profile::{Profile, presets};
 use semel_gate::{GateBuilder, GateLayer, Route};
 use semel_gateway::{AccessLog, Callers, Gateway, Limits, Peers, Plan, Upstream as Behind};
+use semel_http::Cores;
 use semel_store::ClaimStore;
 use semel_store::memory::MemoryStore;
 use tokio::net::TcpListener;
@@ -37,6 +39,8 @@ pub(crate) struct Wish {
     pub(crate) traces: Option<semel_gateway::Traces>,
     pub(crate) lease: Duration,
     pub(crate) gate: fn(GateBuilder) -> GateBuilder,
+    /// Cores of its own; without any, it runs in the runtime of the test.
+    pub(crate) cores: Option<NonZeroUsize>,
 }
 
 impl Wish {
@@ -59,6 +63,7 @@ impl Wish {
             traces: None,
             lease: Duration::from_secs(30),
             gate: |gate| gate,
+            cores: None,
         }
     }
 
@@ -85,7 +90,11 @@ impl Wish {
 
     pub(crate) async fn start(self) -> World {
         let store = Arc::clone(&self.store);
-        let gateway = Gateway::new(self.plan()).unwrap();
+        let cores = self.cores.map(|count| Cores::start(count, || Box::pin(async {})).unwrap());
+        let gateway = match cores {
+            Some(cores) => Gateway::on(cores, self.plan()).unwrap(),
+            None => Gateway::new(self.plan()).unwrap(),
+        };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let serving = gateway.clone();

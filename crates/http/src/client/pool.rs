@@ -1,5 +1,6 @@
-//! Connections that are kept for the next request. Gives each to one request at a time, and takes it back when its answer
-//! has been read in full. Over HTTP/2 requests without a key share connections, as far as their streams reach; a keyed
+//! Connections that are kept for the next request, by the core that opened them: a request that goes out on another core's
+//! would wake that one, and be woken by it. Gives each to one request at a time, and takes it back when its answer has been
+//! read in full. Over HTTP/2 requests without a key share connections, as far as their streams reach; a keyed
 //! request has one of its own, so that it never waits for a stream. Sends nothing itself.
 
 use std::fmt;
@@ -15,6 +16,7 @@ use tokio::time::Instant;
 use super::connect::Connector;
 use super::connection::{Connection, Sender, SharedSender};
 use super::{Protocol, Upstream};
+use crate::cores;
 use crate::tls::client_tls;
 
 /// A connection that was idle for longer is not given a keyed request: its peer may be about to close it, and whether it
@@ -22,21 +24,29 @@ use crate::tls::client_tls;
 pub(crate) const IDLE_KEYED_MAX: Duration = Duration::from_secs(1);
 /// A connection that was idle for longer is given no request at all.
 pub(crate) const IDLE_MAX: Duration = Duration::from_secs(20);
-/// Idle connections that are kept.
+/// Idle connections that a core keeps.
 const IDLE_COUNT_MAX: usize = 256;
+/// Cores that have connections of their own; of more, some share them.
+const CORES_MAX: usize = 64;
 
 /// The connections to one service.
 pub struct Pool {
     pub(super) upstream: Upstream,
     connector: Connector,
-    idle: Mutex<Vec<(Connection, Instant)>>,
-    /// Connections that take many requests.
-    shared: tokio::sync::Mutex<Vec<Shared>>,
+    by_core: [OfCore; CORES_MAX],
     /// Room for keyed requests, and for others: streams that last do not take it from what must be answered once.
     keyed: Arc<Semaphore>,
     others: Arc<Semaphore>,
     /// Room for connections that changed their protocol.
     tunnels: Arc<Semaphore>,
+}
+
+/// The connections of a core.
+#[derive(Default)]
+struct OfCore {
+    idle: Mutex<Vec<(Connection, Instant)>>,
+    /// Connections that take many requests.
+    shared: tokio::sync::Mutex<Vec<Shared>>,
 }
 
 impl fmt::Debug for Pool {
@@ -133,8 +143,7 @@ impl Pool {
             others: Arc::new(Semaphore::new(upstream.connections_max)),
             tunnels: Arc::new(Semaphore::new(upstream.connections_max)),
             upstream,
-            idle: Mutex::default(),
-            shared: tokio::sync::Mutex::default(),
+            by_core: std::array::from_fn(|_| OfCore::default()),
         }))
     }
 
@@ -253,7 +262,7 @@ impl Pool {
     /// A stream on a connection that takes many requests, opened by the first that needs it while the others wait. A
     /// service that turns out not to speak HTTP/2 gets a connection for each request.
     async fn share(&self, idle_max: Duration) -> Result<Lane, String> {
-        let mut shared = self.shared.lock().await;
+        let mut shared = self.of_core().shared.lock().await;
         // Those that are too old for this request may serve others.
         shared.retain(|one| one.is_fresh(IDLE_MAX));
         let fits = |one: &&mut Shared| one.is_fresh(idle_max) && one.has_stream();
@@ -273,7 +282,12 @@ impl Pool {
 
     fn idle(&self) -> std::sync::MutexGuard<'_, Vec<(Connection, Instant)>> {
         // Nothing that holds this lock panics; a list of connections is whole in any case.
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        self.of_core().idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The connections of the core that asks.
+    fn of_core(&self) -> &OfCore {
+        &self.by_core[cores::here() % CORES_MAX]
     }
 }
 
@@ -339,7 +353,7 @@ mod tests {
             }
         });
         let pool = Pool::new(Upstream { protocol: Protocol::Http2, ..upstream }).unwrap();
-        let shared = async || pool.shared.lock().await.len();
+        let shared = async || pool.of_core().shared.lock().await.len();
         let first = pool.checkout(Room::Others, IDLE_MAX).await.unwrap();
         let again = pool.checkout(Room::Others, Duration::ZERO).await.unwrap();
         assert_eq!(shared().await, 2, "a new one beside the old one");

@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rustls::ServerConfig;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 use super::Limits;
 use super::connection::Connection;
 use super::handler::Handler;
+use crate::cores::Cores;
 
 /// The pause after an accept that failed for want of resources.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -27,6 +28,8 @@ pub struct Acceptor {
     open: Arc<Semaphore>,
     count: Arc<AtomicUsize>,
     connections_max: usize,
+    /// Where connections are served; without cores of their own, in the runtime that accepts them.
+    cores: Option<Cores>,
 }
 
 /// A connection, as long as it is open.
@@ -65,7 +68,13 @@ impl Acceptor {
             open: Arc::new(Semaphore::new(connections_max)),
             count: Arc::default(),
             connections_max,
+            cores: None,
         }
+    }
+
+    /// Serves connections on these cores.
+    pub fn on(self, cores: Cores) -> Self {
+        Self { cores: Some(cores), ..self }
     }
 
     /// Connections that are open.
@@ -106,12 +115,17 @@ impl Acceptor {
             };
             let ConnectionSettings { tls, limits } = settings();
             let closing = self.closing.subscribe();
-            let connection = Connection { socket, peer, tls, limits, handler: handler.clone(), closing };
             let counted = Counted::new(&self.count);
-            tokio::spawn(async move {
+            let handler = handler.clone();
+            let serve = move |socket| async move {
+                let connection = Connection { socket, peer, tls, limits, handler, closing };
                 connection.run().await;
                 drop((counted, permit));
-            });
+            };
+            match &self.cores {
+                None => drop(tokio::spawn(serve(socket))),
+                Some(cores) => hand_over(socket, cores, serve),
+            }
         }
     }
 
@@ -124,5 +138,22 @@ impl Acceptor {
     pub async fn empty(&self, until: Instant) {
         let all = u32::try_from(self.connections_max).unwrap_or(u32::MAX);
         let _ = tokio::time::timeout_at(until, self.open.acquire_many(all)).await;
+    }
+}
+
+/// Gives a socket to a core, whose own it is from then on: what comes on it wakes that core alone.
+fn hand_over<F>(socket: TcpStream, cores: &Cores, serve: impl FnOnce(TcpStream) -> F + Send + 'static)
+where
+    F: Future<Output = ()> + Send,
+{
+    let failed = |error: io::Error| tracing::warn!(%error, "failed to hand over a connection");
+    match socket.into_std() {
+        Ok(socket) => cores.spawn(async move {
+            match TcpStream::from_std(socket) {
+                Ok(socket) => serve(socket).await,
+                Err(error) => failed(error),
+            }
+        }),
+        Err(error) => failed(error),
     }
 }

@@ -23,7 +23,9 @@ pub async fn one_of_many_concurrent_claims_wins(fixture: &impl Fixture) {
         }
     }
     assert_eq!((winners.len(), losers.len()), (1, 63));
-    assert!(losers.iter().all(|fence| *fence == winners[0]), "losers see the winner's fence");
+    // A store may give a winner that came late a higher number than the one that others read meanwhile.
+    let is_winners = |fence: &Fence| fence.nonce == winners[0].nonce && fence.number <= winners[0].number;
+    assert!(losers.iter().all(is_winners), "losers see the winner's claim: {winners:?}, {losers:?}");
 }
 
 /// What a claim says about its request is found again.

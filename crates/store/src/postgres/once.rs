@@ -192,7 +192,6 @@ fn about(of: &About, payload_hash: Option<&[u8; 32]>) -> String {
 fn options(wish: &Wish, formers: &[Former]) -> String {
     let hold = u64::try_from(HOLD.as_millis()).unwrap_or(u64::MAX);
     let mut options = json!({
-        "owned": true,
         "hold_ms": hold,
         "nonce": wish.nonce.cast_signed(),
         "releases": [],
@@ -238,7 +237,7 @@ impl PostgresStore {
             options,
         };
         if !is_reserved(fence) {
-            let options = json!({"owned": true, "fence": fence.to_string(), "releases": []});
+            let options = json!({"fence": fence.to_string(), "releases": []});
             return Some(of(Vec::new(), about(&About::default(), None), options.to_string()));
         }
         let wish = self.core.reservations.wish(id, fence)?;

@@ -155,13 +155,41 @@ async fn wrong_calls_of_the_pair_raise_and_leave_no_record() {
     call.begin(&session).await;
     assert_eq!(code(leave(&session, &call, 201, b"").await), "SM003");
     session.batch_execute("ROLLBACK").await.unwrap();
-    // Entered inside a savepoint that was rolled back: it was never entered.
+    // Inside a savepoint, which could be rolled back.
     session.batch_execute("BEGIN; SAVEPOINT s").await.unwrap();
-    assert!(enter(&session, &call, "30000").await.unwrap());
-    session.batch_execute("ROLLBACK TO s").await.unwrap();
-    assert_eq!(code(leave(&session, &call, 201, b"").await), "SM003");
+    assert_eq!(code(enter(&session, &call, "30000").await), "SM003");
     session.batch_execute("ROLLBACK").await.unwrap();
     assert_eq!((shop.effects().await, shop.records().await), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_without_leave_new_fails() {
+    let shop = shop().await;
+    let session = shop.session().await;
+    let call = Call::new("unleft");
+    // In autocommit the transaction ends with the call that entered.
+    assert_eq!(code(enter(&session, &call, "30000").await), "SM004");
+    begin(&session, &call).await;
+    session.batch_execute(EFFECT).await.unwrap();
+    assert_eq!(code(session.batch_execute("COMMIT").await), "SM004");
+    assert_eq!(code(leave(&session, &call, 201, b"").await), "SM003", "there is nothing left to leave");
+    assert_eq!((shop.effects().await, shop.records().await), (0, 0));
+    assert_eq!(call.look_verdict(&session).await, "execute", "the key is free");
+    // A leave whose error was swallowed is no leave either.
+    begin(&session, &call).await;
+    session.batch_execute(EFFECT).await.unwrap();
+    session.batch_execute("SAVEPOINT s").await.unwrap();
+    assert_eq!(code(leave(&session, &call, 503, b"").await), "SM005");
+    session.batch_execute("ROLLBACK TO s").await.unwrap();
+    assert_eq!(code(session.batch_execute("COMMIT").await), "SM004");
+    assert_eq!((shop.effects().await, shop.records().await), (0, 0));
+    // The rows by which it is watched go with the transaction.
+    begin(&session, &call).await;
+    session.batch_execute(EFFECT).await.unwrap();
+    assert!(leave(&session, &call, 201, b"").await.unwrap());
+    session.batch_execute("COMMIT").await.unwrap();
+    let rows = session.query_one("SELECT count(*) FROM semel.entered", &[]).await.unwrap();
+    assert_eq!((shop.effects().await, rows.get::<_, i64>(0)), (1, 0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -239,6 +267,7 @@ async fn the_callers_path_finds_nothing_of_the_callers() {
         CREATE FUNCTION trap.both(integer, integer) RETURNS boolean LANGUAGE sql AS 'SELECT trap.spring()::boolean';
         CREATE FUNCTION trap.both(bigint, bigint) RETURNS boolean LANGUAGE sql AS 'SELECT trap.spring()::boolean';
         CREATE FUNCTION trap.both(xid, xid) RETURNS boolean LANGUAGE sql AS 'SELECT trap.spring()::boolean';
+        CREATE FUNCTION trap.both(tid, tid) RETURNS boolean LANGUAGE sql AS 'SELECT trap.spring()::boolean';
         CREATE FUNCTION trap.sum(bigint, bigint) RETURNS bigint LANGUAGE sql AS 'SELECT trap.spring()::bigint';
         CREATE FUNCTION trap.join(text, text) RETURNS text LANGUAGE sql AS 'SELECT trap.spring()';
         CREATE FUNCTION trap.join(bytea, bytea) RETURNS bytea LANGUAGE sql AS 'SELECT trap.spring()::bytea';
@@ -246,7 +275,7 @@ async fn the_callers_path_finds_nothing_of_the_callers() {
     session.batch_execute(trap).await.expect("a trap");
     let mut operators = String::new();
     for (name, function, kinds) in [
-        ("=", "both", &["bytea", "text", "integer", "bigint", "xid"][..]),
+        ("=", "both", &["bytea", "text", "integer", "bigint", "xid", "tid"][..]),
         ("<=", "both", &["integer", "bigint"]),
         (">=", "both", &["integer", "bigint"]),
         ("<", "both", &["integer", "bigint"]),
@@ -268,7 +297,7 @@ async fn the_callers_path_finds_nothing_of_the_callers() {
     assert!(session.query("SELECT 'a'::text = 'b'::text", &[]).await.is_err(), "the trap works");
     let temporary =
         "CREATE TEMPORARY TABLE text (x pg_catalog.int4); CREATE TEMPORARY TABLE bytea (x pg_catalog.int4);
-        CREATE TEMPORARY TABLE xid (x pg_catalog.int4)";
+        CREATE TEMPORARY TABLE xid (x pg_catalog.int4); CREATE TEMPORARY TABLE tid (x pg_catalog.int4)";
     session.batch_execute(temporary).await.expect("types of the caller's own");
     let call = Call::new("trapped");
     let (enter_new, leave_new) = (qualify(ENTER_NEW), qualify(LEAVE_NEW));

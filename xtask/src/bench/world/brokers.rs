@@ -7,9 +7,10 @@ use std::process::Command;
 use sha2::{Digest, Sha256};
 
 use super::{Running, World, must};
-use crate::bench::contestant::Takes;
+use crate::bench::contestant::{Store, Takes};
 use crate::bench::install;
 use crate::failure::Failure;
+use crate::process;
 use crate::services::Server;
 
 /// What the members' tokens begin with; the member's number follows.
@@ -44,6 +45,19 @@ impl World {
                 make_mesh(running.ports[0] + 1, subscribers, topics)?;
                 let topics = topics.to_string();
                 Ok(Publishing::of(running, &["--to", "broker", "--token", TOKEN, "--topics", &topics]))
+            }
+            Takes::Remembering { ids, order } => {
+                let url = self.store(Store::Sqlite)?;
+                let empty = self.broker(&url)?;
+                make_mesh(empty.port() + 1, 1, 1)?;
+                drop(empty);
+                if ids > 0 {
+                    let mut fill = Command::new(install::bench_binary());
+                    fill.args(["remember", "--store", url.trim_start_matches("sqlite:"), "--order", order]);
+                    process::supervise(fill.args(["--ids", &ids.to_string()]), None)?;
+                }
+                running.take(self.broker(&url)?);
+                Ok(Publishing::of(running, &["--to", "broker", "--token", TOKEN, "--ids", order]))
             }
             Takes::Outbox => {
                 let upstream = self.upstream()?;

@@ -28,6 +28,11 @@ impl Gate {
             ("trusted_peers", self.trusted_peers.to_string()),
             ("cors", self.cors.as_ref().map_or_else(|| "none".to_owned(), ToString::to_string)),
             ("access_log", self.access_log.to_string()),
+            (
+                "log_format",
+                self.log_format.map_or_else(|| "by what it is".to_owned(), |format| format.to_string()),
+            ),
+            ("cores", self.cores.map_or_else(|| "all".to_owned(), |cores| cores.to_string())),
             ("drain", show(self.drain)),
             ("redis", self.redis.as_deref().map_or_else(|| "none".to_owned(), redacted)),
             ("at_rest", self.at_rest.as_ref().map_or_else(|| "none".to_owned(), AtRest::describe)),

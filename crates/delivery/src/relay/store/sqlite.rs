@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use rusqlite::Connection;
 use rusqlite::types::{ToSqlOutput, Value as SqlValue, ValueRef};
+use rusqlite::{Connection, Statement};
 use semel_store::clock::Clock;
 pub use semel_store::sqlite::OpenError;
 use semel_store::sqlite::engine::{
@@ -36,6 +36,8 @@ static SCHEMA: Schema = Schema {
 };
 /// Pages of the file that are kept in memory.
 const CACHE_KIBIBYTES: u32 = 2000;
+/// The pages of a new file.
+const PAGE_BYTES: u32 = 4096;
 
 /// A database in one file, or in memory.
 #[derive(Debug)]
@@ -145,7 +147,13 @@ impl Sqlite {
 }
 
 fn options(schema: &'static Schema, clock: Arc<dyn Clock>) -> Options {
-    Options { schema, clock, cache_kibibytes: CACHE_KIBIBYTES, examine: Examine::Nothing }
+    Options {
+        schema,
+        clock,
+        cache_kibibytes: CACHE_KIBIBYTES,
+        page_bytes: PAGE_BYTES,
+        examine: Examine::Nothing,
+    }
 }
 
 /// Where it is not known how long no process was here, what may still be applied late has its whole window again.
@@ -193,6 +201,16 @@ impl Transaction for Begun {
         Box::pin(std::future::ready(found))
     }
 
+    fn run_each<'a>(&'a mut self, sql: &'a str, rows: Vec<Vec<Value>>) -> Asked<'a, Vec<Row>> {
+        let found = match self.tx.connection() {
+            Ok(connection) => {
+                each(connection, &dialect(sql), &rows).map_err(|error| EngineError::from(error).into())
+            }
+            Err(error) => Err(error.into()),
+        };
+        Box::pin(std::future::ready(found))
+    }
+
     fn commit(self: Box<Self>) -> Asked<'static, ()> {
         Box::pin(async move { Ok(self.tx.commit().await?) })
     }
@@ -203,15 +221,32 @@ fn rows(connection: &Connection, shared: &Shared, sql: &str, args: &[Value]) -> 
     if sql == NOW {
         return Ok(vec![Row(vec![shared.time.now().millis().into()])]);
     }
-    let sql = sql.replace('$', "?").replace("/*LOCK*/", "");
-    Ok(query(connection, &sql, args).map_err(EngineError::from)?)
+    Ok(query(connection, &dialect(sql), args).map_err(EngineError::from)?)
+}
+
+/// A statement as this library reads it: its parameters are `?1`, and no row is locked where one transaction runs at a time.
+fn dialect(sql: &str) -> String {
+    sql.replace('$', "?").replace("/*LOCK*/", "")
 }
 
 fn query(connection: &Connection, sql: &str, args: &[Value]) -> rusqlite::Result<Vec<Row>> {
-    let mut statement = connection.prepare_cached(sql)?;
+    let (mut statement, mut rows) = (connection.prepare_cached(sql)?, Vec::new());
+    collect(&mut statement, args, &mut rows)?;
+    Ok(rows)
+}
+
+/// The rows that one statement returns for each of these.
+fn each(connection: &Connection, sql: &str, all: &[Vec<Value>]) -> rusqlite::Result<Vec<Row>> {
+    let (mut statement, mut rows) = (connection.prepare_cached(sql)?, Vec::new());
+    for args in all {
+        collect(&mut statement, args, &mut rows)?;
+    }
+    Ok(rows)
+}
+
+fn collect(statement: &mut Statement<'_>, args: &[Value], rows: &mut Vec<Row>) -> rusqlite::Result<()> {
     let columns = statement.column_count();
     let mut found = statement.query(rusqlite::params_from_iter(args))?;
-    let mut rows = Vec::new();
     while let Some(row) = found.next()? {
         let value = |at| match row.get_ref(at)? {
             ValueRef::Null => Ok(Value::Null),
@@ -224,7 +259,7 @@ fn query(connection: &Connection, sql: &str, args: &[Value]) -> rusqlite::Result
         };
         rows.push(Row((0..columns).map(value).collect::<rusqlite::Result<_>>()?));
     }
-    Ok(rows)
+    Ok(())
 }
 
 impl rusqlite::ToSql for Value {
@@ -254,8 +289,7 @@ impl Database for Sqlite {
                 let mut tx = self.begin().await?;
                 return tx.run(sql, args).await;
             }
-            let sql = sql.replace('$', "?");
-            Ok(self.shared().look(|connection| query(connection, &sql, &args))?)
+            Ok(self.shared().look(|connection| query(connection, &dialect(sql), &args))?)
         })
     }
 

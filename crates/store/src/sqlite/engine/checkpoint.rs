@@ -15,8 +15,6 @@ use super::guard::Guard;
 use super::readers::Readers;
 use super::schema::Schema;
 
-/// Bytes of one page in the log, with its header.
-const LOG_PAGE_BYTES: u64 = 4096 + 24;
 /// So much new log starts a passive checkpoint.
 const PASSIVE_BYTES: u64 = 4 << 20;
 /// So much log makes the writer copy the rest of it, unless the thread is at it.
@@ -148,7 +146,7 @@ pub(super) struct Log<'a> {
 impl LogBounds {
     /// After a commit: keeps the log within its bounds.
     pub(super) fn keep(&mut self, connection: &Connection, log: &Log<'_>) {
-        let bytes = log.guard.log_pages() * LOG_PAGE_BYTES;
+        let bytes = log.guard.log_bytes();
         if bytes < self.asked_at_bytes {
             // The log has begun anew.
             *self = Self::default();

@@ -91,11 +91,24 @@ pub fn version(path: &Path, schema: &Schema) -> Result<Version, OpenError> {
     Ok(schema.after(found))
 }
 
+/// The first connection to a file that may be empty: then its pages are made as large as this. One that has pages keeps their
+/// size.
+pub(super) fn for_creating(path: &Path, schema: &Schema, page_bytes: u32) -> Result<Connection, OpenError> {
+    let connection = open(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    schema.check(&connection)?;
+    connection.pragma_update(None, "page_size", page_bytes)?;
+    prepare(connection)
+}
+
 /// A connection that may write.
 pub(super) fn for_writing(path: &Path, schema: &Schema) -> Result<Connection, OpenError> {
     let connection = open(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     // Before the first setting: a file of a later release is left as it is.
     schema.check(&connection)?;
+    prepare(connection)
+}
+
+fn prepare(connection: Connection) -> Result<Connection, OpenError> {
     set(&connection, "journal_mode", "WAL", "wal")?;
     for (pragma, value, wanted) in SETTINGS {
         set(&connection, pragma, value, wanted)?;

@@ -13,6 +13,8 @@ use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 pub const WORK_TIME_MAX: Duration = Duration::from_secs(5);
 /// Instructions of SQLite's machine between two looks at the clock.
 const LOOK_EVERY_STEPS: i32 = 1000;
+/// What stands before each page in the log.
+const LOG_HEADER_BYTES: u64 = 24;
 /// How the names of the store's own tables and indexes begin.
 const OWN_PREFIX: &str = "semel_";
 
@@ -22,7 +24,7 @@ pub(crate) struct Guard {
     may_commit: AtomicBool,
     deadline: Mutex<Option<Instant>>,
     at_work: AtomicBool,
-    log_pages: AtomicU64,
+    log_bytes: AtomicU64,
     commits: AtomicU64,
 }
 
@@ -36,8 +38,10 @@ impl Guard {
         let guard = Arc::clone(self);
         connection.progress_handler(LOOK_EVERY_STEPS, Some(move || guard.is_too_slow()))?;
         let guard = Arc::clone(self);
+        let page_bytes: u64 = connection.query_row("PRAGMA page_size", [], |row| row.get(0))?;
         connection.wal_hook(Some(move |_: &mut rusqlite::hooks::Wal, pages: i32| {
-            guard.log_pages.store(u64::try_from(pages).unwrap_or(0), Ordering::SeqCst);
+            let bytes = u64::try_from(pages).unwrap_or(0) * (page_bytes + LOG_HEADER_BYTES);
+            guard.log_bytes.store(bytes, Ordering::SeqCst);
             guard.commits.fetch_add(1, Ordering::SeqCst);
             Ok(())
         }))
@@ -64,9 +68,9 @@ impl Guard {
         self.commits.load(Ordering::SeqCst)
     }
 
-    /// Pages in the write-ahead log, as of the last commit.
-    pub(super) fn log_pages(&self) -> u64 {
-        self.log_pages.load(Ordering::SeqCst)
+    /// How long the write-ahead log is, as of the last commit.
+    pub(super) fn log_bytes(&self) -> u64 {
+        self.log_bytes.load(Ordering::SeqCst)
     }
 
     fn is_too_slow(&self) -> bool {

@@ -1,6 +1,8 @@
 //! One job of a batch: work that runs in the batch's transaction, perhaps more than once, and is answered only when the
 //! batch is durable.
 
+use std::sync::Arc;
+
 use rusqlite::Connection;
 use semel_contract::time::Timestamp;
 use tokio::sync::oneshot;
@@ -8,6 +10,7 @@ use tokio::sync::oneshot;
 use super::error::{EngineError, Fault};
 use super::guard::Guard;
 use super::shared::Shared;
+use crate::inbox::{self, Deliver, Inbox};
 
 /// What a small job is taken to write, in bytes.
 const JOB_BYTES_LEAST: usize = 1024;
@@ -73,6 +76,10 @@ struct Job<T, F> {
     work: F,
     found: Option<T>,
     caller: oneshot::Sender<Result<T, EngineError>>,
+    /// Where the caller's thread looks for answers, if not everywhere.
+    inbox: Option<Arc<Inbox>>,
+    /// What is told, once it was decided.
+    verdict: Result<(), EngineError>,
 }
 
 /// Where the answer to a job will come.
@@ -85,7 +92,8 @@ where
     F: FnMut(&mut BatchTx<'_, S>) -> Result<T, Fault> + Send + 'static,
 {
     let (caller, answer) = oneshot::channel();
-    (Box::new(Job { bytes: bytes + JOB_BYTES_LEAST, work, found: None, caller }), answer)
+    let bytes = bytes + JOB_BYTES_LEAST;
+    (Box::new(Job { bytes, work, found: None, caller, inbox: inbox::here(), verdict: Ok(()) }), answer)
 }
 
 impl<S, T, F> WriteJob<S> for Job<T, F>
@@ -103,8 +111,22 @@ where
         Ok(())
     }
 
-    fn answer(self: Box<Self>, verdict: Result<(), EngineError>) {
-        let Job { found, caller, .. } = *self;
+    fn answer(mut self: Box<Self>, verdict: Result<(), EngineError>) {
+        self.verdict = verdict;
+        match self.inbox.take() {
+            Some(inbox) => inbox.put(self),
+            None => self.deliver(),
+        }
+    }
+}
+
+impl<T, F> Deliver for Job<T, F>
+where
+    T: Send + 'static,
+    F: Send + 'static,
+{
+    fn deliver(self: Box<Self>) {
+        let Job { found, caller, verdict, .. } = *self;
         let answer = verdict.map(|()| found.expect("a job that succeeded has an answer"));
         // The caller may listen no more.
         let _ = caller.send(answer);

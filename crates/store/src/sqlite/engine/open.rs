@@ -30,6 +30,8 @@ pub struct Options {
     pub clock: Arc<dyn Clock>,
     /// Pages of the file that the writer keeps in memory.
     pub cache_kibibytes: u32,
+    /// How large the pages of a new file are: a power of two from 512.
+    pub page_bytes: u32,
     /// Whether its pages are looked at before anything is written.
     pub examine: Examine,
 }
@@ -70,7 +72,7 @@ pub(super) fn open_file<S>(
     file::check_version()?;
     let path = file::canonical(path)?;
     let lock = FileLock::take(&path)?;
-    let mut connection = file::for_writing(&path, options.schema)?;
+    let mut connection = file::for_creating(&path, options.schema, options.page_bytes)?;
     if options.examine == Examine::Pages {
         refuse_damage(&connection)?;
     }

@@ -347,6 +347,7 @@ mod tests {
                 schema: &SCHEMA,
                 clock: Arc::new(SystemClock),
                 cache_kibibytes: 100,
+                page_bytes: 4096,
                 examine: Examine::Nothing,
             };
             let connection = Connection::open_in_memory().unwrap();

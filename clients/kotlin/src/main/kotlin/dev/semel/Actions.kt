@@ -31,7 +31,7 @@ sealed interface SyncResult {
             return when (receipt.status) {
                 Status.DONE -> Success
                 Status.PENDING, Status.INFLIGHT -> Transient
-                Status.HELD -> if (receipt.answerStatus?.toInt() == 422) RebuildQueue else AuthRefresh
+                Status.HELD -> if (receipt.needsRebuild) RebuildQueue else AuthRefresh
                 Status.DEAD, Status.ABORTED -> PermanentDrop(if (word == "expired") "stale-action" else word)
             }
         }

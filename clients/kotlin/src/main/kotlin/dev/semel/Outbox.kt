@@ -3,11 +3,10 @@
 package dev.semel
 
 import kotlinx.coroutines.channels.BufferOverflow
+import kotlinx.coroutines.channels.Channel
 import kotlinx.coroutines.flow.Flow
-import kotlinx.coroutines.flow.MutableSharedFlow
-import kotlinx.coroutines.flow.SharedFlow
-import kotlinx.coroutines.flow.asSharedFlow
 import kotlinx.coroutines.flow.flow
+import kotlinx.coroutines.flow.receiveAsFlow
 import kotlinx.coroutines.runBlocking
 
 /** Where credentials come from, at the moment of sending. They are never stored. */
@@ -26,9 +25,12 @@ fun interface Rebuilder {
  *
  * A message is accepted by the commit: a coroutine that is cancelled while [send] runs does not take it back.
  */
-class Outbox internal constructor(private val core: Core, private val told: MutableSharedFlow<Notice>) : AutoCloseable {
-    /** What a person should be told, once: what expired (one notice a drain), what is no longer valid, who must sign in. */
-    val notices: SharedFlow<Notice> = told.asSharedFlow()
+class Outbox internal constructor(private val core: Core, told: Channel<Notice>) : AutoCloseable {
+    /**
+     * What a person should be told, once: what expired (one notice a drain), what is no longer valid, who must sign in. The last 256
+     * wait until somebody collects, and each is told to one collector; those of a process that dies are lost. [events] outlive it.
+     */
+    val notices: Flow<Notice> = told.receiveAsFlow()
 
     /** Accepts a message. Once this returns, it outlives the process. */
     suspend fun send(message: Message): Accepted = core.send(message)
@@ -121,12 +123,11 @@ class Outbox internal constructor(private val core: Core, private val told: Muta
          */
         fun open(options: Options, credentials: Credentials? = null, rebuild: Rebuilder? = null): Outbox {
             val told = notices()
-            val host = HostOf(credentials, rebuild) { told.tryEmit(it) }
+            val host = HostOf(credentials, rebuild) { told.trySend(it) }
             return Outbox(Core.open(options.copy(needsCredentials = credentials != null), host), told)
         }
 
-        internal fun notices() =
-            MutableSharedFlow<Notice>(0, NOTICES_BUFFERED, BufferOverflow.DROP_OLDEST)
+        internal fun notices() = Channel<Notice>(NOTICES_BUFFERED, BufferOverflow.DROP_OLDEST)
     }
 }
 

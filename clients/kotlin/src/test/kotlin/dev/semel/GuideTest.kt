@@ -2,6 +2,9 @@
 package dev.semel
 
 import java.io.File
+import kotlinx.coroutines.Dispatchers
+import kotlinx.coroutines.async
+import kotlinx.coroutines.delay
 import kotlinx.coroutines.flow.first
 import kotlinx.coroutines.runBlocking
 import org.junit.jupiter.api.Assertions.assertEquals
@@ -53,6 +56,28 @@ class GuideTest {
                 outbox.send(Message("POST", "/orders", listOf(), "{}".toByteArray()))
                 assertTrue(outbox.events(done.number).first().number > done.number)
             }
+        }
+    }
+
+    /** Whoever follows events, waits for a message or has not begun to listen holds nothing up and misses nothing. */
+    @Test
+    fun closingDoesNotWaitForListenersAndNoticesWaitForThem(@TempDir folder: File) = runBlocking<Unit> {
+        val path = File(folder, "close.db").path
+        val options = Options(path = path, profile = "walker", baseUrl = "http://127.0.0.1:9")
+        val outbox = Outbox.open(options)
+        val accepted = outbox.send(Message("POST", "/orders", listOf(), "{}".toByteArray()))
+        val waits = listOf<suspend () -> Any>({ outbox.events(1_000).first() }, { outbox.await(accepted.receipt.id) })
+        val listeners = waits.map { wait -> async(Dispatchers.IO) { runCatching { wait() } } }
+        delay(300)
+        val began = System.nanoTime()
+        outbox.close()
+        assertTrue(System.nanoTime() - began < 10_000_000_000, "it closed at once")
+        listeners.forEach { assertTrue(it.await().isFailure) }
+        delay(1_000)
+        Outbox.open(options.copy(maxAgeMillis = 1_000uL)).use { again ->
+            again.events().first { it.kind == "expired" }
+            delay(300)
+            assertEquals(NoticeKind.EXPIRED, again.notices.first().kind)
         }
     }
 }

@@ -115,6 +115,7 @@ class WalkerTest {
             val receipt = phone.allocate()
             phone.lab.advance(0uL)
             assertEquals(result, phone.result(receipt), answer)
+            assertEquals(result, SyncResult.of(phone.outbox.list().single()), "$answer, in a list")
             assertEquals(listOfNotNull(notice), phone.notices.map { it.kind }, answer)
         }
         val phone = Phone()
