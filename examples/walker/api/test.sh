@@ -5,5 +5,4 @@ cd "$(dirname "$0")"
 . ../../setup.sh
 npm run --silent build
 "$root/clients/packages.sh" '/usr/lib/*/faketime/libfaketime.so.1=libfaketime'
-# Each file has processes, ports and a database server of its own.
-exec node --test --test-concurrency=2 test/*.test.mjs
+exec node --test --test-concurrency=1 test/*.test.mjs

@@ -1,10 +1,7 @@
 # Builds the app and what it uses: sourced by run.sh and test.sh, in this folder. A JDK, Maven, Rust's library and its Kotlin side, each
 # only where it is missing. Sets WALKER_APP, the folder with the app. What is built lies beside what Cargo builds. The caller sets the
 # goals of Maven (`set --`).
-if ! command -v mvn >/dev/null || ! command -v javac >/dev/null; then
-  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends maven default-jdk-headless; } >&2 ||
-    { echo "Install Maven and a JDK (Debian: maven, default-jdk-headless)." >&2; exit 1; }
-fi
+../../../clients/packages.sh mvn=maven javac=default-jdk-headless
 built=${CARGO_TARGET_DIR:-$PWD/../../../target}/examples/walker
 rm -rf "$built/generated" "$built/native"
 mkdir -p "$built/native/linux-x86-64"
