@@ -5,10 +5,12 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::failure::Failure;
-use crate::flags::{self, Asked};
-use crate::services::{self, Permission, seconds};
-use crate::{callgrind, chaos, clients, fuzz, instructions, mutate, planted, process, sim, test, tidy};
+use semel_testbed::failure::Failure;
+use semel_testbed::flags::{self, Asked};
+use semel_testbed::process;
+use semel_testbed::services::{self, Permission, seconds};
+
+use crate::{callgrind, clients, elsewhere, fuzz, instructions, mutate, planted, sim, test, tidy};
 
 const USAGE: &str = "\
 Usage: cargo xtask ci
@@ -65,7 +67,7 @@ const STEPS: &[Step] = &[
         name: "chaos",
         repeat: "cargo xtask chaos --seconds 20",
         minutes: 2.5,
-        run: || chaos::run(&["--seconds".to_owned(), "20".to_owned()]),
+        run: || elsewhere::run_chaos(&["--seconds", "20"]),
     },
     Step {
         name: "instructions",

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use crate::failure::Failure;
-use crate::services::{Permission, Services, seconds};
-use crate::{binaries, flags, os, process};
+use semel_testbed::failure::Failure;
+use semel_testbed::services::{Permission, Services, seconds};
+use semel_testbed::{binaries, flags, os, process};
 
 const USAGE: &str = "\
 Usage: cargo xtask clients [--fast | --all] [NAME]...

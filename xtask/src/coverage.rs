@@ -2,10 +2,9 @@
 //! `spec/coverage.md` says of it; `cargo xtask coverage` writes the page, `cargo xtask tidy` compares. Judges no test: it
 //! refuses rows that are missing, said twice, or that name a test which is not in the tree.
 
+use semel_testbed::failure::Failure;
+use semel_testbed::{flags, process};
 use serde_json::Value;
-
-use crate::failure::Failure;
-use crate::{flags, process};
 
 const USAGE: &str = "\
 Usage: cargo xtask coverage [--counts]

@@ -1,12 +1,11 @@
 //! `cargo xtask dist`: one archive with the stripped release binary and everything that is installed beside it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
+use semel_testbed::failure::Failure;
+use semel_testbed::{flags, process};
 use sha2::{Digest, Sha256};
-
-use crate::failure::Failure;
-use crate::{flags, process};
 
 const USAGE: &str = "\
 Usage: cargo xtask dist
@@ -44,8 +43,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
 fn dist() -> Result<(), Failure> {
     process::run(&mut process::cargo(&["build", "--release", "--locked", "-p", "semel-cli"]))?;
     let repository = process::repository();
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repository.join("target"), PathBuf::from);
+    let target = process::target();
     let built = target.join("release").join("semel");
     let version = process::read(Command::new(&built).arg("--version"))?;
     let version = version.trim().trim_start_matches("semel ").to_owned();

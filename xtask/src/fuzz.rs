@@ -3,9 +3,9 @@
 
 use std::process::Stdio;
 
-use crate::binaries::{self, TestBinary};
-use crate::failure::Failure;
-use crate::flags;
+use semel_testbed::binaries::{self, TestBinary};
+use semel_testbed::failure::Failure;
+use semel_testbed::flags;
 
 const USAGE: &str = "\
 Usage: cargo xtask fuzz [NAME…] [--seconds N | --executions N] [--seed N] [--keep] [--replay FILE]

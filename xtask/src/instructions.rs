@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use crate::failure::Failure;
-use crate::{callgrind, flags, process};
+use semel_testbed::failure::Failure;
+use semel_testbed::{flags, process};
+
+use crate::callgrind;
 
 const USAGE: &str = "\
 Usage: cargo xtask instructions [--record]

@@ -4,10 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
-use crate::failure::Failure;
+use semel_testbed::failure::Failure;
+use semel_testbed::{flags, process};
+
 use crate::source::modules::Modules;
 use crate::source::{without_tests, words};
-use crate::{flags, process};
 
 const USAGE: &str = "\
 Usage: cargo xtask lines [REVISION…]

@@ -1,26 +1,19 @@
 //! The project's own commands, run as `cargo xtask NAME`. Owns the table of commands and the exit codes;
 //! refuses any command or flag that it does not know.
 
-mod bench;
-mod binaries;
 mod callgrind;
-mod chaos;
 mod ci;
 mod clients;
 mod coverage;
 mod dist;
-mod failure;
-mod flags;
+mod elsewhere;
 mod fuzz;
 mod instructions;
 mod integrations;
 mod lines;
 mod mutate;
-mod os;
 mod planted;
-mod process;
 mod reference;
-mod services;
 mod sim;
 mod source;
 mod test;
@@ -29,7 +22,8 @@ mod walk;
 
 use std::process::ExitCode;
 
-use failure::Failure;
+use semel_testbed::failure::Failure;
+use semel_testbed::flags;
 
 /// One row of the table: what is typed, what it is for, and what runs.
 struct Entry {
@@ -58,9 +52,13 @@ const COMMANDS: &[Entry] = &[
     Entry {
         name: "chaos",
         about: "real gateways and servers under faults; every effect counted",
-        run: chaos::run,
+        run: elsewhere::become_chaos,
     },
-    Entry { name: "bench", about: "measure contestants side by side and keep the tables", run: bench::run },
+    Entry {
+        name: "bench",
+        about: "measure contestants side by side and keep the tables",
+        run: elsewhere::become_bench,
+    },
     Entry {
         name: "instructions",
         about: "count the instructions of a request and compare with what is on record",
@@ -88,13 +86,7 @@ const COMMANDS: &[Entry] = &[
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    match dispatch(&args) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("xtask: {failure}");
-            ExitCode::from(failure.exit_code())
-        }
-    }
+    semel_testbed::end(dispatch(&args))
 }
 
 fn dispatch(args: &[String]) -> Result<(), Failure> {

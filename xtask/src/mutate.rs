@@ -6,10 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use semel_contract::decide::CELLS;
-
-use crate::binaries::{self, TestBinary, Verdict};
-use crate::failure::Failure;
-use crate::flags::{Asked, only_help};
+use semel_testbed::binaries::{self, TestBinary, Verdict};
+use semel_testbed::failure::Failure;
+use semel_testbed::flags::{Asked, only_help};
 
 const USAGE: &str = "Usage: cargo xtask mutate-decide
 

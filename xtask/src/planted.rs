@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use semel_contract::planted::Bug;
+use semel_testbed::binaries::{self, TestBinary};
+use semel_testbed::failure::Failure;
+use semel_testbed::flags::{Asked, only_help};
+use semel_testbed::process;
 
-use crate::binaries::{self, TestBinary};
-use crate::failure::Failure;
-use crate::flags::{Asked, only_help};
-use crate::{process, sim};
+use crate::sim;
 
 const USAGE: &str = "Usage: cargo xtask planted [--seeds N]
 

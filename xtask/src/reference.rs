@@ -1,8 +1,8 @@
 //! The reference of `semel.toml`: made from the doc comments of the types that read the file, so that it cannot speak of a
 //! setting that is not there, nor leave one out. `cargo xtask reference` writes it; `cargo xtask tidy` compares.
 
-use crate::failure::Failure;
-use crate::{flags, process};
+use semel_testbed::failure::Failure;
+use semel_testbed::{flags, process};
 
 const USAGE: &str = "\
 Usage: cargo xtask reference

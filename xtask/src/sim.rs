@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use crate::binaries;
-use crate::failure::Failure;
-use crate::flags::{Asked, only_help};
-use crate::services::seconds;
+use semel_testbed::binaries;
+use semel_testbed::failure::Failure;
+use semel_testbed::flags::{Asked, only_help};
+use semel_testbed::services::seconds;
 
 const USAGE: &str = "Usage: cargo xtask sim [--seeds N]
 

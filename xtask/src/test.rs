@@ -7,11 +7,12 @@ mod versions;
 use std::thread;
 use std::time::Instant;
 
+use semel_testbed::failure::Failure;
+use semel_testbed::services::{Permission, Services, seconds};
+use semel_testbed::{binaries, flags, os, process};
 use serde_json::Value;
 
-use crate::failure::Failure;
-use crate::services::{Permission, Services, seconds};
-use crate::{binaries, chaos, flags, os, process, sim};
+use crate::{elsewhere, sim};
 use programs::Program;
 
 const USAGE: &str = "\
@@ -55,7 +56,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
         Asked::All(permission) => {
             full(&[], permission, LONG, Clients::Test)?;
             sim::run(&["--seeds", "10000"].map(str::to_owned))?;
-            chaos::run(&["--minutes", "10"].map(str::to_owned))
+            elsewhere::run_chaos(&["--minutes", "10"])
         }
     }
 }

@@ -17,9 +17,9 @@ mod size;
 mod unfinished;
 mod vectors;
 
-use crate::failure::Failure;
-use crate::flags::{self, Asked};
 use files::Tree;
+use semel_testbed::failure::Failure;
+use semel_testbed::flags::{self, Asked};
 
 const USAGE: &str = "\
 Usage: cargo xtask tidy [--cycles]

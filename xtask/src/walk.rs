@@ -4,10 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
+use semel_testbed::failure::Failure;
+use semel_testbed::services::Scratch;
+use semel_testbed::{flags, process};
+
 use crate::callgrind::{self, Calls};
-use crate::failure::Failure;
-use crate::services::Scratch;
-use crate::{flags, process};
 
 const USAGE: &str = "\
 Usage: cargo xtask walk [--files]
