@@ -23,9 +23,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use clap::Parser;
 use semel_testbed::failure::Failure;
 use semel_testbed::services::{Permission, Services, seconds};
-use semel_testbed::{binaries, flags, os, process};
+use semel_testbed::{binaries, os, process};
 
 use clients::Clients;
 use faults::Faults;
@@ -39,77 +40,53 @@ use scores::{Scores, Senders};
 use tokens::Tokens;
 use upstream::Upstream;
 
-const USAGE: &str = "\
-Usage: cargo xtask chaos [--minutes M | --seconds S] [--seed N] [--planted BUG]
-
-Two gateways, two relays (`semel serve …`) share a PostgreSQL and a Redis of their own, in front of services that count
-effects, one over HTTP/1.1 and one over HTTP/2 with few streams, which streams of events hold; two outboxes send through the
-gateways. Clients send keyed requests, messages and score changes and retry them, while processes are killed, stopped past
-their lease and frozen while they connect, configurations and credentials change, PostgreSQL is shut down at once and
-replaced by a synchronous standby, Redis is killed, disks are full or fail to sync, and connections are cut. Ends in a table of faults and promises;
-exits with 1 if a request took effect twice, an acknowledged one did not, an answer changed, a message was overtaken or a
-score is not the sum of what was accepted.
-
-Options:
-  --minutes M    how long faults happen [default: 2]
-  --seconds S    the same in seconds; the continuous integration runs a short one
-  --seed N       which faults, in which order [default: from the clock, printed]
-  --planted BUG  plant a known bug in every process, to see that the run finds it";
-
 /// How long everything may take to settle once the faults have stopped.
 const CALM: Duration = Duration::from_secs(150);
 
 /// How long a person may take to bring every message to its end.
 const SETTLING: Duration = Duration::from_secs(120);
 
-/// What is asked for.
-#[derive(Debug, PartialEq, Eq)]
-struct Asked {
-    lasts: Duration,
+/// Real gateways and servers under faults; every effect counted.
+///
+/// Two gateways, two relays (`semel serve …`) share a PostgreSQL and a Redis of their own, in front of services that count
+/// effects, one over HTTP/1.1 and one over HTTP/2 with few streams, which streams of events hold; two outboxes send through
+/// the gateways. Clients send keyed requests, messages and score changes and retry them, while processes are killed, stopped
+/// past their lease and frozen while they connect, configurations and credentials change, PostgreSQL is shut down at once and
+/// replaced by a synchronous standby, Redis is killed, disks are full or fail to sync, and connections are cut. Ends in a
+/// table of faults and promises; exits with 1 if a request took effect twice, an acknowledged one did not, an answer changed,
+/// a message was overtaken or a score is not the sum of what was accepted.
+#[derive(Debug, PartialEq, Eq, Parser)]
+#[command(name = "semel-chaos", bin_name = "cargo xtask chaos")]
+struct Cli {
+    /// How long faults happen.
+    #[arg(long, value_name = "M", default_value_t = 2)]
+    minutes: u64,
+    /// The same in seconds; the continuous integration runs a short one.
+    #[arg(long, value_name = "S", conflicts_with = "minutes")]
+    seconds: Option<u64>,
+    /// Which faults, in which order; from the clock without this, and printed.
+    #[arg(long, value_name = "N")]
     seed: Option<u64>,
+    /// Plant a known bug in every process, to see that the run finds it.
+    #[arg(long, value_name = "BUG")]
     planted: Option<String>,
 }
 
+impl Cli {
+    fn lasts(&self) -> Duration {
+        Duration::from_secs(self.seconds.unwrap_or(self.minutes * 60))
+    }
+}
+
 fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    semel_testbed::end(run(&args))
-}
-
-fn run(args: &[String]) -> Result<(), Failure> {
-    match parse(args)? {
-        None => {
-            println!("{USAGE}");
-            Ok(())
-        }
-        Some(asked) => chaos(&asked),
-    }
-}
-
-fn parse(args: &[String]) -> Result<Option<Asked>, Failure> {
-    let mut asked = Asked { lasts: Duration::from_secs(120), seed: None, planted: None };
-    let mut args = args.iter();
-    while let Some(arg) = args.next() {
-        if flags::is_help(arg) {
-            return Ok(None);
-        }
-        let value = args.next().ok_or_else(|| flags::unknown(arg, USAGE))?;
-        let number = || value.parse::<u64>().map_err(|_| flags::unknown(value, USAGE));
-        match arg.as_str() {
-            "--minutes" => asked.lasts = Duration::from_secs(number()? * 60),
-            "--seconds" => asked.lasts = Duration::from_secs(number()?),
-            "--seed" => asked.seed = Some(number()?),
-            "--planted" => asked.planted = Some(value.clone()),
-            other => return Err(flags::unknown(other, USAGE)),
-        }
-    }
-    Ok(Some(asked))
+    semel_testbed::end(chaos(&Cli::parse()))
 }
 
 /// Runs it all and judges.
-fn chaos(asked: &Asked) -> Result<(), Failure> {
+fn chaos(asked: &Cli) -> Result<(), Failure> {
     let _watch = os::Interrupts::watch();
     let seed = asked.seed.unwrap_or_else(Random::seed);
-    eprintln!("xtask: chaos with seed {seed} for {}", seconds(asked.lasts));
+    eprintln!("xtask: chaos with seed {seed} for {}", seconds(asked.lasts()));
     // As the tests have it, bugs to plant included: it is there when they were built.
     binaries::tested_program("semel", "check")?;
     let mut services = Services::start(Permission::InstallIfMissing)?;
@@ -125,7 +102,7 @@ fn chaos(asked: &Asked) -> Result<(), Failure> {
     let gates = Gates::start(&services, &to_postgres, &to_redis, [&to_plain, &to_http2], planted)?;
     let admins = [free_port()?, free_port()?];
     let relays = scores::relays(&services, &to_postgres, &to_scores, &admins, planted)?;
-    let outboxes = Outboxes::start(services.folder(), gates.ports(), tokens.file(), asked.lasts, planted)?;
+    let outboxes = Outboxes::start(services.folder(), gates.ports(), tokens.file(), asked.lasts(), planted)?;
     let stop = Arc::new(AtomicBool::new(false));
     let clients = Clients::start(gates.ports(), &tokens, &stop, seed);
     let listeners = Listeners::start(gates.ports(), &stop, seed);
@@ -142,7 +119,7 @@ fn chaos(asked: &Asked) -> Result<(), Failure> {
         done: vec![],
         revived: 0,
     };
-    let result = faults.play(asked.lasts, &mut Random::new(seed), || clients.progress());
+    let result = faults.play(asked.lasts(), &mut Random::new(seed), || clients.progress());
     let (done, mut revived) = (std::mem::take(&mut faults.done), faults.revived);
     result?;
     eprintln!("xtask: the faults have stopped");
@@ -192,15 +169,16 @@ fn free_port() -> Result<u16, String> {
 mod tests {
     use super::*;
 
-    fn words(text: &str) -> Vec<String> {
-        text.split_whitespace().map(str::to_owned).collect()
-    }
-
     #[test]
     fn the_command_line_is_read() {
-        let asked = parse(&words("--seconds 20 --seed 7 --planted answer-before-settle")).unwrap().unwrap();
-        assert_eq!((asked.lasts, asked.seed), (Duration::from_secs(20), Some(7)));
-        assert_eq!(parse(&words("--help")), Ok(None));
-        assert!(parse(&words("--seconds")).is_err() && parse(&words("--hours 1")).is_err());
+        let read = |line: &str| Cli::try_parse_from(std::iter::once("chaos").chain(line.split_whitespace()));
+        let asked = read("--seconds 20 --seed 7 --planted answer-before-settle").unwrap();
+        assert_eq!((asked.lasts(), asked.seed), (Duration::from_secs(20), Some(7)));
+        assert_eq!(read("").unwrap().lasts(), Duration::from_secs(120));
+        assert_eq!(read("--minutes 3").unwrap().lasts(), Duration::from_secs(180));
+        assert_eq!(read("--help").unwrap_err().exit_code(), 0);
+        for wrong in ["--seconds", "--hours 1", "--minutes x"] {
+            assert_eq!(read(wrong).unwrap_err().exit_code(), 2, "{wrong}");
+        }
     }
 }

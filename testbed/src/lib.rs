@@ -6,7 +6,6 @@
 
 pub mod binaries;
 pub mod failure;
-pub mod flags;
 pub mod os;
 pub mod process;
 pub mod programs;

@@ -10,16 +10,21 @@ use semel_testbed::{os, process};
 const CHAOS: &str = "semel-chaos";
 const BENCH: &str = "semel-bench-runner";
 
+/// What another program reads: every word as it stands, flags too.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Words {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
+    pub(crate) words: Vec<String>,
+}
+
 /// Becomes chaos: signals, output and the exit code are its own.
-pub(crate) fn become_chaos(args: &[String]) -> Result<(), Failure> {
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    become_program(&mut program(CHAOS, &args))
+pub(crate) fn become_chaos(words: &Words) -> Result<(), Failure> {
+    become_program(CHAOS, words)
 }
 
 /// Becomes the benches: signals, output and the exit code are their own.
-pub(crate) fn become_bench(args: &[String]) -> Result<(), Failure> {
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    become_program(&mut program(BENCH, &args))
+pub(crate) fn become_bench(words: &Words) -> Result<(), Failure> {
+    become_program(BENCH, words)
 }
 
 /// Runs chaos to its end. It stops what it started when this process ends before.
@@ -34,6 +39,8 @@ fn program(package: &str, args: &[&str]) -> Command {
 }
 
 /// Returns only when the program could not be started.
-fn become_program(command: &mut Command) -> Result<(), Failure> {
-    Err(Failure::Failed(format!("cannot start `{}`: {}", process::line(command), command.exec())))
+fn become_program(package: &str, words: &Words) -> Result<(), Failure> {
+    let words: Vec<&str> = words.words.iter().map(String::as_str).collect();
+    let mut command = program(package, &words);
+    Err(Failure::Failed(format!("cannot start `{}`: {}", process::line(&command), command.exec())))
 }

@@ -25,32 +25,14 @@ mod world;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use clap::Parser;
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use semel_testbed::failure::Failure;
+use semel_testbed::os;
 use semel_testbed::services::seconds;
-use semel_testbed::{flags, os};
 
 use result::Outcome;
 use world::World;
-
-const USAGE: &str = "\
-Usage: cargo xtask bench [NAME…] [--quick] [--json] [--prepare] [--rounds N] [--seconds S]
-
-Builds the release binaries, installs what it can of the rest, starts the contestants of each bench on loopback, lets
-them take turns (A B A B) and prints medians with ratios. Results and charts are kept in docs/benchmarks/.
-Without a NAME, all of them run one after the other.
-
-Options:
-  --quick      short runs, nothing kept: figures within two minutes
-  --json       print the results as JSON instead of tables
-  --prepare    build and install only
-  --rounds N   how often each contestant runs
-  --seconds S  how long one run is measured
-
-Environment:
-  SEMEL_BENCH_SEMEL  path of a semel to measure instead of building one
-
-Benches:
-";
 
 /// The bench that draws instead of counting.
 pub(crate) const FLAME: &str = "flame";
@@ -110,52 +92,55 @@ pub(crate) const BENCHES: &[Bench] = &[
     },
 ];
 
-/// What the command line asks for.
-#[derive(Debug, Clone, PartialEq)]
+/// Measure contestants side by side and keep the tables.
+///
+/// Builds the release binaries, installs what it can of the rest, starts the contestants of each bench on loopback, lets them
+/// take turns (A B A B) and prints medians with ratios. Results and charts are kept in docs/benchmarks/. Without a NAME, all
+/// of them run one after the other.
+#[derive(Debug, Clone, PartialEq, Parser)]
+#[command(name = "semel-bench-runner", bin_name = "cargo xtask bench", after_help = ENVIRONMENT)]
 pub(crate) struct Asked {
+    #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(BENCHES.iter().map(possible)))]
     names: Vec<String>,
+    /// Short runs, nothing kept: figures within two minutes.
+    #[arg(long)]
     pub(crate) quick: bool,
+    /// Print the results as JSON instead of tables.
+    #[arg(long)]
     json: bool,
+    /// Build and install only.
+    #[arg(long)]
     prepare: bool,
-    rounds: Option<usize>,
+    /// How often each contestant runs.
+    #[arg(long, value_name = "N", value_parser = positive)]
+    rounds: Option<f64>,
+    /// How long one run is measured.
+    #[arg(long, value_name = "S", value_parser = positive)]
     seconds: Option<f64>,
+}
+
+const ENVIRONMENT: &str = "\
+Environment:
+  SEMEL_BENCH_SEMEL  path of a semel to measure instead of building one";
+
+fn possible(bench: &Bench) -> PossibleValue {
+    PossibleValue::new(bench.name).help(bench.about)
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|number| *number > 0.0);
+    number.ok_or_else(|| "a number above 0 is expected".to_owned())
 }
 
 impl Asked {
     /// How often each contestant runs.
     pub(crate) fn rounds(&self) -> usize {
-        self.rounds.unwrap_or(if self.quick { 3 } else { 5 })
+        self.rounds.map_or(if self.quick { 3 } else { 5 }, |rounds| rounds.ceil() as usize)
     }
 
     /// How long one run is measured.
     pub(crate) fn seconds(&self) -> f64 {
         self.seconds.unwrap_or(if self.quick { 1.5 } else { 2.5 })
-    }
-
-    fn parse(args: &[String]) -> Result<Option<Asked>, Failure> {
-        let usage = usage();
-        let mut asked =
-            Asked { names: vec![], quick: false, json: false, prepare: false, rounds: None, seconds: None };
-        let mut args = args.iter();
-        while let Some(arg) = args.next() {
-            let mut number = || {
-                let value = args.next().and_then(|value| value.parse::<f64>().ok());
-                value.filter(|value| *value > 0.0).ok_or_else(|| flags::unknown(arg, &usage))
-            };
-            match arg.as_str() {
-                "--quick" => asked.quick = true,
-                "--json" => asked.json = true,
-                "--prepare" => asked.prepare = true,
-                "--rounds" => asked.rounds = Some(number()?.ceil() as usize),
-                "--seconds" => asked.seconds = Some(number()?),
-                other if flags::is_help(other) => return Ok(None),
-                other if BENCHES.iter().any(|bench| bench.name == other) => {
-                    asked.names.push(other.to_owned())
-                }
-                other => return Err(flags::unknown(other, &usage)),
-            }
-        }
-        Ok(Some(asked))
     }
 
     fn chosen(&self) -> impl Iterator<Item = &'static Bench> {
@@ -165,23 +150,11 @@ impl Asked {
     }
 }
 
-fn usage() -> String {
-    let width = BENCHES.iter().map(|bench| bench.name.len()).max().unwrap_or(0);
-    let list: Vec<String> =
-        BENCHES.iter().map(|bench| format!("  {:width$}  {}", bench.name, bench.about)).collect();
-    format!("{USAGE}{}", list.join("\n"))
-}
-
 fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    semel_testbed::end(run(&args))
+    semel_testbed::end(run(&Asked::parse()))
 }
 
-fn run(args: &[String]) -> Result<(), Failure> {
-    let Some(asked) = Asked::parse(args)? else {
-        println!("{}", usage());
-        return Ok(());
-    };
+fn run(asked: &Asked) -> Result<(), Failure> {
     let _watch = os::Interrupts::watch();
     install::build()?;
     if asked.prepare {
@@ -192,7 +165,7 @@ fn run(args: &[String]) -> Result<(), Failure> {
         let started = Instant::now();
         eprintln!("xtask: bench {}: {}", bench.name, bench.about);
         let mut world = World::new()?;
-        let outcome = (bench.run)(&mut world, &asked)?;
+        let outcome = (bench.run)(&mut world, asked)?;
         drop(world);
         if asked.json {
             println!("{}", outcome.json(bench.name));
@@ -212,23 +185,30 @@ fn run(args: &[String]) -> Result<(), Failure> {
 mod tests {
     use super::*;
 
-    fn words(text: &str) -> Vec<String> {
-        text.split_whitespace().map(str::to_owned).collect()
+    fn read(line: &str) -> Result<Asked, clap::Error> {
+        Asked::try_parse_from(std::iter::once("bench").chain(line.split_whitespace()))
     }
 
     #[test]
     fn benches_are_chosen_by_name_and_others_refused() {
-        let asked = Asked::parse(&words("gateway --quick --rounds 7 --seconds 0.5")).unwrap().unwrap();
+        let asked = read("gateway --quick --rounds 7 --seconds 0.5").unwrap();
         assert!(asked.quick && asked.rounds() == 7 && (asked.seconds() - 0.5).abs() < 1e-9);
         assert_eq!(asked.chosen().map(|bench| bench.name).collect::<Vec<_>>(), ["gateway"]);
-        assert_eq!(Asked::parse(&[]).unwrap().unwrap().chosen().count(), BENCHES.len());
-        assert_eq!(Asked::parse(&words("gatewya")).unwrap_err().exit_code(), 2);
-        assert_eq!(Asked::parse(&words("--rounds none")).unwrap_err().exit_code(), 2);
-        assert!(Asked::parse(&words("gateway --help")).unwrap().is_none());
+        assert_eq!(read("").unwrap().chosen().count(), BENCHES.len());
+        assert_eq!(read("gatewya").unwrap_err().exit_code(), 2);
+        assert_eq!(read("--rounds none").unwrap_err().exit_code(), 2);
+        assert_eq!(read("--rounds 0").unwrap_err().exit_code(), 2);
+        assert_eq!(read("gateway --help").unwrap_err().exit_code(), 0);
     }
 
     #[test]
-    fn the_usage_names_every_bench() {
-        assert!(BENCHES.iter().all(|bench| usage().contains(bench.about)));
+    fn the_help_names_every_bench() {
+        let help = <Asked as clap::CommandFactory>::command().render_long_help().to_string();
+        let help: Vec<&str> = help.split_whitespace().collect();
+        let help = help.join(" ");
+        assert!(
+            BENCHES.iter().all(|bench| help.contains(bench.name) && help.contains(bench.about)),
+            "{help}"
+        );
     }
 }
