@@ -5,22 +5,21 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::bench::install;
-use crate::failure::Failure;
-use crate::process;
+use semel_testbed::failure::Failure;
+use semel_testbed::{process, programs};
 
 const PACKAGE: &str = "semel-bench-instructions";
 
 /// The path of valgrind, which is installed where that is possible.
 pub(crate) fn find() -> Result<PathBuf, String> {
-    install::program("valgrind", "valgrind")
+    programs::program("valgrind", "valgrind")
 }
 
 /// Builds the program that sends requests, with this profile of cargo's, and says where it is.
 pub(crate) fn build(profile: &str) -> Result<PathBuf, Failure> {
     process::run(&mut process::cargo(&["build", "--profile", profile, "-p", PACKAGE]))?;
     let folder = if profile == "dev" { "debug" } else { profile };
-    Ok(install::target().join(folder).join(PACKAGE))
+    Ok(process::target().join(folder).join(PACKAGE))
 }
 
 /// Runs `binary PATH REQUESTS` under callgrind and returns how many instructions that took. The profile goes to `profile`.

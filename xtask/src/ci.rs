@@ -5,17 +5,19 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::failure::Failure;
-use crate::flags::{self, Asked};
-use crate::services::{self, Permission, seconds};
-use crate::{callgrind, chaos, clients, fuzz, instructions, mutate, planted, process, sim, test, tidy};
+use semel_testbed::failure::Failure;
+use semel_testbed::process;
+use semel_testbed::services::{self, Permission, seconds};
 
-const USAGE: &str = "\
-Usage: cargo xtask ci
+use crate::{callgrind, clients, elsewhere, fuzz, instructions, mutate, planted, sim, test, tidy};
 
-Runs every check in order and stops at the first that fails, with the command to repeat it:
-format, clippy, tidy, test, clients, mutate-decide, sim, planted, fuzz and chaos (short ones), instructions, doc. A step that takes
-over twice its budget fails and ends the run. What has to be installed is installed while the first steps run.";
+/// Run every check in order, as the continuous integration does.
+///
+/// Runs every check in order and stops at the first that fails, with the command to repeat it: format, clippy, tidy, test,
+/// clients, mutate-decide, sim, planted, fuzz and chaos (short ones), instructions, doc. A step that takes over twice its
+/// budget fails and ends the run. What has to be installed is installed while the first steps run.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct Args {}
 
 /// One check.
 struct Step {
@@ -43,35 +45,55 @@ const STEPS: &[Step] = &[
             process::run(&mut process::cargo(&args))
         },
     },
-    Step { name: "tidy", repeat: "cargo xtask tidy", minutes: 0.2, run: || tidy::run(&[]) },
+    Step {
+        name: "tidy",
+        repeat: "cargo xtask tidy",
+        minutes: 0.2,
+        run: || tidy::run(&tidy::Args::default()),
+    },
     Step {
         name: "test",
         repeat: "cargo xtask test --no-clients",
         minutes: 16.0,
-        run: || test::run(&["--no-clients".to_owned()]),
+        run: test::run_without_clients,
     },
     // Eleven programs in six languages, three of them in browsers, one after the other.
-    Step { name: "clients", repeat: "cargo xtask clients", minutes: 19.0, run: || clients::run(&[]) },
+    Step {
+        name: "clients",
+        repeat: "cargo xtask clients",
+        minutes: 19.0,
+        run: || clients::run(&clients::Args::default()),
+    },
     Step {
         name: "mutate-decide",
         repeat: "cargo xtask mutate-decide",
         minutes: 1.0,
-        run: || mutate::run(&[]),
+        run: || mutate::run(&mutate::Args::default()),
     },
-    Step { name: "sim", repeat: "cargo xtask sim", minutes: 5.0, run: || sim::run(&[]) },
-    Step { name: "planted", repeat: "cargo xtask planted", minutes: 6.5, run: || planted::run(&[]) },
-    Step { name: "fuzz", repeat: "cargo xtask fuzz", minutes: 1.0, run: || fuzz::run(&[]) },
+    Step { name: "sim", repeat: "cargo xtask sim", minutes: 5.0, run: || sim::run(&sim::Args::default()) },
+    Step {
+        name: "planted",
+        repeat: "cargo xtask planted",
+        minutes: 6.5,
+        run: || planted::run(&planted::Args::default()),
+    },
+    Step {
+        name: "fuzz",
+        repeat: "cargo xtask fuzz",
+        minutes: 1.0,
+        run: || fuzz::run(&fuzz::Args::default()),
+    },
     Step {
         name: "chaos",
         repeat: "cargo xtask chaos --seconds 20",
         minutes: 2.5,
-        run: || chaos::run(&["--seconds".to_owned(), "20".to_owned()]),
+        run: || elsewhere::run_chaos(&["--seconds", "20"]),
     },
     Step {
         name: "instructions",
         repeat: "cargo xtask instructions",
         minutes: 3.0,
-        run: || instructions::run(&[]),
+        run: || instructions::run(&instructions::Args::default()),
     },
     Step {
         name: "doc",
@@ -84,24 +106,16 @@ const STEPS: &[Step] = &[
     },
 ];
 
-pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
-    match flags::only_help(args, USAGE)? {
-        Asked::Help => {
-            println!("{USAGE}");
-            Ok(())
-        }
-        Asked::Run => {
-            need_component("fmt", "rustfmt")?;
-            need_component("clippy", "clippy")?;
-            // What could not be installed is said by the step that needs it.
-            let installing =
-                thread::spawn(|| (services::install_all(Permission::InstallIfMissing), callgrind::find()));
-            let taken = run_steps(STEPS)?;
-            drop(installing.join());
-            println!("\n{}", table(&taken));
-            Ok(())
-        }
-    }
+pub(crate) fn run(_: &Args) -> Result<(), Failure> {
+    need_component("fmt", "rustfmt")?;
+    need_component("clippy", "clippy")?;
+    // What could not be installed is said by the step that needs it.
+    let installing =
+        thread::spawn(|| (services::install_all(Permission::InstallIfMissing), callgrind::find()));
+    let taken = run_steps(STEPS)?;
+    drop(installing.join());
+    println!("\n{}", table(&taken));
+    Ok(())
 }
 
 /// Fails before the first step when a later one could not even start.
@@ -209,7 +223,9 @@ mod tests {
     }
 
     #[test]
-    fn the_usage_names_every_step() {
-        assert!(STEPS.iter().all(|step| USAGE.contains(step.name)));
+    fn the_help_names_every_step() {
+        let command = <Args as clap::Args>::augment_args(clap::Command::new("ci"));
+        let help = command.get_long_about().expect("it explains itself").to_string();
+        assert!(STEPS.iter().all(|step| help.contains(step.name)), "{help}");
     }
 }

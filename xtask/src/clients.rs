@@ -5,26 +5,34 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::failure::Failure;
 use crate::programs::{self, Program};
-use crate::services::{Permission, Services};
-use crate::{binaries, flags, os, process};
+use semel_testbed::failure::Failure;
+use semel_testbed::services::{Permission, Services};
+use semel_testbed::{binaries, os, process};
 
-const USAGE: &str = "\
-Usage: cargo xtask clients [--fast | --all] [NAME]...
-
-Builds semel, starts a PostgreSQL and a Redis, and runs `clients/NAME/test.sh`, `crates/console/browser/test.sh` and
-`examples/NAME/test.sh` of those that are named, or of all.
-
-Options:
-  --fast  leave out what takes long, such as browsers
-  --all   the long forms: far more kills, every browser for as long as it takes
-
+const ENVIRONMENT: &str = "\
 Environment, as every test.sh finds it:
   SEMEL_BIN                 the `semel` program
   SEMEL_TEST_POSTGRES       URL of a PostgreSQL where databases and roles may be made
   SEMEL_TEST_REDIS          URL of a Redis
   SEMEL_TEST_FAST=1, SEMEL_TEST_LONG=1  what --fast and --all say";
+
+/// Run the tests of the client libraries in other languages.
+///
+/// Builds semel, starts a PostgreSQL and a Redis, and runs `clients/NAME/test.sh`, `crates/console/browser/test.sh` and
+/// `examples/NAME/test.sh` of those that are named, or of all.
+#[derive(Debug, Default, clap::Args)]
+#[command(after_help = ENVIRONMENT)]
+pub(crate) struct Args {
+    /// Leave out what takes long, such as browsers.
+    #[arg(long)]
+    fast: bool,
+    /// The long forms: far more kills, every browser for as long as it takes.
+    #[arg(long)]
+    all: bool,
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+}
 
 /// The script that each client brings.
 const SCRIPT: &str = "test.sh";
@@ -34,23 +42,11 @@ const ROOMS: [&str; 3] = ["clients", "crates/console", "examples"];
 /// Those that take longest, the longest first.
 const LONGEST: [&str; 4] = ["typescript", "browser", "walker", "core"];
 
-pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
-    let mut names = Vec::new();
-    let mut form: Vec<(&'static str, String)> = Vec::new();
-    for arg in args {
-        match arg.as_str() {
-            "--fast" => form.push(("SEMEL_TEST_FAST", "1".to_owned())),
-            "--all" => form.push(("SEMEL_TEST_LONG", "1".to_owned())),
-            other if flags::is_help(other) => {
-                println!("{USAGE}");
-                return Ok(());
-            }
-            other if other.starts_with('-') => return Err(flags::unknown(other, USAGE)),
-            name => names.push(name.to_owned()),
-        }
-    }
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let forms = [(args.fast, "SEMEL_TEST_FAST"), (args.all, "SEMEL_TEST_LONG")];
+    let form = forms.into_iter().filter(|(is_asked, _)| *is_asked).map(|(_, name)| (name, "1".to_owned()));
     let _watch = os::Interrupts::watch();
-    let chosen = choose(&folders()?, &names)?;
+    let chosen = choose(&folders()?, &args.names)?;
     let services = Services::start(Permission::InstallIfMissing)?;
     let environment: Vec<_> = services.environment().into_iter().chain(form).collect();
     let result = test_each(&chosen, &environment, services.folder());

@@ -2,18 +2,19 @@
 //! `spec/coverage.md` says of it; `cargo xtask coverage` writes the page, `cargo xtask tidy` compares. Judges no test: it
 //! refuses rows that are missing, said twice, or that name a test which is not in the tree.
 
+use semel_testbed::failure::Failure;
+use semel_testbed::process;
 use serde_json::Value;
 
-use crate::failure::Failure;
-use crate::{flags, process};
-
-const USAGE: &str = "\
-Usage: cargo xtask coverage [--counts]
-
-Writes spec/coverage.md from spec/coverage.toml, where each requirement has a row with its tests.
-
-Options:
-  --counts  print how many rows are shown, open and deferred, and write nothing";
+/// Write the page of requirements and the tests that show them.
+///
+/// Writes spec/coverage.md from spec/coverage.toml, where each requirement has a row with its tests.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Print how many rows are shown, open and deferred, and write nothing.
+    #[arg(long)]
+    counts: bool,
+}
 
 /// Where the rows are.
 pub(crate) const SOURCE: &str = "spec/coverage.toml";
@@ -60,18 +61,13 @@ impl Row {
     }
 }
 
-pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
-    let counts_only = matches!(args, [flag] if flag == "--counts");
-    if !counts_only && flags::only_help(args, USAGE)? == flags::Asked::Help {
-        println!("{USAGE}");
-        return Ok(());
-    }
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let root = process::repository();
     let text = std::fs::read_to_string(root.join(SOURCE))
         .map_err(|error| format!("failed to read {SOURCE}: {error}"))?;
     let rows = read(&text)?;
     println!("{}", counts(&rows));
-    if !counts_only {
+    if !args.counts {
         std::fs::write(root.join(PAGE), page(&rows))
             .map_err(|error| format!("failed to write {PAGE}: {error}"))?;
         println!("{PAGE} is written");

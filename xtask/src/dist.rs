@@ -1,18 +1,18 @@
 //! `cargo xtask dist`: one archive with the stripped release binary and everything that is installed beside it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
+use semel_testbed::failure::Failure;
+use semel_testbed::process;
 use sha2::{Digest, Sha256};
 
-use crate::failure::Failure;
-use crate::{flags, process};
-
-const USAGE: &str = "\
-Usage: cargo xtask dist
-
-Builds the release binary, strips it, and packs it with its documents, completions, systemd units, the recipe of
-its image and an example configuration: target/dist/semel-VERSION-TARGET.tar.gz, with its SHA-256 beside it.";
+/// Pack the release binary with what is installed beside it.
+///
+/// Builds the release binary, strips it, and packs it with its documents, completions, systemd units, the recipe of its image
+/// and an example configuration: target/dist/semel-VERSION-TARGET.tar.gz, with its SHA-256 beside it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {}
 
 /// What goes along: from the repository, and where to in the archive.
 const FILES: &[(&str, &str)] = &[
@@ -31,21 +31,10 @@ const FILES: &[(&str, &str)] = &[
 /// The shells that are told how to complete, and under which name.
 const SHELLS: &[(&str, &str)] = &[("bash", "semel.bash"), ("zsh", "_semel"), ("fish", "semel.fish")];
 
-pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
-    match flags::only_help(args, USAGE)? {
-        flags::Asked::Help => {
-            println!("{USAGE}");
-            Ok(())
-        }
-        flags::Asked::Run => dist(),
-    }
-}
-
-fn dist() -> Result<(), Failure> {
+pub(crate) fn run(_: &Args) -> Result<(), Failure> {
     process::run(&mut process::cargo(&["build", "--release", "--locked", "-p", "semel-cli"]))?;
     let repository = process::repository();
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repository.join("target"), PathBuf::from);
+    let target = process::target();
     let built = target.join("release").join("semel");
     let version = process::read(Command::new(&built).arg("--version"))?;
     let version = version.trim().trim_start_matches("semel ").to_owned();

@@ -1,26 +1,15 @@
 //! `cargo xtask fuzz`: runs the fuzz targets, each for a while, and prints how often it was executed. Owns the list of
 //! targets; what they check is with the readers that they check.
 
+use std::path::PathBuf;
 use std::process::Stdio;
 
-use crate::binaries::{self, TestBinary};
-use crate::failure::Failure;
-use crate::flags;
+use clap::builder::PossibleValuesParser;
+use semel_testbed::binaries::{self, TestBinary};
+use semel_testbed::failure::Failure;
 
-const USAGE: &str = "\
-Usage: cargo xtask fuzz [NAME…] [--seconds N | --executions N] [--seed N] [--keep] [--replay FILE]
-
-Feeds changed inputs to everything that reads bytes of others, and compares with a second reader. Without names, every
-target. A failure is made smaller, written to a file and printed with the command that replays it.
-
-Options:
-  --seconds N     how long each target runs [default: 3]
-  --executions N  how often each target runs instead; those that need a database or sockets stop after 30 s
-  --seed N        which changes, in which order [default: 1]
-  --keep          add inputs that reached a new outcome to fuzz/corpus
-  --replay FILE   one input, for one target
-
-Targets: ";
+/// How long each target runs where nothing is said.
+const SECONDS: u64 = 3;
 
 /// A target: a test of the crate that owns the reader.
 struct Target {
@@ -53,26 +42,40 @@ const TARGETS: &[Target] = &[
     Target { is_slow: true, ..target("framing", "semel-gateway", "gateway", "fuzzing::fuzz_framing") },
 ];
 
-/// What is asked for.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Asked {
+/// Feed changed inputs to everything that reads bytes of others.
+///
+/// Compares with a second reader. Without names, every target. A failure is made smaller, written to a file and printed with
+/// the command that replays it.
+#[derive(Debug, Default, PartialEq, Eq, clap::Args)]
+pub(crate) struct Args {
+    #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(TARGETS.iter().map(|target| target.name)))]
     names: Vec<String>,
-    /// Variables of the driver.
-    variables: Vec<(&'static str, String)>,
+    /// How long each target runs; 3 without this.
+    #[arg(long, value_name = "N")]
+    seconds: Option<u64>,
+    /// How often each target runs instead; those that need a database or sockets stop after 30 s.
+    #[arg(long, value_name = "N")]
+    executions: Option<u64>,
+    /// Which changes, in which order; 1 without this.
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Add inputs that reached a new outcome to fuzz/corpus.
+    #[arg(long)]
+    keep: bool,
+    /// One input, for one target.
+    #[arg(long, value_name = "FILE")]
+    replay: Option<PathBuf>,
 }
 
-pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
-    let Some(asked) = parse(args)? else {
-        println!("{}", usage());
-        return Ok(());
-    };
+pub(crate) fn run(asked: &Args) -> Result<(), Failure> {
+    let variables = variables(asked)?;
     let is_chosen =
         |target: &&Target| asked.names.is_empty() || asked.names.iter().any(|name| name == target.name);
     let chosen: Vec<&Target> = TARGETS.iter().filter(is_chosen).collect();
     let programs = binaries::build(&choice(&chosen))?;
     let mut failed = Vec::new();
     for target in chosen {
-        if !fuzz(target, &programs, &asked)? {
+        if !fuzz(target, &programs, &variables)? {
             failed.push(target.name);
         }
     }
@@ -83,11 +86,11 @@ pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
 }
 
 /// Runs one target. `false`: it found something, which is printed.
-fn fuzz(target: &Target, programs: &[TestBinary], asked: &Asked) -> Result<bool, Failure> {
+fn fuzz(target: &Target, programs: &[TestBinary], variables: &[Variable]) -> Result<bool, Failure> {
     let program = programs.iter().find(|program| program.is(target.package, target.program));
     let program = program.ok_or_else(|| format!("the program of `{}` was not built", target.name))?;
     let mut command = program.command(&["--exact", target.test, "--nocapture"]);
-    command.envs(asked.variables.iter().map(|(name, value)| (*name, value.as_str())));
+    command.envs(variables.iter().map(|(name, value)| (*name, value.as_str())));
     if target.is_slow {
         command.env("SEMEL_FUZZ_SLOW", "1");
     }
@@ -117,60 +120,45 @@ fn choice(targets: &[&Target]) -> Vec<&'static str> {
     chosen.collect()
 }
 
-fn usage() -> String {
-    let names: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
-    format!("{USAGE}{}", names.join(", "))
-}
+/// What the driver is told, in its environment.
+type Variable = (&'static str, String);
 
-fn parse(args: &[String]) -> Result<Option<Asked>, Failure> {
-    let mut asked = Asked::default();
-    let mut args = args.iter();
-    while let Some(arg) = args.next() {
-        let mut number = || {
-            let value = args.next().ok_or_else(|| flags::unknown(arg, &usage()))?;
-            value.parse::<u64>().map(|number| number.to_string()).map_err(|_| flags::unknown(value, &usage()))
-        };
-        match arg.as_str() {
-            "--seconds" => asked.variables.push(("SEMEL_FUZZ_SECONDS", number()?)),
-            "--executions" => asked.variables.push(("SEMEL_FUZZ_EXECUTIONS", number()?)),
-            "--seed" => asked.variables.push(("SEMEL_FUZZ_SEED", number()?)),
-            "--keep" => asked.variables.push(("SEMEL_FUZZ_KEEP", "1".to_owned())),
-            "--replay" => {
-                let path = args.next().ok_or_else(|| flags::unknown(arg, &usage()))?;
-                let path = std::path::absolute(path).map_err(|error| format!("{path}: {error}"))?;
-                asked.variables.push(("SEMEL_FUZZ_REPLAY", path.display().to_string()));
-            }
-            name if TARGETS.iter().any(|target| target.name == name) => asked.names.push(name.to_owned()),
-            help if flags::is_help(help) => return Ok(None),
-            other => return Err(flags::unknown(other, &usage())),
-        }
-    }
-    let says = |name: &str| asked.variables.iter().any(|(given, _)| *given == name);
-    if says("SEMEL_FUZZ_REPLAY") && asked.names.len() != 1 {
+fn variables(asked: &Args) -> Result<Vec<Variable>, Failure> {
+    if asked.replay.is_some() && asked.names.len() != 1 {
         return Err(Failure::Usage("--replay needs one target".to_owned()));
     }
-    if !says("SEMEL_FUZZ_SECONDS") && !says("SEMEL_FUZZ_EXECUTIONS") {
-        asked.variables.push(("SEMEL_FUZZ_SECONDS", "3".to_owned()));
-    }
-    Ok(Some(asked))
+    let replay = asked.replay.as_ref().map(|path| {
+        let path = std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok::<_, String>(path.display().to_string())
+    });
+    let seconds = asked.seconds.or_else(|| asked.executions.is_none().then_some(SECONDS));
+    let all = [
+        ("SEMEL_FUZZ_SECONDS", seconds.map(|number| number.to_string())),
+        ("SEMEL_FUZZ_EXECUTIONS", asked.executions.map(|number| number.to_string())),
+        ("SEMEL_FUZZ_SEED", asked.seed.map(|number| number.to_string())),
+        ("SEMEL_FUZZ_KEEP", asked.keep.then(|| "1".to_owned())),
+        ("SEMEL_FUZZ_REPLAY", replay.transpose()?),
+    ];
+    Ok(all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::parsed;
 
-    fn words(text: &str) -> Vec<String> {
-        text.split_whitespace().map(str::to_owned).collect()
+    fn told(line: &str) -> Result<Vec<Variable>, Failure> {
+        variables(&parsed(line).expect("the line is read"))
     }
 
     #[test]
     fn the_command_line_is_read() {
-        let asked = parse(&words("json --executions 7")).unwrap().unwrap();
+        let asked: Args = parsed("json --executions 7").unwrap();
         assert_eq!(asked.names, ["json"]);
-        assert_eq!(asked.variables, [("SEMEL_FUZZ_EXECUTIONS", "7".to_owned())]);
-        assert_eq!(parse(&words("")).unwrap().unwrap().variables, [("SEMEL_FUZZ_SECONDS", "3".to_owned())]);
-        assert!(parse(&words("nothing")).is_err() && parse(&words("--seconds x")).is_err());
-        assert!(parse(&words("--replay x")).is_err(), "for which target?");
-        assert_eq!(parse(&words("--help")), Ok(None));
+        assert_eq!(variables(&asked), Ok(vec![("SEMEL_FUZZ_EXECUTIONS", "7".to_owned())]));
+        assert_eq!(told(""), Ok(vec![("SEMEL_FUZZ_SECONDS", "3".to_owned())]));
+        assert!(parsed::<Args>("nothing").is_err() && parsed::<Args>("--seconds x").is_err());
+        assert!(told("--replay x").is_err(), "for which target?");
+        assert_eq!(parsed::<Args>("--help").unwrap_err().exit_code(), 0);
     }
 }

@@ -5,18 +5,23 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use crate::failure::Failure;
-use crate::{callgrind, flags, process};
+use semel_testbed::failure::Failure;
+use semel_testbed::process;
 
-const USAGE: &str = "\
-Usage: cargo xtask instructions [--record]
+use crate::callgrind;
 
-Builds a gateway with its client and its upstream on one thread, runs it under callgrind with N and with 2N requests for
-each path, and compares (instructions(2N) - instructions(N)) / N with bench/instructions.toml. The paths: pass (no key),
-fresh and replay with the store in memory, fresh-sqlite on the embedded store, accept (a message given to the outbox). Fails when a path costs over a tenth more. Installs valgrind where it can; where it cannot, it says so and checks nothing.
-
-Options:
-  --record   write what was counted into bench/instructions.toml";
+/// Count the instructions of a request and compare with what is on record.
+///
+/// Builds a gateway with its client and its upstream on one thread, runs it under callgrind with N and with 2N requests for
+/// each path, and compares (instructions(2N) - instructions(N)) / N with bench/instructions.toml. The paths: pass (no key),
+/// fresh and replay with the store in memory, fresh-sqlite on the embedded store, accept (a message given to the outbox).
+/// Fails when a path costs over a tenth more. Installs valgrind where it can; where it cannot, it says so and checks nothing.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct Args {
+    /// Write what was counted into bench/instructions.toml.
+    #[arg(long)]
+    record: bool,
+}
 
 const RECORD: &str = "bench/instructions.toml";
 const PATHS: [&str; 6] = ["pass", "pass-logged", "fresh", "replay", "fresh-sqlite", "accept"];
@@ -27,16 +32,7 @@ const GROWTH_MAX: u64 = 10;
 /// Instructions of one request, by path.
 type Counts = BTreeMap<String, u64>;
 
-pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
-    let record = match args {
-        [] => false,
-        [flag] if flag == "--record" => true,
-        [first, ..] if flags::is_help(first) => {
-            println!("{USAGE}");
-            return Ok(());
-        }
-        [first, ..] => return Err(flags::unknown(first, USAGE)),
-    };
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let valgrind = match callgrind::find() {
         Ok(valgrind) => valgrind,
         Err(why) => {
@@ -47,7 +43,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
     let binary = callgrind::build("instructions")?;
     let counted = count_all(&valgrind, &binary)?;
     let file = process::repository().join(RECORD);
-    if record {
+    if args.record {
         fs::write(&file, written(&counted)).map_err(|error| format!("cannot write {RECORD}: {error}"))?;
     }
     let text = fs::read_to_string(&file).map_err(|error| format!("cannot read {RECORD}: {error}"))?;

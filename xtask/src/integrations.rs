@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::failure::Failure;
-use crate::process;
+use semel_testbed::failure::Failure;
+use semel_testbed::process;
 
 /// A crate that brings a SQLite of its own and must therefore stay out of these lock files.
 const FORBIDDEN: &str = "name = \"rusqlite\"";

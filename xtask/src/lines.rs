@@ -4,21 +4,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
-use crate::failure::Failure;
+use semel_testbed::failure::Failure;
+use semel_testbed::process;
+
 use crate::source::modules::Modules;
 use crate::source::{without_tests, words};
-use crate::{flags, process};
 
-const USAGE: &str = "\
-Usage: cargo xtask lines [REVISION…]
+/// Count the lines of product code, here or at revisions.
+///
+/// Counts the lines of code below crates/*/src at each revision, by crate: without tests, blank lines and comments. Without a
+/// revision, those of the files as they lie here.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[arg(value_name = "REVISION")]
+    revisions: Vec<String>,
+}
 
-Counts the lines of code below crates/*/src at each revision, by crate: without tests, blank lines and comments. Without a
-revision, those of the files as they lie here.";
-
-pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
-    match args {
-        [first, ..] if flags::is_help(first) => println!("{USAGE}"),
-        [first, ..] if first.starts_with('-') => return Err(flags::unknown(first, USAGE)),
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    match args.revisions.as_slice() {
         [] => {
             let root = process::repository();
             let names = git(&["ls-files", "crates"])?;

@@ -1,27 +1,20 @@
 //! The project's own commands, run as `cargo xtask NAME`. Owns the table of commands and the exit codes;
 //! refuses any command or flag that it does not know.
 
-mod bench;
-mod binaries;
 mod callgrind;
-mod chaos;
 mod ci;
 mod clients;
 mod coverage;
 mod dist;
-mod failure;
-mod flags;
+mod elsewhere;
 mod fuzz;
 mod instructions;
 mod integrations;
 mod lines;
 mod mutate;
-mod os;
 mod planted;
-mod process;
 mod programs;
 mod reference;
-mod services;
 mod sim;
 mod source;
 mod test;
@@ -30,120 +23,110 @@ mod walk;
 
 use std::process::ExitCode;
 
-use failure::Failure;
+use clap::{Parser, Subcommand};
+use semel_testbed::failure::Failure;
 
-/// One row of the table: what is typed, what it is for, and what runs.
-struct Entry {
-    name: &'static str,
-    about: &'static str,
-    run: fn(&[String]) -> Result<(), Failure>,
+/// The project's own commands.
+#[derive(Debug, Parser)]
+#[command(name = "xtask", bin_name = "cargo xtask", after_help = EXIT_CODES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
 }
 
-/// Every command there is. A new command is a new row: help and dispatch follow from it.
-const COMMANDS: &[Entry] = &[
-    Entry { name: "ci", about: "run every check in order, as the continuous integration does", run: ci::run },
-    Entry { name: "test", about: "run the tests against throw-away PostgreSQL and Redis", run: test::run },
-    Entry {
-        name: "clients",
-        about: "run the tests of the client libraries in other languages",
-        run: clients::run,
-    },
-    Entry { name: "tidy", about: "check the rules of the tree that no compiler checks", run: tidy::run },
-    Entry {
-        name: "mutate-decide",
-        about: "break the contract's decisions one by one and see each caught",
-        run: mutate::run,
-    },
-    Entry { name: "sim", about: "play seeds of every engine in the simulator", run: sim::run },
-    Entry { name: "planted", about: "plant known bugs one by one and see each caught", run: planted::run },
-    Entry {
-        name: "chaos",
-        about: "real gateways and servers under faults; every effect counted",
-        run: chaos::run,
-    },
-    Entry { name: "bench", about: "measure contestants side by side and keep the tables", run: bench::run },
-    Entry {
-        name: "instructions",
-        about: "count the instructions of a request and compare with what is on record",
-        run: instructions::run,
-    },
-    Entry { name: "walk", about: "count the files and crates that one request visits", run: walk::run },
-    Entry { name: "lines", about: "count the lines of product code, here or at revisions", run: lines::run },
-    Entry {
-        name: "fuzz",
-        about: "feed changed inputs to everything that reads bytes of others",
-        run: fuzz::run,
-    },
-    Entry {
-        name: "reference",
-        about: "write the reference of the settings from the code",
-        run: reference::run,
-    },
-    Entry {
-        name: "coverage",
-        about: "write the page of requirements and the tests that show them",
-        run: coverage::run,
-    },
-    Entry { name: "dist", about: "pack the release binary with what is installed beside it", run: dist::run },
-];
+const EXIT_CODES: &str =
+    "Exit codes: 0 all good, 1 something was found or failed, 2 wrong usage, 128+N ended by signal N.";
+
+/// Every command there is. A new command is a new row, and a row of `run`; what it says of itself is beside its flags.
+#[derive(Debug, Subcommand)]
+enum Command {
+    Ci(ci::Args),
+    Test(test::Args),
+    Clients(clients::Args),
+    Tidy(tidy::Args),
+    MutateDecide(mutate::Args),
+    Sim(sim::Args),
+    Planted(planted::Args),
+    /// Real gateways and servers under faults; every effect counted.
+    #[command(disable_help_flag = true)]
+    Chaos(elsewhere::Words),
+    /// Measure contestants side by side and keep the tables.
+    #[command(disable_help_flag = true)]
+    Bench(elsewhere::Words),
+    Instructions(instructions::Args),
+    Walk(walk::Args),
+    Lines(lines::Args),
+    Fuzz(fuzz::Args),
+    Reference(reference::Args),
+    Coverage(coverage::Args),
+    Dist(dist::Args),
+}
 
 fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    match dispatch(&args) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("xtask: {failure}");
-            ExitCode::from(failure.exit_code())
-        }
+    semel_testbed::end(run(&Cli::parse().command))
+}
+
+fn run(command: &Command) -> Result<(), Failure> {
+    match command {
+        Command::Ci(args) => ci::run(args),
+        Command::Test(args) => test::run(args),
+        Command::Clients(args) => clients::run(args),
+        Command::Tidy(args) => tidy::run(args),
+        Command::MutateDecide(args) => mutate::run(args),
+        Command::Sim(args) => sim::run(args),
+        Command::Planted(args) => planted::run(args),
+        Command::Chaos(words) => elsewhere::become_chaos(words),
+        Command::Bench(words) => elsewhere::become_bench(words),
+        Command::Instructions(args) => instructions::run(args),
+        Command::Walk(args) => walk::run(args),
+        Command::Lines(args) => lines::run(args),
+        Command::Fuzz(args) => fuzz::run(args),
+        Command::Reference(args) => reference::run(args),
+        Command::Coverage(args) => coverage::run(args),
+        Command::Dist(args) => dist::run(args),
     }
 }
 
-fn dispatch(args: &[String]) -> Result<(), Failure> {
-    let Some((name, rest)) = args.split_first() else {
-        return Err(Failure::Usage(format!("which command?\n\n{}", help())));
-    };
-    if flags::is_help(name) {
-        println!("{}", help());
-        return Ok(());
-    }
-    match COMMANDS.iter().find(|entry| entry.name == name) {
-        Some(entry) => (entry.run)(rest),
-        None => Err(Failure::Usage(format!("there is no command `{name}`\n\n{}", help()))),
-    }
-}
-
-fn help() -> String {
-    let width = COMMANDS.iter().map(|entry| entry.name.len()).max().unwrap_or(0);
-    let mut text = String::from("Usage: cargo xtask COMMAND [OPTIONS]\n\nCommands:\n");
-    for Entry { name, about, .. } in COMMANDS {
-        text.push_str(&format!("  {name:width$}  {about}\n"));
-    }
-    text.push_str("\n`cargo xtask COMMAND --help` says more about one of them.\n");
-    text.push_str(
-        "Exit codes: 0 all good, 1 something was found or failed, 2 wrong usage, 128+N ended by signal N.",
-    );
-    text
+/// The flags of one command, as `main` would read them from this line.
+#[cfg(test)]
+fn parsed<A: clap::Args>(line: &str) -> Result<A, clap::Error> {
+    let words = std::iter::once("xtask").chain(line.split_whitespace());
+    let matches = A::augment_args(clap::Command::new("xtask")).try_get_matches_from(words)?;
+    A::from_arg_matches(&matches)
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory as _;
+
     use super::*;
 
+    fn exit_code(words: &[&str]) -> i32 {
+        Cli::try_parse_from(words).unwrap_err().exit_code()
+    }
+
     #[test]
-    fn help_lists_every_command() {
-        let help = help();
-        assert!(COMMANDS.iter().all(|entry| help.contains(entry.name) && help.contains(entry.about)));
+    fn the_table_holds_together_and_every_command_says_what_it_is_for() {
+        Cli::command().debug_assert();
+        assert!(Cli::command().get_subcommands().all(|command| command.get_about().is_some()));
     }
 
     #[test]
     fn an_unknown_command_is_a_usage_error() {
-        let failure = dispatch(&["tset".to_owned()]).unwrap_err();
-        assert_eq!(failure.exit_code(), 2);
-        assert!(failure.to_string().contains("`tset`"));
+        let error = Cli::try_parse_from(["xtask", "tset"]).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains("'tset'"), "{error}");
+    }
+
+    #[test]
+    fn chaos_and_the_benches_get_their_words_as_they_are() {
+        let line = ["xtask", "chaos", "--seconds", "20", "--help"];
+        let Command::Chaos(words) = Cli::try_parse_from(line).unwrap().command else { panic!("not chaos") };
+        assert_eq!(words.words, ["--seconds", "20", "--help"]);
     }
 
     #[test]
     fn no_command_is_a_usage_error() {
-        assert_eq!(dispatch(&[]).unwrap_err().exit_code(), 2);
+        assert_eq!(exit_code(&["xtask"]), 2);
     }
 }

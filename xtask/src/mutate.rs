@@ -6,24 +6,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use semel_contract::decide::CELLS;
+use semel_testbed::binaries::{self, TestBinary, Verdict};
+use semel_testbed::failure::Failure;
 
-use crate::binaries::{self, TestBinary, Verdict};
-use crate::failure::Failure;
-use crate::flags::{Asked, only_help};
-
-const USAGE: &str = "Usage: cargo xtask mutate-decide
-
-Flips every cell of the decision table of semel-contract, one at a time, and runs the tests of the table
-against each. Prints how many flips were caught; fails if one was not.";
+/// Break the contract's decisions one by one and see each caught.
+///
+/// Flips every cell of the decision table of semel-contract, one at a time, and runs the tests of the table against each.
+/// Prints how many flips were caught; fails if one was not.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct Args {}
 
 /// The variable by which the contract is told which cell to flip.
 const VARIABLE: &str = "SEMEL_MUTATE_CELL";
 
-pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
-    if only_help(args, USAGE)? == Asked::Help {
-        println!("{USAGE}");
-        return Ok(());
-    }
+pub(crate) fn run(_: &Args) -> Result<(), Failure> {
     let tests = build()?;
     if verdict(&tests, None)?.caught_by().is_some() {
         return Err(Failure::Failed(

@@ -8,18 +8,24 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use semel_contract::planted::Bug;
+use semel_testbed::binaries::{self, TestBinary};
+use semel_testbed::failure::Failure;
+use semel_testbed::process;
 
-use crate::binaries::{self, TestBinary};
-use crate::failure::Failure;
-use crate::flags::{Asked, only_help};
-use crate::{process, sim};
+use crate::sim;
 
-const USAGE: &str = "Usage: cargo xtask planted [--seeds N]
-
-Builds the tests and the simulator once with the feature `_planted`, runs them once for every known bug with that bug
-chosen, and prints which test caught it and in how many seeds the simulation did. Fails if a bug survives both, or if a
-test or a seed fails without one. Each bug is given N seeds of its engine; without a number, six of the gate's and two of
-the others', which take longer.";
+/// Plant known bugs one by one and see each caught.
+///
+/// Builds the tests and the simulator once with the feature `_planted`, runs them once for every known bug with that bug
+/// chosen, and prints which test caught it and in how many seeds the simulation did. Fails if a bug survives both, or if a
+/// test or a seed fails without one. Each bug is given N seeds of its engine; without a number, six of the gate's and two of
+/// the others', which take longer.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct Args {
+    /// How many seeds of its engine each bug is given.
+    #[arg(long, value_name = "N")]
+    seeds: Option<u64>,
+}
 
 /// The variable by which a bug is chosen.
 const VARIABLE: &str = "SEMEL_PLANTED";
@@ -62,20 +68,8 @@ impl Caught {
     }
 }
 
-pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
-    let asked = match args {
-        [flag, number] if flag == "--seeds" => Some(
-            number.parse().map_err(|_| Failure::Usage(format!("`{number}` is not a number\n\n{USAGE}")))?,
-        ),
-        _ => {
-            if only_help(args, USAGE)? == Asked::Help {
-                println!("{USAGE}");
-                return Ok(());
-            }
-            None
-        }
-    };
-    let seeds = |engine: &str| asked.unwrap_or(if engine == "gate" { 6 } else { 2 });
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let seeds = |engine: &str| args.seeds.unwrap_or(if engine == "gate" { 6 } else { 2 });
     let mut tests = binaries::build(&TESTS.split_whitespace().collect::<Vec<_>>())?;
     tests.retain(|program| FOLDERS.iter().any(|folder| program.is_of(folder)));
     let simulator = sim::build()?;

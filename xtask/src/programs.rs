@@ -8,9 +8,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-use crate::failure::Failure;
-use crate::process;
-use crate::services::seconds;
+use semel_testbed::failure::Failure;
+use semel_testbed::process;
+use semel_testbed::services::seconds;
 
 /// Programs that run at once.
 const AT_ONCE: usize = 2;

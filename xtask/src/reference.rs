@@ -1,13 +1,14 @@
 //! The reference of `semel.toml`: made from the doc comments of the types that read the file, so that it cannot speak of a
 //! setting that is not there, nor leave one out. `cargo xtask reference` writes it; `cargo xtask tidy` compares.
 
-use crate::failure::Failure;
-use crate::{flags, process};
+use semel_testbed::failure::Failure;
+use semel_testbed::process;
 
-const USAGE: &str = "\
-Usage: cargo xtask reference
-
-Writes docs/reference/configuration.md from the types that read the file.";
+/// Write the reference of the settings from the code.
+///
+/// Writes docs/reference/configuration.md from the types that read the file.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {}
 
 /// Where the settings are read.
 pub(crate) const SOURCES: [&str; 5] = [
@@ -37,11 +38,7 @@ struct Section {
     settings: Vec<(String, String)>,
 }
 
-pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
-    if flags::only_help(args, USAGE)? == flags::Asked::Help {
-        println!("{USAGE}");
-        return Ok(());
-    }
+pub(crate) fn run(_: &Args) -> Result<(), Failure> {
     let root = process::repository();
     let read = |file: &str| {
         std::fs::read_to_string(root.join(file)).map_err(|error| format!("failed to read {file}: {error}"))

@@ -5,17 +5,22 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use crate::binaries;
-use crate::failure::Failure;
-use crate::flags::{Asked, only_help};
-use crate::services::seconds;
+use semel_testbed::binaries;
+use semel_testbed::failure::Failure;
+use semel_testbed::services::seconds;
 
-const USAGE: &str = "Usage: cargo xtask sim [--seeds N]
-
-Builds the simulator with optimisation and plays seeds of the gate, the outbox, the relay and the broker at once, each
-seed twice. Fails with the first promise that is broken, its seed, the command that repeats it and what happened. Without a number,
-200 seeds of the gate, 60 of the outbox and the relay, and 100 of the broker; with one, so many of each. For a soak of
-hours, `cargo run --profile instructions -p semel-sim -- --minutes M`.";
+/// Play seeds of every engine in the simulator.
+///
+/// Builds the simulator with optimisation and plays seeds of the gate, the outbox, the relay and the broker at once, each seed
+/// twice. Fails with the first promise that is broken, its seed, the command that repeats it and what happened. Without a number,
+/// 200 seeds of the gate, 60 of the outbox and the relay, and 100 of the broker; with one, so many of each. For a soak of hours,
+/// `cargo run --profile instructions -p semel-sim -- --minutes M`.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct Args {
+    /// How many seeds of each engine are played.
+    #[arg(long, value_name = "N")]
+    pub(crate) seeds: Option<u64>,
+}
 
 /// The simulator: the same program as the planted bugs are looked for with, so that it is built once.
 const SIMULATOR: &str = "--profile instructions --package semel-sim --features semel-sim/_planted";
@@ -23,24 +28,12 @@ const SIMULATOR: &str = "--profile instructions --package semel-sim --features s
 /// The engines, and how many seeds of each are played.
 const ENGINES: [(&str, u64); 4] = [("gate", 200), ("outbox", 60), ("relay", 60), ("broker", 100)];
 
-pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
-    let asked: Option<u64> = match args {
-        [flag, number] if flag == "--seeds" => Some(
-            number.parse().map_err(|_| Failure::Usage(format!("`{number}` is not a number\n\n{USAGE}")))?,
-        ),
-        _ => {
-            if only_help(args, USAGE)? == Asked::Help {
-                println!("{USAGE}");
-                return Ok(());
-            }
-            None
-        }
-    };
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let simulator = build()?;
     std::thread::scope(|scope| {
         let play = |(engine, seeds)| {
             let simulator = &simulator;
-            scope.spawn(move || played(simulator, engine, asked.unwrap_or(seeds)))
+            scope.spawn(move || played(simulator, engine, args.seeds.unwrap_or(seeds)))
         };
         let engines: Vec<_> = ENGINES.map(play).into_iter().collect();
         engines.into_iter().try_for_each(|engine| {

@@ -6,29 +6,15 @@ mod versions;
 use std::thread;
 use std::time::Instant;
 
+use semel_testbed::failure::Failure;
+use semel_testbed::services::{Permission, Services, seconds};
+use semel_testbed::{binaries, os, process};
 use serde_json::Value;
 
-use crate::failure::Failure;
 use crate::programs::{self, Program};
-use crate::services::{Permission, Services, seconds};
-use crate::{binaries, chaos, flags, os, process, sim};
+use crate::{elsewhere, sim};
 
-const USAGE: &str = "\
-Usage: cargo xtask test [--fast | --all | --no-clients] [--no-install] [-- ARGS]
-
-Starts a PostgreSQL and a Redis on free loopback ports while the tests are built, runs every test program of the workspace
-against them, two at a time, then the doc tests and those of the clients in other languages, and stops and removes the
-servers, however the tests end. One other version of PostgreSQL is tried too, each day another. With ARGS, runs `cargo test --workspace --all-features ARGS` instead.
-
-Options:
-  --fast        start no server; run only what needs none: no doc tests, no tests/live_*.rs
-  --all         the long forms: tests that crash, lose power or fill up do so far more often; every version of PostgreSQL; then 10,000 seeds of every
-                engine in the simulator and ten minutes of chaos. Takes hours
-  --no-clients  leave out the clients in other languages, the console's browsers and the applications, which
-                `cargo xtask clients` tests
-  --no-install  fail where a server is missing, even where apt-get could install it
-  ARGS          go to `cargo test`; with `-p NAME` among them only those packages are tested
-
+const AFTER: &str = "\
 Environment:
   SEMEL_TEST_POSTGRES      URL of a PostgreSQL to use instead of starting one
   SEMEL_TEST_REDIS         URL of a Redis to use instead of starting one
@@ -39,24 +25,57 @@ Examples:
   cargo xtask test -- -p semel-contract
   cargo xtask test -- -p xtask --test live_services -- --nocapture";
 
+/// Run the tests against throw-away PostgreSQL and Redis.
+///
+/// Starts a PostgreSQL and a Redis on free loopback ports while the tests are built, runs every test program of the workspace
+/// against them, two at a time, then the doc tests and those of the clients in other languages, and stops and removes the
+/// servers, however the tests end. One other version of PostgreSQL is tried too, each day another. With ARGS, runs
+/// `cargo test --workspace --all-features ARGS` instead.
+#[derive(Debug, Default, PartialEq, Eq, clap::Args)]
+#[command(after_help = AFTER)]
+pub(crate) struct Args {
+    /// Start no server; run only what needs none: no doc tests, no tests/live_*.rs.
+    #[arg(long, conflicts_with_all = ["all", "no_clients"])]
+    fast: bool,
+    /// The long forms: tests that crash, lose power or fill up do so far more often; every version of PostgreSQL; then 10,000
+    /// seeds of every engine in the simulator and ten minutes of chaos. Takes hours.
+    #[arg(long, conflicts_with_all = ["no_clients", "args"])]
+    all: bool,
+    /// Leave out the clients in other languages, the console's browsers and the applications, which `cargo xtask clients`
+    /// tests.
+    #[arg(long, conflicts_with = "args")]
+    no_clients: bool,
+    /// Fail where a server is missing, even where apt-get could install it.
+    #[arg(long)]
+    no_install: bool,
+    /// Go to `cargo test`; with `-p NAME` among them only those packages are tested.
+    #[arg(last = true, value_name = "ARGS")]
+    args: Vec<String>,
+}
+
 /// Integration tests whose name starts so need a server.
 const LIVE_PREFIX: &str = "live_";
 
-pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
-    match Asked::parse(args)? {
-        Asked::Help => {
-            println!("{USAGE}");
-            Ok(())
-        }
-        Asked::Fast(args) => fast(&args),
-        Asked::Full(args, permission) => full(&args, permission, &[], Clients::Test),
-        Asked::NoClients(permission) => full(&[], permission, &[], Clients::LeaveOut),
-        Asked::All(permission) => {
+pub(crate) fn run(asked: &Args) -> Result<(), Failure> {
+    let permission = match asked.no_install {
+        true => Permission::NeverInstall,
+        false => Permission::InstallIfMissing,
+    };
+    match (asked.fast, asked.all, asked.no_clients) {
+        (true, _, _) => fast(&asked.args),
+        (false, true, _) => {
             full(&[], permission, LONG, Clients::Test)?;
-            sim::run(&["--seeds", "10000"].map(str::to_owned))?;
-            chaos::run(&["--minutes", "10"].map(str::to_owned))
+            sim::run(&sim::Args { seeds: Some(10_000) })?;
+            elsewhere::run_chaos(&["--minutes", "10"])
         }
+        (false, false, true) => full(&[], permission, &[], Clients::LeaveOut),
+        (false, false, false) => full(&asked.args, permission, &[], Clients::Test),
     }
+}
+
+/// All but the clients, as one step of several.
+pub(crate) fn run_without_clients() -> Result<(), Failure> {
+    run(&Args { no_clients: true, ..Args::default() })
 }
 
 /// What the long forms of tests are told.
@@ -67,51 +86,11 @@ const LONG: &[(&str, &str)] = &[
     ("SEMEL_TEST_LONG", "1"),
 ];
 
-/// What the command line asks for.
-#[derive(Debug, PartialEq, Eq)]
-enum Asked {
-    Help,
-    Fast(Vec<String>),
-    Full(Vec<String>, Permission),
-    NoClients(Permission),
-    All(Permission),
-}
-
 /// Whether what is written in other languages is tested too.
 #[derive(Clone, Copy)]
 enum Clients {
     Test,
     LeaveOut,
-}
-
-impl Asked {
-    fn parse(args: &[String]) -> Result<Asked, Failure> {
-        let (mut fast, mut all, mut no_clients) = (false, false, false);
-        let mut permission = Permission::InstallIfMissing;
-        let mut rest = args.iter();
-        for arg in rest.by_ref() {
-            match arg.as_str() {
-                "--fast" => fast = true,
-                "--all" => all = true,
-                "--no-clients" => no_clients = true,
-                "--no-install" => permission = Permission::NeverInstall,
-                "--" => break,
-                other if flags::is_help(other) => return Ok(Asked::Help),
-                other => return Err(flags::unknown(other, USAGE)),
-            }
-        }
-        let for_cargo: Vec<String> = rest.cloned().collect();
-        match (fast, all, no_clients) {
-            (false, false, false) => Ok(Asked::Full(for_cargo, permission)),
-            (true, false, false) => Ok(Asked::Fast(for_cargo)),
-            (false, true, false) if for_cargo.is_empty() => Ok(Asked::All(permission)),
-            (false, false, true) if for_cargo.is_empty() => Ok(Asked::NoClients(permission)),
-            (_, _, true) => Err(Failure::Usage(format!("--no-clients goes with no other form\n\n{USAGE}"))),
-            (_, true, _) => {
-                Err(Failure::Usage(format!("--all goes with neither --fast nor ARGS\n\n{USAGE}")))
-            }
-        }
-    }
 }
 
 fn full(
@@ -285,6 +264,7 @@ fn serverless(targets: &[Target], packages: &[String]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::parsed;
 
     fn words(text: &str) -> Vec<String> {
         text.split_whitespace().map(str::to_owned).collect()
@@ -296,16 +276,14 @@ mod tests {
 
     #[test]
     fn options_end_at_the_dashes_and_unknown_ones_are_refused() {
-        assert_eq!(
-            Asked::parse(&words("--no-install -- --fast x")),
-            Ok(Asked::Full(words("--fast x"), Permission::NeverInstall))
-        );
-        assert_eq!(Asked::parse(&words("--fast")), Ok(Asked::Fast(vec![])));
-        assert_eq!(Asked::parse(&words("--fast --help")), Ok(Asked::Help));
-        assert_eq!(Asked::parse(&words("--all")), Ok(Asked::All(Permission::InstallIfMissing)));
-        assert_eq!(Asked::parse(&words("--no-clients")), Ok(Asked::NoClients(Permission::InstallIfMissing)));
+        let all: Args = parsed("--no-install -- --fast x").unwrap();
+        assert_eq!(all, Args { no_install: true, args: words("--fast x"), ..Args::default() });
+        assert_eq!(parsed("--fast").ok(), Some(Args { fast: true, ..Args::default() }));
+        assert_eq!(parsed::<Args>("--fast --help").unwrap_err().exit_code(), 0);
+        assert_eq!(parsed("--all").ok(), Some(Args { all: true, ..Args::default() }));
+        assert_eq!(parsed("--no-clients").ok(), Some(Args { no_clients: true, ..Args::default() }));
         for wrong in ["-p xtask", "--all --fast", "--all -- x", "--no-clients --fast", "--no-clients -- x"] {
-            assert_eq!(Asked::parse(&words(wrong)).unwrap_err().exit_code(), 2, "{wrong}");
+            assert_eq!(parsed::<Args>(wrong).unwrap_err().exit_code(), 2, "{wrong}");
         }
     }
 

@@ -17,19 +17,20 @@ mod size;
 mod unfinished;
 mod vectors;
 
-use crate::failure::Failure;
-use crate::flags::{self, Asked};
 use files::Tree;
+use semel_testbed::failure::Failure;
 
-const USAGE: &str = "\
-Usage: cargo xtask tidy [--cycles]
-
-Checks what no compiler checks, prints each check with `ok` or its findings, and exits with 1 if there are any:
-arrows between crates, cycles between modules, purity of the contract, file headers, names, Markdown links, problem pages, vectors,
-the reference of the settings, coverage of the requirements, licences, number of packages, unfinished code.
-
-Options:
-  --cycles  print the cycles between the modules of each crate with their arrows, and check nothing";
+/// Check the rules of the tree that no compiler checks.
+///
+/// Prints each check with `ok` or its findings, and exits with 1 if there are any: arrows between crates, cycles between
+/// modules, purity of the contract, file headers, names, Markdown links, problem pages, vectors, the reference of the
+/// settings, coverage of the requirements, licences, number of packages, unfinished code.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct Args {
+    /// Print the cycles between the modules of each crate with their arrows, and check nothing.
+    #[arg(long)]
+    cycles: bool,
+}
 
 /// Something that is not as it should be, and what to do about it.
 #[derive(Debug, PartialEq, Eq)]
@@ -74,20 +75,13 @@ const CHECKS: &[Check] = &[
     Check { name: "unfinished", run: unfinished::check },
 ];
 
-pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
-    if let [flag] = args
-        && flag == "--cycles"
-    {
-        println!("{}", cycles::figures(&Tree::of_repository()?));
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let tree = Tree::of_repository()?;
+    if args.cycles {
+        println!("{}", cycles::figures(&tree));
         return Ok(());
     }
-    match flags::only_help(args, USAGE)? {
-        Asked::Help => {
-            println!("{USAGE}");
-            Ok(())
-        }
-        Asked::Run => report(&Tree::of_repository()?),
-    }
+    report(&tree)
 }
 
 fn report(tree: &Tree) -> Result<(), Failure> {

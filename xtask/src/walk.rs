@@ -4,21 +4,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
+use semel_testbed::failure::Failure;
+use semel_testbed::process;
+use semel_testbed::services::Scratch;
+
 use crate::callgrind::{self, Calls};
-use crate::failure::Failure;
-use crate::services::Scratch;
-use crate::{flags, process};
 
-const USAGE: &str = "\
-Usage: cargo xtask walk [--files]
-
-Sends requests with fresh keys through a gateway on the embedded store, in a development build under callgrind, and prints
-how many source files below crates/ one of them visits, and how often the walk leaves one crate for another: the pairs of
-crates that call each other, the files that call into another crate, and the pairs of files. docs/design/walk.md keeps the
-figures. Installs valgrind where it can.
-
-Options:
-  --files  print the files and every call that leaves its crate as well";
+/// Count the files and crates that one request visits.
+///
+/// Sends requests with fresh keys through a gateway on the embedded store, in a development build under callgrind, and prints
+/// how many source files below crates/ one of them visits, and how often the walk leaves one crate for another: the pairs of
+/// crates that call each other, the files that call into another crate, and the pairs of files. docs/design/walk.md keeps the
+/// figures. Installs valgrind where it can.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Print the files and every call that leaves its crate as well.
+    #[arg(long)]
+    files: bool,
+}
 
 /// The path that is walked, as `semel-bench-instructions` calls it.
 const PATH: &str = "fresh-sqlite";
@@ -36,16 +39,7 @@ struct Walk {
     leaves: BTreeSet<(File, File)>,
 }
 
-pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
-    let has_files = match args {
-        [] => false,
-        [flag] if flag == "--files" => true,
-        [first, ..] if flags::is_help(first) => {
-            println!("{USAGE}");
-            return Ok(());
-        }
-        [first, ..] => return Err(flags::unknown(first, USAGE)),
-    };
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let valgrind = callgrind::find()?;
     let binary = callgrind::build("dev")?;
     let scratch = Scratch::named("walk")?;
@@ -56,7 +50,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
         Ok(callgrind::calls(&String::from_utf8_lossy(&text)))
     };
     let walk = walk(&profile(REQUESTS)?, &profile(REQUESTS * 2)?, REQUESTS);
-    println!("{}", if has_files { listing(&walk) + &figures(&walk) } else { figures(&walk) });
+    println!("{}", if args.files { listing(&walk) + &figures(&walk) } else { figures(&walk) });
     Ok(())
 }
 

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use crate::binaries::TestBinary;
-use crate::failure::Failure;
-use crate::process;
-use crate::services::{Scratch, seconds, start_postgres};
+use semel_testbed::binaries::TestBinary;
+use semel_testbed::failure::Failure;
+use semel_testbed::process;
+use semel_testbed::services::{Scratch, seconds, start_postgres};
 
 /// The versions beside the distribution's own, each with the release of its programs.
 const VERSIONS: &[(&str, &str)] = &[
@@ -38,8 +38,8 @@ pub(super) fn test(built: &[TestBinary], is_long: bool) -> Result<(), Failure> {
         let bin = install(release, &scratch)?;
         let server = start_postgres(&bin, &scratch)?;
         let mut tests = program.command(&TESTS);
-        tests.env_remove("RUST_BACKTRACE").env(crate::services::POSTGRES_VARIABLE, server.url());
-        tests.env(crate::services::POSTGRES_BIN_VARIABLE, &bin);
+        tests.env_remove("RUST_BACKTRACE").env(semel_testbed::services::POSTGRES_VARIABLE, server.url());
+        tests.env(semel_testbed::services::POSTGRES_BIN_VARIABLE, &bin);
         process::supervise(&mut tests, None)?;
         eprintln!("xtask: PostgreSQL {version}: {}", seconds(began.elapsed()));
     }

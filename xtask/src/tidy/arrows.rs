@@ -1,11 +1,11 @@
 //! Which crate may depend on which. The table here is the architecture; a dependency that is not in it is a
 //! finding. Dependencies of tests are free: an arrow is about what is built into a release.
 
+use semel_testbed::process;
 use serde_json::Value;
 
 use super::files::{Tree, line_where};
 use super::{Finding, Seen};
-use crate::process;
 
 /// Where a room's arrows may lead.
 enum Arrows {
@@ -31,8 +31,11 @@ const ARROWS: &[(&str, Arrows)] = &[
     ("sim", Anywhere),
     ("bench", Anywhere),
     ("bench-instructions", Anywhere),
+    ("bench-runner", To(&["contract", "testbed"])),
+    ("chaos", To(&["testbed"])),
     ("examples", Anywhere),
-    ("xtask", Anywhere),
+    ("testbed", To(&[])),
+    ("xtask", To(&["contract", "testbed"])),
 ];
 
 /// A package of the workspace and what it is built from.
@@ -142,7 +145,7 @@ mod tests {
             package("semel-gate", &["semel-contract", "semel-store"]),
             package("semel-example-axum", &["semel-gate", "semel"]),
             package("semel", &["semel-gate"]),
-            package("xtask", &["semel-cli"]),
+            package("xtask", &["semel-testbed", "semel-contract"]),
         ];
         assert_eq!(judge(&packages, |_, _| 1), []);
     }

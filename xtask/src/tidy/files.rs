@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::process;
+use semel_testbed::process;
 
 /// Every file's path, relative to the root, with `/` between folders.
 pub(crate) struct Tree {

@@ -3,11 +3,11 @@
 
 use std::iter::Peekable;
 
+use semel_testbed::process;
 use serde_json::Value;
 
 use super::files::{Tree, line_where};
 use super::{Finding, Seen};
-use crate::process;
 
 const LOCK: &str = "Cargo.lock";
 

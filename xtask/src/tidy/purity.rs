@@ -3,7 +3,7 @@
 
 use super::files::Tree;
 use super::{Finding, Seen};
-use crate::process;
+use semel_testbed::process;
 
 const PACKAGE: &str = "semel-contract";
 const MANIFEST: &str = "crates/contract/Cargo.toml";

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use semel_testbed::process;
+
 use super::files::Tree;
 use super::{Finding, Seen};
-use crate::process;
 
 const PACKAGE: &str = "semel-cli";
 const MANIFEST: &str = "crates/cli/Cargo.toml";
