@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use semel_testbed::failure::Failure;
+use semel_testbed::process;
 use semel_testbed::programs;
 use semel_testbed::services::Server;
 use sha2::{Digest, Sha256};
