@@ -5,7 +5,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use semel_contract::hex::hex;
 use sha2::{Digest, Sha256};
 
 use super::http::{self, Answer};
@@ -119,7 +118,7 @@ fn daemon(folder: &Path, number: usize, broker: u16, planted: Option<&str>) -> R
 fn make(admin: u16) -> Result<(), String> {
     put(admin, "", "{}")?;
     for (number, member) in MEMBERS.iter().enumerate() {
-        let hash = hex(&Sha256::digest(token(number)));
+        let hash = format!("{:x}", Sha256::digest(token(number)));
         let body = format!("{{\"role\":\"member\",\"token_sha256\":[\"{hash}\"]}}");
         put(admin, &format!("/members/{member}"), &body)?;
     }
