@@ -39,3 +39,4 @@ pub mod schedule;
 pub mod scope;
 pub mod staleness;
 pub mod time;
+pub mod transitions;

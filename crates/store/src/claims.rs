@@ -11,7 +11,7 @@ use bytes::Bytes;
 use semel_contract::decide::{Claim, Standing};
 use semel_contract::fingerprint::Fingerprint;
 use semel_contract::key::Key;
-use semel_contract::profile::{Anchor, Lifetime};
+use semel_contract::profile::Lifetime;
 use semel_contract::record::{Fence, Guarantee, Record, State};
 use semel_contract::restore::Restore;
 use semel_contract::scope::Scope;
@@ -319,21 +319,6 @@ pub struct Swept {
     pub released: u64,
 }
 
-/// When a record that is written now over this one will expire. A lifetime may count from the claim only where it was
-/// settled by its holder in time: an outcome that was unknown is found out about for those who ask from now on.
-pub fn expiry(before: &Record, state: State, lifetime: &Lifetime, now: Timestamp) -> Option<Timestamp> {
-    let of_claim = before.created_at.plus(lifetime.record()) > now && before.state == State::Claimed;
-    let anchor = match lifetime.anchor {
-        Anchor::Created if of_claim => before.created_at,
-        Anchor::Created | Anchor::Settled => now,
-    };
-    match state {
-        State::Settled | State::Unkept | State::Sealed => Some(anchor.plus(lifetime.record())),
-        State::Released => lifetime.released.map(|kept| now.plus(kept)),
-        State::Claimed | State::Unknown => None,
-    }
-}
-
 /// What is known of several keys: for each that was asked about, in the same order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownAmong {
@@ -370,49 +355,6 @@ impl IntoStore for Arc<dyn ClaimStore> {
     fn into_store(self) -> Arc<dyn ClaimStore> {
         self
     }
-}
-
-/// Whether somebody may say what became of this record: its outcome is unknown; or an error was kept because whether it took
-/// effect is not known, and it is found that it did not.
-pub fn is_open_to(entry: &Entry, resolution: &Resolution, now: Timestamp) -> bool {
-    let is_doubted = entry.answer.as_ref().is_some_and(|answer| answer.outcome_unknown);
-    match Standing::of(Some(&entry.record), now) {
-        Standing::Unknown => true,
-        Standing::Settled => is_doubted && matches!(resolution, Resolution::NotApplied),
-        Standing::Absent
-        | Standing::Claimed
-        | Standing::Abandoned
-        | Standing::Unkept
-        | Standing::Released
-        | Standing::Sealed
-        | Standing::Expired => false,
-    }
-}
-
-/// What stays of a record when its principal is forgotten: that its key was used, until nobody retries it any more. Nothing
-/// of the principal, the request or the answer. `None` where nothing has to stay.
-pub fn bare(entry: &Entry, now: Timestamp) -> Option<Entry> {
-    let (state, answer) = match entry.record.state {
-        State::Settled | State::Unkept => {
-            let known = entry.answer.as_ref().map(|answer| (answer.status, answer.outcome_unknown));
-            let (status, outcome_unknown) = known.unwrap_or_default();
-            // A failure or a refusal without its status would read like an effect.
-            let nothing = Answer {
-                status: if status >= 400 { status } else { 0 },
-                headers: [].into(),
-                body: Bytes::new(),
-                outcome_unknown: outcome_unknown || status >= 500,
-            };
-            (State::Unkept, Some(nothing))
-        }
-        State::Sealed => (State::Sealed, None),
-        State::Released | State::Claimed | State::Unknown => return None,
-    };
-    if entry.record.expires_at.is_none_or(|expires| expires <= now) {
-        return None;
-    }
-    let record = Record { state, fingerprint: None, payload_hash: None, ..entry.record.clone() };
-    Some(Entry { record, about: Arc::default(), answer, ..entry.clone() })
 }
 
 /// Keeps claims and their outcomes. Times are the store's own; they never go back.
@@ -469,7 +411,7 @@ pub trait ClaimStore: std::any::Any + Send + Sync {
     /// Resolves an unknown outcome. After `Done`: the record is settled (or unkept, where the answer is not known) or
     /// released, under a new fence, so that the old holder changes nothing any more; an audit row names `by` and
     /// `reason`. `NotApplied` is refused while the request could still take effect. It also frees a key whose kept answer is
-    /// marked as of unknown outcome: see [`is_open_to`].
+    /// marked as of unknown outcome: see [`semel_contract::transitions::resolve`].
     fn resolve<'a>(
         &'a self,
         id: &'a Id,

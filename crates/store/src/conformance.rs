@@ -2,6 +2,7 @@
 //! [`conformance_tests!`](crate::conformance_tests); each claim below then becomes a test of that backend.
 
 mod admin;
+mod cells;
 mod claiming;
 mod forms;
 mod leases;
@@ -30,6 +31,7 @@ use crate::claims::{
 use crate::clock::{Clock, Reading};
 
 pub use admin::*;
+pub use cells::*;
 pub use claiming::*;
 pub use forms::*;
 pub use leases::*;
@@ -98,6 +100,7 @@ impl Clock for TestClock {
 macro_rules! conformance_tests {
     ($fixture:expr) => {
         $crate::conformance_tests!($fixture;
+            every_cell_of_the_table_holds,
             one_of_many_concurrent_claims_wins,
             a_claim_keeps_what_it_was_told,
             a_settled_answer_is_found_byte_for_byte,

@@ -10,6 +10,7 @@ pub mod claims;
 pub mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod entry;
 pub mod forms;
 pub mod hints;
 #[cfg(feature = "sqlite")]

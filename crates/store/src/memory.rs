@@ -8,18 +8,18 @@ use std::future::ready;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bytes::Bytes;
-use semel_contract::decide::{Claim, Standing};
+use semel_contract::decide::Standing;
 use semel_contract::planted::{self, Bug};
 use semel_contract::profile::Lifetime;
-use semel_contract::record::{Fence, Guarantee, Record, State};
+use semel_contract::record::{Fence, State};
 use semel_contract::restore::Restore;
 use semel_contract::time::Timestamp;
+use semel_contract::transitions::{self, Claiming, Holding, Resolving, Sweeping, is_sealable};
 
 use crate::admin::{Audited, Cleanup, StaleCount, action};
 use crate::claims::{
-    About, Answer, ClaimStore, Claimed, Entry, Filter, Id, Reply, Resolution, Resolved, Sealed, Settlement,
-    Swept, Wish, Written, bare, expiry, is_open_to, is_standing,
+    About, ClaimStore, Claimed, Entry, Filter, Id, Reply, Resolution, Resolved, Sealed, Settlement, Swept,
+    Wish, Written, is_standing,
 };
 use crate::clock::{Clock, StoreClock, SystemClock};
 use crate::forms::{FORM_PAUSE, Form, Forms, KnownForm};
@@ -99,19 +99,12 @@ impl Rows {
     }
 
     fn claim(&mut self, wish: Wish, now: Timestamp) -> Claimed {
-        if let Some(entry) = self.entries.get(&wish.id) {
-            let record = &entry.record;
-            if record.state == State::Claimed && record.fence.nonce == wish.nonce {
-                return Claimed::Won { fence: record.fence, now };
-            }
-            let wanted = standing_of(wish.how);
-            let is_it =
-                wish.replaces == Some(record.fence) && Some(Standing::of(Some(record), now)) == wanted;
-            if !is_it {
-                return Claimed::Known { entry: Box::new(entry.clone()), now };
-            }
-        } else if wish.how != Claim::New {
-            return Claimed::Changed;
+        let known = self.entries.get(&wish.id);
+        match (wish.claiming(known, now), known) {
+            (Claiming::Win, _) => {}
+            (Claiming::Again, Some(entry)) => return Claimed::Won { fence: entry.record.fence, now },
+            (Claiming::Known, Some(entry)) => return Claimed::Known { entry: Box::new(entry.clone()), now },
+            (Claiming::Changed | Claiming::Again | Claiming::Known, _) => return Claimed::Changed,
         }
         if let Some(rotation) = wish.rotation {
             let other = self.rotations.get(&rotation).filter(|known| **known != wish.id);
@@ -124,25 +117,7 @@ impl Rows {
             self.rotations.insert(rotation, wish.id.clone());
         }
         let fence = self.next_fence(wish.nonce);
-        let record = Record {
-            state: State::Claimed,
-            guarantee: wish.guarantee,
-            fence,
-            fingerprint: wish.fingerprint,
-            payload_hash: wish.payload_hash,
-            lease_until: now.plus(wish.lease),
-            created_at: now,
-            expires_at: None,
-        };
-        let late_until = now.plus(wish.lease).plus(wish.late);
-        let entry = Entry {
-            id: wish.id.clone(),
-            record,
-            about: wish.about,
-            answer: None,
-            settled_at: None,
-            late_until,
-        };
+        let entry = Entry::of_claim(&wish, fence, now);
         self.entries.insert(wish.id, entry);
         Claimed::Won { fence, now }
     }
@@ -162,52 +137,18 @@ impl Rows {
         else {
             return Written::Superseded;
         };
-        match entry.record.state {
-            State::Claimed | State::Unknown => {
-                write(entry, settlement, lifetime, now);
+        match transitions::holding(entry.record.state) {
+            Holding::Open => {
+                entry.settle(settlement, lifetime, now);
                 if entry.record.state == State::Released && entry.record.expires_at.is_none() {
                     self.remove(id);
                 }
                 Written::Done
             }
-            State::Settled | State::Unkept | State::Released if says_the_same(entry, &settlement) => {
-                Written::Done
-            }
-            State::Settled | State::Unkept | State::Released | State::Sealed => Written::Superseded,
+            Holding::Ended if entry.is_said_by(&settlement) => Written::Done,
+            Holding::Ended | Holding::Nothing => Written::Superseded,
         }
     }
-}
-
-/// The standing that a way of claiming belongs to; a new claim belongs to none.
-fn standing_of(how: Claim) -> Option<Standing> {
-    match how {
-        Claim::New => None,
-        Claim::TakeOver => Some(Standing::Expired),
-        Claim::Supersede => Some(Standing::Abandoned),
-        Claim::Reclaim => Some(Standing::Released),
-        Claim::Forward | Claim::Rerun => Some(Standing::Unknown),
-    }
-}
-
-fn write(entry: &mut Entry, settlement: Settlement, lifetime: &Lifetime, now: Timestamp) {
-    let state = settlement.state();
-    entry.record.expires_at = expiry(&entry.record, state, lifetime, now);
-    entry.record.state = state;
-    entry.settled_at = (state != State::Unknown).then_some(now);
-    entry.answer = match settlement {
-        Settlement::Settle(answer) => Some(answer),
-        Settlement::Unkept(answer) => Some(Answer { body: Bytes::new(), ..answer }),
-        Settlement::Release | Settlement::Unknown => None,
-    };
-}
-
-fn says_the_same(entry: &Entry, settlement: &Settlement) -> bool {
-    let answer = match settlement {
-        Settlement::Settle(answer) => Some(answer.clone()),
-        Settlement::Unkept(answer) => Some(Answer { body: Bytes::new(), ..answer.clone() }),
-        Settlement::Release | Settlement::Unknown => None,
-    };
-    entry.record.state == settlement.state() && entry.answer == answer
 }
 
 impl ClaimStore for MemoryStore {
@@ -237,10 +178,7 @@ impl ClaimStore for MemoryStore {
         let now = self.now();
         let mut rows = self.rows();
         let renewed = held.iter().map(|(id, fence)| match rows.entries.get_mut(id) {
-            Some(entry)
-                if entry.record.fence == *fence
-                    && Standing::of(Some(&entry.record), now) == Standing::Claimed =>
-            {
+            Some(entry) if transitions::is_renewed(&entry.record, *fence, now) => {
                 entry.record.lease_until = now.plus(lease);
                 Written::Done
             }
@@ -262,27 +200,18 @@ impl ClaimStore for MemoryStore {
         let mut rows = self.rows();
         let new_fence = rows.next_fence(fence.nonce);
         let Some(entry) = rows.entries.get_mut(id) else { return Box::pin(ready(Ok(Resolved::NotUnknown))) };
-        if entry.record.fence != fence || !is_open_to(entry, &resolution, now) {
+        if entry.record.fence != fence {
             return Box::pin(ready(Ok(Resolved::NotUnknown)));
         }
-        let done = match resolution {
-            Resolution::Applied(_) => action::RESOLVE_APPLIED,
-            Resolution::NotApplied => action::RESOLVE_NOT_APPLIED,
-        };
-        let settlement = match resolution {
-            Resolution::Applied(Some(answer)) => Settlement::Settle(answer),
-            Resolution::Applied(None) => Settlement::Unkept(Answer {
-                status: 0,
-                headers: [].into(),
-                body: Bytes::new(),
-                outcome_unknown: false,
-            }),
-            Resolution::NotApplied if now < entry.late_until => {
+        match entry.resolving(&resolution, now) {
+            Resolving::Write => {}
+            Resolving::NotUnknown => return Box::pin(ready(Ok(Resolved::NotUnknown))),
+            Resolving::TooEarly => {
                 return Box::pin(ready(Ok(Resolved::TooEarly { until: entry.late_until })));
             }
-            Resolution::NotApplied => Settlement::Release,
-        };
-        write(entry, settlement, lifetime, now);
+        }
+        let done = resolution.action();
+        entry.settle(resolution.into_settlement(), lifetime, now);
         entry.record.fence = new_fence;
         let removed = entry.record.state == State::Released && entry.record.expires_at.is_none();
         if removed {
@@ -297,41 +226,15 @@ impl ClaimStore for MemoryStore {
     fn seal<'a>(&'a self, id: &'a Id, about: &'a About, lifetime: &'a Lifetime) -> Reply<'a, Sealed> {
         let now = self.now();
         let mut rows = self.rows();
-        match rows.entries.get(id) {
-            Some(entry)
-                if !matches!(
-                    Standing::of(Some(&entry.record), now),
-                    Standing::Expired | Standing::Released
-                ) =>
-            {
-                Box::pin(ready(Ok(Sealed::Known(Box::new(entry.clone())))))
-            }
-            Some(_) | None => {
-                rows.remove(id);
-                let fence = rows.next_fence(0);
-                let record = Record {
-                    state: State::Sealed,
-                    guarantee: Guarantee::None,
-                    fence,
-                    fingerprint: None,
-                    payload_hash: None,
-                    lease_until: now,
-                    created_at: now,
-                    expires_at: Some(now.plus(lifetime.record())),
-                };
-                let entry = Entry {
-                    id: id.clone(),
-                    record,
-                    about: about.clone().into(),
-                    answer: None,
-                    settled_at: Some(now),
-                    late_until: now,
-                };
-                rows.entries.insert(id.clone(), entry);
-                self.hints.wake(id.hash());
-                Box::pin(ready(Ok(Sealed::Done)))
-            }
+        let known = rows.entries.get(id);
+        if let Some(entry) = known.filter(|entry| !is_sealable(Standing::of(Some(&entry.record), now))) {
+            return Box::pin(ready(Ok(Sealed::Known(Box::new(entry.clone())))));
         }
+        rows.remove(id);
+        let entry = Entry::of_seal(id, about, rows.next_fence(0), lifetime, now);
+        rows.entries.insert(id.clone(), entry);
+        self.hints.wake(id.hash());
+        Box::pin(ready(Ok(Sealed::Done)))
     }
 
     fn sweep(&self, batch: u32, grace: Duration) -> Reply<'_, Swept> {
@@ -340,25 +243,26 @@ impl ClaimStore for MemoryStore {
         let mut rows = self.rows();
         let mut gone = Vec::new();
         for (id, entry) in &mut rows.entries {
-            match Standing::of(Some(&entry.record), now) {
-                Standing::Unknown if entry.record.state == State::Claimed => {
+            match transitions::sweep(&entry.record, grace, now) {
+                Sweeping::MarkUnknown => {
                     entry.record.state = State::Unknown;
                     swept.unknown += 1;
                 }
-                Standing::Claimed if planted::is(Bug::SweepsLiveClaims) => gone.push(id.clone()),
-                Standing::Abandoned => {
+                Sweeping::LetGo => {
                     gone.push(id.clone());
                     swept.released += 1;
                 }
-                Standing::Expired
-                    if self.time.frozen().is_none()
-                        && swept.removed < u64::from(batch)
-                        && entry.record.expires_at.is_some_and(|at| at.plus(grace) <= now) =>
-                {
+                Sweeping::Remove if self.time.frozen().is_none() && swept.removed < u64::from(batch) => {
                     gone.push(id.clone());
                     swept.removed += 1;
                 }
-                _ => {}
+                Sweeping::Keep
+                    if planted::is(Bug::SweepsLiveClaims)
+                        && Standing::of(Some(&entry.record), now) == Standing::Claimed =>
+                {
+                    gone.push(id.clone());
+                }
+                Sweeping::Remove | Sweeping::Keep => {}
             }
         }
         for id in &gone {
@@ -371,17 +275,10 @@ impl ClaimStore for MemoryStore {
     fn forget<'a>(&'a self, tenant: Option<&'a str>, principal: &'a str, by: &'a str) -> Reply<'a, u64> {
         let now = self.now();
         let mut rows = self.rows();
-        let is_finished = |state| !matches!(state, State::Claimed | State::Unknown);
-        let is_theirs = |entry: &Entry| {
-            // What is left of those who were forgotten is nobody's.
-            !principal.is_empty()
-                && entry.about.principal == principal
-                && entry.about.tenant.as_deref() == tenant
-        };
-        let theirs = |entry: &&Entry| is_theirs(entry) && is_finished(entry.record.state);
+        let theirs = |entry: &&Entry| entry.is_forgotten_with(tenant, principal);
         let ids: Vec<Id> = rows.entries.values().filter(theirs).map(|entry| entry.id.clone()).collect();
         for id in &ids {
-            match rows.entries.get(id).and_then(|entry| bare(entry, now)) {
+            match rows.entries.get(id).and_then(|entry| entry.bare(now)) {
                 Some(entry) => drop(rows.entries.insert(id.clone(), entry)),
                 None => rows.remove(id),
             }

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use semel_contract::decide::{Claim, Standing};
-use semel_contract::record::State;
 use semel_contract::time::Timestamp;
+use semel_contract::transitions::{self, Claiming};
 use tokio_postgres::Row;
 
 use super::batch::Waiting;
@@ -113,8 +113,7 @@ fn stands(wish: &Wish, known: &Known, now: Timestamp) -> Option<Claimed> {
     match (wish.replaces, judge(wish, known, now)) {
         (None, judged) => judged,
         (Some(replaced), Some(Claimed::Known { entry, .. }))
-            if entry.record.fence == replaced
-                && Some(Standing::of(Some(&entry.record), now)) == replace::standing_of(wish.how) =>
+            if transitions::is_replaced(&entry.record, wish.how, Some(replaced), now) =>
         {
             None
         }
@@ -293,11 +292,13 @@ fn judge(wish: &Wish, known: &Known, now: Timestamp) -> Option<Claimed> {
     if let Some(place) = known.places.get(&wish.id.hash()) {
         let entry = &known.entries[*place];
         assert_eq!(entry.id, wish.id, "two keys with one hash: 128 bits of SHA-256 would have to collide");
-        let record = &entry.record;
-        if record.state == State::Claimed && record.fence.nonce == wish.nonce {
-            return Some(Claimed::Won { fence: record.fence, now });
-        }
-        return Some(Claimed::Known { entry: Box::new(entry.clone()), now });
+        return Some(match wish.claiming(Some(entry), now) {
+            Claiming::Again => Claimed::Won { fence: entry.record.fence, now },
+            // Whether it is what was to be replaced is looked at by whoever asked for that.
+            Claiming::Win | Claiming::Known | Claiming::Changed => {
+                Claimed::Known { entry: Box::new(entry.clone()), now }
+            }
+        });
     }
     let other = known.rotations.get(&wish.rotation?)?;
     let standing = Standing::of(Some(&known.entries[*other].record), now);

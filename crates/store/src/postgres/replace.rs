@@ -2,11 +2,11 @@
 //! written, in one short transaction. The lock waits for a handler that is settling the record at this moment; if the
 //! handler commits, its record counts.
 
-use bytes::Bytes;
-use semel_contract::decide::{Claim, Standing};
+use semel_contract::decide::Standing;
 use semel_contract::profile::Lifetime;
 use semel_contract::record::{Fence, Guarantee, State};
 use semel_contract::time::Timestamp;
+use semel_contract::transitions::{Claiming, Resolving, is_sealable};
 
 use super::Core;
 use super::link::{Trouble, Tx};
@@ -18,9 +18,7 @@ use super::rows::{
 use super::settle::Write;
 use super::sql::{self, entry, timed};
 use crate::admin::action;
-use crate::claims::{
-    About, Answer, Claimed, Entry, Id, Resolution, Resolved, Sealed, Settlement, StoreError, Wish, is_open_to,
-};
+use crate::claims::{About, Claimed, Entry, Id, Resolution, Resolved, Sealed, StoreError, Wish};
 
 /// How often a seal is tried again because somebody claimed the key between looking and sealing.
 const SEAL_ROUNDS_MAX: u32 = 8;
@@ -123,17 +121,6 @@ async fn lock(tx: &Tx<'_>, id: &Id) -> Result<Option<Locked>, Trouble> {
     Ok(Some(Locked { entry, now: lease.now }))
 }
 
-/// The standing over which a way of claiming wins; a new claim wins over none.
-pub(super) fn standing_of(how: Claim) -> Option<Standing> {
-    match how {
-        Claim::New => None,
-        Claim::TakeOver => Some(Standing::Expired),
-        Claim::Supersede => Some(Standing::Abandoned),
-        Claim::Reclaim => Some(Standing::Released),
-        Claim::Forward | Claim::Rerun => Some(Standing::Unknown),
-    }
-}
-
 /// Claims a key over the record that was decided upon. An unsure commit is looked into by making the same wish again.
 pub(super) async fn claim(core: &Core, wish: &Wish) -> Result<Claimed, StoreError> {
     let mut patience = Patience::new(None);
@@ -162,15 +149,17 @@ async fn claim_once(core: &Core, wish: &Wish) -> Result<Claimed, Trouble> {
         tx.roll_back().await;
         return Ok(Claimed::Changed);
     };
-    let record = &entry.record;
-    if record.state == State::Claimed && record.fence.nonce == wish.nonce {
-        tx.roll_back().await;
-        return Ok(Claimed::Won { fence: record.fence, now });
-    }
-    let standing = Standing::of(Some(record), now);
-    if wish.replaces != Some(record.fence) || Some(standing) != standing_of(wish.how) {
-        tx.roll_back().await;
-        return Ok(Claimed::Known { entry: Box::new(entry), now });
+    let fence = entry.record.fence;
+    match wish.claiming(Some(&entry), now) {
+        Claiming::Win => {}
+        Claiming::Again => {
+            tx.roll_back().await;
+            return Ok(Claimed::Won { fence, now });
+        }
+        Claiming::Known | Claiming::Changed => {
+            tx.roll_back().await;
+            return Ok(Claimed::Known { entry: Box::new(entry), now });
+        }
     }
     if let Some(rotation) = wish.rotation {
         let hash = wish.id.hash();
@@ -179,7 +168,7 @@ async fn claim_once(core: &Core, wish: &Wish) -> Result<Claimed, Trouble> {
             return Ok(Claimed::CredentialChanged);
         }
     }
-    let fence = write_claim(&tx, record.fence, wish, now).await?;
+    let fence = write_claim(&tx, fence, wish, now).await?;
     tx.commit().await?;
     Ok(Claimed::Won { fence, now })
 }
@@ -237,32 +226,22 @@ pub(super) async fn resolve(
 ) -> Result<Resolved, Trouble> {
     let mut wire = core.link.connection().await?;
     let tx = wire.begin(&core.link).await?;
-    let locked = lock(&tx, id).await?.filter(|locked| {
-        let entry = &locked.entry;
-        entry.record.fence == fence && is_open_to(entry, &resolution, locked.now)
-    });
+    let locked = lock(&tx, id).await?.filter(|locked| locked.entry.record.fence == fence);
     let Some(Locked { entry, now }) = locked else {
         tx.roll_back().await;
         return Ok(Resolved::NotUnknown);
     };
-    let done = match resolution {
-        Resolution::Applied(_) => action::RESOLVE_APPLIED,
-        Resolution::NotApplied => action::RESOLVE_NOT_APPLIED,
+    let refused = match entry.resolving(&resolution, now) {
+        Resolving::Write => None,
+        Resolving::NotUnknown => Some(Resolved::NotUnknown),
+        Resolving::TooEarly => Some(Resolved::TooEarly { until: entry.late_until }),
     };
-    let settlement = match resolution {
-        Resolution::Applied(Some(answer)) => Settlement::Settle(answer),
-        Resolution::Applied(None) => Settlement::Unkept(Answer {
-            status: 0,
-            headers: [].into(),
-            body: Bytes::new(),
-            outcome_unknown: false,
-        }),
-        Resolution::NotApplied if now < entry.late_until => {
-            tx.roll_back().await;
-            return Ok(Resolved::TooEarly { until: entry.late_until });
-        }
-        Resolution::NotApplied => Settlement::Release,
-    };
+    if let Some(refused) = refused {
+        tx.roll_back().await;
+        return Ok(refused);
+    }
+    let done = resolution.action();
+    let settlement = resolution.into_settlement();
     let write = Write::of(settlement, lifetime);
     tx.query(
         RESOLVE,
@@ -303,7 +282,7 @@ pub(super) async fn seal(
     for _ in 0..SEAL_ROUNDS_MAX {
         let (known, now) = core.look_up(id).await.map_err(Trouble::Refused)?;
         // A key in use is not waited for: its record is the answer.
-        if let Some(entry) = known.filter(|entry| !is_free(Standing::of(Some(&entry.record), now))) {
+        if let Some(entry) = known.filter(|entry| !is_sealable(Standing::of(Some(&entry.record), now))) {
             return Ok(Sealed::Known(Box::new(entry)));
         }
         if let Some(sealed) = seal_once(core, id, about, lifetime, by).await? {
@@ -311,18 +290,6 @@ pub(super) async fn seal(
         }
     }
     Err(Trouble::Refused(StoreError::Unavailable("others claim this key again and again".to_owned())))
-}
-
-fn is_free(standing: Standing) -> bool {
-    match standing {
-        Standing::Absent | Standing::Expired | Standing::Released => true,
-        Standing::Claimed
-        | Standing::Abandoned
-        | Standing::Unknown
-        | Standing::Settled
-        | Standing::Unkept
-        | Standing::Sealed => false,
-    }
 }
 
 /// One attempt; `None` when somebody claimed the key meanwhile, and it must be looked at again.
@@ -336,7 +303,7 @@ async fn seal_once(
     let mut wire = core.link.connection().await?;
     let tx = wire.begin(&core.link).await?;
     let (now, before) = match lock(&tx, id).await? {
-        Some(Locked { entry, now }) if is_free(Standing::of(Some(&entry.record), now)) => {
+        Some(Locked { entry, now }) if is_sealable(Standing::of(Some(&entry.record), now)) => {
             tx.query(REMOVE, &[&stored_number(entry.record.fence)]).await?;
             (now, Some(entry.record.fence.to_string()))
         }

@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use semel_contract::profile::{Anchor, Lifetime};
+use semel_contract::profile::Lifetime;
 use semel_contract::record::{Fence, State};
+use semel_contract::transitions;
 
 use super::batch::Waiting;
 use super::link::Trouble;
@@ -43,22 +43,10 @@ impl Write {
     /// What a settlement writes under this lifetime.
     pub(super) fn of(settlement: Settlement, lifetime: &Lifetime) -> Self {
         let state = settlement.state();
-        let answer = match settlement {
-            Settlement::Settle(answer) => Some(answer),
-            Settlement::Unkept(answer) => Some(Answer { body: Bytes::new(), ..answer }),
-            Settlement::Release | Settlement::Unknown => None,
-        };
-        let keep = match state {
-            State::Settled | State::Unkept | State::Sealed => Some(lifetime.record()),
-            State::Released => lifetime.released,
-            State::Claimed | State::Unknown => None,
-        };
-        let from_created = match lifetime.anchor {
-            Anchor::Created => state != State::Released,
-            Anchor::Settled => false,
-        };
+        let keep = transitions::keep(state, lifetime);
+        let from_created = transitions::counts_from_claim(state, lifetime);
         let removes = state == State::Released && keep.is_none();
-        Self { state, answer, keep_ms: keep.map(span), from_created, removes }
+        Self { state, answer: settlement.into_kept(), keep_ms: keep.map(span), from_created, removes }
     }
 
     pub(super) fn status(&self) -> Option<i32> {

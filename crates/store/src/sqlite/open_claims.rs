@@ -4,9 +4,9 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use semel_contract::decide::Standing;
 use semel_contract::record::Fence;
 use semel_contract::time::Timestamp;
+use semel_contract::transitions;
 
 use super::key_index::KeyIndex;
 use super::recent::Recent;
@@ -61,11 +61,7 @@ impl OpenClaims {
     /// lapsed here too, because time never goes back.
     pub(super) fn renew(&mut self, id: &Id, fence: Fence, lease: Duration, now: Timestamp) -> Written {
         match self.held.get_mut(&id.hash()) {
-            Some(kept)
-                if kept.entry.id == *id
-                    && kept.entry.record.fence == fence
-                    && Standing::of(Some(&kept.entry.record), now) == Standing::Claimed =>
-            {
+            Some(kept) if kept.entry.id == *id && transitions::is_renewed(&kept.entry.record, fence, now) => {
                 kept.entry.record.lease_until = now.plus(lease);
                 Written::Done
             }
