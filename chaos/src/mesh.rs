@@ -118,7 +118,7 @@ fn daemon(folder: &Path, number: usize, broker: u16, planted: Option<&str>) -> R
 fn make(admin: u16) -> Result<(), String> {
     put(admin, "", "{}")?;
     for (number, member) in MEMBERS.iter().enumerate() {
-        let hash = format!("{:x}", Sha256::digest(token(number)));
+        let hash: String = Sha256::digest(token(number)).iter().map(|byte| format!("{byte:02x}")).collect();
         let body = format!("{{\"role\":\"member\",\"token_sha256\":[\"{hash}\"]}}");
         put(admin, &format!("/members/{member}"), &body)?;
     }
