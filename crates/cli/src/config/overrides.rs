@@ -77,10 +77,16 @@ fn one(name: &str, value: &str) -> Result<Option<File>, String> {
     if field.is_empty() || !field.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
         return Ok(None);
     }
-    // Lists, tables and truth are written as in the file; everything else is a text, with or without its quotes.
+    let read = |value: &str| toml::from_str::<File>(&format!("{header}{field} = {value}\n"));
+    // Lists, tables and truth are written as in the file; everything else is a text, with or without its quotes, or else a number.
     let is_written_out = value.starts_with(['[', '{', '"']) || matches!(value, "true" | "false");
-    let value = if is_written_out { value.to_owned() } else { toml::Value::from(value).to_string() };
-    match toml::from_str::<File>(&format!("{header}{field} = {value}\n")) {
+    let is_number = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
+    let overlay = match is_written_out {
+        true => read(value),
+        false => read(&toml::Value::from(value).to_string())
+            .or_else(|error| if is_number { read(value).map_err(|_| error) } else { Err(error) }),
+    };
+    match overlay {
         Ok(overlay) => Ok(Some(overlay)),
         Err(error) if error.message().contains("unknown field") => Ok(None),
         Err(error) => Err(format!("{name}: {}", error.message())),
