@@ -1,8 +1,8 @@
 //! `semel serve outbox`: the outbox as a daemon. Opens the file, shuts the door behind it, sends until it is told to end.
 
 pub(crate) mod config;
-mod door;
 mod file;
+mod guard;
 pub(crate) mod sheet;
 
 use std::io::Write;
@@ -22,7 +22,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use self::config::{Config, Listen};
-use self::door::{Guard, OwnSocket, Ticket, own_hosts, token};
+use self::guard::{Guard, OwnSocket, Ticket, own_hosts, token};
 use super::{disk, notify};
 use crate::exit::{Exit, Stop};
 use crate::outbox::body::Api;
