@@ -1,10 +1,9 @@
-//! A small HTTP client for the tools. A request is sent once, on a connection that the caller opened: nothing here sends
-//! again, follows a redirect or keeps a cookie. To drop a connection is to disconnect.
+//! What the tools send with: connections of `semel-http` that the caller opens, a URL as people type it, and answers read
+//! whole. A request is sent once: nothing here sends again, follows a redirect or keeps a cookie.
 
 mod connection;
 pub(crate) mod effects;
 mod target;
-mod tls;
 
 use std::future::Future;
 use std::time::Duration;

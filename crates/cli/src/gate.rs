@@ -2,7 +2,6 @@
 //! store, or its own over a store that it opened itself. Owns the words of the command line; what they do is the API's.
 
 mod confirm;
-mod door;
 mod forget;
 mod history;
 mod resolve;
@@ -11,6 +10,7 @@ mod show;
 mod sweeping;
 pub(crate) mod table;
 mod upkeep;
+mod way;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -20,8 +20,8 @@ use serde_json::Value;
 use crate::config::redacted;
 use crate::exit::{Exit, Stop};
 use crate::output_failed;
-use door::Door;
 pub(crate) use upkeep::clock_text;
+use way::Way;
 
 /// Look into a gate's records and resolve what is unknown.
 #[derive(Debug, clap::Args)]
@@ -104,8 +104,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
         {
             return sweeping::sweep_for_ever(&args.at, sweep, when).await;
         }
-        let door = Door::find(&args.at).await?;
-        args.command.run(&door, &args.at).await
+        let way = Way::find(&args.at).await?;
+        args.command.run(&way, &args.at).await
     });
     let Said { value, text } = outcome?;
     let printed = if args.at.json { format!("{value:#}\n") } else { text };
@@ -123,20 +123,20 @@ pub(crate) struct Said {
 }
 
 impl Command {
-    async fn run(&self, door: &Door, at: &At) -> Result<Said, Stop> {
+    async fn run(&self, way: &Way, at: &At) -> Result<Said, Stop> {
         match self {
-            Command::List(args) => show::list(door, args, at).await,
-            Command::Show(args) => show::show(door, args, at).await,
-            Command::Resolve(args) => resolve::resolve(door, args, at).await,
-            Command::Seal(args) => upkeep::seal(door, args).await,
-            Command::Sweep(args) => upkeep::sweep(door, args).await,
-            Command::Forget(args) => forget::forget(door, args).await,
-            Command::Restored(args) => restores::restored(door, args).await,
-            Command::Restores => restores::restores(door).await,
-            Command::Clock(args) => upkeep::clock(door, args).await,
-            Command::Audit(args) => history::audit(door, args).await,
-            Command::Cleanups(args) => history::cleanups(door, args).await,
-            Command::Stale(args) => history::stale(door, args).await,
+            Command::List(args) => show::list(way, args, at).await,
+            Command::Show(args) => show::show(way, args, at).await,
+            Command::Resolve(args) => resolve::resolve(way, args, at).await,
+            Command::Seal(args) => upkeep::seal(way, args).await,
+            Command::Sweep(args) => upkeep::sweep(way, args).await,
+            Command::Forget(args) => forget::forget(way, args).await,
+            Command::Restored(args) => restores::restored(way, args).await,
+            Command::Restores => restores::restores(way).await,
+            Command::Clock(args) => upkeep::clock(way, args).await,
+            Command::Audit(args) => history::audit(way, args).await,
+            Command::Cleanups(args) => history::cleanups(way, args).await,
+            Command::Stale(args) => history::stale(way, args).await,
         }
     }
 }

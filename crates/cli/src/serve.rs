@@ -6,13 +6,14 @@ mod args;
 pub(crate) mod broker;
 pub(crate) mod disk;
 pub(crate) mod gate;
+mod lifecycle;
 mod notify;
 pub(crate) mod outbox;
 pub(crate) mod plan;
 pub(crate) mod relay;
 pub(crate) mod running;
 pub(crate) mod settings;
-mod signals;
+pub(crate) mod signals;
 pub(crate) mod sockets;
 
 use crate::exit::{Exit, Stop};

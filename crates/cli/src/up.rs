@@ -27,6 +27,7 @@ use crate::serve::broker::Running as Broker;
 use crate::serve::gate::note_admin_address;
 use crate::serve::outbox::Running as Outbox;
 use crate::serve::relay::Running as Relay;
+use crate::serve::signals::EndSignals;
 use crate::serve::sockets;
 use crate::{logging, output_failed};
 use page::{Command, Facts, Page};
@@ -91,7 +92,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
 }
 
 async fn up(args: &Args) -> Result<Exit, Stop> {
-    let mut signals = Signals::listen()?;
+    let mut signals = EndSignals::listen()
+        .map_err(|error| Stop::new(Exit::Io, format!("failed to listen for signals: {error}")))?;
     create(&args.data)?;
     let metrics = admin::count();
     let listener = stack::bind(args.listen, "--listen").await?;
@@ -348,28 +350,4 @@ fn create(folder: &Path) -> Result<(), Stop> {
 
 fn local(listener: &TcpListener) -> Result<SocketAddr, Stop> {
     listener.local_addr().map_err(|error| Stop::new(Exit::Io, format!("failed to listen: {error}")))
-}
-
-/// The signals that ask for an end.
-struct Signals {
-    terminate: tokio::signal::unix::Signal,
-    interrupt: tokio::signal::unix::Signal,
-}
-
-impl Signals {
-    fn listen() -> Result<Self, Stop> {
-        use tokio::signal::unix::{SignalKind, signal};
-        let failed = |error| Stop::new(Exit::Io, format!("failed to listen for signals: {error}"));
-        Ok(Self {
-            terminate: signal(SignalKind::terminate()).map_err(failed)?,
-            interrupt: signal(SignalKind::interrupt()).map_err(failed)?,
-        })
-    }
-
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
 }

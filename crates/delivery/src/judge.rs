@@ -211,7 +211,7 @@ fn answered(facts: &Facts<'_>, answer: &Answer, ids: &[(String, Pointer)], rando
         class => class,
     };
     let said = format!("HTTP {}", same_answer.trim_end());
-    let told = told(answer, facts.now);
+    let told = wait_asked_for(answer, facts.now);
     let facts = &Facts { row: &Row { progress, ..facts.row.clone() }, ..facts.clone() };
     let mut verdict = match class {
         Class::Success => facts.verdict(To::Done(read_ids(&answer.body, ids)), None),
@@ -309,7 +309,7 @@ fn cause(code: Option<&str>) -> Cause {
 
 /// How long the receiver asks to wait: `Retry-After` in seconds or as a date, else `retry_after` in the body, in
 /// milliseconds.
-fn told(answer: &Answer, now: Local) -> Option<Duration> {
+fn wait_asked_for(answer: &Answer, now: Local) -> Option<Duration> {
     let server_now =
         answer.header("date").and_then(crate::date::http_date).unwrap_or_else(|| now.corrected());
     if let Some(wait) = answer.header("retry-after").and_then(|text| retry_after(text, server_now)) {

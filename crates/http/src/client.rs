@@ -4,12 +4,14 @@
 mod connect;
 mod connection;
 mod fetch;
+mod own;
 mod pace;
 mod pool;
 mod pooled_body;
 mod send;
 
 pub use fetch::{Fetched, Fetcher};
+pub use own::OwnConnection;
 pub use pace::{Activity, Paced};
 pub use pool::Pool;
 pub use pooled_body::PooledBody;

@@ -27,7 +27,8 @@ mod tls;
 
 pub use addresses::Addresses;
 pub use client::{
-    Activity, Fetched, Fetcher, HostSent, NoAnswer, Paced, Pool, PooledBody, Protocol, Upstream,
+    Activity, Fetched, Fetcher, HostSent, NoAnswer, OwnConnection, Paced, Pool, PooledBody, Protocol,
+    Upstream,
 };
 pub use cores::{Beside, Cores};
 pub use cors::Cors;

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::routing::post;
-use flags::{Asked, Flags, Store};
+use clap::Parser as _;
+use flags::{Flags, Store};
 use semel_contract::identity::Identity;
 use semel_gate::{GateLayer, Route};
 use semel_store::ClaimStore;
@@ -25,18 +26,7 @@ const LEASE: Duration = Duration::from_secs(3);
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let flags = match flags::parse(std::env::args().skip(1)) {
-        Ok(Asked::Run(flags)) => flags,
-        Ok(Asked::Help) => {
-            println!("{}", flags::USAGE);
-            return ExitCode::SUCCESS;
-        }
-        Err(error) => {
-            eprintln!("{error}\n\n{}", flags::USAGE);
-            return ExitCode::from(2);
-        }
-    };
-    match serve(flags).await {
+    match serve(Flags::parse()).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("failed to serve orders: {error}");

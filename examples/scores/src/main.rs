@@ -1,27 +1,47 @@
 //! `scores`: the external service's stand-in and the score API in one process, or each by itself, as the flags say.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use clap::{Parser, ValueEnum};
 use semel_example_scores::service::Service;
 use semel_example_scores::{DEBOUNCE, start};
 use semel_store::at_rest::KeyRing;
 use tokio::net::TcpListener;
 
-const USAGE: &str = "\
-Usage: semel-example-scores [external | api] [--NAME VALUE]...
+/// A score API whose changes reach an external service once, and a stand-in for that service.
+#[derive(Debug, Parser)]
+#[command(name = "semel-example-scores")]
+struct Flags {
+    /// Only the stand-in for the external service, or only the score API and its page; without either word, both.
+    only: Option<Only>,
+    /// Where the score API listens.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:3000")]
+    listen: String,
+    /// Where the external service listens, or is.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:3001")]
+    external: String,
+    /// A file, or postgres://…, which several may share.
+    #[arg(long, value_name = "STORE", default_value = "scores.db")]
+    store: String,
+    /// Where the external service keeps its scores.
+    #[arg(long, value_name = "FILE", default_value = "external.json")]
+    books: PathBuf,
+    /// What sessions and tokens are sealed under: `ID BASE64`, readable by its owner only.
+    #[arg(long, value_name = "FILE", default_value = "scores.keys")]
+    keys: PathBuf,
+    /// The page.
+    #[arg(long, value_name = "FOLDER", default_value = "examples/scores/web/dist")]
+    web: PathBuf,
+}
 
-external   only the stand-in for the external service
-api        only the score API and its page; without either word, both
-
---listen    127.0.0.1:3000     where the score API listens
---external  127.0.0.1:3001     where the external service listens, or is
---store     scores.db          a file, or postgres://…, which several may share
---books     external.json      where the external service keeps its scores
---keys      scores.keys        what sessions and tokens are sealed under: `ID BASE64`, readable by its owner only
---web       examples/scores/web/dist   the page";
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Only {
+    External,
+    Api,
+}
 
 /// The files of the page, and what they are.
 const PAGES: [(&str, &str, &str); 4] = [
@@ -33,30 +53,18 @@ const PAGES: [(&str, &str, &str); 4] = [
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    if args.iter().any(|arg| arg == "--help") {
-        println!("{USAGE}");
-        return Ok(());
-    }
-    let flag = |name: &str, default: &str| {
-        let at = args.iter().position(|arg| arg == name);
-        at.and_then(|at| args.get(at + 1)).map_or(default, String::as_str).to_owned()
-    };
-    let only = args.first().filter(|word| !word.starts_with("--")).map(String::as_str);
-    let external = flag("--external", "127.0.0.1:3001");
+    let Flags { only, listen, external, store, books, keys, web } = Flags::parse();
     let mut tasks = tokio::task::JoinSet::new();
-    if only != Some("api") {
+    if only != Some(Only::Api) {
         let listener = TcpListener::bind(&external).await?;
-        let service = Service::of_file(PathBuf::from(flag("--books", "external.json")))?;
+        let service = Service::of_file(books)?;
         println!("external service on http://{}", listener.local_addr()?);
         tasks.spawn(async move { axum::serve(listener, service.router()).await });
     }
-    if only != Some("external") {
-        let listener = TcpListener::bind(flag("--listen", "127.0.0.1:3000")).await?;
-        let keys =
-            KeyRing::load(Path::new(&flag("--keys", "scores.keys"))).map_err(|error| error.to_string())?;
-        let api = start(&flag("--store", "scores.db"), &format!("http://{external}"), keys, DEBOUNCE).await?;
-        let web = PathBuf::from(flag("--web", "examples/scores/web/dist"));
+    if only != Some(Only::External) {
+        let listener = TcpListener::bind(listen).await?;
+        let keys = KeyRing::load(&keys).map_err(|error| error.to_string())?;
+        let api = start(&store, &format!("http://{external}"), keys, DEBOUNCE).await?;
         println!("scores on http://{}", listener.local_addr()?);
         let router: Router = api.router().fallback(move |uri: axum::http::Uri| page(web.clone(), uri));
         tasks.spawn(async move { axum::serve(listener, router).await });

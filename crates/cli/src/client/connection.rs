@@ -1,75 +1,31 @@
-//! One connection to a server. Owns its socket: whoever drops it hangs up, whatever was under way.
+//! One connection to a server: the HTTP kit's, with answers read whole. Whoever drops it hangs up, whatever was under way.
 
 use std::time::{Duration, Instant};
 
+use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, header};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
-use tokio::task::JoinHandle;
+use http_body_util::{BodyExt, Limited};
+use semel_http::{NoAnswer, OwnConnection, Upstream};
 use tokio::time::timeout;
 
-use super::{ANSWER_BYTES_MAX, Answer, Failure, Target, tls};
+use super::{ANSWER_BYTES_MAX, Answer, Failure, Target};
 
 /// An open connection.
 #[derive(Debug)]
-pub(crate) struct Connection {
-    sender: SendRequest<Full<Bytes>>,
-    driver: JoinHandle<()>,
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        // The driver owns the socket.
-        self.driver.abort();
-    }
-}
+pub(crate) struct Connection(OwnConnection);
 
 impl Connection {
     /// Opens a connection. Sends nothing.
     pub(crate) async fn open(target: &Target, within: Duration) -> Result<Self, Failure> {
-        let opening = async {
-            let mut last = "the host has no address".to_owned();
-            let not_connected = |error: std::io::Error| Failure::NotConnected(error.to_string());
-            for address in target.addresses().await.map_err(not_connected)? {
-                match TcpStream::connect(address).await {
-                    Ok(stream) => {
-                        // Without this a small request may wait for the acknowledgement of the one before. Only speed
-                        // is at stake.
-                        let _ = stream.set_nodelay(true);
-                        return match target.is_tls() {
-                            true => {
-                                let stream = tls::connect(target.host(), stream).await;
-                                Self::speak(stream.map_err(Failure::NotConnected)?).await
-                            }
-                            false => Self::speak(stream).await,
-                        };
-                    }
-                    Err(error) => last = format!("{address}: {error}"),
-                }
-            }
-            Err(Failure::NotConnected(last))
-        };
-        timeout(within, opening)
-            .await
-            .unwrap_or(Err(Failure::NotConnected("no connection in time".to_owned())))
-    }
-
-    async fn speak(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Result<Self, Failure> {
-        let (sender, connection) = http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(|error| Failure::NotConnected(error.to_string()))?;
-        // How a connection ends is told by the request that was on it.
-        let driver = tokio::spawn(async move { drop(connection.await) });
-        Ok(Self { sender, driver })
+        let service = target.service().map_err(|error| Failure::NotConnected(error.to_string()))?;
+        let upstream = Upstream { connect_timeout: within, ..Upstream::at(service) };
+        OwnConnection::open(&upstream).await.map(Self).map_err(Failure::NotConnected)
     }
 
     /// Whether another request can be sent on it, as far as is known.
     pub(crate) fn is_open(&self) -> bool {
-        self.sender.is_ready() && !self.sender.is_closed()
+        self.0.is_open()
     }
 
     /// Sends a request once and reads its answer. A caller that drops this future should drop the connection too.
@@ -85,13 +41,14 @@ impl Connection {
         timeout(within, self.exchange(request)).await.unwrap_or(Err(Failure::TimedOut))
     }
 
-    async fn exchange(&mut self, request: Request<Full<Bytes>>) -> Result<Answer, Failure> {
-        let broken = |error: &dyn std::fmt::Display| Failure::Broken(error.to_string());
-        self.sender.ready().await.map_err(|error| Failure::NotConnected(error.to_string()))?;
+    async fn exchange(&mut self, request: Request<Body>) -> Result<Answer, Failure> {
         let started = Instant::now();
-        let response = self.sender.send_request(request).await.map_err(|error| broken(&error))?;
+        let response = self.0.send(request).await.map_err(|no_answer| match no_answer {
+            NoAnswer::NotSent(why) | NoAnswer::Reset(why) | NoAnswer::TimedOut(why) => Failure::Broken(why),
+        })?;
         let (parts, body) = response.into_parts();
-        let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await.map_err(|error| broken(&error))?;
+        let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
+        let body = body.map_err(|error| Failure::Broken(error.to_string()))?;
         Ok(Answer {
             status: parts.status.as_u16(),
             headers: parts.headers,
@@ -106,10 +63,10 @@ fn request(
     method: &Method,
     headers: &HeaderMap,
     body: Bytes,
-) -> Result<Request<Full<Bytes>>, Failure> {
+) -> Result<Request<Body>, Failure> {
     let host = HeaderValue::try_from(target.authority())
         .map_err(|_| Failure::NotConnected("the host cannot be named in a header".to_owned()))?;
-    let mut request = Request::new(Full::new(body));
+    let mut request = Request::new(Body::from(body));
     *request.method_mut() = method.clone();
     *request.uri_mut() = target.path().clone().into();
     *request.headers_mut() = headers.clone();

@@ -82,12 +82,9 @@ impl Target {
         if self.path.as_str() == "/" { self.at(path) } else { Ok(self) }
     }
 
-    pub(crate) fn is_tls(&self) -> bool {
-        self.scheme == Scheme::HTTPS
-    }
-
-    pub(crate) fn host(&self) -> &str {
-        &self.host
+    /// The server that is connected to.
+    pub(crate) fn service(&self) -> Result<semel_http::Target, semel_http::BadTarget> {
+        format!("{}://{}", self.scheme, self.authority).parse()
     }
 
     /// What belongs into the Host header.
@@ -134,8 +131,8 @@ mod tests {
         assert_eq!(target.to_string(), "http://[::1]:7400/orders?a=1");
         let target = Target::parse("https://api.example.com/x").unwrap();
         assert_eq!(
-            (target.is_tls(), target.port, target.to_string().as_str()),
-            (true, 443, "https://api.example.com/x")
+            (target.service().map(|service| service.is_tls()), target.port, target.to_string().as_str()),
+            (Ok(true), 443, "https://api.example.com/x")
         );
         assert_eq!(Target::parse("localhost").unwrap().to_string(), "http://localhost/");
         assert_eq!(Target::parse("a:1").unwrap().or_at("/x").unwrap().to_string(), "http://a:1/x");

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::confirm::{confirm, counted};
-use super::door::Door;
 use super::show::query;
 use super::table::plain;
+use super::way::Way;
 use super::{Said, text};
 use crate::exit::{Exit, Stop};
 
@@ -44,9 +44,9 @@ pub(crate) struct Args {
 }
 
 /// Forgets.
-pub(crate) async fn forget(door: &Door, args: &Args) -> Result<Said, Stop> {
+pub(crate) async fn forget(way: &Way, args: &Args) -> Result<Said, Stop> {
     let meant = args.principal.as_ref().or(args.named.as_ref()).cloned().unwrap_or_default();
-    let found = Found::look(door, &meant, args.tenant.as_deref()).await?;
+    let found = Found::look(way, &meant, args.tenant.as_deref()).await?;
     if args.yes && found.principal != meant {
         // Whoever repeats an erasure by a script would erase somebody else, who begins so.
         let why = format!(
@@ -57,7 +57,7 @@ pub(crate) async fn forget(door: &Door, args: &Args) -> Result<Said, Stop> {
     }
     confirm(&found.preview(), args.yes)?;
     let body = json!({"principal": found.principal, "tenant": args.tenant, "reason": args.reason});
-    let mut value = door.post("/v1/forget", body).await?;
+    let mut value = way.post("/v1/forget", body).await?;
     let count = |name: &str| value[name].as_u64().unwrap_or(0);
     let mut shown =
         format!("erased {} of {}\n", counted(count("forgotten"), "record"), plain(&found.principal));
@@ -80,7 +80,7 @@ struct Found {
 
 impl Found {
     /// The one principal of this name, or whose name begins so.
-    async fn look(door: &Door, meant: &str, tenant: Option<&str>) -> Result<Self, Stop> {
+    async fn look(way: &Way, meant: &str, tenant: Option<&str>) -> Result<Self, Stop> {
         let refused = |why: String| Stop::new(Exit::Refused, why);
         if meant.is_empty() {
             return Err(Stop::new(Exit::Usage, "the principal is empty: say whose records are to be erased"));
@@ -91,11 +91,11 @@ impl Found {
                  or give its beginning without the …"
             )));
         }
-        let exact = records(door, Some(meant), tenant).await?;
+        let exact = records(way, Some(meant), tenant).await?;
         let (principal, records) = match exact.is_empty() {
             false => (meant.to_owned(), exact),
             true => {
-                let mut all = records(door, None, tenant).await?;
+                let mut all = records(way, None, tenant).await?;
                 all.retain(|record| text(record, "principal").starts_with(meant));
                 let names: BTreeSet<String> =
                     all.iter().map(|record| text(record, "principal").to_owned()).collect();
@@ -136,12 +136,12 @@ impl Found {
 }
 
 /// The records of a principal, or of everybody, within a tenant.
-async fn records(door: &Door, principal: Option<&str>, tenant: Option<&str>) -> Result<Vec<Value>, Stop> {
+async fn records(way: &Way, principal: Option<&str>, tenant: Option<&str>) -> Result<Vec<Value>, Stop> {
     let (mut found, mut after) = (Vec::new(), None::<String>);
     let limit = PAGE.to_string();
     for _ in 0..PAGES_MAX {
         let values = [("principal", principal), ("after", after.as_deref()), ("limit", Some(&*limit))];
-        let page = door.get(&query("/v1/records", &values)).await?;
+        let page = way.get(&query("/v1/records", &values)).await?;
         let is_theirs = |record: &&Value| record["tenant"].as_str() == tenant;
         found.extend(page["records"].as_array().into_iter().flatten().filter(is_theirs).cloned());
         after = page["next"].as_str().map(str::to_owned);

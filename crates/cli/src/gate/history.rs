@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-use super::door::Door;
 use super::resolve::record_id;
 use super::show::query;
 use super::table::table;
+use super::way::Way;
 use super::{Said, text};
 use crate::exit::Stop;
 
@@ -61,33 +61,33 @@ pub(super) fn rows(value: &Value, list: &str, names: &[&str]) -> String {
 }
 
 /// The audit trail.
-pub(crate) async fn audit(door: &Door, args: &AuditArgs) -> Result<Said, Stop> {
+pub(crate) async fn audit(way: &Way, args: &AuditArgs) -> Result<Said, Stop> {
     let record = match &args.record {
-        Some(meant) => Some(record_id(door, meant).await?),
+        Some(meant) => Some(record_id(way, meant).await?),
         None => None,
     };
     let limit = args.page.limit.to_string();
     let values =
         [("record", record.as_deref()), ("before", args.page.before.as_deref()), ("limit", Some(&*limit))];
-    let value = door.get(&query("/v1/audit", &values)).await?;
+    let value = way.get(&query("/v1/audit", &values)).await?;
     let names = ["number", "at", "action", "actor", "record", "count", "reason"];
     Ok(Said { text: rows(&value, "audit", &names), value })
 }
 
 /// The cleanup log.
-pub(crate) async fn cleanups(door: &Door, args: &PageArgs) -> Result<Said, Stop> {
+pub(crate) async fn cleanups(way: &Way, args: &PageArgs) -> Result<Said, Stop> {
     let limit = args.limit.to_string();
     let values = [("before", args.before.as_deref()), ("limit", Some(&*limit))];
-    let value = door.get(&query("/v1/cleanups", &values)).await?;
+    let value = way.get(&query("/v1/cleanups", &values)).await?;
     let names = ["number", "at", "table", "removed", "unknown", "released", "took_ms"];
     Ok(Said { text: rows(&value, "cleanups", &names), value })
 }
 
 /// Counts of stale actions.
-pub(crate) async fn stale(door: &Door, args: &StaleArgs) -> Result<Said, Stop> {
+pub(crate) async fn stale(way: &Way, args: &StaleArgs) -> Result<Said, Stop> {
     let limit = args.limit.to_string();
     let values = [("principal", args.principal.as_deref()), ("limit", Some(&*limit))];
-    let value = door.get(&query("/v1/stale", &values)).await?;
+    let value = way.get(&query("/v1/stale", &values)).await?;
     let names = ["principal", "tenant", "count", "first_at", "last_at"];
     debug_assert!(text(&value, "code").is_empty(), "a refusal does not come here");
     Ok(Said { text: rows(&value, "stale", &names), value })

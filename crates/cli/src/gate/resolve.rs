@@ -9,8 +9,8 @@ use semel_contract::time::{Timestamp, format_duration};
 use serde_json::{Value, json};
 
 use super::confirm::confirm;
-use super::door::Door;
 use super::show::{in_full, query};
+use super::way::Way;
 use super::{At, Said, text};
 use crate::exit::{Exit, Stop};
 
@@ -69,19 +69,19 @@ pub(crate) struct Args {
 }
 
 /// Resolves.
-pub(crate) async fn resolve(door: &Door, args: &Args, at: &At) -> Result<Said, Stop> {
+pub(crate) async fn resolve(way: &Way, args: &Args, at: &At) -> Result<Said, Stop> {
     let body = body(args)?;
-    let id = record_id(door, &args.id).await?;
+    let id = record_id(way, &args.id).await?;
     let path = format!("/v1/records/{id}/resolve");
     for _ in 0..WAITS_MAX {
-        let answered = door.try_post(&path, body.clone()).await?;
+        let answered = way.try_post(&path, body.clone()).await?;
         if answered.code() != "too-early" {
             let value = answered.done()?;
             let shown = format!("resolved as {}\n\n{}", text(&body, "as"), in_full(&value, at));
             return Ok(Said { text: shown, value });
         }
         let until = text(&answered.value, "not_before").to_owned();
-        let left = time_left(door, &until).await?;
+        let left = time_left(way, &until).await?;
         if !args.wait {
             let what = format!(
                 "too early: request {} could still take effect until {until}, {} from now; look at the service after that, \
@@ -109,8 +109,8 @@ fn look_again(id: &str) -> Result<(), Stop> {
 }
 
 /// How long until then, by the store's clock.
-async fn time_left(door: &Door, until: &str) -> Result<Duration, Stop> {
-    let clock = door.get("/v1/clock").await?;
+async fn time_left(way: &Way, until: &str) -> Result<Duration, Stop> {
+    let clock = way.get("/v1/clock").await?;
     let left = match (Timestamp::parse(until), Timestamp::parse(text(&clock, "now"))) {
         (Ok(until), Ok(now)) => until.millis_since(now),
         _ => return Err(Stop::new(Exit::Unreachable, "the admin API gave a time that is none")),
@@ -119,8 +119,8 @@ async fn time_left(door: &Door, until: &str) -> Result<Duration, Stop> {
 }
 
 /// The id of the one record that is meant.
-pub(super) async fn record_id(door: &Door, meant: &str) -> Result<String, Stop> {
-    let found = door.get(&query("/v1/search", &[("q", Some(meant))])).await?;
+pub(super) async fn record_id(way: &Way, meant: &str) -> Result<String, Stop> {
+    let found = way.get(&query("/v1/search", &[("q", Some(meant))])).await?;
     let records = found["records"].as_array().cloned().unwrap_or_default();
     let ids: Vec<&str> = records.iter().map(|record| text(record, "id")).collect();
     match ids[..] {

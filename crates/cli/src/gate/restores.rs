@@ -6,8 +6,8 @@ use semel_contract::time::Timestamp;
 use serde_json::json;
 
 use super::confirm::confirm;
-use super::door::Door;
 use super::history::rows;
+use super::way::Way;
 use super::{Said, text};
 use crate::exit::{Exit, Stop};
 
@@ -41,10 +41,10 @@ pub(crate) struct Args {
 }
 
 /// Says that the store was restored.
-pub(crate) async fn restored(door: &Door, args: &Args) -> Result<Said, Stop> {
+pub(crate) async fn restored(way: &Way, args: &Args) -> Result<Said, Stop> {
     let backup_at = Timestamp::parse(&args.backup_time)
         .map_err(|error| Stop::new(Exit::Usage, format!("--backup-time {:?}: {error}", args.backup_time)))?;
-    let clock = door.get("/v1/clock").await?;
+    let clock = way.get("/v1/clock").await?;
     let now = text(&clock, "now");
     if Timestamp::parse(now).is_ok_and(|now| backup_at > now) {
         let why = format!("--backup-time {backup_at} lies in the future; the store's time is {now}");
@@ -67,8 +67,8 @@ pub(crate) async fn restored(door: &Door, args: &Args) -> Result<Said, Stop> {
     if let Some(reason) = &args.reason {
         body["reason"] = json!(reason);
     }
-    let value = door.post("/v1/restored", body).await?;
-    if door.is_shared() {
+    let value = way.post("/v1/restored", body).await?;
+    if way.is_shared() {
         // Every process has looked again by then: what this says holds everywhere.
         tokio::time::sleep(KNOWN_EVERYWHERE).await;
     }
@@ -85,8 +85,8 @@ pub(crate) async fn restored(door: &Door, args: &Args) -> Result<Said, Stop> {
 }
 
 /// Lists restores.
-pub(crate) async fn restores(door: &Door) -> Result<Said, Stop> {
-    let value = door.get("/v1/restores").await?;
+pub(crate) async fn restores(way: &Way) -> Result<Said, Stop> {
+    let value = way.get("/v1/restores").await?;
     let mut shown = match value["restores"].as_array().is_none_or(Vec::is_empty) {
         true => "the store was not restored from a backup\n".to_owned(),
         false => rows(&value, "restores", &["backup_time", "restored_at", "undated"]),

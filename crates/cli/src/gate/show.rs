@@ -3,8 +3,8 @@
 use semel_contract::time::{Timestamp, format_duration};
 use serde_json::{Value, json};
 
-use super::door::Door;
 use super::table::{plain, summary, table};
+use super::way::Way;
 use super::{At, Said, quoted, text};
 use crate::exit::{Exit, Stop};
 
@@ -56,7 +56,7 @@ pub(super) fn query(path: &str, values: &[(&str, Option<&str>)]) -> String {
 }
 
 /// Lists records.
-pub(crate) async fn list(door: &Door, args: &ListArgs, at: &At) -> Result<Said, Stop> {
+pub(crate) async fn list(way: &Way, args: &ListArgs, at: &At) -> Result<Said, Stop> {
     let limit = args.limit.to_string();
     let path = query(
         "/v1/records",
@@ -70,8 +70,8 @@ pub(crate) async fn list(door: &Door, args: &ListArgs, at: &At) -> Result<Said, 
         ],
     );
     let value = match &args.key {
-        Some(key) => with_key(door, key).await?,
-        None => door.get(&path).await?,
+        Some(key) => with_key(way, key).await?,
+        None => way.get(&path).await?,
     };
     let now = text(&value, "now").to_owned();
     let records = value["records"].as_array().cloned().unwrap_or_default();
@@ -96,8 +96,8 @@ pub(crate) async fn list(door: &Door, args: &ListArgs, at: &At) -> Result<Said, 
 }
 
 /// The records whose key this is, whoever they belong to.
-async fn with_key(door: &Door, key: &str) -> Result<Value, Stop> {
-    let mut value = door.get(&query("/v1/search", &[("q", Some(key))])).await?;
+async fn with_key(way: &Way, key: &str) -> Result<Value, Stop> {
+    let mut value = way.get(&query("/v1/search", &[("q", Some(key))])).await?;
     if let Some(records) = value["records"].as_array_mut() {
         records.retain(|record| text(record, "key") == key);
     }
@@ -122,8 +122,8 @@ fn age(then: &str, now: &str) -> String {
 }
 
 /// Shows whatever has this text as its id, its request's id or its key.
-pub(crate) async fn show(door: &Door, args: &ShowArgs, at: &At) -> Result<Said, Stop> {
-    let mut value = door.get(&query("/v1/search", &[("q", Some(&args.id))])).await?;
+pub(crate) async fn show(way: &Way, args: &ShowArgs, at: &At) -> Result<Said, Stop> {
+    let mut value = way.get(&query("/v1/search", &[("q", Some(&args.id))])).await?;
     for record in value["records"].as_array_mut().into_iter().flatten() {
         if is_open(record) {
             record["commands"] = Commands::of(record, at).json();

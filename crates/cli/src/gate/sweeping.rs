@@ -8,8 +8,8 @@ use semel_contract::profile::SweepWhen;
 use semel_gate::until_next;
 use tokio::time::sleep;
 
-use super::door::Door;
 use super::upkeep::{self, SweepArgs};
+use super::way::Way;
 use super::{At, Said};
 use crate::exit::{Exit, Stop};
 use crate::output_failed;
@@ -45,8 +45,8 @@ pub(super) async fn sweep_for_ever(at: &At, args: &SweepArgs, when: SweepWhen) -
 }
 
 async fn try_sweep(at: &At, args: &SweepArgs) -> Result<Said, Stop> {
-    let door = Door::find(at).await?;
-    upkeep::sweep(&door, args).await
+    let way = Way::find(at).await?;
+    upkeep::sweep(&way, args).await
 }
 
 /// Waits for the next run, by the clock on the wall.

@@ -7,8 +7,8 @@ use semel_contract::time::format_duration;
 use serde_json::{Value, json};
 
 use super::confirm::counted;
-use super::door::Door;
 use super::resolve::record_id;
+use super::way::Way;
 use super::{Said, text};
 use crate::config::Setting;
 use crate::exit::Stop;
@@ -59,21 +59,21 @@ pub(crate) struct ClockArgs {
 }
 
 /// Cancels a key.
-pub(crate) async fn seal(door: &Door, args: &SealArgs) -> Result<Said, Stop> {
-    let id = record_id(door, &args.id).await?;
-    let value = door.post(&format!("/v1/records/{id}/seal"), json!({"reason": args.reason})).await?;
+pub(crate) async fn seal(way: &Way, args: &SealArgs) -> Result<Said, Stop> {
+    let id = record_id(way, &args.id).await?;
+    let value = way.post(&format!("/v1/records/{id}/seal"), json!({"reason": args.reason})).await?;
     Ok(Said { text: format!("sealed; it is record {} now\n", text(&value, "id")), value })
 }
 
 /// Sweeps.
-pub(crate) async fn sweep(door: &Door, args: &SweepArgs) -> Result<Said, Stop> {
+pub(crate) async fn sweep(way: &Way, args: &SweepArgs) -> Result<Said, Stop> {
     let mut body = json!({});
     for (name, value) in [("grace", &args.grace), ("reason", &args.reason)] {
         if let Some(value) = value {
             body[name] = json!(value);
         }
     }
-    let value = door.post("/v1/sweep", body).await?;
+    let value = way.post("/v1/sweep", body).await?;
     let count = |name: &str| value[name].as_u64().unwrap_or(0);
     let mut shown = format!(
         "removed {}, marked {} unknown, freed {} abandoned\n",
@@ -88,10 +88,10 @@ pub(crate) async fn sweep(door: &Door, args: &SweepArgs) -> Result<Said, Stop> {
 }
 
 /// Shows or confirms the clock.
-pub(crate) async fn clock(door: &Door, args: &ClockArgs) -> Result<Said, Stop> {
+pub(crate) async fn clock(way: &Way, args: &ClockArgs) -> Result<Said, Stop> {
     let value = match args.confirm {
-        true => door.post("/v1/clock/confirm", json!({"reason": args.reason})).await?,
-        false => door.get("/v1/clock").await?,
+        true => way.post("/v1/clock/confirm", json!({"reason": args.reason})).await?,
+        false => way.get("/v1/clock").await?,
     };
     Ok(Said { text: clock_text(&value, "gate"), value })
 }

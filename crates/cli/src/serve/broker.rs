@@ -6,19 +6,16 @@ mod listener;
 mod running;
 pub(crate) mod sheet;
 
-use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
-
-use tokio::signal::unix::{SignalKind, signal};
 
 use self::config::{Config, Who};
 pub(crate) use self::running::{Running, check};
-use super::notify;
+use super::lifecycle::{self, RunningPart};
+use super::signals::{IN_FORCE, Reload};
 use crate::config::redacted;
 use crate::exit::{Exit, Stop};
-use crate::{logging, output_failed};
+use crate::logging;
 
 /// Run the broker: publish once, and every subscriber gets it, in order.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -65,48 +62,32 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
     logging::start();
     let config = Config::load(args)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Stop::new(Exit::Io, format!("failed to start: {error}")))?;
-    let ended = runtime.block_on(serve(config, args));
-    runtime.shutdown_timeout(Duration::from_secs(1));
-    ended
+    lifecycle::run(async { Running::start(config).await.map(|running| Live { running, args }) })
 }
 
-async fn serve(config: Config, args: &Args) -> Result<Exit, Stop> {
-    let io = |error: std::io::Error| Stop::new(Exit::Io, format!("failed to start: {error}"));
-    let mut terminate = signal(SignalKind::terminate()).map_err(io)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(io)?;
-    let mut hang_up = signal(SignalKind::hangup()).map_err(io)?;
-    let mut running = Running::start(config).await?;
-    std::io::stdout().write_all(announcement(&running).as_bytes()).map_err(|error| output_failed(&error))?;
-    let _ = std::io::stdout().flush();
-    notify::tell(notify::READY);
-    loop {
-        tokio::select! {
-            _ = terminate.recv() => break,
-            _ = interrupt.recv() => break,
-            _ = hang_up.recv() => {
-                notify::tell(&notify::reloading());
-                match Config::load(args).and_then(|next| running.reload(next)) {
-                    Ok(()) => tracing::info!("the configuration was read again and is in force"),
-                    Err(Stop { message, .. }) => {
-                        tracing::error!("the configuration was refused, the old one stays: {message}");
-                    }
-                }
-                notify::tell(notify::READY);
-            }
-        }
+/// A broker that runs, and the flags under which its file is read anew.
+struct Live<'a> {
+    running: Running,
+    args: &'a Args,
+}
+
+impl Reload for Live<'_> {
+    async fn reload(&mut self) -> Result<String, Stop> {
+        self.running.reload(Config::load(self.args)?)?;
+        Ok(IN_FORCE.to_owned())
     }
-    notify::tell(notify::STOPPING);
-    tracing::info!("shutting down: streams end at their cursor; a second signal ends it at once");
-    tokio::select! {
-        () = running.stop() => {}
-        _ = terminate.recv() => tracing::warn!("ended at once by a second signal"),
-        _ = interrupt.recv() => tracing::warn!("ended at once by a second signal"),
+}
+
+impl RunningPart for Live<'_> {
+    const ENDING: &'static str = "streams end at their cursor";
+
+    fn announcement(&self) -> String {
+        announcement(&self.running)
     }
-    Ok(Exit::Success)
+
+    async fn stop(self) {
+        self.running.stop().await;
+    }
 }
 
 fn announcement(running: &Running) -> String {

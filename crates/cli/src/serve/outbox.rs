@@ -1,11 +1,10 @@
 //! `semel serve outbox`: the outbox as a daemon. Opens the file, shuts the door behind it, sends until it is told to end.
 
 pub(crate) mod config;
-mod door;
 mod file;
+mod guard;
 pub(crate) mod sheet;
 
-use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,15 +18,16 @@ use semel_delivery::credentials::Credential;
 use semel_delivery::receive::{Receive, Receiving};
 use semel_delivery::{Outbox, OutboxError, Sending};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 
 use self::config::{Config, Listen};
-use self::door::{Guard, OwnSocket, Ticket, own_hosts, token};
-use super::{disk, notify};
+use self::guard::{Guard, OwnSocket, Ticket, own_hosts, token};
+use super::disk;
+use super::lifecycle::{self, RunningPart};
+use super::signals::Reload;
 use crate::exit::{Exit, Stop};
+use crate::logging;
 use crate::outbox::body::Api;
 use crate::outbox::front::Front;
-use crate::{logging, output_failed};
 
 /// How long attempts may go on after the end was asked for.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -107,13 +107,38 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
     logging::start();
     let config = Config::load(args)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Stop::new(Exit::Io, format!("failed to start: {error}")))?;
-    let ended = runtime.block_on(serve(config, args));
-    runtime.shutdown_timeout(Duration::from_secs(1));
-    ended
+    lifecycle::run(async move { Running::start(&config).await.map(|running| Live { running, config, args }) })
+}
+
+/// An outbox that runs, its settings, and the flags under which its file is read anew.
+struct Live<'a> {
+    running: Running,
+    config: Config,
+    args: &'a Args,
+}
+
+impl Reload for Live<'_> {
+    async fn reload(&mut self) -> Result<String, Stop> {
+        let next = Config::load(self.args)?;
+        self.running.receive(&next)?;
+        let others = if next.is_otherwise(&self.config) { "; other settings need a new start" } else { "" };
+        self.config.receives = next.receives;
+        let lines = self.config.receives.len();
+        Ok(format!("what is received was read anew and is in force: {lines} lines{others}"))
+    }
+}
+
+impl RunningPart for Live<'_> {
+    const ENDING: &'static str = "no new messages";
+
+    fn announcement(&self) -> String {
+        let admin = self.running.operators.as_ref().map(|(admin, _)| *admin);
+        announcement(&self.config, &self.running.address, admin)
+    }
+
+    async fn stop(self) {
+        self.running.stop().await;
+    }
 }
 
 /// Settings with their values, in words.
@@ -352,47 +377,6 @@ impl Running {
         }
         tokio::join!(self.receiving.stop(DRAIN), self.sending.stop(DRAIN));
     }
-}
-
-async fn serve(mut config: Config, args: &Args) -> Result<Exit, Stop> {
-    let failed = |error: std::io::Error| Stop::new(Exit::Io, format!("failed to listen to signals: {error}"));
-    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
-    let mut hang_up = signal(SignalKind::hangup()).map_err(failed)?;
-    let running = Running::start(&config).await?;
-    let text = announcement(&config, &running.address, running.operators.as_ref().map(|(admin, _)| *admin));
-    std::io::stdout().write_all(text.as_bytes()).map_err(|error| output_failed(&error))?;
-    let _ = std::io::stdout().flush();
-    notify::tell(notify::READY);
-
-    let ended = loop {
-        tokio::select! {
-            _ = terminate.recv() => break Ok(Exit::Success),
-            _ = interrupt.recv() => break Ok(Exit::Success),
-            _ = hang_up.recv() => {
-                notify::tell(&notify::reloading());
-                match Config::load(args).and_then(|next| running.receive(&next).map(|()| next)) {
-                    Ok(next) => {
-                        let others = if next.is_otherwise(&config) { "; other settings need a new start" } else { "" };
-                        let lines = next.receives.len();
-                        tracing::info!(lines, "what is received was read again and is in force{others}");
-                        config.receives = next.receives;
-                    }
-                    Err(Stop { message, .. }) => {
-                        tracing::error!("the configuration was refused, the old one stays: {message}");
-                    }
-                }
-                notify::tell(notify::READY);
-            }
-        }
-    };
-    notify::tell(notify::STOPPING);
-    tokio::select! {
-        () = running.stop() => {}
-        _ = terminate.recv() => tracing::warn!("ended at once by a second signal"),
-        _ = interrupt.recv() => tracing::warn!("ended at once by a second signal"),
-    }
-    ended
 }
 
 /// Where the command line finds the process that owns a file: the second line of its lock file; the third names the file

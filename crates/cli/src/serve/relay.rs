@@ -4,9 +4,9 @@ mod access;
 mod admin;
 mod answer;
 mod browsers;
+pub(crate) mod callers;
 pub(crate) mod config;
 mod context;
-pub(crate) mod door;
 mod file;
 mod hints;
 mod intake;
@@ -18,25 +18,23 @@ pub(crate) mod settings;
 pub(crate) mod sheet;
 mod target;
 
-use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use semel_contract::identity::Identity;
 use semel_contract::key::Source;
 use semel_contract::profile::Generator;
 use semel_contract::time::Timestamp;
 use semel_delivery::Entropy;
-use tokio::signal::unix::{SignalKind, signal};
 
 use self::config::{Config, Flags};
 pub(crate) use self::open::{OpenStop, Purpose, local_admin, open};
 pub(crate) use self::running::Running;
-use super::notify;
+use super::lifecycle::{self, RunningPart};
+use super::signals::{IN_FORCE, Reload};
 use crate::config::redacted;
 use crate::exit::{Exit, Stop};
-use crate::{logging, output_failed};
+use crate::logging;
 
 /// Run the relay: safe, merged, audited writes to a slow third-party API.
 #[derive(Debug, Clone, clap::Args)]
@@ -95,13 +93,37 @@ impl Args {
 pub(crate) fn run(args: &Args) -> Result<Exit, Stop> {
     logging::start();
     let config = Config::load(&args.flags())?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Stop::new(Exit::Io, format!("failed to start: {error}")))?;
-    let ended = runtime.block_on(serve(config, &args.flags()));
-    runtime.shutdown_timeout(Duration::from_secs(1));
-    ended
+    lifecycle::run(async {
+        Running::start(config).await.map(|running| Live { running, flags: args.flags() })
+    })
+}
+
+/// A relay that runs, and the flags under which its file is read anew.
+struct Live<'a> {
+    running: Running,
+    flags: Flags<'a>,
+}
+
+impl Reload for Live<'_> {
+    async fn reload(&mut self) -> Result<String, Stop> {
+        self.running.reload(Config::load(&self.flags)?)?;
+        Ok(IN_FORCE.to_owned())
+    }
+}
+
+impl RunningPart for Live<'_> {
+    const ENDING: &'static str = "no new lanes";
+
+    fn announcement(&self) -> String {
+        announcement(&self.running)
+    }
+
+    async fn stop(self) {
+        let left = self.running.stop().await;
+        if left > 0 {
+            tracing::warn!(left, "lanes were still being written: the next start finds them");
+        }
+    }
 }
 
 /// What a relay with these settings would refuse before it opens anything.
@@ -112,44 +134,6 @@ pub(crate) fn check(config: &Config) -> Result<(), Stop> {
         secured.map_err(|error| Stop::new(Exit::Config, format!("relay.postgres: {error}")))?;
     }
     Ok(())
-}
-
-async fn serve(config: Config, flags: &Flags<'_>) -> Result<Exit, Stop> {
-    let io = |error: std::io::Error| Stop::new(Exit::Io, format!("failed to start: {error}"));
-    let mut terminate = signal(SignalKind::terminate()).map_err(io)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(io)?;
-    let mut hang_up = signal(SignalKind::hangup()).map_err(io)?;
-    let mut running = Running::start(config).await?;
-    let text = announcement(&running);
-    std::io::stdout().write_all(text.as_bytes()).map_err(|error| output_failed(&error))?;
-    let _ = std::io::stdout().flush();
-    notify::tell(notify::READY);
-    loop {
-        tokio::select! {
-            _ = terminate.recv() => break,
-            _ = interrupt.recv() => break,
-            _ = hang_up.recv() => {
-                notify::tell(&notify::reloading());
-                match Config::load(flags).and_then(|next| running.reload(next)) {
-                    Ok(()) => tracing::info!("the configuration was read anew and is in force"),
-                    Err(Stop { message, .. }) => {
-                        tracing::error!("the configuration was refused, the old one stays: {message}");
-                    }
-                }
-                notify::tell(notify::READY);
-            }
-        }
-    }
-    notify::tell(notify::STOPPING);
-    tracing::info!("shutting down: no new lanes; a second signal ends it at once");
-    tokio::select! {
-        left = running.stop() => if left > 0 {
-            tracing::warn!(left, "lanes were still being written: the next start finds them");
-        },
-        _ = terminate.recv() => tracing::warn!("ended at once by a second signal"),
-        _ = interrupt.recv() => tracing::warn!("ended at once by a second signal"),
-    }
-    Ok(Exit::Success)
 }
 
 fn announcement(running: &Running) -> String {

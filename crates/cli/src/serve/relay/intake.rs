@@ -21,7 +21,7 @@ use semel_delivery::relay::{Engine, Target, Worker, intake};
 use serde::Deserialize;
 
 use super::answer;
-use super::door::{Identities, Peer};
+use super::callers::{Identities, Peer};
 use super::hints::RedisHints;
 
 /// Largest body that is read.

@@ -19,9 +19,9 @@ use tokio::task::JoinHandle;
 
 use super::admin;
 use super::browsers;
+use super::callers::Identities;
 use super::config::Config;
 use super::context::Admin;
-use super::door::Identities;
 use super::hints::{RedisHints, Tasks};
 use super::intake::{self, Intake};
 use super::open::{OpenStop, Opened, Purpose, credentials, engine, open, owner};

@@ -92,7 +92,7 @@ impl Turn<'_> {
         };
         let now = Timestamp::from_millis(self.now());
         let told = match &sent {
-            Sent::Answered(Answer { .. }) => told(&sent).and_then(|text| retry_after(text, now)),
+            Sent::Answered(Answer { .. }) => retry_after_text(&sent).and_then(|text| retry_after(text, now)),
             Sent::NotSent(_) | Sent::Broken(_) | Sent::TimedOut(_) => None,
         };
         policy::judge(&reading, &sent, told)
@@ -196,7 +196,7 @@ impl Turn<'_> {
             Verdict::Ambiguous(why) if planted::is(Bug::RelayAmbiguousSentAnew) => {
                 self.not_applied(sender, Verdict::Failed(why), &entries[..fits]).await
             }
-            Verdict::Ambiguous(why) => self.kept(&intent, &why, true).await,
+            Verdict::Ambiguous(why) => self.keep_frozen(&intent, &why, true).await,
             verdict => self.not_applied(sender, verdict, &entries[..fits]).await,
         }
     }
@@ -287,7 +287,7 @@ impl Turn<'_> {
     }
 }
 
-fn told(sent: &Sent) -> Option<&str> {
+fn retry_after_text(sent: &Sent) -> Option<&str> {
     match sent {
         Sent::Answered(answer) => answer.header("retry-after"),
         Sent::NotSent(_) | Sent::Broken(_) | Sent::TimedOut(_) => None,

@@ -75,7 +75,7 @@ impl Turn<'_> {
                 Ok(self.done(written, Synced::Again))
             }
             Rung::Wait(wait) => {
-                self.noted(
+                self.look_again_at(
                     batch,
                     "it may still be applied late",
                     found.as_ref(),
@@ -85,7 +85,7 @@ impl Turn<'_> {
                 )
                 .await
             }
-            Rung::InDoubt(doubt) => self.doubted(batch, doubt, found.as_ref()).await,
+            Rung::InDoubt(doubt) => self.leave_in_doubt(batch, doubt, found.as_ref()).await,
         }
     }
 
@@ -115,7 +115,7 @@ impl Turn<'_> {
                 let why = format!("refused with {why} after an attempt without an answer");
                 self.gone_to_a_person(batch, &why).await
             }
-            Verdict::Ambiguous(why) => self.kept(batch, &why, true).await,
+            Verdict::Ambiguous(why) => self.keep_frozen(batch, &why, true).await,
             verdict => self.still_open(batch, sender, verdict).await,
         }
     }
@@ -130,7 +130,7 @@ impl Turn<'_> {
         match verdict {
             Verdict::Limited { .. } | Verdict::Blocked(_) => {
                 let (why, until) = self.pause(sender, &verdict).await?;
-                self.noted(batch, &why, None, Some(self.now()), false, until).await
+                self.look_again_at(batch, &why, None, Some(self.now()), false, until).await
             }
             Verdict::Unauthorized if planted::is(Bug::RelayUnauthorizedParksAmbiguous) => {
                 let (digest, reducer) = (sender.digest(), self.target.reducer);
@@ -150,24 +150,32 @@ impl Turn<'_> {
             }
             // Ours may have been the write that changed the version: look again.
             Verdict::Conflict => {
-                self.noted(batch, "the version had changed", None, Some(self.now()), false, self.now()).await
+                self.look_again_at(
+                    batch,
+                    "the version had changed",
+                    None,
+                    Some(self.now()),
+                    false,
+                    self.now(),
+                )
+                .await
             }
             Verdict::Failed(why) | Verdict::Refused(why) | Verdict::Ambiguous(why) => {
-                self.kept(batch, &why, true).await
+                self.keep_frozen(batch, &why, true).await
             }
-            Verdict::Applied => self.kept(batch, "an answer nobody expected", true).await,
+            Verdict::Applied => self.keep_frozen(batch, "an answer nobody expected", true).await,
         }
     }
 
     /// Keeps a batch frozen, to be looked at again by the schedule; when that gives up, a person decides.
-    pub(super) async fn kept(
+    pub(super) async fn keep_frozen(
         &self,
         batch: &Intent,
         why: &str,
         is_counted: bool,
     ) -> Result<Synced, StoreError> {
         match self.next(Cause::Failed, batch.first) {
-            Some(due) => self.noted(batch, why, None, Some(self.sent_by()), is_counted, due).await,
+            Some(due) => self.look_again_at(batch, why, None, Some(self.sent_by()), is_counted, due).await,
             None => self.gone_to_a_person(batch, why).await,
         }
     }
@@ -188,7 +196,8 @@ impl Turn<'_> {
         self.work.hold.until - millis_of(left)
     }
 
-    async fn noted(
+    /// Keeps a batch frozen until it is looked at again, with what is known of it.
+    async fn look_again_at(
         &self,
         batch: &Intent,
         why: &str,
@@ -203,7 +212,8 @@ impl Turn<'_> {
         Ok(self.done(written, Synced::Waits(why.to_owned())))
     }
 
-    async fn doubted(
+    /// Leaves a batch that looking cannot settle to a person.
+    async fn leave_in_doubt(
         &self,
         batch: &Intent,
         doubt: Doubt,

@@ -13,13 +13,13 @@ use crate::exit::{Exit, Stop};
 use crate::store::{self, Backend, OpenStop, Opened};
 
 /// The way to the admin API.
-pub(crate) struct Door {
+pub(crate) struct Way {
     caller: Caller,
     /// The store, where it is ours.
     opened: Option<Opened>,
 }
 
-impl Deref for Door {
+impl Deref for Way {
     type Target = Caller;
 
     fn deref(&self) -> &Caller {
@@ -27,7 +27,7 @@ impl Deref for Door {
     }
 }
 
-impl Door {
+impl Way {
     /// Finds the way.
     pub(crate) async fn find(at: &At) -> Result<Self, Stop> {
         let actor = at.by.clone().unwrap_or_else(admin::user);

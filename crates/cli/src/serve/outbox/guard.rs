@@ -1,4 +1,4 @@
-//! The door: who may speak to the outbox. On a Unix socket, its own user; on TCP, who has the token and is no browser.
+//! Who may speak to the outbox. On a Unix socket, its own user; on TCP, who has the token and is no browser.
 
 use std::io;
 use std::net::SocketAddr;
