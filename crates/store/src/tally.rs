@@ -88,12 +88,13 @@ impl Tally {
         if own.iter().any(|place| place.fetch_update(Relaxed, Relaxed, is_its).is_ok()) {
             return;
         }
-        // An empty place counts as the oldest.
-        let oldest = own.iter().min_by_key(|place| {
+        // An empty place counts as the oldest. Of several of one second any may go: always the same one would forget what has
+        // just happened.
+        let oldest = own.iter().zip(0u64..).min_by_key(|(place, way)| {
             let place = Place::unpack(place.load(Relaxed));
-            (place.count > 0, place.seconds)
+            (place.count > 0, place.seconds, (way + tag) % WAYS as u64)
         });
-        if let Some(oldest) = oldest {
+        if let Some((oldest, _)) = oldest {
             oldest.store(Place { tag, count: 1, seconds }.pack(), Relaxed);
         }
     }
