@@ -174,7 +174,7 @@ async fn look(store: &RelayStore, number: u64, told: &Told) -> Result<Told, Stri
     let request = match &known {
         Accepted::Known { request } if told.request.is_none_or(|known| known == *request) => *request,
         Accepted::New { request, .. } if told.request.is_none() => *request,
-        Accepted::Known { .. } | Accepted::New { .. } | Accepted::Mismatch => {
+        _ => {
             return Err(wrong("it was accepted and is not known again", &known));
         }
     };

@@ -7,10 +7,12 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use semel_contract::age::FIRST_SENT;
+use semel_contract::time::Timestamp;
 use semel_delivery::credentials::Credential;
 use semel_delivery::relay::debounce::Mode;
 use semel_delivery::relay::store::StoreError;
-use semel_delivery::relay::store::accept::{Accepted, NewItem, Submission};
+use semel_delivery::relay::store::accept::{Accepted, Age, NewItem, Submission};
 use semel_delivery::relay::store::{Lane, LaneState};
 use semel_delivery::relay::{Engine, Worker, intake};
 use semel_store::at_rest::KeyRing;
@@ -18,7 +20,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::external::{External, TARGET};
-use crate::{list, session};
+use crate::{CLOCKS_DIFFER, SENT_FOR, list, session};
 
 /// Patrols of one request.
 const PATROLS_MAX: usize = 100;
@@ -149,11 +151,19 @@ async fn submit(
         debounce: target.debounce,
         groups: target.groups,
         items,
+        age: first_sent(&headers)?,
     };
     let request = match api.engine.store.accept(&submission).await.map_err(|error| away(&error))? {
         Accepted::Mismatch => {
             return Err(refused(StatusCode::UNPROCESSABLE_ENTITY, "this key was used for other points"));
         }
+        Accepted::TooOld => {
+            return Err(refused(
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "these points are too old: they may have been added already",
+            ));
+        }
+        Accepted::FromFuture => return Err(refused(StatusCode::BAD_REQUEST, "first sent in the future")),
         Accepted::Known { request } => request,
         Accepted::New { request, lanes, .. } => {
             if mode == Mode::Interactive {
@@ -183,6 +193,14 @@ async fn submit(
         body["failed"] = json!({"count": found.dead, "message": message});
     }
     Ok((StatusCode::ACCEPTED, Json(body)).into_response())
+}
+
+/// When a leader's page first sent the request, as it says.
+fn first_sent(headers: &HeaderMap) -> Result<Option<Age>, Refusal> {
+    let Some(value) = headers.get(FIRST_SENT) else { return Ok(None) };
+    let sent = value.to_str().ok().and_then(|text| Timestamp::parse(text).ok());
+    let sent = sent.ok_or_else(|| refused(StatusCode::BAD_REQUEST, "Idempotency-First-Sent is a time"))?;
+    Ok(Some(Age::since(sent, SENT_FOR, CLOCKS_DIFFER)))
 }
 
 async fn patrols(

@@ -36,6 +36,11 @@ const CONNECTIONS: usize = 8;
 /// How long background points wait for company in this program.
 pub const DEBOUNCE: Duration = Duration::from_secs(1);
 
+/// How long pages go on sending one request, which is six days, and some hours for the way; what came of it is known for longer.
+const SENT_FOR: Duration = Duration::from_secs(13 * 43_200);
+/// By how much a leader's clock may be ahead.
+const CLOCKS_DIFFER: Duration = Duration::from_secs(600);
+
 /// The target: what the external service is, what it offers, and how long background points wait for company.
 ///
 /// # Errors
@@ -98,7 +103,8 @@ pub async fn start(
         meters: Meters::default(),
         settled: tokio::sync::Notify::new(),
     });
-    let retention = Retention::default();
+    let week = Duration::from_secs(7 * 86_400);
+    let retention = Retention { client_max_age: SENT_FOR, completed: week, failed: week, auth_revoked: week };
     retention.check()?;
     let worker = Worker::new(Arc::clone(&engine), retention, 8);
     tokio::spawn(Arc::clone(&worker).run());

@@ -85,6 +85,7 @@ impl Senders {
             debounce: plan.debounce,
             groups: true,
             items,
+            age: None,
         }
     }
 
@@ -125,7 +126,7 @@ impl Senders {
     async fn told(&self, submission: &Submission) -> bool {
         let request = match self.ask(submission).await {
             Some(Accepted::New { request, .. } | Accepted::Known { request }) => request,
-            Some(Accepted::Mismatch) => {
+            Some(Accepted::Mismatch | Accepted::TooOld | Accepted::FromFuture) => {
                 let why = format!("{} is refused as another request, though it is the same", submission.key);
                 self.works.fail(Invariant::I3, None, why);
                 return true;

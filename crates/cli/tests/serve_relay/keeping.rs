@@ -201,3 +201,30 @@ fn a_relay_without_targets_does_not_start_and_a_missing_file_is_warned_of() {
     let (_, text, error) = folder.run(&["check"]);
     assert!(format!("{text}{error}").contains("nowhere.token"), "{text} {error}");
 }
+
+/// What came of a request that is older than what is kept may have been forgotten: taken in, it would be written twice.
+#[test]
+fn a_request_older_than_what_is_remembered_is_refused_unless_it_is_known() {
+    let service = Service::start();
+    let folder = Folder::for_service(&service, "");
+    let relay = folder.start();
+    let ago = |seconds: u64| {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        let millis = i64::try_from(since.as_millis()).unwrap() - i64::try_from(seconds).unwrap() * 1000;
+        semel_contract::time::Timestamp::from_millis(millis).to_string()
+    };
+    let day = ago(86_400);
+    let refused = relay.submit_sent_at("alice", "old", &day, ONE);
+    assert!(refused.status == 422 && refused.head.contains("problems/too-old"), "{refused:?}");
+    let future = relay.submit_sent_at("alice", "old", "2100-01-01T00:00:00Z", ONE);
+    assert!(future.status == 400 && future.head.contains("problems/first-sent-in-future"), "{future:?}");
+    assert_eq!(relay.submit_sent_at("alice", "old", "soon", ONE).status, 400);
+    assert!(service.writes().is_empty(), "nothing of it is written");
+    assert_eq!(relay.submit_sent_at("alice", "new", &ago(3600), ONE).status, 200);
+    let again = relay.submit_sent_at("alice", "new", &day, ONE);
+    assert_eq!(
+        (again.status, service.writes().len()),
+        (200, 1),
+        "what is known is answered however old: {again:?}"
+    );
+}

@@ -323,6 +323,17 @@ impl Relay {
         call(self.listen, "POST", "/v1/relay/scores", &headers, &format!(r#"{{"items":{items}}}"#))
     }
 
+    /// The same of a request that says when it was first sent.
+    pub(crate) fn submit_sent_at(&self, user: &str, key: &str, first_sent: &str, items: &str) -> Answer {
+        let headers = [
+            ("x-user", user),
+            ("x-idempotency-key", key),
+            ("idempotency-first-sent", first_sent),
+            ("content-type", "application/json"),
+        ];
+        call(self.listen, "POST", "/v1/relay/scores", &headers, &format!(r#"{{"items":{items}}}"#))
+    }
+
     pub(crate) fn get(&self, user: &str, path: &str) -> Answer {
         call(self.listen, "GET", path, &[("x-user", user)], "")
     }

@@ -362,6 +362,7 @@ mod tests {
             debounce: Debounce { quiet, max_wait: quiet },
             groups: true,
             items: ["a", "b", "c"].map(item).into(),
+            age: None,
         };
         let Accepted::New { lanes, .. } = engine.store.accept(&submission).await.unwrap() else { panic!() };
         let worker = Worker::new(Arc::new(engine), Retention::default(), 4);

@@ -78,7 +78,7 @@ async fn run(tier: Tier, seed: u64) {
             let submission = world.submission(principal, &key, mode, &items);
             match world.engine.store.accept(&submission).await {
                 Ok(Accepted::New { .. } | Accepted::Known { .. }) => break,
-                Ok(Accepted::Mismatch) => panic!("the same request is the same"),
+                Ok(other) => panic!("the same request is the same: {other:?}"),
                 Err(_) => {
                     restarts += 1;
                     world.restart(seed * 1000 + restarts);

@@ -500,6 +500,7 @@ impl World {
             debounce: self.target.debounce,
             groups: true,
             items: items.iter().map(item).collect(),
+            age: None,
         }
     }
 

@@ -1,6 +1,7 @@
 //! The relay's HTTP surface for senders.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -10,11 +11,12 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, heade
 use axum::routing::{get, post};
 use semel_contract::key::Presence;
 use semel_contract::problem::{Kind, Problem};
-use semel_contract::profile::Profile;
+use semel_contract::profile::{FirstSent, Profile};
 use semel_contract::request::{Body as RequestBody, Headers};
+use semel_contract::time::Timestamp;
 use semel_delivery::relay::debounce::Mode;
 use semel_delivery::relay::store::StoreError;
-use semel_delivery::relay::store::accept::{Accepted, Submission};
+use semel_delivery::relay::store::accept::{Accepted, Age, Submission};
 use semel_delivery::relay::target::usual_profile;
 use semel_delivery::relay::upstream::Place;
 use semel_delivery::relay::{Engine, Target, Worker, intake};
@@ -34,6 +36,8 @@ pub(crate) struct Intake {
     pub(crate) worker: Arc<Worker>,
     pub(crate) identities: Identities,
     pub(crate) hints: Option<Arc<RedisHints>>,
+    /// How long after its first attempt a request is taken in that nobody knows.
+    pub(crate) age_max: Duration,
 }
 
 /// The routes.
@@ -134,7 +138,7 @@ async fn taken(
 ) -> Result<Response<Body>, Refused> {
     let principal = intake.identities.principal(peer, parts).await?;
     let malformed = |why: String| Problem::new(Kind::RequestMalformed, why);
-    let key = key(intake, &target.profile, &parts.headers, body)?;
+    let (key, first_sent) = key(intake, &target.profile, &parts.headers, body)?;
     let mut modes = parts.headers.get_all("x-sync-mode").iter();
     let mode = match (modes.next(), modes.next()) {
         (None, _) => Mode::Interactive,
@@ -160,12 +164,21 @@ async fn taken(
         debounce: target.debounce,
         groups: target.groups,
         items,
+        age: first_sent.map(|sent| Age::since(sent, intake.age_max, target.profile.lifetime.skew)),
     };
     let (engine, worker) = (&intake.engine, &intake.worker);
     let (request, is_known, found) = match engine.store.accept(&submission).await? {
         Accepted::Mismatch => {
             let why = "this key was used for other items; use a new key for a new request";
             return Err(Problem::new(Kind::FingerprintMismatch, why).into());
+        }
+        Accepted::TooOld => {
+            let why = "it was first sent longer ago than requests are remembered, so that it may have been done already";
+            return Err(Problem::new(Kind::TooOld, why).into());
+        }
+        Accepted::FromFuture => {
+            let why = "the first attempt is said to lie in the future";
+            return Err(Problem::new(Kind::FirstSentInFuture, why).into());
         }
         Accepted::Known { request } => {
             engine.meters.replayed.add(1);
@@ -204,17 +217,27 @@ async fn taken(
     Ok(answer::request(&target.profile, &found, is_known))
 }
 
-fn key(intake: &Intake, profile: &Profile, headers: &HeaderMap, body: &[u8]) -> Result<String, Problem> {
+/// The request's key, and when it says that it was first sent.
+fn key(
+    intake: &Intake,
+    profile: &Profile,
+    headers: &HeaderMap,
+    body: &[u8],
+) -> Result<(String, Option<Timestamp>), Problem> {
     let content_type = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
     let found = profile.key.read(&Lines(headers), &RequestBody::new(content_type, body))?;
     match found {
         Some(found) if intake.identities.identity.is_shared() && !found.key.is_random_uuid() => Err(
             Problem::new(Kind::KeyTooWeak, "all callers are one principal here: a key must be a random UUID"),
         ),
-        Some(found) => Ok(found.key.as_str().to_owned()),
+        Some(found) => {
+            let policy = profile.age.unwrap_or(FirstSent { from_uuid7: false });
+            let first_sent = policy.read(&Lines(headers), &found.key)?;
+            Ok((found.key.as_str().to_owned(), first_sent))
+        }
         None => match profile.key.presence {
             Presence::Required | Presence::Optional | Presence::Mint => {
-                Ok(format!("semel:{:032x}", intake.engine.entropy.bits()))
+                Ok((format!("semel:{:032x}", intake.engine.entropy.bits()), None))
             }
         },
     }

@@ -248,7 +248,13 @@ fn parts(
         is_stopping: Arc::clone(is_stopping),
     };
     let identities = Identities { identity: config.identity.clone(), callers, peers: config.peers.clone() };
-    let intake = Intake { engine, worker: Arc::clone(&worker), identities, hints: hints.cloned() };
+    let intake = Intake {
+        engine,
+        worker: Arc::clone(&worker),
+        identities,
+        hints: hints.cloned(),
+        age_max: config.retention.client_max_age,
+    };
     Ok(Parts {
         worker,
         senders: browsers::open_to(config.cors.as_ref(), intake::router(intake)),

@@ -2,6 +2,9 @@
 //! lane, numbered under the lane's lock. Who comes together is the door's to say.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
+
+use semel_contract::time::{Timestamp, millis_of};
 
 use super::look::{Item, Request};
 use super::sql::{HURRY, NOW, StoreError, Value};
@@ -43,6 +46,36 @@ pub struct Submission {
     pub groups: bool,
     /// What it brings.
     pub items: Vec<NewItem>,
+    /// How old it is; nothing where it does not say when it was first sent.
+    pub age: Option<Age>,
+}
+
+/// When a request was first sent, as its sender says, and how far from now that may be for one that nobody knows: what came of an
+/// older one may have been forgotten. All in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Age {
+    /// When it was first sent.
+    pub first_sent: i64,
+    /// How long ago that may be.
+    pub most: i64,
+    /// How far in the future: so much clocks may differ.
+    pub skew: i64,
+}
+
+impl Age {
+    /// Of a request that says when it was first sent.
+    pub fn since(first_sent: Timestamp, most: Duration, skew: Duration) -> Self {
+        Self { first_sent: first_sent.millis(), most: millis_of(most), skew: millis_of(skew) }
+    }
+
+    /// Why a request that nobody knows is not taken in at this time.
+    fn refusal(self, now: i64) -> Option<Accepted> {
+        match now.saturating_sub(self.first_sent) {
+            age if age > self.most => Some(Accepted::TooOld),
+            age if age < -self.skew => Some(Accepted::FromFuture),
+            _ => None,
+        }
+    }
 }
 
 /// What became of it.
@@ -64,6 +97,10 @@ pub enum Accepted {
     },
     /// The key is known with another request.
     Mismatch,
+    /// Nobody knows it, and it was first sent so long ago that it may have been done and forgotten. Nothing was written.
+    TooOld,
+    /// Nobody knows it, and it says that it was first sent in the future. Nothing was written.
+    FromFuture,
 }
 
 /// How lanes are locked.
@@ -126,7 +163,7 @@ async fn accept_all(mut tx: Tx, submissions: &[&Submission], locks: Locks) -> Re
     let mut by_lane: BTreeMap<LaneName<'_>, Vec<NewEntry<'_>>> = BTreeMap::new();
     for (at, submission) in submissions.iter().enumerate() {
         // The first of those with this key, and nobody has brought it before.
-        let Some(request) = known[&submission.id()].new_as(at) else { continue };
+        let Some(request) = known.get(&submission.id()).and_then(|known| known.new_as(at)) else { continue };
         for (pos, item) in (0..).zip(&submission.items) {
             let name = LaneName {
                 target: &submission.target,
@@ -167,9 +204,12 @@ async fn accept_all(mut tx: Tx, submissions: &[&Submission], locks: Locks) -> Re
     if known.values().any(|known| known.brought_by.is_some()) {
         tx.commit().await?;
     }
-    let accepted = |(at, submission): (usize, &&Submission)| match &known[&submission.id()] {
-        Known { fingerprint, .. } if *fingerprint != submission.fingerprint => Accepted::Mismatch,
-        known => match known.new_as(at) {
+    let refused = refusals(submissions, now);
+    let accepted = |(at, submission): (usize, &&Submission)| match known.get(&submission.id()) {
+        // What is not known by now was left out, and only for this.
+        None => refused.get(&submission.id()).cloned().unwrap_or(Accepted::TooOld),
+        Some(Known { fingerprint, .. }) if *fingerprint != submission.fingerprint => Accepted::Mismatch,
+        Some(known) => match known.new_as(at) {
             Some(request) => {
                 let items: Vec<Item> =
                     items.range((at, 0)..=(at, i64::MAX)).map(|(_, item)| item.clone()).collect();
@@ -213,6 +253,12 @@ struct NewEntry<'a> {
     item: &'a NewItem,
 }
 
+/// The keys that are not taken in where nobody knows them, and why: where one says that it is too old, all of that key are.
+fn refusals<'a>(submissions: &[&'a Submission], now: i64) -> BTreeMap<(&'a str, &'a str), Accepted> {
+    let refusal = |one: &&'a Submission| Some((one.id(), one.age?.refusal(now)?));
+    submissions.iter().filter_map(refusal).collect()
+}
+
 /// The requests of these keys: known ones, and new ones, which have a row from now on.
 async fn requests<'a>(
     tx: &mut Tx,
@@ -239,6 +285,8 @@ async fn requests<'a>(
             now.into(),
         ]
     };
+    let refused = refusals(submissions, now);
+    first.retain(|id, _| known.contains_key(id) || !refused.contains_key(id));
     let absent: Vec<_> = first.iter().filter(|(id, _)| !known.contains_key(*id)).collect();
     let sql = "INSERT INTO relay_request (target, principal, key, fingerprint, mode, items, open, created_ms)
         VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (principal, key) DO NOTHING RETURNING id, principal, key";

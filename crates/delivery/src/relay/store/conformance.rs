@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use super::accept::{Accepted, NewItem, Submission};
+use super::accept::{Accepted, Age, NewItem, Submission};
 use super::claim::{Claimed, Work};
 use super::settle::Seen;
 use super::{AuditRow, Hold, Intent, RelayStore, Written};
@@ -29,7 +29,30 @@ pub fn submission(principal: &str, key: &str, items: &[(&str, i64)]) -> Submissi
         debounce: Debounce::default(),
         groups: true,
         items: items.iter().map(item).collect(),
+        age: None,
     }
+}
+
+/// What is too old, or from the future, is not taken in; what is known is known however old it is.
+async fn ages(store: &RelayStore) {
+    let now = store.now().await.unwrap();
+    let aged = |key: &str, ago: i64| Submission {
+        age: Some(Age { first_sent: now - ago, most: 60_000, skew: 5_000 }),
+        ..submission("old", key, &[("aged", 1)])
+    };
+    for key in ["1", "2"] {
+        assert_eq!(
+            store.accept(&aged(key, 90_000)).await.unwrap(),
+            Accepted::TooOld,
+            "asked again it is the same"
+        );
+    }
+    assert_eq!(store.accept(&aged("1", -60_000)).await.unwrap(), Accepted::FromFuture);
+    let Accepted::New { request, .. } = store.accept(&aged("1", 30_000)).await.unwrap() else { panic!() };
+    assert_eq!(store.accept(&aged("1", 90_000)).await.unwrap(), Accepted::Known { request });
+    assert_eq!(store.accept(&aged("1", -60_000)).await.unwrap(), Accepted::Known { request });
+    let views = store.lanes("t", None, Reducer::Sum).await.unwrap();
+    assert_eq!((views.len(), views[0].pending), (1, 1), "nothing of what was refused is there: {views:?}");
 }
 
 /// Where groups do not count, one name is one lane, whoever is first and whatever group is said.
@@ -68,6 +91,7 @@ async fn names(store: &RelayStore) {
 /// The store does not keep a promise.
 pub async fn run<F: Future<Output = RelayStore>>(fresh: impl Fn() -> F) {
     keys(&fresh().await).await;
+    ages(&fresh().await).await;
     items(&fresh().await).await;
     names(&fresh().await).await;
     batches(&fresh().await).await;
@@ -316,6 +340,7 @@ async fn together(store: &RelayStore) {
                 assert!((40..80).contains(&number) && requests[&(number % 40)] == *request);
             }
             Accepted::Mismatch => assert!(number >= 80, "{number} is the same as before"),
+            Accepted::TooOld | Accepted::FromFuture => panic!("{number} has no age"),
         }
     }
     assert_eq!(requests.len(), 40);

@@ -214,6 +214,7 @@ mod tests {
             debounce: Debounce::default(),
             groups: false,
             items: vec![],
+            age: None,
         };
         let mut context = Context::from_waker(Waker::noop());
         let turns = store.door.turns.try_acquire_many(2).expect("nobody has a turn");
