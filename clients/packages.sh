@@ -17,8 +17,9 @@ flock 9
 find_missing "$@"
 [ -n "$missing" ] || exit 0
 install() {
+  # What a killed script has left running ends first.
   # shellcheck disable=SC2086 # a list of packages
-  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null 9<&-
+  DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends $missing >/dev/null 9<&-
 }
 install 2>/dev/null || { apt-get update -qq && install; } || {
   echo "packages.sh: install$missing" >&2

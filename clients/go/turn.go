@@ -210,7 +210,7 @@ func judgeCommit(err error) error {
 }
 
 func notSettled(err error) *Problem {
-	problem := newProblem("not-settled", "the answer could not be recorded with its effect; nothing was committed")
+	problem := newProblem("not-settled", "the answer could not be recorded with its effect; the transaction was rolled back")
 	problem.cause = err
 	return problem
 }

@@ -244,7 +244,7 @@ impl Row {
     }
 
     /// Whether a delivered message may have taken effect more than once: an attempt before broke off, and the server
-    /// did not show that it knows keys again.
+    /// did not show that it knows keys again; or the message whose place it took may have arrived.
     pub fn is_possibly_repeated(&self) -> bool {
         self.ambiguous && self.status == Status::Done && !self.deduplicated
     }

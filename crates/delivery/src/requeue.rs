@@ -126,8 +126,8 @@ impl Outbox {
         fence: Option<Fence>,
     ) -> Result<Requeued, OutboxError> {
         let seal = match row.attempts {
-            // Not a byte was ever sent.
-            0 => Seal::Impossible(String::new()),
+            // Not a byte was ever sent. It may still say of the message whose place it took that it may have arrived.
+            0 => Seal::Impossible("the message whose place it took was not sealed".to_owned()),
             _ if planted::is(Bug::OutboxRequeueUnsealed) => Seal::Sealed,
             _ => match self.seal(row).await {
                 Seal::Sealed if self.may_be_forgotten(row) => Seal::Impossible(

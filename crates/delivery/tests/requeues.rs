@@ -230,3 +230,22 @@ async fn every_message_of_a_chain_of_requeues_names_the_first() {
         .collect();
     assert_eq!(named, [[uuid(1), String::new()], [uuid(2), uuid(1)], [uuid(3), uuid(1)]]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_was_forced_beside_one_that_may_have_arrived_says_that_it_may_be_there_twice() {
+    let world =
+        World::quick("ietf", |request, count| match (request.target.path.ends_with("/seal"), count) {
+            (true, _) => answer(404, &[], ""),
+            (false, 1) => Sent::TimedOut("no answer came".to_owned()),
+            (false, _) => answer(201, &[("Semel-Guarantee", "fenced")], ""),
+        });
+    let (outbox, first) = after_an_answer(&world).await;
+    let forced = Requeue { force: true, new_client_id: Some(uuid(2)), ..Requeue::default() };
+    outbox.requeue(&first, forced).await.unwrap();
+    let sending = outbox.start();
+    pass(Duration::from_secs(5)).await;
+    sending.stop(Duration::from_secs(1)).await;
+    let second = outbox.receipt(&uuid(2)).await.unwrap().unwrap();
+    assert_eq!(second.status, Status::Done);
+    assert!(second.is_possibly_repeated() && !second.deduplicated, "{second:?}");
+}

@@ -236,7 +236,7 @@ def _settle(call: Call, state: State, answer: Answer, is_refusal: bool) -> Walk:
         yield End(discard=True)
         if failure is not None and failure.is_away:
             raise store_unavailable("the connection was lost before COMMIT") from error
-        raise Problem("not-settled", f"the answer was not recorded, and nothing was committed: {error}") from error
+        raise Problem("not-settled", f"the answer was not recorded, and its transaction was rolled back: {error}") from error
     try:
         yield Commit()
     except Exception as error:  # noqa: BLE001

@@ -93,8 +93,9 @@ export function judgeAnswer(facts: Facts, answer: Answer, isFromService: (answer
   verdict.change = {
     ...counted,
     ...verdict.change,
-    deduplicated: row.deduplicated || knowsKeysAgain(answer),
-    ambiguous: effects === "taken" || effects === "possible" || (row.ambiguous && !(effects === "all" && isFinal && (!row.inherited || verdict.to === "done"))),
+    // No answer speaks for the message whose place it took, under another key: what was delivered may then be there twice.
+    deduplicated: !row.inherited && (row.deduplicated || knowsKeysAgain(answer)),
+    ambiguous: effects === "taken" || effects === "possible" || (row.ambiguous && !(effects === "all" && isFinal && !row.inherited)),
     answer: { ...answer, headers: Object.fromEntries(Object.entries(answer.headers).filter(([name]) => !NOT_KEPT.test(name))) },
   };
   if (effects === "taken") verdict.change.reason = `It took effect, and its answer was not kept (${said}).`;

@@ -22,40 +22,49 @@ export async function readRequest(store: Store, id: string): Promise<Request | u
   return frozen && new Request(frozen.url, frozen);
 }
 
-type Seal = "sealed" | { why: string };
+/** `isUsed`: the server knows of an attempt that may have had its effect, whatever the row says. */
+type Seal = "sealed" | { why: string; isUsed?: boolean };
 
 const FORGOTTEN: Seal = {
   why: "it was first sent so long ago that the server may have forgotten its key: a seal says nothing then",
 };
 
+/** How long servers said that they know keys again, by origin. */
+type Retentions = Record<string, number>;
+
 /** Whether the server may have forgotten what became of the message's key. */
-const mayBeForgotten = ({ profile, environment }: Host, { firstAt }: Row): boolean =>
-  firstAt !== undefined && environment.now() - firstAt >= profile.window;
+const mayBeForgotten = ({ profile, environment }: Host, { firstAt, url }: Row, retentions: Retentions = {}): boolean => {
+  const kept = Math.min(profile.window, ((retentions[new URL(url).origin] ?? Infinity) * 23) / 24);
+  return firstAt !== undefined && environment.now() - firstAt >= kept;
+};
 
 /** Puts a new message in the place of one that waits, is held or was given up. */
 export async function requeue(host: Host, id: string, options: RequeueOptions): Promise<Row> {
   const { store, environment } = host;
-  const { row, request } = await store.run("readonly", async (tx) => {
+  const { row, request, learned } = await store.run("readonly", async (tx) => {
     const row = await find(tx, id);
-    return { row, request: await tx.get<Frozen>("requests", row.n) };
+    const learned = await tx.get<{ retentions: Retentions }>("meta", "learned");
+    return { row, request: await tx.get<Frozen>("requests", row.n), learned };
   });
   if (row.status === "inflight" || row.status === "done" || row.status === "aborted" || !request)
     throw new OutboxError("state", `the message ${id} is ${row.status}: it cannot be requeued`);
   const untried: Seal = row.inherited ? { why: "the message whose place it took was not sealed" } : "sealed";
   const asked = row.attempts ? await sealKey(host, row) : untried;
-  const seal = asked === "sealed" && mayBeForgotten(host, row) ? FORGOTTEN : asked;
-  if (seal !== "sealed" && row.ambiguous && !options.force)
+  const seal = asked === "sealed" && mayBeForgotten(host, row, learned?.retentions) ? FORGOTTEN : asked;
+  const isUsed = seal !== "sealed" && !!seal.isUsed;
+  if (seal !== "sealed" && (row.ambiguous || isUsed) && !options.force)
     throw new OutboxError("possibly-delivered", `it may have been delivered, and ${seal.why}; find out, then force it or abort it`);
   const draft = await successor(host, row, request, options);
   return store.run("readwrite", async (tx) => {
     const now = await find(tx, id);
-    // An attempt began or ended while the server was asked.
-    if (now.token !== row.token && !now.supersededBy) throw new OutboxError("state", "it changed meanwhile: look again");
+    // An attempt began while the server was asked. Tokens do not tell: an attempt that died with its tab has none any more.
+    if (now.attempts !== row.attempts && !now.supersededBy) throw new OutboxError("state", "it changed meanwhile: look again");
     const written = await replace(tx, id, draft, environment.now());
-    if (seal !== "sealed") return written;
-    const sealed = { ...written, ambiguous: !!row.inherited, inherited: !!row.inherited };
-    await tx.put("messages", sealed);
-    return sealed;
+    if (written.attempts || (seal !== "sealed" && !isUsed)) return written;
+    const inherited = isUsed || !!row.inherited;
+    const told = { ...written, ambiguous: inherited, inherited };
+    await tx.put("messages", told);
+    return told;
   });
 }
 
@@ -84,7 +93,11 @@ async function sealKey({ environment, credentials }: Host, row: Row): Promise<Se
     );
     if (answer.status !== 200) return failed(`HTTP ${answer.status}`);
     const told = await answer.json();
-    if (told.sealed !== true) return { why: `the server says that its key is ${told.state}` };
+    if (told.sealed !== true) {
+      // A refusal that the server has kept had no effect.
+      const isRefusal = told.state === "settled" && told.status >= 400 && told.status < 500;
+      return { why: `the server says that its key is ${told.state}`, isUsed: !isRefusal };
+    }
     // Under another credential the key may have been used, and may yet be, where credentials are only hashed.
     return told.identity === "verified" || told.identity === "shared" ? "sealed" : failed("a seal reaches one credential only");
   } catch (error) {
@@ -123,17 +136,20 @@ export async function rebuild(host: Host, row: Row): Promise<void> {
 /** Puts a new message in the place of another, which is taken back. */
 async function replace(tx: Tx, id: string, draft: Draft, now: number): Promise<Row> {
   const known = await tx.first("ids", draft.row.ids[0]!);
-  if (known?.supersedes === id) return known;
+  const { status, ids } = await find(tx, id);
+  // `id` may be that of a double tap.
+  if (known && known.supersedes === ids[0]) return known;
   if (known) throw new OutboxError("id-reused", "the new id is taken: choose another");
   // Somebody else took it back or replaced it: a second successor would do the same thing twice.
-  const { status } = await find(tx, id);
   if (status === "aborted") throw new OutboxError("state", `the message ${id} is aborted`);
   const old = await abort(tx, id, now, "Replaced by another message.", draft.row.ids[0]);
   // The new one takes the old one's number, and with it its place in the lane.
   await tx.delete("messages", old.n);
   const { n, ...moved } = old;
   await tx.put("messages", moved);
-  const row: Row = { ...draft.row, n, supersedes: old.ids[0]!, ambiguous: old.ambiguous, inherited: old.ambiguous };
+  const before = old.ids[0]!;
+  const first = old.first ?? old.supersedes ?? before;
+  const row: Row = { ...draft.row, n, supersedes: before, first, ambiguous: old.ambiguous, inherited: old.ambiguous };
   await tx.put("messages", row);
   await tx.put("requests", draft.request, n);
   return row;

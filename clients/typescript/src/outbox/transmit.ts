@@ -58,7 +58,9 @@ function headersOf({ row, request, credential, profile, ahead }: Transmission): 
   headers.set(profile.header, row.ids[0]!);
   headers.set("X-Client-Tx-Id", row.txId);
   headers.set("Idempotency-First-Sent", new Date(row.firstAt! + ahead).toISOString());
-  if (row.supersedes) headers.set("Semel-Supersedes", row.supersedes);
+  // A row of an older release has no first.
+  const first = row.first ?? row.supersedes;
+  if (first) headers.set("Semel-Supersedes", first);
   for (const [name, value] of Object.entries(credential.headers ?? {})) headers.set(name, value);
   return headers;
 }

@@ -62,6 +62,8 @@ export interface Row {
   answer?: Answer;
   endedAt?: number;
   supersedes?: string;
+  /** The first of all those that gave way to one another before it: receivers are told this one, whichever of them arrived. */
+  first?: string;
   supersededBy?: string;
 }
 

@@ -52,8 +52,9 @@ export async function fetchOnce(input: RequestInfo | URL, options: FetchOnceOpti
     }
     const wait = answer ? await waitAfter(answer, request.method, profile, attempt) : delay(profile.schedule, attempt, Math.random());
     if (attempt > retries || wait > maxWait) {
-      if (answer) return answer;
-      throw new NoAnswerError(sentKey, { cause: error });
+      // What still runs may come to nothing: with its 202 it would pass for done.
+      if (answer && !(answer.ok && isPending(answer))) return answer;
+      throw new NoAnswerError(sentKey, { cause: error ?? answer });
     }
     if (answer) await answer.body?.cancel();
     await sleep(wait, request.signal);
@@ -63,14 +64,18 @@ export async function fetchOnce(input: RequestInfo | URL, options: FetchOnceOpti
 /** How long to wait before the same request is sent again; for ever if it may not be. */
 async function waitAfter(answer: Response, method: string, profile: Profile, attempt: number): Promise<number> {
   const header = (name: string) => answer.headers.get(name);
-  // While an earlier attempt runs, a 202 is no acknowledgement.
-  const isPending = header("semel-outcome") === "pending";
-  if (!isPending && (answer.ok || isFinal(answer, method))) return Infinity;
-  const said = isPending || shouldRetry(header);
+  const isRunning = isPending(answer);
+  if (!isRunning && (answer.ok || isFinal(answer, method))) return Infinity;
+  const said = isRunning || shouldRetry(header);
   const body = answer.status === 409 ? await answer.clone().text() : "";
   const found = classify(profile.rules ?? ietfRules, answer.status, [codeOf(body), linkedCode(header("link"))]).class;
   const isRetried = said ?? (found === "retry" || found === "retry-after");
   return isRetried ? Math.max(delay(profile.schedule, attempt, Math.random()), toldWait(header, body, Date.now()) ?? 0) : Infinity;
+}
+
+/** While an earlier attempt runs, a 202 is no acknowledgement. */
+function isPending({ headers }: Response): boolean {
+  return headers.get("semel-outcome") === "pending";
 }
 
 /** Whether another attempt could not help, or could do the same thing twice. */

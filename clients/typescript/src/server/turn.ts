@@ -251,7 +251,7 @@ function storeAway(cause: unknown): Problem {
 }
 
 function notSettled(cause: unknown): Problem {
-  return new Problem("not-settled", "the answer could not be recorded with its effect; nothing was committed", { cause });
+  return new Problem("not-settled", "the answer could not be recorded with its effect; the transaction was rolled back", { cause });
 }
 
 function settlementPending(cause?: unknown): Problem {

@@ -86,6 +86,8 @@ test("no answer at all is an error that names the key", async () => {
   assert.equal(keys.length, 3);
   const last = await call([{ status: 503 }, { status: 502 }], { retries: 1 });
   assert.equal((last.result as Response).status, 502, "the last answer is the caller's");
+  const runs = { status: 202, headers: { "semel-outcome": "pending" } };
+  assert.ok((await call([runs, runs], { retries: 1 })).result instanceof NoAnswerError, "it is not done");
 });
 
 test("an abort ends it at once", async () => {

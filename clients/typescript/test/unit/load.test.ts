@@ -78,5 +78,5 @@ test("the package is small", async () => {
   // What a page loads before it accepts; then what it loads in the background to send; then what few pages ever load.
   assert.ok(sizes.accepts <= 8000, `outbox: ${sizes.accepts}`);
   assert.ok(sizes.accepts + sizes.sends <= 14_900, `outbox with its sender: ${sizes.accepts + sizes.sends}`);
-  assert.ok(sizes.requeues <= 1900, `requeue: ${sizes.requeues}`);
+  assert.ok(sizes.requeues <= 2100, `requeue: ${sizes.requeues}`);
 });

@@ -185,3 +185,69 @@ test("what took the place of one that may have been delivered never says that ne
   assert.deepEqual([dead?.status, dead?.possiblyDelivered], ["dead", true]);
   outbox.dispose();
 });
+
+test("every message of a chain of requeues names the first to its receiver, and its receipt the one before", async () => {
+  const device = new Device();
+  const gate = new Gate(device);
+  gate.script = [{ status: 422 }, { status: 404 }, { status: 422 }];
+  const { outbox } = open(device, gate);
+  await settled(device, outbox.send(URL_OF, { ...post(), id: "m1" }).done);
+  for (const [old, id] of [["m1", "m2"], ["m2", "m3"]] as const) {
+    assert.equal((await settled(device, outbox.requeue(old, { id }))).supersedes, old);
+    await device.until(async () => /done|dead/.test((await outbox.get(id))?.status ?? ""));
+  }
+  const sent = gate.arrivals.filter(({ url }) => !url.includes("well-known"));
+  const named = sent.map(({ key, headers }) => [key, headers.get("semel-supersedes")]);
+  assert.deepEqual(named, [["m1", null], ["m2", "m1"], ["m3", "m1"]]);
+  outbox.dispose();
+});
+
+test("what was forced beside one that may have been delivered says that it may be there twice", async () => {
+  const device = new Device();
+  const gate = new Gate(device);
+  gate.script = ["lost", { status: 404 }];
+  const { outbox } = open(device, gate);
+  const id = "00000000-0000-4000-8000-00000000000";
+  await settled(device, outbox.send(URL_OF, { ...post(), id: `${id}1` }).accepted);
+  await device.until(() => gate.arrivals.length === 1);
+  await settled(device, outbox.pause());
+  await device.advance(10_000);
+  await settled(device, outbox.requeue(`${id}1`, { id: `${id}2`, force: true }));
+  await settled(device, outbox.resume());
+  await device.until(async () => (await outbox.get(`${id}2`))?.status === "done");
+  assert.deepEqual(gate.effects, [`${id}1`, `${id}2`]);
+  const told = await settled(device, outbox.get(`${id}2`));
+  assert.deepEqual([told?.possiblyRepeated, told?.guarantee], [true, "at-least-once"]);
+  outbox.dispose();
+});
+
+test("what the server knows of a key counts more than what the row says", async () => {
+  const device = new Device();
+  const gate = new Gate(device);
+  // The load balancer's 404 came while the request ran behind it.
+  gate.script = [{ status: 404 }, { status: 200, body: '{"sealed":false,"state":"settled","status":201}' }];
+  const { outbox } = open(device, gate);
+  const sent = outbox.send(URL_OF, { ...post(), id: "m1" });
+  assert.equal((await settled(device, sent.done)).possiblyDelivered, false);
+  await assert.rejects(settled(device, outbox.requeue("m1")), { code: "possibly-delivered" });
+  gate.script = [{ status: 200, body: '{"sealed":false,"state":"settled","status":422}' }];
+  assert.equal((await settled(device, outbox.requeue("m1"))).possiblyDelivered, false);
+  outbox.dispose();
+});
+
+test("a seal says nothing where the server has said that it forgets sooner", async () => {
+  const device = new Device();
+  const gate = new Gate(device);
+  const { outbox } = open(device, gate);
+  gate.script = [{ status: 201, headers: { "semel-retention": "3600", "semel-guarantee": "fenced" } }, "lost"];
+  await settled(device, outbox.send(URL_OF, { ...post(), id: "m0" }).done);
+  await settled(device, outbox.send(URL_OF, { ...post(), id: "m1" }).accepted);
+  await device.until(() => gate.arrivals.length === 2);
+  gate.isReached = false;
+  await settled(device, outbox.pause());
+  await device.advance(2 * 3_600_000);
+  gate.isReached = true;
+  gate.script = [{ status: 200, body: '{"sealed":true,"identity":"verified"}' }];
+  await assert.rejects(settled(device, outbox.requeue("m1")), { code: "possibly-delivered" });
+  outbox.dispose();
+});

@@ -12,12 +12,19 @@ const BEHIND_MAX: u32 = 1000;
 
 /// The server wants the lane rebuilt: the application is asked, and the lane waits.
 pub(super) fn begin(outbox: &Outbox, row: &Row) {
-    let is_asked = outbox.inner.rebuilds.with(|known| known.insert(row.id, Asked::Now)) == Some(Asked::Now);
+    let is_asked = outbox.inner.rebuilds.with(|known| {
+        let is_asked = matches!(known.get(&row.id), Some(Asked::Now | Asked::Again));
+        known.insert(row.id, if is_asked { Asked::Again } else { Asked::Now });
+        is_asked
+    });
     if !is_asked {
         let (outbox, row) = (outbox.clone(), row.clone());
         tokio::spawn(async move {
             let asked = ask(&outbox, &row).await;
-            outbox.inner.rebuilds.with(|known| known.insert(row.id, asked));
+            outbox.inner.rebuilds.with(|known| {
+                let is_another = known.get(&row.id) == Some(&Asked::Again);
+                known.insert(row.id, if is_another { Asked::Later } else { asked });
+            });
         });
     }
 }
@@ -28,11 +35,12 @@ pub(super) fn begin_again(outbox: &Outbox, held: &[Row]) {
     let is_open = |row: &&Row| {
         outbox.inner.rebuilds.with(|known| match known.get(&row.id) {
             None | Some(Asked::Later) => true,
-            Some(Asked::Now | Asked::Decided) => false,
+            Some(Asked::Now | Asked::Again | Asked::Decided) => false,
         })
     };
     outbox.inner.rebuilds.with(|known| {
-        known.retain(|id, asked| *asked == Asked::Now || held.iter().any(|row| row.id == *id));
+        let is_asked = |asked| matches!(asked, Asked::Now | Asked::Again);
+        known.retain(|id, asked| is_asked(*asked) || held.iter().any(|row| row.id == *id));
     });
     held.iter().filter(waits).filter(is_open).for_each(|row| begin(outbox, row));
 }

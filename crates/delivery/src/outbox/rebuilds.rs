@@ -9,6 +9,8 @@ use std::sync::{Mutex, PoisonError};
 pub(crate) enum Asked {
     /// The application is thinking.
     Now,
+    /// It is thinking, and the message was let go and refused once more meanwhile: what it says is of the refusal before.
+    Again,
     /// It could not tell, and is asked again.
     Later,
     /// It left the lane as it is: somebody decides.

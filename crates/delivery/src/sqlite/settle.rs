@@ -110,11 +110,13 @@ fn write(connection: &Connection, before: &Row, change: &Change, verdict: &Verdi
     };
     let progress = &verdict.progress;
     let answer = verdict.answer.as_ref();
-    // No answer to this message speaks for the one whose place it took, under another key.
+    // No answer to this message speaks for the one whose place it took, under another key: what is done may then be there twice,
+    // also where the server knows this key again.
     let sql = "UPDATE outbox SET status = ?2, held_for = ?3, fence_number = NULL, fence_nonce = NULL, lease_until = NULL,
-            next_attempt_at = ?4, last_error = ?5, ambiguous = max(?6, ?2 <> 'done' AND supersedes IS NOT NULL
+            next_attempt_at = ?4, last_error = ?5, ambiguous = max(?6, supersedes IS NOT NULL
                 AND EXISTS (SELECT 1 FROM outbox s WHERE s.id = outbox.supersedes AND s.ambiguous)),
-            deduplicated = ?7, failures = ?8,
+            deduplicated = ?7 AND NOT (supersedes IS NOT NULL
+                AND EXISTS (SELECT 1 FROM outbox s WHERE s.id = outbox.supersedes AND s.ambiguous)), failures = ?8,
             burst_failures = ?9, burst_started_at = ?10, same_answer = ?11, same_answer_count = ?12,
             delivered_at = ?13, response_status = coalesce(?14, response_status),
             response_headers = coalesce(?15, response_headers), response_body = coalesce(?16, response_body),

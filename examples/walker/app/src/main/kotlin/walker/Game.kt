@@ -12,10 +12,12 @@ import dev.semel.Status
 import dev.semel.SyncResult
 import java.io.File
 import java.io.IOException
+import kotlinx.coroutines.CancellationException
 import kotlinx.coroutines.CoroutineScope
 import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.SupervisorJob
 import kotlinx.coroutines.cancel
+import kotlinx.coroutines.delay
 import kotlinx.coroutines.flow.MutableStateFlow
 import kotlinx.coroutines.flow.StateFlow
 import kotlinx.coroutines.flow.asStateFlow
@@ -47,9 +49,22 @@ class Game(
     val queue = Queue(outbox, session.walkerId)
     val screen: StateFlow<Screen> = shown.asStateFlow()
 
+    private val worker = Worker(outbox, File(folder, "read-to"), this, telemetry)
+
     init {
-        val worker = Worker(outbox, File(folder, "read-to"), this, telemetry)
-        scope.launch { worker.run() }
+        scope.launch {
+            while (true) {
+                try {
+                    worker.run()
+                } catch (error: CancellationException) {
+                    throw error
+                } catch (error: Exception) {
+                    // A full disk, or an answer that is none: what was not told by then is told again.
+                    telemetry.report("the worker failed: $error")
+                }
+                delay(AGAIN_MILLIS)
+            }
+        }
     }
 
     /** The server says that steps are out of order: it is asked how far the quest is, and what does not fit is taken back. */
@@ -90,6 +105,7 @@ class Game(
         require(fresh.walkerId == session.walkerId) { "this phone's queue is another walker's" }
         token = fresh.token
         keep(folder, fresh)
+        worker.signedIn()
         outbox.signIn(fresh.walkerId)
     }
 
@@ -106,10 +122,12 @@ class Game(
 
     companion object {
         private val json = ObjectMapper()
+        private const val AGAIN_MILLIS = 1_000L
 
         /** Who signed in on this phone last: a phone without a network plays on. */
         fun known(folder: File): Session? = File(folder, "session.json").takeIf { it.exists() }?.let { file ->
-            json.readTree(file).let { Session(it["walkerId"].asText(), it["token"].asText()) }
+            // A file that a loss of power has torn is as none.
+            runCatching { json.readTree(file).let { Session(it["walkerId"].asText(), it["token"].asText()) } }.getOrNull()
         }
 
         fun keep(folder: File, session: Session) {

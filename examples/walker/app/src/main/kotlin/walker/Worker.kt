@@ -8,6 +8,7 @@ import dev.semel.Receipt
 import dev.semel.Status
 import dev.semel.SyncResult
 import java.io.File
+import java.util.concurrent.ConcurrentHashMap
 import kotlinx.coroutines.CoroutineScope
 import kotlinx.coroutines.ExperimentalCoroutinesApi
 import kotlinx.coroutines.channels.ReceiveChannel
@@ -42,8 +43,15 @@ class Worker(
     private val telemetry: Telemetry,
     private val hurryMillis: Long = 5_000,
 ) {
+    /** What was told to be held, since the walker signed in last. */
+    private val held: MutableSet<Long> = ConcurrentHashMap.newKeySet()
+
+    /** The walker has signed in: what is held after this is news. */
+    fun signedIn() = held.clear()
+
     /** Runs until it is cancelled. */
     suspend fun run() = coroutineScope {
+        held.clear()
         launch { hurry() }
         val from = if (readTo.exists()) readTo.readText().trim().toLongOrNull() ?: 0 else 0
         val events = outbox.events(from).produceIn(this as CoroutineScope)
@@ -88,8 +96,9 @@ class Worker(
         val number = event.messageNumber?.takeIf { event.kind in TOLD } ?: return
         val found = outbox.list(after = number - 1, limit = 1).firstOrNull()?.takeIf { it.number == number } ?: return
         val receipt = outbox.get(found.id, found.principal, found.operation) ?: return
-        // Held messages that were let go meanwhile are no news.
-        if (event.kind == "held" && receipt.status != Status.HELD) return
+        // Held messages that were let go meanwhile are no news, and neither is that a kick has let one go in vain.
+        if (event.kind != "held") held.remove(number)
+        else if (receipt.status != Status.HELD || !held.add(number)) return
         drain.add(receipt)
         count(receipt)
         listener.ended(receipt)
