@@ -2,6 +2,7 @@
 //! `gate.log_format` in which form; says the form of access lines too. Nobody waits for whoever reads it: a thread writes, and
 //! what does not fit is dropped and counted.
 
+use std::cell::Cell;
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,6 +34,11 @@ static WAITING: OnceLock<Option<SyncSender<Entry>>> = OnceLock::new();
 /// Lines that did not fit since this was last said.
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 
+thread_local! {
+    /// Whether this is the thread that writes: what it says itself waits for nobody.
+    static WRITES: Cell<bool> = const { Cell::new(false) };
+}
+
 /// What the thread is told.
 enum Entry {
     Line(Vec<u8>),
@@ -58,7 +64,7 @@ impl Write for Line {
 impl Drop for Line {
     fn drop(&mut self) {
         let line = std::mem::take(&mut self.0);
-        let Some(waiting) = waiting() else {
+        let Some(waiting) = waiting().filter(|_| !WRITES.get()) else {
             let _ = io::stderr().write_all(&line);
             return;
         };
@@ -79,6 +85,7 @@ fn waiting() -> Option<&'static SyncSender<Entry>> {
 
 /// Writes what comes. A log that cannot be written is no reason to do anything else.
 fn write_all(waiting: &Receiver<Entry>) {
+    WRITES.set(true);
     while let Ok(entry) = waiting.recv() {
         match entry {
             Entry::Line(line) => {

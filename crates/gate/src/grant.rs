@@ -145,7 +145,7 @@ impl fmt::Display for SettleError {
             }
             SettleError::Failed(error) => write!(f, "the transaction was rolled back: {error}"),
             SettleError::Refused(error) => {
-                write!(f, "the answer was not recorded, and nothing was committed: {error}")
+                write!(f, "the answer was not recorded, and its transaction was rolled back: {error}")
             }
             SettleError::Store(error) => write!(f, "nothing was written: {error}"),
             SettleError::Unknown(error) => {
@@ -190,7 +190,7 @@ impl IntoResponse for SettleError {
             }
             // What the database said is for the log.
             SettleError::Refused(_) => {
-                let why = "the answer was not recorded, and nothing was committed";
+                let why = "the answer was not recorded, and its transaction was rolled back";
                 drop(response.extensions_mut().insert(Broken::NotSettled(why.to_owned())));
             }
             SettleError::Failed(_) | SettleError::Store(_) => {}

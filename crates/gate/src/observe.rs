@@ -175,10 +175,13 @@ async fn note(
 impl Noted {
     /// Writes down that the key was used, or frees it, without holding up the answer.
     fn settle(self, response: &Response<Body>) {
-        let told = response.headers().get(OUTCOME).and_then(|value| Told::parse(value.as_bytes()));
+        let said = response.headers().get(OUTCOME);
+        let told = said.and_then(|value| Told::parse(value.as_bytes()));
+        let is_open = said.is_some_and(|value| value == Told::PENDING || value == "unknown");
         let ending = match response.extensions().get::<Broken>() {
             Some(Broken::NotSent(_) | Broken::Superseded | Broken::NotSettled(_)) => Ending::NotSent,
             Some(Broken::Reset(_) | Broken::TimedOut(_)) => Ending::CutOff,
+            None if is_open => Ending::CutOff,
             None => Ending::Answered { status: response.status().as_u16(), told },
         };
         let kept = Answer {

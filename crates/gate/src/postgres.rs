@@ -417,7 +417,7 @@ async fn enter_new<T: TopLevel>(tx: T, new: NewKey) -> Result<Turn<T>, SettleErr
         }
         Err(error) => {
             let _ = tx.rollback().await;
-            Err(away(error))
+            Err(not_entered(error))
         }
     }
 }
@@ -487,7 +487,7 @@ async fn enter_known<T: TopLevel>(grant: &Grant, tx: T) -> Result<Turn<T>, Settl
         Ok(rows) => rows.first().map(|row| Entry::read(row.get(0))),
         Err(error) => {
             let _ = tx.rollback().await;
-            return Err(away(error));
+            return Err(not_entered(error));
         }
     };
     match verdict {
@@ -555,6 +555,14 @@ pub async fn wait_for_turn(grant: &grant::Grant, pause: &mut Duration) -> Result
         if !store.is_entered(grant.id()).await.map_err(SettleError::Store)? {
             return Ok(());
         }
+    }
+}
+
+/// What the functions themselves refuse is the program's fault, and no outage: to try it again would be in vain.
+fn not_entered(error: Error) -> SettleError {
+    match error.code().is_some_and(|code| code.code().starts_with("SM0")) {
+        true => error.into(),
+        false => away(error),
     }
 }
 

@@ -78,7 +78,7 @@ async fn keyed(
         Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
             unanswered(unasked(), id.as_ref(), false)
         }
-        Ok(response) => back(response, pool.patience(), Some(&OUTCOME)),
+        Ok(response) => back(response, pool.patience()),
         Err(no_answer) => unanswered(no_answer, id.as_ref(), false),
     })
 }
@@ -108,7 +108,8 @@ async fn unkeyed(pool: Arc<Pool>, mut parts: Parts, body: Body) -> Result<Respon
         (Ok(response), _, _) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
             unanswered(unasked(), id.as_ref(), is_unsafe)
         }
-        (Ok(response), _, _) => back(response, pool.stream_idle(), None),
+        // A gate or a library behind this one may say that nothing is known yet: without that its 202 reads like success.
+        (Ok(response), _, _) => back(response, pool.stream_idle()),
         (Err(no_answer), _, _) => unanswered(no_answer, id.as_ref(), is_unsafe),
     })
 }
@@ -143,14 +144,10 @@ fn fresh(parts: Parts, body: Body) -> Box<Request<Body>> {
 }
 
 /// An answer, as it goes back.
-fn back(
-    response: Response<PooledBody>,
-    patience: Duration,
-    believed: Option<&header::HeaderName>,
-) -> Response<Body> {
+fn back(response: Response<PooledBody>, patience: Duration) -> Response<Body> {
     let (mut parts, body) = response.into_parts();
     headers::strip_hop_by_hop(&mut parts.headers);
-    headers::strip_own(&mut parts.headers, believed);
+    headers::strip_own(&mut parts.headers, Some(&OUTCOME));
     let mut response = Response::new(Body::new(Paced::new(body, patience)));
     *response.status_mut() = parts.status;
     *response.headers_mut() = parts.headers;

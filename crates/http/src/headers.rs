@@ -134,14 +134,16 @@ fn begins_as(name: &str, known: &str) -> bool {
     if name.as_bytes().first() != known.as_bytes().first() {
         return false;
     }
-    let bytes = name.bytes().map(|byte| if byte == b'_' { b'-' } else { byte });
+    // Some services read every sign in a name as the same one.
+    let bytes = name.bytes().map(|byte| if byte.is_ascii_alphanumeric() { byte } else { b'-' });
     name.len() >= known.len() && bytes.zip(known.bytes()).all(|(one, other)| one == other)
 }
 
 /// Removes a header that only some peers may set, unless `is_trusted` says that this is one of them; and always what some
 /// services would read as that header, which no peer has a reason to send.
 pub fn strip_trusted(headers: &mut HeaderMap, trusted: &HeaderName, is_trusted: bool) {
-    let dashed = trusted.as_str().replace('_', "-");
+    let is_sign = |sign: char| !sign.is_ascii_alphanumeric();
+    let dashed = trusted.as_str().replace(is_sign, "-");
     remove_where(headers, |name| match name == trusted {
         true => !is_trusted,
         false => reads_as(name.as_str(), &dashed),
@@ -287,6 +289,9 @@ mod tests {
         assert_eq!(found, headers(&lines[1..]));
         strip_own(&mut found, None);
         assert_eq!(found, headers(&lines[2..]));
+        let mut found = headers(&[("semel.host", "a"), ("semel_host", "b"), ("semel!fence", "1-2")]);
+        strip_own(&mut found, Some(&OUTCOME));
+        assert_eq!(found, headers(&[]), "some services read every sign in a name as the same one");
     }
 
     #[test]

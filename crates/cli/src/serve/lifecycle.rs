@@ -8,7 +8,6 @@ use std::time::Duration;
 use super::notify;
 use super::signals::{Reload, Signals};
 use crate::exit::{Exit, Stop};
-use crate::output_failed;
 
 /// How long what blocks a thread may take once everything else has ended.
 const BLOCKING_MAX: Duration = Duration::from_secs(1);
@@ -37,12 +36,21 @@ pub(crate) fn run<P: RunningPart>(start: impl Future<Output = Result<P, Stop>>) 
 }
 
 async fn live<P: RunningPart>(start: impl Future<Output = Result<P, Stop>>) -> Result<Exit, Stop> {
-    // Before anything is opened: a signal that comes meanwhile is heeded once it is.
+    // Before anything is opened: whoever is told to end while it starts ends as after a crash, which costs nothing.
     let mut signals = Signals::listen()
         .map_err(|error| Stop::new(Exit::Io, format!("failed to listen to signals: {error}")))?;
-    let mut part = start.await?;
-    std::io::stdout().write_all(part.announcement().as_bytes()).map_err(|error| output_failed(&error))?;
-    let _ = std::io::stdout().flush();
+    let mut part = tokio::select! {
+        part = start => part?,
+        () = signals.end() => {
+            tracing::info!("told to end while it started");
+            return Ok(Exit::Success);
+        }
+    };
+    let mut out = std::io::stdout();
+    // It serves already: that nobody reads the announcement is no reason to end.
+    if let Err(error) = out.write_all(part.announcement().as_bytes()).and_then(|()| out.flush()) {
+        tracing::warn!(%error, "failed to write to standard output");
+    }
     notify::tell(notify::READY);
     signals.until_end(&mut part).await;
     notify::tell(notify::STOPPING);

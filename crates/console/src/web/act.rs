@@ -297,6 +297,7 @@ pub(super) async fn act(
     let (part, actor) = (std::sync::Arc::clone(part), caller.clone());
     let acted = async move { carry_out(part.as_ref(), action, &actor, &path, &body, page, back).await };
     let mut sent = content(action, &form);
+    sent.push('\n');
     sent.push_str(form.get("reason").map(String::as_str).unwrap_or_default());
     match web.0.forms.once(&number, &sent, acted).await {
         Ok(outcome) => see_other(&format!("{}{}done={number}", outcome.page, joint(&outcome.page))),

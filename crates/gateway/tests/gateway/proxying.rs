@@ -185,3 +185,14 @@ async fn pages_of_named_origins_may_send_keys_and_others_may_not() {
     }
     assert_eq!(upstream.count(), 1);
 }
+
+/// A gate or a library behind this one says so with a 202, which would read like success without it.
+#[tokio::test]
+async fn an_answer_without_a_key_keeps_the_word_that_nothing_is_known_yet() {
+    let lines = "Semel-Outcome: pending\r\nRetry-After: 1\r\nSemel-Guarantee: atomic\r\n";
+    let upstream = Upstream::start(move |_, _| Reply::status(202, lines, "{}")).await;
+    let world = before(&upstream).await;
+    let answer = world.ask(post("/orders", "", "{}")).await;
+    assert_eq!((answer.status, answer.header("semel-outcome")), (202, Some("pending")));
+    assert_ne!(answer.header("semel-guarantee"), Some("atomic"));
+}

@@ -254,6 +254,10 @@ impl Pool {
         let mut idle = self.idle();
         let (_, since) = idle.last()?;
         if since.elapsed() > idle_max {
+            // The newest has rested too long for anybody: so have the others, which the service would keep a place for.
+            if since.elapsed() > IDLE_MAX {
+                idle.clear();
+            }
             return None;
         }
         idle.pop().map(|(connection, _)| connection)
