@@ -342,6 +342,37 @@ mod tests {
         send().await.expect("room again").await.unwrap();
     }
 
+    /// A service whose handler has failed hangs up just after its answer: what is sent meanwhile is lost.
+    #[tokio::test]
+    async fn no_request_follows_a_server_error_on_its_connection() {
+        for (status, connections) in [(200, 1), (404, 1), (500, 2), (503, 2)] {
+            let (listener, upstream) = listen().await;
+            let accepted = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+            let count = Arc::clone(&accepted);
+            tokio::spawn(async move {
+                loop {
+                    let (mut stream, _) = listener.accept().await.unwrap();
+                    count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                    tokio::spawn(async move {
+                        let mut read = [0; 4096];
+                        while stream.read(&mut read).await.is_ok_and(|length| length > 0) {
+                            let answer = format!("HTTP/1.1 {status} Said\r\ncontent-length: 2\r\n\r\nok");
+                            stream.write_all(answer.as_bytes()).await.unwrap();
+                        }
+                    });
+                }
+            });
+            let pool = Pool::new(upstream).unwrap();
+            for _ in 0..2 {
+                let request = Request::post("/").body(Body::from("x")).unwrap();
+                let answer = pool.send_once(Box::new(request), MaySend::always(), IDLE_MAX).await.unwrap();
+                assert_eq!(answer.status().as_u16(), status);
+                answer.into_body().collect().await.unwrap();
+            }
+            assert_eq!(accepted.load(std::sync::atomic::Ordering::SeqCst), connections, "after {status}");
+        }
+    }
+
     /// A request that wants a new connection takes no stream from those that share the others.
     #[tokio::test]
     async fn a_request_on_a_new_connection_leaves_the_shared_ones_as_they_are() {

@@ -19,6 +19,8 @@ pub struct PooledBody {
     due: Option<(Arc<Pool>, PooledConnection)>,
     /// When the end was seen.
     ended: Option<Instant>,
+    /// No other request follows on the connection.
+    is_last: bool,
 }
 
 impl fmt::Debug for PooledBody {
@@ -29,7 +31,13 @@ impl fmt::Debug for PooledBody {
 
 impl PooledBody {
     pub(super) fn new(body: Incoming, pool: Arc<Pool>, connection: PooledConnection) -> Self {
-        Self { body, due: Some((pool, connection)), ended: None }
+        Self { body, due: Some((pool, connection)), ended: None, is_last: false }
+    }
+
+    /// Makes it the last answer of its connection, which does not go back to the pool.
+    pub(super) fn last(mut self) -> Self {
+        self.is_last = true;
+        self
     }
 
     /// Leaves the connection to what it became: it changed its protocol.
@@ -45,7 +53,7 @@ impl Drop for PooledBody {
     fn drop(&mut self) {
         let Some((pool, connection)) = self.due.take() else { return };
         let ended = self.ended.or_else(|| self.body.is_end_stream().then(Instant::now));
-        if let Some(ended) = ended {
+        if let Some(ended) = ended.filter(|_| !self.is_last) {
             // A client that is slow to take what was read does not make the connection any younger.
             pool.take_back(connection, ended);
         }

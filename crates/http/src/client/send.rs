@@ -111,9 +111,16 @@ impl Pool {
         match tried {
             Tried::Answered(response) => {
                 let is_detached = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+                // Services whose handler has failed answer and then hang up (uvicorn does): a request that is sent meanwhile
+                // is lost, and nobody knows whether it arrived.
+                let is_last = response.status().is_server_error();
                 Ok(response.map(|body| {
                     let body = PooledBody::new(body, Arc::clone(self), pooled);
-                    if is_detached { body.detach() } else { body }
+                    match (is_detached, is_last) {
+                        (true, _) => body.detach(),
+                        (false, true) => body.last(),
+                        (false, false) => body,
+                    }
                 }))
             }
             Tried::HandedBack(request, why) => Err(Unanswered::HandedBack(request, why)),
