@@ -433,7 +433,7 @@ pub trait ClaimStore: std::any::Any + Send + Sync {
 
     /// Erases the records of a principal of a tenant (`None`: of those without one) that are settled, unkept, released or sealed, and says how many; an audit row
     /// names `by`. Claims and unknown outcomes stay. Where a record has not expired, its key stays as one whose answer is not
-    /// kept, or as sealed, with nothing else: see [`bare`].
+    /// kept, or as sealed, with nothing else.
     fn forget<'a>(&'a self, tenant: Option<&'a str>, principal: &'a str, by: &'a str) -> Reply<'a, u64>;
 
     /// Lists entries by fence number, in the order that the filter says.

@@ -22,7 +22,7 @@ impl Scratch {
         Scratch::named("run")
     }
 
-    /// Makes a folder for one purpose. Its name holds our process id, by which [`sweep`] knows its owner.
+    /// Makes a folder for one purpose. Its name holds our process id, by which a later sweep knows its owner.
     pub fn named(purpose: &str) -> Result<Scratch, String> {
         let path = std::env::temp_dir().join(format!("{PREFIX}{}-{purpose}", std::process::id()));
         let failed = |error| format!("cannot make the temporary folder {}: {error}", path.display());
