@@ -10,6 +10,7 @@ mod histogram;
 mod keys;
 mod plan;
 mod report;
+mod streams;
 mod template;
 mod thread;
 mod timer;
@@ -64,6 +65,9 @@ pub(crate) struct Args {
     ids: Ids,
     #[arg(long, default_value_t = 64)]
     connections: usize,
+    /// Send by hyper: with 1, one request at a time on each HTTP/1.1 connection; with more, so many on each of HTTP/2.
+    #[arg(long, default_value_t = 0, conflicts_with_all = ["count", "rate"])]
+    streams: usize,
     /// How long is measured.
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
@@ -122,6 +126,11 @@ pub(crate) fn run(args: &Args) -> Result<(), String> {
         ends: measured_from + nanoseconds(Duration::from_secs_f64(seconds)),
         last_answer: AtomicU64::new(measured_from),
     });
+    if args.streams > 0 {
+        let whole = streams::run(args, &shared)?;
+        println!("{}", whole.json(Duration::from_nanos(shared.ends - shared.measured_from)));
+        return Ok(());
+    }
     let mut running = Vec::new();
     for number in 0..threads {
         let (args, template, shared) = (args.clone(), template.clone(), Arc::clone(&shared));

@@ -6,7 +6,7 @@ pub(crate) enum Serves {
     Nginx,
     /// A reverse proxy on hyper that does nothing else.
     PlainProxy,
-    /// `semel serve gate` on a store of its own, which already holds so many records.
+    /// `semel serve gate` with nothing set but its upstream and a store of its own, which already holds so many records.
     Gate(Store, u64),
     /// Two of them on one PostgreSQL.
     TwoGates,
@@ -74,16 +74,23 @@ pub(crate) struct Contestant {
     pub(crate) serves: Serves,
     pub(crate) sends: Sends,
     pub(crate) connections: usize,
+    /// Requests at a time on each connection, sent by hyper: one on HTTP/1.1, more on HTTP/2. Zero is the lean generator.
+    pub(crate) streams: usize,
 }
 
 impl Contestant {
     pub(crate) const fn new(name: &'static str, serves: Serves, sends: Sends) -> Contestant {
-        Contestant { name, serves, sends, connections: 64 }
+        Contestant { name, serves, sends, connections: 64, streams: 0 }
     }
 
     /// The same with another number of connections.
     pub(crate) const fn over(self, connections: usize) -> Contestant {
         Contestant { connections, ..self }
+    }
+
+    /// The same by hyper's client, with so many requests at a time on each of so many connections.
+    pub(crate) const fn by_hyper(self, connections: usize, streams: usize) -> Contestant {
+        Contestant { connections, streams, ..self }
     }
 
     /// What is on disk before the client has its answer.

@@ -50,6 +50,7 @@ pub(super) fn run(world: &mut World, asked: &Asked) -> Result<Outcome, Failure> 
         let shot = Shot {
             sends: contestant.sends,
             connections: contestant.connections,
+            streams: 0,
             seconds: asked.seconds(),
             seed: 1,
             rate: None,

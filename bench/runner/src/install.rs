@@ -1,7 +1,7 @@
 //! Builds our own programs and finds or installs those of others.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use semel_testbed::failure::Failure;
@@ -52,6 +52,39 @@ pub(crate) fn prepare() {
             Err(why) => eprintln!("xtask: {name} cannot take part: {why}"),
         }
     }
+}
+
+/// The version of a program of others, as it says itself or as it is pinned. None for our own.
+pub(crate) fn version(name: &str, binary: &Path) -> Option<String> {
+    let number = match name {
+        "nginx" => said(binary, "-v"),
+        "PostgreSQL" | "Redis" | "nats-server" => said(binary, "--version"),
+        IDEMPOTENT_PROXY => Some(IDEMPOTENT_PROXY_VERSION.to_owned()),
+        "axum-idempotent" => pinned("rust/Cargo.toml", "axum-idempotent"),
+        "graphile-worker" | "bullmq" => pinned("node/package.json", name),
+        "restate" => pinned("node/package.json", "@restatedev/restate-server"),
+        _ => None,
+    };
+    number.map(|number| format!("{name} {number}"))
+}
+
+/// The first word with a dot that a program says of itself.
+fn said(binary: &Path, flag: &str) -> Option<String> {
+    let output = Command::new(binary).arg(flag).output().ok()?;
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    text.split(|c: char| !(c.is_ascii_digit() || c == '.'))
+        .find(|word| word.contains('.') && word.starts_with(|c: char| c.is_ascii_digit()))
+        .map(str::to_owned)
+}
+
+/// The version of a package in a file of `bench/peers`: what stands between quotation marks behind its name.
+fn pinned(file: &str, package: &str) -> Option<String> {
+    let text = fs::read_to_string(process::repository().join("bench/peers").join(file)).ok()?;
+    let line = text.lines().find(|line| line.trim_start().trim_start_matches('"').starts_with(package))?;
+    let (_, rest) = line.split_once(package)?;
+    let words = rest.split('"').filter(|word| word.contains(|c: char| c.is_ascii_digit()));
+    words.map(|word| word.trim_start_matches(['=', '^', '~'])).next().map(str::to_owned)
 }
 
 /// The path of nginx, which is installed where that is possible.

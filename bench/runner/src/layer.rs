@@ -30,7 +30,5 @@ const TARGETS: &[Target] = &[
 ];
 
 pub(super) fn run(world: &mut World, asked: &Asked) -> Result<Outcome, Failure> {
-    let mut outcome = rounds::play(world, asked, CONTESTANTS)?;
-    outcome.judge(TARGETS);
-    Ok(outcome)
+    rounds::play(world, asked, CONTESTANTS, TARGETS)
 }

@@ -23,6 +23,7 @@ const WARMUP_SECONDS: &str = "0.5";
 pub(crate) struct Shot<'a> {
     pub(crate) sends: Sends,
     pub(crate) connections: usize,
+    pub(crate) streams: usize,
     pub(crate) seconds: f64,
     /// Keys follow from it: another seed, other keys.
     pub(crate) seed: u64,
@@ -52,7 +53,7 @@ impl Shot<'_> {
             rate: number("rate").unwrap_or(0.0),
             p50_ms: number("p50_ms"),
             p99_ms: number("p99_ms"),
-            stall_ms: number("stall_ms"),
+            stall_ms: number("stall_ms").filter(|_| self.streams == 0),
             cpu_us: Some((after.cpu_seconds - before.cpu_seconds) * 1e6 / sent),
             syncs: syncs.map(|syncs| syncs / sent),
             disk_bytes: Some((after.disk_bytes - before.disk_bytes) / sent),
@@ -75,6 +76,9 @@ impl Shot<'_> {
         }
         if matches!(self.sends, Sends::Ordered) {
             command.args(["--ids", "ordered"]);
+        }
+        if self.streams > 0 {
+            command.args(["--streams", &self.streams.to_string()]);
         }
         if let Some(rate) = self.rate {
             command.args(["--rate", &format!("{rate:.0}")]);

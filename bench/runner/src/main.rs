@@ -140,7 +140,7 @@ fn positive(text: &str) -> Result<f64, String> {
 impl Asked {
     /// How often each contestant runs.
     pub(crate) fn rounds(&self) -> usize {
-        self.rounds.map_or(if self.quick { 3 } else { 5 }, |rounds| rounds.ceil() as usize)
+        self.rounds.map_or(if self.quick { 3 } else { 9 }, |rounds| rounds.ceil() as usize)
     }
 
     /// How long one run is measured.
@@ -170,7 +170,8 @@ fn run(asked: &Asked) -> Result<(), Failure> {
         let started = Instant::now();
         eprintln!("xtask: bench {}: {}", bench.name, bench.about);
         let mut world = World::new()?;
-        let outcome = (bench.run)(&mut world, asked)?;
+        let mut outcome = (bench.run)(&mut world, asked)?;
+        outcome.notes.extend(world.versions());
         drop(world);
         if asked.json {
             println!("{}", outcome.json(bench.name));

@@ -31,12 +31,10 @@ const CONTESTANTS: &[Contestant] = &[
 ];
 
 const TARGETS: &[Target] =
-    &[Target::at_least(ORDERED, MEMORY, 0.50).goal(0.65), Target::at_least(RANDOM, MEMORY, 0.35)];
+    &[Target::at_least(ORDERED, MEMORY, 0.55).goal(0.65), Target::at_least(RANDOM, MEMORY, 0.35)];
 
 pub(super) fn accept(world: &mut World, asked: &Asked) -> Result<Outcome, Failure> {
-    let mut outcome = rounds::play(world, asked, CONTESTANTS)?;
-    outcome.judge(TARGETS);
-    Ok(outcome)
+    rounds::play(world, asked, CONTESTANTS, TARGETS)
 }
 
 pub(super) fn drain(world: &mut World, asked: &Asked) -> Result<Outcome, Failure> {

@@ -1,8 +1,9 @@
 //! What processes cost: processor time, bytes to the disk, memory, syncs. Read from /proc and, for syncs, counted by
 //! the kernel's trace points through `perf stat`, which slows nothing down that can be measured here.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -12,6 +13,7 @@ use semel_testbed::{os, process};
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Used {
     pub(crate) cpu_seconds: f64,
+    /// Without what went into their logs.
     pub(crate) disk_bytes: f64,
 }
 
@@ -54,7 +56,15 @@ pub(crate) fn used(pids: &[u32]) -> Used {
         let written = io.lines().find_map(|line| line.strip_prefix("write_bytes: ")?.parse::<f64>().ok());
         used.disk_bytes += written.unwrap_or(0.0);
     }
+    let logs: BTreeMap<u64, u64> = pids.iter().filter_map(|pid| log_of(*pid)).collect();
+    used.disk_bytes -= logs.values().map(|bytes| *bytes as f64).sum::<f64>();
     used
+}
+
+/// The number of the file that a process logs to, and how long it is, where it is a file. Several processes may share one.
+fn log_of(pid: u32) -> Option<(u64, u64)> {
+    let file = fs::metadata(format!("/proc/{pid}/fd/2")).ok().filter(fs::Metadata::is_file)?;
+    Some((file.ino(), file.len()))
 }
 
 /// Their resident memory in megabytes.

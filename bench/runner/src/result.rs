@@ -89,6 +89,25 @@ impl Outcome {
         median(pairs.map(|(of, to)| of.rate / to.rate).collect())
     }
 
+    /// How far the middle half of the ratios of each round lies apart, as a part of their median.
+    fn ratio_spread(&self, of: &str, to: &str) -> Option<f64> {
+        let (of, to) = (self.row(of)?, self.row(to)?);
+        let pairs = of.samples.iter().zip(&to.samples).filter(|(_, to)| to.rate > 0.0);
+        let mut ratios: Vec<f64> = pairs.map(|(of, to)| of.rate / to.rate).collect();
+        ratios.sort_by(f64::total_cmp);
+        let (low, high) = (ratios.get(ratios.len() / 4)?, ratios.get(ratios.len() * 3 / 4)?);
+        Some((high - low) / ratios[ratios.len() / 2])
+    }
+
+    /// Whether the rounds do not agree on what is judged.
+    pub(crate) fn is_unsteady(&self, targets: &[Target]) -> bool {
+        let spread = |target: &Target| match target.demand {
+            Demand::Ratio { to, .. } => self.ratio_spread(target.of, to),
+            Demand::StallBelow(_) | Demand::MegabytesBelow(_) | Demand::BytesAtMost { .. } => None,
+        };
+        targets.iter().filter_map(spread).any(|spread| spread > super::rounds::STEADY_AT_MOST)
+    }
+
     /// Holds the rows against these targets. One whose contestants did not run is not judged.
     pub(crate) fn judge(&mut self, targets: &[Target]) {
         let judged: Vec<Verdict> = targets.iter().filter_map(|target| self.judge_one(target)).collect();
@@ -99,11 +118,11 @@ impl Outcome {
         let of = target.of;
         match target.demand {
             Demand::Ratio { to, at_least, goal } => {
-                let ratio = self.ratio(of, to)?;
+                let (ratio, spread) = (self.ratio(of, to)?, self.ratio_spread(of, to)?);
                 let goal = goal.map(|goal| format!(" (goal {goal:.2})")).unwrap_or_default();
                 Some(Verdict {
                     what: format!("{of}: at least {at_least:.2}{goal} of {to}"),
-                    found: format!("{ratio:.2}"),
+                    found: format!("{ratio:.2}, spread {:.0} %", spread * 100.0),
                     holds: ratio >= at_least,
                 })
             }
@@ -121,6 +140,14 @@ impl Outcome {
                     what: format!("{of}: resident below {limit:.0} MB"),
                     found: format!("{resident:.0} MB"),
                     holds: resident < limit,
+                })
+            }
+            Demand::BytesAtMost { bytes, goal } => {
+                let written = self.row(of)?.median(|sample| sample.disk_bytes)?;
+                Some(Verdict {
+                    what: format!("{of}: at most {bytes:.0} bytes (goal {goal:.0}) written for each request"),
+                    found: format!("{written:.0}"),
+                    holds: written <= bytes,
                 })
             }
         }
@@ -200,6 +227,19 @@ mod tests {
             Target::stall_below("a", 10.0),
         ]);
         assert_eq!(outcome.verdicts.iter().map(|v| v.holds).collect::<Vec<_>>(), [true, false, false, true]);
+    }
+
+    #[test]
+    fn rounds_whose_ratios_do_not_agree_are_not_steady() {
+        let calm = [100.0, 101.0, 99.0, 100.0, 500.0];
+        let wild = [100.0, 140.0, 60.0, 70.0, 130.0];
+        let even = row("b", &[100.0; 5]);
+        let targets = [Target::at_least("a", "b", 0.9)];
+        let unsteady = |rates: &[f64]| {
+            let outcome = Outcome { rows: vec![row("a", rates), even.clone()], ..Outcome::default() };
+            outcome.is_unsteady(&targets)
+        };
+        assert!(!unsteady(&calm) && unsteady(&wild));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use super::Asked;
 use super::contestant::{Contestant, Sends};
 use super::load::{self, REPLAYED_KEYS, Shot};
 use super::result::{Outcome, Row, Sample};
+use super::targets::Target;
 use super::world::{Running, World};
 
 /// Below this part of nginx, the plain proxy tells that the machine is busy with something else.
@@ -16,8 +17,17 @@ pub(crate) const QUIET_AT_LEAST: f64 = 0.7;
 /// Between two runs, so that what one left to the disk is less the next one's burden.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Starts all, then plays the rounds. A contestant that cannot start is absent, with its reason.
-pub(crate) fn play(world: &mut World, asked: &Asked, contestants: &[Contestant]) -> Result<Outcome, Failure> {
+/// How far the middle half of a target's ratios may lie apart, as a part of their median, before the rounds are played again.
+pub(crate) const STEADY_AT_MOST: f64 = 0.25;
+
+/// Starts all, plays the rounds and judges them. Rounds whose ratios do not agree are played a second time, and count no more.
+/// A contestant that cannot start is absent, with its reason.
+pub(crate) fn play(
+    world: &mut World,
+    asked: &Asked,
+    contestants: &[Contestant],
+    targets: &[Target],
+) -> Result<Outcome, Failure> {
     let mut outcome = Outcome::default();
     let mut running = Vec::new();
     for contestant in contestants {
@@ -39,7 +49,29 @@ pub(crate) fn play(world: &mut World, asked: &Asked, contestants: &[Contestant])
         samples: vec![],
     };
     outcome.rows = running.iter().map(|(contestant, _)| row(contestant)).collect();
-    for round in 0..asked.rounds() {
+    play_rounds(world, asked, &running, &mut outcome, 0)?;
+    if outcome.is_unsteady(targets) && !asked.quick {
+        eprintln!("xtask: the ratios of the rounds do not agree: played again");
+        outcome.rows.iter_mut().for_each(|row| row.samples.clear());
+        play_rounds(world, asked, &running, &mut outcome, asked.rounds())?;
+        let still = if outcome.is_unsteady(targets) { ", and do not agree either" } else { "" };
+        outcome
+            .notes
+            .push(format!("The ratios of a first run did not agree; these are the second's{still}."));
+    }
+    outcome.judge(targets);
+    Ok(outcome)
+}
+
+/// All rounds, their numbers from `first` on: keys follow from them.
+fn play_rounds(
+    world: &World,
+    asked: &Asked,
+    running: &[(&Contestant, Running)],
+    outcome: &mut Outcome,
+    first: usize,
+) -> Result<(), Failure> {
+    for round in first..first + asked.rounds() {
         for (place, (contestant, started)) in running.iter().enumerate() {
             let rate = match contestant.sends {
                 Sends::HalfOf(other) => {
@@ -48,12 +80,12 @@ pub(crate) fn play(world: &mut World, asked: &Asked, contestants: &[Contestant])
                 _ => None,
             };
             let sample = shoot(world, asked, contestant, started, round, rate)?;
-            progress(round, asked.rounds(), contestant.name, &sample);
+            progress(round - first, asked.rounds(), contestant.name, &sample);
             outcome.rows[place].samples.push(sample);
             thread::sleep(PAUSE);
         }
     }
-    Ok(outcome)
+    Ok(())
 }
 
 fn shoot(
@@ -67,6 +99,7 @@ fn shoot(
     let shot = Shot {
         sends: contestant.sends,
         connections: contestant.connections,
+        streams: contestant.streams,
         seconds: asked.seconds(),
         seed: 1000 + round as u64,
         rate,

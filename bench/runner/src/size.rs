@@ -25,7 +25,7 @@ const CONTESTANTS: &[Contestant] = &[
 ];
 
 const TARGETS: &[Target] = &[
-    Target::at_least(TEN, EMPTY, 0.80),
+    Target::at_least(TEN, EMPTY, 0.85).goal(0.95),
     Target::stall_below(TEN, 100.0),
     Target::megabytes_below(ONE, 150.0),
 ];
@@ -33,8 +33,7 @@ const TARGETS: &[Target] = &[
 pub(super) fn run(world: &mut World, asked: &Asked) -> Result<Outcome, Failure> {
     // Without ten million records, and without PostgreSQL, where it must be quick.
     let contestants = if asked.quick { &CONTESTANTS[..3] } else { CONTESTANTS };
-    let mut outcome = rounds::play(world, asked, contestants)?;
-    outcome.judge(TARGETS);
+    let mut outcome = rounds::play(world, asked, contestants, TARGETS)?;
     let started: Vec<Verdict> = outcome
         .ready
         .iter()

@@ -15,6 +15,8 @@ pub(crate) enum Demand {
     StallBelow(f64),
     /// The resident memory is below so many megabytes.
     MegabytesBelow(f64),
+    /// So many bytes are written to the disk for each request.
+    BytesAtMost { bytes: f64, goal: f64 },
 }
 
 impl Target {
@@ -30,13 +32,17 @@ impl Target {
         Target { of, demand: Demand::MegabytesBelow(megabytes) }
     }
 
+    pub(crate) const fn bytes_at_most(of: &'static str, bytes: f64, goal: f64) -> Target {
+        Target { of, demand: Demand::BytesAtMost { bytes, goal } }
+    }
+
     /// The same with a number that is wished for beyond what must hold.
     pub(crate) const fn goal(self, goal: f64) -> Target {
         match self.demand {
             Demand::Ratio { to, at_least, .. } => {
                 Target { of: self.of, demand: Demand::Ratio { to, at_least, goal: Some(goal) } }
             }
-            Demand::StallBelow(_) | Demand::MegabytesBelow(_) => self,
+            Demand::StallBelow(_) | Demand::MegabytesBelow(_) | Demand::BytesAtMost { .. } => self,
         }
     }
 }

@@ -5,6 +5,7 @@ mod brokers;
 mod ours;
 mod peers;
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -44,13 +45,22 @@ pub(crate) struct World {
     upstream: Option<Server>,
     postgres: Option<Server>,
     redis: Option<Server>,
+    /// The programs that were started, by the names of what they are.
+    started: BTreeMap<&'static str, PathBuf>,
     names: u32,
     scratch: Scratch,
 }
 
 impl World {
     pub(crate) fn new() -> Result<World, Failure> {
-        Ok(World { upstream: None, postgres: None, redis: None, names: 0, scratch: Scratch::create()? })
+        Ok(World {
+            upstream: None,
+            postgres: None,
+            redis: None,
+            started: BTreeMap::new(),
+            names: 0,
+            scratch: Scratch::create()?,
+        })
     }
 
     pub(crate) fn folder(&self) -> &Path {
@@ -141,7 +151,9 @@ impl World {
 
     pub(crate) fn new_database(&mut self) -> Result<String, Failure> {
         if self.postgres.is_none() {
-            self.postgres = Some(services::postgres_alone(Permission::InstallIfMissing, &self.scratch)?);
+            let server = services::postgres_alone(Permission::InstallIfMissing, &self.scratch)?;
+            self.started.insert("PostgreSQL", server.binary().to_path_buf());
+            self.postgres = Some(server);
         }
         self.names += 1;
         let name = format!("bench{}", self.names);
@@ -171,9 +183,18 @@ impl World {
     /// The port of a Redis that keeps nothing on disk.
     pub(crate) fn redis(&mut self) -> Result<u16, Failure> {
         if self.redis.is_none() {
-            self.redis = Some(services::redis_alone(Permission::InstallIfMissing, &self.scratch)?);
+            let server = services::redis_alone(Permission::InstallIfMissing, &self.scratch)?;
+            self.started.insert("Redis", server.binary().to_path_buf());
+            self.redis = Some(server);
         }
         Ok(self.redis.as_ref().map_or(0, Server::port))
+    }
+
+    /// The versions of the programs of others that took part.
+    pub(crate) fn versions(&self) -> Option<String> {
+        let known = self.started.iter().filter_map(|(name, binary)| install::version(name, binary));
+        let known: Vec<String> = known.collect();
+        (!known.is_empty()).then(|| format!("Versions: {}.", known.join(", ")))
     }
 
     /// Starts one of the parts in `bench/`.
@@ -197,6 +218,7 @@ impl World {
         stop_signal: i32,
     ) -> Result<Server, Failure> {
         self.names += 1;
+        self.started.insert(name, binary.clone());
         let log = self.scratch.log(&format!("{}-{}", self.names, name.replace(' ', "-")));
         let mut server = Server::spawn(Recipe { name, binary, command, log, ready_line, stop_signal })?;
         server.settle()?;

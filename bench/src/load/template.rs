@@ -2,7 +2,7 @@
 
 use super::keys::KEY_BYTES;
 
-const KEY: &str = "{key}";
+pub(super) const KEY: &str = "{key}";
 const LANE: &str = "{lane}";
 /// A lane is written with so many digits.
 const LANE_DIGITS: usize = 7;
@@ -83,7 +83,7 @@ fn filled(text: &str) -> Template {
     template
 }
 
-fn ordinary_body() -> String {
+pub(super) fn ordinary_body() -> String {
     let start =
         r#"{"customer":4711,"currency":"EUR","amount":1999,"lines":[{"article":"tea","count":2}],"note":""#;
     format!("{start}{}\"}}", "n".repeat(BODY_BYTES - start.len() - 2))

@@ -1,4 +1,4 @@
-//! How the parts of semel are started for a bench: as a user would, without a log of requests.
+//! How the parts of semel are started for a bench: as a user would, with nothing set that a bench does not need.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,16 +25,7 @@ impl World {
         let program = binary.clone();
         let command = move |port: u16| {
             let mut command = Command::new(&program);
-            command.args([
-                "serve",
-                "gate",
-                "--upstream",
-                &upstream,
-                "--store",
-                &store,
-                "--access-log",
-                "off",
-            ]);
+            command.args(["serve", "gate", "--upstream", &upstream, "--store", &store]);
             command.args(["--admin", "127.0.0.1:0", "--listen", &format!("127.0.0.1:{port}")]);
             command
         };

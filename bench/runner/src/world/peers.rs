@@ -128,13 +128,13 @@ impl World {
     }
 }
 
-/// As lean as nginx goes: no logs, connections kept both ways.
+/// As nginx comes, with a log of requests in a file, and connections kept both ways.
 fn nginx_settings(folder: &Path, port: u16, upstream: u16) -> String {
     let folder = folder.display();
     format!(
         "worker_processes auto;\ndaemon off;\npid {folder}/nginx-{port}.pid;\nerror_log stderr error;\n\
          events {{ worker_connections 4096; }}\n\
-         http {{\n  access_log off;\n  keepalive_requests 100000000;\n\
+         http {{\n  access_log {folder}/nginx-{port}.log;\n  keepalive_requests 100000000;\n\
          \x20 client_body_temp_path {folder}/nginx-body;\n  proxy_temp_path {folder}/nginx-proxy;\n\
          \x20 fastcgi_temp_path {folder}/nginx-f;\n  uwsgi_temp_path {folder}/nginx-u;\n  scgi_temp_path {folder}/nginx-s;\n\
          \x20 upstream service {{ server 127.0.0.1:{upstream}; keepalive 512; keepalive_requests 100000000; }}\n\
