@@ -1,23 +1,13 @@
 //! Dates as HTTP writes them, and `Retry-After` in both of its forms. Never reads a clock.
 
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use semel_contract::time::Timestamp;
 
-const MONTHS: [&str; 12] =
-    ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-
-/// Reads `Sun, 06 Nov 1994 08:49:37 GMT`, the one form that senders may write.
+/// Reads a date in any of the three forms that a receiver must know.
 pub fn http_date(text: &str) -> Option<Timestamp> {
-    let (_, rest) = text.trim().split_once(", ")?;
-    let mut parts = rest.split(' ');
-    let (day, month, year, time, zone) =
-        (parts.next()?, parts.next()?, parts.next()?, parts.next()?, parts.next()?);
-    if zone != "GMT" || parts.next().is_some() {
-        return None;
-    }
-    let month = MONTHS.iter().position(|name| *name == month)? + 1;
-    Timestamp::parse(&format!("{year}-{month:02}-{day}T{time}Z")).ok()
+    let since = httpdate::parse_http_date(text.trim()).ok()?.duration_since(UNIX_EPOCH).ok()?;
+    Some(Timestamp::from_millis(i64::try_from(since.as_millis()).ok()?))
 }
 
 /// How long a receiver asks to wait: seconds, or a date as seen from `now`.
@@ -40,6 +30,9 @@ mod tests {
         assert_eq!(retry_after("42", now), Some(Duration::from_secs(42)));
         assert_eq!(retry_after("Sun, 06 Nov 1994 08:49:37 GMT", now), Some(Duration::from_secs(37)));
         assert_eq!(retry_after("Sun, 06 Nov 1994 08:00:00 GMT", now), Some(Duration::ZERO));
+        for old in ["Sunday, 06-Nov-94 08:49:37 GMT", "Sun Nov  6 08:49:37 1994"] {
+            assert_eq!(retry_after(old, now), Some(Duration::from_secs(37)), "{old:?}");
+        }
         for bad in ["", "soon", "-1", "1.5", "Sun, 06 Nov 1994 08:49:37 CET", "Sun, 06 Nov 1994 8:49:37 GMT"]
         {
             assert_eq!(retry_after(bad, now), None, "{bad:?}");

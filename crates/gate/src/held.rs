@@ -215,7 +215,7 @@ impl<'a> Held<'a> {
         let ending = Ending::Answered { status: response.status().as_u16(), told };
         match dispose(&self.job.route.profile, self.guarantee(), ending) {
             Disposition::Settle => self.keep(response, false, grant).await,
-            // What is done seldom is done in a box: otherwise every attempt would carry the room for it.
+            // This path is rare. In a box it takes no room in the future of every attempt.
             Disposition::SettleUnknown => Box::pin(self.keep(response, true, grant)).await,
             // An upstream that knows the key says so of all its attempts.
             Disposition::Release if told == Some(Told::NotApplied) => {

@@ -42,7 +42,7 @@ fn subject(stage: &str, rate: Rate, caller: &Caller) -> Vec<u8> {
     subject
 }
 
-/// A limiter that cannot be asked lets through: it guards against load, not against effects.
+/// When the limiter does not answer, the request passes: limits guard against load, not against second effects.
 fn verdict(answer: Result<Verdict, semel_store::StoreError>) -> Option<Duration> {
     match answer {
         Ok(Verdict::Allowed { .. }) => None,

@@ -158,7 +158,7 @@ where
             if let Some(problem) = over_limit {
                 return refuse(problem);
             }
-            // What is done seldom is done in a box: otherwise every request would carry the room for it.
+            // This path is rare. In a box it takes no room in the future of every request.
             return Box::pin(unkeyed(route, inner, Request::from_parts(parts, Body::from(bytes)))).await;
         }
         Err(problem) => return refuse(problem),

@@ -54,7 +54,7 @@ impl Traces {
     /// usual path behind it, and `OTEL_SERVICE_NAME`. `None` where it names none. Needs a runtime.
     ///
     /// # Errors
-    /// The address is not one.
+    /// The text is not an address.
     pub fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, String> {
         let base = |name: &str| variable(name).filter(|value| !value.is_empty());
         let endpoint = base("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT").or_else(|| {

@@ -44,7 +44,7 @@ const CLOCKS_DIFFER: Duration = Duration::from_secs(600);
 /// The target: what the external service is, what it offers, and how long background points wait for company.
 ///
 /// # Errors
-/// The address is not one.
+/// The text is not an address.
 pub fn target(origin: &str, debounce: Duration) -> Result<Target, Box<dyn std::error::Error>> {
     let url = || Template::parse(Place::Url, &format!("{origin}/patrols/{{lane}}"));
     let timeout = Duration::from_secs(2);

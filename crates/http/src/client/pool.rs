@@ -179,7 +179,7 @@ impl Pool {
         };
         let permit = match Arc::clone(semaphore).try_acquire_owned() {
             Ok(permit) => permit,
-            // What is done seldom is done in a box: otherwise every request would carry the room for it.
+            // This path is rare. In a box it takes no room in the future of every request.
             Err(_) => Box::pin(self.wait_for(semaphore)).await?,
         };
         if self.upstream.protocol == Protocol::Http2 && room == Room::Others {

@@ -1,4 +1,4 @@
-//! The shape of `[broker]` in `semel.toml`. Owns the names of the settings; means nothing by them.
+//! The shape of `[broker]` in `semel.toml`. Owns the names of the settings; what they mean is decided where they are used.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

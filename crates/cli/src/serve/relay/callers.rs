@@ -34,7 +34,7 @@ impl Identities {
         if caller.principal.contains('\0')
             || caller.tenant.as_ref().is_some_and(|tenant| tenant.contains('\0'))
         {
-            return Err(Problem::new(Kind::IdentityMissing, "nobody's name contains NUL"));
+            return Err(Problem::new(Kind::IdentityMissing, "a caller's name may not contain a NUL byte"));
         }
         Ok(name_of(caller.tenant.as_deref(), &caller.principal))
     }

@@ -1,4 +1,4 @@
-//! The shape of `[relay]` in `semel.toml`. Owns the names of the settings; means nothing by them.
+//! The shape of `[relay]` in `semel.toml`. Owns the names of the settings; what they mean is decided where they are used.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

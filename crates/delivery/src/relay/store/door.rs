@@ -146,8 +146,8 @@ impl RelayStore {
         }
     }
 
-    /// Tries one by itself: in haste first, so that whoever was only in bad company does not wait behind those that wait
-    /// for a lock.
+    /// Tries one submission by itself. The first try does not wait for locks: a submission that shared a batch with a locked
+    /// lane, and does not need that lane, is accepted at once.
     async fn accept_alone(&self, submission: &Submission) -> Result<Accepted, StoreError> {
         let hasty = {
             let _turn = in_turn(&self.door.alone).await?;
