@@ -16,6 +16,10 @@ exec 9<"$0"
 flock 9
 find_missing "$@"
 [ -n "$missing" ] || exit 0
+[ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || {
+  echo "Something is missing: install$missing (Debian's names), and start this again." >&2
+  exit 1
+}
 install() {
   # What a killed script has left running ends first.
   # shellcheck disable=SC2086 # a list of packages

@@ -6,7 +6,7 @@ folder=$1 port=$2
 find_bin() { ls -d /usr/lib/postgresql/*/bin 2>/dev/null | sort -V | tail -1; }
 bin=${SEMEL_TEST_POSTGRES_BIN:-$(find_bin)}
 if [ -z "$bin" ]; then
-  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql >&2
+  "$(dirname "$0")/../clients/packages.sh" '/usr/lib/postgresql/*/bin/postgres=postgresql'
   bin=$(find_bin)
 fi
 mkdir -p "$folder/postgres"

@@ -2,16 +2,9 @@
 # TypeScript and the application's own packages; each only where it is missing.
 root=$(cd ../.. && pwd)
 while [ ! -d "$root/clients/typescript" ]; do root=$(dirname "$root"); done
-"$root/clients/packages.sh" node=nodejs npm=npm
-node -e 'process.exit(Number(process.versions.node.split(".")[0]) < 20 ? 1 : 0)' || {
-  echo "Node 20 or newer is needed; this is $(node --version). Debian 13 and nodejs.org have it." >&2
-  exit 1
-}
-if [ -z "${SEMEL_BIN:-}" ]; then
-  SEMEL_BIN=$(command -v semel || true)
-  [ -n "$SEMEL_BIN" ] || { (cd "$root" && cargo build -p semel-cli) && SEMEL_BIN=$root/target/debug/semel; }
-fi
-export SEMEL_BIN
+. "$root/examples/tools.sh"
+need_node
+find_semel
 # Scripts that run side by side take turns. A killed one leaves no `.package-lock.json`, and the next installs again.
 install_packages() (
   exec 9<"$1/package-lock.json"

@@ -6,12 +6,23 @@ here=$(cd "$(dirname "$0")" && pwd)
 : "${SEMEL_TEST_POSTGRES:?set it to the URL of a PostgreSQL superuser, or run cargo xtask clients agents}"
 . "$here/setup.sh"
 python=$(python)
-SEMEL_BIN=$(program)
-export SEMEL_BIN PYTHONDONTWRITEBYTECODE=1
+find_semel
+export PYTHONDONTWRITEBYTECODE=1
 cd "$here/tests"
 [ $# -eq 0 ] || exec "$python" -m unittest -v "$@"
 
 # Most of their time the tests wait, so that each class runs beside the others.
+# The commands of the README, the last of them twice.
+if [ "${SEMEL_TEST_FAST:-}" != 1 ]; then
+    cd "$here"
+    ../readme.sh "still counts one act" '
+        agent() { sh examples/agents/agent.sh --base "http://127.0.0.1:$PORT" --home "$home/ada" "$@"; }
+        agent register
+        for _ in 1 2; do agent act plant-7 POST /api/dwellers/7/act "{\"action\":\"plant\"}"; done
+        curl -fsS "http://127.0.0.1:$PORT/api/effects" | tee /dev/stderr | grep -E "\"act\": ?1\b"'
+    cd tests
+fi
+
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 for tests in TestRetries TestCrashes TestRules; do

@@ -9,3 +9,4 @@ node --test test/api.test.mjs
 [ "${SEMEL_TEST_FAST:-}" = 1 ] && exit 0
 "$root/clients/packages.sh" /usr/bin/chromium=chromium
 node --test test/page.test.mjs
+../readme.sh "The feed is at" 'curl -fsS "http://127.0.0.1:$PORT/" && curl -fsS "http://127.0.0.1:$PORT/api/session" -H "Content-Type: application/json" -d "{\"name\":\"anna\"}" | grep token'

@@ -24,8 +24,20 @@ from pathlib import Path
 from member import Daemon
 
 HERE = Path(__file__).resolve().parent
-SEMEL = os.environ.get("SEMEL") or shutil.which("semel") or "semel"
 SECRET = "whsec_" + base64.b64encode(b"a secret of the example, 32 bytes").decode()
+
+
+def find_semel():
+    """The program that SEMEL_BIN names, or the one in the path, or the one that Cargo makes of this repository."""
+    named = os.environ.get("SEMEL_BIN") or shutil.which("semel")
+    if named:
+        return named
+    if not shutil.which("cargo"):
+        raise SystemExit("Rust is missing: install it as https://rustup.rs says, and start this again.")
+    root = HERE.parent.parent
+    if subprocess.run(["cargo", "build", "-p", "semel-cli"], cwd=root).returncode:
+        raise SystemExit("semel could not be built; Cargo says why above")
+    return str(Path(os.environ.get("CARGO_TARGET_DIR") or root / "target") / "debug" / "semel")
 
 
 def free_port():
@@ -71,6 +83,7 @@ class Mesh:
 
     def __init__(self, folder):
         self.folder, self.port, self.processes = Path(folder), free_port(), {}
+        self.semel = find_semel()
         self.hook = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hook)
         threading.Thread(target=self.hook.serve_forever, daemon=True).start()
         (self.folder / "broker").mkdir(parents=True)
@@ -104,9 +117,9 @@ class Mesh:
     def start(self, name):
         """Starts a process, and waits until it is ready."""
         words = {
-            "broker": [SEMEL, "serve", "broker", "--listen", f"127.0.0.1:{self.port}", "--admin", "127.0.0.1:0"],
+            "broker": [self.semel, "serve", "broker", "--listen", f"127.0.0.1:{self.port}", "--admin", "127.0.0.1:0"],
             "agent": [sys.executable, str(HERE / "member.py"), str(self.folder / "bob"), "--agent"],
-        }.get(name, [SEMEL, "serve", "outbox"])
+        }.get(name, [self.semel, "serve", "outbox"])
         home = self.folder / ("bob" if name == "agent" else name)
         with open(home / f"{name}.log", "ab") as log:
             process = subprocess.Popen(words, cwd=home, stdout=subprocess.PIPE, stderr=log, text=True)
@@ -132,7 +145,7 @@ class Mesh:
 
     def broker(self, *words):
         """`semel broker …`, as an operator."""
-        run = subprocess.run([SEMEL, "broker", *words], cwd=self.folder / "broker", capture_output=True, text=True)
+        run = subprocess.run([self.semel, "broker", *words], cwd=self.folder / "broker", capture_output=True, text=True)
         if run.returncode:
             raise SystemExit(f"semel broker {' '.join(words)}: {run.stderr}")
         return run.stdout

@@ -31,3 +31,5 @@ SCORES_URL=http://$api SCORES_EXTERNAL=http://$external PYTHONDONTWRITEBYTECODE=
 [ "${SEMEL_TEST_FAST:-}" = 1 ] && exit 0
 clients/packages.sh /usr/bin/chromium=chromium
 node --test "$@" "$here/tests/page.test.mjs"
+cd "$here"
+../readme.sh "scores on" 'curl -fsS "http://127.0.0.1:$PORT/" && curl -fsS "http://127.0.0.1:$PORT/api/login" -H "Content-Type: application/json" -d "{\"leader\":\"anna\",\"password\":\"campfire\"}" | grep session'

@@ -1,6 +1,7 @@
 //! `cargo xtask tidy`: the rules of the tree that no compiler checks. Owns the list of checks and how findings
 //! are shown; each rule lives in its own file, as a function from text to findings.
 
+mod applications;
 mod arrows;
 mod coverage;
 mod cycles;
@@ -13,6 +14,7 @@ mod names;
 mod problems;
 mod purity;
 mod reference;
+mod reserved;
 mod size;
 mod unfinished;
 mod vectors;
@@ -24,7 +26,7 @@ use semel_testbed::failure::Failure;
 ///
 /// Prints each check with `ok` or its findings, and exits with 1 if there are any: arrows between crates, cycles between
 /// modules, purity of the contract, file headers, names, Markdown links, problem pages, vectors, the reference of the
-/// settings, coverage of the requirements, licences, number of packages, unfinished code.
+/// settings, coverage of the requirements, what is reserved, licences, number of packages, size of the applications, unfinished code.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Args {
     /// Print the cycles between the modules of each crate with their arrows, and check nothing.
@@ -70,8 +72,10 @@ const CHECKS: &[Check] = &[
     Check { name: "vectors", run: vectors::check },
     Check { name: "reference", run: reference::check },
     Check { name: "coverage", run: coverage::check },
+    Check { name: "reserved", run: reserved::check },
     Check { name: "licences", run: licences::check },
     Check { name: "size", run: size::check },
+    Check { name: "applications", run: applications::check },
     Check { name: "unfinished", run: unfinished::check },
 ];
 
@@ -88,16 +92,16 @@ fn report(tree: &Tree) -> Result<(), Failure> {
     let mut found = 0;
     for Check { name, run } in CHECKS {
         match run(tree) {
-            Ok(Seen { extent, findings }) if findings.is_empty() => println!("{name:11} ok ({extent})"),
+            Ok(Seen { extent, findings }) if findings.is_empty() => println!("{name:12} ok ({extent})"),
             Ok(Seen { extent, findings }) => {
-                println!("{name:11} {} found ({extent})", findings.len());
+                println!("{name:12} {} found ({extent})", findings.len());
                 for Finding { file, line, what } in &findings {
                     println!("  {file}:{line}: {what}");
                 }
                 found += findings.len();
             }
             Err(error) => {
-                println!("{name:11} could not be checked: {error}");
+                println!("{name:12} could not be checked: {error}");
                 found += 1;
             }
         }

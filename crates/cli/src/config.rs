@@ -202,7 +202,16 @@ impl Config {
             }
             Identity::Jwt(_) | Identity::Check(_) => {}
         }
+        let is_encrypted = self.gate.at_rest.as_ref().is_some_and(|at_rest| at_rest.keys.is_some());
         for route in &self.routes {
+            let is_shared = matches!(route.identity.as_ref().unwrap_or(&self.identity), Identity::Shared(_));
+            if is_shared && !is_encrypted {
+                warnings.push(format!(
+                    "route.{}: what is answered to somebody who has no identity yet is often a credential, and it is kept as it \
+                     was answered: name keys in [gate.at_rest], so that it is encrypted",
+                    route.name
+                ));
+            }
             match route.profile.on_unknown {
                 OnUnknown::Rerun => warnings.push(format!(
                     "route.{}: on_unknown = \"rerun\" runs a request again when its outcome is unknown: at least once, not once",

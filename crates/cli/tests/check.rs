@@ -232,6 +232,24 @@ fn every_knob_of_a_route_is_read() {
 }
 
 #[test]
+fn a_credential_that_would_be_kept_in_the_clear_is_warned_of() {
+    let route = "[route.register]\nmatch = \"POST /agents\"\n";
+    let own = "identity = \"shared:registration\"\n";
+    let gate = "identity = \"jwt:/keys\"\n";
+    let warns = |config: &str| {
+        let (code, report) = report(config, &[]);
+        assert_eq!(code, Some(0), "{report}");
+        report["warnings"].to_string().contains("route.register: what is answered")
+    };
+    assert!(warns(&format!("{gate}{route}{own}")) && warns(&format!("{own}{route}")));
+    assert!(!warns(&format!("{gate}{route}")), "who has an identity gets an answer that is nobody else's");
+    let compressed = format!("{gate}{route}{own}[gate.at_rest]\ncompress = true\n");
+    assert!(warns(&compressed), "what is compressed is not secret");
+    let encrypted = format!("{gate}{route}{own}[gate.at_rest]\nkeys = \"/keys\"\n");
+    assert!(!warns(&encrypted));
+}
+
+#[test]
 fn defaults_belong_to_their_profile_and_the_route_has_the_last_word() {
     let config = r#"
         [defaults]

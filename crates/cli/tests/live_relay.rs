@@ -18,6 +18,7 @@ fn applied(relay: &Relay) -> Vec<serde_json::Value> {
     rows.as_array().unwrap().iter().filter(|row| row["event"] == "applied").cloned().collect()
 }
 
+// S2-108
 #[test]
 fn replicas_that_are_killed_lose_nothing_and_double_nothing() {
     let (base, service) = (Base::create(), Service::start());
@@ -114,7 +115,7 @@ fn a_credential_given_to_one_replica_reaches_the_others() {
     assert!(!tokens.is_empty() && tokens.iter().all(|token| token == "Bearer given"), "{tokens:?}");
 }
 
-/// Two requests for one lane at two replicas: the second is accepted, and taken along by whoever comes to it.
+/// S2-108, S2-112: of two requests for one lane at two replicas the second is accepted, and taken along by whoever comes to it.
 #[test]
 fn a_request_whose_lane_another_replica_holds_is_accepted_and_applied_later() {
     let (base, service) = (Base::create(), Service::start());

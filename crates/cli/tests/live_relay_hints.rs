@@ -66,6 +66,7 @@ fn an_idle_replica_wakes_at_once_with_redis_and_at_its_poll_without() {
     assert_eq!(without, 202, "without Redis");
 }
 
+// S2-109
 #[test]
 fn who_works_on_a_lane_and_what_waits_for_company_can_be_seen() {
     let (base, service, redis) = (Base::create(), Service::start(), Redis::start());

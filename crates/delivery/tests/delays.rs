@@ -19,6 +19,7 @@ async fn pauses_of(profile: &str, for_seconds: u64) -> Vec<u64> {
     world.pauses()
 }
 
+// S0-146
 #[tokio::test(start_paused = true)]
 async fn walker_doubles_from_five_seconds_to_five_minutes_and_goes_on_by_the_quarter_hour() {
     let seconds = [5, 10, 20, 40, 80, 160, 300, 300, 300, 300, 300, 900, 5, 10];
@@ -26,6 +27,7 @@ async fn walker_doubles_from_five_seconds_to_five_minutes_and_goes_on_by_the_qua
     assert_eq!(pauses, seconds.map(|seconds| seconds * 1000));
 }
 
+// S2-109
 #[tokio::test(start_paused = true)]
 async fn scores_makes_six_attempts_and_goes_on_after_five_minutes() {
     assert_eq!(pauses_of("scores", 340).await, [1, 2, 4, 8, 16, 300, 1, 2, 4].map(|seconds| seconds * 1000));

@@ -9,10 +9,10 @@ use std::task::{Context as TaskContext, Poll};
 use axum_core::body::Body;
 use axum_core::response::IntoResponse;
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use http_body_util::BodyExt;
 use semel_contract::identity::Caller;
-use semel_contract::key::Key;
+use semel_contract::key::{Format, Key, KeyPolicy, RequiredHeader};
 use semel_contract::problem::{Kind, Problem};
 use semel_contract::request;
 use semel_store::Answer;
@@ -23,11 +23,14 @@ use crate::arrival::{Arrival, Reading, Whole};
 use crate::attempt::Job;
 use crate::context::Context;
 use crate::grant::Grant;
-use crate::identity::{Credential, Verified};
+use crate::identity::{Credential, Lines, Verified};
 use crate::layer::GateLayer;
 use crate::operations::{METHOD, PATH};
 use crate::route::Route;
 use crate::walk::Deciding;
+
+/// Where a client's own number of its transaction travels, and under which name it is kept with the record.
+const CLIENT_TX_ID: &str = "x-client-tx-id";
 
 /// What came of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +46,8 @@ impl GateLayer {
     /// Runs an operation once under a key. A JSON payload is recognised whatever its spelling; the operation's answer is
     /// kept or released as its status and the route's profile say, exactly as a handler's would be. A key that was used
     /// before scope or fingerprint of the route were changed is known; one that was used under another name is, where the
-    /// route says so ([`Route::was`]).
+    /// route says so ([`Route::was`]). The client's own number of its transaction is kept with the record, where there is one,
+    /// as `X-Client-Tx-Id` is that comes by HTTP; the other headers that a profile requires are not asked for.
     ///
     /// # Errors
     /// The refusal that a client would have got.
@@ -52,6 +56,7 @@ impl GateLayer {
         route: &Route,
         caller: &Caller,
         key: &str,
+        client_tx_id: Option<&str>,
         payload: impl Into<Bytes>,
         operation: F,
     ) -> Result<OnceOutcome, Problem>
@@ -63,6 +68,7 @@ impl GateLayer {
         let payload = payload.into();
         let (parts, ()) = Request::post(PATH).body(()).expect("a plain request can be built").into_parts();
         let key = Key::parse(&route.profile.key.format, key)?;
+        let kept = client_tx_id.map(|value| client_header(&route.profile.key, value)).transpose()?;
         let request_id = format!("{:016x}", (self.0.entropy)());
         let (forms, named) = self.0.operations.forms(&self.0.forms, route);
         let view = forms.view(&self.0.meters).await?;
@@ -88,6 +94,7 @@ impl GateLayer {
         };
         let mut arrival = read?;
         drop((body, formers));
+        Arc::make_mut(&mut arrival.about).headers.extend(kept);
         arrival.recognise(self.0.asked()).await?;
         let context = Arc::new(Context {
             shared: Arc::clone(&self.0),
@@ -112,6 +119,19 @@ impl GateLayer {
         answer.headers = answer.headers.iter().filter(is_kept).cloned().collect();
         Ok(OnceOutcome { answer, replayed })
     }
+}
+
+/// The header that is kept of a client's number, once it is what the profile requires of it.
+fn client_header(policy: &KeyPolicy, value: &str) -> Result<(String, String), Problem> {
+    let named =
+        policy.require_headers.iter().find(|required| required.name.eq_ignore_ascii_case(CLIENT_TX_ID));
+    let any = || RequiredHeader { name: CLIENT_TX_ID.to_owned(), format: Format::Printable255 };
+    let policy = KeyPolicy { require_headers: vec![named.cloned().unwrap_or_else(any)], ..policy.clone() };
+    let line = HeaderValue::from_str(value)
+        .map_err(|_| Problem::new(Kind::HeaderMissing, format!("{CLIENT_TX_ID} must be text")))?;
+    let lines: HeaderMap = [(HeaderName::from_static(CLIENT_TX_ID), line)].into_iter().collect();
+    let values = policy.read_required(&Lines(&lines))?;
+    Ok((CLIENT_TX_ID.to_owned(), values.concat()))
 }
 
 /// An operation, as the service that an attempt runs.

@@ -62,7 +62,7 @@ function reasonOf({ reason, response, status }: Receipt, isBehind: boolean): str
   }
   if (status === "dead") return said ?? reason ?? "";
   if (isBehind) return "It is sent after what was done before.";
-  return reason ?? (navigator.onLine ? "Being sent." : "This device is offline.");
+  return navigator.onLine ? (reason ?? "Being sent.") : "This device is offline.";
 }
 
 let showing: Promise<void> = Promise.resolve();

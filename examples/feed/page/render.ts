@@ -65,7 +65,7 @@ function fill(item: HTMLElement, post: Shown, hands: Hands): void {
   item.classList.toggle("new", isNew);
   item.classList.toggle("gone", !post.author);
   const head = make("div", "head");
-  head.append(make("b", "", post.name), make("span", "", post.made_at ? new Date(post.made_at).toLocaleString() : "just now"));
+  head.append(make("b", "", post.name), make("span", "", post.made_at ? new Date(post.made_at).toLocaleString([], { dateStyle: "medium", timeStyle: "short" }) : "just now"));
   if (isNew) head.append(make("span", "badge", "new"));
   const actions = make("div", "row");
   const likes = button(`♥ ${post.likes.length}`, () => hands.like(post.id));

@@ -115,7 +115,7 @@ test("S3-29 S3-30 S3-31 S3-33 S3-62 what is done offline is kept, shown at once,
     assert.equal(typeof row.url + typeof row.failures + typeof row.nextAt + typeof row.acceptedAt, "stringnumbernumbernumber");
   }
   assert.equal(requests, 3, "the payloads are kept");
-  await until("it says why", async () => (await look(anna, "Written on a train"))[0].status[0].includes("no answer from the server"));
+  await until("it says why", async () => (await look(anna, "Written on a train"))[0].status[0].includes("This device is offline"));
   await shoot(anna, "offline");
   await anna.reload();
   await until("it is all there after a reload without a network", async () => {

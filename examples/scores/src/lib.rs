@@ -5,7 +5,6 @@
 pub mod api;
 pub mod external;
 pub mod list;
-pub mod service;
 pub mod session;
 
 use std::sync::Arc;

@@ -6,8 +6,8 @@ use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use clap::{Parser, ValueEnum};
-use semel_example_scores::service::Service;
 use semel_example_scores::{DEBOUNCE, start};
+use semel_example_scores_stand_in::Service;
 use semel_store::at_rest::KeyRing;
 use tokio::net::TcpListener;
 

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use semel_delivery::transport::{MaySend, Outgoing, Sent, Transport};
 use semel_delivery::{http1::Http1, url::Target};
 use semel_example_scores::api::Api;
-use semel_example_scores::service::{Habit, PASSWORD, Service};
 use semel_example_scores::{DEBOUNCE, start};
+use semel_example_scores_stand_in::{Habit, PASSWORD, Service};
 use semel_store::at_rest::KeyRing;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -184,7 +184,7 @@ async fn a_limit_of_one_leader_is_no_limit_of_another() {
     assert_eq!((world.service.score("a"), world.service.score("b"), world.service.score("c")), (1, 2, 3));
 }
 
-// S2-100, S2-114
+// S2-100, S2-110, S2-114
 #[tokio::test(flavor = "multi_thread")]
 async fn a_limit_is_kept_and_the_indicator_clears() {
     let world = World::start().await;
@@ -301,7 +301,7 @@ async fn while_a_write_is_under_way_its_points_are_counted_once() {
     assert!(seen.contains(&(Some(105), true)), "it was looked at while the write was under way: {seen:?}");
 }
 
-// S2-104, S2-105, S2-107
+// S2-104, S2-105, S2-107, S2-111
 #[tokio::test(flavor = "multi_thread")]
 async fn two_leaders_are_one_write_and_two_rows() {
     let world = World::that_waits(Duration::from_secs(4)).await;

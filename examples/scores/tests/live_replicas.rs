@@ -1,5 +1,8 @@
 //! Two replicas of the score API on one PostgreSQL, as processes: a sign-in at one is one at both, and no process that is
-//! killed takes points along. Needs the PostgreSQL of `cargo xtask test`.
+//! killed takes points along, PostgreSQL neither. Needs the programs of a PostgreSQL, as `cargo xtask test` finds them.
+
+#[path = "../../../crates/gate/tests/outages/server.rs"]
+mod server;
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -10,6 +13,8 @@ use std::time::{Duration, Instant};
 use semel_delivery::transport::{MaySend, Outgoing, Sent, Transport};
 use semel_delivery::{http1::Http1, url::Target};
 use serde_json::{Value, json};
+
+use server::Server;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -126,18 +131,14 @@ struct World {
     replicas: [Process; 2],
     at: [String; 2],
     outside: String,
+    postgres: Server,
     _folder: tempfile::TempDir,
-    database: (String, String),
 }
 
 impl World {
-    async fn start(name: &str) -> Self {
-        let server =
-            std::env::var("SEMEL_TEST_POSTGRES").expect("SEMEL_TEST_POSTGRES: run `cargo xtask test`");
-        let name = format!("scores_{name}_{}", std::process::id());
-        run(&server, &format!("CREATE DATABASE {name}")).await;
-        let (place, _) = server.rsplit_once('/').expect("a URL with a database");
-        let (store, folder) = (format!("{place}/{name}"), tempfile::tempdir().unwrap());
+    async fn start() -> Self {
+        let postgres = Server::create().await;
+        let (store, folder) = (postgres.url(), tempfile::tempdir().unwrap());
         let keys = folder.path().join("keys");
         write_keys(&keys);
         let path = |name: &str| folder.path().join(name).display().to_string();
@@ -158,13 +159,7 @@ impl World {
             ])
         };
         let replicas = [replica(&at[0]), replica(&at[1])];
-        Self { external, replicas, at, outside, _folder: folder, database: (server, name) }
-    }
-
-    async fn end(self) {
-        let (server, name) = self.database.clone();
-        drop(self);
-        run(&server, &format!("DROP DATABASE {name} WITH (FORCE)")).await;
+        Self { external, replicas, at, outside, postgres, _folder: folder }
     }
 }
 
@@ -174,16 +169,10 @@ fn write_keys(file: &Path) {
     std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o600)).unwrap();
 }
 
-async fn run(url: &str, statement: &str) {
-    let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
-    tokio::spawn(connection);
-    client.batch_execute(statement).await.unwrap();
-}
-
 // S2-57, S2-58: one sign-in is for both replicas, and for those that are started later.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_login_at_one_replica_is_one_at_both_and_after_restarts() {
-    let mut world = World::start("login").await;
+    let mut world = World::start().await;
     let [one, two] = world.at.clone();
     let session = login(&one).await;
     assert_eq!(submit(&two, &session, "1", 5).await, Some(200), "the other replica writes in her name");
@@ -203,31 +192,38 @@ async fn a_login_at_one_replica_is_one_at_both_and_after_restarts() {
     );
     let session = login(&two).await;
     assert_eq!(settled(&one, &session).await, 110);
-    world.end().await;
 }
 
-// S2-07, S2-108: every process is killed in turn while points come in; each counts once.
+// S2-07, S2-108: every process is killed in turn while points come in, also PostgreSQL; each counts once.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_process_may_be_killed_and_points_count_once() {
-    let mut world = World::start("kills").await;
+    let mut world = World::start().await;
     let at = world.at.clone();
     let session = login(&at[0]).await;
-    for round in 0..6_usize {
+    for round in 0..8_usize {
         let send = |turn: usize| {
             let (at, session) = (at[turn % 2].clone(), session.clone());
             tokio::spawn(async move { insist(&at, &session, &format!("{round}-{turn}"), 1).await })
         };
         let sent: Vec<_> = (0..4).map(send).collect();
         tokio::time::sleep(Duration::from_millis(30 * round as u64)).await;
-        match round % 3 {
+        match round % 4 {
             0 => world.replicas[0].kill_and_start(),
             1 => world.replicas[1].kill_and_start(),
-            _ => world.external.kill_and_start(),
+            2 => world.external.kill_and_start(),
+            _ => {
+                // Its own "immediate shutdown" flushes nothing, and leaves none of its processes.
+                world.postgres.shut_down_immediately();
+                let away = submit(&at[0], &session, &format!("{round}-away"), 1).await;
+                assert!(!matches!(away, Some(200 | 202)), "nothing is taken that cannot be kept: {away:?}");
+                world.postgres.start();
+                world.postgres.wait().await;
+                insist(&at[0], &session, &format!("{round}-away"), 1).await;
+            }
         }
         for one in sent {
             one.await.unwrap();
         }
     }
-    assert_eq!(settled(&at[1], &session).await, 100 + 24);
-    world.end().await;
+    assert_eq!(settled(&at[1], &session).await, 100 + 34);
 }

@@ -88,9 +88,11 @@ async function show() {
   $("board").hidden = !state.session;
   $("leader").textContent = state.session?.leader ?? "";
   $("network").hidden = navigator.onLine && state.isReached;
-  $("patrols").replaceChildren(...state.patrols.map((patrol) => card(patrol, drafts.get(patrol.id) ?? 0)));
+  const none = element("li", "empty", "The patrols are shown once the score service has told them.");
+  const cards = state.patrols.map((patrol) => card(patrol, drafts.get(patrol.id) ?? 0));
+  $("patrols").replaceChildren(...(cards.length ? cards : [none]));
   const changed = [...drafts.values()].filter((points) => points !== 0);
-  $("draft").textContent = changed.length ? `${changed.length} of ${state.patrols.length} patrols changed` : "No points to submit";
+  $("draft").textContent = ["No points to submit", "1 patrol changed"][changed.length] ?? `${changed.length} patrols changed`;
   $("submit").disabled = $("clear").disabled = changed.length === 0;
   showIndicator();
 }
@@ -103,7 +105,8 @@ function showIndicator() {
   pill.hidden = !state.session && pending === 0;
   pill.className = pending === 0 ? "" : held || state.isSigningIn ? "stuck" : "waits";
   pill.textContent = pending === 0 ? "All saved" : `${pending} waiting`;
-  const local = outbox.getSnapshot().lanes.map(({ lane, reason }) => reasonOf(lane.split("/")[1], reason || "on this device, being sent"));
+  const here = (reason) => (navigator.onLine ? reason || "on this device, being sent" : "on this device, which is offline");
+  const local = outbox.getSnapshot().lanes.map(({ lane, reason }) => reasonOf(lane.split("/")[1], here(reason)));
   const remote = pending === 0 ? [] : state.waiting.map(({ patrol, why }) => reasonOf(patrol, why));
   $("reasons").replaceChildren(...local, ...remote);
   $("waiting").hidden = local.length + remote.length === 0;

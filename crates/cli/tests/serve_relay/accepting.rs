@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::world::{Folder, Service, call, eventually};
 
+// S2-109
 #[test]
 fn what_is_malformed_is_refused_and_nothing_is_stored() {
     let service = Service::start();
@@ -70,6 +71,7 @@ fn an_interactive_change_is_applied_at_once_and_known_again() {
     assert_eq!((service.score("a"), service.score("b")), (111, 2));
 }
 
+// S2-110
 #[test]
 fn background_changes_of_two_leaders_become_one_write() {
     let service = Service::start();

@@ -6,6 +6,7 @@ use crate::world::{Folder, Habit, Service, eventually, try_call};
 
 const ONE: &str = r#"[{"lane":"a","value":5}]"#;
 
+// S2-110
 #[test]
 fn a_rate_limit_is_waited_for() {
     let service = Service::start();

@@ -80,6 +80,7 @@ mod tests {
         Debounce { quiet: Duration::from_secs(quiet), max_wait: Duration::from_secs(max) }
     }
 
+    // S2-109
     #[test]
     fn background_entries_join_the_first() {
         let first = due(None, Mode::Background, Debounce::default(), 0);

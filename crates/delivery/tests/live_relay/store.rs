@@ -8,6 +8,7 @@ use semel_delivery::relay::store::postgres::Postgres;
 
 use crate::base::{Base, client};
 
+// S2-113
 #[tokio::test(flavor = "multi_thread")]
 async fn the_suite_passes() {
     let bases = std::sync::Mutex::new(Vec::new());

@@ -20,6 +20,7 @@ async fn lane(world: &World, name: &str) -> i64 {
     world.engine.store.find_lane(TARGET, "g", name).await.unwrap().unwrap().id
 }
 
+// S2-111
 #[tokio::test]
 async fn two_leaders_become_one_write_with_two_rows() {
     let world = World::new(Tier::ReadBack, 1);

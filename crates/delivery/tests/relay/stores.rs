@@ -16,6 +16,7 @@ async fn sqlite_in_memory_passes() {
     .await;
 }
 
+// S2-109
 #[tokio::test]
 async fn sqlite_in_a_file_passes() {
     let folder = tempfile::tempdir().unwrap();

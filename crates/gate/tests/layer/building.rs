@@ -15,7 +15,7 @@ async fn an_operation_without_http_runs_once() {
             assert!(!grant.derive("mail").is_empty());
             format!("report {run}")
         };
-        gate.once(&route, &alice, key, payload.to_owned(), operation).await
+        gate.once(&route, &alice, key, None, payload.to_owned(), operation).await
     };
     let (first, second) =
         (run("2026-01-31", r#"{"a":1}"#).await.unwrap(), run("2026-01-31", r#"{ "a": 1 }"#).await.unwrap());
@@ -39,7 +39,7 @@ async fn an_operation_is_known_after_its_scope_and_fingerprint_were_changed() {
         let runs = Arc::clone(&world.runs);
         let operation =
             move |_: Grant| async move { format!("run {}", runs.fetch_add(1, Ordering::SeqCst) + 1) };
-        gate.once(route, &alice, key, r#"{"a":1,"at":2}"#, operation).await.unwrap().answer.body
+        gate.once(route, &alice, key, None, r#"{"a":1,"at":2}"#, operation).await.unwrap().answer.body
     };
     let first = Route::new("report", "POST /a").unwrap();
     let mut wide = presets::ietf();

@@ -236,8 +236,35 @@ async fn an_operation_without_http_is_asked_for_no_headers() {
     let caller = Caller { tenant: None, principal: "alice".to_owned() };
     let once = async || {
         let operation = async |_: Grant| (StatusCode::CREATED, "done");
-        gate.once(&route, &caller, "k", "{}", move |grant| Box::pin(operation(grant))).await
+        gate.once(&route, &caller, "k", None, "{}", move |grant| Box::pin(operation(grant))).await
     };
     assert_eq!(once().await.map(|once| once.replayed), Ok(false));
     assert_eq!(once().await.map(|once| once.replayed), Ok(true));
+}
+
+/// S3-11: key, the client's number of its transaction, caller, endpoint, payload and operation make a result.
+#[tokio::test]
+async fn an_operation_without_http_keeps_the_clients_number_of_its_transaction() {
+    let world = World::new();
+    let gate = world.gate().build().unwrap();
+    let caller = Caller { tenant: None, principal: "alice".to_owned() };
+    let once = async |profile: Profile, key: &str, number: &str| {
+        let route = Route::new("post", "POST /").unwrap().profile(profile);
+        gate.once(&route, &caller, key, Some(number), "{}", |_: Grant| async {
+            (StatusCode::CREATED, "done")
+        })
+        .await
+    };
+    for (key, profile) in [("feeds", presets::feed()), ("plain", presets::ietf())] {
+        assert_eq!(once(profile.clone(), key, "tx-1").await.map(|once| once.replayed), Ok(false));
+        assert_eq!(once(profile, key, "tx-1").await.map(|once| once.replayed), Ok(true));
+    }
+    let kept = [("x-client-tx-id".to_owned(), "tx-1".to_owned())];
+    let entries = world.entries().await;
+    assert_eq!(entries.len(), 2);
+    assert!(entries.iter().all(|entry| entry.about.headers == kept), "{entries:?}");
+    for number in ["", "tx 1/\u{e9}", "two\nlines"] {
+        let refused = once(presets::feed(), "refused", number).await.unwrap_err();
+        assert_eq!(refused.kind, Kind::HeaderMissing, "{number:?}");
+    }
 }

@@ -1,5 +1,5 @@
 // What each of the three actions behind a key refuses before it does anything, cell by cell, and the bounds of an action's age. Each test
-// has the rows of the requirements that it shows.
+// has the rows of the requirements that it shows; with those of api.test.mjs and offline.test.mjs they are what S0-115 asks.
 import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
 import { after, before, test } from "node:test";

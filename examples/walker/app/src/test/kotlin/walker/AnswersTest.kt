@@ -4,6 +4,7 @@ package walker
 import org.junit.jupiter.api.Assertions.assertEquals
 import org.junit.jupiter.api.Test
 
+/** S0-148: the classifier. */
 class AnswersTest {
     private fun answered(said: Said, counted: String, notice: String? = null, reports: Int = 0) = play(script = listOf(said)) {
         game.queue.allocate("roots", 2)

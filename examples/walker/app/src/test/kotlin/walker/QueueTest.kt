@@ -9,6 +9,7 @@ import org.junit.jupiter.api.Assertions.assertFalse
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
 
+/** S0-148: migration and repository. */
 class QueueTest {
     /** S0-32, S0-34, S0-122, S0-125. */
     @Test

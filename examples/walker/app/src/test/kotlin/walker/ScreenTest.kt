@@ -7,6 +7,7 @@ import org.junit.jupiter.api.Assertions.assertNull
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
 
+/** S0-148: what the screen shows. */
 class ScreenTest {
     @Test
     fun theTreeIsReadWhereNoAnswerHasToldIt() = play {

@@ -9,6 +9,7 @@ import org.junit.jupiter.api.Test
 private fun questAt(step: Int, status: String = "in-progress") =
     """{"quests":[{"questId":3,"title":"Hill repeats","status":"$status","step":$step,"steps":4}]}"""
 
+/** S0-148: the worker. */
 class WorkerTest {
     /** S0-55, S0-68, S0-139, S0-147. */
     @Test
