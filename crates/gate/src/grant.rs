@@ -2,6 +2,7 @@
 //! its own transaction; on all routes it derives child keys from it.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use axum_core::BoxError;
@@ -28,6 +29,8 @@ struct Inner {
     context: Arc<Context>,
     fence: Fence,
     settled: Mutex<Option<Answer>>,
+    /// A transaction of the handler may have been told to commit, and it is not known whether it did.
+    is_committing: AtomicBool,
 }
 
 impl fmt::Debug for Grant {
@@ -38,7 +41,8 @@ impl fmt::Debug for Grant {
 
 impl Grant {
     pub(crate) fn new(context: Arc<Context>, fence: Fence) -> Self {
-        Self(Arc::new(Inner { context, fence, settled: Mutex::new(None) }))
+        let (settled, is_committing) = (Mutex::new(None), AtomicBool::new(false));
+        Self(Arc::new(Inner { context, fence, settled, is_committing }))
     }
 
     /// What is executed.
@@ -99,6 +103,24 @@ impl Grant {
     /// Notes that the record was committed together with the effect. The layer then answers from it.
     pub(crate) fn note_settled(&self, answer: Answer) {
         *self.0.settled.lock().expect("nothing that holds this lock panics") = Some(answer);
+    }
+
+    /// Notes whether a transaction of the handler may be committing at this moment, or may have been committed unheard.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn note_committing(&self, is_committing: bool) {
+        self.0.is_committing.store(is_committing, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_committing(&self) -> bool {
+        self.0.is_committing.load(Ordering::SeqCst)
+    }
+
+    /// Whether a transaction of the handler that was told to commit was committed; `None` where it cannot be found out.
+    pub(crate) async fn is_committed(&self) -> Option<bool> {
+        #[cfg(feature = "postgres")]
+        return crate::postgres::is_committed(self).await;
+        #[cfg(not(feature = "postgres"))]
+        None
     }
 
     pub(crate) fn settled(&self) -> Option<Answer> {

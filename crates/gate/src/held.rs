@@ -33,6 +33,9 @@ pub(crate) const WRITE_PAUSE: Duration = Duration::from_millis(50);
 /// How long a settlement that the store did not take is tried again in the background.
 pub(crate) const BACKGROUND_SETTLEMENT_TRIES: u32 = 12;
 
+/// How long a client whose handler was cut off waits until it is known whether its transaction was committed.
+const COMMIT_PATIENCE: Duration = Duration::from_secs(5);
+
 /// What an attempt leaves that surely had no effect itself. Where an earlier one is unknown, it stays unknown.
 pub(crate) fn without_effect(how: Claim) -> Settlement {
     match how {
@@ -135,11 +138,27 @@ impl<'a> Held<'a> {
         if let Some(kept) = grant.settled() {
             return Some(answer::restored(&kept));
         }
+        if is_reserved(self.fence) && grant.is_committing() {
+            return self.committed_by_handler(grant).await;
+        }
         match self.guarantee() {
-            // What is not seen here was not committed yet, or could not be asked for: the write that follows waits for
-            // it, and tells.
+            // What is not seen here was not committed yet, or could not be asked for. Of a claim that is on record, the
+            // write that follows waits for it, and tells; a reservation is not written, and never comes here in doubt.
             Guarantee::Atomic => self.recorded().await.ok()?,
             Guarantee::Fenced | Guarantee::None => None,
+        }
+    }
+
+    /// What came of a handler's transaction that was told to commit and was not heard of again: its record's answer; nothing,
+    /// where it surely did not commit; or that nobody knows yet. Whoever tries again finds its lock or its record.
+    async fn committed_by_handler(&self, grant: &Grant) -> Option<Response<Body>> {
+        match tokio::time::timeout(COMMIT_PATIENCE, grant.is_committed()).await {
+            Ok(Some(true)) => {
+                let recorded = self.recorded().await.ok().flatten();
+                Some(recorded.unwrap_or_else(|| self.pending()))
+            }
+            Ok(Some(false)) => None,
+            Ok(None) | Err(_) => Some(self.pending()),
         }
     }
 
@@ -188,6 +207,11 @@ impl<'a> Held<'a> {
 
     /// The handler answered.
     pub(crate) async fn answered(&self, response: Response<Body>, grant: &Grant) -> Response<Body> {
+        // Its transaction was rolled back: nothing is to be found out but what the other attempt came to.
+        let is_superseded = matches!(response.extensions().get(), Some(Broken::Superseded));
+        if is_superseded && is_reserved(self.fence) {
+            return self.superseded().await;
+        }
         if let Some(kept) = self.settled_by_handler(grant).await {
             return kept;
         }

@@ -17,6 +17,9 @@
 //! }
 //! ```
 
+mod key;
+mod transaction;
+
 use std::ops::Deref;
 use std::pin::Pin;
 use std::time::Duration;
@@ -28,116 +31,23 @@ use http::Response;
 use http::request::Parts;
 use semel_contract::profile::InFlight;
 pub use semel_store::postgres::once::PAUSE_FIRST;
-use semel_store::postgres::once::{
-    ENTER, ENTER_NEW, EnterArguments, Entry, Former, LEAVE, LEAVE_NEW, LeaveArguments, NewKey, PAUSE_LONGEST,
-    print,
-};
+use semel_store::postgres::once::{EnterArguments, Former, LeaveArguments, NewKey, PAUSE_LONGEST};
 use semel_store::postgres::{Fate, PostgresStore};
 use semel_store::{Answer, StoreError};
-use tokio_postgres::error::{Severity, SqlState};
-use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, Error, Row, Transaction};
+use tokio_postgres::Error;
+use tokio_postgres::error::SqlState;
 
+pub use self::key::Entered;
+use self::key::{Entrance, Turn, leave};
+pub use self::transaction::ANSWER_MAX;
+pub use self::transaction::{Begun, Connection, NotCommitted, TopLevel, Typed};
+use self::transaction::{ROLLBACK_MAX, was_refused, within};
 use crate::grant::{self, NotGranted, SettleError};
 use crate::settling::{answer_of, confirm, is_released};
 use crate::step::Step;
 
 /// How often a closure runs again because its transaction and another's could not both be.
 const RETRIES_MAX: u32 = 5;
-
-/// A value of a statement, with its type.
-type Typed<'a> = (&'a (dyn ToSql + Sync), Type);
-
-/// A top-level transaction: tokio-postgres' own or deadpool's. A savepoint inside another transaction is not one: what
-/// the outer transaction does later would not be covered.
-pub trait TopLevel: Send + Sync {
-    /// Runs one of semel's statements, prepared where the connection remembers what it has prepared.
-    fn run(
-        &self,
-        sql: &'static str,
-        values: &[Typed<'_>],
-    ) -> impl Future<Output = Result<Vec<Row>, Error>> + Send;
-
-    /// Commits it.
-    fn commit(self) -> impl Future<Output = Result<(), Error>> + Send;
-
-    /// Rolls it back.
-    fn rollback(self) -> impl Future<Output = Result<(), Error>> + Send;
-}
-
-impl TopLevel for Transaction<'_> {
-    async fn run(&self, sql: &'static str, values: &[Typed<'_>]) -> Result<Vec<Row>, Error> {
-        // With the types given, one exchange with the server is enough.
-        self.query_typed(sql, values).await
-    }
-
-    async fn commit(self) -> Result<(), Error> {
-        Transaction::commit(self).await
-    }
-
-    async fn rollback(self) -> Result<(), Error> {
-        Transaction::rollback(self).await
-    }
-}
-
-impl TopLevel for deadpool_postgres::Transaction<'_> {
-    async fn run(&self, sql: &'static str, values: &[Typed<'_>]) -> Result<Vec<Row>, Error> {
-        let statement = self.prepare_cached(sql).await?;
-        let values: Vec<&(dyn ToSql + Sync)> = values.iter().map(|(value, _)| *value).collect();
-        self.query(&statement, &values).await
-    }
-
-    async fn commit(self) -> Result<(), Error> {
-        deadpool_postgres::Transaction::commit(self).await
-    }
-
-    async fn rollback(self) -> Result<(), Error> {
-        deadpool_postgres::Transaction::rollback(self).await
-    }
-}
-
-/// A connection on which a transaction can be begun.
-pub trait Connection: Send {
-    /// Its transactions.
-    type Transaction<'a>: TopLevel
-    where
-        Self: 'a;
-
-    /// Begins one.
-    fn begin(&mut self) -> impl Future<Output = Result<Self::Transaction<'_>, Error>> + Send;
-}
-
-impl Connection for Client {
-    type Transaction<'a> = Transaction<'a>;
-
-    async fn begin(&mut self) -> Result<Transaction<'_>, Error> {
-        self.transaction().await
-    }
-}
-
-impl Connection for deadpool_postgres::Client {
-    type Transaction<'a> = deadpool_postgres::Transaction<'a>;
-
-    async fn begin(&mut self) -> Result<deadpool_postgres::Transaction<'_>, Error> {
-        self.transaction().await
-    }
-}
-
-/// A transaction that has entered its key, and holds it until it ends.
-#[derive(Debug)]
-pub struct Entered<T> {
-    tx: T,
-    /// The key, where nobody knew it: it is left as it was entered.
-    new: Option<NewKey>,
-}
-
-impl<T> Deref for Entered<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.tx
-    }
-}
 
 /// What a handler does inside its transaction: `|tx| Box::pin(async move { … })`.
 pub type Working<'a, R> = Pin<Box<dyn Future<Output = Result<R, SettleError>> + Send + 'a>>;
@@ -217,13 +127,15 @@ impl Grant {
     pub async fn begin<'a, C: Connection>(
         &self,
         connection: &'a mut C,
-    ) -> Result<Entered<C::Transaction<'a>>, SettleError> {
+    ) -> Result<Entered<Begun<'a, C>>, SettleError> {
         let mut pause = PAUSE_FIRST;
         if self.store().is_entered(self.id()).await.map_err(SettleError::Store)? {
             wait_for_turn(self, &mut pause).await?;
         }
-        let tx = connection.begin().await.map_err(away)?;
-        self.enter(tx).await
+        match begin(self, connection, new_key(self)).await? {
+            Turn::Entered(tx) => Ok(tx),
+            Turn::Busy | Turn::NotNew | Turn::Known => Err(SettleError::Superseded),
+        }
     }
 
     /// Enters the key in a transaction that the handler began, of whatever isolation level, and in which it has written
@@ -232,9 +144,20 @@ impl Grant {
     /// # Errors
     /// Another attempt is faster, or the database could not be reached. It is rolled back; return the error.
     pub async fn enter<T: TopLevel>(&self, tx: T) -> Result<Entered<T>, SettleError> {
-        match enter(self, tx, new_key(self)).await? {
+        let entrance = entrance(self, new_key(self))?;
+        let values = entrance.values();
+        let told = match within(ANSWER_MAX, tx.run(entrance.sql(), &values)).await {
+            Ok(Ok(told)) => told,
+            Ok(Err(error)) => {
+                tx.rollback().await;
+                return Err(not_entered(error));
+            }
+            Err(silent) => return Err(silent_store(silent.as_ref())),
+        };
+        drop(values);
+        match keep_up(self, entrance.turn(tx, &told).await).await? {
             Turn::Entered(tx) => Ok(tx),
-            Turn::Busy | Turn::NotNew => Err(SettleError::Superseded),
+            Turn::Busy | Turn::NotNew | Turn::Known => Err(SettleError::Superseded),
         }
     }
 
@@ -256,49 +179,66 @@ impl Grant {
 
     async fn leave<T: TopLevel>(
         &self,
-        Entered { tx, new }: Entered<T>,
+        tx: Entered<T>,
         response: impl IntoResponse,
     ) -> Result<Response<Body>, Ended> {
         let response = response.into_response();
-        match is_released(self, &response) {
-            Ok(false) => {}
-            Ok(true) => {
-                let _ = tx.rollback().await;
-                return Ok(response);
-            }
-            Err(error) => {
-                let _ = tx.rollback().await;
-                return Err(Ended::Over(error));
-            }
+        let is_released = is_released(self, &response);
+        if let Ok(true) = is_released {
+            tx.tx.rollback().await;
+            return Ok(response);
         }
-        let answer = match answer_of(response) {
+        let answer = match is_released.and_then(|_| answer_of(response)) {
             Ok(answer) => answer,
             Err(error) => {
-                let _ = tx.rollback().await;
+                tx.tx.rollback().await;
                 return Err(Ended::Over(error));
             }
         };
         Step::Worked.taken();
-        if let Err(error) = write_answer(&tx, new.as_ref(), LeaveArguments::new(self.id(), &answer)).await {
-            // A transaction that is dropped is rolled back as well; saying so only makes it sooner.
-            let _ = tx.rollback().await;
-            return Err(ended(error));
-        }
-        Step::Left.taken();
-        match tx.commit().await {
+        // Until it is known what became of it, nobody says anything: whoever drops this on its way leaves it so.
+        self.note_committing(true);
+        match leave(tx, LeaveArguments::new(self.id(), &answer)).await {
             Ok(()) => Step::Committed.taken(),
-            Err(error) if was_refused(&error) => return Err(ended(error)),
-            // The commit may have happened all the same: only once the transaction has surely ended does its record tell.
-            Err(error) => match self.store().fate(self.id(), self.fence()).await {
-                Ok(Fate::Committed) => {}
-                Ok(Fate::NotCommitted) => return Err(Ended::InTheWay(error.into())),
-                Err(unreachable) => {
-                    let why = format!("{error}; {unreachable}");
-                    return Err(Ended::Over(SettleError::Unknown(why.into())));
+            Err(not_committed) => {
+                if let Some(ended) = self.judge(not_committed).await {
+                    return Err(ended);
                 }
-            },
+            }
         }
-        Ok(self.confirm(answer))
+        // Noted as settled before it is no longer noted as committing: in between nobody may find neither.
+        let response = self.confirm(answer);
+        self.note_committing(false);
+        Ok(response)
+    }
+
+    /// What a transaction came to that is not known to be committed; `None` where it was, all the same.
+    async fn judge(&self, not_committed: NotCommitted) -> Option<Ended> {
+        let (why, is_left) = match not_committed {
+            NotCommitted::Refused(error) => {
+                self.note_committing(false);
+                return Some(ended(error));
+            }
+            NotCommitted::Unsent(why) => {
+                self.note_committing(false);
+                return Some(Ended::Over(silent_store(why.as_ref())));
+            }
+            NotCommitted::Unheard { why, is_left } => (why, is_left),
+        };
+        // It may have been committed all the same: only once it has surely ended does its record tell.
+        match self.store().fate(self.id(), self.fence()).await {
+            Ok(Fate::Committed) => None,
+            Ok(Fate::NotCommitted) => {
+                self.note_committing(false);
+                Some(match is_left {
+                    true => Ended::InTheWay(SettleError::Failed(why)),
+                    false => Ended::Over(silent_store(why.as_ref())),
+                })
+            }
+            Err(unreachable) => {
+                Some(Ended::Over(SettleError::Unknown(format!("{why}; {unreachable}").into())))
+            }
+        }
     }
 
     fn confirm(&self, answer: Answer) -> Response<Body> {
@@ -308,7 +248,7 @@ impl Grant {
 
     /// Opens a transaction that holds this key, runs the handler's writes in it, leaves and commits. Where it and another
     /// transaction could not both be committed, all of it runs again; so does the closure. No connection is held while
-    /// another transaction holds the key.
+    /// another transaction holds the key. The closure is given the connection that the transaction is on.
     ///
     /// # Errors
     /// The handler's work failed, another attempt was faster, or the database did not take it.
@@ -318,14 +258,19 @@ impl Grant {
         work: W,
     ) -> Result<Response<Body>, SettleError>
     where
-        W: for<'a> Fn(&'a deadpool_postgres::Transaction<'a>) -> Working<'a, R> + Send + Sync,
+        W: for<'a> Fn(&'a deadpool_postgres::Client) -> Working<'a, R> + Send + Sync,
         R: IntoResponse + Send,
     {
         let (mut retries, mut pause) = (0, PAUSE_FIRST);
         let mut new = new_key(self);
         loop {
             let is_new = new.is_some();
-            match self.transact_once(pool, &work, new.take()).await? {
+            let mut connection = pool.get().await?;
+            let ended = self.transact_once(&mut connection, &work, new.take()).await;
+            if !matches!(ended, Ok(None | Some(Ok(_)))) {
+                discard_unless_sound(connection).await;
+            }
+            match ended? {
                 // Somebody was faster, or holds it: the functions that know every case say so.
                 None if is_new => {}
                 None => wait_for_turn(self, &mut pause).await?,
@@ -338,25 +283,24 @@ impl Grant {
     /// One transaction; `None` where another holds the key, or where it is not new.
     async fn transact_once<W, R>(
         &self,
-        pool: &deadpool_postgres::Pool,
+        connection: &mut deadpool_postgres::Client,
         work: &W,
         new: Option<NewKey>,
     ) -> Result<Option<Result<Response<Body>, Ended>>, SettleError>
     where
-        W: for<'a> Fn(&'a deadpool_postgres::Transaction<'a>) -> Working<'a, R> + Send + Sync,
+        W: for<'a> Fn(&'a deadpool_postgres::Client) -> Working<'a, R> + Send + Sync,
         R: IntoResponse + Send,
     {
-        let mut connection = pool.get().await?;
-        let tx = connection.begin().await.map_err(away)?;
-        let tx = match enter(self, tx, new).await? {
+        let tx = match begin(self, connection, new).await? {
             Turn::Entered(tx) => tx,
             Turn::Busy | Turn::NotNew => return Ok(None),
+            Turn::Known => return Err(SettleError::Superseded),
         };
         let done = work(&tx.tx).await;
         Ok(Some(match done {
             Ok(response) => self.leave(tx, response).await,
             Err(error) => {
-                let _ = tx.tx.rollback().await;
+                tx.tx.rollback().await;
                 Err(match is_in_the_way(&error) {
                     true => Ended::InTheWay(error),
                     false => Ended::Over(error),
@@ -366,11 +310,12 @@ impl Grant {
     }
 }
 
-/// Whether a transaction holds its key now.
-enum Turn<T> {
-    Entered(Entered<T>),
-    Busy,
-    NotNew,
+/// Gives a connection on which something failed back to its pool, unless nobody answers on it any more.
+async fn discard_unless_sound(connection: deadpool_postgres::Client) {
+    let is_sound = matches!(within(ROLLBACK_MAX, connection.simple_query("")).await, Ok(Ok(_)));
+    if !is_sound {
+        drop(deadpool_postgres::Object::take(connection));
+    }
 }
 
 /// The key as one that nobody knows, where that may be so.
@@ -379,15 +324,35 @@ fn new_key(grant: &Grant) -> Option<NewKey> {
     is_plain.then(|| grant.store().new_key(grant.id(), grant.fence())).flatten()
 }
 
-/// Enters; whatever keeps it from executing rolls it back.
-async fn enter<T: TopLevel>(grant: &Grant, tx: T, new: Option<NewKey>) -> Result<Turn<T>, SettleError> {
-    let turn = match new {
-        Some(new) => enter_new(tx, new).await,
-        None => enter_known(grant, tx).await,
-    }?;
+fn entrance(grant: &Grant, new: Option<NewKey>) -> Result<Entrance, SettleError> {
+    Ok(match new {
+        Some(new) => Entrance::new(new),
+        None => Entrance::Any(arguments(grant)?),
+    })
+}
+
+/// Begins and enters; whatever keeps it from executing rolls it back.
+async fn begin<'a, C: Connection>(
+    grant: &Grant,
+    connection: &'a mut C,
+    new: Option<NewKey>,
+) -> Result<Turn<Begun<'a, C>>, SettleError> {
+    let entrance = entrance(grant, new)?;
+    let values = entrance.values();
+    let (tx, told) = match within(ANSWER_MAX, Begun::with(connection, entrance.sql(), &values)).await {
+        Ok(Ok(begun)) => begun,
+        Ok(Err(error)) => return Err(not_entered(error)),
+        Err(silent) => return Err(silent_store(silent.as_ref())),
+    };
+    drop(values);
+    keep_up(grant, entrance.turn(tx, &told).await).await
+}
+
+/// Refuses a transaction that has entered too late after the gate looked which other forms the key may have.
+async fn keep_up<T: TopLevel>(grant: &Grant, turn: Turn<T>) -> Result<Turn<T>, SettleError> {
     match turn {
-        Turn::Entered(Entered { tx, .. }) if is_held_up(grant) => {
-            let _ = tx.rollback().await;
+        Turn::Entered(entered) if is_held_up(grant) => {
+            entered.tx.rollback().await;
             Err(SettleError::Superseded)
         }
         turn => Ok(turn),
@@ -402,113 +367,20 @@ pub fn is_held_up(grant: &grant::Grant) -> bool {
     context.shared.forms.is_outdated(context.arrival.as_of)
 }
 
-/// Enters a key that nobody knew a moment ago.
-async fn enter_new<T: TopLevel>(tx: T, new: NewKey) -> Result<Turn<T>, SettleError> {
-    let rotation = new.wish.rotation.map(Vec::from);
-    let values: [Typed<'_>; 3] = [(&new.id, Type::BYTEA), (&rotation, Type::BYTEA), (&new.hold, Type::TEXT)];
-    match tx.run(ENTER_NEW, &values).await {
-        Ok(rows) if rows.first().is_some_and(|row| row.get(0)) => {
-            Step::Entered.taken();
-            Ok(Turn::Entered(Entered { tx, new: Some(new) }))
-        }
-        Ok(_) => {
-            let _ = tx.rollback().await;
-            Ok(Turn::NotNew)
-        }
-        Err(error) => {
-            let _ = tx.rollback().await;
-            Err(not_entered(error))
-        }
-    }
-}
-
-/// Writes the answer's record into the transaction, by the function that belongs to how it entered.
-async fn write_answer<T: TopLevel>(
-    tx: &T,
-    new: Option<&NewKey>,
-    answer: LeaveArguments,
-) -> Result<(), Error> {
-    let LeaveArguments { id, status, headers, body } = answer;
-    let Some(new) = new else {
-        let values: [Typed<'_>; 4] =
-            [(&id, Type::BYTEA), (&status, Type::INT4), (&headers, Type::BYTEA), (&body, Type::BYTEA)];
-        return tx.run(LEAVE, &values).await.map(drop);
-    };
-    let (wish, about) = (&new.wish, &new.wish.about);
-    let (scope, key) = (wish.id.scope.as_bytes().as_slice(), wish.id.key.as_str());
-    let fingerprint = wish.fingerprint.as_ref().map(print);
-    let generated_at = about.client_generated_at.map(|at| at.millis());
-    let payload_hash = wish.payload_hash.as_ref().map(<[u8; 32]>::as_slice);
-    let rotation = wish.rotation.as_ref().map(<[u8; 16]>::as_slice);
-    let nonce = wish.nonce.cast_signed();
-    let values: [Typed<'_>; 19] = [
-        (&id, Type::BYTEA),
-        (&scope, Type::BYTEA),
-        (&key, Type::TEXT),
-        (&fingerprint, Type::BYTEA),
-        (&about.endpoint, Type::TEXT),
-        (&about.tenant, Type::TEXT),
-        (&about.principal, Type::TEXT),
-        (&about.request_id, Type::TEXT),
-        (&generated_at, Type::INT8),
-        (&payload_hash, Type::BYTEA),
-        (&new.request_headers, Type::BYTEA),
-        (&rotation, Type::BYTEA),
-        (&nonce, Type::INT8),
-        (&new.lifetime, Type::INT8),
-        (&new.is_from_creation, Type::BOOL),
-        (&new.max_response_bytes, Type::INT4),
-        (&status, Type::INT4),
-        (&headers, Type::BYTEA),
-        (&body, Type::BYTEA),
-    ];
-    tx.run(LEAVE_NEW, &values).await.map(drop)
-}
-
-/// Enters by the function that knows every case; whatever keeps it from executing rolls it back.
-async fn enter_known<T: TopLevel>(grant: &Grant, tx: T) -> Result<Turn<T>, SettleError> {
-    let arguments = match enter_arguments(grant) {
-        Ok(arguments) => arguments,
-        Err(error) => {
-            let _ = tx.rollback().await;
-            return Err(error);
-        }
-    };
-    let EnterArguments { id, scope, key, fingerprints, about, options } = arguments;
-    let values: [Typed<'_>; 6] = [
-        (&id, Type::BYTEA),
-        (&scope, Type::BYTEA),
-        (&key, Type::TEXT),
-        (&fingerprints, Type::BYTEA_ARRAY),
-        (&about, Type::TEXT),
-        (&options, Type::TEXT),
-    ];
-    let verdict = match tx.run(ENTER, &values).await {
-        Ok(rows) => rows.first().map(|row| Entry::read(row.get(0))),
-        Err(error) => {
-            let _ = tx.rollback().await;
-            return Err(not_entered(error));
-        }
-    };
-    match verdict {
-        Some(Entry::Execute) => {
-            Step::Entered.taken();
-            Ok(Turn::Entered(Entered { tx, new: None }))
-        }
-        Some(Entry::InFlight) => {
-            let _ = tx.rollback().await;
-            Ok(Turn::Busy)
-        }
-        Some(Entry::Known) | None => {
-            let _ = tx.rollback().await;
-            Err(SettleError::Superseded)
-        }
-    }
+/// Whether the transaction of a grant that was told to commit was committed; `None` where it cannot be found out.
+pub(crate) async fn is_committed(grant: &grant::Grant) -> Option<bool> {
+    let store: &PostgresStore = grant.store().ok()?;
+    let fate = store.fate(grant.id(), grant.fence()).await.ok()?;
+    Some(fate == Fate::Committed)
 }
 
 /// Nothing was begun, or nothing of it stays.
 fn away(error: Error) -> SettleError {
     SettleError::Store(StoreError::Unavailable(error_chain(&error)))
+}
+
+fn silent_store(why: &(dyn std::error::Error + Send + Sync)) -> SettleError {
+    SettleError::Store(StoreError::Unavailable(why.to_string()))
 }
 
 fn error_chain(error: &Error) -> String {
@@ -518,11 +390,17 @@ fn error_chain(error: &Error) -> String {
     }
 }
 
-/// For integrations: what a transaction of this grant enters with.
+/// For integrations: what a transaction of this grant enters with. From here on the gate takes it that such a transaction may
+/// have been committed until the grant is confirmed, and finds out before it says anything else.
 ///
 /// # Errors
 /// The gate keeps its records elsewhere, or the grant no longer holds its key.
 pub fn enter_arguments(grant: &grant::Grant) -> Result<EnterArguments, SettleError> {
+    grant.note_committing(true);
+    arguments(grant)
+}
+
+fn arguments(grant: &grant::Grant) -> Result<EnterArguments, SettleError> {
     let store: &PostgresStore = grant.store().map_err(SettleError::failed)?;
     // The names under which the key may be known beside its present one.
     let formers = grant.context().arrival.formers.iter().map(|former| Former {
@@ -566,14 +444,16 @@ fn not_entered(error: Error) -> SettleError {
     }
 }
 
-/// Whether the server itself says that nothing was committed.
-fn was_refused(error: &Error) -> bool {
-    error.as_db_error().is_some_and(|error| error.parsed_severity() == Some(Severity::Error))
-}
-
 fn stands_in_the_way(error: &Error) -> bool {
     let ways = [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED];
-    error.code().is_some_and(|code| ways.contains(code))
+    // Where the lock did not decide, the record's index does.
+    let is_taken = error.code() == Some(&SqlState::UNIQUE_VIOLATION) && is_of_semel(error);
+    is_taken || error.code().is_some_and(|code| ways.contains(code))
+}
+
+/// Whether it is one of semel's own tables that an error is about.
+fn is_of_semel(error: &Error) -> bool {
+    error.as_db_error().is_some_and(|error| error.schema() == Some("semel"))
 }
 
 /// What a transaction came to that the server refused.
@@ -581,8 +461,9 @@ fn ended(error: Error) -> Ended {
     if stands_in_the_way(&error) {
         return Ended::InTheWay(SettleError::Superseded);
     }
-    // A constraint that is checked late is the handler's own business.
-    let is_constraint = error.code().is_some_and(|code| code.code().starts_with("23"));
+    // A constraint that is checked late is the handler's own business; but for the one that wants the key left.
+    let is_constraint =
+        error.code().is_some_and(|code| code.code().starts_with("23")) && !is_of_semel(&error);
     Ended::Over(match was_refused(&error) {
         true if is_constraint => error.into(),
         true => SettleError::Refused(error.into()),

@@ -82,12 +82,21 @@ impl Shop {
     }
 }
 
-async fn insert(client: &tokio_postgres::Transaction<'_>, key: &str) -> Result<(), SettleError> {
-    client.execute("INSERT INTO public.effect (key) VALUES ($1)", &[&key]).await.map_err(failed)?;
+const EFFECT: &str = "INSERT INTO public.effect (key) VALUES ($1)";
+
+async fn insert(client: &tokio_postgres::Client, key: &str) -> Result<(), SettleError> {
+    client.execute(EFFECT, &[&key]).await.map_err(failed)?;
     Ok(())
 }
 
-async fn atomic(State(pool): State<Pool>, grant: Grant) -> Response {
+/// Keys that begin so are run by a closure, others by BEGIN and COMMIT.
+const BY_CLOSURE: char = 'c';
+
+async fn atomic(state: State<Pool>, grant: Grant) -> Response {
+    if grant.id().key.as_str().starts_with(BY_CLOSURE) {
+        return transacts(state, grant).await;
+    }
+    let State(pool) = state;
     let work = async || {
         let mut connection = pool.get().await.map_err(failed)?;
         let tx = grant.begin(&mut connection).await?;
@@ -195,10 +204,14 @@ async fn a_killed_process_leaves_no_half_truth() {
     }
     let shop = Shop::create("crash").await;
     let store = shop.store(4).await;
-    for guarantee in [Guarantee::Atomic, Guarantee::Fenced] {
+    for (first, guarantee) in
+        [('a', Guarantee::Atomic), (BY_CLOSURE, Guarantee::Atomic), ('f', Guarantee::Fenced)]
+    {
         let app = shop.app(&store, guarantee);
+        // How the handler writes makes a difference to its own transaction alone.
+        let of_walk = Step::ALL.into_iter().filter(|_| first != BY_CLOSURE);
         let of_transaction = Step::OF_TRANSACTION.into_iter().filter(|_| guarantee == Guarantee::Atomic);
-        for step in Step::ALL.into_iter().chain(of_transaction) {
+        for step in of_walk.chain(of_transaction) {
             // An atomic handler has settled before its answer is read, and the gate settles nothing.
             if guarantee == Guarantee::Atomic && matches!(step, Step::Captured | Step::Settled) {
                 continue;
@@ -208,11 +221,7 @@ async fn a_killed_process_leaves_no_half_truth() {
                     world: shop.url.clone(),
                     guarantee,
                     step,
-                    key: format!(
-                        "{}{}",
-                        if guarantee == Guarantee::Atomic { "a" } else { "f" },
-                        &key(run, step)[1..]
-                    ),
+                    key: format!("{first}{}", &key(run, step)[1..]),
                 })
                 .collect();
             tasks.iter().for_each(|task| task.kill_at_step("a_killed_process_leaves_no_half_truth"));
@@ -272,11 +281,45 @@ async fn a_closure_is_run_in_a_transaction_and_committed_with_its_answer() {
     assert!(!String::from_utf8_lossy(&kept).contains("secret"), "a cookie is never kept");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_is_one_commit() {
+    const REQUESTS: u32 = 20;
+    let shop = Shop::create("one_commit").await;
+    let store = shop.store(2).await;
+    let app = shop.app(&store, Guarantee::Atomic);
+    for first in ['a', BY_CLOSURE] {
+        for run in 0..REQUESTS {
+            let key = format!("{first}{}", &key(run, Step::Accepted)[1..]);
+            assert_eq!(send(app.clone(), &key, &generated_at()).await.0, 201);
+        }
+    }
+    let client = shop.pool.get().await.expect("a connection");
+    let together =
+        "SELECT count(*) FROM public.effect e JOIN semel.record r ON r.key = e.key AND r.xmin = e.xmin";
+    let together: i64 = client.query_one(together, &[]).await.expect("a count").get(0);
+    assert_eq!(together, i64::from(2 * REQUESTS), "one transaction wrote both");
+    // Sessions tell what they wrote a moment after they wrote it.
+    let written = "SELECT relname, n_tup_ins + n_tup_upd FROM pg_stat_user_tables
+        WHERE schemaname = 'semel' AND relname IN ('record', 'lease', 'opened') ORDER BY relname";
+    let expected = [("lease", 0), ("opened", 0), ("record", 2 * REQUESTS)];
+    let expected = expected.map(|(name, rows)| (name.to_owned(), i64::from(rows)));
+    let mut seen = Vec::new();
+    for _ in 0..100 {
+        let rows = client.query(written, &[]).await.expect("statistics");
+        seen = rows.iter().map(|row| (row.get::<_, String>(0), row.get::<_, i64>(1))).collect::<Vec<_>>();
+        if seen == expected {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(seen, expected, "nothing was claimed before, and nothing settled after");
+}
+
 /// A handler in another language: it knows the fence alone, settles by SQL, and then its answer is lost in some way.
 async fn by_sql(pool: &Pool, grant: &Grant, body: &str) {
     let mut connection = pool.get().await.expect("a connection");
     let tx = connection.transaction().await.expect("a transaction");
-    insert(&tx, grant.id().key.as_str()).await.expect("an effect");
+    tx.execute(EFFECT, &[&grant.id().key.as_str()]).await.expect("an effect");
     let headers =
         serde_json::json!({"Content-Type": "text/plain", "Content-Length": "999", "Semel-Guarantee": "none"});
     let fence = grant.fence().to_string();
@@ -302,7 +345,7 @@ async fn settles_while_the_gate_gives_up(State(pool): State<Pool>, grant: Grant)
     tokio::spawn(async move {
         let mut connection = pool.get().await.expect("a connection");
         let tx = connection.transaction().await.expect("a transaction");
-        insert(&tx, grant.id().key.as_str()).await.expect("an effect");
+        tx.execute(EFFECT, &[&grant.id().key.as_str()]).await.expect("an effect");
         let settle = "SELECT semel.settle($1::text, 201, '{}', 'from the record')";
         tx.execute(settle, &[&grant.fence().to_string()]).await.expect("it settles");
         let _ = sent.send(());

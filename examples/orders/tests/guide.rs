@@ -1,15 +1,20 @@
-//! The guide about settling shows code that is compiled: each of its Rust blocks is found in the sources, line by line.
+//! The guides about settling and about the ways to once show code that is compiled: each of their Rust blocks is found in the
+//! sources, line by line.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const GUIDE: &str = include_str!("../../../docs/guides/settling.md");
+/// A guide, and how many blocks it shows at least.
+const GUIDES: [(&str, usize); 2] = [
+    (include_str!("../../../docs/guides/settling.md"), 5),
+    (include_str!("../../../docs/guides/once.md"), 1),
+];
 /// Where its code is taken from. The last is compiled by itself, with a lock file of its own.
 const SOURCES: [&str; 3] = ["examples/orders/src", "examples/orders/tests", "integrations/sqlx/tests"];
 
-fn blocks(language: &str) -> Vec<&'static str> {
+fn blocks(guide: &'static str, language: &str) -> Vec<&'static str> {
     let fence = format!("```{language}\n");
-    GUIDE.split(fence.as_str()).skip(1).filter_map(|rest| Some(rest.split_once("```")?.0)).collect()
+    guide.split(fence.as_str()).skip(1).filter_map(|rest| Some(rest.split_once("```")?.0)).collect()
 }
 
 fn sources() -> Vec<String> {
@@ -23,9 +28,12 @@ fn sources() -> Vec<String> {
 
 #[test]
 fn every_rust_block_of_the_guide_is_compiled_somewhere() {
-    let (blocks, sources) = (blocks("rust"), sources());
-    assert!(blocks.len() >= 5, "the guide shows code");
-    for block in blocks {
-        assert!(sources.iter().any(|source| source.contains(block)), "no source contains this:\n{block}");
+    let sources = sources();
+    for (guide, least) in GUIDES {
+        let blocks = blocks(guide, "rust");
+        assert!(blocks.len() >= least, "the guide shows code");
+        for block in blocks {
+            assert!(sources.iter().any(|source| source.contains(block)), "no source contains this:\n{block}");
+        }
     }
 }

@@ -28,14 +28,18 @@ use std::ops::{Deref, DerefMut};
 use axum_core::body::Body;
 use axum_core::response::IntoResponse;
 use http::Response;
-use semel_gate::postgres::{PAUSE_FIRST, enter_arguments, is_held_up, wait_for_turn};
+use semel_gate::postgres::{ANSWER_MAX, PAUSE_FIRST, enter_arguments, is_held_up, wait_for_turn};
 use semel_gate::{Grant, SettleError, settling};
 use semel_store::StoreError;
 use semel_store::postgres::once::{ENTER, EnterArguments, Entry, LEAVE, LeaveArguments};
 use semel_store::postgres::{Fate, PostgresStore};
 use sqlx::postgres::{PgDatabaseError, PgSeverity};
 use sqlx::{Database, PgConnection, PgPool, Postgres, Row, Transaction};
+use sqlx_core::rt::timeout;
 use sqlx_core::transaction::TransactionManager;
+
+/// What is said of a server that keeps silent.
+const SILENT: &str = "the server does not answer";
 
 /// A transaction that has entered its key, and holds it until it ends. It is used as the connection that it is on.
 #[derive(Debug)]
@@ -123,21 +127,27 @@ impl SqlxGrant for Grant {
         let answer = settling::answer_of(response)?;
         let LeaveArguments { id, status, headers, body } = LeaveArguments::new(self.id(), &answer);
         let leave = sqlx::query(LEAVE).bind(id).bind(status).bind(headers).bind(body);
-        if let Err(error) = leave.execute(&mut *tx).await {
-            roll_back(tx).await;
-            return Err(refused(&error));
+        match timeout(ANSWER_MAX, leave.execute(&mut *tx)).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => {
+                roll_back(tx).await;
+                return Err(refused(&error));
+            }
+            Err(_) => return Err(SettleError::Store(StoreError::Unavailable(SILENT.to_owned()))),
         }
-        match tx.commit().await {
-            Ok(()) => {}
-            Err(error) if was_refused(&error) => return Err(refused(&error)),
-            // The commit may have happened all the same: only once the transaction has surely ended does its record tell.
-            Err(error) => match store.fate(self.id(), self.fence()).await {
+        let why = match timeout(ANSWER_MAX, tx.commit()).await {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) if was_refused(&error) => return Err(refused(&error)),
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_) => Some(SILENT.to_owned()),
+        };
+        // The commit may have happened all the same: only once the transaction has surely ended does its record tell.
+        if let Some(why) = why {
+            match store.fate(self.id(), self.fence()).await {
                 Ok(Fate::Committed) => {}
-                Ok(Fate::NotCommitted) => return Err(failed(error)),
-                Err(unreachable) => {
-                    return Err(SettleError::Unknown(format!("{error}; {unreachable}").into()));
-                }
-            },
+                Ok(Fate::NotCommitted) => return Err(failed(why)),
+                Err(unreachable) => return Err(SettleError::Unknown(format!("{why}; {unreachable}").into())),
+            }
         }
         store.announce(self.id());
         Ok(settling::confirm(self, answer))
@@ -159,7 +169,7 @@ async fn enter<'a>(
         Ok(verdict) => verdict,
         Err(error) => {
             roll_back(tx).await;
-            return Err(SettleError::Store(StoreError::Unavailable(error.to_string())));
+            return Err(not_entered(&error));
         }
     };
     match Entry::read(&verdict) {
@@ -183,6 +193,14 @@ async fn enter<'a>(
 /// gives the same type.
 fn depth(tx: &Transaction<'_, Postgres>) -> usize {
     <Postgres as Database>::TransactionManager::get_transaction_depth(tx)
+}
+
+/// What the function itself refuses is the program's fault, and no outage: to try it again would be in vain.
+fn not_entered(error: &sqlx::Error) -> SettleError {
+    match told(error).is_some_and(|error| error.code().starts_with("SM0")) {
+        true => failed(error),
+        false => SettleError::Store(StoreError::Unavailable(error.to_string())),
+    }
 }
 
 /// Rolls back now rather than when the connection is next used: until then others wait for the key. One that cannot be

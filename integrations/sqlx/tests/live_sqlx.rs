@@ -56,6 +56,7 @@ async fn order(state: State<PgPool>, grant: Grant, item: String) -> Response {
         "loses its connection" => lose_the_connection(&state.0, &grant).await,
         "has headers" => with_headers(&state.0, &grant).await,
         "repeats itself" => repeat_the_read(&state.0, &grant).await,
+        "writes too early" => write_before(&state.0, &grant).await,
         _ => create_order(state, grant, item).await,
     };
     ended.into_response()
@@ -119,6 +120,13 @@ async fn repeat_the_read(pool: &PgPool, grant: &Grant) -> Result<Response, Settl
     let mut tx = grant.enter_sqlx(tx).await?;
     raw_sql("INSERT INTO orders (item) VALUES ('special')").execute(&mut *tx).await.map_err(failed)?;
     grant.commit_sqlx(tx, done()).await
+}
+
+/// A program's mistake, which no retry mends.
+async fn write_before(pool: &PgPool, grant: &Grant) -> Result<Response, SettleError> {
+    let mut tx = pool.begin().await.map_err(failed)?;
+    raw_sql("INSERT INTO orders (item) VALUES ('early')").execute(&mut *tx).await.map_err(failed)?;
+    grant.commit_sqlx(grant.enter_sqlx(tx).await?, done()).await
 }
 
 const TABLES: &str = "
@@ -279,6 +287,14 @@ async fn a_savepoint_is_refused() {
     let shop = Shop::open("savepoint").await;
     let (status, body, _) = shop.order("k", "nests").await;
     assert_eq!(status, 500, "{body}");
+    assert_eq!((shop.orders().await, shop.records().await), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mistake_of_the_program_is_no_outage() {
+    let shop = Shop::open("early").await;
+    let (status, body, headers) = shop.order("k", "writes too early").await;
+    assert_eq!((status, headers.contains_key("retry-after")), (500, false), "{body}");
     assert_eq!((shop.orders().await, shop.records().await), (0, 0));
 }
 

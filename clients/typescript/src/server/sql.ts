@@ -32,16 +32,18 @@ export interface Row {
   body: Buffer;
   outcomeUnknown: boolean;
   guarantee: string;
+  /** Which attempt's record it is. */
+  fence: string;
   fingerprint: Buffer;
   now: number;
   /** The hash of the payload that the key stands for: after a mismatch, where it is kept. */
   payloadHash: Buffer;
 }
 
-const COLUMNS = "verdict, status, headers, body, outcome_unknown, guarantee, fingerprint, now, payload_hash";
+const COLUMNS = "verdict, status, headers, body, outcome_unknown, guarantee, fence, fingerprint, now, payload_hash";
 const ENTER = `SELECT ${COLUMNS} FROM semel.enter($1::bytea, $2::bytea, $3::text, $4::text::bytea[], $5::text::jsonb, $6::text::jsonb)`;
 const LOOK = `SELECT ${COLUMNS} FROM semel.look($1::bytea, $2::bytea, $3::text, $4::text::bytea[], $5::text::jsonb)`;
-const LEAVE = "SELECT verdict FROM semel.leave($1::bytea, $2::integer, $3::bytea, $4::bytea)";
+const LEAVE = "SELECT verdict, fence FROM semel.leave($1::bytea, $2::integer, $3::bytea, $4::bytea)";
 const ADMIT = "SELECT verdict, retry_after_ms FROM semel.admit($1::bytea, $2::text::jsonb, $3::text::jsonb)";
 
 export async function enter(query: Query, arrival: Arrival): Promise<Row> {
@@ -55,10 +57,16 @@ export async function look(query: Query, arrival: Arrival): Promise<Row> {
   return rowOf(await query(LOOK, [id, scope, key, byteaArray(fingerprints), JSON.stringify(options)]));
 }
 
-/** Writes the record; says whether the answer is kept. */
-export async function leave(query: Query, id: Buffer, status: number, headers: Buffer, body: Buffer): Promise<boolean> {
+/** Writes the record; says whether the answer is kept, and which record it is. */
+export async function leave(
+  query: Query,
+  id: Buffer,
+  status: number,
+  headers: Buffer,
+  body: Buffer,
+): Promise<{ isKept: boolean; fence: string }> {
   const [row] = await query(LEAVE, [id, status, headers, body]);
-  return row!["verdict"] === "settled";
+  return { isKept: row!["verdict"] === "settled", fence: String(row!["fence"]) };
 }
 
 /** Asks the limits about a new key; the milliseconds to wait where there is no room. */
@@ -77,6 +85,7 @@ function rowOf(rows: Record<string, unknown>[]): Row {
     body: bufferOf(row["body"]),
     outcomeUnknown: row["outcome_unknown"] === true,
     guarantee: String(row["guarantee"] ?? "atomic"),
+    fence: String(row["fence"] ?? ""),
     fingerprint: bufferOf(row["fingerprint"]),
     now: Number(row["now"] ?? 0),
     payloadHash: bufferOf(row["payload_hash"]),

@@ -19,10 +19,11 @@ const TRIES_MAX = 5;
 const POLL_FIRST_MS = 10;
 const POLL_LONGEST_MS = 250;
 
-/** What an attempt came to: an answer, or the row of a verdict; with the row that others may be told. */
+/** What an attempt came to: an answer, or the row of a verdict; with the row that others may be told, and its record. */
 interface Outcome {
   answer?: Answer;
   row?: Row;
+  fence?: string;
 }
 
 /** Ends a transaction with nothing committed. */
@@ -109,7 +110,7 @@ export class Turn<Tx> {
       if (rolledBack !== undefined) return rolledBack;
       throw this.judge(error);
     }
-    if (this.database.confirmsCommit !== true) await this.confirm();
+    if (this.database.confirmsCommit !== true) outcome = await this.confirm(outcome);
     this.onStep("committed");
     return outcome;
   }
@@ -144,16 +145,17 @@ export class Turn<Tx> {
     const headers = packHeaders(filterHeaders(answer.headers));
     const marked = mark(this.profile, answer, "atomic");
     this.phase = "leave";
-    let isKept: boolean;
+    let left: { isKept: boolean; fence: string };
     try {
-      isKept = await leave(query, this.arrival.id, answer.status, headers, answer.body);
+      left = await leave(query, this.arrival.id, answer.status, headers, answer.body);
     } catch (error) {
       if (sqlState(error) === "SM005") throw new RollBack({ answer: marked });
       throw error;
     }
     this.onStep("left");
     this.phase = "commit";
-    if (!isKept) return { answer: marked };
+    const { isKept, fence } = left;
+    if (!isKept) return { answer: marked, fence };
     const row: Row = {
       verdict: "replay",
       status: answer.status,
@@ -161,11 +163,12 @@ export class Turn<Tx> {
       body: answer.body,
       outcomeUnknown: false,
       guarantee: "atomic",
+      fence,
       fingerprint: this.arrival.fingerprints[0]!,
       now: 0,
       payloadHash: Buffer.alloc(0),
     };
-    return { answer: marked, row };
+    return { answer: marked, row, fence };
   }
 
   /**
@@ -190,8 +193,11 @@ export class Turn<Tx> {
     }
   }
 
-  /** Asks the record whether COMMIT was carried out, for a driver that cannot tell it from a rollback. */
-  private async confirm(): Promise<void> {
+  /**
+   * Asks the record whether COMMIT was carried out, for a driver that cannot tell it from a rollback. After a rollback
+   * another process may have run the key, and what it committed is the answer.
+   */
+  private async confirm(outcome: Outcome): Promise<Outcome> {
     let row: Row;
     try {
       row = await look(this.database.query, this.arrival);
@@ -201,6 +207,7 @@ export class Turn<Tx> {
     if (row.verdict !== "replay" && row.verdict !== "not-kept") {
       throw new Again(new Error("the transaction was rolled back at COMMIT: a statement in it failed"));
     }
+    return isRecordOf(outcome, row) ? outcome : { row };
   }
 
   /** Polls until the key is no longer in flight. No connection is held between two looks. */
@@ -244,6 +251,12 @@ export class Turn<Tx> {
     const problem = refuseStale(this.profile.guard, this.arrival.generatedAt, now);
     return problem && renderProblem(this.profile, problem, this.arrival.requestId);
   }
+}
+
+/** Whether a record is the one that this attempt wrote. Attempts behind one gateway's claim share its fence. */
+function isRecordOf({ fence, row: own }: Outcome, row: Row): boolean {
+  if (fence !== row.fence || (own === undefined) !== (row.verdict === "not-kept")) return false;
+  return own === undefined || (own.status === row.status && own.body.equals(row.body));
 }
 
 function storeAway(cause: unknown): Problem {

@@ -178,6 +178,61 @@ for (const isolation of ["read committed", "repeatable read", "serializable"]) {
   });
 }
 
+/** A driver that takes the rollback of a failed transaction for a commit, as Prisma does. */
+function unconfirmed(pool, { beforeCommit, afterCommit }) {
+  return {
+    query: async (sql, params) => (await pool.query(sql, params)).rows,
+    async transaction(work) {
+      const client = await pool.connect();
+      try {
+        await client.query("BEGIN");
+        const result = await work(client, async (sql, params) => (await client.query(sql, params)).rows);
+        await beforeCommit(client);
+        await client.query("COMMIT");
+        await afterCommit();
+        return result;
+      } catch (error) {
+        await client.query("ROLLBACK");
+        throw error;
+      } finally {
+        client.release();
+      }
+    },
+  };
+}
+
+test("what another process committed after a rollback that passed for a commit is the answer, for those who wait too", async () => {
+  const key = randomUUID();
+  const other = new Once(pgDatabase(newPool()));
+  let waiting;
+  let once;
+  const database = unconfirmed(newPool(), {
+    // Nobody awaits this statement; that it fails makes a rollback of the commit.
+    beforeCommit: (client) => client.query("SELECT 1 / 0").catch(() => {}),
+    afterCommit: async () => {
+      waiting = once.run(request(key), () => assert.fail("it ran"));
+      await other.run(request(key), insert(key, { status: 201, body: "the other's" }));
+    },
+  });
+  once = new Once(database);
+  const first = await once.run(request(key), insert(key, { status: 201, body: "rolled back" }));
+  assert.deepEqual([first.body.toString(), first.replayed], ["the other's", true]);
+  assert.equal((await waiting).body.toString(), "the other's");
+  assert.equal(await effects(key), 1);
+});
+
+test("a driver that does not confirm commits gives the first answer as it is", async () => {
+  const key = randomUUID();
+  const hooks = { beforeCommit: async () => {}, afterCommit: async () => {} };
+  const once = new Once(unconfirmed(newPool(), hooks));
+  const reply = { status: 201, body: "ok", headers: [["Set-Cookie", "a=b"]] };
+  const first = await once.run(request(key), insert(key, reply));
+  assert.equal(first.replayed, false);
+  assert.ok(first.headers.some(([name]) => name.toLowerCase() === "set-cookie"), "headers that are not kept are given once");
+  assert.equal((await once.run(request(key), insert(key, reply))).replayed, true);
+  assert.equal(await effects(key), 1);
+});
+
 test("serializable conflicts between two keys are run again, and both take effect", async () => {
   await database.query("CREATE TABLE total (n int NOT NULL)");
   const once = new Once(pgDatabase(newPool(), { isolation: "serializable" }));

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::client::{Story, Verdict, insist};
+use crate::client::{Story, Verdict, attempt, insist};
 use crate::proxy::{COMMIT, Harm, Proxy};
 use crate::shop::{Plan, Shop};
 
@@ -97,7 +97,7 @@ async fn harm_store(path: &'static str, what: &str, harm: Harm) {
     let harmed = Harmed::open(Duration::ZERO).await;
     // One message carries many keys, and every late one holds up all of them.
     let times = match harm {
-        Harm::LoseRequest { .. } | Harm::LoseReply { .. } => RUNS,
+        Harm::LoseRequest { .. } | Harm::LoseReply { .. } | Harm::SwallowRequest | Harm::SwallowReply => RUNS,
         Harm::ArriveLater { .. } | Harm::DelayRequest { .. } | Harm::DelayReply { .. } => 6,
     };
     harmed.store.harm(format!("{what}-").as_bytes(), harm, times);
@@ -175,8 +175,62 @@ async fn a_commit_whose_fate_cannot_be_asked_for_is_resolved_later() {
         harmed.store.harm(b"nothing", Harm::LoseRequest { orphaned: Duration::ZERO }, 0);
         harmed.store.close(false);
     };
-    tokio::join!(harmed.endure("/atomic", "a-no-fate"), cut);
+    let (stories, ()) = tokio::join!(harmed.endure("/atomic", "a-no-fate"), cut);
     assert_eq!(harmed.handlers.harmed(), RUNS, "every harm met its commit");
+    let told = |problem| stories.iter().flat_map(|story| &story.attempts).any(|told| told.problem == problem);
+    assert!(told("settlement-pending"), "that nobody knows yet is said");
+    assert!(!told("upstream-reset"), "and not that it was rolled back: it was committed");
+}
+
+/// One request whose commit is harmed so, on the route with a deadline; what it is told, and what a retry is told.
+async fn commit_past_the_deadline(key: &str, harm: Harm) -> (u16, String) {
+    let harmed = Harmed::open(Duration::ZERO).await;
+    harmed.handlers.harm(COMMIT, harm, 1);
+    let told = attempt(&harmed.shop.app, "/in-time", key).await;
+    assert_eq!(harmed.handlers.harmed(), 1);
+    let again = insist(&harmed.shop.app, "/in-time", key, Instant::now() + PATIENCE).await;
+    assert_eq!(again.verdict, Verdict::Acknowledged);
+    let books = harmed.shop.books().await;
+    books.balance([&again.key]);
+    (told.status, told.problem)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_said_of_a_commit_that_is_under_way_at_the_deadline_until_its_fate_is_known() {
+    let _turn = crate::turn().await;
+    let late = Harm::DelayRequest { by: Duration::from_secs(3) };
+    assert_eq!(commit_past_the_deadline("a-lands", late).await, (201, String::new()), "it was committed");
+    let lost = Harm::LoseRequest { orphaned: Duration::from_secs(3) };
+    assert_eq!(commit_past_the_deadline("a-lost", lost).await.0, 504, "it was rolled back, and says so");
+    let later = Harm::DelayRequest { by: Duration::from_secs(9) };
+    let pending = (503, "settlement-pending".to_owned());
+    assert_eq!(commit_past_the_deadline("a-lands-later", later).await, pending, "nobody knows yet");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_into_a_black_hole_holds_its_key_for_a_limited_time() {
+    let _turn = crate::turn().await;
+    let into_a_hole = async |harm, key: &'static str, path| {
+        let harmed = Harmed::open(Duration::ZERO).await;
+        harmed.handlers.harm(COMMIT, harm, 1);
+        // The server ends what does nothing for thirty seconds, and by then nobody waits for its answer any more.
+        let limit = Duration::from_secs(45);
+        let told = tokio::time::timeout(limit, attempt(&harmed.shop.app, path, key)).await;
+        let told = told.expect("it is answered, although the server never does");
+        let again = insist(&harmed.shop.app, path, key, Instant::now() + PATIENCE).await;
+        assert_eq!(again.verdict, Verdict::Acknowledged, "{again:?}");
+        harmed.shop.books().await.balance([&again.key]);
+        assert_eq!(harmed.handlers.harmed(), 1);
+        (told.status, told.problem)
+    };
+    let (swallowed, unheard, closure) = tokio::join!(
+        into_a_hole(Harm::SwallowRequest, "a-swallowed", "/atomic"),
+        into_a_hole(Harm::SwallowReply, "a-unheard", "/atomic"),
+        into_a_hole(Harm::SwallowRequest, "a-closure", "/closure"),
+    );
+    assert_eq!(swallowed.0, 503, "nothing was committed");
+    assert_eq!(unheard, (201, String::new()), "the record tells");
+    assert_eq!(closure.0, 503, "nothing was committed");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

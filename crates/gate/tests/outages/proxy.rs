@@ -28,6 +28,10 @@ pub(crate) enum Harm {
     DelayRequest { by: Duration },
     /// Its reply arrives late.
     DelayReply { by: Duration },
+    /// It never arrives, and neither side hears of the other again, though no connection is closed: a black hole.
+    SwallowRequest,
+    /// It arrives, and the rest is the same.
+    SwallowReply,
 }
 
 /// What to harm, and how often.
@@ -49,6 +53,7 @@ pub(crate) struct Proxy {
 enum Mood {
     Passing,
     HeldUntil(Instant),
+    Swallowed,
     Cut,
 }
 
@@ -159,6 +164,15 @@ async fn requests(
             }
             Some(Harm::DelayRequest { by }) => tokio::time::sleep(by).await,
             Some(Harm::DelayReply { by }) => drop(mood.send(Mood::HeldUntil(Instant::now() + by))),
+            Some(harm @ (Harm::SwallowRequest | Harm::SwallowReply)) => {
+                drop(mood.send(Mood::Swallowed));
+                if harm == Harm::SwallowReply {
+                    let _ = server.write_all(bytes).await;
+                }
+                // The server's side stays open as long as the client's.
+                while client.read(&mut buffer).await.is_ok_and(|read| read > 0) {}
+                return;
+            }
             None => {}
         }
         if read == 0 || server.write_all(bytes).await.is_err() {
@@ -178,6 +192,10 @@ async fn replies(mut server: OwnedReadHalf, mut client: OwnedWriteHalf, mut mood
         let now = *mood.borrow();
         match now {
             Mood::HeldUntil(then) => tokio::time::sleep_until(then).await,
+            Mood::Swallowed => {
+                drop(mood.wait_for(|mood| *mood == Mood::Cut).await);
+                break;
+            }
             Mood::Passing => {}
             Mood::Cut => break,
         }

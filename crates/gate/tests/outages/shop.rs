@@ -10,7 +10,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use deadpool_postgres::{Manager, Pool, Runtime};
+use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
 use semel_contract::identity::Identity;
 use semel_contract::profile::{InFlight, Profile, presets};
 use semel_gate::postgres::Grant;
@@ -25,6 +25,8 @@ const APPLICATION_NAME: &str = "shop";
 const CONNECTION_WAIT: Duration = Duration::from_secs(2);
 /// How long a request waits for another with its key, so that a test ends in time.
 const IN_FLIGHT_WAIT: Duration = Duration::from_secs(5);
+/// How long a handler of the route with a deadline may take.
+const DEADLINE: Duration = Duration::from_secs(1);
 /// Connections of the handlers.
 const CONNECTIONS: usize = 16;
 /// Requests that run at a time. More would only wait for the handlers' connections, until they wait too long.
@@ -123,6 +125,8 @@ fn app(store: &Arc<PostgresStore>, desk: &Arc<Desk>, lease: Duration) -> Router 
     let gate = GateLayer::builder(Arc::clone(store))
         .identity("trusted:X-User".parse::<Identity>().expect("an identity"))
         .route(route("POST /atomic").atomic())
+        .route(route("POST /closure").atomic())
+        .route(route("POST /in-time").atomic().deadline(DEADLINE))
         .route(route("POST /fenced"))
         .route(route("POST /idle"))
         .max_in_flight(RUNNING_MAX)
@@ -130,6 +134,8 @@ fn app(store: &Arc<PostgresStore>, desk: &Arc<Desk>, lease: Duration) -> Router 
         .expect("a safe gate");
     Router::new()
         .route("/atomic", post(atomic))
+        .route("/closure", post(closure))
+        .route("/in-time", post(atomic))
         .route("/fenced", post(fenced))
         .route("/idle", post(idle))
         .with_state(Arc::clone(desk))
@@ -140,8 +146,11 @@ fn app(store: &Arc<PostgresStore>, desk: &Arc<Desk>, lease: Duration) -> Router 
 pub(crate) fn pool(url: &str) -> Pool {
     let mut config: tokio_postgres::Config = url.parse().expect("a URL");
     config.application_name(APPLICATION_NAME).connect_timeout(CONNECTION_WAIT);
-    Pool::builder(Manager::new(config, NoTls))
+    // A connection that leads nowhere any more is found out before a handler is given it.
+    let verified = ManagerConfig { recycling_method: RecyclingMethod::Verified };
+    Pool::builder(Manager::from_config(config, NoTls, verified))
         .max_size(CONNECTIONS)
+        .recycle_timeout(Some(CONNECTION_WAIT))
         .runtime(Runtime::Tokio1)
         .wait_timeout(Some(CONNECTION_WAIT))
         .create_timeout(Some(CONNECTION_WAIT))
@@ -186,6 +195,18 @@ async fn atomic(State(desk): State<Arc<Desk>>, grant: Grant, headers: HeaderMap)
         grant.commit(tx, (StatusCode::CREATED, key.to_owned())).await
     };
     work().await.into_response()
+}
+
+async fn closure(State(desk): State<Arc<Desk>>, grant: Grant) -> Response {
+    let key = grant.id().key.to_string();
+    let done = grant.transact(&desk.pool, |tx| {
+        let key = key.clone();
+        Box::pin(async move {
+            tx.execute(EFFECT, &[&key]).await?;
+            Ok((StatusCode::CREATED, key))
+        })
+    });
+    done.await.into_response()
 }
 
 /// Says what it knows: that nothing was written, or nothing at all.

@@ -39,6 +39,12 @@ const MIGRATIONS: &[Migration] = &[
     Migration { number: 14, name: "key", sql: include_str!("migrations/0014_key.sql"), works_for: 8 },
     Migration { number: 15, name: "former", sql: include_str!("migrations/0015_former.sql"), works_for: 8 },
     Migration { number: 16, name: "watched", sql: include_str!("migrations/0016_watched.sql"), works_for: 8 },
+    Migration {
+        number: 17,
+        name: "once_checked",
+        sql: include_str!("migrations/0017_once_checked.sql"),
+        works_for: 8,
+    },
 ];
 
 /// The settings of a store.

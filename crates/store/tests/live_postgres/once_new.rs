@@ -7,6 +7,10 @@ use tokio_postgres::{Client, Error};
 use crate::once_fixture::{Call, EFFECT, Shop, code, print, shop, until};
 
 const ENTER_NEW: &str = "SELECT semel.enter_new($1::bytea, $2::bytea, $3::text)";
+/// What COMMIT says where the key was not left: the marker refers to a row that never is.
+const NOT_LEFT: &str = "23503";
+/// What leave_new says where somebody else has the key: the unique index does.
+const TAKEN: &str = "23505";
 const LEAVE_NEW: &str =
     "SELECT semel.leave_new($1::bytea, $2::bytea, $3::text, $4::bytea, 'create-order'::text, NULL::text,
     'alice'::text, 'r-1'::text, NULL::bigint, NULL::bytea, ''::bytea, $5::bytea, $6::bigint, 90600000::bigint,
@@ -155,11 +159,95 @@ async fn wrong_calls_of_the_pair_raise_and_leave_no_record() {
     call.begin(&session).await;
     assert_eq!(code(leave(&session, &call, 201, b"").await), "SM003");
     session.batch_execute("ROLLBACK").await.unwrap();
-    // Inside a savepoint, which could be rolled back.
-    session.batch_execute("BEGIN; SAVEPOINT s").await.unwrap();
-    assert_eq!(code(enter(&session, &call, "30000").await), "SM003");
-    session.batch_execute("ROLLBACK").await.unwrap();
     assert_eq!((shop.effects().await, shop.records().await), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_savepoint_is_refused_whether_the_key_is_new_or_not() {
+    let shop = shop().await;
+    let (session, other) = (shop.session().await, shop.session().await);
+    let (known, held, new) = (Call::new("known"), Call::new("held"), Call::new("new"));
+    assert_eq!(shop.run(&known).await.unwrap(), "execute");
+    held.begin(&other).await;
+    for call in [&known, &held, &new] {
+        session.batch_execute("BEGIN; SAVEPOINT s").await.unwrap();
+        assert_eq!(code(enter(&session, call, "30000").await), "SM003");
+        session.batch_execute("ROLLBACK").await.unwrap();
+    }
+    // What is not new leaves nothing to be left.
+    session.batch_execute("BEGIN").await.unwrap();
+    assert!(!enter(&session, &known, "30000").await.unwrap());
+    session.batch_execute("COMMIT").await.expect("there is nothing to leave");
+    assert_eq!(shop.here.number("SELECT count(*) FROM semel.unleft").await, 0, "no marker stays");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn constraints_of_the_pair_that_are_checked_early_or_deferred_again_let_no_effect_through() {
+    let shop = shop().await;
+    let session = shop.session().await;
+    let call = Call::new("constraints");
+    begin(&session, &call).await;
+    session.batch_execute(EFFECT).await.unwrap();
+    session.batch_execute("SAVEPOINT s").await.unwrap();
+    assert_eq!(code(session.batch_execute("SET CONSTRAINTS ALL IMMEDIATE").await), NOT_LEFT);
+    session.batch_execute("ROLLBACK TO s; SET CONSTRAINTS ALL DEFERRED").await.unwrap();
+    assert_eq!(code(session.batch_execute("COMMIT").await), NOT_LEFT);
+    assert_eq!((shop.effects().await, shop.records().await), (0, 0));
+}
+
+/// `semel.enter_new` with something else in its place.
+async fn plant(session: &Client, what: &str, instead: &str) {
+    let sql = "SELECT pg_get_functiondef('semel.enter_new(bytea,bytea,text)'::regprocedure)";
+    let body: String = session.query_one(sql, &[]).await.unwrap().get(0);
+    assert_eq!(body.matches(what).count(), 1, "where to plant");
+    session.batch_execute(&body.replace(what, instead)).await.unwrap();
+}
+
+/// Enters while another request ends between the lock and the look-up; what it is told, and what becomes of its leave.
+async fn enter_while_another_ends(is_planted: bool) -> (bool, String) {
+    let shop = shop().await;
+    let session = shop.session().await;
+    // A gate between the two steps: whoever enters waits there for the test.
+    let gate = "PERFORM pg_advisory_lock(42); PERFORM pg_advisory_unlock(42);\n    ";
+    let (lock, found) = ("IF pg_catalog.pg_try_advisory_xact_lock(", "IF is_first THEN");
+    if is_planted {
+        // The look-up first, then the lock.
+        plant(&session, lock, "IF true OR pg_catalog.pg_try_advisory_xact_lock(").await;
+        let locks = "pg_try_advisory_xact_lock(('x' || encode(substring(enter_new.id, 1, 8), 'hex'))::bit(64)::bigint)";
+        let late = format!("{gate}IF is_first AND {locks} THEN");
+        plant(&session, found, &late).await;
+    } else {
+        plant(&session, lock, &format!("{gate}{lock}")).await;
+    }
+    let (call, first) = (Call::new("order"), shop.session().await);
+    begin(&first, &call).await;
+    first.batch_execute(EFFECT).await.unwrap();
+    session.batch_execute("SELECT pg_advisory_lock(42)").await.unwrap();
+    let second = shop.session().await;
+    second.batch_execute("BEGIN").await.unwrap();
+    let late = call.clone();
+    let entering = tokio::spawn(async move { (enter(&second, &late, "30000").await.unwrap(), second) });
+    let waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+    until("the second stands at the gate", || async { shop.here.number(waits).await == 1 }).await;
+    assert!(leave(&first, &call, 201, b"made").await.unwrap());
+    first.batch_execute("COMMIT").await.unwrap();
+    session.batch_execute("SELECT pg_advisory_unlock(42)").await.unwrap();
+    let (is_new, second) = entering.await.unwrap();
+    if !is_new {
+        return (false, "not left".to_owned());
+    }
+    second.batch_execute(EFFECT).await.unwrap();
+    let left = code(leave(&second, &call, 201, b"again").await);
+    second.batch_execute("ROLLBACK").await.unwrap();
+    assert_eq!((shop.effects().await, shop.records().await), (1, 1), "caught by the index");
+    (true, left)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_pair_locks_before_it_looks_up() {
+    assert_eq!(enter_while_another_ends(false).await, (false, "not left".to_owned()));
+    let planted = enter_while_another_ends(true).await;
+    assert_eq!(planted, (true, TAKEN.to_owned()), "the wrong order is seen to be wrong");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -168,10 +256,12 @@ async fn a_commit_without_leave_new_fails() {
     let session = shop.session().await;
     let call = Call::new("unleft");
     // In autocommit the transaction ends with the call that entered.
-    assert_eq!(code(enter(&session, &call, "30000").await), "SM004");
+    let refused = enter(&session, &call, "30000").await.unwrap_err();
+    let constraint = refused.as_db_error().and_then(|error| error.constraint());
+    assert_eq!((refused.code().map(|code| code.code()), constraint), (Some(NOT_LEFT), Some("key_is_left")));
     begin(&session, &call).await;
     session.batch_execute(EFFECT).await.unwrap();
-    assert_eq!(code(session.batch_execute("COMMIT").await), "SM004");
+    assert_eq!(code(session.batch_execute("COMMIT").await), NOT_LEFT);
     assert_eq!(code(leave(&session, &call, 201, b"").await), "SM003", "there is nothing left to leave");
     assert_eq!((shop.effects().await, shop.records().await), (0, 0));
     assert_eq!(call.look_verdict(&session).await, "execute", "the key is free");
@@ -181,14 +271,14 @@ async fn a_commit_without_leave_new_fails() {
     session.batch_execute("SAVEPOINT s").await.unwrap();
     assert_eq!(code(leave(&session, &call, 503, b"").await), "SM005");
     session.batch_execute("ROLLBACK TO s").await.unwrap();
-    assert_eq!(code(session.batch_execute("COMMIT").await), "SM004");
+    assert_eq!(code(session.batch_execute("COMMIT").await), NOT_LEFT);
     assert_eq!((shop.effects().await, shop.records().await), (0, 0));
     // The rows by which it is watched go with the transaction.
     begin(&session, &call).await;
     session.batch_execute(EFFECT).await.unwrap();
     assert!(leave(&session, &call, 201, b"").await.unwrap());
     session.batch_execute("COMMIT").await.unwrap();
-    let rows = session.query_one("SELECT count(*) FROM semel.entered", &[]).await.unwrap();
+    let rows = session.query_one("SELECT count(*) FROM semel.unleft", &[]).await.unwrap();
     assert_eq!((shop.effects().await, rows.get::<_, i64>(0)), (1, 0));
 }
 
@@ -218,7 +308,7 @@ async fn the_index_decides_where_the_lock_did_not() {
         first_lease_until, late_until, request_headers, request_id)
         VALUES (nextval('semel.fence'), 1, $1, '', 'raced', '', '', 4, 1, 0, 0, 0, '', '')";
     shop.here.client.execute(insert, &[&hash.as_slice()]).await.unwrap();
-    assert_eq!(code(leave(&session, &call, 201, b"made").await), "40001");
+    assert_eq!(code(leave(&session, &call, 201, b"made").await), TAKEN);
     session.batch_execute("ROLLBACK").await.unwrap();
     assert_eq!(shop.effects().await, 0);
 }
