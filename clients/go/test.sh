@@ -14,5 +14,6 @@ if ! ../packages.sh pgbouncer=pgbouncer; then
     echo "pgbouncer is not here and cannot be installed: its test is left out" >&2
     export SEMEL_TEST_PGBOUNCER=missing
 fi
+python3 ../reference.py go --check
 go vet . ./internal/...
 go test -count=1 -timeout 30m . ./internal/...

@@ -25,6 +25,7 @@ if ! "$here/../packages.sh" pgbouncer=pgbouncer; then
     export SEMEL_TEST_PGBOUNCER=missing
 fi
 
+python3 "$here/../reference.py" python --check
 cd "$here"
 # Most of the time is waiting for processes, so that more workers than cores pay.
 PYTHONPATH="$here/src" PYTHONDONTWRITEBYTECODE=1 exec "$venv/bin/python" -m pytest -n "${SEMEL_TEST_WORKERS:-4}" --dist loadfile "$@"

@@ -34,7 +34,8 @@ Examples:
 #[derive(Debug, Default, PartialEq, Eq, clap::Args)]
 #[command(after_help = AFTER)]
 pub(crate) struct Args {
-    /// Start no server; run only what needs none: no doc tests, no tests/live_*.rs.
+    /// Start no server; run only what needs none: no doc tests, no tests/live_*.rs. It leaves out the clients in other languages
+    /// too, since each brings a tool chain of its own: their inner loop is `cargo xtask clients --fast NAME`.
     #[arg(long, conflicts_with_all = ["all", "no_clients"])]
     fast: bool,
     /// The long forms: tests that crash, lose power or fill up do so far more often; every version of PostgreSQL; then 10,000
@@ -171,7 +172,9 @@ fn fast(args: &[String]) -> Result<(), Failure> {
     command.args(selection(args)).args(serverless(&targets(&metadata), &packages(args))).args(args);
     eprintln!("xtask: {}", process::line(&command));
     let result = process::run(&mut command);
-    eprintln!("xtask: no server was started");
+    eprintln!(
+        "xtask: no server was started, and no client was tested: `cargo xtask clients --fast NAME` does that"
+    );
     eprintln!("xtask: total     {}", seconds(started.elapsed()));
     result
 }
@@ -285,6 +288,20 @@ mod tests {
         for wrong in ["-p xtask", "--all --fast", "--all -- x", "--no-clients --fast", "--no-clients -- x"] {
             assert_eq!(parsed::<Args>(wrong).unwrap_err().exit_code(), 2, "{wrong}");
         }
+    }
+
+    #[test]
+    fn help_says_which_inner_loop_the_clients_have() {
+        #[derive(clap::Parser)]
+        struct Command {
+            #[command(flatten)]
+            _args: Args,
+        }
+        let help = <Command as clap::CommandFactory>::command().render_long_help().to_string();
+        assert!(
+            help.split_whitespace().collect::<Vec<_>>().join(" ").contains("cargo xtask clients --fast NAME"),
+            "{help}"
+        );
     }
 
     #[test]

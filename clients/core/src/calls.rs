@@ -91,14 +91,8 @@ pub(crate) enum Answer {
     Done,
 }
 
-/// What signing in and out is to whoever gives credentials.
-pub(crate) trait Gate: Send + Sync {
-    fn sign_in(&self, principal: &str);
-    fn sign_out(&self, principal: &str);
-}
-
 /// Carries out a call.
-pub(crate) async fn carry_out(outbox: &Outbox, gate: &dyn Gate, call: Call) -> Result<Answer, CoreError> {
+pub(crate) async fn carry_out(outbox: &Outbox, call: Call) -> Result<Answer, CoreError> {
     match call {
         Call::Send(message) => send(outbox, message).await,
         Call::Get(name) => Ok(Answer::Receipt(match outbox.found(name.find()).await? {
@@ -132,14 +126,8 @@ pub(crate) async fn carry_out(outbox: &Outbox, gate: &dyn Gate, call: Call) -> R
         }
         Call::Pause(lane) => Ok(outbox.pause(&lane).await.map(|()| Answer::Done)?),
         Call::Resume(lane) => Ok(outbox.resume(&lane).await.map(|()| Answer::Done)?),
-        Call::SignIn(principal) => {
-            gate.sign_in(&principal);
-            Ok(outbox.refreshed(&principal).await.map(|()| Answer::Done)?)
-        }
-        Call::SignOut(principal) => {
-            gate.sign_out(&principal);
-            Ok(Answer::Done)
-        }
+        Call::SignIn(principal) => Ok(outbox.refreshed(&principal).await.map(|()| Answer::Done)?),
+        Call::SignOut(principal) => Ok(outbox.sign_out(&principal).await.map(|()| Answer::Done)?),
         Call::Kick => kick(outbox).await,
         Call::ConfirmClock(reason) => Ok(outbox.confirm_clock(&reason).await.map(|()| Answer::Done)?),
     }
@@ -184,13 +172,24 @@ async fn list(
 
 async fn events(outbox: &Outbox, after: i64, limit: u32, wait_millis: u64) -> Result<Answer, CoreError> {
     let mut watch = outbox.watch();
-    let wait = Duration::from_millis(wait_millis).min(WAIT_MAX);
-    if *watch.borrow_and_update() <= after && !wait.is_zero() {
-        // Late or not, what is there by then is shown.
-        let _ = tokio::time::timeout(wait, watch.wait_for(|last| *last > after)).await;
+    let until = tokio::time::Instant::now() + Duration::from_millis(wait_millis).min(WAIT_MAX);
+    let mut after = after;
+    loop {
+        let (events, _) = outbox.events(after, limit.clamp(1, LIST_MAX)).await?;
+        let last = events.last().map(|event| event.number);
+        let shown: Vec<Event> = events.into_iter().filter_map(Event::shown).collect();
+        // Where none of them is shown, those behind them may be.
+        after = last.unwrap_or(after);
+        let is_over = !shown.is_empty()
+            || last.is_none()
+                && !matches!(
+                    tokio::time::timeout_at(until, watch.wait_for(|new| *new > after)).await,
+                    Ok(Ok(_))
+                );
+        if is_over {
+            return Ok(Answer::Events(shown));
+        }
     }
-    let (events, _) = outbox.events(after, limit.min(LIST_MAX)).await?;
-    Ok(Answer::Events(events.into_iter().map(Event::from).collect()))
 }
 
 fn lane_shown(lane: semel_delivery::store::LaneState) -> LaneState {
@@ -202,6 +201,8 @@ fn lane_shown(lane: semel_delivery::store::LaneState) -> LaneState {
 async fn kick(outbox: &Outbox) -> Result<Answer, CoreError> {
     let mut principals: Vec<String> = outbox.holds().into_iter().map(|(principal, _)| principal).collect();
     principals.dedup();
+    // Who has signed out is waited for, whatever the network does.
+    principals.retain(|principal| !outbox.is_signed_out(principal));
     for principal in principals {
         outbox.refreshed(&principal).await?;
     }

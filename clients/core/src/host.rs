@@ -1,8 +1,7 @@
 //! The application's side: asked for credentials and rebuilds, and told what a person should know. It is asked on threads of its
 //! own, where it may block; no answer in time is no answer.
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use semel_delivery::Row;
 use semel_delivery::credentials::{Asked, Credential as Stamped, Credentials};
@@ -41,21 +40,12 @@ impl Blocking for Uncounted {}
 pub(crate) struct Bridge {
     host: Arc<dyn Host>,
     needs_credentials: bool,
-    signed_out: Mutex<BTreeSet<String>>,
     blocking: Arc<dyn Blocking>,
 }
 
 impl Bridge {
     pub(crate) fn new(host: Arc<dyn Host>, needs_credentials: bool, blocking: Arc<dyn Blocking>) -> Self {
-        Self { host, needs_credentials, signed_out: Mutex::default(), blocking }
-    }
-
-    pub(crate) fn sign_out(&self, principal: &str) {
-        self.signed_out.lock().unwrap_or_else(PoisonError::into_inner).insert(principal.to_owned());
-    }
-
-    pub(crate) fn sign_in(&self, principal: &str) {
-        self.signed_out.lock().unwrap_or_else(PoisonError::into_inner).remove(principal);
+        Self { host, needs_credentials, blocking }
     }
 
     async fn ask<T: Send + 'static>(
@@ -84,10 +74,6 @@ impl Bridge {
     }
 
     async fn stamp(&self, principal: &str, origin: &str) -> Result<Option<Stamped>, String> {
-        let is_out = self.signed_out.lock().unwrap_or_else(PoisonError::into_inner).contains(principal);
-        if is_out {
-            return Err(format!("{principal} signed out"));
-        }
         if !self.needs_credentials {
             return Ok(None);
         }

@@ -276,7 +276,7 @@ impl World {
         self.server().key_header = key_header(&settings.profile).to_owned();
         let store: Arc<dyn OutboxStore> = Arc::clone(&self.store) as _;
         let outbox = Outbox::with_store(store, settings).await?;
-        Ok(Owner::at_work(outbox, bridge))
+        Ok(Owner::at_work(outbox))
     }
 }
 

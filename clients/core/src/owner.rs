@@ -11,7 +11,7 @@ use semel_delivery::{HeadPolicy, Outbox, OutboxError, Sending, Settings};
 use semel_store::sqlite::OpenError;
 use tokio::task::JoinHandle;
 
-use crate::calls::{self, Answer, Call, Gate};
+use crate::calls::{self, Answer, Call};
 use crate::errors::CoreError;
 use crate::host::{Blocking, Bridge, Host};
 use crate::link;
@@ -24,7 +24,6 @@ const STOP_WITHIN: Duration = Duration::from_secs(5);
 pub(crate) struct Owner {
     pub(crate) outbox: Outbox,
     sending: Option<Sending>,
-    gate: Arc<Bridge>,
     server: Option<JoinHandle<()>>,
 }
 
@@ -33,16 +32,6 @@ pub(crate) enum Opened {
     Owner(Box<Owner>),
     /// Another process owns it.
     Taken,
-}
-
-impl Gate for Bridge {
-    fn sign_in(&self, principal: &str) {
-        Bridge::sign_in(self, principal);
-    }
-
-    fn sign_out(&self, principal: &str) {
-        Bridge::sign_out(self, principal);
-    }
 }
 
 /// The settings that these options mean.
@@ -79,30 +68,30 @@ impl Owner {
         host: &Arc<dyn Host>,
         blocking: Arc<dyn Blocking>,
     ) -> Result<Opened, CoreError> {
-        let gate = Arc::new(Bridge::new(Arc::clone(host), options.needs_credentials, blocking));
-        let settings = settings(options, &gate)?;
+        let bridge = Arc::new(Bridge::new(Arc::clone(host), options.needs_credentials, blocking));
+        let settings = settings(options, &bridge)?;
         let outbox = match Outbox::open(&options.path, settings).await {
             Ok(outbox) => outbox,
             Err(OutboxError::Open(OpenError::Locked { .. })) => return Ok(Opened::Taken),
             Err(error) => return Err(error.into()),
         };
-        let mut owner = Self::at_work(outbox, gate);
-        let (outbox, gate) = (owner.outbox.clone(), Arc::clone(&owner.gate));
+        let mut owner = Self::at_work(outbox);
+        let outbox = owner.outbox.clone();
         owner.server = link::listen(Path::new(&options.path), move |call| {
-            let (outbox, gate) = (outbox.clone(), Arc::clone(&gate));
-            async move { calls::carry_out(&outbox, &*gate, call).await }
+            let outbox = outbox.clone();
+            async move { calls::carry_out(&outbox, call).await }
         });
         Ok(Opened::Owner(Box::new(owner)))
     }
 
     /// An outbox that sends, and that nobody else can reach.
-    pub(crate) fn at_work(outbox: Outbox, gate: Arc<Bridge>) -> Self {
+    pub(crate) fn at_work(outbox: Outbox) -> Self {
         let sending = Some(outbox.start());
-        Self { outbox, sending, gate, server: None }
+        Self { outbox, sending, server: None }
     }
 
     pub(crate) async fn carry_out(&self, call: Call) -> Result<Answer, CoreError> {
-        calls::carry_out(&self.outbox, &*self.gate, call).await
+        calls::carry_out(&self.outbox, call).await
     }
 
     /// Begins nothing new, waits a little for what runs, and gives the file back.

@@ -228,8 +228,12 @@ pub struct Event {
     pub at_millis: i64,
     /// What: `queued`, `retry`, `done`, `dead`, `dropped`, `expired`, `held`, `released`, `rebuild`, `aborted`, `requeued`, …
     pub kind: String,
-    /// The message.
+    /// The message; of those that one drain found too old, the first.
     pub id: Option<String>,
+    /// All messages that one drain found too old, for `expired`.
+    pub ids: Vec<String>,
+    /// Their places in the order of acceptance.
+    pub message_numbers: Vec<i64>,
     /// Its place in the order of acceptance, as its receipt says.
     pub message_number: Option<i64>,
     /// Its lane.
@@ -238,17 +242,27 @@ pub struct Event {
     pub detail: Option<String>,
 }
 
-impl From<StoredEvent> for Event {
-    fn from(event: StoredEvent) -> Self {
-        Self {
+impl Event {
+    /// What an application is shown of an event. Of messages that were too old it is told once a drain, by one event for all:
+    /// those of single messages are left out.
+    pub(crate) fn shown(event: StoredEvent) -> Option<Self> {
+        let expired = semel_delivery::expiry::messages(&event);
+        if expired.is_none() && event.kind == "expired" {
+            return None;
+        }
+        let is_expired = expired.is_some();
+        let (message_numbers, ids): (Vec<i64>, Vec<String>) = expired.unwrap_or_default().into_iter().unzip();
+        Some(Self {
             number: event.number,
             at_millis: event.at.millis(),
-            kind: event.kind,
-            id: event.client_message_id,
-            message_number: event.row_id,
+            kind: if is_expired { "expired".to_owned() } else { event.kind },
+            id: event.client_message_id.or_else(|| ids.first().cloned()),
+            message_number: event.row_id.or_else(|| message_numbers.first().copied()),
+            ids,
+            message_numbers,
             lane: event.lane,
-            detail: event.detail,
-        }
+            detail: if is_expired { None } else { event.detail },
+        })
     }
 }
 

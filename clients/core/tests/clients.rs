@@ -64,8 +64,23 @@ struct Run {
     read: (usize, usize, usize),
 }
 
-fn open(scenario: &Value, lab: &Lab, app: &Arc<App>) -> Arc<Core> {
-    let options = Options {
+fn message(principal: &str) -> Message {
+    Message {
+        method: "POST".to_owned(),
+        url: "https://api.example/orders".to_owned(),
+        headers: Vec::new(),
+        body: b"{}".to_vec(),
+        id: None,
+        lane: None,
+        principal: Some(principal.to_owned()),
+        logical_key: None,
+        operation: None,
+        generated_at_millis: None,
+    }
+}
+
+fn options(scenario: &Value) -> Options {
+    Options {
         path: String::new(),
         profile: scenario["profile"].as_str().unwrap_or("ietf").to_owned(),
         base_url: None,
@@ -74,8 +89,11 @@ fn open(scenario: &Value, lab: &Lab, app: &Arc<App>) -> Arc<Core> {
         max_age_millis: None,
         attempt_timeout_millis: None,
         trust_file: None,
-    };
-    lab.open(options, Arc::clone(app) as Arc<dyn Host>).expect("the outbox opens")
+    }
+}
+
+fn open(scenario: &Value, lab: &Lab, app: &Arc<App>) -> Arc<Core> {
+    lab.open(options(scenario), Arc::clone(app) as Arc<dyn Host>).expect("the outbox opens")
 }
 
 fn text(value: &Value) -> Option<String> {
@@ -167,7 +185,10 @@ impl Run {
         let told: Vec<(String, String)> = events
             .into_iter()
             .filter(|event| kinds.contains(&event.kind.as_str()))
-            .filter_map(|event| Some((event.kind, event.id?)))
+            .flat_map(|event| {
+                let ids = if event.ids.is_empty() { Vec::from_iter(event.id) } else { event.ids };
+                ids.into_iter().map(move |id| (event.kind.clone(), id))
+            })
             .collect();
         let since = |name: &str, from: usize| json!(&seen[name].as_array().unwrap()[from..]);
         for (name, wanted) in expect.as_object().unwrap() {
@@ -227,6 +248,101 @@ impl Run {
             }
         }
     }
+}
+
+/// An application whose process dies at its third request.
+struct DiesAtTheThird(Arc<Lab>, Mutex<u32>);
+
+impl Host for DiesAtTheThird {
+    fn credential(&self, principal: String, _: String) -> Result<Option<Credential>, HostError> {
+        let mut asked = self.1.lock().unwrap();
+        *asked += 1;
+        if *asked == 3 {
+            self.0.kill_at_arrival();
+        }
+        Ok(Some(Credential { principal, headers: Vec::new() }))
+    }
+
+    fn rebuild(&self, _: Receipt, _: Vec<Receipt>) -> Result<Rebuild, HostError> {
+        Ok(Rebuild::Wait)
+    }
+
+    fn notice(&self, notice: Notice) {
+        panic!("nothing is told before the drain is over: {notice:?}");
+    }
+}
+
+#[test]
+fn what_expired_before_the_process_died_is_told_once_by_the_next_one() {
+    let (lab, app) = (Lab::new(), Arc::new(App::default()));
+    let options = options(&json!({ "profile": "walker", "settings": { "credentials": true } }));
+    let mut core =
+        lab.open(options, Arc::new(DiesAtTheThird(Arc::clone(&lab), Mutex::default()))).expect("it opens");
+    let stale = json!({ "status": 422, "body": r#"{"error":"STALE_ACTION"}"# });
+    lab.answers(json!([stale, stale]).to_string());
+    wait(core.pause("default".to_owned())).unwrap();
+    let ids: Vec<String> = (0..3).map(|_| wait(core.send(message("default"))).unwrap().receipt.id).collect();
+    wait(core.resume("default".to_owned())).unwrap();
+    lab.advance(0);
+    for _ in 0..2 {
+        core = open(&json!({ "profile": "walker" }), &lab, &app);
+        lab.advance(60_000);
+        let events = wait(core.events(0, 1000, 0)).unwrap();
+        let expired: Vec<_> = events.iter().filter(|event| event.kind == "expired").collect();
+        assert_eq!(expired.len(), 1, "{events:?}");
+        assert_eq!((&expired[0].ids, expired[0].id.as_ref()), (&ids[..2].to_vec(), Some(&ids[0])));
+        let told: Vec<_> = app.notices.lock().unwrap().iter().map(|notice| notice.receipts.len()).collect();
+        assert_eq!(told, [2]);
+        assert_eq!(wait(core.get(ids[2].clone(), None, None)).unwrap().unwrap().status, Status::Done);
+        lab.kill();
+    }
+}
+
+#[test]
+fn events_are_waited_for_past_those_that_are_not_shown() {
+    let (lab, app) = (Lab::new(), Arc::new(App::default()));
+    let core = open(&json!({ "profile": "walker" }), &lab, &app);
+    lab.answers(json!([{ "status": 422, "body": r#"{"error":"STALE_ACTION"}"# }]).to_string());
+    wait(core.send(message("default"))).unwrap();
+    lab.advance(0);
+    // One at a time: queued, one of the message alone, which is not shown, and one of the drain.
+    let first = wait(core.events(0, 1, 0)).unwrap();
+    let second = wait(core.events(first[0].number, 1, 0)).unwrap();
+    let kinds: Vec<_> = first.iter().chain(&second).map(|event| event.kind.as_str()).collect();
+    assert_eq!((kinds, second[0].number), (vec!["queued", "expired"], first[0].number + 2));
+}
+
+#[test]
+fn who_has_signed_out_is_parked_over_restarts_until_signing_in_again() {
+    let (lab, app) = (Lab::new(), Arc::new(App::default()));
+    let sends = || {
+        let seen: Value = serde_json::from_str(&lab.seen()).unwrap();
+        seen["sends"].as_array().unwrap().len()
+    };
+    let mut core = open(&json!({}), &lab, &app);
+    wait(core.sign_out("anna".to_owned())).unwrap();
+    let parked = wait(core.send(message("anna"))).unwrap().receipt;
+    lab.advance(0);
+    for life in 1..=3 {
+        assert_eq!(sends(), 0, "life {life}");
+        assert_eq!(wait(core.get(parked.id.clone(), None, None)).unwrap().unwrap().status, Status::Held);
+        lab.kill();
+        core = open(&json!({}), &lab, &app);
+        wait(core.kick()).unwrap();
+        lab.advance(60_000);
+    }
+    wait(core.send(message("ben"))).unwrap();
+    lab.advance(0);
+    assert_eq!(sends(), 1, "nobody else is parked");
+    wait(core.sign_in("anna".to_owned())).unwrap();
+    lab.advance(0);
+    assert_eq!(sends(), 2);
+    assert_eq!(wait(core.get(parked.id, None, None)).unwrap().unwrap().status, Status::Done);
+    lab.kill();
+    core = open(&json!({}), &lab, &app);
+    wait(core.send(message("anna"))).unwrap();
+    lab.advance(0);
+    assert_eq!(sends(), 3, "signing in outlives a restart as well");
 }
 
 #[test]

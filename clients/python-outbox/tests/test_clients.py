@@ -93,7 +93,7 @@ class Run:
     async def check(self, expect):
         seen = json.loads(self.lab.seen())
         events = await self.core.events(0, 1000, 0)
-        told = [[event.kind, event.id] for event in events if event.kind in KINDS and event.id]
+        told = [[event.kind, id] for event in events if event.kind in KINDS for id in event.ids or [event.id] if id]
 
         def since(name, everything):
             start, self.read[name] = self.read[name], len(everything)

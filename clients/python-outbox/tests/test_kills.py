@@ -35,6 +35,9 @@ def test_a_killed_process_loses_nothing_and_doubles_nothing(tmp_path):
         effects = list(gate.effects)
     assert len(effects) == len(set(effects)), "nothing is doubled"
     assert set(accepted) - set(effects) == set(), "nothing is lost"
+    # Of the one that was being accepted as its process died nobody was told: it is there once, or not at all.
+    following = {f"run-{run}-{sum(id.startswith(f'run-{run}-') for id in accepted)}" for run in range(KILLS)}
+    assert set(effects) - set(accepted) - following == set(), "nothing else is there"
     for lane in range(3):
         numbers = [tuple(map(int, id.split("-")[1:])) for id in effects]
         of_lane = [(run, number) for run, number in numbers if number % 3 == lane]

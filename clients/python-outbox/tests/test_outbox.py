@@ -74,6 +74,25 @@ def test_a_message_of_a_process_that_is_gone_is_sent_by_the_owner(tmp_path):
         assert owner.wait(ended.stdout.strip()).status == Status.DONE
 
 
+def test_who_has_signed_out_is_parked_over_restarts_until_signing_in_again(tmp_path):
+    path = tmp_path / "outbox.db"
+    with Gate() as gate:
+        with Outbox(path, base_url=gate.url) as outbox:
+            outbox.sign_out("anna")
+            parked = outbox.send("POST", "/orders", "{}", principal="anna").receipt.id
+            until(lambda: outbox.get(parked).status == Status.HELD)
+        first, second = Outbox(path, base_url=gate.url), Outbox(path, base_url=gate.url)
+        # Behind hers, another's says that what was to be sent is sent; once by an owner after a restart, once by one that took over.
+        first.wait(first.send("POST", "/orders", "{}", principal="ben").receipt.id)
+        first.close()
+        until(second.is_owner)
+        second.wait(second.send("POST", "/orders", "{}", principal="ben").receipt.id)
+        assert (second.get(parked).status, len(gate.effects)) == (Status.HELD, 2)
+        second.sign_in("anna")
+        assert second.wait(parked).status == Status.DONE
+        second.close()
+
+
 def in_child(outbox, path, url, told):
     try:
         outbox.send("POST", "/orders", "{}")
@@ -166,7 +185,7 @@ def test_what_expires_is_told_once_a_drain_whoever_found_it():
         reopened = lab.open(Options(path="", profile="walker"), Host(None, None, notices.append, None))
         lab.advance(0)
         assert await reopened.is_owner()
-        return notices
+        return notices, await reopened.events(0, 1000, 0)
 
     async def found_by_the_server():
         lab, outbox, notices = walker()
@@ -176,11 +195,14 @@ def test_what_expires_is_told_once_a_drain_whoever_found_it():
             await outbox.send("POST", "https://api.example/step", "{}")
         await outbox.resume("default")
         lab.advance(0)
-        return notices
+        return notices, await outbox._core.events(0, 1000, 0)
 
     for play in (found_here, found_by_the_server):
-        notices = asyncio.run(play())
+        notices, events = asyncio.run(play())
         assert [(notice.kind, len(notice.receipts)) for notice in notices] == [(NoticeKind.EXPIRED, 3)]
+        (expired,) = [event for event in events if event.kind == "expired"]
+        assert expired.ids == [receipt.id for receipt in notices[0].receipts]
+        assert expired.message_numbers == [receipt.number for receipt in notices[0].receipts]
 
 
 def test_both_ids_and_both_times_are_stored_and_sent():
@@ -232,3 +254,16 @@ def test_the_example_of_the_guide_runs(tmp_path):
         exec(example, names)
         assert names["receipt"].status == Status.DONE
         assert gate.effects == [names["receipt"].id]
+
+
+def test_the_example_of_the_readme_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    readme = (TREE / "clients/python-outbox/README.md").read_text()
+    example = readme.split("```python\n")[1].split("```")[0]
+    with Gate() as gate:
+        assert "https://api.example" in example
+        names = {}
+        exec(example.replace("https://api.example", gate.url), names)
+        assert names["receipt"].status == Status.DONE
+        assert gate.effects == [names["receipt"].id]
+        assert (tmp_path / "orders.db").exists()

@@ -5,11 +5,16 @@ import json
 
 from support import TREE
 
-from semel_outbox import AsyncOutbox, Options
+from semel_outbox import AsyncOutbox, CoreError, Options
 from semel_outbox._core import semel_core as core
 from semel_outbox.host import Host
 
-VECTORS = json.loads((TREE / "spec/vectors/classification.json").read_text())["vectors"]
+
+def read(name):
+    return json.loads((TREE / "spec/vectors" / name).read_text())
+
+
+VECTORS = read("classification.json")["vectors"]
 
 # What becomes of a message after one such answer, and which event tells of it.
 BECOMES = {
@@ -57,5 +62,74 @@ def test_every_answer_means_what_the_contract_says():
                 if became != wanted:
                     wrong.append((vector["name"], wanted, became))
         assert wrong == []
+
+    asyncio.run(play())
+
+
+def lab_with(profile):
+    lab = core.Lab()
+    return lab, AsyncOutbox(lab.open(Options(path="", profile=profile), Host(None, None, None, None)))
+
+
+def test_every_code_is_found_where_the_contract_says():
+    codes = read("classification.json")["codes"]
+    assert len(codes) > 30
+
+    async def play():
+        lab, outbox = lab_with("ietf")
+        for number, vector in enumerate(codes):
+            lab.answers(json.dumps([{"status": 418, "body": vector["body"]}]))
+            await outbox.send("POST", "https://api.example/orders", "{}", id=name(number))
+        lab.advance(0)
+        for number, vector in enumerate(codes):
+            shown = "418" if vector["expect"] is None else f"418 {vector['expect']}"
+            assert (await outbox.get(name(number))).reason == f"rejected: HTTP {shown}", vector["name"]
+
+    asyncio.run(play())
+
+
+def test_every_pause_is_what_the_schedule_says():
+    """Of the profiles' own schedules; the laboratory draws one half."""
+    pauses = {}
+    for vector in read("schedules.json")["vectors"]:
+        profile, _, attempt = vector["name"].partition(" attempt ")
+        if profile in ("ietf", "walker", "scores", "feed") and (vector["cause"], vector["u"]) == ("failed", 0.5):
+            pauses.setdefault(profile, {})[int(attempt.split()[0].strip(","))] = next(iter(vector["expect"].values()))
+    assert sum(map(len, pauses.values())) > 35
+
+    async def play(profile, wanted):
+        lab, outbox = lab_with(profile)
+        lab.answers(json.dumps([{"status": 500}] * max(wanted)))
+        await outbox.send("POST", "https://api.example/orders", "{}", id=name(1))
+        lab.advance(20 * 3_600_000)
+        times = [at for _, at in json.loads(lab.seen())["sends"]]
+        found = {attempt: times[attempt] - times[attempt - 1] for attempt in wanted}
+        assert found == wanted, profile
+
+    for profile, wanted in pauses.items():
+        asyncio.run(play(profile, wanted))
+
+
+def test_every_plain_key_is_taken_as_an_id_where_the_contract_takes_it():
+    profiles = {"uuid4-lower": "walker", "token255": "feed", "printable255": "ietf", "any255": "scores"}
+
+    async def play():
+        held = 0
+        for vector in read("keys.json")["vectors"]:
+            policy, headers = vector["policy"], vector.get("headers")
+            is_plain = len(policy["sources"]) == 1 and policy["syntax"] == "bare" and len(headers or []) == 1 and not policy["shared"]
+            if not is_plain or policy["format"] not in profiles:
+                continue
+            (header, value), = headers
+            if value != value.strip() or header.lower() != policy["sources"][0][len("header:") :].lower():
+                continue
+            _, outbox = lab_with(profiles[policy["format"]])
+            try:
+                taken = (await outbox.send("POST", "https://api.example/orders", "{}", id=value)).receipt.id
+            except CoreError.Refused:
+                taken = None
+            assert (taken == value) == (vector["expect"].get("key") == value), vector["name"]
+            held += 1
+        assert held > 20
 
     asyncio.run(play())

@@ -125,6 +125,28 @@ def test_one_key_goes_with_every_attempt(serve, send):
 
 
 @pytest.mark.parametrize("send", CLIENTS)
+def test_an_attempt_that_still_runs_is_asked_for_again(serve, send, tmp_path):
+    runs = {"Semel-Outcome": "pending"}
+    server = serve((202, {**runs, "Retry-After": "3"}, b"{}"), (202, runs, b"{}"), OK)
+    made, pauses = settings(call="pay", file=str(tmp_path / "calls.db"))
+    assert send(made, "POST", server.url, content=b"x") == (201, b"done")
+    # As the server says; where it says nothing, the schedule's first step.
+    assert (len(set(server.keys())), pauses) == (1, [3.0, 1.0])
+
+
+def test_a_call_whose_attempt_still_runs_is_not_finished(serve, tmp_path):
+    file = str(tmp_path / "calls.db")
+    server = serve((202, {"Semel-Outcome": "pending"}, b"{}"))
+    made, _ = settings(call="pay", file=file, patience=0)
+    assert by_httpx(made, "POST", server.url, content=b"x")[0] == 202
+    read = "SELECT finished_at FROM call"
+    assert made.journal._connection.execute(read).fetchall() == [(None,)]
+    server.script = [OK]
+    by_httpx(made, "POST", server.url, content=b"x")
+    assert made.journal._connection.execute(read).fetchone() != (None,)
+
+
+@pytest.mark.parametrize("send", CLIENTS)
 def test_two_requests_are_two_calls(serve, send):
     server = serve(OK)
     made, _ = settings()

@@ -34,6 +34,7 @@ where
     a_claim_that_sent_nothing_gives_its_number_back(fresh().await).await;
     a_requeue_is_all_or_nothing(fresh().await).await;
     holds_are_by_principal(fresh().await).await;
+    who_signed_out_is_known_to_the_next_process(fresh().await).await;
     room_is_counted(fresh().await).await;
     bodies_are_purged_and_ids_stay(fresh().await).await;
     the_time_is_kept_for_the_next_process(fresh().await).await;
@@ -296,6 +297,18 @@ async fn holds_are_by_principal(store: Store) {
     assert_eq!(lanes, ["a", "b"]);
     claimed(&store, "a", 24).await;
     claimed(&store, "b", 24).await;
+}
+
+async fn who_signed_out_is_known_to_the_next_process(store: Store) {
+    let signed_out = async || store.recover(at(9)).await.expect("the store recovers").signed_out;
+    for principal in ["ann", "ben", "ann"] {
+        assert_eq!(store.set_signed_out(principal, true, at(1)).await, Ok(()));
+    }
+    assert_eq!(signed_out().await, ["ann", "ben"]);
+    store.release("ann", at(2)).await.expect("the store answers");
+    assert_eq!(signed_out().await, ["ann", "ben"], "a credential that works again is no word of a person");
+    assert_eq!(store.set_signed_out("ann", false, at(3)).await, Ok(()));
+    assert_eq!(signed_out().await, ["ben"]);
 }
 
 async fn room_is_counted(store: Store) {

@@ -13,6 +13,7 @@ use semel_contract::time::{Timestamp, millis_of};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
+use crate::expiry::{self, EXPIRY};
 use crate::limits::LIST_ROWS_MAX;
 use crate::message::Status;
 use crate::outbox::{Outbox, Refusal, Why};
@@ -135,7 +136,7 @@ impl Engine {
             if !is_stopped {
                 self.send_due(now);
             }
-            self.tell_expired();
+            self.tell_expired().await;
             // What is due waits for the next start; until then only the end of a walk counts.
             let sleep = if is_stopped { LONGEST_SLEEP } else { self.sleep(now).min(SEARCH_EVERY) };
             let inner = Arc::clone(&self.outbox.inner);
@@ -151,19 +152,29 @@ impl Engine {
 
     /// Tells of what was too old: once nothing is being sent any more, so that one notice speaks of all that went in one go,
     /// and soon in any case.
-    fn tell_expired(&mut self) {
-        let mut expired = self.outbox.inner.expired.lock().unwrap_or_else(PoisonError::into_inner);
-        if expired.is_empty() {
-            self.expired_since = None;
-            return;
+    async fn tell_expired(&mut self) {
+        let inner = &self.outbox.inner;
+        let expired = {
+            let mut expired = inner.expired.lock().unwrap_or_else(PoisonError::into_inner);
+            if expired.is_empty() {
+                self.expired_since = None;
+                return;
+            }
+            let since = *self.expired_since.get_or_insert_with(tokio::time::Instant::now);
+            if self.walks > 0 && since.elapsed() < EXPIRED_TOLD_WITHIN {
+                return;
+            }
+            std::mem::take(&mut *expired)
+        };
+        self.expired_since = None;
+        for some in expired.chunks(expiry::MESSAGES_MAX) {
+            // Where it cannot be written, the next start tells of them.
+            let noted = inner.store.note(EXPIRY, expiry::detail(some), self.outbox.now()).await;
+            if let Err(error) = noted {
+                tracing::warn!(%error, "failed to note what expired");
+            }
         }
-        let since = *self.expired_since.get_or_insert_with(tokio::time::Instant::now);
-        if self.walks == 0 || since.elapsed() >= EXPIRED_TOLD_WITHIN {
-            let all = std::mem::take(&mut *expired);
-            drop(expired);
-            self.expired_since = None;
-            self.outbox.inner.settings.hooks.expired(&all);
-        }
+        inner.settings.hooks.expired(&expired);
     }
 
     /// Every lane in which something waits.
@@ -339,7 +350,6 @@ async fn keep_time(outbox: &Outbox) {
 /// Gives up what was held until it was too old.
 async fn expire_held(outbox: &Outbox) -> Result<(), StoreError> {
     let filter = Filter { status: Some(Status::Held), limit: LIST_ROWS_MAX, ..Filter::default() };
-    let mut expired = Vec::new();
     let held = outbox.inner.store.list(filter).await?;
     rebuild::begin_again(outbox, &held);
     for row in held {
@@ -347,12 +357,10 @@ async fn expire_held(outbox: &Outbox) -> Result<(), StoreError> {
         if let Written::Done(row) = outbox.inner.store.give_up(row.id, verdict).await? {
             outbox.inner.meters.outcome(&row, "expired");
             outbox.finished(row.id);
-            outbox.inner.wakes.wake([row.lane.clone()]);
-            expired.push(*row);
+            let lane = row.lane.clone();
+            outbox.inner.expired.lock().unwrap_or_else(PoisonError::into_inner).push(*row);
+            outbox.inner.wakes.wake([lane]);
         }
-    }
-    if !expired.is_empty() {
-        outbox.inner.settings.hooks.expired(&expired);
     }
     Ok(())
 }
@@ -360,7 +368,7 @@ async fn expire_held(outbox: &Outbox) -> Result<(), StoreError> {
 /// Releases principals whose credential is another one now, or who need none. Returns whether some are still refused.
 async fn look_for_credentials(outbox: &Outbox) -> bool {
     for Refusal { principal, origin, digest } in outbox.inner.refusals.due() {
-        let found = outbox.inner.settings.credentials.credential(&principal, &origin).await;
+        let found = outbox.inner.credential(&principal, &origin).await;
         // Where there is none, none is sent: that differs from one that could not be had.
         let is_fresh = found.is_ok_and(|credential| credential.unwrap_or_default().digest() != digest);
         if is_fresh && let Err(error) = outbox.release_by_itself(&principal, Some(&origin)).await {

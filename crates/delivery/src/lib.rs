@@ -33,6 +33,7 @@ pub mod date;
 mod engine;
 mod entropy;
 pub mod envelope;
+pub mod expiry;
 pub mod hooks;
 pub mod http1;
 mod inbox;

@@ -274,7 +274,8 @@ pub struct Event {
     pub number: i64,
     /// When.
     pub at: Timestamp,
-    /// What: `queued`, `retry`, `done`, `dead`, `dropped`, `expired`, `held`, `released`, `rebuild`, `aborted`, …
+    /// What: `queued`, `retry`, `done`, `dead`, `dropped`, `expired`, `held`, `released`, `rebuild`, `aborted`, …;
+    /// and `expiry`, once a drain: see [`crate::expiry`].
     pub kind: String,
     /// The message.
     pub row_id: Option<i64>,

@@ -4,6 +4,7 @@ mod meters;
 mod outliving;
 mod rebuilds;
 mod refusals;
+mod signed_out;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -30,6 +31,7 @@ pub(crate) use meters::Meters;
 use outliving::Outliving;
 pub(crate) use rebuilds::{Asked, Rebuilds};
 pub(crate) use refusals::{Refusal, Refusals};
+use signed_out::SignedOut;
 
 /// A durable local queue.
 #[derive(Clone)]
@@ -44,8 +46,9 @@ pub(crate) struct Inner {
     pub(crate) wakes: Wakes,
     pub(crate) retentions: Mutex<HashMap<String, u64>>,
     pub(crate) refusals: Refusals,
+    pub(crate) signed_out: SignedOut,
     pub(crate) meters: Meters,
-    /// Messages that were too old, of which the application was not told yet.
+    /// Messages that were too old, in this run or at the end of the one before, of which the application was not told yet.
     pub(crate) expired: Mutex<Vec<Row>>,
     pub(crate) rebuilds: Rebuilds,
     pub(crate) inbox_told: watch::Sender<u64>,
@@ -213,6 +216,10 @@ impl Outbox {
                  old is not sent, until a time service keeps it right or somebody confirms it: semel outbox clock"
             );
         }
+        let mut expired = Vec::new();
+        for number in &recovered.expired_untold {
+            expired.extend(store.find(Find::Row(*number)).await?);
+        }
         let inner = Inner {
             store,
             settings,
@@ -220,8 +227,9 @@ impl Outbox {
             wakes: Wakes::default(),
             retentions: Mutex::new(retentions),
             refusals: Refusals::default(),
+            signed_out: SignedOut::of(recovered.signed_out),
             meters: Meters::default(),
-            expired: Mutex::default(),
+            expired: Mutex::new(expired),
             rebuilds: Rebuilds::default(),
             inbox_told: watch::Sender::new(0),
             waiting: Mutex::default(),
@@ -446,7 +454,7 @@ impl Outbox {
         Ok(self.inner.store.lane(lane).await?)
     }
 
-    /// Says that a principal has a fresh credential: its lanes go on.
+    /// Says that a principal has a fresh credential: its lanes go on, also where it had signed out.
     ///
     /// # Errors
     /// The store refuses.
@@ -454,12 +462,14 @@ impl Outbox {
         self.release(principal, None).await.map(|_| ())
     }
 
-    /// Lets a principal's messages be tried again, to one origin or to all, also under the credential that was refused.
+    /// Lets a principal's messages be tried again, to one origin or to all, also under the credential that was refused, and
+    /// also where the principal had signed out.
     /// Those that another origin holds up are held again without a call. Returns the lanes.
     ///
     /// # Errors
     /// The store refuses.
     pub async fn release(&self, principal: &str, origin: Option<&str>) -> Result<Vec<String>, OutboxError> {
+        self.forget_sign_out(principal).await?;
         self.inner.refusals.start_over(principal, origin);
         self.release_by_itself(principal, origin).await
     }

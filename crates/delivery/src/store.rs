@@ -220,6 +220,10 @@ pub struct Recovered {
     pub epochs: Vec<(i64, Option<i64>)>,
     /// Origins and the retention, in seconds, that they announced.
     pub retentions: Vec<(String, u64)>,
+    /// Principals that have signed out.
+    pub signed_out: Vec<String>,
+    /// Messages that were too old, of which no [`EXPIRY`](crate::expiry::EXPIRY) tells.
+    pub expired_untold: Vec<i64>,
 }
 
 /// What a decision about a row rests on. Where it is another one by now, the decision is void.
@@ -341,6 +345,9 @@ pub trait OutboxStore: Send + Sync + 'static {
 
     /// A fresh credential of a principal: what was held for it waits again. Returns the lanes.
     fn release(&self, principal: &str, now: Timestamp) -> Reply<'_, Vec<String>>;
+
+    /// Keeps that a principal has signed out, or forgets it.
+    fn set_signed_out(&self, principal: &str, is_out: bool, now: Timestamp) -> Reply<'_, ()>;
 
     /// Lanes in which something waits.
     fn live_lanes(&self) -> Reply<'_, Vec<String>>;

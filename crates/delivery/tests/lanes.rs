@@ -113,7 +113,7 @@ async fn what_is_held_is_given_up_when_it_is_too_old() {
     assert_eq!(status(&outbox, 1).await, Status::Held);
     pass(Duration::from_secs(2 * 3600)).await;
     assert_eq!(status(&outbox, 1).await, Status::Dead);
-    assert_eq!(kinds(&outbox).await, ["held", "expired"]);
+    assert_eq!(kinds(&outbox).await, ["held", "expired", "expiry"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -192,7 +192,7 @@ async fn what_is_older_than_a_week_is_dropped_without_a_request_and_with_one_not
     pass(Duration::from_secs(1)).await;
     assert_eq!(world.keys("idempotency-key"), [uuid(4)]);
     assert_eq!(*notices.expired.lock().unwrap(), [3]);
-    assert_eq!(kinds(&outbox).await, ["expired", "expired", "expired", "done"]);
+    assert_eq!(kinds(&outbox).await, ["expired", "expired", "expired", "done", "expiry"]);
     let row = outbox.receipt(&uuid(1)).await.unwrap().unwrap();
     assert_eq!((row.status, row.attempts, row.first_attempt_at), (Status::Dead, 0, None));
     assert!(!row.is_possibly_delivered());
@@ -491,7 +491,7 @@ async fn a_clock_that_was_wrong_at_enqueue_does_not_make_a_message_old() {
     assert_eq!(world.times().len(), 1, "it is sent, and the server judges");
     let row = outbox.receipt(&uuid(1)).await.unwrap().unwrap();
     assert!(row.last_error.unwrap().starts_with("stale-action"));
-    assert_eq!(kinds(&outbox).await, ["expired"]);
+    assert_eq!(kinds(&outbox).await, ["expired", "expiry"]);
 }
 
 #[tokio::test(start_paused = true)]

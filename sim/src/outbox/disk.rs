@@ -149,6 +149,11 @@ impl OutboxStore for Disk {
         Box::pin(self.write("release", move |store| store.release(&principal, now)))
     }
 
+    fn set_signed_out(&self, principal: &str, is_out: bool, now: Timestamp) -> Reply<'_, ()> {
+        let principal = principal.to_owned();
+        Box::pin(self.write("sign out", move |store| store.set_signed_out(&principal, is_out, now)))
+    }
+
     fn live_lanes(&self) -> Reply<'_, Vec<String>> {
         Box::pin(self.read(|store| store.live_lanes()))
     }

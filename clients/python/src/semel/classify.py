@@ -113,8 +113,17 @@ def codes_of(body: bytes, links: Sequence[str] = ()) -> List[str]:
     return [code for code in found if code]
 
 
-def judge(profile: str, status: Optional[int], codes: Sequence[str], should_retry: Optional[str]) -> Class:
-    """The class of an answer. A 409 that no code tells apart is not tried again where the server says so."""
+#: What `Semel-Outcome` says while another attempt of the same request still runs.
+PENDING = "pending"
+
+
+def judge(
+    profile: str, status: Optional[int], codes: Sequence[str], should_retry: Optional[str], outcome: Optional[str] = None
+) -> Class:
+    """The class of an answer. One that only says that another attempt still runs is no answer yet, whatever its status; a 409
+    that no code tells apart is not tried again where the server says so."""
+    if status is not None and outcome == PENDING:
+        return RETRY_AFTER
     found = classify(profile, status, codes)
     if status == 409 and found == RETRY_AFTER and not codes and (should_retry or "").strip().lower() == "false":
         return REJECTED

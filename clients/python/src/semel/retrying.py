@@ -64,14 +64,16 @@ class LogicalCall:
         links = [attempted.headers["link"]] if "link" in attempted.headers else []
         is_error = attempted.status is not None and not 200 <= attempted.status < 300
         codes = classify.codes_of(attempted.body, links) if is_error else []
-        found = classify.judge(settings.profile.name, attempted.status, codes, attempted.headers.get("x-should-retry"))
+        outcome = attempted.headers.get("semel-outcome")
+        should_retry = attempted.headers.get("x-should-retry")
+        found = classify.judge(settings.profile.name, attempted.status, codes, should_retry, outcome)
         found = self._count(found, (attempted.status, *codes))
         if found.name not in ("retry", "retry-after"):
             if self._name is not None and found.name == "success":
                 settings.journal.finish(self._name)
             return None
         told = _retry_after_ms(attempted.headers.get("retry-after"))
-        if found.name == "retry-after" and told is None and attempted.status == 409:
+        if found.name == "retry-after" and told is None and (attempted.status == 409 or outcome == classify.PENDING):
             # It is being worked on: that is no failure, and it will not take long.
             told = settings.profile.schedule.base_ms
         if found.name == "retry-after" and told is not None:

@@ -58,7 +58,7 @@ pub(super) async fn attempt(
             return Attempted::plain(verdict);
         }
     };
-    let credential = match inner.settings.credentials.credential(&row.principal, &origin).await {
+    let credential = match inner.credential(&row.principal, &origin).await {
         Ok(credential) => credential.unwrap_or_default(),
         Err(why) => {
             let verdict = judge::without_credential(&facts(inner, row, &profile, &origin), &why);

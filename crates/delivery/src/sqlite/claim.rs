@@ -10,6 +10,7 @@ use semel_contract::time::Timestamp;
 use super::turn::{Fault, Turn};
 use super::{events, row};
 use crate::envelope::parts_of_id;
+use crate::expiry::EXPIRY;
 use crate::message::Status;
 use crate::store::{Head, Recovered, Terms};
 
@@ -142,5 +143,16 @@ pub(super) fn recover(connection: &Connection, turn: &mut Turn, now: Timestamp) 
         .prepare("SELECT origin, retention FROM outbox_origins")?
         .query_map([], |columns| Ok((columns.get(0)?, columns.get(1)?)))?
         .collect::<rusqlite::Result<_>>()?;
-    Ok(Recovered { epoch, interrupted: interrupted.len() as u64, epochs, retentions })
+    let signed_out = connection
+        .prepare("SELECT principal FROM outbox_signed_out")?
+        .query_map([], |columns| columns.get(0))?
+        .collect::<rusqlite::Result<_>>()?;
+    let sql = "SELECT DISTINCT row_id FROM outbox_events WHERE kind = 'expired' AND number >
+        coalesce((SELECT max(number) FROM outbox_events WHERE kind = ?1), 0)";
+    let expired_untold = connection
+        .prepare(sql)?
+        .query_map([EXPIRY], |columns| columns.get(0))?
+        .collect::<rusqlite::Result<_>>()?;
+    let interrupted = interrupted.len() as u64;
+    Ok(Recovered { epoch, interrupted, epochs, retentions, signed_out, expired_untold })
 }

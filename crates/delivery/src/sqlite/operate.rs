@@ -210,6 +210,24 @@ pub(super) fn release(
     Ok(lanes)
 }
 
+/// A principal has signed out, or has come back.
+pub(super) fn set_signed_out(
+    connection: &Connection,
+    principal: &str,
+    is_out: bool,
+    now: Timestamp,
+) -> Result<(), Fault> {
+    if is_out {
+        let sql = "INSERT INTO outbox_signed_out (principal, at) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
+        connection.prepare_cached(sql)?.execute((principal, now.millis()))?;
+    } else {
+        connection
+            .prepare_cached("DELETE FROM outbox_signed_out WHERE principal = ?1")?
+            .execute([principal])?;
+    }
+    Ok(())
+}
+
 /// What a server's answer taught.
 pub(super) fn learn(
     connection: &Connection,

@@ -16,6 +16,12 @@ pub(super) static SCHEMA: Schema = Schema {
             works_for: 3,
         },
         Migration { name: "inbox", sql: include_str!("../../migrations/0004_inbox.sql"), works_for: 3 },
+        // A release that does not know the table would send what is parked.
+        Migration {
+            name: "signed_out",
+            sql: include_str!("../../migrations/0005_signed_out.sql"),
+            works_for: 5,
+        },
     ],
     // Every call brings the time.
     time: None,

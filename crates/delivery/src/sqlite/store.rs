@@ -79,6 +79,11 @@ impl OutboxStore for SqliteStore {
         self.write(move |connection, turn| operate::release(connection, turn, &principal, now))
     }
 
+    fn set_signed_out(&self, principal: &str, is_out: bool, now: Timestamp) -> Reply<'_, ()> {
+        let principal = principal.to_owned();
+        self.write(move |connection, _| operate::set_signed_out(connection, &principal, is_out, now))
+    }
+
     fn live_lanes(&self) -> Reply<'_, Vec<String>> {
         self.look(read::live_lanes)
     }

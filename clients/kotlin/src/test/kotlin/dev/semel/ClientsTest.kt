@@ -109,7 +109,8 @@ private class Run(private val scenario: JsonNode, private val url: String) {
 
     private suspend fun check(expect: JsonNode) {
         val seen = json.readTree(lab.seen())
-        val told = core.events(0, 1000u, 0uL).filter { it.kind in KINDS && it.id != null }.map { listOf(it.kind, it.id) }
+        val told = core.events(0, 1000u, 0uL).filter { it.kind in KINDS }
+            .flatMap { event -> event.ids.ifEmpty { listOfNotNull(event.id) }.map { listOf(event.kind, it) } }
         fun <T> since(name: String, all: List<T>): List<T> = all.drop(read.put(name, all.size)!!)
         for ((name, wanted) in expect.properties()) {
             val found: Any = when (name) {

@@ -1,4 +1,4 @@
-// The guide's example, run as it stands there.
+// The examples of the guide and of the README, run as they stand there.
 package dev.semel
 
 import java.io.File
@@ -32,10 +32,34 @@ suspend fun order(file: String, api: String): Receipt {
 }
 // example: end
 
+internal suspend fun deliver(file: String, api: String, headers: List<Header>, body: ByteArray): Receipt {
+    // readme: begin
+    val outbox = Outbox.open(Options(path = file, baseUrl = api))
+    val accepted = outbox.send(Message("POST", "/orders", headers, body))   // It is on disk now.
+    val receipt = outbox.await(accepted.receipt.id)
+    // readme: end
+    outbox.close()
+    return receipt
+}
+
 class GuideTest {
+    private val here = File(tree(), "clients/kotlin/src/test/kotlin/dev/semel/GuideTest.kt").readText()
+
+    @Test
+    fun theExampleOfTheReadmeRuns(@TempDir folder: File) = runBlocking<Unit> {
+        val example = here.substringAfter("// readme: begin\n").substringBefore("    // readme: end").trimIndent()
+        val readme = File(tree(), "clients/kotlin/README.md").readText()
+        assertTrue("```kotlin\n$example\n```" in readme, "the README shows what is tested")
+        Gate().use { gate ->
+            val headers = listOf(Header("content-type", "application/json"))
+            val receipt = deliver(File(folder, "orders.db").path, gate.url, headers, "{}".toByteArray())
+            assertEquals(Status.DONE, receipt.status)
+            assertEquals(listOf(receipt.id), gate.effects)
+        }
+    }
+
     @Test
     fun theExampleOfTheGuideRuns(@TempDir folder: File) = runBlocking<Unit> {
-        val here = File(tree(), "clients/kotlin/src/test/kotlin/dev/semel/GuideTest.kt").readText()
         val example = here.substringAfter("// example: begin\n").substringBefore("// example: end")
         val guide = File(tree(), "docs/guides/outbox-kotlin.md").readText()
         assertTrue(example.trim() in guide, "the guide shows what is tested")

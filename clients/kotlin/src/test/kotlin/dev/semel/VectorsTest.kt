@@ -54,5 +54,74 @@ class VectorsTest {
         return vectors.indices.map { core.get(name(it), null, null)!!.status to events.getValue(name(it))[1].kind }
     }
 
+    private fun read(name: String): JsonNode = json.readTree(File(tree(), "spec/vectors/$name"))
+
+    private fun send(core: Core, id: String) = runBlocking {
+        core.send(Message("POST", "https://api.example/orders", listOf(), "{}".toByteArray(), id = id))
+    }
+
+    private fun start(lab: Lab, profile: String) = lab.open(Options(path = "", profile = profile), HostOf(null, null) {})
+
+    @Test
+    fun everyCodeIsFoundWhereTheContractSays() = runBlocking<Unit> {
+        val codes = read("classification.json")["codes"]
+        assertTrue(codes.size() > 30)
+        val lab = Lab()
+        val core = start(lab, "ietf")
+        codes.forEachIndexed { number, vector ->
+            lab.answers(json.writeValueAsString(listOf(mapOf("status" to 418, "body" to vector["body"].asText()))))
+            send(core, name(number))
+        }
+        lab.advance(0uL)
+        codes.forEachIndexed { number, vector ->
+            val code = if (vector["expect"].isNull) "" else " ${vector["expect"].asText()}"
+            assertEquals("rejected: HTTP 418$code", core.get(name(number), null, null)!!.reason, vector["name"].asText())
+        }
+    }
+
+    /** Of the profiles' own schedules; the laboratory draws one half. */
+    @Test
+    fun everyPauseIsWhatTheScheduleSays() {
+        val named = Regex("(ietf|walker|scores|feed) attempt (\\d+)\\b.*")
+        val pauses = mutableMapOf<String, MutableMap<Int, Long>>()
+        for (vector in read("schedules.json")["vectors"]) {
+            val (profile, attempt) = named.matchEntire(vector["name"].asText())?.destructured ?: continue
+            if (vector["cause"].asText() != "failed" || vector["u"].asDouble() != 0.5) continue
+            pauses.getOrPut(profile) { mutableMapOf() }[attempt.toInt()] = vector["expect"].first().asLong()
+        }
+        assertTrue(pauses.values.sumOf { it.size } > 35)
+        for ((profile, wanted) in pauses) {
+            val lab = Lab()
+            val core = start(lab, profile)
+            lab.answers(json.writeValueAsString(List(wanted.keys.max()) { mapOf("status" to 500) }))
+            send(core, name(1))
+            lab.advance(20uL * 3_600_000uL)
+            val times = json.readTree(lab.seen())["sends"].map { it[1].asLong() }
+            assertEquals(wanted, wanted.mapValues { (attempt, _) -> times[attempt] - times[attempt - 1] }, profile)
+        }
+    }
+
+    @Test
+    fun everyPlainKeyIsTakenAsAnIdWhereTheContractTakesIt() {
+        val profiles = mapOf("uuid4-lower" to "walker", "token255" to "feed", "printable255" to "ietf", "any255" to "scores")
+        var held = 0
+        for (vector in read("keys.json")["vectors"]) {
+            val (policy, headers) = vector.path("policy") to vector.path("headers")
+            val profile = profiles[policy["format"].asText()] ?: continue
+            if (policy["sources"].size() != 1 || policy["syntax"].asText() != "bare" || policy["shared"].asBoolean()) continue
+            val (header, value) = headers.singleOrNull()?.map { it.asText() } ?: continue
+            val isOurs = policy["sources"][0].asText().removePrefix("header:").equals(header, ignoreCase = true)
+            if (!isOurs || value != value.trim()) continue
+            val taken = try {
+                send(start(Lab(), profile), value).receipt.id
+            } catch (_: CoreException.Refused) {
+                null
+            }
+            assertEquals(vector["expect"].path("key").asText(null) == value, taken == value, vector["name"].asText())
+            held++
+        }
+        assertTrue(held > 20)
+    }
+
     private fun name(number: Int) = "00000000-0000-4000-8000-%012d".format(number)
 }

@@ -136,7 +136,7 @@ class WalkerTest {
         assertEquals(SyncResult.PermanentDrop("unknown-422"), phone.result(receipt))
     }
 
-    /** S0-40, S0-49, S0-136, S0-154: found here or by the server, one notice tells of all that went in one go. */
+    /** S0-40, S0-49, S0-136, S0-154: found here or by the server, one notice and one event tell of all that went in one go. */
     @Test
     fun whatExpiresIsToldAlikeAndOnceADrain() = runBlocking<Unit> {
         val here = Phone()
@@ -156,7 +156,9 @@ class WalkerTest {
         for (phone in listOf(here, server)) {
             assertEquals(listOf(NoticeKind.EXPIRED), phone.notices.map { it.kind })
             assertEquals(3, phone.notices.single().receipts.size)
-            assertEquals(3, phone.core.events(0, 1000u, 0uL).count { it.kind == "expired" })
+            val event = phone.core.events(0, 1000u, 0uL).single { it.kind == "expired" }
+            assertEquals(phone.outbox.list().map { it.id }, event.ids)
+            assertEquals(phone.outbox.list().map { it.number }, event.messageNumbers)
             assertTrue(phone.outbox.list().all { SyncResult.of(it) == SyncResult.PermanentDrop("stale-action") })
         }
     }

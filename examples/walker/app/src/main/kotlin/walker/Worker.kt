@@ -93,7 +93,12 @@ class Worker(
     }
 
     private suspend fun take(event: Event, drain: Drain) {
-        val number = event.messageNumber?.takeIf { event.kind in TOLD } ?: return
+        if (event.kind !in TOLD) return
+        // One event tells of all that expired in one drain.
+        for (number in event.messageNumbers.ifEmpty { listOfNotNull(event.messageNumber) }) take(event, number, drain)
+    }
+
+    private suspend fun take(event: Event, number: Long, drain: Drain) {
         val found = outbox.list(after = number - 1, limit = 1).firstOrNull()?.takeIf { it.number == number } ?: return
         val receipt = outbox.get(found.id, found.principal, found.operation) ?: return
         // Held messages that were let go meanwhile are no news, and neither is that a kick has let one go in vain.
