@@ -14,10 +14,7 @@ const SWEEP_ROWS_MAX = 500;
 export async function takeEpoch(tx: Tx, now: number, keep: number): Promise<number> {
   const epoch = ((await tx.get<number>("meta", "epoch")) ?? 0) + 1;
   await tx.put("meta", epoch, "epoch");
-  for (const { token: _, ...row } of await collect(tx, "inflight", (row) => row)) {
-    // What was under way may have arrived.
-    await tx.put("messages", { ...row, status: "pending", ambiguous: true, noAnswer: true, nextAt: now });
-  }
+  for (const row of await collect(tx, "inflight", (row) => row)) await takeBack(tx, row, now);
   // Numbers only: rows that ended have answers in them, and answers may be large.
   const old = (row: Row) => (row.endedAt! < now - keep ? row.n : undefined);
   for (const n of [...(await collect(tx, "done", old)), ...(await collect(tx, "aborted", old))]) {
@@ -25,6 +22,11 @@ export async function takeEpoch(tx: Tx, now: number, keep: number): Promise<numb
     await tx.delete("requests", n);
   }
   return epoch;
+}
+
+/** Lets a message wait again whose attempt ended without a word: what was under way may have arrived. */
+async function takeBack(tx: Tx, { token: _, ...row }: Row, now: number): Promise<void> {
+  await tx.put("messages", { ...row, status: "pending", ambiguous: true, noAnswer: true, nextAt: now });
 }
 
 /** What `pick` finds in the first rows of a status. */
@@ -57,6 +59,13 @@ export async function claim(tx: Tx, n: number, token: string, epoch: number, now
   const claimed: Row = { ...rest, status: "inflight", attempts: row.attempts + 1, firstAt: row.firstAt ?? now, lastAt: now, token };
   await tx.put("messages", claimed);
   return claimed;
+}
+
+/** Takes a claim back that was committed although the storage said that it was not: nothing runs under it. */
+export async function unclaim(tx: Tx, before: Row, epoch: number, now: number): Promise<typeof STALE | void> {
+  if (!(await isCurrent(tx, epoch))) return STALE;
+  const row = await tx.get<Row>("messages", before.n);
+  if (row?.status === "inflight" && row.token === before.token) await takeBack(tx, row, now);
 }
 
 /** Writes what became of an attempt; with `token`, only if that attempt still runs. `null`: somebody else decides now. */

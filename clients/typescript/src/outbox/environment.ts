@@ -32,6 +32,8 @@ export interface Environment {
   /** Remembers outside of the database that there was one. */
   marks: Pick<Storage, "getItem" | "setItem"> | undefined;
   persist: () => Promise<boolean>;
+  /** Tells of an error of the application's own code, which stops nothing here. */
+  report: (error: unknown) => void;
   /** Loads what only the sending tab needs. */
   load: () => Promise<typeof sending>;
 }
@@ -59,6 +61,7 @@ export function browserEnvironment(): Environment {
     page: attempt(() => scope.document) ? scope : undefined,
     marks: attempt(() => scope.localStorage),
     persist: async () => (await scope.navigator?.storage?.persist?.()) ?? false,
+    report: (error) => (scope.reportError ?? console.error)(error),
     load: () => import("./sending.js"),
   };
 }

@@ -1,7 +1,7 @@
 // Accepts messages: what queued up while the last commit was under way goes into one transaction. Where storage fails, a
-// message is kept in memory and the caller is told.
+// message is kept in memory and the caller is told. A message that one store has already is never put into the other.
 import type { Draft } from "./freeze.js";
-import { accept } from "./rows.js";
+import { accept, join } from "./rows.js";
 import type { Store } from "./store.js";
 import { OutboxError, type Row } from "./types.js";
 
@@ -43,13 +43,41 @@ export class Intake {
   }
 
   async #acceptAll(batch: Waiting[]): Promise<void> {
+    const unknown: Waiting[] = [];
+    for (const one of batch) if (!(await this.#join(this.memory, one))) unknown.push(one);
+    if (!unknown.length) return;
     try {
-      await this.#commit(this.durable, batch);
+      await this.#commit(this.durable, unknown);
     } catch (error) {
-      if (error instanceof OutboxError) for (const { reject } of batch) reject(error);
+      if (error instanceof OutboxError) for (const { reject } of unknown) reject(error);
       // One message that is too large for the storage must not take the others along.
-      else if (batch.length > 1) for (const one of batch) await this.#acceptAll([one]);
-      else await this.#commit(this.memory, batch).catch(batch[0]!.reject);
+      else if (unknown.length > 1) for (const one of unknown) await this.#acceptAll([one]);
+      else await this.#keep(unknown[0]!);
+    }
+  }
+
+  /** Keeps in memory what the storage has no room for. */
+  async #keep(one: Waiting): Promise<void> {
+    try {
+      if (await this.#join(this.durable, one)) return;
+    } catch {
+      // Of what cannot be read nobody knows whether this very action waits in it, under another key.
+      if (one.draft.row.lk && this.durable.mayHold)
+        return one.reject(new OutboxError("storage-failed", "the storage fails, and the same action may wait in it: try again"));
+    }
+    await this.#commit(this.memory, [one]).catch(one.reject);
+  }
+
+  /** Settles a message that this store has already. */
+  async #join(store: Store, { draft, resolve, reject }: Waiting): Promise<boolean> {
+    try {
+      const row = await store.run("readwrite", (tx) => join(tx, draft));
+      if (row) resolve({ row, store });
+      return !!row;
+    } catch (error) {
+      if (!(error instanceof OutboxError)) throw error;
+      reject(error);
+      return true;
     }
   }
 

@@ -41,7 +41,7 @@ export class Leadership {
     if (!this.#isStopped) return;
     this.#isStopped = false;
     this.#listen();
-    if (this.environment.locks) this.#queue(false);
+    if (this.environment.locks) void this.#queue(false);
     void this.check();
     this.#watch();
   }
@@ -84,7 +84,7 @@ export class Leadership {
   lose(): void {
     if (!this.isLeader) return;
     this.#stepDown();
-    if (!this.#isStopped && this.environment.locks) this.#queue(false);
+    if (!this.#isStopped && this.environment.locks) void this.#queue(false);
   }
 
   /** Asks whether the sender is alive, and takes its place if it is silent. Ends when there is a sender, or nobody answers. */
@@ -102,30 +102,33 @@ export class Leadership {
     // A tab that was suspended itself heard nothing either, and asks again.
     const wasSuspended = this.environment.now() - askedAt > 2 * SILENCE_MS_MAX;
     if (this.isLeader || this.#isStopped || !isSilent || wasSuspended) return;
-    if (this.environment.locks) this.#queue(true);
-    else await this.#lead();
+    if (!this.environment.locks) return this.#lead();
+    const tooLong = new Promise<void>((resolve) => this.environment.setTimeout(resolve, SILENCE_MS_MAX));
+    await Promise.race([this.#queue(true), tooLong]);
   }
 
-  #queue(steal: boolean): void {
+  /** Stands in the line for the lock, or takes it away. Ends when this tab leads, or will not. */
+  #queue(steal: boolean): Promise<void> {
     this.#request?.abort();
     const controller = (this.#request = new AbortController());
     const isMine = () => this.#request === controller && !this.#isStopped;
     const options = steal ? { steal } : { signal: controller.signal };
-    const held = async () => {
-      if (!isMine()) return;
-      const released = new Promise<void>((resolve) => (this.#release = resolve));
-      await this.#lead();
-      await released;
-    };
-    this.environment.locks!.request(`semel:${this.name}`, options, held).then(
-      () => {},
-      () => {
+    return new Promise((decided) => {
+      const held = async () => {
+        if (!isMine()) return;
+        const released = new Promise<void>((resolve) => (this.#release = resolve));
+        await this.#lead();
+        decided();
+        await released;
+      };
+      const requested = this.environment.locks!.request(`semel:${this.name}`, options, held).catch(() => {
         // Stolen: another tab thought that this one was dead. Stand behind it.
         if (!isMine()) return;
         this.#stepDown();
-        this.#queue(false);
-      },
-    );
+        void this.#queue(false);
+      });
+      void requested.then(() => decided());
+    });
   }
 
   async #lead(): Promise<void> {

@@ -4,6 +4,7 @@ import type { Row } from "./types.js";
 
 export class MemoryStore implements Store {
   readonly isDurable = false;
+  readonly mayHold = true;
   #stores: Record<StoreName, Map<IDBValidKey, unknown>> = {
     messages: new Map(), requests: new Map(), meta: new Map(), working: new Map(),
   };

@@ -11,6 +11,7 @@ import type { RequeueOptions } from "./requeue.js";
 import { abort, receiptOf, setPaused } from "./rows.js";
 import type { Host, Sender } from "./sender.js";
 import type * as sending from "./sending.js";
+import type { Summaries } from "./state.js";
 import { IndexedStore, type Store, type Tx } from "./store.js";
 import {
   OutboxError, type EventType, type OutboxEvent, type OutboxOptions, type Receipt, type Row, type SendOptions, type Sent,
@@ -22,6 +23,10 @@ type Sending = typeof sending;
 const DAY = 86_400_000;
 const LIST_MAX = 1000;
 const REFRESH_MS = 50;
+/** How often it is looked whether another tab has taken over, and how seldom at some messages that are waited for all the same. */
+const LOOK_MS = 5000;
+const LOOKS_BETWEEN = 12;
+const LOOKED_AT_MAX = 50;
 
 export interface ListFilter {
   status?: Status;
@@ -49,6 +54,7 @@ export class Outbox {
   #parts: Promise<Sending> | undefined;
   #maxAge: number;
   #clock: { ahead: number | null } = { ahead: null };
+  #lastOrder = 0;
   #intake: Intake;
   #leadership: Leadership;
   #listeners = new Set<(event: OutboxEvent) => void>();
@@ -56,10 +62,15 @@ export class Outbox {
   #waiters = new Map<string, Waiter[]>();
   #turns = new Map<string, Promise<void>>();
   #snapshot: Snapshot = { waiting: 0, sending: 0, held: 0, dead: 0, durable: true, isSender: false, lanes: [] };
+  #summaries: Summaries = new Map();
   #refreshing: unknown;
+  #watching: unknown;
+  #epoch: unknown;
+  #looks = 0;
   #isDisposed = false;
   #leading: Promise<void> | undefined;
   #hasAsked = false;
+  #isMemoryUsed = false;
   #undo: (() => void)[] = [];
 
   /** Opens the queue of this name. Nothing is waited for: the database is opened when it is needed. */
@@ -114,7 +125,7 @@ export class Outbox {
 
   /** Lets what was sent first be accepted first: freezing one body may take longer than the next. */
   #inTurn({ lane, principal }: SendOptions, freezing: Promise<Draft>): Promise<Draft> {
-    const name = lane ?? principal ?? "";
+    const name = lane ?? principal ?? "default";
     const turn = (this.#turns.get(name) ?? Promise.resolve()).then(() => freezing);
     const ended = turn.then(() => {}, () => {}).then(() => {
       if (this.#turns.get(name) === ended) this.#turns.delete(name);
@@ -127,10 +138,16 @@ export class Outbox {
   async #accept(draft: Draft, waiter: Waiter): Promise<Receipt> {
     if (this.#isDisposed) throw new OutboxError("disposed", "the outbox was closed");
     draft.row.ahead = this.#clock.ahead;
+    this.#order(draft);
     const { row, store } = await this.#intake.accept(draft);
     this.#wait(row, waiter, store.isDurable);
     this.#announce(row, store, row.ids.at(-1) === draft.row.ids[0]);
     return receiptOf(row, store.isDurable, waiter.id);
+  }
+
+  /** Lets no two messages of this tab be of the same moment, so that those in memory and those on the disk can be told apart. */
+  #order({ row }: Draft): void {
+    row.order = this.#lastOrder = Math.max(row.acceptedAt, this.#lastOrder + 1);
   }
 
   /** Tells of a message that was accepted, and wakes its sender. */
@@ -144,8 +161,9 @@ export class Outbox {
       return;
     }
     if (isNew) this.#tell("not-durable", row, "It is lost if this page is closed before it is sent.");
-    if (this.#memorySender) this.#memorySender.wake();
-    else void this.#startMemory().catch(() => {});
+    this.#isMemoryUsed = true;
+    this.#memorySender?.wake();
+    this.#startMemory();
   }
 
   get #stores(): Store[] {
@@ -211,23 +229,24 @@ export class Outbox {
 
   /** Lets it go on; a lane that a dead message blocks goes on without it. */
   async resume(what: { lane?: string; principal?: string } = {}): Promise<void> {
-    await this.#setPaused(false, what);
-    this.kick();
+    await this.#setPaused(false, what).finally(() => this.kick());
   }
 
   /** Parks the messages of a principal, until `resume({ principal })`. Nothing is deleted. */
   async signOut(principal: string): Promise<void> {
     this.#sender?.cancel(principal);
     this.#memorySender?.cancel(principal);
-    await this.#setPaused(true, { principal });
-    this.#tell("held", null, `${principal} has signed out.`);
-    // Another tab may be sending.
-    this.#leadership.say({ signedOut: principal });
+    await this.#setPaused(true, { principal }).finally(() => {
+      this.#tell("held", null, `${principal} has signed out.`);
+      // Another tab may be sending.
+      this.#leadership.say({ signedOut: principal });
+    });
   }
 
   /** Something changed: the network is back, somebody signed in. Tries what waits for that. */
   kick(): void {
     this.#memorySender?.kick();
+    this.#startMemory();
     this.#leadership.kick();
     this.#refresh();
   }
@@ -237,8 +256,9 @@ export class Outbox {
     this.#leadership.compete();
     await this.#leadership.check();
     this.kick();
-    await this.#leading;
+    await this.#leading?.catch(() => {});
     if (this.#leadership.isLeader) await this.#sender?.drain();
+    await this.#memorySender?.drain();
     if (this.#options.sends === "on-drain") this.#leadership.resign();
     return (this.#snapshot = await this.#readSnapshot());
   }
@@ -247,7 +267,7 @@ export class Outbox {
   dispose(): void {
     if (this.#isDisposed) return;
     this.#isDisposed = true;
-    this.#environment.clearTimeout(this.#refreshing);
+    for (const timer of [this.#refreshing, this.#watching]) this.#environment.clearTimeout(timer);
     for (const undo of this.#undo) undo();
     this.#leadership.close();
     this.#memorySender?.stop();
@@ -283,9 +303,11 @@ export class Outbox {
   }
 
   /** Freezes a request as `send` does; for `semel/snapshot`. */
-  freeze(input: RequestInfo | URL, options: SendOptions & { init?: RequestInit }): Promise<Draft> {
+  async freeze(input: RequestInfo | URL, options: SendOptions & { init?: RequestInit }): Promise<Draft> {
     const now = this.#environment.now();
-    return freeze(new Request(input, options.init), chooseId(options, this.profile, now), options, this.profile, now);
+    const draft = await freeze(new Request(input, options.init), chooseId(options, this.profile, now), options, this.profile, now);
+    this.#order(draft);
+    return draft;
   }
 
   #host(store: Store, parts: Sending): Host {
@@ -305,7 +327,9 @@ export class Outbox {
       lose: () => this.#leadership.lose(),
       isBehind: async (row) => {
         const first = await other.run("readonly", (tx) => tx.first("q", row.lane)).catch(() => undefined);
-        return !!first && first.acceptedAt < row.acceptedAt;
+        // Of two tabs' messages of the same moment, that on the disk goes first.
+        const tie = store.isDurable ? 0 : 1;
+        return !!first && orderOf(first) < orderOf(row) + tie;
       },
     };
   }
@@ -330,11 +354,16 @@ export class Outbox {
     this.#refresh();
   }
 
-  async #startMemory(): Promise<void> {
-    const parts = await this.#load();
-    if (this.#memorySender || this.#isDisposed) return;
-    this.#memorySender = new parts.Sender(this.#host(this.#memory, parts));
-    await this.#memorySender.start(await this.#memory.run("readwrite", (tx) => parts.takeEpoch(tx, 0, 0)));
+  /** Begins to send what is kept in memory. Where the part that sends could not be loaded, the next `kick` or tick does it. */
+  #startMemory(): void {
+    if (!this.#isMemoryUsed || this.#memorySender) return;
+    const start = async () => {
+      const parts = await this.#load();
+      if (this.#memorySender || this.#isDisposed) return;
+      const sender = (this.#memorySender = new parts.Sender(this.#host(this.#memory, parts)));
+      await sender.start(await this.#memory.run("readwrite", (tx) => parts.takeEpoch(tx, 0, 0)));
+    };
+    void start().catch(() => {});
   }
 
   async #storeOf(id: string): Promise<Store> {
@@ -353,8 +382,14 @@ export class Outbox {
 
   async #setPaused(on: boolean, what: { lane?: string; principal?: string }): Promise<void> {
     await this.#memory.run("readwrite", (tx) => setPaused(tx, on, what));
-    await this.#durable.run("readwrite", (tx) => setPaused(tx, on, what));
-    this.#refresh();
+    try {
+      await this.#durable.run("readwrite", (tx) => setPaused(tx, on, what));
+    } catch (error) {
+      // Where there is no storage, nothing waits in it.
+      if (this.#durable.mayHold || error instanceof OutboxError) throw error;
+    } finally {
+      this.#refresh();
+    }
   }
 
   #tell(type: EventType, row: Row | null, reason = row?.reason, ids?: string[]): void {
@@ -382,41 +417,89 @@ export class Outbox {
   }
 
   #emit(event: OutboxEvent): void {
-    for (const listener of this.#listeners) listener(event);
+    this.#callAll(this.#listeners, event);
     this.#refresh(event.ids ?? (event.id ? [event.id] : []));
+  }
+
+  /** Calls the application's functions. What one of them throws is none of the others' business, and none of the queue's. */
+  #callAll<T>(called: Iterable<(told: T) => void>, told: T): void {
+    for (const call of called)
+      try {
+        call(told);
+      } catch (error) {
+        this.#environment.report(error);
+      }
   }
 
   #wait(row: Row, waiter: Waiter, durable: boolean): void {
     if (isFinal(row.status)) return waiter.resolve(receiptOf(row, durable, waiter.id));
     const id = row.ids[0]!;
     this.#waiters.set(id, [...(this.#waiters.get(id) ?? []), waiter]);
+    this.#watchWaiters();
+  }
+
+  /** Looks after what is waited for: a tab that sends may die between the commit and its word of it. Then another takes over. */
+  #watchWaiters(): void {
+    if (this.#watching !== undefined || this.#isDisposed) return;
+    this.#watching = this.#environment.setTimeout(async () => {
+      this.#startMemory();
+      const epoch = await this.#durable.run("readonly", (tx) => tx.get("meta", "epoch")).catch(() => undefined);
+      const isTakenOver = epoch !== this.#epoch;
+      this.#epoch = epoch;
+      // Where nobody takes over, a few at a time: reading is work, and a network may be away for days.
+      const most = isTakenOver ? Infinity : ++this.#looks % LOOKS_BETWEEN ? 0 : LOOKED_AT_MAX;
+      const ids = [...this.#waiters.keys()].slice(0, most);
+      for (const id of ids) {
+        const waiters = this.#waiters.get(id)!;
+        this.#waiters.delete(id);
+        this.#waiters.set(id, waiters);
+      }
+      await this.#settleWaiters(ids);
+      this.#watching = undefined;
+      if (this.#waiters.size) this.#watchWaiters();
+    }, LOOK_MS);
   }
 
   /** Settles promises, and brings the snapshot up to date soon. */
   #refresh(ids: Iterable<string> = this.#waiters.keys()): void {
-    for (const id of [...ids]) if (this.#waiters.has(id)) void this.#settleWaiters(id);
+    void this.#settleWaiters([...ids]);
     if (this.#isDisposed || this.#refreshing !== undefined) return;
     this.#refreshing = this.#environment.setTimeout(async () => {
       this.#refreshing = undefined;
       const found = await this.#readSnapshot().catch(() => this.#snapshot);
       if (this.#isDisposed || JSON.stringify(found) === JSON.stringify(this.#snapshot)) return;
       this.#snapshot = found;
-      for (const onChange of this.#subscribers) onChange();
+      this.#callAll(this.#subscribers, undefined);
     }, REFRESH_MS);
   }
 
   async #readSnapshot(): Promise<Snapshot> {
     const { readSnapshot } = await this.#load();
-    return readSnapshot(this.#stores, this.#leadership.isLeader, this.#environment.now());
+    return readSnapshot(this.#stores, this.#summaries, this.#leadership.isLeader, this.#environment.now());
   }
 
-  async #settleWaiters(id: string): Promise<void> {
-    const receipt = await this.get(id);
-    if (!receipt || !isFinal(receipt.status)) return;
-    for (const waiter of this.#waiters.get(id) ?? []) {
-      const isAlias = waiter.id !== id;
-      waiter.resolve(isAlias ? { ...receipt, id: waiter.id, aliasOf: id } : receipt);
-    }
+  /** Settles the promises for those of these messages that are final. */
+  async #settleWaiters(ids: string[]): Promise<void> {
+    const wanted = ids.filter((id) => this.#waiters.has(id));
+    // A few at a time: who sends has to write meanwhile.
+    for (let at = 0; at < wanted.length; at += LOOKED_AT_MAX)
+      for (const store of this.#stores) {
+        const find = async (tx: Tx) => {
+          const found: Row[] = [];
+          for (const id of wanted.slice(at, at + LOOKED_AT_MAX)) {
+            const row = await tx.first("ids", id);
+            if (row && isFinal(row.status)) found.push(row);
+          }
+          return found;
+        };
+        // What cannot be read now is looked at again.
+        for (const row of await store.run("readonly", find).catch(() => [])) this.#settleWaiting(row, store.isDurable);
+      }
+  }
+
+  #settleWaiting(row: Row, durable: boolean): void {
+    const id = row.ids[0]!;
+    for (const waiter of this.#waiters.get(id) ?? []) waiter.resolve(receiptOf(row, durable, waiter.id));
     this.#waiters.delete(id);
   }
 
@@ -447,6 +530,10 @@ export class Outbox {
         this.kick();
       });
   }
+}
+
+function orderOf({ order, acceptedAt }: Row): number {
+  return order ?? acceptedAt;
 }
 
 function isFinal(status: Status): boolean {

@@ -2,7 +2,7 @@
 // is sealed at the server first, so that no late arrival can run it beside the new one.
 import { mint } from "../contract/mint.js";
 import { freeze, type Draft } from "./freeze.js";
-import { abort, find, receiptOf } from "./rows.js";
+import { abort, find, findAction, receiptOf } from "./rows.js";
 import type { Host } from "./sender.js";
 import type { Store, Tx } from "./store.js";
 import { OutboxError, type Frozen, type Row } from "./types.js";
@@ -125,7 +125,9 @@ export async function rebuild(host: Host, row: Row): Promise<void> {
     // What was sent again since the application was asked may have taken effect.
     if (heldFor !== "rebuild" || token !== row.token) return false;
     for (const id of drop) await abort(tx, id, now, "No longer wanted.");
-    if (draft) await replace(tx, row.ids[0]!, draft, now);
+    const waits = draft && (await findAction(tx, draft.row));
+    // The same action, where it waits already, is not done twice.
+    if (draft && (!waits || waits.ids[0] === row.ids[0])) await replace(tx, row.ids[0]!, draft, now);
     else await abort(tx, row.ids[0]!, now, "No longer wanted.");
     return true;
   });
@@ -142,6 +144,8 @@ async function replace(tx: Tx, id: string, draft: Draft, now: number): Promise<R
   if (known) throw new OutboxError("id-reused", "the new id is taken: choose another");
   // Somebody else took it back or replaced it: a second successor would do the same thing twice.
   if (status === "aborted") throw new OutboxError("state", `the message ${id} is aborted`);
+  const same = await findAction(tx, draft.row);
+  if (same && same.ids[0] !== ids[0]) throw new OutboxError("state", `the same action waits already: it is the message ${same.ids[0]}`);
   const old = await abort(tx, id, now, "Replaced by another message.", draft.row.ids[0]);
   // The new one takes the old one's number, and with it its place in the lane.
   await tx.delete("messages", old.n);
@@ -149,7 +153,8 @@ async function replace(tx: Tx, id: string, draft: Draft, now: number): Promise<R
   await tx.put("messages", moved);
   const before = old.ids[0]!;
   const first = old.first ?? old.supersedes ?? before;
-  const row: Row = { ...draft.row, n, supersedes: before, first, ambiguous: old.ambiguous, inherited: old.ambiguous };
+  const order = old.order ?? old.acceptedAt;
+  const row: Row = { ...draft.row, n, order, supersedes: before, first, ambiguous: old.ambiguous, inherited: old.ambiguous };
   await tx.put("messages", row);
   await tx.put("requests", draft.request, n);
   return row;

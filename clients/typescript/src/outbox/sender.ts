@@ -5,7 +5,7 @@ import type { Profile } from "../contract/profile.js";
 import type { Answer } from "../contract/refusal.js";
 import type { Environment } from "./environment.js";
 import { clockAhead, findExpired, judgeAnswer, judgeSilence, type Facts, type Verdict } from "./judge.js";
-import { STALE, claim, settle, type Clocks } from "./claims.js";
+import { STALE, claim, settle, unclaim, type Clocks } from "./claims.js";
 import type * as requeueing from "./requeue.js";
 import { isPaused, readPaused } from "./rows.js";
 import { isStorageFull, type Store } from "./store.js";
@@ -168,6 +168,8 @@ export class Sender {
       const isFresh = row.noAnswer && this.#kickedAt >= (row.lastAt ?? 0) + base;
       return isFresh ? this.#kickedAt : row.nextAt;
     }
+    // It was claimed, and this sender does not know of it: every attempt that it knows of has a busy lane.
+    if (row.status === "inflight") return -Infinity;
     if (row.status !== "held" || (row.heldFor === "rebuild" && !this.host.rebuild)) return Infinity;
     const asked = this.#asked.get(row.n) ?? -Infinity;
     return this.#kickedAt > asked ? this.#kickedAt : asked + ASK_AGAIN_MS;
@@ -188,6 +190,10 @@ export class Sender {
 
   async #process(head: Row, epoch: number, signal: AbortSignal): Promise<void> {
     const { store, environment } = this.host;
+    if (head.status === "inflight") {
+      const freed = await store.run("readwrite", (tx) => unclaim(tx, head, epoch, environment.now()));
+      return freed === STALE ? this.host.lose() : undefined;
+    }
     const expired = findExpired(this.#facts(head));
     if (expired) return this.#settle(head, null, epoch, expired);
     if (head.heldFor === "rebuild") return this.#rebuild(head);
@@ -204,12 +210,25 @@ export class Sender {
     if (claimed === STALE) return this.host.lose();
     if (!claimed) return;
     if (head.status === "held") this.host.tell("released", claimed.row);
-    const verdict = await this.#attempt(claimed.row, claimed.request, credential, signal);
-    await this.#settle(claimed.row, token, epoch, verdict);
+    await this.#settle(claimed.row, token, epoch, await this.#attempt(claimed.row, claimed.request, credential, signal));
   }
 
   async #attempt(row: Row, request: Frozen, credential: Credential, signal: AbortSignal): Promise<Verdict> {
+    const { environment } = this.host;
+    try {
+      return await this.#send(row, request, credential, signal);
+    } catch (error) {
+      // A mistake of the application's code, such as `isFromService`. What was sent may have arrived all the same.
+      environment.report(error);
+      return judgeSilence(this.#facts(row), "what came could not be judged", environment.random());
+    }
+  }
+
+  async #send(row: Row, request: Frozen, given: Credential, signal: AbortSignal): Promise<Verdict> {
     const { environment, profile, timeout } = this.host;
+    // Cookies are the browser's: somebody else's may have come while the claim was written.
+    const credential = given.cookies ? await this.#credentialOf(row, signal) : given;
+    if (typeof credential === "string") return { to: "held", change: { heldFor: "auth", reason: credential } };
     const sent = await transmit({ row, request, credential, profile, timeout, signal, ahead: this.#aheadAt(row, row.firstAt) ?? this.host.clock.ahead ?? 0 }, environment);
     const u = environment.random();
     if (sent.type === "silence") return judgeSilence(this.#facts(row), sent.why, u);

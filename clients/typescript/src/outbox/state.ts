@@ -5,12 +5,19 @@ import type { LaneState, Row, Snapshot } from "./types.js";
 
 const LANES_MAX = 50;
 
+type Summary = Awaited<ReturnType<typeof summarize>>;
 
-/** What is in these stores together. */
-export async function readSnapshot(stores: Store[], isSender: boolean, now: number): Promise<Snapshot> {
+/** What each store was last seen to hold. */
+export type Summaries = Map<Store, Summary>;
+
+/** What is in these stores together: of one that cannot be read, what it held when it could. */
+export async function readSnapshot(stores: Store[], known: Summaries, isSender: boolean, now: number): Promise<Snapshot> {
   const all: Snapshot = { waiting: 0, sending: 0, held: 0, dead: 0, durable: true, isSender, lanes: [] };
   for (const store of stores) {
-    const one = await store.run("readonly", (tx) => summarize(tx, now));
+    const found = await store.run("readonly", (tx) => summarize(tx, now)).catch(() => undefined);
+    if (found) known.set(store, found);
+    const one = known.get(store);
+    if (!one) continue;
     for (const name of ["waiting", "sending", "held", "dead"] as const) all[name] += one[name];
     all.lanes.push(...one.lanes);
     if (!store.isDurable && one.waiting + one.sending + one.held) all.durable = false;

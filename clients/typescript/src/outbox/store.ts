@@ -31,6 +31,8 @@ export interface Tx {
 
 export interface Store {
   readonly isDurable: boolean;
+  /** Whether there may be messages in it, also while it fails. */
+  readonly mayHold: boolean;
   /** Before: nothing. After it returns, what `work` wrote survives a crash; after it throws, nothing of it was written. */
   run<T>(mode: IDBTransactionMode, work: (tx: Tx) => Promise<T>): Promise<T>;
   close(): void;
@@ -51,6 +53,14 @@ export class IndexedStore implements Store {
     private readonly environment: Environment,
     private readonly onLost: () => void,
   ) {}
+
+  get mayHold(): boolean {
+    return this.#isKnown || !!this.environment.marks?.getItem(this.#place);
+  }
+
+  get #place(): string {
+    return `semel:${this.name}`;
+  }
 
   async run<T>(mode: IDBTransactionMode, work: (tx: Tx) => Promise<T>): Promise<T> {
     try {
@@ -120,8 +130,12 @@ export class IndexedStore implements Store {
     const { indexedDB, marks, setTimeout, clearTimeout } = this.environment;
     return new Promise((resolve, reject) => {
       if (!indexedDB) throw new Error("there is no storage");
-      const timer = setTimeout(() => reject(new Error("the database is stuck")), OPEN_MS_MAX);
-      const request = indexedDB.open(`semel:${this.name}`, version);
+      let isLate = false;
+      const timer = setTimeout(() => {
+        isLate = true;
+        reject(new Error("the database is stuck"));
+      }, OPEN_MS_MAX);
+      const request = indexedDB.open(this.#place, version);
       let isNew = false;
       request.onupgradeneeded = ({ oldVersion }) => {
         isNew = oldVersion === 0;
@@ -129,11 +143,12 @@ export class IndexedStore implements Store {
       };
       request.onsuccess = () => {
         clearTimeout(timer);
-        const mark = `semel:${this.name}`;
-        if (isNew && (this.#isKnown || marks?.getItem(mark))) this.onLost();
+        if (isNew && this.mayHold) this.onLost();
         this.#isKnown = true;
+        // Nobody waits for it any more: left open, it would block every upgrade.
+        if (isLate) request.result.close();
         try {
-          marks?.setItem(mark, "1");
+          marks?.setItem(this.#place, "1");
         } catch {
           // Without the mark a lost database is not noticed; nothing else needs it.
         }

@@ -28,13 +28,15 @@ export interface Row {
   q?: string;
   principal: string;
   logicalKey?: string;
-  /** The logical key, while the message is live. */
+  /** The logical key, while the message is live. Other principals may have the same. */
   lk?: string;
   operation?: string;
   method: string;
   url: string;
   generatedAt: number;
   acceptedAt: number;
+  /** Tells which of two stores' messages came first: the time of accepting, made greater for each. Older releases left it out. */
+  order?: number;
   /** How far servers' clocks were ahead when it was accepted, as far as known. */
   ahead: number | null;
   status: Status;
@@ -228,7 +230,7 @@ export interface OutboxOptions {
 
 export type ErrorCode =
   | "malformed" | "too-large" | "credential-in-request" | "id-reused" | "id-spent" | "full" | "not-found" | "state"
-  | "possibly-delivered" | "disposed" | "storage-lost";
+  | "possibly-delivered" | "disposed" | "storage-lost" | "storage-failed";
 
 /** Something was refused, and nothing was changed; or a promise cannot be kept, and `message` says why. */
 export class OutboxError extends Error {

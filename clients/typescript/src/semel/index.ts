@@ -15,7 +15,7 @@ export interface FetchOnceOptions extends RequestInit {
   retries?: number;
   /** The longest single wait in milliseconds; an answer that asks for more is returned. Default: 60,000. */
   maxWait?: number;
-  /** How long one attempt may take, in milliseconds. Default: 30,000. */
+  /** How long one attempt may take until its answer begins, in milliseconds. Default: 30,000. The body may take longer. */
   timeout?: number;
   /** The sender's half of a profile, with its `rules`. Default: `ietf`. */
   profile?: Profile;
@@ -44,19 +44,26 @@ export async function fetchOnce(input: RequestInfo | URL, options: FetchOnceOpti
   for (let attempt = 1; ; attempt++) {
     let answer: Response | undefined;
     let error: unknown;
+    let wait = delay(profile.schedule, attempt, Math.random());
+    const limit = new AbortController();
+    const timer = setTimeout(() => limit.abort(new DOMException("it took too long", "TimeoutError")), timeout);
     try {
-      answer = await send(request.clone(), { signal: AbortSignal.any([request.signal, AbortSignal.timeout(timeout)]) });
+      const begun = await send(request.clone(), { signal: AbortSignal.any([request.signal, limit.signal]) });
+      wait = await waitAfter(begun, request.method, profile, attempt);
+      answer = begun;
     } catch (caught) {
       if (request.signal.aborted) throw caught;
       error = caught;
+    } finally {
+      clearTimeout(timer);
     }
-    const wait = answer ? await waitAfter(answer, request.method, profile, attempt) : delay(profile.schedule, attempt, Math.random());
     if (attempt > retries || wait > maxWait) {
       // What still runs may come to nothing: with its 202 it would pass for done.
       if (answer && !(answer.ok && isPending(answer))) return answer;
       throw new NoAnswerError(sentKey, { cause: error ?? answer });
     }
-    if (answer) await answer.body?.cancel();
+    // It may have broken off already.
+    await answer?.body?.cancel().catch(() => {});
     await sleep(wait, request.signal);
   }
 }

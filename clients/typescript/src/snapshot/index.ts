@@ -1,8 +1,10 @@
 // `semel/snapshot`: values that a person still changes, and the moment at which they become messages. Until then nothing is
 // queued; then all of them move into the outbox in one transaction, frozen, each with a key of its own.
 import type { Outbox, Receipt, SendOptions } from "../outbox/index.js";
+import { uuid } from "../contract/mint.js";
 import { accept, receiptOf } from "../outbox/rows.js";
 import type { Tx } from "../outbox/store.js";
+import type { Row } from "../outbox/types.js";
 
 /** Parts of a key, such as `[sectionId, patrolId]`. */
 export type Key = readonly (string | number)[];
@@ -32,6 +34,8 @@ interface Stored<V> extends Entry<V> {
 }
 
 const TRIES_MAX = 20;
+/** Writes that are remembered, so that one that runs twice is known again. */
+const WRITES_KEPT_MAX = 50;
 
 export class WorkingValues<V> {
   #options: WorkingOptions<V>;
@@ -42,7 +46,7 @@ export class WorkingValues<V> {
 
   /** Changes a value. Nothing is queued. Once this is fulfilled, a reload finds the value. */
   update(key: Key, change: (before: V | undefined) => V): Promise<V> {
-    return this.#run(async (tx) => this.#write(tx, key, change));
+    return this.#run(once(async (tx) => this.#write(tx, key, change)));
   }
 
   set(key: Key, value: V): Promise<V> {
@@ -55,7 +59,7 @@ export class WorkingValues<V> {
 
   /** Takes a value away: nothing is sent for it. */
   remove(key: Key): Promise<void> {
-    return this.#run(async (tx) => void (await tx.delete("working", this.#place(key))));
+    return this.#run(once(async (tx) => void (await tx.delete("working", this.#place(key)))));
   }
 
   /** All values that were not submitted yet. */
@@ -75,18 +79,19 @@ export class WorkingValues<V> {
           return outbox.freeze(url, options);
         }),
       );
-      const receipts = await outbox.transact(async (tx) => {
+      const move = once(async (tx) => {
         for (const { key, version } of entries) {
           const now = await tx.get<Stored<V>>("working", this.#place(key));
           if (now?.version !== version) return { result: null, rows: [] };
         }
-        const rows = [];
+        const rows: Row[] = [];
         for (const [at, { key }] of entries.entries()) {
           await tx.delete("working", this.#place(key));
           rows.push(await accept(tx, drafts[at]!, { left: Infinity }));
         }
         return { result: rows.map((row) => receiptOf(row, true)), rows };
       });
+      const receipts = await outbox.transact(move);
       if (receipts) return receipts;
     }
     throw new Error("the values change too fast to be submitted");
@@ -132,6 +137,19 @@ export class WorkingValues<V> {
   #place(key: Key): string {
     return JSON.stringify([this.#options.name, ...key]);
   }
+}
+
+/** Work that is done once: a transaction runs again where its commit was reported as a failure (see the store). */
+function once<T>(work: (tx: Tx) => Promise<T>): (tx: Tx) => Promise<T> {
+  const token = uuid();
+  let done: T;
+  return async (tx) => {
+    const known = (await tx.get<string[]>("meta", "writes")) ?? [];
+    if (known.includes(token)) return done;
+    done = await work(tx);
+    await tx.put("meta", [...known, token].slice(-WRITES_KEPT_MAX), "writes");
+    return done;
+  };
 }
 
 interface Imported {
@@ -242,6 +260,11 @@ export class PendingIndicator {
   }
 
   #tell(): void {
-    for (const onChange of this.#listeners) onChange();
+    for (const onChange of this.#listeners)
+      try {
+        onChange();
+      } catch (error) {
+        (globalThis.reportError ?? console.error)(error);
+      }
   }
 }

@@ -38,6 +38,8 @@ export class Device {
   /** Draws of the outbox's random numbers. */
   u = 0.5;
   activity = 0;
+  /** Transactions under way: they take none of the virtual time, however much they do. */
+  transactions = 0;
   #timers = new Set<Timer>();
   #holders = new Map<string, Holder>();
   #queues = new Map<string, { tab: Tab; begin(): void }[]>();
@@ -58,7 +60,7 @@ export class Device {
     for (let quiet = 0; quiet < 12; ) {
       const before = this.activity;
       await new Promise((resolve) => setImmediate(resolve));
-      quiet = this.activity === before && !digests ? quiet + 1 : 0;
+      quiet = this.activity === before && !digests && !this.transactions ? quiet + 1 : 0;
     }
   }
 
@@ -97,7 +99,8 @@ export class Device {
         };
         const holder = { tab, end };
         this.#holders.set(name, holder);
-        tab.run(() => void held().then(() => end(), (error) => end(error)));
+        // Browsers grant a lock in a task of its own.
+        setImmediate(() => tab.run(() => void held().then(() => end(), (error) => end(error))));
       };
       if (steal) {
         const old = this.#holders.get(name);
@@ -243,6 +246,7 @@ export class Tab {
       page: this.page,
       marks: { getItem: (name) => device.marks.get(name) ?? null, setItem: (name, value) => void device.marks.set(name, value) },
       persist: async () => true,
+      report: (error) => console.error(error),
       load: async () => ({ ...sending, loadRequeueing: async () => requeueing }),
     };
   }
@@ -285,11 +289,14 @@ export class Tab {
   }
 
   #watch(database: IDBDatabase): void {
+    const { device } = this;
     const begin = database.transaction.bind(database);
     database.transaction = ((...parameters: Parameters<typeof begin>) => {
       this.step("transaction?");
       const transaction = begin(...parameters);
       this.#transactions.add(transaction);
+      device.transactions++;
+      for (const name of ["complete", "abort"]) transaction.addEventListener(name, () => device.transactions--);
       if (this.isDead) transaction.abort();
       // Committed or not, the tab hears of it now, when it thaws, or never.
       const hear = (name: "complete" | "abort") => ({

@@ -30,15 +30,22 @@ async function run({ fate, at, losesAnswers }: Course) {
   await device.advance(0);
   const others = fate === "reload" ? [] : [open(device, gate)];
   await device.advance(0);
+  // One takes over; another only waits for what it has sent.
+  if (others.length) others.push(open(device, gate));
+  await device.advance(0);
   const before = first.tab.steps.length;
   if (fate !== "none") first.tab.meet(fate === "freeze" ? "freeze" : "kill", before + at, () => {
     if (fate === "reload") setImmediate(() => others.push(open(device, gate)));
   });
   const accepted = new Set<string>();
+  const told = new Map<string, string>();
   for (const [lane, ids] of Object.entries(LANES))
     for (const id of ids) {
-      const sent = first.outbox.send("https://api.example/x", { init: { method: "POST", body: id }, id, lane });
+      // Lane b is another tab's, which lives on.
+      const { outbox } = lane === "b" ? (others.at(-1) ?? first) : first;
+      const sent = outbox.send("https://api.example/x", { init: { method: "POST", body: id }, id, lane });
       sent.accepted.then(() => accepted.add(id), () => {});
+      sent.done.then(({ status }) => told.set(id, status), () => {});
     }
   await device.advance(1000);
   const steps = first.tab.steps.length - before;
@@ -48,7 +55,10 @@ async function run({ fate, at, losesAnswers }: Course) {
   }, 120_000, 500);
   if (first.tab.isFrozen) first.tab.thaw();
   await device.advance(30_000);
-  check(gate, accepted, await device.rows("fates"), `${fate} at ${at}${losesAnswers ? ", answers lost" : ""}`, losesAnswers);
+  const what = `${fate} at ${at}${losesAnswers ? ", answers lost" : ""}`;
+  check(gate, accepted, await device.rows("fates"), what, losesAnswers);
+  const heard = fate === "none" || fate === "freeze" ? [...accepted] : fate === "kill" ? LANES.b : [];
+  for (const id of heard) assert.equal(told.get(id), "done", `${what}: done of ${id}`);
   first.outbox.dispose();
   for (const { outbox } of others) outbox.dispose();
   return steps;

@@ -96,3 +96,23 @@ test("an abort ends it at once", async () => {
   assert.equal((result as Error).name, "AbortError");
   assert.ok(keys.length <= 2);
 });
+
+test("the time of an attempt ends with its answer: a body may take longer, and one of a conflict may not take for ever", async () => {
+  const encode = (text: string) => new TextEncoder().encode(text);
+  /** A body that comes after so many milliseconds, unless the request is aborted. */
+  const slow = (status: number, body: string, millis: number) =>
+    (async (_: Request, { signal }: RequestInit) => {
+      const stream = new ReadableStream({
+        start: (controller) => {
+          const timer = setTimeout(() => (controller.enqueue(encode(body)), controller.close()), millis);
+          signal!.addEventListener("abort", () => (clearTimeout(timer), controller.error(signal!.reason)));
+        },
+      });
+      return new Response(stream, { status });
+    }) as typeof fetch;
+  const url = "https://api.example/orders";
+  const answer = await fetchOnce(url, { method: "POST", timeout: 20, fetch: slow(200, "late", 80) });
+  assert.equal(await answer.text(), "late");
+  const stuck = fetchOnce(url, { method: "POST", timeout: 20, retries: 0, fetch: slow(409, "{}", 60_000) });
+  await assert.rejects(stuck, NoAnswerError);
+});

@@ -2,6 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Outbox, OutboxError, type Receipt } from "semel/outbox";
+import { fillStorage } from "../support/faults.js";
 import { URL_OF, open, post, settled } from "../support/outboxes.js";
 import { Device, Gate, Tab } from "../support/world.js";
 
@@ -283,34 +284,23 @@ test("a message that found no room in the storage keeps its place in the lane", 
   gate.isReached = false;
   const { outbox, tab } = open(device, gate);
   await settled(device, outbox.send(URL_OF, { ...post(), id: "m1" }).accepted);
-  let isFull = true;
-  const factory = device.indexedDB;
-  const database = await new Promise<IDBDatabase>((resolve) => {
-    const request = factory.open("semel:test");
-    request.onsuccess = () => resolve(request.result);
-  });
-  const store = Object.getPrototypeOf(database.transaction("messages").objectStore("messages"));
-  database.close();
-  const put = store.put;
-  store.put = function (this: IDBObjectStore, ...parameters: unknown[]) {
-    const isMessage = this.name === "messages" && !(parameters[0] as { n?: number }).n;
-    if (isFull && isMessage) throw new DOMException("full", "QuotaExceededError");
-    return put.apply(this, parameters);
-  };
+  const storage = await fillStorage(device);
   try {
-    await device.advance(10);
-    const second = await settled(device, outbox.send(URL_OF, { ...post(), id: "m2" }).accepted);
-    assert.equal(second.durable, false);
-    isFull = false;
-    await device.advance(10);
-    const third = outbox.send(URL_OF, { ...post(), id: "m3" });
-    assert.equal((await settled(device, third.accepted)).durable, true);
+    const at = device.now;
+    const sent = ["m2", "m3"].map((id) => outbox.send(URL_OF, { ...post(), id }));
+    await device.settle();
+    storage.isFull = false;
+    const last = outbox.send(URL_OF, { ...post(), id: "m4" });
+    await device.settle();
+    assert.equal(device.now, at, "all of it within one millisecond");
+    const kept = await settled(device, Promise.all([...sent, last].map(({ accepted }) => accepted)));
+    assert.deepEqual(kept.map(({ durable }) => durable), [false, false, true]);
     gate.isReached = true;
     tab.page.dispatchEvent(new Event("online"));
-    await settled(device, third.done);
-    assert.deepEqual(gate.effects, ["m1", "m2", "m3"]);
+    await settled(device, last.done);
+    assert.deepEqual(gate.effects, ["m1", "m2", "m3", "m4"]);
   } finally {
-    store.put = put;
+    storage.undo();
     outbox.dispose();
   }
 });

@@ -40,6 +40,31 @@ test("two requeues at once, in two tabs or by a double tap, make one successor",
   for (const { outbox } of [first, second]) outbox.dispose();
 });
 
+test("an action that waits again is not requeued beside itself", async () => {
+  const device = new Device();
+  const gate = new Gate(device);
+  gate.script = [{ status: 422 }];
+  const { outbox } = open(device, gate);
+  const like = (id: string, principal: string) => outbox.send(URL_OF, { ...post(), id, principal, logicalKey: "like:7" });
+  await settled(device, like("m1", "anna").done);
+  gate.isReached = false;
+  await settled(device, like("m2", "anna").accepted);
+  await assert.rejects(settled(device, outbox.requeue("m1")), { code: "state" });
+  gate.isReached = true;
+  await device.advance(10_000);
+  assert.deepEqual(gate.effects, ["m2"]);
+  // Another's action is another one.
+  gate.script = [{ status: 422 }, { status: 404 }];
+  await settled(device, like("b1", "bert").done);
+  gate.isReached = false;
+  await settled(device, like("m3", "anna").accepted);
+  gate.isReached = true;
+  assert.equal((await settled(device, outbox.requeue("b1", { id: "b2" }))).supersedes, "b1");
+  await device.advance(60_000);
+  assert.deepEqual(gate.effects.sort(), ["b2", "m2", "m3"]);
+  outbox.dispose();
+});
+
 test("one that may have been delivered is requeued by force only, or after its key was sealed", async () => {
   const device = new Device();
   const gate = new Gate(device);

@@ -4,11 +4,13 @@ import { test } from "node:test";
 import { IDBFactory } from "fake-indexeddb";
 import { Outbox } from "semel/outbox";
 import { PendingIndicator, WorkingValues, oldDatabase, type Key } from "semel/snapshot";
+import { reportFailures } from "../support/faults.js";
 import { Device, Gate, Tab } from "../support/world.js";
 
-function open(device: Device, gate: Gate) {
+function open(device: Device, gate: Gate, indexedDB?: IDBFactory) {
   const tab = new Tab(device, gate.fetch);
-  const outbox = Outbox.open({ name: "scores", profile: "scores", credentials: "none", environment: tab.environment });
+  const environment = { ...tab.environment, ...(indexedDB && { indexedDB }) };
+  const outbox = Outbox.open({ name: "scores", profile: "scores", credentials: "none", environment });
   const values = new WorkingValues<number>({
     outbox,
     name: "scores",
@@ -98,6 +100,32 @@ test("a tap while it is being submitted is part of it, or stays", async () => {
   await device.until(() => gate.effects.length === 1);
   assert.equal(receipts.length, 1);
   assert.equal(JSON.parse(gate.arrivals.at(-1)!.body).points + left, 6);
+  outbox.dispose();
+});
+
+test("a change that was committed and reported as failed is applied once, and a submit tells what it moved", async () => {
+  const device = new Device();
+  const gate = new Gate(device);
+  const factory = new Tab(device, gate.fetch).environment.indexedDB!;
+  const taps = await reportFailures(device, factory, 1, (_, store) => store === "working");
+  const { values: tapped, outbox: first } = open(device, gate, taps.indexedDB);
+  assert.equal(await settled(device, tapped.update(["s1", "p1"], add(5))), 5);
+  assert.equal(await settled(device, tapped.get(["s1", "p1"])), 5);
+  assert.equal(taps.left(), 0);
+  taps.undo();
+  first.dispose();
+  const moves = await reportFailures(device, factory, 1, (_, store) => store === "messages");
+  const { values, outbox } = open(device, gate, moves.indexedDB);
+  const told: string[] = [];
+  outbox.on(({ type }) => told.push(type));
+  const receipts = await settled(device, values.submit());
+  assert.equal(moves.left(), 0);
+  assert.equal(receipts.length, 1);
+  await device.until(async () => (await outbox.get(receipts[0]!.id))?.status === "done", 60_000);
+  assert.deepEqual(gate.arrivals.map(({ body }) => JSON.parse(body).points), [5]);
+  assert.deepEqual(await settled(device, values.all()), []);
+  assert.deepEqual(told, ["queued", "done"]);
+  moves.undo();
   outbox.dispose();
 });
 
