@@ -3,7 +3,7 @@
 use semel_contract::decide::Standing;
 use semel_contract::record::State;
 use semel_contract::time::Timestamp;
-use semel_store::admin::Sought;
+use semel_store::admin::{KeyReach, Sought};
 use semel_store::{AdminStore, Entry, Filter, Order, StoreError};
 
 /// Claims that are looked at in one go.
@@ -75,6 +75,8 @@ pub(crate) struct Found {
     pub(crate) looked: u64,
     /// Whether there is no record that was not looked at.
     pub(crate) is_complete: bool,
+    /// Whether the keys of older records are still being read after a start.
+    pub(crate) is_reading: bool,
 }
 
 /// Records of one key.
@@ -88,12 +90,7 @@ pub(crate) async fn search_within(
     now: Timestamp,
 ) -> Result<Found, StoreError> {
     if let Some(key) = &narrowed.key {
-        let mut entries = store.find(&Sought::Key(key.clone()), OF_KEY_MAX).await?;
-        let looked = entries.len() as u64;
-        entries.retain(|entry| fits(entry, filter, narrowed, now));
-        entries.sort_by(|a, b| filter.order.compare(a.record.fence.number, b.record.fence.number));
-        entries.truncate(filter.limit as usize);
-        return Ok(Found { entries, next: None, looked, is_complete: true });
+        return search_key(store, key, filter, narrowed, now).await;
     }
     // Open records are few and have lists of their own.
     if matches!(filter.state, Some(State::Unknown | State::Claimed)) {
@@ -102,11 +99,12 @@ pub(crate) async fn search_within(
         let next = found.last().filter(|_| is_full).map(|last| last.record.fence.number);
         let looked = found.len() as u64;
         let entries = found.into_iter().filter(|entry| fits(entry, filter, narrowed, now)).collect();
-        return Ok(Found { entries, next, looked, is_complete: true });
+        return Ok(Found { entries, next, looked, is_complete: true, is_reading: false });
     }
     let within = u64::from(narrowed.within.unwrap_or(u32::MAX));
     let mut page = Filter { limit: PAGE, order: filter.order, after: filter.after, ..Filter::default() };
-    let mut found = Found { entries: Vec::new(), next: None, looked: 0, is_complete: false };
+    let mut found =
+        Found { entries: Vec::new(), next: None, looked: 0, is_complete: false, is_reading: false };
     while found.looked < within {
         let entries = store.list(&page).await?;
         let is_last = entries.len() < PAGE as usize;
@@ -134,6 +132,28 @@ pub(crate) async fn search_within(
         }
     }
     Ok(found)
+}
+
+/// Entries of one key. Soon after a start it may reach some of the records only, and says how many.
+async fn search_key(
+    store: &dyn AdminStore,
+    key: &str,
+    filter: &Filter,
+    narrowed: &Narrowed,
+    now: Timestamp,
+) -> Result<Found, StoreError> {
+    let reach = store.key_reach().await?;
+    let mut entries = store.find(&Sought::Key(key.to_owned()), OF_KEY_MAX).await?;
+    let of_key = entries.len() as u64;
+    let (looked, is_reading) = match reach {
+        KeyReach::All => (of_key, false),
+        KeyReach::Newest(rows) => (rows, true),
+    };
+    entries.retain(|entry| fits(entry, filter, narrowed, now));
+    entries.sort_by(|a, b| filter.order.compare(a.record.fence.number, b.record.fence.number));
+    entries.truncate(filter.limit as usize);
+    let is_complete = !is_reading && of_key < u64::from(OF_KEY_MAX);
+    Ok(Found { entries, next: None, looked, is_complete, is_reading })
 }
 
 fn fits(entry: &Entry, filter: &Filter, narrowed: &Narrowed, now: Timestamp) -> bool {

@@ -123,7 +123,12 @@ const OPERATIONS: &[Operation] = &[
             ("key", "Only with this key, whoever it belongs to.", false),
             ("request_id", "Only of the request with this id.", false),
             ("newer_than", "Only created since so long ago, such as 1h.", false),
-            ("within", "Looks at so many records at most; `looked` and `complete` say how far.", false),
+            (
+                "within",
+                "Looks at so many records at most; `looked` and `complete` say how far, and `reading` that keys are still being \
+                 read after a start.",
+                false,
+            ),
             LIMIT,
         ],
         body: &[],
@@ -178,7 +183,8 @@ const OPERATIONS: &[Operation] = &[
         method: "get",
         path: "/v1/search",
         id: "search",
-        summary: "Records by their id, their request's id or their key, whoever they belong to.",
+        summary: "Records by their id, their request's id or their key, whoever they belong to. `complete` says whether all were searched: \
+                  soon after a start older keys are still being read (`reading`), and only the newest `looked` were.",
         needs: Needs::Read,
         query: &[("q", "What to look for.", true)],
         body: &[],

@@ -5,7 +5,7 @@ use axum::{Extension, Json};
 use http::StatusCode;
 use semel_contract::profile::{Lifetime, presets};
 use semel_contract::time::Timestamp;
-use semel_store::admin::{Sought, Trail};
+use semel_store::admin::{KeyReach, Sought, Trail};
 use semel_store::{AdminStore, Entry, Filter, Sealed};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -89,6 +89,7 @@ async fn narrow(
         "now": now.to_string(),
         "looked": found.looked,
         "complete": found.is_complete,
+        "reading": found.is_reading,
     }))
 }
 
@@ -138,6 +139,7 @@ pub(crate) async fn search(
     if text.is_empty() {
         return Err(Refusal::bad("q: expected a record's id, a request's id or a key"));
     }
+    let reach = console.store.key_reach().await?;
     let mut found: Vec<Entry> = Vec::new();
     let by_number = text.parse().ok().map(Sought::Record);
     let others = [Sought::RequestId(text.clone()), Sought::Key(text.clone())];
@@ -153,7 +155,12 @@ pub(crate) async fn search(
     for entry in &found {
         records.push(console.in_full(entry, now, Bodies::Hidden).await?);
     }
-    Ok(Json(json!({"records": records, "now": now.to_string()})))
+    let mut shown = json!({"records": records, "now": now.to_string(), "complete": true, "reading": false});
+    if let KeyReach::Newest(rows) = reach {
+        shown["looked"] = json!(rows);
+        (shown["complete"], shown["reading"]) = (json!(false), json!(true));
+    }
+    Ok(Json(shown))
 }
 
 #[derive(Debug, Deserialize)]

@@ -130,11 +130,28 @@ pub struct ClockState {
     pub jump_millis: Option<i64>,
 }
 
+/// How far a search by key reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyReach {
+    /// All records.
+    All,
+    /// So many of the newest, and all that came since the start: the keys of the others are still being read.
+    Newest(u64),
+}
+
 /// A store that operators can look into.
 pub trait AdminStore: ClaimStore {
-    /// Finds records, the oldest first, at most `limit`. By number and by key this is quick, but for the first search by key on
-    /// SQLite; by request id it may read everything. Changes nothing. The number of a record that was resolved finds it under its new one.
+    /// Finds records, the oldest first, at most `limit`. By number and by key this is quick; by request id it may read
+    /// everything. Changes nothing. The number of a record that was resolved finds it under its new one. Of a key that more than
+    /// a thousand records have, it finds a thousand.
     fn find<'a>(&'a self, sought: &'a Sought, limit: u32) -> Reply<'a, Vec<Entry>>;
+
+    /// How far a [`Self::find`] by key reaches that begins after this. On SQLite the keys of a file are read after it was
+    /// opened, in the background: of ten million records that takes a minute or two. Both wait a little for the end of it, which
+    /// is enough for small files.
+    fn key_reach(&self) -> Reply<'_, KeyReach> {
+        Box::pin(std::future::ready(Ok(KeyReach::All)))
+    }
 
     /// Rows of the audit trail, the latest first.
     fn trail<'a>(&'a self, trail: &'a Trail) -> Reply<'a, Vec<Audited>>;

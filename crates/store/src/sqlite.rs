@@ -15,6 +15,7 @@ pub mod engine;
 mod fence_table;
 mod fences;
 mod key_index;
+mod key_reader;
 mod key_search;
 mod lister;
 mod open_claims;
@@ -37,6 +38,7 @@ use semel_contract::record::Fence;
 use self::claim_tx::ClaimState;
 use self::engine::{Engine, Examine, Options};
 use self::fences::Fences;
+use self::key_reader::KeyReader;
 use self::lister::Lister;
 use self::schema::SCHEMA;
 use self::shared::StoreShared;
@@ -60,6 +62,7 @@ const PAGE_BYTES: u32 = 2048;
 /// A claim store in one file.
 pub struct SqliteStore {
     lister: Lister,
+    key_reader: KeyReader,
     engine: Engine<ClaimState>,
     shared: Arc<StoreShared>,
 }
@@ -102,7 +105,8 @@ impl SqliteStore {
             },
         )?;
         let shared = shared.ok_or_else(|| OpenError::Sqlite("nothing was loaded".to_owned()))?;
-        Ok(Self { lister: Lister::start(Arc::clone(&shared))?, engine, shared })
+        let lister = Lister::start(Arc::clone(&shared))?;
+        Ok(Self { lister, key_reader: KeyReader::start(Arc::clone(&shared))?, engine, shared })
     }
 
     /// Runs a handler's own writes and settles its claim, in one commit.
@@ -170,8 +174,9 @@ impl SqliteStore {
 }
 
 impl Drop for SqliteStore {
-    /// Ends the lists. Then the engine does what waits and gives the file back; the calling thread waits for it.
+    /// Ends the lists, and what is read in the background. Then the engine does what waits and gives the file back; the calling thread waits for it.
     fn drop(&mut self) {
         self.lister.stop();
+        self.key_reader.stop();
     }
 }

@@ -9,7 +9,7 @@ use semel_contract::time::{Timestamp, format_duration};
 use serde_json::{Value, json};
 
 use super::confirm::confirm;
-use super::show::{in_full, query};
+use super::show::{in_full, search};
 use super::way::Way;
 use super::{At, Said, text};
 use crate::exit::{Exit, Stop};
@@ -120,7 +120,7 @@ async fn time_left(way: &Way, until: &str) -> Result<Duration, Stop> {
 
 /// The id of the one record that is meant.
 pub(super) async fn record_id(way: &Way, meant: &str) -> Result<String, Stop> {
-    let found = way.get(&query("/v1/search", &[("q", Some(meant))])).await?;
+    let found = search(way, meant).await?;
     let records = found["records"].as_array().cloned().unwrap_or_default();
     let ids: Vec<&str> = records.iter().map(|record| text(record, "id")).collect();
     match ids[..] {

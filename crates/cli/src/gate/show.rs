@@ -1,5 +1,7 @@
 //! Looking at records: lists, and one in full with the commands that fit it.
 
+use std::time::Duration;
+
 use semel_contract::time::{Timestamp, format_duration};
 use serde_json::{Value, json};
 
@@ -95,9 +97,30 @@ pub(crate) async fn list(way: &Way, args: &ListArgs, at: &At) -> Result<Said, St
     Ok(Said { text: shown, value })
 }
 
+/// The pause before a search that could not reach all records is made again.
+const AGAIN_AFTER: Duration = Duration::from_millis(500);
+
+/// Whatever has this text as its id, its request's id or its key. Soon after a start the keys of older records are still being
+/// read: then it asks again until all were searched.
+pub(super) async fn search(way: &Way, text: &str) -> Result<Value, Stop> {
+    let path = query("/v1/search", &[("q", Some(text))]);
+    let mut is_told = false;
+    loop {
+        let found = way.get(&path).await?;
+        if found["reading"] != Value::Bool(true) {
+            return Ok(found);
+        }
+        if !is_told {
+            eprintln!("semel: the keys of this store are still being read, since it was opened a moment ago");
+            is_told = true;
+        }
+        tokio::time::sleep(AGAIN_AFTER).await;
+    }
+}
+
 /// The records whose key this is, whoever they belong to.
 async fn with_key(way: &Way, key: &str) -> Result<Value, Stop> {
-    let mut value = way.get(&query("/v1/search", &[("q", Some(key))])).await?;
+    let mut value = search(way, key).await?;
     if let Some(records) = value["records"].as_array_mut() {
         records.retain(|record| text(record, "key") == key);
     }
@@ -115,7 +138,7 @@ fn age(then: &str, now: &str) -> String {
                 3600..86_400 => seconds / 60 * 60,
                 _ => seconds / 3600 * 3600,
             };
-            format_duration(std::time::Duration::from_secs(rounded))
+            format_duration(Duration::from_secs(rounded))
         }
         _ => String::new(),
     }
@@ -123,7 +146,7 @@ fn age(then: &str, now: &str) -> String {
 
 /// Shows whatever has this text as its id, its request's id or its key.
 pub(crate) async fn show(way: &Way, args: &ShowArgs, at: &At) -> Result<Said, Stop> {
-    let mut value = way.get(&query("/v1/search", &[("q", Some(&args.id))])).await?;
+    let mut value = search(way, &args.id).await?;
     for record in value["records"].as_array_mut().into_iter().flatten() {
         if is_open(record) {
             record["commands"] = Commands::of(record, at).json();

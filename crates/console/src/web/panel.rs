@@ -72,7 +72,7 @@ pub(crate) fn render(looked: &Looked, visit: &Visit<'_>, captures: &Captures) ->
                 @match panel.shape {
                     Shape::Table => {
                         (rows(panel, whole.pointer(panel.at), visit, captures))
-                        (bound(whole))
+                        (bound(whole, visit.asked("key").is_some()))
                         (pages(panel, whole, visit))
                     }
                     Shape::Record => (record(panel, whole.pointer(panel.at), visit, captures)),
@@ -84,14 +84,23 @@ pub(crate) fn render(looked: &Looked, visit: &Visit<'_>, captures: &Captures) ->
 }
 
 /// Says how far was looked, where not everything was.
-fn bound(whole: &Value) -> Markup {
-    let looked = whole["looked"].as_u64();
+fn bound(whole: &Value, is_by_key: bool) -> Markup {
+    let looked = whole["looked"].as_u64().filter(|_| whole["complete"] == Value::Bool(false));
+    let is_reading = whole["reading"] == Value::Bool(true);
     html! {
-        @if let Some(looked) = looked.filter(|_| whole["complete"] == Value::Bool(false)) {
-            p class="soft" {
+        @match looked {
+            Some(looked) if is_reading => p class="soft" {
+                "The keys of older records are still being read, since this was started a moment ago: so far the newest " (looked)
+                " were searched, and what came since. Look again in a minute."
+            },
+            Some(looked) if is_by_key => p class="soft" {
+                "At least " (looked) " records have this key; there may be more than were searched."
+            },
+            Some(looked) => p class="soft" {
                 "What is not indexed is searched among the newest " (looked) " records only; there may be older ones. Search by \
                  key or by the record's number looks at everything."
-            }
+            },
+            None => {}
         }
     }
 }

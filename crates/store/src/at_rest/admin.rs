@@ -5,7 +5,7 @@ use semel_contract::restore::{Restore, Undated};
 use semel_contract::time::Timestamp;
 
 use super::AtRest;
-use crate::admin::{AdminStore, Audited, Cleanup, ClockState, Note, Sought, StaleCount, Trail};
+use crate::admin::{AdminStore, Audited, Cleanup, ClockState, KeyReach, Note, Sought, StaleCount, Trail};
 use crate::claims::{About, Entry, Id, Reply, Sealed};
 
 impl<S: AdminStore + ?Sized> AdminStore for AtRest<S> {
@@ -14,6 +14,10 @@ impl<S: AdminStore + ?Sized> AdminStore for AtRest<S> {
             let entries = self.inner.find(sought, limit).await?;
             entries.into_iter().map(|entry| self.open(entry)).collect()
         })
+    }
+
+    fn key_reach(&self) -> Reply<'_, KeyReach> {
+        self.inner.key_reach()
     }
 
     fn trail<'a>(&'a self, trail: &'a Trail) -> Reply<'a, Vec<Audited>> {

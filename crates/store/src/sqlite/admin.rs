@@ -11,7 +11,9 @@ use super::SqliteStore;
 use super::row::{Hash, StoredEntry};
 use super::shared::StoreShared;
 use super::{admin_rows, statements, transitions};
-use crate::admin::{AdminStore, Audited, Cleanup, ClockState, Note, Sought, StaleCount, Trail, action};
+use crate::admin::{
+    AdminStore, Audited, Cleanup, ClockState, KeyReach, Note, Sought, StaleCount, Trail, action,
+};
 use crate::claims::{About, Entry, Id, Reply, Sealed, StoreError, Swept};
 use crate::forms::{Form, Forms};
 
@@ -37,6 +39,13 @@ impl SqliteStore {
             }),
             Err(error) => Box::pin(std::future::ready(Err(error))),
         }
+    }
+
+    /// A search soon after a start waits a little until the keys of the file are read.
+    fn wait_for_keys(&self) -> Option<oneshot::Receiver<()>> {
+        let read = self.shared.index.keys.wait()?;
+        self.key_reader.hurry();
+        Some(read)
     }
 
     pub(super) fn log_one_sweep(&self, swept: Swept, took: Duration) -> Reply<'static, ()> {
@@ -88,7 +97,7 @@ fn find(shared: &StoreShared, sought: &Sought, limit: u32) -> Result<Vec<Entry>,
     let written = match sought {
         Sought::Record(number) => numbered(shared, *number)?,
         Sought::RequestId(id) => shared.list(|db| admin_rows::by_request_id(db, id, limit))?,
-        Sought::Key(key) => shared.list(|db| shared.keys.find(db, key, limit, shared.index.len()))?,
+        Sought::Key(key) => shared.list(|db| shared.index.keys.find(db, key, limit))?,
     };
     let mut found = held;
     for kept in written {
@@ -137,7 +146,27 @@ fn numbered(shared: &StoreShared, number: u64) -> Result<Vec<StoredEntry>, Store
 impl AdminStore for SqliteStore {
     fn find<'a>(&'a self, sought: &'a Sought, limit: u32) -> Reply<'a, Vec<Entry>> {
         let sought = sought.clone();
-        self.ask(move |shared| find(shared, &sought, limit))
+        let keys_read = match &sought {
+            Sought::Key(_) => self.wait_for_keys(),
+            Sought::Record(_) | Sought::RequestId(_) => None,
+        };
+        Box::pin(async move {
+            if let Some(read) = keys_read {
+                // It ends without a word.
+                let _ = read.await;
+            }
+            self.ask(move |shared| find(shared, &sought, limit)).await
+        })
+    }
+
+    fn key_reach(&self) -> Reply<'_, KeyReach> {
+        let keys_read = self.wait_for_keys();
+        Box::pin(async move {
+            if let Some(read) = keys_read {
+                let _ = read.await;
+            }
+            Ok(self.shared.index.keys.reach())
+        })
     }
 
     fn trail<'a>(&'a self, trail: &'a Trail) -> Reply<'a, Vec<Audited>> {

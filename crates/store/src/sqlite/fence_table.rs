@@ -1,5 +1,5 @@
-//! Fence numbers by sixteen random bytes, in memory: a compact table in shards. Twelve bytes a number and some room.
-//! Keeps two bytes of the sixteen beside the number, so that what it finds may be of something else.
+//! Fence numbers by sixteen bytes, in memory: a compact table in shards. Eight bytes a number, four more where it knows whose
+//! it is, and some room. Keeps two bytes of the sixteen beside the number, so that what it finds may be of something else.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard};
@@ -24,30 +24,30 @@ pub(super) fn who(principal: &str) -> Who {
     ((hash >> 32) ^ (hash & 0xffff_ffff)) as Who
 }
 
-/// The table.
+/// The table. What it keeps beside a number is whose it is, or nothing.
 #[derive(Debug)]
-pub(super) struct FenceTable {
-    shards: Vec<Mutex<Shard>>,
+pub(super) struct FenceTable<W = Who> {
+    shards: Vec<Mutex<Shard<W>>>,
     /// Mixed into the bytes, so that nobody can choose keys that meet at one place.
     secret: Option<RandomState>,
 }
 
 /// An open table: a number stands at the place that its tag says, or behind it without a gap.
 #[derive(Debug, Default)]
-struct Shard {
+struct Shard<W> {
     slots: Vec<u64>,
-    whose: Vec<Who>,
+    whose: Vec<W>,
     used: usize,
 }
 
-impl Default for FenceTable {
+impl<W: Copy + Default> Default for FenceTable<W> {
     fn default() -> Self {
         Self { shards: shards(), secret: Some(RandomState::new()) }
     }
 }
 
-impl FenceTable {
-    fn shard(&self, hash: &[u8; 16]) -> (MutexGuard<'_, Shard>, u16) {
+impl<W: Copy + Default> FenceTable<W> {
+    fn shard(&self, hash: &[u8; 16]) -> (MutexGuard<'_, Shard<W>>, u16) {
         let (at, tag) = self.place(hash);
         (locked(&self.shards[at]), tag)
     }
@@ -72,17 +72,21 @@ impl FenceTable {
         found
     }
 
-    /// How many numbers there are.
-    pub(super) fn len(&self) -> usize {
-        self.shards.iter().map(|shard| locked(shard).used).sum()
+    /// Adds a number, and says whether it was not there.
+    pub(super) fn add(&self, hash: &[u8; 16], number: u64, who: W) -> bool {
+        self.add_among(hash, number, who, usize::MAX)
     }
 
-    /// Adds a number, and says whether it was not there.
-    pub(super) fn add(&self, hash: &[u8; 16], number: u64, who: Who) -> bool {
+    /// The same, unless so many numbers of these bytes are there already: to find the end of a long run takes long.
+    pub(super) fn add_among(&self, hash: &[u8; 16], number: u64, who: W, others_max: usize) -> bool {
         check(number);
         let (mut shard, tag) = self.shard(hash);
-        if shard.position(tag, number).is_some() {
-            return false;
+        let mut others = 0;
+        for known in shard.run(tag).filter_map(|at| shard.number(at, tag)) {
+            others += 1;
+            if known == number || others >= others_max {
+                return false;
+            }
         }
         shard.make_room(1);
         shard.insert(slot(tag, number), who);
@@ -96,7 +100,9 @@ impl FenceTable {
             shard.take_out(at);
         }
     }
+}
 
+impl FenceTable {
     /// The numbers after this one that may be of this principal, in order. Looks at everything, some
     /// nanoseconds each, and never at more than one shard at once.
     pub(super) fn belonging(&self, who: Who, after: u64) -> Vec<u64> {
@@ -161,11 +167,11 @@ fn check(number: u64) {
     assert!(number != 0 && number <= NUMBER_MASK, "fence numbers have 48 bits");
 }
 
-fn shards() -> Vec<Mutex<Shard>> {
+fn shards<W: Default>() -> Vec<Mutex<Shard<W>>> {
     (0..SHARDS).map(|_| Mutex::default()).collect()
 }
 
-fn locked(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+fn locked<W>(shard: &Mutex<Shard<W>>) -> MutexGuard<'_, Shard<W>> {
     shard.lock().expect("nothing panics while it changes a shard")
 }
 
@@ -177,7 +183,7 @@ fn tag_of(slot: u64) -> u16 {
     (slot >> NUMBER_BITS) as u16
 }
 
-impl Shard {
+impl<W: Copy + Default> Shard<W> {
     /// Where a tag would stand in an empty table.
     fn home(&self, tag: u16) -> usize {
         (usize::from(tag) * self.slots.len()) >> 16
@@ -211,14 +217,14 @@ impl Shard {
         }
         let length = (self.slots.len() * 3 / 2).max(least).max(8);
         let slots = std::mem::replace(&mut self.slots, vec![EMPTY; length]);
-        let whose = std::mem::replace(&mut self.whose, vec![0; length]);
+        let whose = std::mem::replace(&mut self.whose, vec![W::default(); length]);
         self.used = 0;
         for (slot, who) in slots.into_iter().zip(whose).filter(|(slot, _)| *slot != EMPTY) {
             self.insert(slot, who);
         }
     }
 
-    fn insert(&mut self, slot: u64, who: Who) {
+    fn insert(&mut self, slot: u64, who: W) {
         let mut at = self.home(tag_of(slot));
         while self.slots[at] != EMPTY {
             at = self.after(at);
@@ -301,17 +307,36 @@ mod tests {
         assert_eq!(table.belonging(7, 0), (1..=many).collect::<Vec<_>>());
     }
 
-    #[test]
-    fn a_row_costs_at_most_twenty_four_bytes() {
-        let table = FenceTable::default();
-        for number in 1..=100_000_u64 {
+    /// Slots for so many numbers, and the bytes of what is kept beside them.
+    fn room<W: Copy + Default>(numbers: u64) -> (usize, usize) {
+        let table = FenceTable::<W>::default();
+        for number in 1..=numbers {
             let mixed = number.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes();
             let mut hash = [0; 16];
             hash[..8].copy_from_slice(&mixed);
-            table.add(&hash, number, 7);
+            table.add(&hash, number, W::default());
         }
-        let slots: usize = table.shards.iter().map(|shard| locked(shard).slots.capacity()).sum();
-        assert!(slots * 12 <= 2_400_000, "{slots}");
+        let shards = table.shards.iter().map(|shard| locked(shard));
+        shards.fold((0, 0), |(slots, bytes), shard| {
+            (slots + shard.slots.capacity(), bytes + shard.whose.len() * size_of::<W>())
+        })
+    }
+
+    #[test]
+    fn a_row_costs_at_most_twenty_four_bytes_and_a_key_sixteen() {
+        let (slots, whose) = room::<Who>(100_000);
+        assert!(slots * 8 + whose <= 2_400_000, "{slots}");
+        let (slots, whose) = room::<()>(100_000);
+        assert!(slots * 8 <= 1_600_000 && whose == 0, "{slots}");
+    }
+
+    #[test]
+    fn of_the_same_bytes_no_more_are_kept_than_was_said() {
+        let table = FenceTable::<()>::default();
+        let added = (1..=20).filter(|number| table.add_among(&[7; 16], *number, (), 5)).count();
+        assert_eq!((added, table.of(&[7; 16])), (5, vec![5, 4, 3, 2, 1]));
+        table.remove(&[7; 16], 3);
+        assert!(table.add_among(&[7; 16], 9, (), 5) && !table.add_among(&[7; 16], 9, (), 5));
     }
 
     #[test]

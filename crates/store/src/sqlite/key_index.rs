@@ -10,19 +10,22 @@ use std::path::Path;
 use rusqlite::Connection;
 
 use super::engine::{self, OpenError};
-use super::fence_table::{FenceTable, Filling, Who, who};
+use super::fence_table::{FenceTable, Filling, who};
+use super::key_search::{KeySearch, digest};
 use super::row::{Hash, Rotation, StoredEntry, number};
-use super::statements::{self, RowRef};
+use super::statements::{self, BriefRow, RowRef};
 
 /// The numbers of all rows.
 #[derive(Debug, Default)]
 pub(super) struct KeyIndex {
     by_hash: FenceTable,
     by_rotation: FenceTable,
+    /// By the key alone; learns of the rows in the file later.
+    pub(super) keys: KeySearch,
 }
 
 impl KeyIndex {
-    /// Learns of every row in the file, on two threads.
+    /// Learns of every row in the file but for its key, on two threads.
     pub(super) fn fill(&self, connection: &Connection, path: &Path) -> Result<(), OpenError> {
         let middle = statements::middle_expiry(connection)?;
         std::thread::scope(|scope| {
@@ -45,23 +48,18 @@ impl KeyIndex {
     /// Learns of the rows of which `tell` tells.
     fn learn(
         &self,
-        tell: impl FnOnce(&mut dyn FnMut(RowRef, Who)) -> rusqlite::Result<()>,
+        tell: impl FnOnce(&mut dyn FnMut(BriefRow)) -> rusqlite::Result<()>,
     ) -> Result<(), OpenError> {
         let (mut hashes, mut rotations) = (Filling::new(&self.by_hash), Filling::new(&self.by_rotation));
-        tell(&mut |row, who| {
+        tell(&mut |row| {
             if let Some(rotation) = row.rotation {
-                rotations.add(&rotation, row.number, who);
+                rotations.add(&rotation, row.number, row.who);
             }
-            hashes.add(&row.hash, row.number, who);
+            hashes.add(&row.hash, row.number, row.who);
         })?;
         hashes.finish();
         rotations.finish();
         Ok(())
-    }
-
-    /// How many rows there may be.
-    pub(super) fn len(&self) -> usize {
-        self.by_hash.len()
     }
 
     /// The numbers under which there may be a row of this hash, the highest first.
@@ -82,11 +80,13 @@ impl KeyIndex {
     /// A row is about to be written. Says what to take out again if it is not, where it was not known already.
     pub(super) fn add(&self, kept: &StoredEntry) -> Option<RowRef> {
         let number = number(kept.entry.record.fence).cast_unsigned();
-        let row = RowRef { number, hash: kept.hash, rotation: kept.rotation };
+        let key = digest(kept.entry.id.key.as_str());
+        let row = RowRef { number, hash: kept.hash, rotation: kept.rotation, key };
         let who = who(&kept.entry.about.principal);
         if let Some(rotation) = row.rotation {
             self.by_rotation.add(&rotation, row.number, who);
         }
+        self.keys.add(&row);
         self.by_hash.add(&row.hash, row.number, who).then_some(row)
     }
 
@@ -95,6 +95,7 @@ impl KeyIndex {
         if let Some(rotation) = row.rotation {
             self.by_rotation.remove(&rotation, row.number);
         }
+        self.keys.remove(row);
         self.by_hash.remove(&row.hash, row.number);
     }
 }

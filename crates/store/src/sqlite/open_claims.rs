@@ -139,7 +139,7 @@ impl Staged {
         for row in &self.gone {
             // In this order: a reader that puts it among the recent ones meanwhile looks whether its place is still known.
             index.remove(row);
-            recent.remove(row);
+            recent.remove(row.hash, row.number);
         }
         self.woken
     }

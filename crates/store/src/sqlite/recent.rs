@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::row::Hash;
-use super::statements::RowRef;
 use crate::claims::Entry;
 
 /// Shards, each with a lock of its own.
@@ -102,8 +101,8 @@ impl Recent {
     }
 
     /// A row is there no more.
-    pub(super) fn remove(&self, row: &RowRef) {
-        self.shard(row.hash).drop_one(row.hash, Some(row.number));
+    pub(super) fn remove(&self, hash: Hash, number: u64) {
+        self.shard(hash).drop_one(hash, Some(number));
     }
 
     /// Nothing that is known here may be so any more.
@@ -197,10 +196,6 @@ mod tests {
         assert!(recent.add(hash, &record(number, Bytes::from_static(b"{}")), recent.age()));
     }
 
-    fn gone(hash: Hash, number: u64) -> RowRef {
-        RowRef { number, hash, rotation: None }
-    }
-
     #[test]
     fn a_record_is_found_by_the_number_of_its_row_only() {
         let recent = Recent::default();
@@ -214,9 +209,9 @@ mod tests {
         let recent = Recent::default();
         add(&recent, [1; 16], 7);
         add(&recent, [1; 16], 9);
-        recent.remove(&gone([1; 16], 7));
+        recent.remove([1; 16], 7);
         assert!(recent.get([1; 16], 7).is_none() && recent.get([1; 16], 9).is_some());
-        recent.remove(&gone([1; 16], 9));
+        recent.remove([1; 16], 9);
         assert!(recent.get([1; 16], 9).is_none());
         add(&recent, [1; 16], 11);
         recent.clear();
@@ -235,7 +230,7 @@ mod tests {
         assert!(recent.get(hash(1), 1).is_none() && recent.get(hash(100), 100).is_some());
         for number in 101..=1000 {
             add(&recent, hash(number), number);
-            recent.remove(&gone(hash(number), number));
+            recent.remove(hash(number), number);
         }
         let shard = locked(&recent.shards[0]);
         assert!(shard.bytes <= 10 * RECORD_BYTES && shard.records.len() <= 10);

@@ -9,7 +9,6 @@ use semel_contract::time::Timestamp;
 
 use super::engine::{EngineError, Shared};
 use super::key_index::KeyIndex;
-use super::key_search::KeySearch;
 use super::open_claims::OpenClaims;
 use super::recent::Recent;
 use crate::claims::StoreError;
@@ -22,8 +21,6 @@ pub(super) struct StoreShared {
     open_claims: Mutex<OpenClaims>,
     /// Where rows are.
     pub(super) index: KeyIndex,
-    /// Where the rows of a key are, whoever it belongs to.
-    pub(super) keys: KeySearch,
     /// Records that were read lately.
     pub(super) recent: Recent,
     /// Restores from backups, as they are written.
@@ -37,7 +34,6 @@ impl StoreShared {
             hints: Hints::default(),
             open_claims: Mutex::default(),
             index: KeyIndex::default(),
-            keys: KeySearch::default(),
             recent: Recent::default(),
             restores: Mutex::new(restores),
         }
@@ -67,6 +63,14 @@ impl StoreShared {
         read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, StoreError> {
         Ok(self.engine.list(read)?)
+    }
+
+    /// Reads a little, beside lists and in no hurry.
+    pub(super) fn read_aside<T>(
+        &self,
+        read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        Ok(self.engine.read_aside(read)?)
     }
 
     /// The claims that are held; never keep them locked across I/O.

@@ -7,6 +7,7 @@ use semel_contract::record::{Fence, State};
 use semel_contract::time::Timestamp;
 
 use super::fence_table::{Who, who};
+use super::key_search::digest;
 use super::row::{
     self, Hash, Rotation, StoredEntry, claim_columns, no_record_columns, number, record_columns, write_claim,
     write_record,
@@ -67,11 +68,11 @@ const WRITTEN_CLAIMS: &str = "SELECT fence, hash, rotation, who FROM semel_claim
 const LIVING_ROTATION: &str = "SELECT 1 FROM semel_claim WHERE fence = ?1 AND rotation = ?2 AND hash <> ?3 UNION ALL \
      SELECT 1 FROM semel_record WHERE fence = ?1 AND rotation = ?2 AND hash <> ?3 AND expires_at > ?4";
 
-const ERASE_CLAIM: &str = "DELETE FROM semel_claim WHERE fence = ?1 AND hash = ?2 RETURNING rotation";
-const ERASE_RECORD: &str = "DELETE FROM semel_record WHERE fence = ?1 AND hash = ?2 RETURNING rotation";
+const ERASE_CLAIM: &str = "DELETE FROM semel_claim WHERE fence = ?1 AND hash = ?2 RETURNING rotation, key";
+const ERASE_RECORD: &str = "DELETE FROM semel_record WHERE fence = ?1 AND hash = ?2 RETURNING rotation, key";
 
 const SWEEP: &str = "DELETE FROM semel_record WHERE fence IN (SELECT fence FROM semel_record \
-     WHERE expires_at <= ?1 ORDER BY expires_at LIMIT ?2) RETURNING fence, hash, rotation";
+     WHERE expires_at <= ?1 ORDER BY expires_at LIMIT ?2) RETURNING fence, hash, rotation, key";
 
 /// A list beyond a number, in one order.
 macro_rules! list {
@@ -120,7 +121,7 @@ pub struct AuditRow {
     pub reason: String,
 }
 
-/// A row that is there no more, and what it was known by.
+/// A row and what it is known by.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RowRef {
     /// Its number.
@@ -129,6 +130,21 @@ pub(super) struct RowRef {
     pub(super) hash: Hash,
     /// Its rotation.
     pub(super) rotation: Option<Rotation>,
+    /// What its key is found by.
+    pub(super) key: Hash,
+}
+
+/// What the index of records tells of a row.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BriefRow {
+    /// Its number.
+    pub(super) number: u64,
+    /// The hash of its id.
+    pub(super) hash: Hash,
+    /// Its rotation.
+    pub(super) rotation: Option<Rotation>,
+    /// Whose it is.
+    pub(super) who: Who,
 }
 
 /// What the tables say of an id, where its rows can only have these numbers, the highest first. An id whose hash another
@@ -179,9 +195,11 @@ pub(super) fn is_written(connection: &Connection, fence: Fence) -> rusqlite::Res
 pub(super) fn erase(connection: &Connection, number: u64, hash: Hash) -> rusqlite::Result<Option<RowRef>> {
     for sql in [ERASE_CLAIM, ERASE_RECORD] {
         let mut statement = connection.prepare_cached(sql)?;
-        let erased = statement.query_row(params![number.cast_signed(), hash], |row| row.get(0)).optional()?;
-        if let Some(rotation) = erased {
-            return Ok(Some(RowRef { number, hash, rotation }));
+        let read = |row: &Row<'_>| {
+            Ok(RowRef { number, hash, rotation: row.get(0)?, key: digest(row.get_ref(1)?.as_str()?) })
+        };
+        if let Some(erased) = statement.query_row(params![number.cast_signed(), hash], read).optional()? {
+            return Ok(Some(erased));
         }
     }
     Ok(None)
@@ -224,7 +242,7 @@ pub(super) fn middle_expiry(connection: &Connection) -> rusqlite::Result<i64> {
 }
 
 /// Tells of every claim and unknown outcome: what it is known by, and whose it is.
-pub(super) fn each_claim(connection: &Connection, tell: impl FnMut(RowRef, Who)) -> rusqlite::Result<()> {
+pub(super) fn each_claim(connection: &Connection, tell: impl FnMut(BriefRow)) -> rusqlite::Result<()> {
     each(connection, WRITTEN_CLAIMS, "SELECT principal FROM semel_claim WHERE fence = ?1", [], tell)
 }
 
@@ -232,7 +250,7 @@ pub(super) fn each_claim(connection: &Connection, tell: impl FnMut(RowRef, Who))
 pub(super) fn each_record(
     connection: &Connection,
     expires: RangeInclusive<i64>,
-    tell: impl FnMut(RowRef, Who),
+    tell: impl FnMut(BriefRow),
 ) -> rusqlite::Result<()> {
     let principal = "SELECT principal FROM semel_record WHERE fence = ?1";
     each(connection, WRITTEN_RECORDS, principal, [*expires.start(), *expires.end()], tell)
@@ -243,20 +261,20 @@ fn each(
     sql: &str,
     principal: &str,
     values: impl rusqlite::Params,
-    mut tell: impl FnMut(RowRef, Who),
+    mut tell: impl FnMut(BriefRow),
 ) -> rusqlite::Result<()> {
     let (mut statement, mut principal) = (connection.prepare(sql)?, connection.prepare(principal)?);
     let mut rows = statement.query(values)?;
     while let Some(row) = rows.next()? {
-        let known = gone(row)?;
-        let whose = match row.get::<_, Option<Who>>(3)? {
-            Some(whose) => whose,
+        let number: i64 = row.get(0)?;
+        let who = match row.get::<_, Option<Who>>(3)? {
+            Some(who) => who,
             // An older release wrote it.
             None => principal
-                .query_row([known.number.cast_signed()], |row| row.get::<_, String>(0))
+                .query_row([number], |row| row.get::<_, String>(0))
                 .map(|principal| who(&principal))?,
         };
-        tell(known, whose);
+        tell(BriefRow { number: number.cast_unsigned(), hash: row.get(1)?, rotation: row.get(2)?, who });
     }
     Ok(())
 }
@@ -275,7 +293,8 @@ pub(super) fn sweep(connection: &Connection, by: Timestamp, limit: u32) -> rusql
 }
 
 fn gone(row: &Row<'_>) -> rusqlite::Result<RowRef> {
-    Ok(RowRef { number: row.get::<_, i64>(0)?.cast_unsigned(), hash: row.get(1)?, rotation: row.get(2)? })
+    let number = row.get::<_, i64>(0)?.cast_unsigned();
+    Ok(RowRef { number, hash: row.get(1)?, rotation: row.get(2)?, key: digest(row.get_ref(3)?.as_str()?) })
 }
 
 /// Lists unknown outcomes and records by fence number, of every principal.

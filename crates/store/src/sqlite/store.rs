@@ -16,7 +16,7 @@ use super::engine::Fault;
 use super::recent::Age;
 use super::row::{Hash, StoredEntry};
 use super::shared::StoreShared;
-use super::statements::{self, RowRef};
+use super::statements;
 use super::transitions::{self, Word};
 use crate::claims::{
     About, ClaimStore, Claimed, Entry, Filter, Id, Order, Reply, Resolution, Resolved, Sealed, Settlement,
@@ -86,7 +86,7 @@ impl SqliteStore {
         if entry.record.state == State::Settled && self.shared.recent.add(hash, entry, age) {
             // A row that was removed meanwhile is not kept in memory either.
             if self.shared.index.of(hash).first() != Some(&number) {
-                self.shared.recent.remove(&RowRef { number, hash, rotation: None });
+                self.shared.recent.remove(hash, number);
             }
         }
     }

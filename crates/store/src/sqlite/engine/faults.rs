@@ -12,6 +12,7 @@ pub struct Faults {
     pages: AtomicU32,
     no_recovery: AtomicBool,
     disk_full: AtomicBool,
+    no_keys: AtomicBool,
 }
 
 const COMMIT_LOST_AFTER: u8 = 1;
@@ -45,9 +46,19 @@ impl Faults {
         self.no_recovery.store(hold, Ordering::SeqCst);
     }
 
+    /// What is read in the background after a start is not read until this is taken back.
+    #[cfg(feature = "conformance")]
+    pub fn hold_keys(&self, hold: bool) {
+        self.no_keys.store(hold, Ordering::SeqCst);
+    }
+
     /// From now on, or no longer, every commit finds the disk full.
     pub fn fill_disk(&self, is_full: bool) {
         self.disk_full.store(is_full, Ordering::SeqCst);
+    }
+
+    pub(crate) fn reads_keys(&self) -> bool {
+        !self.no_keys.load(Ordering::SeqCst)
     }
 
     pub(super) fn is_disk_full(&self) -> bool {

@@ -1,7 +1,7 @@
-//! Connections that only read: several for look-ups, one for lists. A look-up by index takes some ten microseconds, less
+//! Connections that only read: several for look-ups, one for lists, one for what is read in the background. A look-up by index takes some ten microseconds, less
 //! than handing it to another thread would; a list may read a lot.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use rusqlite::Connection;
@@ -19,6 +19,15 @@ const LOOK_UPS_AT_ONCE_MAX: usize = 16;
 pub(super) struct Readers {
     look_ups: Vec<Mutex<Option<Reader>>>,
     lists: Mutex<Option<Connection>>,
+    background: Mutex<Background>,
+}
+
+/// The connection for the background: opened when it is first needed, and closed when there is nothing more to read.
+#[derive(Debug, Default)]
+struct Background {
+    /// The file; none while everything is closed.
+    path: Option<PathBuf>,
+    connection: Option<Connection>,
 }
 
 /// A connection for look-ups. It stays in one transaction as long as nothing is committed: to begin and to end one costs
@@ -55,7 +64,11 @@ impl Default for Readers {
     fn default() -> Self {
         let threads = std::thread::available_parallelism().map_or(LOOK_UPS_AT_ONCE_MIN, usize::from);
         let at_once = threads.clamp(LOOK_UPS_AT_ONCE_MIN, LOOK_UPS_AT_ONCE_MAX);
-        Self { look_ups: (0..at_once).map(|_| Mutex::default()).collect(), lists: Mutex::default() }
+        Self {
+            look_ups: (0..at_once).map(|_| Mutex::default()).collect(),
+            lists: Mutex::default(),
+            background: Mutex::default(),
+        }
     }
 }
 
@@ -66,6 +79,7 @@ impl Readers {
             *locked(slot) = Some(Reader { connection: file::for_reading(path)?, as_of: None });
         }
         *locked(&self.lists) = Some(file::for_reading(path)?);
+        locked(&self.background).path = Some(path.to_owned());
         Ok(())
     }
 
@@ -73,6 +87,7 @@ impl Readers {
     pub(super) fn close(&self) {
         self.look_ups.iter().for_each(|slot| drop(locked(slot).take()));
         drop(locked(&self.lists).take());
+        drop(std::mem::take(&mut *locked(&self.background)));
     }
 
     /// Looks up on a free connection, at a moment after so many commits, all of it at one moment.
@@ -101,6 +116,26 @@ impl Readers {
         read(slot.as_ref().ok_or_else(closed)?).map_err(EngineError::from)
     }
 
+    /// Reads on the connection for the background.
+    pub(super) fn read_aside<T>(
+        &self,
+        read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, EngineError> {
+        let mut slot = locked(&self.background);
+        let background = &mut *slot;
+        let path = background.path.as_ref().ok_or_else(closed)?;
+        let opened = match background.connection.take() {
+            Some(connection) => connection,
+            None => file::for_reading(path).map_err(|error| EngineError::Unavailable(error.to_string()))?,
+        };
+        read(background.connection.insert(opened)).map_err(EngineError::from)
+    }
+
+    /// There is nothing more to read in the background.
+    pub(super) fn end_aside(&self) {
+        drop(locked(&self.background).connection.take());
+    }
+
     /// Ends the transactions of look-ups, so that none of them stands in the way of a checkpoint. They begin again as
     /// soon as what this returns is dropped.
     pub(super) fn stand_aside(&self) -> Aside<'_> {
@@ -109,7 +144,11 @@ impl Readers {
             // One that cannot be ended only makes the checkpoint shorter.
             let _ = reader.end();
         }
-        Aside { _look_ups: look_ups, lists: try_locked(&self.lists) }
+        Aside {
+            _look_ups: look_ups,
+            lists: try_locked(&self.lists),
+            background: try_locked(&self.background),
+        }
     }
 }
 
@@ -117,12 +156,13 @@ impl Readers {
 pub(super) struct Aside<'a> {
     _look_ups: Vec<MutexGuard<'a, Option<Reader>>>,
     lists: Option<MutexGuard<'a, Option<Connection>>>,
+    background: Option<MutexGuard<'a, Background>>,
 }
 
 impl Aside<'_> {
-    /// Whether nobody lists either.
+    /// Whether nobody reads anything else either.
     pub(super) fn is_complete(&self) -> bool {
-        self.lists.is_some()
+        self.lists.is_some() && self.background.is_some()
     }
 }
 

@@ -54,6 +54,22 @@ impl Shared {
         self.readers.list(read)
     }
 
+    /// Reads a little at a time, on a connection of its own.
+    ///
+    /// # Errors
+    /// SQLite refuses.
+    pub fn read_aside<T>(
+        &self,
+        read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, EngineError> {
+        self.readers.read_aside(read)
+    }
+
+    /// There is nothing more to read so.
+    pub fn end_aside(&self) {
+        self.readers.end_aside();
+    }
+
     /// Where the file is; empty in memory.
     pub fn path(&self) -> &std::path::Path {
         &self.path
