@@ -4,6 +4,7 @@
 mod broker;
 mod chart;
 mod connections;
+mod console;
 mod contestant;
 mod flame;
 mod gateway;
@@ -90,6 +91,11 @@ pub(crate) const BENCHES: &[Bench] = &[
         run: broker::remember,
     },
     Bench { name: "broker-readers", about: "10,000 idle readers on one broker", run: broker::crowd },
+    Bench {
+        name: "console",
+        about: "finding one of 10 million records by its key; requests while lists are opened; the index of keys",
+        run: console::run,
+    },
     Bench {
         name: FLAME,
         about: "where the gateway's time goes, as flame graphs (needs perf)",
