@@ -17,6 +17,9 @@ use crate::admin::{
 use crate::claims::{About, Entry, Id, Reply, Sealed, StoreError, Swept};
 use crate::forms::{Form, Forms};
 
+/// Numbers that are looked through in one go for what is not indexed.
+const NUMBERS_AT_ONCE: i64 = 50_000;
+
 impl SqliteStore {
     /// Asks the thread that lists.
     pub(super) fn ask<T, F>(&self, read: F) -> Reply<'static, T>
@@ -39,6 +42,26 @@ impl SqliteStore {
             }),
             Err(error) => Box::pin(std::future::ready(Err(error))),
         }
+    }
+
+    /// Reads everything, some numbers at a time: other lists come in between.
+    async fn find_request(&self, id: String, limit: u32) -> Result<Vec<Entry>, StoreError> {
+        let sought = id.clone();
+        let begin = move |shared: &StoreShared| {
+            let held = held(shared, |kept| kept.entry.about.request_id == sought);
+            Ok((held, shared.list(admin_rows::last_number)?))
+        };
+        let (held, last) = self.ask(begin).await?;
+        let (mut written, mut above) = (Vec::new(), 0);
+        while above < last && written.len() < limit as usize {
+            let (id, numbers) = (id.clone(), (above, above + NUMBERS_AT_ONCE));
+            let read = move |shared: &StoreShared| {
+                shared.list(|db| admin_rows::by_request_id(db, &id, numbers, limit))
+            };
+            written.extend(self.ask(read).await?);
+            above += NUMBERS_AT_ONCE;
+        }
+        Ok(merged(held, written, limit))
     }
 
     /// A search soon after a start waits a little until the keys of the file are read.
@@ -87,18 +110,19 @@ fn row(at: Timestamp, by: &str, action: &str, reason: &str, count: u64) -> Audit
     }
 }
 
-/// Finds records: what is held counts before what is written.
-fn find(shared: &StoreShared, sought: &Sought, limit: u32) -> Result<Vec<Entry>, StoreError> {
-    let held: Vec<StoredEntry> = match sought {
-        Sought::Record(number) => held(shared, |kept| kept.entry.record.fence.number == *number),
-        Sought::RequestId(id) => held(shared, |kept| kept.entry.about.request_id == *id),
-        Sought::Key(key) => held(shared, |kept| kept.entry.id.key.as_str() == key),
-    };
-    let written = match sought {
-        Sought::Record(number) => numbered(shared, *number)?,
-        Sought::RequestId(id) => shared.list(|db| admin_rows::by_request_id(db, id, limit))?,
-        Sought::Key(key) => shared.list(|db| shared.index.keys.find(db, key, limit))?,
-    };
+fn find_number(shared: &StoreShared, number: u64, limit: u32) -> Result<Vec<Entry>, StoreError> {
+    let held = held(shared, |kept| kept.entry.record.fence.number == number);
+    Ok(merged(held, numbered(shared, number)?, limit))
+}
+
+fn find_key(shared: &StoreShared, key: &str, limit: u32) -> Result<Vec<Entry>, StoreError> {
+    let held = held(shared, |kept| kept.entry.id.key.as_str() == key);
+    let written = shared.list(|db| shared.index.keys.find(db, key, limit))?;
+    Ok(merged(held, written, limit))
+}
+
+/// What is held counts before what is written.
+fn merged(held: Vec<StoredEntry>, written: Vec<StoredEntry>, limit: u32) -> Vec<Entry> {
     let mut found = held;
     for kept in written {
         match found.iter_mut().find(|other| other.hash == kept.hash) {
@@ -109,7 +133,7 @@ fn find(shared: &StoreShared, sought: &Sought, limit: u32) -> Result<Vec<Entry>,
     }
     found.sort_by_key(|kept| kept.entry.record.fence.number);
     found.truncate(limit as usize);
-    Ok(found.into_iter().map(|kept| kept.entry).collect())
+    found.into_iter().map(|kept| kept.entry).collect()
 }
 
 fn held(shared: &StoreShared, is_it: impl Fn(&StoredEntry) -> bool) -> Vec<StoredEntry> {
@@ -145,18 +169,23 @@ fn numbered(shared: &StoreShared, number: u64) -> Result<Vec<StoredEntry>, Store
 
 impl AdminStore for SqliteStore {
     fn find<'a>(&'a self, sought: &'a Sought, limit: u32) -> Reply<'a, Vec<Entry>> {
-        let sought = sought.clone();
-        let keys_read = match &sought {
-            Sought::Key(_) => self.wait_for_keys(),
-            Sought::Record(_) | Sought::RequestId(_) => None,
-        };
-        Box::pin(async move {
-            if let Some(read) = keys_read {
-                // It ends without a word.
-                let _ = read.await;
+        match sought {
+            Sought::Record(number) => {
+                let number = *number;
+                self.ask(move |shared| find_number(shared, number, limit))
             }
-            self.ask(move |shared| find(shared, &sought, limit)).await
-        })
+            Sought::RequestId(id) => Box::pin(self.find_request(id.clone(), limit)),
+            Sought::Key(key) => {
+                let (key, keys_read) = (key.clone(), self.wait_for_keys());
+                Box::pin(async move {
+                    if let Some(read) = keys_read {
+                        // It ends without a word.
+                        let _ = read.await;
+                    }
+                    self.ask(move |shared| find_key(shared, &key, limit)).await
+                })
+            }
+        }
     }
 
     fn key_reach(&self) -> Reply<'_, KeyReach> {

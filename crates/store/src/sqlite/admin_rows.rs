@@ -33,7 +33,9 @@ macro_rules! rows_where {
 }
 
 const BY_NUMBER: &str = rows_where!("fence = ?1");
-const BY_REQUEST_ID: &str = rows_where!("request_id = ?1");
+const BY_REQUEST_ID: &str = rows_where!("request_id = ?1 AND fence > ?3 AND fence <= ?4");
+const LAST_NUMBER: &str = "SELECT max(coalesce((SELECT max(fence) FROM semel_claim), 0), \
+     coalesce((SELECT max(fence) FROM semel_record), 0))";
 
 /// The hash of the key that a fence with this number was resolved or sealed under. Texts between `7-` and `7.` are
 /// those that begin with `7-`.
@@ -64,13 +66,19 @@ pub(super) fn by_number(connection: &Connection, number: i64) -> rusqlite::Resul
     kept(connection, BY_NUMBER, params![number, 1])
 }
 
-/// The rows of this request; reads everything.
+/// The rows of this request among those numbered above one number and up to another; reads them all.
 pub(super) fn by_request_id(
     connection: &Connection,
     id: &str,
+    (above, upto): (i64, i64),
     limit: u32,
 ) -> rusqlite::Result<Vec<StoredEntry>> {
-    kept(connection, BY_REQUEST_ID, params![id, limit])
+    kept(connection, BY_REQUEST_ID, params![id, limit, above, upto])
+}
+
+/// The highest number of a row.
+pub(super) fn last_number(connection: &Connection) -> rusqlite::Result<i64> {
+    connection.query_row(LAST_NUMBER, [], |row| row.get(0))
 }
 
 /// Whose number this was, as far as the trail tells.
@@ -346,6 +354,8 @@ mod tests {
         super::super::schema::SCHEMA.migrate(&mut connection).expect("the schema is well formed");
         for (sql, wanted) in [
             (BY_NUMBER, "SEARCH semel_record USING INTEGER PRIMARY KEY"),
+            (BY_REQUEST_ID, "SEARCH semel_record USING INTEGER PRIMARY KEY"),
+            (LAST_NUMBER, "SEARCH semel_record"),
             (HASH_OF_NUMBER, "semel_audit_fence"),
             (TRAIL_OF_KEY, "semel_audit_hash"),
         ] {

@@ -238,7 +238,10 @@ mod tests {
     fn write(connection: &Connection, table: &str, number: i64, key: &str) {
         let (names, values) = match table {
             "semel_claim" => ("", ""),
-            _ => (", settled_at, expires_at, status, headers, outcome_unknown", ", 1, 2, 200, x'', 0"),
+            _ => (
+                ", settled_at, expires_at, status, headers, outcome_unknown, body",
+                ", 1, 2, 200, x'', 0, x''",
+            ),
         };
         let state = if table == "semel_claim" { "unknown" } else { "settled" };
         let sql = format!(

@@ -160,3 +160,25 @@ async fn a_record_is_found_that_was_claimed_long_before_it_was_written() {
     settle(store, &id("first"), first, settled("x")).await;
     assert_eq!(found(store, "first").await, [first.number]);
 }
+
+/// What is not indexed is read some numbers at a time; a restart goes on with much higher ones.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_is_found_wherever_its_records_are() {
+    let mut sqlite = Sqlite::new();
+    let mut numbers = Vec::new();
+    for at in 0..3 {
+        let about = About { request_id: "one".to_owned(), ..About::default() };
+        let wished = Wish { about: about.into(), ..wish(&numbered(at), Guarantee::Fenced) };
+        let Ok(Claimed::Won { fence, .. }) = sqlite.store.claim(wished).await else {
+            panic!("nobody else claims")
+        };
+        settle(&sqlite.store, &numbered(at), fence, settled("x")).await;
+        numbers.push(fence.number);
+        sqlite = sqlite.reopened();
+    }
+    assert!(numbers[1] - numbers[0] > 500_000, "{numbers:?}");
+    for (limit, wanted) in [(10, &numbers[..]), (2, &numbers[..2])] {
+        let found = sqlite.store.find(&Sought::RequestId("one".to_owned()), limit).await.expect("it answers");
+        assert_eq!(found.iter().map(|entry| entry.record.fence.number).collect::<Vec<_>>(), wanted);
+    }
+}
