@@ -30,12 +30,12 @@ fail() {
   exit 1
 }
 trap 'end KILL; rm -rf "$home"' EXIT
-for _ in $(seq 1200); do
+for _ in $(seq 6000); do
   grep -q -- "$ready" "$home/said" && break
   kill -0 "$group" 2>/dev/null || fail "ended before it said \"$ready\""
   sleep 0.1
 done
-grep -q -- "$ready" "$home/said" || fail "did not say \"$ready\" in two minutes"
+grep -q -- "$ready" "$home/said" || fail "did not say \"$ready\" in ten minutes"
 for _ in $(seq 50); do
   sh -euc "$request" > "$home/request" 2>&1 && answered=1 && break
   sleep 0.2
