@@ -115,14 +115,6 @@ impl Grant {
         self.0.is_committing.load(Ordering::SeqCst)
     }
 
-    /// Whether a transaction of the handler that was told to commit was committed; `None` where it cannot be found out.
-    pub(crate) async fn is_committed(&self) -> Option<bool> {
-        #[cfg(feature = "postgres")]
-        return crate::postgres::is_committed(self).await;
-        #[cfg(not(feature = "postgres"))]
-        None
-    }
-
     pub(crate) fn settled(&self) -> Option<Answer> {
         self.0.settled.lock().expect("nothing that holds this lock panics").clone()
     }

@@ -24,6 +24,8 @@ use crate::context::{Context, Reserved};
 use crate::grant::Grant;
 use crate::keeper::Hold;
 use crate::measure::{self, Call};
+#[cfg(feature = "postgres")]
+use crate::postgres::is_committed;
 use crate::step::Step;
 
 /// How often a write whose result is not known is made again before the client is told so.
@@ -152,7 +154,7 @@ impl<'a> Held<'a> {
     /// What came of a handler's transaction that was told to commit and was not heard of again: its record's answer; nothing,
     /// where it surely did not commit; or that nobody knows yet. Whoever tries again finds its lock or its record.
     async fn committed_by_handler(&self, grant: &Grant) -> Option<Response<Body>> {
-        match tokio::time::timeout(COMMIT_PATIENCE, grant.is_committed()).await {
+        match tokio::time::timeout(COMMIT_PATIENCE, is_committed(grant)).await {
             Ok(Some(true)) => {
                 let recorded = self.recorded().await.ok().flatten();
                 Some(recorded.unwrap_or_else(|| self.pending()))
@@ -377,6 +379,12 @@ impl<'a> Held<'a> {
             );
         });
     }
+}
+
+/// Nothing is reserved but on PostgreSQL.
+#[cfg(not(feature = "postgres"))]
+async fn is_committed(_: &Grant) -> Option<bool> {
+    None
 }
 
 /// What became of a settlement.

@@ -69,6 +69,6 @@ pub mod sqlite {
 /// Records in the application's own PostgreSQL database, and grants that commit with its transactions.
 #[cfg(feature = "postgres")]
 pub mod postgres {
-    pub use semel_gate::postgres::{Grant, TopLevel, Working};
+    pub use semel_gate::postgres::{Begun, Connection, Entered, Grant, TopLevel, Working};
     pub use semel_store::postgres::{Options, PostgresStore};
 }

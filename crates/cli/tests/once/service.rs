@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use deadpool_postgres::{Manager, Pool};
+use deadpool_postgres::{GenericClient, Manager, Pool};
 use http_body_util::BodyExt;
 use semel_contract::identity::Caller;
 use semel_contract::problem::{Kind, Problem};
@@ -23,7 +23,7 @@ use semel_gate::postgres::Grant;
 use semel_gate::{GateLayer, Identified, Identify, NotGranted, Route, SettleError, Verified};
 use semel_store::postgres::{Options, PostgresStore};
 use serde_json::Value;
-use tokio_postgres::{NoTls, Transaction};
+use tokio_postgres::NoTls;
 
 /// What the process is to be: one of the services below.
 pub(crate) const SERVES: &str = "SEMEL_TEST_ONCE";
@@ -99,7 +99,7 @@ impl Script {
         Self { run: told["run"].as_str().expect("a name").to_owned(), attempts: told["attempts"].clone() }
     }
 
-    async fn play(&self, tx: &Transaction<'_>) -> Result<Response, SettleError> {
+    async fn play(&self, tx: &impl GenericClient) -> Result<Response, SettleError> {
         let row = tx.query_one("SELECT nextval($1::text::regclass)", &[&self.run]).await?;
         let attempts = self.attempts.as_array().expect("a list");
         let turn = usize::try_from(row.get::<_, i64>(0)).expect("a small number");
