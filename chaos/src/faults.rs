@@ -7,9 +7,10 @@ use semel_testbed::failure::Failure;
 use semel_testbed::os;
 use semel_testbed::services::Services;
 
-use super::gates::Gates;
+use super::gates::{ALONE, GATES, Gates};
 use super::mesh::Mesh;
 use super::outboxes::Outboxes;
+use super::preload::Machine;
 use super::processes::Processes;
 use super::proxy::Proxy;
 use super::random::Random;
@@ -23,6 +24,8 @@ const BAD_DISK: Duration = Duration::from_millis(1500);
 const STOPPED: Duration = Duration::from_millis(3500);
 /// Long enough for some to be connecting.
 const CONNECTING: Duration = Duration::from_millis(300);
+/// By how much a clock may be off, in seconds: from what passes for drift to what everything has expired after.
+const OFF_BY_SECONDS: [u64; 8] = [0, 1, 8, 55, 600, 3 * 3600, 2 * 86_400, 40 * 86_400];
 /// How often the run says how far it is.
 const WORD: Duration = Duration::from_secs(10);
 
@@ -52,10 +55,19 @@ pub(crate) enum Fault {
     StopBroker,
     KillMember,
     StopMember,
+    FailGateSyncs,
+    FreezeRelayWhileConnecting,
+    FreezeOutboxWhileConnecting,
+    SetGateClock,
+    SetRelayClock,
+    SetOutboxClock,
+    SetGateClockWhileDown,
+    SetRelayClockWhileDown,
+    SetOutboxClockWhileDown,
 }
 
 impl Fault {
-    pub(crate) const ALL: [Fault; 23] = [
+    pub(crate) const ALL: [Fault; 32] = [
         Fault::KillGate,
         Fault::StopGatePastItsLease,
         Fault::CutPostgres,
@@ -79,6 +91,15 @@ impl Fault {
         Fault::StopBroker,
         Fault::KillMember,
         Fault::StopMember,
+        Fault::FailGateSyncs,
+        Fault::FreezeRelayWhileConnecting,
+        Fault::FreezeOutboxWhileConnecting,
+        Fault::SetGateClock,
+        Fault::SetRelayClock,
+        Fault::SetOutboxClock,
+        Fault::SetGateClockWhileDown,
+        Fault::SetRelayClockWhileDown,
+        Fault::SetOutboxClockWhileDown,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -106,6 +127,15 @@ impl Fault {
             Fault::StopBroker => "a broker stopped for 3.5 s",
             Fault::KillMember => "a member's daemon killed (kill -9) and started again",
             Fault::StopMember => "a member's daemon stopped for 3.5 s",
+            Fault::FailGateSyncs => "syncs of a gateway's disk fail",
+            Fault::FreezeRelayWhileConnecting => "a relay frozen between connect and first byte",
+            Fault::FreezeOutboxWhileConnecting => "an outbox frozen between connect and first byte",
+            Fault::SetGateClock => "the clock of a gateway set",
+            Fault::SetRelayClock => "the clock of a relay set",
+            Fault::SetOutboxClock => "the clock of an outbox set",
+            Fault::SetGateClockWhileDown => "a gateway killed, its clock set, and started again",
+            Fault::SetRelayClockWhileDown => "a relay killed, its clock set, and started again",
+            Fault::SetOutboxClockWhileDown => "an outbox killed, its clock set, and started again",
         }
     }
 }
@@ -116,12 +146,15 @@ pub(crate) struct Faults<'a> {
     pub(crate) gates: &'a Gates,
     pub(crate) tokens: &'a Tokens,
     pub(crate) relays: &'a Processes,
+    pub(crate) relay_machines: &'a [Machine],
     pub(crate) outboxes: &'a Outboxes,
     pub(crate) mesh: &'a Mesh,
     /// To PostgreSQL and to Redis.
     pub(crate) stores: [&'a Proxy; 2],
-    /// To the service, over HTTP/1.1 for the first gateway and over HTTP/2 for the second, and to the scores.
+    /// To the service, over HTTP/2 for the second gateway and over HTTP/1.1 for the others, and to the scores.
     pub(crate) upstreams: [&'a Proxy; 3],
+    /// From each outbox to its gateway.
+    pub(crate) ways: [&'a Proxy; 2],
     pub(crate) done: Vec<Fault>,
     /// Processes that ended by themselves and were started again.
     pub(crate) revived: u64,
@@ -167,11 +200,13 @@ impl Faults<'_> {
     fn happen(&mut self, fault: Fault, random: &mut Random) -> Result<bool, Failure> {
         let [postgres, redis] = self.stores;
         let mut any = |of: u64| usize::try_from(random.below(of)).unwrap_or(0);
-        let (one, upstream, member) = (any(2), self.upstreams[any(3)], any(4));
+        let (one, gate, upstream, member) = (any(2), any(GATES as u64), self.upstreams[any(3)], any(4));
+        let to_service = self.upstreams[usize::from(gate == 1)];
+        let off_by = off_by(random);
         let (outboxes, gates) = (&self.outboxes.processes, &self.gates.processes);
         match fault {
-            Fault::KillGate => gates.kill_and_start(one)?,
-            Fault::StopGatePastItsLease => stop(gates, one),
+            Fault::KillGate => gates.kill_and_start(gate)?,
+            Fault::StopGatePastItsLease => stop(gates, gate),
             Fault::KillRelay => self.relays.kill_and_start(one)?,
             Fault::StopRelay => stop(self.relays, one),
             Fault::KillOutbox => outboxes.kill_and_start(one)?,
@@ -184,18 +219,47 @@ impl Faults<'_> {
             Fault::RefuseUpstream => away(upstream),
             Fault::KillRedis => self.services.restart_redis()?,
             Fault::CutRedis => redis.cut(),
-            Fault::FreezeWhileConnecting => freeze_while_connecting(gates, one, self.upstreams[one]),
-            Fault::ReloadGate => self.gates.reload(one, random.next())?,
+            Fault::FreezeWhileConnecting => freeze_while_connecting(gates, gate, to_service),
+            Fault::FreezeRelayWhileConnecting => {
+                freeze_while_connecting(self.relays, one, self.upstreams[2]);
+            }
+            Fault::FreezeOutboxWhileConnecting => freeze_while_connecting(outboxes, one, self.ways[one]),
+            Fault::ReloadGate => self.gates.reload(gate, random.next())?,
             Fault::RotateToken => self.tokens.rotate()?,
             Fault::KillBroker => self.mesh.brokers.kill_and_start(one)?,
             Fault::StopBroker => stop(&self.mesh.brokers, one),
             Fault::KillMember => self.mesh.daemons.kill_and_start(member)?,
             Fault::StopMember => stop(&self.mesh.daemons, member),
             Fault::FillDisk => return Ok(for_a_while(|is_bad| self.outboxes.fill_disk(is_bad))),
+            Fault::FailGateSyncs => {
+                return Ok(for_a_while(|is_bad| self.gates.machine(ALONE).fail_syncs(is_bad)));
+            }
+            Fault::SetGateClock => return Ok(self.gates.machine(gate).set_clock(off_by)),
+            Fault::SetRelayClock => return Ok(self.relay_machines[one].set_clock(off_by)),
+            Fault::SetOutboxClock => return Ok(self.outboxes.machine(one).set_clock(off_by)),
+            Fault::SetGateClockWhileDown => {
+                return Ok(gates.kill_and_start_after(gate, || self.gates.machine(gate).set_clock(off_by))?);
+            }
+            Fault::SetRelayClockWhileDown => {
+                let set = || self.relay_machines[one].set_clock(off_by);
+                return Ok(self.relays.kill_and_start_after(one, set)?);
+            }
+            Fault::SetOutboxClockWhileDown => {
+                return Ok(
+                    outboxes.kill_and_start_after(one, || self.outboxes.machine(one).set_clock(off_by))?
+                );
+            }
             Fault::FailSyncs => return Ok(for_a_while(|is_bad| self.outboxes.fail_syncs(is_bad))),
         }
         Ok(true)
     }
+}
+
+/// By how many milliseconds a clock is off from now on: any of the sizes, or less, early or late.
+fn off_by(random: &mut Random) -> i64 {
+    let most = OFF_BY_SECONDS[random.below(OFF_BY_SECONDS.len() as u64) as usize] * 1000;
+    let millis = i64::try_from(most / 2 + random.below(most / 2 + 1)).unwrap_or(0);
+    if random.below(3) == 0 { -millis } else { millis }
 }
 
 fn stop(processes: &Processes, number: usize) {

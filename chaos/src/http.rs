@@ -19,7 +19,9 @@ pub(crate) fn send(port: u16, head: &str, body: &str, patience: Duration) -> std
     stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(patience))?;
     let length = body.len();
-    let rest = format!("Host: 127.0.0.1\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}");
+    // One of several hosts, where the head says so.
+    let host = if head.contains("\r\nHost: ") { "" } else { "Host: 127.0.0.1\r\n" };
+    let rest = format!("{host}Connection: close\r\nContent-Length: {length}\r\n\r\n{body}");
     stream.write_all(format!("{head}\r\n{rest}").as_bytes())?;
     let (head, body) = message(&mut BufReader::new(stream))?;
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());

@@ -11,11 +11,13 @@ mod mail;
 mod mesh;
 mod outboxes;
 mod posts;
+mod preload;
 mod processes;
 mod proxy;
 mod random;
 mod scores;
 mod settling;
+mod stalled;
 mod tokens;
 mod upstream;
 mod verdict;
@@ -30,20 +32,25 @@ use semel_testbed::failure::Failure;
 use semel_testbed::services::{Permission, Services, seconds};
 use semel_testbed::{binaries, os, process};
 
-use clients::Clients;
+use clients::{Clients, Group};
 use faults::Faults;
-use gates::Gates;
+use gates::{ALONE, Gates};
 use listeners::Listeners;
 use mail::Mail;
 use mesh::Mesh;
 use outboxes::Outboxes;
 use posts::Posts;
+use preload::Preload;
 use proxy::Proxy;
 use random::Random;
 use scores::{Scores, Senders};
+use stalled::{Doors, Stalled};
 use tokens::Tokens;
 use upstream::Upstream;
 
+/// How many send at a time to the gateways that share a store, and to the one with its own.
+const CLIENTS: u64 = 28;
+const CLIENTS_ALONE: u64 = 8;
 /// How long everything may take to settle once the faults have stopped.
 const CALM: Duration = Duration::from_secs(150);
 
@@ -53,9 +60,11 @@ const SETTLING: Duration = Duration::from_secs(120);
 /// Real gateways and servers under faults; every effect counted.
 ///
 /// Two gateways, two relays (`semel serve …`) share a PostgreSQL and a Redis of their own, in front of services that count
-/// effects, one over HTTP/1.1 and one over HTTP/2 with few streams, which streams of events hold; two outboxes send through
-/// the gateways. Two brokers on the same PostgreSQL and Redis have a mesh, whose four members publish and receive by outboxes.
-/// Clients send keyed requests, messages and score changes and retry them, while processes are killed, stopped past their lease and frozen while they connect, configurations and credentials change, PostgreSQL is shut down at once and
+/// effects, one over HTTP/1.1 and one over HTTP/2 with few streams, which streams of events hold; a third gateway has an embedded
+/// store; two outboxes send through the gateways. Two brokers on the same PostgreSQL and Redis have a mesh, whose four members publish and receive by outboxes.
+/// Clients send keyed requests, messages and score changes and retry them, one key to two hosts and some for answers that are
+/// too large to keep; others begin uploads and fall silent. Meanwhile processes are killed, stopped past their lease and frozen
+/// while they connect, their clocks are set, configurations and credentials change, PostgreSQL is shut down at once and
 /// replaced by a synchronous standby, Redis is killed, disks are full or fail to sync, and connections are cut. Ends in a
 /// table of faults and promises; exits with 1 if a request took effect twice, an acknowledged one did not, an answer changed,
 /// a message was overtaken, a score is not the sum of what was accepted, or an inbox lacks a published message, has it twice or
@@ -104,27 +113,46 @@ fn chaos(asked: &Cli) -> Result<(), Failure> {
     let scores = Scores::start(seed)?;
     let to_scores = Proxy::start(scores.port())?;
     let planted = asked.planted.as_deref();
-    let gates = Gates::start(&services, &to_postgres, &to_redis, [&to_plain, &to_http2], planted)?;
+    let preload = Preload::make(services.folder());
+    let stores = [&to_postgres, &to_redis];
+    let gates = Gates::start(&services, &preload, stores, [&to_plain, &to_http2], planted)?;
     let admins = [free_port()?, free_port()?];
-    let relays = scores::relays(&services, &to_postgres, &to_scores, &admins, planted)?;
-    let outboxes = Outboxes::start(services.folder(), gates.ports(), tokens.file(), asked.lasts(), planted)?;
+    let relay_machines = ["relay-0", "relay-1"].map(|name| preload.machine(name));
+    let relays = scores::relays(&services, &to_postgres, &to_scores, &admins, &relay_machines, planted)?;
+    let ways = [Proxy::start(gates.ports()[0])?, Proxy::start(gates.ports()[1])?];
+    let ways = [&ways[0], &ways[1]];
+    let outboxes =
+        Outboxes::start(services.folder(), &preload, &ways, tokens.file(), asked.lasts(), planted)?;
     let doors = vec![free_port()?, free_port()?];
-    let mesh = Mesh::start(&services, [&to_postgres, &to_redis], doors, planted)?;
+    let mesh = Mesh::start(&services, stores, doors, planted)?;
     let stop = Arc::new(AtomicBool::new(false));
-    let clients = Clients::start(gates.ports(), &tokens, &stop, seed);
+    let alone = &gates.ports()[ALONE..];
+    let groups = [
+        Group { gates: gates.shared_ports(), clients: CLIENTS, plain: gates.ports()[0] },
+        Group { gates: alone, clients: CLIENTS_ALONE, plain: alone[0] },
+    ];
+    let clients = Clients::start(&groups, &tokens, &stop, seed);
     let listeners = Listeners::start(gates.ports(), &stop, seed);
     let mail = Mail::start(outboxes.processes.ports(), &stop, seed);
     let senders = Senders::start(relays.ports(), &admins, &stop, seed);
     let posts = Posts::start(mesh.daemons.ports(), &stop, seed);
+    let doors = Doors {
+        gates: gates.ports().to_vec(),
+        outboxes: outboxes.processes.ports().to_vec(),
+        relays: relays.ports().to_vec(),
+    };
+    let stalled = Stalled::start(&doors, &tokens, &stop, seed);
     let mut faults = Faults {
         services: &mut services,
         gates: &gates,
         relays: &relays,
+        relay_machines: &relay_machines,
         outboxes: &outboxes,
         mesh: &mesh,
         tokens: &tokens,
-        stores: [&to_postgres, &to_redis],
+        stores,
         upstreams: [&to_plain, &to_http2, &to_scores],
+        ways,
         done: vec![],
         revived: 0,
     };
@@ -153,11 +181,12 @@ fn chaos(asked: &Cli) -> Result<(), Failure> {
         settling.join().map_err(|_| "a client panicked".to_owned())
     })?;
     more.push(listeners.finish());
+    more.extend(stalled.finish(&upstream));
     more.push(verdict::Row::count(
         "processes that ended by themselves",
         usize::try_from(revived).unwrap_or(0),
     ));
-    let judged = verdict::judge(&sent, &upstream, gates.ports(), more);
+    let judged = verdict::judge(&sent, &upstream, more);
     println!("{}", verdict::table(seed, &done, &judged));
     drop((mesh, outboxes, relays, gates));
     for line in services.stop() {

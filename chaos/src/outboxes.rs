@@ -1,5 +1,5 @@
 //! The outbox daemons: two, each with a file of its own, sending through one of the gateways. The disk of the first can be
-//! told to fail its syncs; that of the second can be filled.
+//! told to fail its syncs; that of the second can be filled. The clocks of both can be set.
 
 use std::fs;
 use std::io::{self, Read as _};
@@ -9,8 +9,12 @@ use std::time::Duration;
 
 use semel_testbed::os;
 
+use super::preload::{Machine, Preload};
 use super::processes::{Processes, Start, semel};
+use super::proxy::Proxy;
 
+/// How many there are.
+pub(crate) const OUTBOXES: usize = 2;
 /// The word that callers must know.
 pub(crate) const TOKEN: &str = "chaos-token";
 /// The size of the small disk: what a write-ahead log may come to, and what an outbox keeps of every minute, with room to
@@ -22,8 +26,7 @@ const DISK_MIB_MAX: u64 = 1024;
 /// The daemons and what can be done to their disks.
 pub(crate) struct Outboxes {
     pub(crate) processes: Processes,
-    /// While this file is there, syncs of the first fail; `None` where no compiler makes the library for it.
-    sync_fails: Option<PathBuf>,
+    machines: Vec<Machine>,
     /// The small disk of the second; `None` where nobody may mount one.
     disk: Option<Disk>,
 }
@@ -44,7 +47,8 @@ impl Drop for Disk {
 impl Outboxes {
     pub(crate) fn start(
         folder: &Path,
-        gates: &[u16],
+        preload: &Preload,
+        gates: &[&Proxy],
         credential: &Path,
         lasts: Duration,
         planted: Option<&str>,
@@ -52,15 +56,16 @@ impl Outboxes {
         let failed = |error: std::io::Error| format!("failed to prepare the outboxes: {error}");
         let token = folder.join("token");
         fs::write(&token, TOKEN).map_err(failed)?;
-        let (library, sync_fails) = (sync_library(folder), folder.join("syncs-fail"));
+        let machines: Vec<Machine> =
+            (0..OUTBOXES).map(|number| preload.machine(&format!("outbox-{number}"))).collect();
         let disk = small_disk(folder, lasts);
         let start = |number: usize| -> Start {
             let own = folder.join(format!("outbox-{number}"));
             let _ = fs::create_dir_all(&own);
             let log = folder.join(format!("outbox-{number}.log"));
             let (credential, token) = (credential.display().to_string(), token.display().to_string());
-            let upstream = format!("http://127.0.0.1:{}", gates[number % gates.len()]);
-            let (library, sync_fails) = (library.clone().filter(|_| number == 0), sync_fails.clone());
+            let upstream = format!("http://127.0.0.1:{}", gates[number % gates.len()].port());
+            let machine = machines[number].clone();
             let planted = planted.map(str::to_owned);
             Box::new(move |port| {
                 let mut command = semel(&log, planted.as_deref());
@@ -70,21 +75,22 @@ impl Outboxes {
                 command.args(["--listen", &format!("127.0.0.1:{port}"), "--token-file", &token]);
                 command.args(["--upstream", &upstream, "--credential", &format!("file:{credential}")]);
                 command.args(["--attempt-timeout", "5s"]);
-                if let Some(library) = &library {
-                    command.env("LD_PRELOAD", library).env("CHAOS_SYNC_FAILS", &sync_fails);
-                }
+                machine.take(&mut command);
                 command
             })
         };
-        let processes = Processes::start((0..2).map(start).collect())?;
-        Ok(Self { processes, sync_fails: library.map(|_| folder.join("syncs-fail")), disk })
+        let processes = Processes::start((0..OUTBOXES).map(start).collect())?;
+        Ok(Self { processes, machines, disk })
     }
 
     /// The syncs of the first fail, or work again. `false`: that cannot be done here.
     pub(crate) fn fail_syncs(&self, fails: bool) -> bool {
-        let Some(flag) = &self.sync_fails else { return false };
-        let _ = if fails { fs::write(flag, "") } else { fs::remove_file(flag) };
-        true
+        self.machines[0].fail_syncs(fails)
+    }
+
+    /// The machine of one.
+    pub(crate) fn machine(&self, number: usize) -> &Machine {
+        &self.machines[number]
     }
 
     /// Fills the disk of the second, or empties it again. `false`: that cannot be done here.
@@ -100,15 +106,6 @@ impl Outboxes {
         }
         true
     }
-}
-
-/// A library that makes syncs fail on demand.
-fn sync_library(folder: &Path) -> Option<PathBuf> {
-    let (source, library) = (folder.join("fsync.c"), folder.join("fsync.so"));
-    fs::write(&source, include_str!("fsync.c")).ok()?;
-    let mut compiler = Command::new("cc");
-    compiler.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(&source).arg("-ldl");
-    compiler.status().ok().filter(std::process::ExitStatus::success).map(|_| library)
 }
 
 /// The folder of the second outbox as a disk of its own, where root may do that.

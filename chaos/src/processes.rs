@@ -51,10 +51,21 @@ impl Processes {
 
     /// Kills one as `kill -9` does, and starts it again.
     pub(crate) fn kill_and_start(&self, number: usize) -> Result<(), String> {
+        self.kill_and_start_after(number, || ()).map(drop)
+    }
+
+    /// The same, with something done while it is down.
+    pub(crate) fn kill_and_start_after<T>(
+        &self,
+        number: usize,
+        act: impl FnOnce() -> T,
+    ) -> Result<T, String> {
         let mut member = self.member(number);
         let _ = member.process.kill();
         let _ = member.process.wait();
-        member.launch()
+        let done = act();
+        member.launch()?;
+        Ok(done)
     }
 
     /// Starts again those that have ended by themselves, as a supervisor would, and says how many there were.

@@ -13,6 +13,7 @@ use semel_testbed::services::Services;
 use serde_json::Value;
 
 use super::http;
+use super::preload::Machine;
 use super::processes::{Processes, Start, semel};
 use super::proxy::Proxy;
 use super::random::Random;
@@ -83,6 +84,7 @@ pub(crate) fn relays(
     postgres: &Proxy,
     scores: &Proxy,
     admins: &[u16],
+    machines: &[Machine],
     planted: Option<&str>,
 ) -> Result<Processes, String> {
     let at = scores.port();
@@ -96,12 +98,14 @@ pub(crate) fn relays(
     let file = services.folder().join("relay.toml");
     std::fs::write(&file, config).map_err(|error| format!("failed to write {}: {error}", file.display()))?;
     let start = |number: usize| -> Start {
+        let machine = machines[number].clone();
         let (file, log) = (file.clone(), services.folder().join(format!("relay-{number}.log")));
         let (admin, planted) = (format!("127.0.0.1:{}", admins[number]), planted.map(str::to_owned));
         Box::new(move |port| {
             let mut command = semel(&log, planted.as_deref());
             command.args(["serve", "relay", "--config"]).arg(&file);
             command.args(["--listen", &format!("127.0.0.1:{port}"), "--admin", &admin]);
+            machine.take(&mut command);
             command
         })
     };

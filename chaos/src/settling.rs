@@ -1,5 +1,6 @@
 //! After the faults, whoever looks after an outbox brings every message to its end. One whose outcome the gateway does not
-//! know is looked up in the service's ledger: what took effect is taken back, and what did not is sent under a new id.
+//! know is looked up in the service's ledger: what took effect is taken back, and what did not is sent under a new id. One person in
+//! four looks at no ledger, and sends anew whatever the receipt says was not delivered.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -47,6 +48,11 @@ impl Standing {
         matches!(self.status.as_str(), "done" | "dead" | "aborted" | "gone")
     }
 
+    /// Whether its receipt says that it waits or was given up, and was not delivered.
+    fn may_be_sent_anew(&self) -> bool {
+        matches!(self.status.as_str(), "pending" | "dead") && !self.is_said
+    }
+
     fn of(status: u16, body: &str) -> Self {
         if status == 404 {
             return Self { status: "gone".to_owned(), ..Self::default() };
@@ -72,7 +78,13 @@ enum Act {
     SendAnew { by_force: bool },
 }
 
-fn act(standing: &Standing, effects: u32, since: Duration) -> Act {
+/// One message in so many is looked after by somebody who believes its receipt.
+const BELIEVES_ONE_IN: usize = 4;
+
+fn act(standing: &Standing, effects: u32, since: Duration, believes: bool) -> Act {
+    if believes && standing.may_be_sent_anew() {
+        return Act::SendAnew { by_force: false };
+    }
     let is_unknown = standing.last_error.contains("outcome-unknown");
     let is_time = since >= if is_unknown { ALONE } else { LONG };
     match (standing.status.as_str(), effects) {
@@ -118,12 +130,18 @@ pub(crate) fn settle(ports: &[u16], accepted: &[Accepted], upstream: &Upstream, 
     let began = Instant::now();
     let mut ids: Vec<String> = accepted.iter().map(|one| one.id.clone()).collect();
     let mut settled = Settled { standings: vec![Standing::default(); accepted.len()], ..Settled::default() };
+    let mut believed: BTreeSet<usize> = BTreeSet::new();
     loop {
         let open: Vec<usize> = (0..ids.len()).filter(|at| !settled.standings[*at].is_over()).collect();
         for (at, standing) in standings(ports, accepted, &ids, &open) {
             settled.standings[at] = standing;
         }
-        let heads = heads(accepted, &settled.standings);
+        let mut heads = heads(accepted, &settled.standings);
+        // What was given up is at its end, but for those who believe that it was not delivered.
+        let given_up = (0..ids.len()).filter(|at| settled.standings[*at].status == "dead");
+        let given_up: Vec<usize> =
+            given_up.filter(|at| believes(*at) && settled.standings[*at].may_be_sent_anew()).collect();
+        heads.extend(given_up.into_iter().filter(|at| !believed.contains(at)));
         if heads.is_empty() || Instant::now() > until {
             return settled;
         }
@@ -131,7 +149,8 @@ pub(crate) fn settle(ports: &[u16], accepted: &[Accepted], upstream: &Upstream, 
         for at in heads {
             let (one, id) = (&accepted[at], &mut ids[at]);
             let taken = effects.get(&one.intent).copied().unwrap_or(0);
-            match act(&settled.standings[at], taken, began.elapsed()) {
+            let believes = believes(at) && believed.insert(at);
+            match act(&settled.standings[at], taken, began.elapsed(), believes) {
                 Act::Wait => {}
                 // Where it is refused, the next round looks again.
                 Act::TakeBack => {
@@ -153,6 +172,10 @@ pub(crate) fn settle(ports: &[u16], accepted: &[Accepted], upstream: &Upstream, 
         }
         thread::sleep(PAUSE);
     }
+}
+
+fn believes(at: usize) -> bool {
+    at.is_multiple_of(BELIEVES_ONE_IN)
 }
 
 /// The first message of each lane that is not at its end.
@@ -208,18 +231,25 @@ mod tests {
     #[test]
     fn what_a_person_does_follows_from_the_ledger() {
         let unknown = standing("pending", "HTTP 409 outcome-unknown");
-        assert_eq!(act(&unknown, 0, ALONE / 2), Act::Wait, "an effect may still come");
-        assert_eq!(act(&unknown, 0, ALONE), Act::SendAnew { by_force: true });
-        assert_eq!(act(&unknown, 1, ALONE), Act::TakeBack);
+        assert_eq!(act(&unknown, 0, ALONE / 2, false), Act::Wait, "an effect may still come");
+        assert_eq!(act(&unknown, 0, ALONE, false), Act::SendAnew { by_force: true });
+        assert_eq!(act(&unknown, 1, ALONE, false), Act::TakeBack);
         let other = standing("pending", "connection refused");
-        assert_eq!(act(&other, 0, ALONE), Act::Wait);
+        assert_eq!(act(&other, 0, ALONE, false), Act::Wait);
         assert_eq!(
-            act(&other, 0, LONG),
+            act(&other, 0, LONG, false),
             Act::SendAnew { by_force: false },
             "the key is sealed or it is refused"
         );
+        let (lie, said) = (Standing { is_said: false, ..unknown.clone() }, Duration::ZERO);
+        assert_eq!(
+            act(&lie, 1, said, true),
+            Act::SendAnew { by_force: false },
+            "who believes looks at no ledger"
+        );
+        assert_eq!(act(&unknown, 1, said, true), Act::Wait);
         for over in ["inflight", "done", "dead", "held", ""] {
-            assert_eq!(act(&standing(over, ""), 0, LONG), Act::Wait, "{over}");
+            assert_eq!(act(&standing(over, ""), 0, LONG, false), Act::Wait, "{over}");
         }
     }
 

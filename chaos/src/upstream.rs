@@ -16,6 +16,12 @@ use super::{http, http2};
 const BREAKS_ONE_IN: u64 = 40;
 /// The longest work, in milliseconds; one request in twenty takes ten times as long.
 const WORK_MILLIS_MAX: u64 = 30;
+/// One answer in about so many is larger than the gateways keep.
+const LARGE_ONE_IN: u32 = 40;
+/// How large: what [`ANSWER_KEPT_MAX`] says, and more.
+const LARGE_BYTES: usize = 9 << 10;
+/// What the gateways keep of an answer.
+pub(crate) const ANSWER_KEPT_MAX: &str = "8KiB";
 /// A stream of events has so many, so far apart.
 const EVENTS: u32 = 15;
 const EVENT_EVERY: Duration = Duration::from_millis(200);
@@ -90,6 +96,7 @@ impl Shared {
                 let _ = self.tell_events(&mut stream);
                 return;
             }
+            let intent = entry(&head, intent);
             let Some(body) = self.take_effect(&intent, &mut random) else { return };
             let answer = format!("HTTP/1.1 201 Created\r\nContent-Length: {}\r\n\r\n{body}", body.len());
             if stream.write_all(answer.as_bytes()).is_err() {
@@ -115,7 +122,11 @@ impl Shared {
             self.broken_off.fetch_add(1, Ordering::SeqCst);
             return None;
         }
-        Some(format!("{intent} took effect, number {effect}, as {:016x}", random.next()))
+        let mut said = format!("{intent} took effect, number {effect}, as {:016x}", random.next());
+        if is_large(intent) {
+            said.push_str(&" ".repeat(LARGE_BYTES));
+        }
+        Some(said)
     }
 
     /// A stream of events, to its end.
@@ -135,6 +146,19 @@ impl http2::Service for Arc<Shared> {
     fn event(&self, number: u32) -> Option<String> {
         event(number)
     }
+}
+
+/// What the ledger calls a request: what it asks for, and at which of several hosts.
+fn entry(head: &str, intent: String) -> String {
+    match http::header(head, "host").filter(|host| host.ends_with(".example")) {
+        Some(host) => format!("{intent}@{host}"),
+        None => intent,
+    }
+}
+
+/// Whether the answer to this is too large to be kept.
+pub(crate) fn is_large(intent: &str) -> bool {
+    intent.bytes().map(u32::from).sum::<u32>().is_multiple_of(LARGE_ONE_IN)
 }
 
 /// The next event, when it is time for it.

@@ -5,9 +5,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::clients::{self, End, Sent};
+use super::clients::{End, Sent, is_not_kept};
 use super::faults::Fault;
-use super::http::{self, Answer};
+use super::http::Answer;
 use super::upstream::Upstream;
 
 /// Effects of a run that proves something.
@@ -65,27 +65,29 @@ pub(crate) struct Judged {
     more: Vec<Row>,
 }
 
-pub(crate) fn judge(sent: &[Sent], upstream: &Upstream, gates: &[u16], more: Vec<Row>) -> Judged {
+pub(crate) fn judge(sent: &[Sent], upstream: &Upstream, more: Vec<Row>) -> Judged {
+    // What asking again does to the ledger counts too.
+    let changed = asked_again(sent);
     let effects = upstream.effects();
-    let count = |sent: &Sent| effects.get(&sent.intent).copied().unwrap_or(0);
+    let count = |sent: &Sent| effects.get(&sent.request.intent).copied().unwrap_or(0);
     let mut judged = Judged {
         requests: sent.len() as u64,
         effects: effects.values().map(|count| u64::from(*count)).sum(),
         broken_off: upstream.broken_off(),
-        changed: asked_again(sent, gates),
+        changed,
         more,
         ..Judged::default()
     };
     for one in sent {
         judged.sends += u64::from(one.sends);
         if count(one) > 1 {
-            judged.twice.push(format!("{} ({} times)", one.intent, count(one)));
+            judged.twice.push(format!("{} ({} times)", one.request.intent, count(one)));
         }
         match &one.end {
             End::Acknowledged(_) => {
                 judged.acknowledged += 1;
                 if count(one) == 0 {
-                    judged.lost.push(one.intent.clone());
+                    judged.lost.push(one.request.intent.clone());
                 }
             }
             End::Unknown => judged.unknown += 1,
@@ -96,22 +98,24 @@ pub(crate) fn judge(sent: &[Sent], upstream: &Upstream, gates: &[u16], more: Vec
 }
 
 /// Asks for every acknowledged answer once more, several at a time; those that are another one now.
-fn asked_again(sent: &[Sent], gates: &[u16]) -> Vec<String> {
+fn asked_again(sent: &[Sent]) -> Vec<String> {
     let (next, changed) = (AtomicUsize::new(0), Mutex::new(Vec::<String>::new()));
     let ask = || {
-        while let Some(one) = sent.get(next.fetch_add(1, Ordering::SeqCst)) {
+        loop {
+            let at = next.fetch_add(1, Ordering::SeqCst);
+            let Some(one) = sent.get(at) else { return };
             let End::Acknowledged(answer) = &one.end else { continue };
-            let Some(head) = one.tokens.last().map(|token| clients::head(&one.key, *token)) else { continue };
-            let port = gates[one.intent.len() % gates.len()];
+            let Some(token) = one.tokens.last() else { continue };
             // Once a promise is broken, nobody needs to be waited for.
             let is_whole = changed.lock().is_ok_and(|changed| changed.is_empty());
             let within = if is_whole { INSISTING } else { Duration::ZERO };
-            let again = insist(within, || http::send(port, &head, &one.intent, Duration::from_secs(10)));
-            let is_same = again
-                .as_ref()
-                .is_ok_and(|again| (again.status, &again.body) == (answer.status, &answer.body));
+            let again = insist(within, || one.request.send(*token, at as u64, Duration::from_secs(10)));
+            let is_same = again.as_ref().is_ok_and(|again| {
+                (again.status, &again.body) == (answer.status, &answer.body)
+                    || is_not_kept(&one.request, again)
+            });
             if !is_same && let Ok(mut changed) = changed.lock() {
-                changed.push(format!("{}: {again:?}", one.intent));
+                changed.push(format!("{}: {again:?}", one.request.intent));
             }
         }
     };

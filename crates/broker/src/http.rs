@@ -12,13 +12,18 @@ mod socket;
 mod stream;
 mod ticket;
 
+use std::sync::Arc;
+
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::body::Body;
+use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
-use semel_http::Cors;
+use bytes::Bytes;
+use semel_http::{BodyRoom, Cors};
 
+use self::answer::Told;
 use crate::broker::Broker;
 use crate::identity::Identity;
 
@@ -31,6 +36,20 @@ pub(crate) struct Api {
     pub(crate) broker: Broker,
     /// By what callers are known; on the operators' address there is none to ask.
     pub(crate) identity: Option<Identity>,
+    /// Room for what callers send.
+    pub(crate) bodies: Arc<BodyRoom>,
+}
+
+impl Api {
+    fn new(broker: Broker, identity: Option<Identity>) -> Self {
+        let bodies = Arc::new(BodyRoom::new(broker.settings().bodies));
+        Self { broker, identity, bodies }
+    }
+
+    /// The body of a request that manages something. Whoever calls this has asked who sends it.
+    pub(crate) async fn read(&self, body: Body) -> Result<Bytes, Told> {
+        Ok(self.bodies.read(body, MANAGE_BYTES_MAX).await?)
+    }
 }
 
 /// The OpenAPI document of both addresses.
@@ -40,7 +59,7 @@ pub fn openapi() -> &'static str {
 
 /// What members use: publishing, reading, and managing their own mesh.
 pub fn listen_router(broker: Broker, identity: Identity, cors: Option<Cors>) -> Router {
-    let api = Api { broker, identity: Some(identity) };
+    let api = Api::new(broker, Some(identity));
     let router = Router::new()
         .route("/v1/meshes/{mesh}/messages", post(publish::publish))
         .route("/v1/meshes/{mesh}/messages/{id}", get(history::receipt))
@@ -60,7 +79,7 @@ pub fn listen_router(broker: Broker, identity: Identity, cors: Option<Cors>) -> 
         .route("/.well-known/semel/keys/{id}/seal", post(keys::seal))
         .route("/.well-known/semel/keys/{id}", get(keys::show))
         .merge(management())
-        .layer(DefaultBodyLimit::max(MANAGE_BYTES_MAX))
+        .layer(middleware::map_request(receive))
         .with_state(api);
     match cors {
         None => router,
@@ -79,8 +98,8 @@ pub fn admin_router(broker: Broker) -> Router {
         .route("/v1/sweep", post(operate::sweep))
         .route("/metrics", get(operate::metrics))
         .merge(management())
-        .layer(DefaultBodyLimit::max(MANAGE_BYTES_MAX))
-        .with_state(Api { broker, identity: None })
+        .layer(middleware::map_request(receive))
+        .with_state(Api::new(broker, None))
 }
 
 /// What operators do to every mesh, and owners to their own.
@@ -110,6 +129,11 @@ fn management() -> Router<Api> {
         .route("/v1/meshes/{mesh}/webhooks/{name}/requeue", post(manage::requeue))
         .route("/v1/meshes/{mesh}/messages/{id}/moderation", post(manage::moderate))
         .route("/openapi.json", get(|| async { ([("content-type", "application/json")], openapi()) }))
+}
+
+/// A body that falls silent ends; who is refused before it was read gets to read why.
+async fn receive(request: Request) -> Request {
+    semel_http::receive(request, semel_http::Limits::default().body_timeout)
 }
 
 /// Lets pages of other origins in, where that is set.

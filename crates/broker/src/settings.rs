@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use semel_contract::profile::Rate;
+use semel_http::BodyBounds;
 
 use crate::limits::INLINE_BYTES_MOST;
 
@@ -28,6 +29,8 @@ pub struct Settings {
     pub request_limit: Option<Rate>,
     /// How often one id may be tried in a window for its one unit of the budget.
     pub attempts_per_id: u32,
+    /// Room for the bodies of requests, in all, and how long one may take.
+    pub bodies: BodyBounds,
     /// Whether webhooks may lead to this machine itself.
     pub allow_loopback: bool,
     /// How often a silent stream is written to.
@@ -45,6 +48,7 @@ impl Default for Settings {
             budget: None,
             request_limit: None,
             attempts_per_id: 100,
+            bodies: BodyBounds::default(),
             allow_loopback: false,
             heartbeat: Duration::from_secs(15),
             poll: Duration::from_millis(250),

@@ -1,6 +1,7 @@
 //! `semel.toml`: its shape ([`mod@file`]), the variables that override it ([`overrides`]) and what both mean together
 //! ([`Config`]). Unknown fields are errors, with their line.
 
+mod bodies;
 mod describe;
 mod file;
 #[cfg(test)]
@@ -19,6 +20,7 @@ use semel_contract::profile::{OnUnknown, Profile};
 use semel_contract::record::Guarantee;
 use semel_gateway::Callers;
 
+pub(crate) use bodies::{body_bounds, describe_bounds};
 pub(crate) use describe::describe;
 pub(crate) use file::Mode;
 pub(crate) use gate::{AtRest, Gate, cores, target};
@@ -26,7 +28,7 @@ pub(crate) use overrides::Variables;
 pub(crate) use profiles::Profiles;
 pub(crate) use route::{Endpoint, Route, Timing};
 pub(crate) use values::{
-    LogFormat, LogTo, OneIn, RedisUrl, Setting, Store, Text, address, bytes, duration, redacted, size,
+    Bytes, LogFormat, LogTo, OneIn, RedisUrl, Setting, Store, Text, address, bytes, duration, redacted, size,
     without_passwords,
 };
 

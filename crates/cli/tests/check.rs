@@ -461,6 +461,7 @@ fn what_a_relay_or_an_outbox_would_refuse_is_refused_here() {
     let (code, found) = report(RELAY, &[]);
     assert_eq!((code, found["safe"].as_bool()), (Some(0), Some(true)), "{found}");
     assert_eq!(found["relay"]["targets"]["scores"]["tier"], "read-back");
+    assert_eq!(found["relay"]["limits"], "bodies 256MiB, body_deadline 5m");
     assert_eq!(found["outbox"], Value::Null, "the file does not speak of one");
     for (part, config, named) in [
         ("relay", RELAY.replace("read-back", "hopeful"), "hopeful"),
@@ -469,6 +470,16 @@ fn what_a_relay_or_an_outbox_would_refuse_is_refused_here() {
         ("relay", RELAY.replace("debounce", "admin = \"0.0.0.0:7421\"\ndebounce"), "admin-token-file"),
         ("relay", RELAY.replace("debounce", "redis = \"http://cache\"\ndebounce"), "redis://"),
         ("relay", RELAY.replace("debounce", "poll = \"1h\"\ndebounce"), "relay.poll"),
+        (
+            "relay",
+            RELAY.replace("debounce", "limits = { bodies = \"1KiB\" }\ndebounce"),
+            "relay.limits.bodies must be at least 1MiB",
+        ),
+        (
+            "outbox",
+            "[outbox]\nlimits = { body_deadline = \"0s\" }\n".to_owned(),
+            "outbox.limits.body_deadline",
+        ),
         ("outbox", "[outbox]\nmax_age = \"soon\"\n".to_owned(), "max_age"),
         ("outbox", "[outbox]\nlisten = \"127.0.0.1:7410\"\n".to_owned(), "token-file"),
         ("outbox", "[outbox]\nsurprise = 1\n".to_owned(), "surprise"),
@@ -592,6 +603,7 @@ fn what_a_broker_or_a_receiver_would_refuse_is_refused_here() {
     for (part, text, complaint) in [
         ("broker", MESH.replace("days = 8", "days = 6"), "7 days"),
         ("broker", MESH.replace("budget", "identity = \"authorization\"\nbudget"), "names no mesh"),
+        ("broker", MESH.replace("budget", "limits = { bodies = \"1MiB\" }\nbudget"), "broker.limits.bodies"),
         ("broker", MESH.replace("budget", "admin = \"0.0.0.0:7431\"\nbudget"), "admin-token-file"),
         ("broker", MESH.replace("budget", "surprise = 1\nbudget"), "surprise"),
         ("outbox", MESH.replace("mesh = \"team\"", ""), "outbox.mesh"),

@@ -178,13 +178,58 @@ fn the_commands_of_every_document_run() {
     }
 }
 
+/// Runs the client that the guide shows in a language, between what it leaves out, before `semel up`.
+fn run_client(language: &str, [before, after]: [&str; 2], file: &str, command: &str) {
+    let text = std::fs::read_to_string(root().join("docs/guides/clients.md")).unwrap();
+    let block = format!("```{language}\n");
+    let code = text.split(&block).nth(1).and_then(|rest| rest.split("```").next()).expect("a client");
+    let run_it = format!("cat > {file} <<'EOF'\n{before}{code}{after}\nEOF\n{command} {file}");
+    let (code, said) = run(&script(&["semel up"], &[run_it]));
+    assert_eq!(code, Some(0), "{language}: {said}");
+}
+
 #[test]
 fn the_python_client_of_the_guide_gets_the_first_answer_again() {
-    let text = std::fs::read_to_string(root().join("docs/guides/clients.md")).unwrap();
-    let code = text.split("```python\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a client");
-    let run_it = format!("cat > client.py <<'EOF'\n{code}\nEOF\npython3 client.py");
-    let (code, said) = run(&script(&["semel up"], &[run_it]));
-    assert_eq!(code, Some(0), "{said}");
+    run_client("python", ["", ""], "client.py", "python3");
+}
+
+#[test]
+fn the_node_client_of_the_guide_gets_the_first_answer_again() {
+    let twice = r#"
+const key = randomUUID();
+const send = () => sendOnce("http://127.0.0.1:7400/orders", { item: "tea", amount: 5 }, "demo", key);
+const [first, again] = [await send(), await send()];
+const isSame = (await first.text()) === (await again.text());
+const replayed = [first, again].map((answer) => answer.headers.get("Idempotency-Replayed"));
+if (first.status !== 201 || !isSame || replayed[0] || replayed[1] !== "true") throw new Error(`${replayed}`);
+"#;
+    run_client("js", ["", twice], "client.mjs", "node");
+}
+
+#[test]
+fn the_go_client_of_the_guide_gets_the_first_answer_again() {
+    let imports = ["bytes", "context", "fmt", "io", "math/rand", "net/http", "strconv", "time"];
+    let imports: String = imports.iter().map(|name| format!("import \"{name}\"\n")).collect();
+    let twice = r#"
+func main() {
+	send := func() (*http.Response, string) {
+		body := []byte(`{"item":"tea","amount":5}`)
+		key := "c6b8f1f4-6f0e-4b56-9d3c-0f7a2f5f8b11"
+		answer, err := SendOnce(context.Background(), "http://127.0.0.1:7400/orders", "demo", key, body)
+		if err != nil {
+			panic(err)
+		}
+		said, _ := io.ReadAll(answer.Body)
+		return answer, string(said)
+	}
+	first, said := send()
+	again, saidAgain := send()
+	if first.StatusCode != 201 || said != saidAgain || again.Header.Get("Idempotency-Replayed") != "true" {
+		panic(saidAgain)
+	}
+}
+"#;
+    run_client("go", [&format!("package main\n\n{imports}"), twice], "client.go", "go run");
 }
 
 #[test]

@@ -17,7 +17,7 @@ macro_rules! bugs {
                 match self { $(Bug::$bug => $name,)* }
             }
 
-            /// The engine that has it: `gate`, `outbox`, `relay` or `broker`.
+            /// The engine that has it: `gate`, `gateway`, `outbox`, `relay` or `broker`.
             pub fn engine(self) -> &'static str {
                 match self { $(Bug::$bug => $engine,)* }
             }
@@ -59,6 +59,7 @@ bugs! {
     "gate"   ReplacedGateClaims              "replaced-gate-claims"           "a gate whose configuration was replaced still claims"
     "gate"   FormerFormUnasked               "former-form-unasked"            "a key that is known in a former form is run again"
     "gate"   ScopeWithoutHost                "scope-without-host"             "one host's answer is given to another's client"
+    "gateway" KeyedStreamShared              "keyed-stream-shared"            "a keyed request waits for a stream on a connection that others share"
     "outbox" OutboxAnswerBeforeSync          "outbox-answer-before-sync"      "a message is said to be in before its commit is done"
     "outbox" OutboxOrderBroken               "outbox-order-broken"            "a retry lets later messages of its lane pass"
     "outbox" OutboxAliasForgotten            "outbox-alias-forgotten"         "a double tap leaves no alias of its id"

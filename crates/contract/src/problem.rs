@@ -118,6 +118,8 @@ pub struct Problem {
     pub detail: String,
     /// What the client may do, where that is another thing than usual for this kind.
     pub verdict: Option<Retry>,
+    /// The status, where it is another one than the kind and the profile have.
+    pub status: Option<u16>,
     /// When to come back, where that is known.
     pub retry_after: Option<Duration>,
     /// Fields of this kind, shown as they are.
@@ -127,7 +129,14 @@ pub struct Problem {
 impl Problem {
     /// A problem with words for this case.
     pub fn new(kind: Kind, detail: impl Into<String>) -> Self {
-        Self { kind, detail: detail.into(), verdict: None, retry_after: None, fields: Vec::new() }
+        Self {
+            kind,
+            detail: detail.into(),
+            verdict: None,
+            status: None,
+            retry_after: None,
+            fields: Vec::new(),
+        }
     }
 
     /// Says what the client may do, where that differs from the kind's own verdict.
@@ -140,6 +149,13 @@ impl Problem {
     /// What the client may do.
     pub fn retry(&self) -> Retry {
         self.verdict.unwrap_or(self.kind.retry())
+    }
+
+    /// Says which status it has, whatever its kind and the profile say.
+    #[must_use]
+    pub fn status(mut self, status: u16) -> Self {
+        self.status = Some(status);
+        self
     }
 
     /// Says when to come back.

@@ -18,6 +18,7 @@ use semel_contract::identity::Identity;
 use semel_contract::profile::safety::Unsafe;
 use semel_contract::record::Guarantee;
 use semel_contract::route::PatternError;
+use semel_http::{BodyBounds, BodyRoom};
 use semel_store::clock::{Clock, StoreClock, SystemClock};
 use semel_store::limits::{Limiter, MemoryLimiter};
 use semel_store::{ClaimStore, IntoStore};
@@ -25,7 +26,6 @@ use tokio::sync::Semaphore;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::bodies::{self, Bodies};
 use crate::form::name_of_secret;
 use crate::forms::{Forms, Told};
 use crate::identity::Identify;
@@ -58,8 +58,7 @@ pub struct GateBuilder {
     max_in_flight: usize,
     max_waiters: usize,
     max_waiters_per_key: usize,
-    body_bytes_max: usize,
-    body_time_max: Duration,
+    body_bounds: BodyBounds,
     observes: bool,
     handlers_elsewhere: bool,
     is_strict: bool,
@@ -156,8 +155,7 @@ impl GateBuilder {
             max_in_flight: IN_FLIGHT_MAX,
             max_waiters: WAITERS_MAX,
             max_waiters_per_key: WAITERS_PER_KEY_MAX,
-            body_bytes_max: bodies::BYTES_MAX,
-            body_time_max: bodies::TIME_MAX,
+            body_bounds: BodyBounds::default(),
             observes: false,
             handlers_elsewhere: false,
             is_strict: false,
@@ -272,14 +270,14 @@ impl GateBuilder {
     /// refused before it is read.
     #[must_use]
     pub fn max_body_bytes_in_memory(mut self, max: usize) -> Self {
-        self.body_bytes_max = max;
+        self.body_bounds.bytes_max = max;
         self
     }
 
     /// The body of a keyed request is read for at most so long, however steadily it drips.
     #[must_use]
     pub fn max_body_time(mut self, max: Duration) -> Self {
-        self.body_time_max = max;
+        self.body_bounds.time_max = max;
         self
     }
 
@@ -363,7 +361,7 @@ impl GateBuilder {
             max_waiters_per_key: self.max_waiters_per_key,
             max_in_flight: self.max_in_flight,
             is_strict: self.is_strict,
-            bodies: Bodies::new(self.body_bytes_max, self.body_time_max),
+            bodies: BodyRoom::new(self.body_bounds),
             draining: AtomicBool::new(false),
             observes: self.observes,
             handlers_elsewhere: self.handlers_elsewhere,

@@ -33,7 +33,6 @@
 mod answer;
 mod arrival;
 mod attempt;
-mod bodies;
 mod broken;
 mod capture;
 mod context;

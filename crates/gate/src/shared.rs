@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use semel_contract::fingerprint::Secret;
 use semel_contract::route::Params;
 use semel_contract::time::Timestamp;
+use semel_http::BodyRoom;
 use semel_store::ClaimStore;
 use semel_store::clock::{Clock, StoreClock};
 use semel_store::limits::{Limiter, MemoryLimiter};
 use tokio::sync::Semaphore;
 
-use crate::bodies::Bodies;
 use crate::forms::Forms;
 use crate::identity::Identify;
 use crate::keeper::Keeper;
@@ -46,7 +46,7 @@ pub(crate) struct Shared {
     pub(crate) max_in_flight: usize,
     /// A handler that forgot to settle panics.
     pub(crate) is_strict: bool,
-    pub(crate) bodies: Bodies,
+    pub(crate) bodies: BodyRoom,
     /// No new work is begun.
     pub(crate) draining: AtomicBool,
     /// Nothing is enforced.

@@ -19,6 +19,7 @@ use semel_contract::request;
 use semel_contract::restore::Recall;
 use semel_contract::route::SAFE_METHODS;
 use semel_contract::time::Timestamp;
+use semel_http::UnreadBody;
 use semel_store::Entry;
 use tower_service::Service;
 use tracing::Instrument;
@@ -26,7 +27,6 @@ use tracing::Instrument;
 use crate::answer;
 use crate::arrival::{self, Arrival, KeyRead, Reading, Whole};
 use crate::attempt::{Job, Outcome, claim_and_run, mark_unknown};
-use crate::bodies::too_large;
 use crate::context::Context;
 use crate::identity::{Lines, Verified};
 use crate::keys;
@@ -132,7 +132,7 @@ where
     // What the headers alone condemn is not read first.
     let declared = parts.headers.get(http::header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     if declared.and_then(|length| length.parse::<usize>().ok()).is_some_and(|length| length > limit) {
-        return refuse(too_large(limit));
+        return refuse(UnreadBody::TooLarge(limit).problem());
     }
     let by_header = profile.key.sources.iter().all(|source| matches!(source, Source::Header(_)));
     let nothing = request::Body::new(None, b"");
@@ -143,7 +143,7 @@ where
     drop(nothing);
     let bytes = match shared.bodies.read(body, limit).await {
         Ok(bytes) => bytes,
-        Err(problem) => return refuse(problem),
+        Err(unread) => return refuse(unread.problem()),
     };
     let body = request::Body::new(arrival::content_type(&parts.headers), &bytes);
     let mut is_minted = false;

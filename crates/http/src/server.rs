@@ -11,6 +11,7 @@ mod service;
 mod sniff;
 
 pub use acceptor::{Acceptor, ConnectionSettings};
+pub use bodies::receive;
 pub use certificates::Certificates;
 pub use handler::{Facts, Handler};
 pub use service::serve;

@@ -7,6 +7,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use semel_contract::time::Timestamp;
 use semel_delivery::relay::store::sql::StoreError;
+use semel_http::UnreadBody;
 use serde_json::{Value, json};
 
 use crate::broker::ReadError;
@@ -136,6 +137,23 @@ impl From<&Refusal> for Told {
 impl From<Refusal> for Told {
     fn from(refusal: Refusal) -> Self {
         Told::from(&refusal)
+    }
+}
+
+impl From<UnreadBody> for Told {
+    fn from(unread: UnreadBody) -> Self {
+        match unread {
+            UnreadBody::TooLarge(limit) => Refusal::PayloadTooLarge { limit }.into(),
+            UnreadBody::NoRoom => {
+                let why = "too many bodies of requests are being read";
+                Told::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", why).retry_after(STORE_PAUSE)
+            }
+            UnreadBody::TooSlow(time_max) => {
+                let why = format!("the body took longer than {time_max:?}");
+                Told::new(StatusCode::REQUEST_TIMEOUT, "request_malformed", &why).retry_after(STORE_PAUSE)
+            }
+            UnreadBody::BrokeOff(_) => Told::malformed("the body broke off"),
+        }
     }
 }
 

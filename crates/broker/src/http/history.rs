@@ -1,7 +1,7 @@
 //! Reading: receipts, histories, mentions, search; and acknowledging what was read.
 
 use axum::Json;
-use axum::body::Bytes;
+use axum::body::Body;
 use axum::extract::{Path, Query, State};
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
@@ -103,9 +103,9 @@ pub(crate) async fn ack_topic(
     State(api): State<Api>,
     Path((mesh, topic)): Path<(String, String)>,
     parts: Parts,
-    body: Bytes,
+    body: Body,
 ) -> Result<Response, Told> {
-    acknowledge(&api, &parts, &mesh, LineName::Topic(topic), &body).await
+    acknowledge(&api, &parts, &mesh, LineName::Topic(topic), body).await
 }
 
 /// Acknowledges direct messages.
@@ -113,9 +113,9 @@ pub(crate) async fn ack_direct(
     State(api): State<Api>,
     Path(mesh): Path<String>,
     parts: Parts,
-    body: Bytes,
+    body: Body,
 ) -> Result<Response, Told> {
-    acknowledge(&api, &parts, &mesh, LineName::Direct, &body).await
+    acknowledge(&api, &parts, &mesh, LineName::Direct, body).await
 }
 
 async fn acknowledge(
@@ -123,11 +123,11 @@ async fn acknowledge(
     parts: &Parts,
     mesh: &str,
     line: LineName,
-    body: &[u8],
+    body: Body,
 ) -> Result<Response, Told> {
     let caller = api.authorize(parts, mesh).await?.caller;
-    let Ack { up_to, consumer } =
-        serde_json::from_slice(body).map_err(|error| Told::malformed(&error.to_string()))?;
+    let Ack { up_to, consumer } = serde_json::from_slice(&api.read(body).await?)
+        .map_err(|error| Told::malformed(&error.to_string()))?;
     if !consumer.is_empty() {
         check_name("consumer", &consumer)?;
     }

@@ -2,7 +2,7 @@
 //! all of what it makes; it answers 201 where that is new and 200 where it was there. A DELETE answers 204 either way.
 
 use axum::Json;
-use axum::body::Bytes;
+use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
@@ -93,10 +93,10 @@ pub(crate) async fn put_mesh(
     State(api): State<Api>,
     Path(mesh): Path<String>,
     parts: Parts,
-    body: Bytes,
+    body: Body,
 ) -> Answer {
     let owner = api.manage(&parts, &mesh).await?;
-    let MeshBody { limits, search } = read(&body)?;
+    let MeshBody { limits, search } = read(&api.read(body).await?)?;
     if limits.bytes.is_some_and(|bytes| bytes < 0) {
         return Err(Told::malformed("limits.bytes is negative"));
     }
@@ -128,10 +128,10 @@ pub(crate) async fn put_member(
     State(api): State<Api>,
     Path((mesh, member)): Path<(String, String)>,
     parts: Parts,
-    body: Bytes,
+    body: Body,
 ) -> Answer {
     api.manage(&parts, &mesh).await?;
-    let MemberBody { role, token_sha256 } = read(&body)?;
+    let MemberBody { role, token_sha256 } = read(&api.read(body).await?)?;
     let known =
         Role::parse(&role).ok_or_else(|| Told::malformed("the role is either `owner` or `member`"))?;
     let put = api.broker.put_member(&mesh, &member, known, &token_sha256).await?;
@@ -166,10 +166,10 @@ pub(crate) async fn put_topic(
     State(api): State<Api>,
     Path((mesh, topic)): Path<(String, String)>,
     parts: Parts,
-    body: Bytes,
+    body: Body,
 ) -> Answer {
     api.manage(&parts, &mesh).await?;
-    let TopicBody { publish } = read(&body)?;
+    let TopicBody { publish } = read(&api.read(body).await?)?;
     let put = api.broker.put_topic(&mesh, &topic, &publish).await?;
     Ok(put_answer(put, json!({"topic": topic, "publish": publish})))
 }
@@ -202,10 +202,10 @@ pub(crate) async fn put_subscription(
     State(api): State<Api>,
     Path((mesh, topic, member)): Path<(String, String, String)>,
     parts: Parts,
-    body: Bytes,
+    body: Body,
 ) -> Answer {
     api.manage(&parts, &mesh).await?;
-    let Nothing {} = read(&body)?;
+    let Nothing {} = read(&api.read(body).await?)?;
     let put = api.broker.put_subscription(&mesh, &topic, &member).await?;
     Ok(put_answer(put, json!({"topic": topic, "member": member})))
 }
@@ -242,10 +242,10 @@ pub(crate) async fn put_webhook(
     State(api): State<Api>,
     Path((mesh, name)): Path<(String, String)>,
     parts: Parts,
-    body: Bytes,
+    body: Body,
 ) -> Answer {
     api.manage(&parts, &mesh).await?;
-    let body: WebhookBody = read(&body)?;
+    let body: WebhookBody = read(&api.read(body).await?)?;
     let shown = json!({"webhook": name, "url": body.url, "topic": body.topic, "ordered": body.ordered});
     let put = api.broker.put_webhook(&mesh, &name, body).await?;
     Ok(put_answer(put, shown))
@@ -288,10 +288,10 @@ pub(crate) async fn moderate(
     State(api): State<Api>,
     Path((mesh, id)): Path<(String, String)>,
     parts: Parts,
-    body: Bytes,
+    body: Body,
 ) -> Answer {
     api.manage(&parts, &mesh).await?;
-    let Moderation { reason } = read(&body)?;
+    let Moderation { reason } = read(&api.read(body).await?)?;
     let reason: String = reason.chars().take(1000).collect();
     let mut shown = of_receipt(&api.broker.moderate(&mesh, &id, &reason).await?);
     shown["moderated"] = json!(true);

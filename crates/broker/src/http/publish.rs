@@ -1,10 +1,8 @@
 //! Publishing: one message as JSON, or several as NDJSON, each with its own answer.
 
-use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use http_body_util::{BodyExt, Limited};
 use semel_contract::time::Timestamp;
 use serde_json::json;
 
@@ -12,7 +10,6 @@ use super::Api;
 use super::answer::{Told, of_published, promise, publish_response};
 use crate::limits::{BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, ENVELOPE_BYTES_MAX};
 use crate::message::{Beside, Draft};
-use crate::published::Refusal;
 
 /// Publishes.
 pub(crate) async fn publish(State(api): State<Api>, Path(mesh): Path<String>, request: Request) -> Response {
@@ -34,7 +31,7 @@ async fn answer(api: &Api, mesh: &str, request: Request) -> Result<Response, Tol
     let is_batch = has_type(&parts.headers, "application/x-ndjson");
     // Base64 takes four bytes for three.
     let single = settings.inline_bytes / 3 * 4 + ENVELOPE_BYTES_MAX;
-    let bytes = read(body, if is_batch { BATCH_BYTES_MAX } else { single }).await?;
+    let bytes = api.bodies.read(body, if is_batch { BATCH_BYTES_MAX } else { single }).await?;
     if is_batch {
         return batch(api, &caller, &bytes).await;
     }
@@ -73,16 +70,6 @@ async fn batch(api: &Api, caller: &crate::identity::Caller, bytes: &[u8]) -> Res
         (StatusCode::OK, [(header::CONTENT_TYPE, "application/x-ndjson")], text).into_response();
     promise(response.headers_mut(), &settings);
     Ok(response)
-}
-
-async fn read(body: Body, limit: usize) -> Result<bytes::Bytes, Told> {
-    match Limited::new(body, limit).collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<http_body_util::LengthLimitError>() => {
-            Err(Refusal::PayloadTooLarge { limit }.into())
-        }
-        Err(_) => Err(Told::malformed("the body broke off")),
-    }
 }
 
 fn has_type(headers: &HeaderMap, wanted: &str) -> bool {

@@ -1,7 +1,15 @@
 //! The broker over HTTP: statuses, headers and bodies as they are promised, and what outsiders learn.
 
-use http::{Method, StatusCode};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use axum::body::Body;
+use http::{Method, Request, StatusCode};
+use semel_broker::Settings;
+use semel_http::BodyBounds;
 use serde_json::json;
+use tokio::sync::Notify;
 use tower::ServiceExt;
 
 use super::kit::{World, sha256, token};
@@ -70,6 +78,43 @@ pub(crate) async fn refusals_have_their_statuses(world: World) {
     assert!(away.headers.contains_key("retry-after"));
     world.db.watch.fail(None);
     assert_eq!(web.publish("alice", "a", TO_TOPIC).await.status, StatusCode::CREATED);
+}
+
+/// Room for one batch, which may take a second.
+pub(crate) fn little_room() -> Settings {
+    let bounds = BodyBounds { bytes_max: 8 << 20, time_max: Duration::from_secs(1) };
+    Settings { bodies: bounds, ..Settings::default() }
+}
+
+pub(crate) async fn bodies_share_one_room_and_strangers_have_none(world: World) {
+    let web = Web::new(&world);
+    // A batch that is begun and never ends takes all the room.
+    let asked_for = Arc::new(Notify::new());
+    let unfinished = |path: &str, member: &str| {
+        let asked_for = Arc::clone(&asked_for);
+        let frames = futures_util::stream::poll_fn(move |_| {
+            asked_for.notify_one();
+            Poll::<Option<Result<bytes::Bytes, std::io::Error>>>::Pending
+        });
+        let headers = [("content-type", "application/x-ndjson")];
+        let (parts, _) = request(Method::POST, path, Some(member), &headers, "").into_parts();
+        web.listen.clone().oneshot(Request::from_parts(parts, Body::from_stream(frames)))
+    };
+    let slow = tokio::spawn(unfinished("/v1/meshes/m/messages", "alice"));
+    asked_for.notified().await;
+    let refused = web.publish("alice", "a", TO_TOPIC).await;
+    assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE, "{}", refused.text);
+    assert_eq!(refused.json()["error"], "overloaded");
+    assert_eq!(refused.headers["retry-after"], "1");
+    // Nothing is read of what nobody knows, though it would never end.
+    for path in ["/v1/meshes/m/messages", "/v1/meshes/m/topics/t/ack", "/v1/meshes/m/messages/a/moderation"] {
+        let stranger = unfinished(path, "nobody").await.unwrap();
+        assert_eq!(stranger.status(), StatusCode::UNAUTHORIZED, "{path}");
+    }
+    let ended = told(slow.await.unwrap().unwrap()).await;
+    assert_eq!(ended.status, StatusCode::REQUEST_TIMEOUT, "{}", ended.text);
+    assert_eq!(ended.headers["x-should-retry"], "true");
+    assert_eq!(web.publish("alice", "b", TO_TOPIC).await.status, StatusCode::CREATED);
 }
 
 pub(crate) async fn outsiders_learn_nothing(world: World) {

@@ -72,6 +72,11 @@ macro_rules! on_every_database {
             streams::readers_that_come_while_others_publish_miss_nothing(world(Settings::default()).await, 200).await;
         }
 
+        #[tokio::test(flavor = "multi_thread")]
+        async fn bodies_share_one_room_and_strangers_have_none() {
+            http::bodies_share_one_room_and_strangers_have_none(world(http::little_room()).await).await;
+        }
+
         $crate::with_loopback! {
             webhooks_are_sent_in_order_signed_and_again_when_they_fail, what_a_webhook_refuses_is_dead_until_it_is_requeued,
             a_worker_that_dies_is_followed_by_another

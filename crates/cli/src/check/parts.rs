@@ -205,6 +205,7 @@ pub(super) fn broker_about(broker: &Broker) -> Map<String, Value> {
             format_duration(settings.announced_retention())
         ),
         "max_payload": format!("{} bytes", settings.inline_bytes),
+        "limits": config::describe_bounds(settings.bodies),
         "b2_retry": format_duration(settings.b2_retry),
         "budget": rate(settings.budget),
         "request_limit": rate(settings.request_limit),

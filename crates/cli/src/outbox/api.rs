@@ -20,7 +20,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::answer::{self, failed, json_answer, refusal};
-use super::body::{Answered, Api, BodyRead, body_bytes_max, parsed, whole};
+use super::body::{Answered, Api, BodyRead, envelope_bytes_max, parsed, whole};
 use super::{credentials, envelope, inbox, openapi};
 
 /// Successors and predecessors that a receipt names.
@@ -38,7 +38,7 @@ pub(crate) fn operating(api: Api) -> Router {
 }
 
 fn finished(router: Router<Api>, api: Api) -> Router {
-    let body_max = body_bytes_max(&api);
+    let body_max = envelope_bytes_max(api.outbox.settings());
     router
         .route("/v1/messages", get(list))
         .route("/v1/messages/{id}", get(show))
@@ -64,7 +64,7 @@ fn finished(router: Router<Api>, api: Api) -> Router {
             refusal(StatusCode::NOT_FOUND, "not-found", "there is nothing here; see /v1/openapi.json")
         })
         .layer(DefaultBodyLimit::max(body_max))
-        .layer(middleware::from_fn_with_state(body_max, super::body::refuse_unfit))
+        .layer(middleware::from_fn_with_state(api.clone(), super::body::read_first))
         .layer(middleware::map_response(crate::problems::rendered))
         .with_state(api)
 }

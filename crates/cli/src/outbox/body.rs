@@ -5,11 +5,14 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, Response, StatusCode, header};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use axum::middleware::Next;
-use semel_delivery::Outbox;
+use http_body_util::BodyExt;
 use semel_delivery::credentials::Wallet;
 use semel_delivery::receive::Receiving;
+use semel_delivery::{Outbox, Settings};
+use semel_http::{BodyRoom, UnreadBody};
 use serde::Deserialize;
 
 use super::answer::{Refusal, refusal};
@@ -28,36 +31,60 @@ pub(crate) struct Api {
     pub(crate) mesh: Option<Arc<Mesh>>,
     /// The lines that are followed; a command that opened the file follows none.
     pub(crate) receiving: Option<Arc<Receiving>>,
+    /// Room for what callers send.
+    pub(crate) bodies: Arc<BodyRoom>,
 }
 
 pub(super) type Answered = Result<Response<Body>, Refusal>;
 
 /// The largest envelope: a body may double in size as base64 or escapes.
-pub(super) fn body_bytes_max(api: &Api) -> usize {
-    api.outbox.settings().payload_bytes_max * 2 + (64 << 10)
+pub(crate) fn envelope_bytes_max(settings: &Settings) -> usize {
+    settings.payload_bytes_max * 2 + (64 << 10)
 }
 
-/// Refuses a body that says that it is too large, or that it is no JSON.
-pub(super) async fn refuse_unfit(
-    State(body_bytes_max): State<usize>,
-    request: Request,
-    next: Next,
-) -> Response<Body> {
-    match fits(body_bytes_max, request).await {
-        Ok(request) => next.run(request).await,
+/// Reads the whole body before the handlers. Refuses one that says that it is too large or no JSON, one for which there is no
+/// room, and one that does not come.
+pub(super) async fn read_first(State(api): State<Api>, request: Request, next: Next) -> Response<Body> {
+    match read(&api, request).await {
+        Ok((head, body)) => next.run(Request::from_parts(head, Body::from(body))).await,
         Err(refused) => *refused,
+    }
+}
+
+/// A request's head and its whole body, or what is said instead.
+pub(super) async fn read(api: &Api, request: Request) -> Result<(Parts, Bytes), Box<Response<Body>>> {
+    let body_bytes_max = envelope_bytes_max(api.outbox.settings());
+    let request = semel_http::receive(request, semel_http::Limits::default().body_timeout);
+    let (head, body) = fits(body_bytes_max, request).await?.into_parts();
+    match api.bodies.read(body, body_bytes_max).await {
+        Ok(body) => Ok((head, body)),
+        Err(unread) => Err(Box::new(refuse_unread(&unread))),
+    }
+}
+
+/// What is said of a body that was not read. Nothing was accepted.
+fn refuse_unread(unread: &UnreadBody) -> Response<Body> {
+    let refused = |status, code| refusal(status, code, &unread.problem().detail);
+    match unread {
+        UnreadBody::TooLarge(_) => too_large(),
+        UnreadBody::NoRoom => {
+            let mut response = refused(StatusCode::SERVICE_UNAVAILABLE, "overloaded");
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+            response
+        }
+        UnreadBody::TooSlow(_) => refused(StatusCode::REQUEST_TIMEOUT, "too-slow"),
+        UnreadBody::BrokeOff(_) => refused(StatusCode::BAD_REQUEST, "malformed"),
     }
 }
 
 /// The request, where its body may be read. What the caller of one that is too large is writing is read first, within
 /// bounds: a caller that is cut off while it writes does not see the answer.
-pub(super) async fn fits(body_bytes_max: usize, request: Request) -> Result<Request, Box<Response<Body>>> {
+async fn fits(body_bytes_max: usize, request: Request) -> Result<Request, Box<Response<Body>>> {
     let headers = request.headers();
     let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
     if length.and_then(|length| length.parse().ok()).is_some_and(|length: usize| length > body_bytes_max) {
-        let drained = axum::body::to_bytes(request.into_body(), DRAIN_BYTES_MAX);
         // Whether it all came does not matter.
-        let _ = tokio::time::timeout(DRAIN_TIME_MAX, drained).await;
+        let _ = tokio::time::timeout(DRAIN_TIME_MAX, drain(request.into_body())).await;
         return Err(Box::new(too_large()));
     }
     if !is_empty(headers) && !is_json(headers) {
@@ -67,7 +94,19 @@ pub(super) async fn fits(body_bytes_max: usize, request: Request) -> Result<Requ
     Ok(request)
 }
 
-pub(super) fn too_large() -> Response<Body> {
+/// Reads on without keeping anything.
+async fn drain(mut body: Body) {
+    let mut left = DRAIN_BYTES_MAX;
+    while let Some(Ok(frame)) = body.frame().await {
+        let read = frame.data_ref().map_or(0, Bytes::len);
+        match left.checked_sub(read) {
+            Some(rest) => left = rest,
+            None => return,
+        }
+    }
+}
+
+fn too_large() -> Response<Body> {
     refusal(StatusCode::PAYLOAD_TOO_LARGE, "too-large", "the envelope is larger than a message may be")
 }
 

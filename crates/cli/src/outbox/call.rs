@@ -11,6 +11,7 @@ use hyper_util::rt::TokioIo;
 use semel_delivery::credentials::Wallet;
 use semel_delivery::url::Target;
 use semel_delivery::{Outbox, OutboxError, Settings};
+use semel_http::{BodyBounds, BodyRoom};
 use semel_store::sqlite::OpenError;
 use serde_json::Value;
 use tokio::net::{TcpStream, UnixStream};
@@ -107,8 +108,9 @@ impl Caller {
             ..Settings::default()
         };
         let mesh = place.mesh()?.map(Arc::new);
+        let bodies = Arc::new(BodyRoom::new(BodyBounds::default()));
         match Outbox::open(&path, settings).await {
-            Ok(outbox) => Ok(Caller::File(Box::new(Api { outbox, wallet, mesh, receiving: None }))),
+            Ok(outbox) => Ok(Caller::File(Box::new(Api { outbox, wallet, mesh, receiving: None, bodies }))),
             Err(OutboxError::Open(OpenError::Locked { lock_file, .. })) => {
                 Self::daemon(&lock_file, which).await
             }

@@ -6,16 +6,14 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use axum::Router;
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::extract::Request;
-use axum::http::{HeaderMap, Method, Response, StatusCode};
+use axum::http::{HeaderMap, Method, Response};
 use axum::response::IntoResponse;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tower::{Service, ServiceExt};
 
-use super::answer::refusal;
 use super::api::{self, accept, wanted_wait};
-use super::body::{Api, body_bytes_max, fits, too_large};
+use super::body::{Api, read};
 
 /// Where messages are handed in.
 const SEND: &str = "/v1/send";
@@ -25,17 +23,11 @@ pub(crate) struct Front<D> {
     router: Router,
     api: Api,
     door: D,
-    body_bytes_max: usize,
 }
 
 impl<D: Clone> Clone for Front<D> {
     fn clone(&self) -> Self {
-        Self {
-            router: self.router.clone(),
-            api: self.api.clone(),
-            door: self.door.clone(),
-            body_bytes_max: self.body_bytes_max,
-        }
+        Self { router: self.router.clone(), api: self.api.clone(), door: self.door.clone() }
     }
 }
 
@@ -48,7 +40,7 @@ pub(crate) trait Door: Clone + Send + Sync + 'static {
 impl<D: Door> Front<D> {
     /// The surface of an outbox.
     pub(crate) fn new(api: Api, door: D) -> Self {
-        Self { router: api::router(api.clone()), body_bytes_max: body_bytes_max(&api), api, door }
+        Self { router: api::router(api.clone()), api, door }
     }
 
     async fn answer(self, request: Request) -> Response<Body> {
@@ -66,21 +58,10 @@ impl<D: Door> Front<D> {
     }
 
     async fn send(self, request: Request) -> Result<Response<Body>, Box<Response<Body>>> {
-        let (head, body) = fits(self.body_bytes_max, request).await?.into_parts();
-        let body = whole(body, self.body_bytes_max).await?;
+        let (head, body) = read(&self.api, request).await?;
         let accepted = accept(&self.api, &body, wanted_wait(&head.headers)).await;
         accepted.map_err(|refused| Box::new(refused.into_response()))
     }
-}
-
-async fn whole(body: Body, body_bytes_max: usize) -> Result<Bytes, Box<Response<Body>>> {
-    let read = Limited::new(body, body_bytes_max).collect().await;
-    read.map(http_body_util::Collected::to_bytes).map_err(|error| {
-        Box::new(match error.is::<LengthLimitError>() {
-            true => too_large(),
-            false => refusal(StatusCode::BAD_REQUEST, "malformed", &error.to_string()),
-        })
-    })
 }
 
 impl<D: Door> Service<Request> for Front<D> {

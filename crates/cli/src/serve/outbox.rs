@@ -17,6 +17,7 @@ use semel_contract::time::format_duration;
 use semel_delivery::credentials::Credential;
 use semel_delivery::receive::{Receive, Receiving};
 use semel_delivery::{Outbox, OutboxError, Sending};
+use semel_http::BodyRoom;
 use tokio::net::TcpListener;
 
 use self::config::{Config, Listen};
@@ -24,6 +25,7 @@ use self::guard::{Guard, OwnSocket, Ticket, own_hosts, token};
 use super::disk;
 use super::lifecycle::{self, RunningPart};
 use super::signals::Reload;
+use crate::config::describe_bounds;
 use crate::exit::{Exit, Stop};
 use crate::logging;
 use crate::outbox::body::Api;
@@ -166,6 +168,7 @@ pub(crate) fn checked(args: &Args) -> (Result<Described, Stop>, Vec<PathBuf>) {
             ("store", format!("sqlite:{}", config.store.display())),
             ("profile", settings.profile.name.to_string()),
             ("max_age", max_age),
+            ("limits", describe_bounds(config.bodies)),
         ];
         if let Some(upstream) = &settings.upstream {
             about.push(("upstream", format!("{}{}", upstream.origin, upstream.path)));
@@ -271,6 +274,7 @@ fn settings(config: &Config) -> Vec<Section> {
         ("store", format!("sqlite:{}", config.store.display())),
         ("profile", settings.profile.name.to_string()),
         ("max_age", max_age),
+        ("limits", describe_bounds(config.bodies)),
     ];
     if let Some(upstream) = &settings.upstream {
         rows.push(("upstream", format!("{}{}", upstream.origin, upstream.path)));
@@ -318,6 +322,7 @@ impl Running {
             wallet: config.wallet.clone(),
             mesh: config.mesh.clone().map(Arc::new),
             receiving: Some(Arc::clone(&receiving)),
+            bodies: Arc::new(BodyRoom::new(config.bodies)),
         };
         let (shown, operators) =
             ((settings(config), crate::outbox::api::operating(api.clone())), operators(config, &api).await?);

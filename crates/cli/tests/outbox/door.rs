@@ -1,7 +1,10 @@
 //! Who may speak to the outbox.
 
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde_json::json;
 
@@ -32,6 +35,37 @@ async fn the_socket_is_its_users_own_and_pages_are_refused() {
     }
     let (status, document) = daemon.call("GET", "/v1/openapi.json", None).await;
     assert_eq!((status, document["openapi"].as_str()), (200, Some("3.1.0")));
+}
+
+/// A connection to the socket on which a body is read that never comes.
+fn begun(daemon: &Daemon) -> UnixStream {
+    let mut stream = UnixStream::connect(daemon.socket()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let head = "POST /v1/send HTTP/1.1\r\nhost: outbox\r\ncontent-type: application/json\r\n\
+                expect: 100-continue\r\ncontent-length: 180000\r\n\r\n";
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut read = [0; "HTTP/1.1 100 Continue\r\n\r\n".len()];
+    stream.read_exact(&mut read).unwrap();
+    assert!(read.starts_with(b"HTTP/1.1 100"));
+    stream
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_of_callers_share_one_room_and_slow_ones_end() {
+    let mut daemon = Daemon::start(&["--max-body", "64KiB"]);
+    daemon.kill();
+    let limits = "[outbox.limits]\nbodies = \"192KiB\"\nbody_deadline = \"2s\"\n";
+    std::fs::write(daemon.folder.path().join("semel.toml"), limits).unwrap();
+    daemon.start_again();
+    let mut slow = begun(&daemon);
+    let large = "x".repeat(60_000);
+    let envelope = json!({"request": {"method": "POST", "url": "http://127.0.0.1:9/", "body_text": large}});
+    let told = daemon.send(&envelope).await;
+    assert_eq!((told.0, told.1["error"].as_str()), (503, Some("overloaded")), "{told:?}");
+    let mut head = [0; 12];
+    slow.read_exact(&mut head).unwrap();
+    assert_eq!(&head, b"HTTP/1.1 408");
+    assert_eq!(daemon.send(&envelope).await.0, 202, "there is room again");
 }
 
 fn curl(arguments: &[&str]) -> (String, String) {

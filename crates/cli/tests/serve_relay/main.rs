@@ -12,6 +12,7 @@
 //! | commands about something unknown fail, in words or JSON | `refusing` |
 //! | list, show, resolve, requeue, audit export | `operating` |
 //! | metrics by name (S2-94 to S2-96), health, graceful end | `operating` |
+//! | bodies: one bound, a time, no strangers | `bodies` |
 //! | lanes, credentials, addresses and outcomes are not mixed up | `guarding` |
 //! | 429, 401 and release, one of three fails, `kill -9` | `failing` |
 //! | SIGHUP: all settings or none | `reloading` |
@@ -22,6 +23,7 @@
 //! | `semel up`, `semel check` | `../up.rs`, `../check.rs` |
 
 mod accepting;
+mod bodies;
 mod failing;
 mod guarding;
 mod keeping;

@@ -84,7 +84,7 @@ pub struct Rendered {
 impl Wire {
     /// Writes a problem. `status` is the profile's own, where it differs from the kind's.
     pub fn render(&self, problem: &Problem, status: Option<u16>, request_id: &str) -> Rendered {
-        let status = status.unwrap_or_else(|| problem.kind.status());
+        let status = problem.status.or(status).unwrap_or_else(|| problem.kind.status());
         let (content_type, body) = match self.form {
             Form::Problem => {
                 ("application/problem+json", problem_json(problem, status, request_id).to_string())

@@ -1,6 +1,5 @@
 //! Bodies under observation: when their last piece passed, and an end to those that fall silent.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,6 +10,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
+
+use crate::body_room::Ended;
 
 /// When something last happened.
 #[derive(Clone, Debug)]
@@ -56,26 +57,6 @@ pub struct Paced<B> {
     activity: Option<Activity>,
     alarm: Option<Pin<Box<Sleep>>>,
 }
-
-/// A body broke off, or was given up.
-#[derive(Debug)]
-pub enum Ended {
-    /// It was silent for too long.
-    Silent(Duration),
-    /// It broke off.
-    Broken(Box<dyn std::error::Error + Send + Sync>),
-}
-
-impl fmt::Display for Ended {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Ended::Silent(patience) => write!(f, "nothing came for {patience:?}"),
-            Ended::Broken(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for Ended {}
 
 impl<B> Paced<B> {
     /// Gives `inner` up after this much silence.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use axum_core::body::Body;
 use hyper::client::conn::http2;
 use rustls::ClientConfig;
+use semel_contract::planted::{self, Bug};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
@@ -182,10 +183,11 @@ impl Pool {
             // This path is rare. In a box it takes no room in the future of every request.
             Err(_) => Box::pin(self.wait_for(semaphore)).await?,
         };
-        if self.upstream.protocol == Protocol::Http2 && room == Room::Others {
+        let is_shared = room == Room::Others || planted::is(Bug::KeyedStreamShared);
+        if self.upstream.protocol == Protocol::Http2 && is_shared {
             // The request that opens the connection is waited for, within bounds: what waited in vain was not sent.
             let patience = self.upstream.connect_timeout * 2;
-            let lane = Box::pin(tokio::time::timeout(patience, self.share(idle_max))).await;
+            let lane = Box::pin(tokio::time::timeout(patience, self.share(room, idle_max))).await;
             let lane = lane.map_err(|_| format!("no connection within {patience:?}"))??;
             return Ok(PooledConnection { lane, permit });
         }
@@ -265,11 +267,12 @@ impl Pool {
 
     /// A stream on a connection that takes many requests, opened by the first that needs it while the others wait. A
     /// service that turns out not to speak HTTP/2 gets a connection for each request.
-    async fn share(&self, idle_max: Duration) -> Result<Lane, String> {
+    async fn share(&self, room: Room, idle_max: Duration) -> Result<Lane, String> {
         let mut shared = self.of_core().shared.lock().await;
         // Those that are too old for this request may serve others.
         shared.retain(|one| one.is_fresh(IDLE_MAX));
-        let fits = |one: &&mut Shared| one.is_fresh(idle_max) && one.has_stream();
+        let is_unasked = room == Room::Keyed && planted::is(Bug::KeyedStreamShared);
+        let fits = |one: &&mut Shared| one.is_fresh(idle_max) && (one.has_stream() || is_unasked);
         if let Some(one) = shared.iter_mut().find(fits) {
             return Ok(one.take_stream());
         }

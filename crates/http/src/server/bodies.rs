@@ -10,7 +10,6 @@ use bytes::Bytes;
 use http::{Request, Response, header};
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 
 use super::liveness::Busy;
 use crate::client::Paced;
@@ -25,8 +24,15 @@ const TALK: &[u8] = b"application/grpc";
 /// How long such a body may be silent.
 const TALK_IDLE_MAX: Duration = Duration::from_secs(3600);
 
-/// A request whose body is given up after so much silence.
-pub(super) fn receive(request: Request<Incoming>, patience: Duration) -> Request<Body> {
+/// Why a body broke off.
+type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+/// A request whose body is given up after so much silence, and read on for a little where its reader turns away, so that its
+/// client gets to read why.
+pub fn receive<B>(request: Request<B>, patience: Duration) -> Request<Body>
+where
+    B: http_body::Body<Data = Bytes, Error: Into<Cause>> + Send + Unpin + 'static,
+{
     let (parts, body) = request.into_parts();
     // A client that waits for leave to send its body gets none when it is refused.
     let is_announced = parts.headers.contains_key(header::EXPECT);
@@ -46,12 +52,18 @@ pub(super) fn give_back(response: Response<Body>, busy: Busy) -> Response<Body> 
 
 /// A request's body. Where its reader turns away, a little more of it is read: a connection that is closed with bytes
 /// unread may take the answer with it.
-struct Read {
-    body: Option<Paced<Incoming>>,
+struct Read<B>
+where
+    B: http_body::Body<Data = Bytes, Error: Into<Cause>> + Send + Unpin + 'static,
+{
+    body: Option<Paced<B>>,
     is_announced: bool,
 }
 
-impl http_body::Body for Read {
+impl<B> http_body::Body for Read<B>
+where
+    B: http_body::Body<Data = Bytes, Error: Into<Cause>> + Send + Unpin + 'static,
+{
     type Data = Bytes;
     type Error = axum_core::Error;
 
@@ -76,7 +88,10 @@ impl http_body::Body for Read {
     }
 }
 
-impl Drop for Read {
+impl<B> Drop for Read<B>
+where
+    B: http_body::Body<Data = Bytes, Error: Into<Cause>> + Send + Unpin + 'static,
+{
     fn drop(&mut self) {
         let Some(mut body) = self.body.take() else { return };
         if self.is_announced || http_body::Body::is_end_stream(&body) {

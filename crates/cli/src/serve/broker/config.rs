@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use super::Args;
 use super::file::File;
-use crate::config::{RedisUrl, Setting, Store};
+use crate::config::{RedisUrl, Setting, Store, body_bounds};
 use crate::exit::{Exit, Stop};
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -118,6 +118,12 @@ impl Config {
             b2_retry: file.b2_retry.map_or(usual.b2_retry, |grace| grace.0),
             budget: file.budget.map(|rate| rate.0),
             request_limit: file.request_limit.map(|rate| rate.0),
+            bodies: body_bounds(
+                "broker.limits",
+                file.limits.bodies.as_ref(),
+                file.limits.body_deadline.as_ref(),
+                semel_broker::limits::BATCH_BYTES_MAX,
+            )?,
             allow_loopback: file.webhooks.is_some_and(|webhooks| webhooks.allow_loopback),
             ..usual
         };

@@ -7,7 +7,7 @@ use std::time::Duration;
 use semel_contract::profile::Rate;
 use serde::Deserialize;
 
-use crate::config::{RedisUrl, Store, Text};
+use crate::config::{Bytes, RedisUrl, Store, Text};
 
 /// `[broker]`
 #[derive(Debug, Default, Deserialize)]
@@ -34,6 +34,8 @@ pub(crate) struct File {
     pub(super) dedupe_retention_days: Option<u64>,
     /// The largest payload: `{ inline_bytes = 65536 }`, at most 1 MiB.
     pub(super) max_payload: Option<Payload>,
+    /// What members may take: see below.
+    pub(super) limits: LimitsFile,
     /// For how long a topic or member that is not there yet is a reason to come back. Default `0s`.
     pub(super) b2_retry: Option<Text<Duration>>,
     /// New messages of one mesh, such as `1000/60s`. Default: no bound.
@@ -50,6 +52,17 @@ pub(crate) struct File {
     pub(super) drain: Option<Text<Duration>>,
     /// The connection to PostgreSQL: see below.
     pub(super) postgres: PostgresFile,
+}
+
+/// `[broker.limits]`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct LimitsFile {
+    /// Bytes of the bodies of members that are in memory at a time, in all; what finds no room is refused before it is read.
+    /// Default `256MiB`.
+    pub(super) bodies: Option<Text<Bytes>>,
+    /// How long one whole body may take. Default `5m`.
+    pub(super) body_deadline: Option<Text<Duration>>,
 }
 
 /// `[broker] max_payload = { … }`

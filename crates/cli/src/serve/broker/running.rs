@@ -30,7 +30,7 @@ use tokio_postgres::NoTls;
 use super::config::{Config, Who};
 use super::listener::{Certificate, Doors, Peer};
 use super::sheet::SHEET;
-use crate::config::{Store, redacted};
+use crate::config::{Store, describe_bounds, redacted};
 use crate::exit::{Exit, Stop};
 use crate::problems::refusal;
 use crate::serve::admin;
@@ -261,6 +261,7 @@ fn settings(config: &Config) -> Vec<Section> {
         ("redis", config.redis.as_deref().map_or_else(|| "none".to_owned(), redacted)),
         ("dedupe_retention", semel_contract::time::format_duration(of.dedupe_retention)),
         ("max_payload", format!("{} bytes", of.inline_bytes)),
+        ("limits", describe_bounds(of.bodies)),
         ("drain", semel_contract::time::format_duration(config.drain)),
     ];
     let rows = rows.map(|(name, value)| (name.to_owned(), value)).to_vec();

@@ -13,12 +13,14 @@ use semel_delivery::http1::Http1;
 use semel_delivery::receive::{self, LineName, Receive};
 use semel_delivery::url::Target;
 use semel_delivery::{HeadPolicy, Settings};
+use semel_http::BodyBounds;
 use serde::Deserialize;
 
 use super::Args;
 pub(crate) use super::file::File;
-use crate::config::Profiles;
+use crate::config::{Profiles, body_bounds};
 use crate::exit::{Exit, Stop};
+use crate::outbox::body::envelope_bytes_max;
 use crate::outbox::mesh::Mesh;
 use crate::outbox::store_path;
 
@@ -54,6 +56,8 @@ pub(crate) struct Config {
     pub(crate) admin_read_token_file: Option<PathBuf>,
     pub(crate) allow_hosts: Vec<String>,
     pub(crate) settings: Settings,
+    /// Room for the bodies of callers.
+    pub(crate) bodies: BodyBounds,
     pub(crate) wallet: Arc<Wallet>,
     pub(crate) mesh: Option<Mesh>,
     pub(crate) receives: Vec<Receive>,
@@ -78,6 +82,13 @@ impl Config {
             None => Listen::Unix(usual_socket(&store)),
         };
         let settings = settings(args, &file).map_err(bad)?;
+        let bodies = body_bounds(
+            "outbox.limits",
+            file.limits.bodies.as_ref(),
+            file.limits.body_deadline.as_ref(),
+            envelope_bytes_max(&settings),
+        );
+        let bodies = bodies.map_err(bad)?;
         let mesh = Mesh::read(file.broker.as_deref(), file.mesh.as_deref()).map_err(bad)?;
         let receives = receives(args, &file, mesh.as_ref()).map_err(bad)?;
         receive::check(&receives).map_err(|error| bad(format!("outbox.receive: {error}")))?;
@@ -95,6 +106,7 @@ impl Config {
             admin_read_token_file: file.admin_read_token_file,
             allow_hosts: args.allow_host.iter().cloned().chain(file.allow_hosts).collect(),
             settings,
+            bodies,
             wallet,
             mesh,
             receives,
@@ -106,9 +118,9 @@ impl Config {
     /// Whether other settings than what is received differ, as far as they show.
     pub(crate) fn is_otherwise(&self, other: &Self) -> bool {
         let shown = |config: &Self| {
-            let Config { store, listen, token_file, allow_hosts, settings, mesh, .. } = config;
+            let Config { store, listen, token_file, allow_hosts, settings, bodies, mesh, .. } = config;
             format!(
-                "{store:?} {listen:?} {token_file:?} {allow_hosts:?} {settings:?} {mesh:?} {:?}",
+                "{store:?} {listen:?} {token_file:?} {allow_hosts:?} {settings:?} {bodies:?} {mesh:?} {:?}",
                 settings.profile
             )
         };

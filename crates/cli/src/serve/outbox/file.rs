@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::config::Profiles;
+use crate::config::{Bytes, Profiles, Text};
 
 /// `[outbox]`
 #[derive(Debug, Default, Deserialize)]
@@ -44,6 +45,8 @@ pub(crate) struct File {
     pub(super) max_bytes: Option<u64>,
     /// Bytes of a message's body at most.
     pub(super) max_body: Option<usize>,
+    /// What callers may take: see below.
+    pub(super) limits: LimitsFile,
     /// How long a finished message is kept.
     pub(super) keep: Option<String>,
     /// A PEM file of authorities to trust instead of the usual ones.
@@ -94,6 +97,17 @@ impl File {
             .cloned()
             .collect()
     }
+}
+
+/// `[outbox.limits]`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct LimitsFile {
+    /// Bytes of the bodies of callers that are in memory at a time, in all; what finds no room is refused before it is read.
+    /// Default `256MiB`.
+    pub(super) bodies: Option<Text<Bytes>>,
+    /// How long one whole body may take. Default `5m`.
+    pub(super) body_deadline: Option<Text<Duration>>,
 }
 
 /// `[[outbox.receive]]`

@@ -15,13 +15,14 @@ use semel_delivery::relay::store::sweep::Retention;
 use semel_delivery::relay::worker::POLL;
 use semel_delivery::transport::Transport;
 use semel_gateway::{Callers, Peers};
-use semel_http::Cors;
+use semel_http::{BodyBounds, Cors};
 use semel_store::at_rest::KeyRing;
 use serde::Deserialize;
 
 use super::file::{CredentialFile, File};
+use super::intake::BODY_BYTES_MAX;
 use super::target::{self, duration};
-use crate::config::{RedisUrl, Setting, Store};
+use crate::config::{RedisUrl, Setting, Store, body_bounds};
 use crate::exit::{Exit, Stop};
 
 #[derive(Debug, Default, Deserialize)]
@@ -69,6 +70,8 @@ pub(crate) struct Config {
     pub(crate) admin_read_token_file: Option<PathBuf>,
     /// Which pages on other origins may use the relay.
     pub(crate) cors: Option<Cors>,
+    /// Room for the bodies of senders.
+    pub(crate) bodies: BodyBounds,
     pub(crate) parallel: usize,
     pub(crate) postgres: Postgres,
     pub(crate) redis: Option<String>,
@@ -191,6 +194,12 @@ impl Config {
             admin_token_file: relay.admin_token_file,
             admin_read_token_file: relay.admin_read_token_file,
             cors,
+            bodies: body_bounds(
+                "relay.limits",
+                relay.limits.bodies.as_ref(),
+                relay.limits.body_deadline.as_ref(),
+                BODY_BYTES_MAX,
+            )?,
             parallel: relay.parallel.unwrap_or(32).max(1),
             postgres: Postgres {
                 connections: relay.postgres.connections.or(relay.connections).unwrap_or(8).max(1),

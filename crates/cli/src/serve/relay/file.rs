@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::Deserialize;
+
+use crate::config::{Bytes, Text};
 
 /// `[relay]`
 #[derive(Debug, Default, Deserialize)]
@@ -27,6 +30,8 @@ pub(crate) struct File {
     pub(super) cors: Option<Vec<String>>,
     /// Whether those pages may send cookies; not together with `*`. Default `false`.
     pub(super) cors_credentials: Option<bool>,
+    /// What senders may take: see below.
+    pub(super) limits: LimitsFile,
     /// Lanes that are worked on at a time. Default `32`.
     pub(super) parallel: Option<usize>,
     /// Connections to PostgreSQL; `postgres.connections` is the same. Default `8`.
@@ -54,6 +59,17 @@ pub(crate) struct File {
     pub(super) target: BTreeMap<String, TargetFile>,
     /// Where credentials are found: see below.
     pub(super) credential: Vec<CredentialFile>,
+}
+
+/// `[relay.limits]`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct LimitsFile {
+    /// Bytes of the bodies of senders that are in memory at a time, in all; what finds no room is refused before it is read.
+    /// Default `256MiB`.
+    pub(super) bodies: Option<Text<Bytes>>,
+    /// How long one whole body may take. Default `5m`.
+    pub(super) body_deadline: Option<Text<Duration>>,
 }
 
 /// `[relay.postgres]`

@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, Bytes};
-use axum::extract::rejection::BytesRejection;
-use axum::extract::{DefaultBodyLimit, Path, Query, State};
+use axum::body::Body;
+use axum::extract::{Path, Query, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use axum::routing::{get, post};
 use semel_contract::key::Presence;
@@ -20,6 +19,7 @@ use semel_delivery::relay::store::accept::{Accepted, Age, Submission};
 use semel_delivery::relay::target::usual_profile;
 use semel_delivery::relay::upstream::Place;
 use semel_delivery::relay::{Engine, Target, Worker, intake};
+use semel_http::{BodyRoom, UnreadBody};
 use serde::Deserialize;
 
 use super::answer;
@@ -27,7 +27,7 @@ use super::callers::{Identities, Peer};
 use super::hints::RedisHints;
 
 /// Largest body that is read.
-const BODY_BYTES_MAX: usize = 1 << 20;
+pub(crate) const BODY_BYTES_MAX: usize = 1 << 20;
 
 /// What the handlers work on.
 #[derive(Clone)]
@@ -38,6 +38,8 @@ pub(crate) struct Intake {
     pub(crate) hints: Option<Arc<RedisHints>>,
     /// How long after its first attempt a request is taken in that nobody knows.
     pub(crate) age_max: Duration,
+    /// Room for what senders send.
+    pub(crate) bodies: Arc<BodyRoom>,
 }
 
 /// The routes.
@@ -47,9 +49,14 @@ pub(crate) fn router(intake: Intake) -> Router {
         .route("/v1/relay/{target}/lanes", get(lanes))
         .route("/v1/relay/pending", get(pending))
         .route("/openapi.json", get(super::openapi::document))
-        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(axum::middleware::map_request(receive))
         .layer(axum::middleware::map_response(crate::problems::rendered))
         .with_state(intake)
+}
+
+/// A body that falls silent ends; who is refused before it was read gets to read why.
+async fn receive(request: Request) -> Request {
+    semel_http::receive(request, semel_http::Limits::default().body_timeout)
 }
 
 struct Lines<'a>(&'a HeaderMap);
@@ -89,26 +96,13 @@ async fn submit(
     peer: Peer,
     Path(name): Path<String>,
     parts: http::request::Parts,
-    body: Result<Bytes, BytesRejection>,
+    body: Body,
 ) -> Response<Body> {
     let Some(target) = intake.engine.targets.get(&name) else { return unknown_target() };
-    let body = match body {
-        Ok(body) => body,
-        Err(error) => return problem(&target.profile, &unread(&error)),
-    };
-    match taken(&intake, target, peer.0, &parts, &body).await {
+    match accept(&intake, target, peer.0, &parts, body).await {
         Ok(response) => response,
         Err(Refused::Problem(why)) => problem(&target.profile, &why),
         Err(Refused::Store(error)) => away(&target.profile, &error),
-    }
-}
-
-fn unread(error: &BytesRejection) -> Problem {
-    match error.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => {
-            Problem::new(Kind::BodyTooLarge, format!("at most {BODY_BYTES_MAX} bytes are read"))
-        }
-        _ => Problem::new(Kind::RequestMalformed, error.body_text()),
     }
 }
 
@@ -123,22 +117,30 @@ impl From<Problem> for Refused {
     }
 }
 
+impl From<UnreadBody> for Refused {
+    fn from(unread: UnreadBody) -> Self {
+        Refused::Problem(unread.problem())
+    }
+}
+
 impl From<StoreError> for Refused {
     fn from(error: StoreError) -> Self {
         Refused::Store(error)
     }
 }
 
-async fn taken(
+async fn accept(
     intake: &Intake,
     target: &Target,
     peer: std::net::SocketAddr,
     parts: &http::request::Parts,
-    body: &[u8],
+    body: Body,
 ) -> Result<Response<Body>, Refused> {
+    // Who sends comes first: nothing is read for a stranger.
     let principal = intake.identities.principal(peer, parts).await?;
+    let body = intake.bodies.read(body, BODY_BYTES_MAX).await?;
     let malformed = |why: String| Problem::new(Kind::RequestMalformed, why);
-    let (key, first_sent) = key(intake, &target.profile, &parts.headers, body)?;
+    let (key, first_sent) = key(intake, &target.profile, &parts.headers, &body)?;
     let mut modes = parts.headers.get_all("x-sync-mode").iter();
     let mode = match (modes.next(), modes.next()) {
         (None, _) => Mode::Interactive,
@@ -149,7 +151,7 @@ async fn taken(
             .ok_or_else(|| malformed("X-Sync-Mode is interactive or background".to_owned()))?,
         (Some(_), Some(_)) => return Err(malformed("X-Sync-Mode is there twice".to_owned()).into()),
     };
-    let items = intake::items(body, target.items_max).map_err(malformed)?;
+    let items = intake::items(&body, target.items_max).map_err(malformed)?;
     for (at, item) in items.iter().enumerate() {
         let place = Place { lane: &item.lane, group: &item.group, principal: &principal };
         let admitted = target.upstream.admits(&place, item.label.as_deref());

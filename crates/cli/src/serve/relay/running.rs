@@ -13,6 +13,7 @@ use semel_delivery::relay::hints::{Hints, NoHints};
 use semel_delivery::relay::meters::Meters;
 use semel_delivery::relay::{Engine, Worker};
 use semel_gateway::Callers;
+use semel_http::BodyRoom;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -254,6 +255,7 @@ fn parts(
         identities,
         hints: hints.cloned(),
         age_max: config.retention.client_max_age,
+        bodies: Arc::new(BodyRoom::new(config.bodies)),
     };
     Ok(Parts {
         worker,

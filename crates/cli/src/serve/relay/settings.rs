@@ -8,7 +8,7 @@ use semel_delivery::relay::Target;
 use serde_json::{Map, Value, json};
 
 use super::config::Config as Relay;
-use crate::config::{redacted, without_passwords};
+use crate::config::{describe_bounds, redacted, without_passwords};
 
 /// What is in force in a relay.
 pub(crate) fn relay_sections(relay: &Relay) -> Vec<Section> {
@@ -52,6 +52,7 @@ pub(crate) fn relay_about(relay: &Relay) -> Map<String, Value> {
         "admin": relay.admin.to_string(),
         "store": relay.store.to_string(),
         "identity": redacted(&relay.identity.to_string()),
+        "limits": describe_bounds(relay.bodies),
         "redis": relay.redis.as_deref().map(redacted),
         "retention": format!(
             "completed {}, failed {}, auth_revoked {}; all above client_max_age {}",
