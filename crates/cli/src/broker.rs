@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 
 use crate::client;
 use crate::exit::{Exit, Stop};
+use crate::gate::clock_text;
 use crate::output_failed;
 
 /// Events of one page of a history.
@@ -33,7 +34,8 @@ A mesh from nothing:
   semel broker subscriptions add alice --mesh team --topic news
 Beside an old token:         semel broker members add alice --mesh team --token-sha256 HEX
 Is anything lost?            semel broker orphans                (exits 1 where something is)
-After a restored backup:     semel broker restored")]
+After a restored backup:     semel broker restored
+After a jump of the clock:   semel broker clock --confirm --reason TEXT")]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,
@@ -98,10 +100,26 @@ enum Command {
         #[arg(long, value_name = "TEXT", default_value = "")]
         reason: String,
     },
+    /// Show the store's clock, and confirm a jump of it.
+    Clock(ClockArgs),
     /// Write search, audit and telemetry again from what is kept.
     Rebuild,
     /// Say that the store was restored from a backup: a new epoch begins, and readers are told of the gap.
     Restored,
+}
+
+/// What to do with the clock.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+While a jump ahead is not confirmed, the broker goes on by the time as it ticks, and nothing expires or is swept. Confirm it \
+only when the clock of the machine (or of PostgreSQL's) is right now.")]
+struct ClockArgs {
+    /// Confirm that the clock is right after its jump.
+    #[arg(long, requires = "reason")]
+    confirm: bool,
+    /// Why; stands in the audit log.
+    #[arg(long, value_name = "TEXT", requires = "confirm")]
+    reason: Option<String>,
 }
 
 /// In which mesh.
@@ -336,6 +354,7 @@ async fn command(args: &Args) -> Result<Exit, Stop> {
         Command::Moderate { id, of, reason } => {
             moderate(at, &path(of, &["messages", id, "moderation"]), reason).await
         }
+        Command::Clock(args) => clock(args, at).await,
         Command::Rebuild => post(at, "/v1/rebuild").await,
         Command::Restored => post(at, "/v1/restored").await,
     }
@@ -446,6 +465,15 @@ async fn list(at: &At, path: &str, name: &str) -> Result<Exit, Stop> {
     }
     let rows = found[name].as_array().cloned().unwrap_or_default();
     print(&rows.iter().map(plain).collect::<String>())
+}
+
+async fn clock(args: &ClockArgs, at: &At) -> Result<Exit, Stop> {
+    let broker = way::find(at).await?;
+    let told = match args.confirm {
+        true => broker.post("/v1/clock/confirm", json!({"reason": args.reason})).await?,
+        false => broker.get("/v1/clock").await?,
+    };
+    print(&if at.json { format!("{told:#}\n") } else { clock_text(&told, "broker") })
 }
 
 async fn orphans(at: &At) -> Result<Exit, Stop> {

@@ -23,7 +23,7 @@ impl Broker {
     pub async fn metrics(&self) -> Result<String, StoreError> {
         let meters = &self.0.meters;
         let (pending, oldest) = self.0.store.waiting().await?;
-        let now = self.0.store.now().await?;
+        let (now, ahead) = self.0.store.clock().await?;
         let mut text = String::new();
         let mut publishes = Vec::new();
         for (at, (_, phase)) in PHASES.iter().enumerate() {
@@ -49,6 +49,9 @@ impl Broker {
         family(&mut text, "semel_broker_push_lag", "gauge", help, &one(lag));
         let help = "Rows without those that belong to them, at the last check.";
         family(&mut text, "semel_broker_orphans", "gauge", help, &count(&meters.orphans));
+        let help = "Whether the clock is ahead and not believed, so that nothing expires.";
+        let frozen = f64::from(u8::from(ahead != 0));
+        family(&mut text, "semel_broker_clock_frozen", "gauge", help, &one(frozen));
         let streams = self.0.hub.streams.load(Relaxed) as f64;
         family(&mut text, "semel_broker_streams", "gauge", "Streams that are open.", &one(streams));
         let counters = [

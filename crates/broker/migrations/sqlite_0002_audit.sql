@@ -1,0 +1,2 @@
+-- Why something was done, where people say so.
+ALTER TABLE audit_log ADD COLUMN detail TEXT;
