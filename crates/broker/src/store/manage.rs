@@ -266,7 +266,8 @@ impl Store {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
         let mut tx = self.db.begin().await?;
-        let sql = "SELECT member FROM member WHERE mesh_id = $1 AND member = $2 AND left_at IS NULL";
+        // Locked, so that nobody removes it between this look and the commit.
+        let sql = "SELECT member FROM member WHERE mesh_id = $1 AND member = $2 AND left_at IS NULL /*LOCK*/";
         if tx.run(sql, vec![mesh.into(), member.into()]).await?.is_empty() {
             return Err(ManageError::Missing("member"));
         }

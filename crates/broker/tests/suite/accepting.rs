@@ -138,6 +138,18 @@ pub(crate) async fn a_known_id_is_one_statement_and_no_limiter(world: World) {
     assert_eq!(world.limiter.asked.load(Ordering::SeqCst), asked);
 }
 
+/// A lowered limit is for what comes anew. A retry that is refused for its size would be dead, though it was accepted.
+pub(crate) async fn a_retry_of_what_is_known_is_told_though_it_is_too_large_by_now(world: World) {
+    let body = "x".repeat(1000);
+    let first = accepted(world.broker.publish(&caller("alice"), draft("alice", "a", &body)).await);
+    world.broker.set_settings(Settings { inline_bytes: 100, ..Settings::default() }).unwrap();
+    let again = world.broker.publish(&caller("alice"), draft("alice", "a", &body)).await;
+    assert_eq!(again, Published::Duplicate(first));
+    let new = world.broker.publish(&caller("alice"), draft("alice", "b", &body)).await;
+    assert_eq!(new, Published::Refused(Refusal::PayloadTooLarge { limit: 100 }));
+    assert_eq!(world.rows("client_message_dedupe").await, 1);
+}
+
 async fn put_webhook(world: &World) {
     let secrets = vec!["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".to_owned()];
     for name in ["w", "v"] {

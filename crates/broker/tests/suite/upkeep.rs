@@ -14,7 +14,7 @@ use super::kit::{World, accepted, caller, draft, draft_of, eventually};
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
-fn hook(url: &str) -> WebhookBody {
+pub(crate) fn hook(url: &str) -> WebhookBody {
     WebhookBody {
         url: url.to_owned(),
         topic: "t".to_owned(),
@@ -109,10 +109,18 @@ pub(crate) async fn what_follows_the_commits_is_made_again_and_never_consulted(w
 
 /// A receiver that fails at first.
 #[derive(Clone, Default)]
-struct Receiver {
-    got: Arc<Mutex<Vec<(String, String)>>>,
-    failures: Arc<Mutex<usize>>,
-    refuses: Arc<Mutex<bool>>,
+pub(crate) struct Receiver {
+    pub(crate) got: Arc<Mutex<Vec<(String, String)>>>,
+    pub(crate) failures: Arc<Mutex<usize>>,
+    pub(crate) refuses: Arc<Mutex<bool>>,
+    held: Arc<tokio::sync::RwLock<()>>,
+}
+
+impl Receiver {
+    /// Answers nothing until what is returned is dropped.
+    pub(crate) fn hold(&self) -> tokio::sync::OwnedRwLockWriteGuard<()> {
+        Arc::clone(&self.held).try_write_owned().unwrap()
+    }
 }
 
 async fn receive(State(receiver): State<Receiver>, headers: HeaderMap, body: Bytes) -> StatusCode {
@@ -129,6 +137,7 @@ async fn receive(State(receiver): State<Receiver>, headers: HeaderMap, body: Byt
     let event: serde_json::Value = serde_json::from_slice(&body).unwrap();
     let id = event["client_message_id"].as_str().unwrap().to_owned();
     receiver.got.lock().unwrap().push((id, text("webhook-id")));
+    drop(receiver.held.read().await);
     if *receiver.refuses.lock().unwrap() {
         return StatusCode::BAD_REQUEST;
     }
@@ -140,7 +149,7 @@ async fn receive(State(receiver): State<Receiver>, headers: HeaderMap, body: Byt
     StatusCode::NO_CONTENT
 }
 
-async fn listen(receiver: Receiver) -> String {
+pub(crate) async fn listen(receiver: Receiver) -> String {
     let router = Router::new().route("/hook", post(receive)).with_state(receiver);
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/hook", listener.local_addr().unwrap());

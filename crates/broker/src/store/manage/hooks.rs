@@ -51,9 +51,16 @@ impl Store {
         }
         let secrets =
             serde_json::to_string(&wish.secrets).map_err(|error| ManageError::Refused(error.to_string()))?;
-        let sql = "INSERT INTO webhook (mesh_id, name, url, line, secrets, ordered, created_at) \
+        // Whoever holds it as it was sends nothing more; where nothing changed, nobody is disturbed.
+        let same = "webhook.url = excluded.url AND webhook.line = excluded.line AND webhook.secrets = excluded.secrets \
+            AND webhook.ordered = excluded.ordered AND webhook.deleted_at IS NULL";
+        let sql = format!(
+            "INSERT INTO webhook (mesh_id, name, url, line, secrets, ordered, created_at) \
             VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (mesh_id, name) DO UPDATE SET url = excluded.url, \
-            line = excluded.line, secrets = excluded.secrets, ordered = excluded.ordered, deleted_at = NULL";
+            line = excluded.line, secrets = excluded.secrets, ordered = excluded.ordered, deleted_at = NULL, \
+            fence = webhook.fence + CASE WHEN {same} THEN 0 ELSE 1 END, \
+            lease_until = CASE WHEN {same} THEN webhook.lease_until ELSE 0 END"
+        );
         let args = vec![
             mesh.into(),
             name.into(),
@@ -63,7 +70,7 @@ impl Store {
             i64::from(wish.is_ordered).into(),
             now.into(),
         ];
-        tx.run(sql, args).await?;
+        tx.run(&sql, args).await?;
         tx.run(COUNT, vec![line.into()]).await?;
         tell_change(&mut tx).await?;
         tx.commit().await?;

@@ -31,6 +31,9 @@ impl Store {
     pub(crate) async fn remove_mesh(&self, mesh: &str) -> Result<(), ManageError> {
         let mut tx = self.db.begin().await?;
         let now = time(&mut tx).await?;
+        // Before the lines, as whoever subscribes does.
+        let sql = "SELECT member FROM member WHERE mesh_id = $1 ORDER BY member /*LOCK*/";
+        tx.run(sql, vec![mesh.into()]).await?;
         let sql =
             "SELECT line, next_number FROM line WHERE mesh_id = $1 ORDER BY mesh_id, kind, ref /*LOCK*/";
         for row in tx.run(sql, vec![mesh.into()]).await? {
@@ -41,12 +44,19 @@ impl Store {
         for sql in [
             "UPDATE line SET deleted_at = coalesce(deleted_at, $2), webhooks = 0 WHERE mesh_id = $1",
             "UPDATE member SET left_at = coalesce(left_at, $2) WHERE mesh_id = $1",
-            "UPDATE webhook SET deleted_at = coalesce(deleted_at, $2) WHERE mesh_id = $1",
+            "UPDATE webhook SET deleted_at = coalesce(deleted_at, $2), fence = fence + 1 WHERE mesh_id = $1",
             "UPDATE mesh SET deleted_at = coalesce(deleted_at, $2) WHERE id = $1",
         ] {
             tx.run(sql, vec![mesh.into(), now.into()]).await?;
         }
-        tx.run("DELETE FROM member_token WHERE mesh_id = $1", vec![mesh.into()]).await?;
+        for sql in [
+            "DELETE FROM member_token WHERE mesh_id = $1",
+            "UPDATE delivery_queue SET status = 'dead', last_error = 'the mesh was removed' WHERE status = 'pending' \
+             AND webhook IN (SELECT webhook FROM webhook WHERE mesh_id = $1)",
+            "DELETE FROM delivery_waiting WHERE webhook IN (SELECT webhook FROM webhook WHERE mesh_id = $1)",
+        ] {
+            tx.run(sql, vec![mesh.into()]).await?;
+        }
         tell_change(&mut tx).await?;
         Ok(tx.commit().await?)
     }
@@ -106,6 +116,9 @@ impl Store {
     pub(crate) async fn remove_member(&self, mesh: &str, member: &str) -> Result<(), ManageError> {
         let mut tx = self.db.begin().await?;
         let now = time(&mut tx).await?;
+        // Whoever subscribes it locks it, too: what is found now is all there is.
+        let sql = "SELECT member FROM member WHERE mesh_id = $1 AND member = $2 /*LOCK*/";
+        tx.run(sql, vec![mesh.into(), member.into()]).await?;
         let sql = "SELECT l.line, l.next_number FROM line l JOIN topic_subscription s ON s.line = l.line \
             WHERE l.mesh_id = $1 AND s.member = $2 AND s.until IS NULL ORDER BY l.mesh_id, l.kind, l.ref /*LOCK*/";
         for row in tx.run(sql, vec![mesh.into(), member.into()]).await? {
