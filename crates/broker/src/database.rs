@@ -29,8 +29,8 @@ static FILE: FileSchema = FileSchema {
             works_for: 1,
         },
         FileMigration {
-            name: "audit",
-            sql: include_str!("../migrations/sqlite_0002_audit.sql"),
+            name: "upkeep",
+            sql: include_str!("../migrations/sqlite_0002_upkeep.sql"),
             works_for: 1,
         },
     ],
@@ -57,8 +57,8 @@ const TABLES: Tables = Tables {
             },
             Migration {
                 number: 3,
-                name: "clock",
-                sql: include_str!("../migrations/postgres_0003_clock.sql"),
+                name: "upkeep",
+                sql: include_str!("../migrations/postgres_0003_upkeep.sql"),
                 works_for: 1,
             },
         ],

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use semel_delivery::relay::store::sql::StoreError;
 use tokio::sync::{Notify, broadcast};
+use tokio::time::Instant;
 
 use crate::directory::Directory;
 use crate::event::Event;
@@ -19,15 +20,33 @@ const FEED_EVENTS: usize = 256;
 /// Messages that a feed reads at a time.
 const READ_AT_ONCE: usize = 200;
 
+/// How long the time of a push is told.
+const LAG_FRESH: Duration = Duration::from_secs(60);
+
 /// The lines that have live readers.
 pub(crate) struct Hub {
     store: Store,
     directory: Arc<Directory>,
     poll: Duration,
     feeds: Mutex<BTreeMap<i64, Weak<Feed>>>,
-    /// The time between the last commit and its reaching of readers, in milliseconds.
-    pub(crate) push_lag: Arc<AtomicI64>,
+    pub(crate) push_lag: Arc<PushLag>,
     pub(crate) streams: AtomicUsize,
+}
+
+/// The time between the last commit and its reaching of readers. What was long ago says nothing of now.
+#[derive(Default)]
+pub(crate) struct PushLag(Mutex<Option<(i64, Instant)>>);
+
+impl PushLag {
+    fn note(&self, millis: i64) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((millis, Instant::now()));
+    }
+
+    /// In milliseconds; zero where nothing was pushed for a while.
+    pub(crate) fn millis(&self) -> i64 {
+        let noted = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        noted.filter(|(_, at)| at.elapsed() < LAG_FRESH).map_or(0, |(millis, _)| millis)
+    }
 }
 
 /// What is handed out.
@@ -150,7 +169,7 @@ struct Pump {
     is_lost: Arc<AtomicBool>,
     /// The message that was handed out last.
     last: Option<String>,
-    push_lag: Arc<AtomicI64>,
+    push_lag: Arc<PushLag>,
 }
 
 impl Pump {
@@ -182,7 +201,7 @@ impl Pump {
             if let Some(last) = found.last()
                 && let Ok(now) = self.store.now().await
             {
-                self.push_lag.store((now - last.created_at).max(0), Ordering::Relaxed);
+                self.push_lag.note((now - last.created_at).max(0));
             }
             if found.len() < READ_AT_ONCE {
                 // Commits wake, here and by a word of another broker; words may be lost, so it is looked for, too.

@@ -100,3 +100,18 @@ async fn a_jump_of_the_clock_expires_nothing_until_it_is_confirmed() {
     assert_eq!(world.rows(noted).await, 1, "what people did cannot be made again");
     assert_eq!(world.broker.sweep().await.unwrap().ids, 1);
 }
+
+/// S4-87. Nobody asks for it: the alert is rung by the broker itself.
+#[tokio::test(start_paused = true)]
+async fn orphans_are_looked_for_without_being_asked() {
+    let world = World::new(memory().await, Settings::default()).await;
+    suite::kit::accepted(
+        world.broker.publish(&suite::kit::caller("alice"), suite::kit::draft("alice", "one", "x")).await,
+    );
+    let running = world.broker.start();
+    world.execute("DELETE FROM message_history").await;
+    tokio::time::sleep(std::time::Duration::from_secs(90)).await;
+    let metrics = world.broker.metrics().await.unwrap();
+    assert!(!metrics.contains("semel_broker_orphans 0"), "{metrics}");
+    running.stop().await;
+}

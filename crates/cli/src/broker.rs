@@ -32,7 +32,8 @@ A mesh from nothing:
   semel broker members add alice --mesh team --role owner        (prints her token, once)
   semel broker topics add news --mesh team
   semel broker subscriptions add alice --mesh team --topic news
-Beside an old token:         semel broker members add alice --mesh team --token-sha256 HEX
+Beside its old tokens:       semel broker members add alice --mesh team
+Without its old tokens:      semel broker members add alice --mesh team --token-sha256 HEX    (of those that stay)
 Is anything lost?            semel broker orphans                (exits 1 where something is)
 After a restored backup:     semel broker restored
 After a jump of the clock:   semel broker clock --confirm --reason TEXT")]
@@ -157,19 +158,19 @@ enum Meshes {
 
 #[derive(Debug, clap::Subcommand)]
 enum Members {
-    /// Make a member with a new token, which is printed once; or give it one beside those that are named.
+    /// Make a member with a new token, which is printed once. One that is there gets it beside those that it has.
     Add {
         /// Its name.
         member: String,
         #[command(flatten)]
         of: In,
-        /// What it may do: publish and receive, or manage the mesh too.
-        #[arg(long, value_name = "ROLE", default_value = "member", value_parser = ["owner", "member"])]
-        role: String,
-        /// The SHA-256 of a token that stays live beside the new one, in hex.
+        /// What it may do: publish and receive, or manage the mesh too. [default: what it is; of a new one, member]
+        #[arg(long, value_name = "ROLE", value_parser = ["owner", "member"])]
+        role: Option<String>,
+        /// The SHA-256 of a token, in hex: those that are named stay live beside the new one, and no others.
         #[arg(long, value_name = "HEX")]
         token_sha256: Vec<String>,
-        /// Make no new token: only those that are named are live.
+        /// Make no new token: only those that are named are live, and without any none is.
         #[arg(long)]
         no_token: bool,
     },
@@ -396,7 +397,12 @@ async fn members(command: &Members, at: &At) -> Result<Exit, Stop> {
             let token = (!no_token).then(new_token).transpose()?;
             let own = token.iter().map(|token| hex(&Sha256::digest(token)));
             let hashes: Vec<String> = own.chain(token_sha256.iter().cloned()).collect();
-            let body = json!({"role": role, "token_sha256": hashes});
+            let names_all = *no_token || !token_sha256.is_empty();
+            let mut body =
+                if names_all { json!({"token_sha256": hashes}) } else { json!({"add_token_sha256": hashes}) };
+            if let Some(role) = role {
+                body["role"] = json!(role);
+            }
             let mut answer = way::find(at).await?.put(&path(of, &["members", member]), body).await?;
             match (at.json, token) {
                 (true, token) => {

@@ -16,7 +16,8 @@ use crate::message::check_name;
 use crate::published::{Receipt, Refusal};
 use crate::store::ids::Seal;
 use crate::store::manage::{
-    ManageError, MemberInfo, MeshInfo, MeshWish, Put, SubscriptionInfo, TopicInfo, WebhookInfo, WebhookWish,
+    ManageError, MemberInfo, MemberWish, MeshInfo, MeshWish, Put, SubscriptionInfo, TopicInfo, WebhookInfo,
+    WebhookWish,
 };
 use crate::store::orphans::Orphans;
 use crate::store::sweep::Swept;
@@ -107,8 +108,22 @@ impl Broker {
         role: Role,
         tokens: &[String],
     ) -> Result<Put, ManageError> {
+        let wish = MemberWish { role: Some(role), tokens: Some(tokens.to_vec()), ..MemberWish::default() };
+        self.change_member(mesh, member, &wish).await
+    }
+
+    /// Makes a member, or changes what is said of it, and leaves the rest.
+    ///
+    /// # Errors
+    /// There is no such mesh, or a token cannot be so.
+    pub async fn change_member(
+        &self,
+        mesh: &str,
+        member: &str,
+        wish: &MemberWish,
+    ) -> Result<Put, ManageError> {
         named("member", member)?;
-        self.changed(self.0.store.put_member(mesh, member, role, tokens).await).await
+        self.changed(self.0.store.put_member(mesh, member, wish).await).await
     }
 
     /// Removes a member, its tokens and its subscriptions.
@@ -269,13 +284,13 @@ impl Broker {
         })
     }
 
-    /// Hides the body of a message from readers.
+    /// Hides the body of a message from readers, and notes who did and why.
     ///
     /// # Errors
     /// There is no such message.
-    pub async fn moderate(&self, mesh: &str, id: &str, why: &str) -> Result<Receipt, ManageError> {
+    pub async fn moderate(&self, mesh: &str, id: &str, who: &str, why: &str) -> Result<Receipt, ManageError> {
         let known = self.0.store.look_up(mesh, id).await?.ok_or(ManageError::Missing("message"))?;
-        match self.0.store.moderate(known.line, known.number, why).await? {
+        match self.0.store.moderate(known.line, known.number, who, why).await? {
             true => Ok(known.receipt),
             false => Err(ManageError::Missing("message")),
         }
@@ -306,6 +321,7 @@ impl Broker {
     /// # Errors
     /// The store does not do it.
     pub async fn rebuild(&self) -> Result<i64, StoreError> {
+        self.0.store.count_again().await?;
         let lines = self.0.store.forget_followed().await?;
         self.follow_all().await?;
         Ok(lines)

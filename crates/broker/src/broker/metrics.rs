@@ -44,8 +44,8 @@ impl Broker {
         let age = oldest.map_or(0.0, |oldest| (now - oldest).max(0) as f64 / 1000.0);
         let help = "Age of the oldest delivery that waits.";
         family(&mut text, "semel_broker_delivery_oldest_seconds", "gauge", help, &one(age));
-        let lag = self.0.hub.push_lag.load(Relaxed) as f64 / 1000.0;
-        let help = "Seconds between the last commit that was pushed and its push.";
+        let lag = self.0.hub.push_lag.millis() as f64 / 1000.0;
+        let help = "Seconds between the last commit that was pushed in the last minute and its push.";
         family(&mut text, "semel_broker_push_lag", "gauge", help, &one(lag));
         let help = "Rows without those that belong to them, at the last check.";
         family(&mut text, "semel_broker_orphans", "gauge", help, &count(&meters.orphans));

@@ -36,6 +36,8 @@ pub(crate) struct StreamWish {
     pub(crate) lines: Vec<LineName>,
     pub(crate) after: Option<String>,
     pub(crate) consumer: Option<String>,
+    /// How long the credential is good that it is opened with.
+    pub(crate) left: Option<Duration>,
 }
 
 /// What comes next.
@@ -64,6 +66,8 @@ pub(crate) struct Reader {
     others: Option<Joined>,
     consumer: Option<String>,
     heartbeat: Duration,
+    /// When its credential ends.
+    ends: Option<Instant>,
     _counted: Counted,
 }
 
@@ -145,6 +149,8 @@ impl Reader {
             others,
             consumer: wish.consumer,
             heartbeat: broker.settings().heartbeat,
+            // What no clock can count is as good as for ever.
+            ends: wish.left.and_then(|left| Instant::now().checked_add(left)),
             _counted: counted,
         })
     }
@@ -160,6 +166,9 @@ impl Reader {
                 return None;
             }
             // The store went back: what this reader has seen may not be there any more. Its last id tells so when it comes back.
+            if self.ends.is_some_and(|ends| Instant::now() >= ends) {
+                return None;
+            }
             let has_other_epoch = self.broker.0.directory.epoch() != self.begun_in;
             if has_other_epoch || self.lines.iter().any(|line| line.is_lost || line.feed.is_lost()) {
                 return None;
@@ -184,7 +193,7 @@ impl Reader {
                     if !self.is_newest().await { return None; }
                 }
                 (at, event) = next_event(&mut self.lines) => self.take(at, event),
-                () = tokio::time::sleep_until(look.min(beat)) => {
+                () = tokio::time::sleep_until(self.ends.map_or(look.min(beat), |ends| ends.min(look).min(beat))) => {
                     if Instant::now() >= beat { return Some(Item::Beat); }
                     if !self.is_newest().await { return None; }
                 }

@@ -11,6 +11,7 @@ use serde_json::json;
 use super::Api;
 use super::answer::Told;
 use super::history::Asked;
+use super::manage::operator;
 use crate::broker::ReadError;
 
 /// Characters of a reason that are kept.
@@ -77,8 +78,7 @@ pub(crate) async fn confirm_clock(
     if reason.is_empty() {
         return Err(Told::malformed("say why, in `reason`"));
     }
-    let who = headers.get("semel-actor").and_then(|who| who.to_str().ok()).unwrap_or("operator");
-    match api.broker.confirm_clock(who, &reason).await? {
+    match api.broker.confirm_clock(&operator(&headers), &reason).await? {
         true => clock(State(api)).await,
         false => {
             let why = "the clock is believed: there is nothing to confirm";

@@ -202,15 +202,25 @@ impl Store {
         rows.iter().map(|row| Ok((line_of(row)?, row.int(4)?))).collect()
     }
 
-    /// Hides the body of a message from readers. Its id stays committed. Says whether there is such a message.
+    /// Hides the body of a message from readers, and notes who did. Its id stays committed. Says whether there is such a message.
     ///
     /// After: no page and no stream shows the body. Crash: hidden or not; asked again, it is.
-    pub(crate) async fn moderate(&self, line: i64, number: i64, why: &str) -> Result<bool, StoreError> {
+    pub(crate) async fn moderate(
+        &self,
+        line: i64,
+        number: i64,
+        who: &str,
+        why: &str,
+    ) -> Result<bool, StoreError> {
         let mut tx = self.db.begin().await?;
         let now = time(&mut tx).await?;
         let sql = "UPDATE message_history SET moderated_at = coalesce(moderated_at, $3), moderated_why = $4 \
             WHERE line = $1 AND number = $2 RETURNING number";
         let found = tx.run(sql, vec![line.into(), number.into(), now.into(), why.into()]).await?;
+        let noted = "INSERT INTO audit_log (line, number, event, broker_message_id, mesh_id, sender, at, detail) \
+            SELECT h.line, h.number, 'moderated', h.broker_message_id, h.mesh_id, CAST($4 AS text), CAST($3 AS bigint), \
+            CAST($5 AS text) FROM message_history h WHERE h.line = $1 AND h.number = $2 ON CONFLICT DO NOTHING";
+        tx.run(noted, vec![line.into(), number.into(), now.into(), who.into(), why.into()]).await?;
         let words = "DELETE FROM search_word WHERE line = $1 AND number = $2";
         tx.run(words, vec![line.into(), number.into()]).await?;
         tx.commit().await?;

@@ -60,10 +60,14 @@ impl Store {
         let lines: BTreeSet<i64> = expired.iter().filter(|one| one.is_message).map(|one| one.line).collect();
         lock_lines(&mut tx, lines.into_iter()).await?;
         let mut freed: BTreeMap<i64, (i64, i64)> = BTreeMap::new();
+        let mut unsealed: BTreeMap<&str, i64> = BTreeMap::new();
         for one in &expired {
             match remove(&mut tx, one, now).await? {
                 Removed::Nothing => {}
-                Removed::Id => swept.ids += 1,
+                Removed::Id => {
+                    swept.ids += 1;
+                    *unsealed.entry(&one.mesh).or_default() += 1;
+                }
                 Removed::Message { bytes } => {
                     swept.ids += 1;
                     swept.messages += 1;
@@ -76,6 +80,10 @@ impl Store {
             let sql = "UPDATE line SET bytes = bytes - $2 WHERE line = $1";
             tx.run(sql, vec![line.into(), bytes.into()]).await?;
             swept.unacknowledged += unacknowledged(&mut tx, line, last).await?;
+        }
+        for (mesh, count) in unsealed {
+            let sql = "UPDATE mesh SET sealed = sealed - $2 WHERE id = $1";
+            tx.run(sql, vec![mesh.into(), count.into()]).await?;
         }
         if !expired.is_empty() {
             tx.commit().await?;

@@ -94,6 +94,10 @@ pub(crate) async fn of_a_publish_and_a_seal_exactly_one_wins(world: World, round
         }
     }
     assert_eq!(published_first + sealed_first, rounds);
+    assert!(
+        published_first > 0 && sealed_first > 0,
+        "{published_first} and {sealed_first}: there was no race"
+    );
     let sql = "client_message_dedupe WHERE kind = 'committed'";
     assert_eq!(world.rows(sql).await, world.rows("message_history").await);
     world.assert_no_orphans().await;

@@ -172,6 +172,8 @@ pub(crate) async fn pages_mentions_search_and_moderation(world: World) {
     assert_eq!(refused.status, StatusCode::FORBIDDEN);
     let done = web.ask(Method::POST, moderation, Some("alice"), r#"{"reason":"spam"}"#).await;
     assert_eq!(done.status, StatusCode::OK, "{}", done.text);
+    let noted = "audit_log WHERE event = 'moderated' AND sender = 'alice' AND detail = 'spam'";
+    assert_eq!(world.rows(noted).await, 1, "who did it, and why");
     let page = get("/v1/meshes/m/topics/t/history", "bob").await;
     let hidden = &page["messages"][2];
     assert!(hidden.get("body").is_none() && hidden["moderated"] == true, "{hidden}");
@@ -380,6 +382,32 @@ pub(crate) async fn pages_say_what_is_gone_between_their_messages(world: World) 
     assert_eq!((ids(&after), &after["gap"]), (vec![], &json!(null)));
 }
 
+/// What a PUT does not say of a member stays: a fresh token revokes no other, and takes no right away.
+pub(crate) async fn what_is_not_said_of_a_member_stays(world: World) {
+    let web = Web::new(&world);
+    let put = |member: &'static str, body: String| {
+        let web = &web;
+        async move { web.operate(Method::PUT, &format!("/v1/meshes/m/members/{member}"), &body).await }
+    };
+    let added = put("alice", format!(r#"{{"add_token_sha256":["{}"]}}"#, sha256(&token("alice2")))).await;
+    assert_eq!((added.status, added.json()["tokens"].as_i64()), (StatusCode::OK, Some(2)), "{}", added.text);
+    assert_eq!(added.json()["role"], "owner");
+    for by in ["alice", "alice2"] {
+        let shown = web.ask(Method::GET, "/v1/meshes/m", Some(by), "").await;
+        assert_eq!(shown.status, StatusCode::OK, "{by}");
+    }
+    let role = put("alice", r#"{"role":"member"}"#.to_owned()).await.json();
+    assert_eq!((&role["role"], &role["tokens"]), (&json!("member"), &json!(2)));
+    let none = put("alice", r#"{"token_sha256":[]}"#.to_owned()).await.json();
+    assert_eq!((&none["role"], &none["tokens"]), (&json!("member"), &json!(0)));
+    // Whoever comes back has no rights from before.
+    put("alice", r#"{"role":"owner"}"#.to_owned()).await;
+    web.operate(Method::DELETE, "/v1/meshes/m/members/alice", "").await;
+    let back = put("alice", "{}".to_owned()).await;
+    assert_eq!((back.status, &back.json()["role"]), (StatusCode::CREATED, &json!("member")));
+    world.assert_no_orphans().await;
+}
+
 /// Verifies callers by a header `mesh/member`, as something in front might.
 struct ByHeader;
 
@@ -392,6 +420,37 @@ impl semel_broker::Identify for ByHeader {
             .map(|(mesh, member)| Caller { tenant: Some(mesh.to_owned()), principal: member.to_owned() })
             .ok_or_else(|| Problem::new(Kind::IdentityMissing, ""));
         Box::pin(std::future::ready(verified))
+    }
+
+    fn expires(&self, parts: &http::request::Parts) -> Option<semel_contract::time::Timestamp> {
+        let millis = parts.headers.get("x-expires")?.to_str().ok()?.parse().ok()?;
+        Some(semel_contract::time::Timestamp::from_millis(millis))
+    }
+}
+
+/// A token is good until it ends; so is what was opened with it, or with a ticket that it bought.
+pub(crate) async fn a_stream_ends_with_the_credential_that_opened_it(world: World) {
+    use futures_util::StreamExt;
+    let identity = semel_broker::Identity::Verified(std::sync::Arc::new(ByHeader));
+    let router = semel_broker::listen_router(world.broker.clone(), identity, None);
+    let now = world.broker.clock().await.unwrap().0;
+    let ends = (now + 1500).to_string();
+    let headers = [("x-user", "m/bob"), ("x-expires", ends.as_str())];
+    let asked = request(Method::POST, "/v1/meshes/m/ticket", None, &headers, "");
+    let ticket = told(router.clone().oneshot(asked).await.unwrap()).await.json();
+    let by_ticket = format!("/v1/meshes/m/topics/t/events?ticket={}", ticket["ticket"].as_str().unwrap());
+    let mut opened = Vec::new();
+    for (path, headers) in [("/v1/meshes/m/topics/t/events", &headers[..]), (&by_ticket, &[])] {
+        let asked = request(Method::GET, path, None, headers, "");
+        let response = router.clone().oneshot(asked).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        opened.push(response.into_body().into_data_stream());
+    }
+    for mut body in opened {
+        let ended = async { while body.next().await.is_some() {} };
+        tokio::time::timeout(std::time::Duration::from_secs(5), ended).await.expect("it goes on");
+        let passed = world.broker.clock().await.unwrap().0 - now;
+        assert!(passed >= 1400, "it ended after {passed} ms");
     }
 }
 

@@ -234,6 +234,31 @@ impl World {
         tx.commit().await.unwrap();
     }
 
+    /// The tables of the database that a broker made.
+    pub(crate) async fn tables(&self) -> Vec<String> {
+        let sql = match self.db.is_owned() {
+            true => "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'",
+            false => {
+                "SELECT c.relname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n \
+                 ON n.oid = c.relnamespace WHERE n.nspname = 'semel_broker' AND c.relkind = 'r' \
+                 AND c.relname NOT IN ('migration', 'clock', 'clock_mark')"
+            }
+        };
+        let rows = self.db.inner.read(sql, vec![]).await.unwrap();
+        rows.iter().map(|row| row.text(0).unwrap()).collect()
+    }
+
+    /// What is found while these rows of a table are away.
+    pub(crate) async fn findings_without(&self, table: &str, which: &str) -> Vec<String> {
+        self.execute(&format!("CREATE TABLE removed AS SELECT * FROM {table} WHERE {which}")).await;
+        assert_eq!(self.rows("removed").await, 1, "{table} WHERE {which} is one row");
+        self.execute(&format!("DELETE FROM {table} WHERE {which}")).await;
+        let found = self.broker.orphans().await.unwrap().findings;
+        self.execute(&format!("INSERT INTO {table} SELECT * FROM removed")).await;
+        self.execute("DROP TABLE removed").await;
+        found
+    }
+
     pub(crate) async fn assert_no_orphans(&self) {
         assert_eq!(self.broker.orphans().await.unwrap().findings, Vec::<String>::new());
     }

@@ -28,8 +28,9 @@ macro_rules! on_every_database {
                 several_messages_have_an_answer_each, pages_mentions_search_and_moderation,
                 management_is_for_operators_and_owners, seals_are_as_the_outbox_reads_them, seals_of_unknown_ids_are_limited,
                 what_was_larger_than_is_taken_now_is_read, a_message_that_commits_late_is_below_no_cursor_of_mentions,
-                pages_say_what_is_gone_between_their_messages,
-                verified_identities_are_members_by_tenant_and_principal;
+                pages_say_what_is_gone_between_their_messages, what_is_not_said_of_a_member_stays,
+                verified_identities_are_members_by_tenant_and_principal,
+                a_stream_ends_with_the_credential_that_opened_it;
             streams: a_reader_gets_history_then_live_and_resumes, several_lines_are_one_stream_that_resumes,
                 a_gap_that_was_not_handed_out_is_said_to_whoever_resumes, a_cursor_that_is_lost_leads_to_a_gap, a_stream_over_messages_that_are_gone_says_so_and_rests, consumers_have_their_own_cursors_and_the_newest_stream_counts,
                 a_revoked_member_loses_its_streams_within_a_second,

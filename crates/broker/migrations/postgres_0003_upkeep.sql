@@ -43,4 +43,21 @@ CREATE FUNCTION semel_broker.confirm_clock() RETURNS void LANGUAGE sql VOLATILE 
 $$;
 -- Why something was done, where people say so.
 ALTER TABLE semel_broker.audit_log ADD COLUMN detail text;
+-- How many rows belong to another one, counted when they are made: a row that is removed by hand is missed.
+ALTER TABLE semel_broker.mesh ADD COLUMN members bigint NOT NULL DEFAULT 0;
+ALTER TABLE semel_broker.mesh ADD COLUMN lines bigint NOT NULL DEFAULT 0;
+ALTER TABLE semel_broker.mesh ADD COLUMN webhooks bigint NOT NULL DEFAULT 0;
+ALTER TABLE semel_broker.mesh ADD COLUMN sealed bigint NOT NULL DEFAULT 0;
+ALTER TABLE semel_broker.member ADD COLUMN tokens bigint NOT NULL DEFAULT 0;
+ALTER TABLE semel_broker.line ADD COLUMN intervals bigint NOT NULL DEFAULT 0;
+ALTER TABLE semel_broker.line ADD COLUMN cursors bigint NOT NULL DEFAULT 0;
+CREATE INDEX client_message_dedupe_sealed ON semel_broker.client_message_dedupe (mesh_id) WHERE kind = 'sealed';
+INSERT INTO semel_broker.broker_meta (name, value) SELECT 'meshes', count(*) FROM semel_broker.mesh;
+UPDATE semel_broker.mesh SET members = (SELECT count(*) FROM semel_broker.member m WHERE m.mesh_id = mesh.id),
+    lines = (SELECT count(*) FROM semel_broker.line l WHERE l.mesh_id = mesh.id),
+    webhooks = (SELECT count(*) FROM semel_broker.webhook w WHERE w.mesh_id = mesh.id),
+    sealed = (SELECT count(*) FROM semel_broker.client_message_dedupe d WHERE d.mesh_id = mesh.id AND d.kind = 'sealed');
+UPDATE semel_broker.member SET tokens = (SELECT count(*) FROM semel_broker.member_token t WHERE t.mesh_id = member.mesh_id AND t.member = member.member);
+UPDATE semel_broker.line SET intervals = (SELECT count(*) FROM semel_broker.topic_subscription s WHERE s.line = line.line),
+    cursors = (SELECT count(*) FROM semel_broker.ack_cursor c WHERE c.line = line.line);
 SELECT semel_broker.grant_rights();
