@@ -238,4 +238,8 @@ impl<G: Ground> Database for Way<G> {
     fn clock_ahead(&self) -> i64 {
         self.base.clock_ahead()
     }
+
+    fn confirm_clock(&self) -> Asked<'_, ()> {
+        self.base.confirm_clock()
+    }
 }

@@ -3,6 +3,7 @@
 
 mod line;
 mod manage;
+mod mentions;
 mod metrics;
 mod read;
 pub(crate) mod reader;
@@ -295,8 +296,11 @@ impl Broker {
             Ok(None) => {}
             Err(error) => return refuse(Refusal::Unavailable(error.to_string())),
         }
-        let bytes = draft.payload.as_bytes().len() as i64;
-        if let Err(why) = self.check_room(&caller.mesh, bytes).await {
+        let bytes = draft.payload.as_bytes().len();
+        if bytes > settings.inline_bytes {
+            return refuse(Refusal::PayloadTooLarge { limit: settings.inline_bytes });
+        }
+        if let Err(why) = self.check_room(&caller.mesh, bytes as i64).await {
             return refuse(why);
         }
         if !planted::is(Bug::BrokerLimiterBeforeB0)
@@ -316,13 +320,7 @@ impl Broker {
         settings: &Settings,
         now: Timestamp,
     ) -> Result<(), Refusal> {
-        if let Some(rate) = settings.request_limit {
-            let subject = subject(&["request", &caller.mesh, &caller.member]);
-            if let Ok(Verdict::Denied { retry_after, .. }) = self.0.limiter.request(&subject, rate, now).await
-            {
-                return Err(Refusal::RequestLimited { retry_after });
-            }
-        }
+        self.charge_request(caller, settings, now).await?;
         let Some(rate) = settings.budget else { return Ok(()) };
         let admission = Admission {
             principal: &subject(&["mesh", &caller.mesh]),
@@ -336,6 +334,21 @@ impl Broker {
                 Err(Refusal::BudgetSpent { limit, retry_after })
             }
             // A limiter that cannot count lets through: what it protects is not the promise.
+            Ok(Verdict::Allowed { .. }) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Spends one of the member's unknown ids.
+    async fn charge_request(
+        &self,
+        caller: &Caller,
+        settings: &Settings,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        let Some(rate) = settings.request_limit else { return Ok(()) };
+        let subject = subject(&["request", &caller.mesh, &caller.member]);
+        match self.0.limiter.request(&subject, rate, now).await {
+            Ok(Verdict::Denied { retry_after, .. }) => Err(Refusal::RequestLimited { retry_after }),
             Ok(Verdict::Allowed { .. }) | Err(_) => Ok(()),
         }
     }

@@ -63,6 +63,11 @@ impl Directory {
         self.version.subscribe()
     }
 
+    /// Changes when the store was restored.
+    pub(crate) fn watch_epoch(&self) -> Subscriber<i64> {
+        self.epoch.subscribe()
+    }
+
     /// The member that is known by this.
     pub(crate) async fn find(&self, by: &KnownBy) -> Result<Option<Standing>, StoreError> {
         let version = self.version.get();
@@ -98,7 +103,9 @@ impl Directory {
         }
         kept.looked = Some(before);
         drop(kept);
-        self.epoch.update(|_| epoch);
+        if self.epoch.get() != epoch {
+            self.epoch.update(|_| epoch);
+        }
         Ok(())
     }
 

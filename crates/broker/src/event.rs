@@ -77,6 +77,13 @@ pub struct Gap {
     pub reason: &'static str,
 }
 
+impl Gap {
+    /// Messages between these two are no longer kept.
+    pub(crate) fn swept(line: &str, from: &EventId, oldest: &EventId) -> Self {
+        Self { line: line.to_owned(), from: from.to_string(), oldest: oldest.to_string(), reason: "swept" }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -96,6 +96,8 @@ pub fn admin_router(broker: Broker) -> Router {
         .route("/v1/rebuild", post(operate::rebuild))
         .route("/v1/restored", post(operate::restored))
         .route("/v1/sweep", post(operate::sweep))
+        .route("/v1/clock", get(operate::clock))
+        .route("/v1/clock/confirm", post(operate::confirm_clock))
         .route("/metrics", get(operate::metrics))
         .merge(management())
         .layer(middleware::map_request(receive))

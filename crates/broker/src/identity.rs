@@ -8,6 +8,7 @@ use std::sync::Arc;
 use http::request::Parts;
 use semel_contract::identity::Caller as Verified;
 use semel_contract::problem::Problem;
+use semel_contract::time::Timestamp;
 
 /// What verifying promises.
 pub type Identified<'a> = Pin<Box<dyn Future<Output = Result<Verified, Problem>> + Send + 'a>>;
@@ -16,6 +17,11 @@ pub type Identified<'a> = Pin<Box<dyn Future<Output = Result<Verified, Problem>>
 pub trait Identify: Send + Sync + 'static {
     /// Who sent it.
     fn identify<'a>(&'a self, parts: &'a Parts) -> Identified<'a>;
+
+    /// When the credential of a request that was verified ends. Streams that were opened with it end then.
+    fn expires(&self, _parts: &Parts) -> Option<Timestamp> {
+        None
+    }
 }
 
 /// By what callers are known.

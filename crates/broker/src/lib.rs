@@ -58,7 +58,8 @@ pub use published::{Published, Receipt, Refusal};
 pub use running::Running;
 pub use settings::{BadSetting, Settings};
 pub use store::manage::{
-    ManageError, MemberInfo, MeshInfo, MeshLimits, MeshWish, Put, SubscriptionInfo, TopicInfo, WebhookInfo,
+    ManageError, MemberInfo, MemberWish, MeshInfo, MeshLimits, MeshWish, Put, SubscriptionInfo, TopicInfo,
+    WebhookInfo,
 };
 pub use store::orphans::Orphans;
 pub use store::sweep::Swept;

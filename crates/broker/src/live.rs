@@ -2,12 +2,13 @@
 //! reads what is committed. Whoever falls behind reads the history at its own pace.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use semel_delivery::relay::store::sql::StoreError;
 use tokio::sync::{Notify, broadcast};
+use tokio::time::Instant;
 
 use crate::directory::Directory;
 use crate::event::Event;
@@ -19,24 +20,47 @@ const FEED_EVENTS: usize = 256;
 /// Messages that a feed reads at a time.
 const READ_AT_ONCE: usize = 200;
 
+/// How long the time of a push is told.
+const LAG_FRESH: Duration = Duration::from_secs(60);
+
 /// The lines that have live readers.
 pub(crate) struct Hub {
     store: Store,
     directory: Arc<Directory>,
     poll: Duration,
     feeds: Mutex<BTreeMap<i64, Weak<Feed>>>,
-    /// The time between the last commit and its reaching of readers, in milliseconds.
-    pub(crate) push_lag: Arc<AtomicI64>,
+    pub(crate) push_lag: Arc<PushLag>,
     pub(crate) streams: AtomicUsize,
 }
 
-/// An event that is handed out.
+/// The time between the last commit and its reaching of readers. What was long ago says nothing of now.
+#[derive(Default)]
+pub(crate) struct PushLag(Mutex<Option<(i64, Instant)>>);
+
+impl PushLag {
+    fn note(&self, millis: i64) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((millis, Instant::now()));
+    }
+
+    /// In milliseconds; zero where nothing was pushed for a while.
+    pub(crate) fn millis(&self) -> i64 {
+        let noted = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        noted.filter(|(_, at)| at.elapsed() < LAG_FRESH).map_or(0, |(millis, _)| millis)
+    }
+}
+
+/// What is handed out.
 #[derive(Clone)]
-pub(crate) struct Fed {
-    pub(crate) event: Arc<Event>,
-    /// The directory's number, read after the event. Whose a message is was decided when it was committed: a reader that knows
-    /// its intervals as of this number, or of a later one, knows whether the event is its own.
-    pub(crate) directory: i64,
+pub(crate) enum Fed {
+    /// A message.
+    Event {
+        event: Arc<Event>,
+        /// The directory's number, read after the event. Whose a message is was decided when it was committed: a reader that
+        /// knows its intervals as of this number, or of a later one, knows whether the event is its own.
+        directory: i64,
+    },
+    /// The store went back behind what was handed out: nothing that comes now follows upon it.
+    Lost,
 }
 
 /// What all readers of a line share.
@@ -46,6 +70,8 @@ pub(crate) struct Feed {
     /// history, and knows it when it comes again.
     position: Arc<AtomicI64>,
     wake: Arc<Notify>,
+    is_lost: Arc<AtomicBool>,
+    epoch: i64,
     pump: tokio::task::AbortHandle,
 }
 
@@ -60,6 +86,11 @@ impl Feed {
     pub(crate) fn join(&self) -> (broadcast::Receiver<Fed>, i64) {
         let receiver = self.events.subscribe();
         (receiver, self.position.load(Ordering::SeqCst))
+    }
+
+    /// Whether the store went back behind what was handed out. Its readers end; who comes back begins at another feed.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::SeqCst)
     }
 }
 
@@ -86,7 +117,8 @@ impl Hub {
     /// The feed of a line; begun now where it has no reader yet.
     pub(crate) fn feed(&self, line: &Line) -> Arc<Feed> {
         let mut feeds = self.feeds.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(feed) = feeds.get(&line.line).and_then(Weak::upgrade) {
+        let is_good = |feed: &Arc<Feed>| !feed.is_lost() && feed.epoch == self.directory.epoch();
+        if let Some(feed) = feeds.get(&line.line).and_then(Weak::upgrade).filter(is_good) {
             return feed;
         }
         feeds.retain(|_, feed| feed.strong_count() > 0);
@@ -98,7 +130,7 @@ impl Hub {
     fn begin(&self, line: &Line) -> Feed {
         let (events, _) = broadcast::channel(FEED_EVENTS);
         let position = Arc::new(AtomicI64::new(line.next_number - 1));
-        let wake = Arc::new(Notify::new());
+        let (wake, is_lost) = (Arc::new(Notify::new()), Arc::new(AtomicBool::new(false)));
         let pump = Pump {
             store: self.store.clone(),
             directory: Arc::clone(&self.directory),
@@ -107,17 +139,20 @@ impl Hub {
             events: events.clone(),
             position: Arc::clone(&position),
             wake: Arc::clone(&wake),
+            is_lost: Arc::clone(&is_lost),
+            last: None,
             push_lag: Arc::clone(&self.push_lag),
         };
         let pump = tokio::spawn(pump.run()).abort_handle();
-        Feed { events, position, wake, pump }
+        Feed { events, position, wake, is_lost, epoch: self.directory.epoch(), pump }
     }
 
     /// Hands out an event that is not committed, as a broker would that pushes first.
     pub(crate) fn push_unread(&self, line: i64, event: Event) {
         let feeds = self.feeds.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(feed) = feeds.get(&line).and_then(Weak::upgrade) {
-            let _ = feed.events.send(Fed { event: Arc::new(event), directory: self.directory.version() });
+            let _ =
+                feed.events.send(Fed::Event { event: Arc::new(event), directory: self.directory.version() });
         }
     }
 }
@@ -131,32 +166,56 @@ struct Pump {
     events: broadcast::Sender<Fed>,
     position: Arc<AtomicI64>,
     wake: Arc<Notify>,
-    push_lag: Arc<AtomicI64>,
+    is_lost: Arc<AtomicBool>,
+    /// The message that was handed out last.
+    last: Option<String>,
+    push_lag: Arc<PushLag>,
 }
 
 impl Pump {
-    async fn run(self) {
+    async fn run(mut self) {
         let name = self.line.wire_name();
         loop {
             let after = self.position.load(Ordering::SeqCst);
             // What cannot be read now is read at the next look.
-            let (found, directory) = self.read(after).await.unwrap_or_default();
+            let read = tokio::join!(self.read(after), self.has_gone_back(after));
+            let (found, directory) = match read {
+                (_, Ok((true, _))) => {
+                    self.is_lost.store(true, Ordering::SeqCst);
+                    let _ = self.events.send(Fed::Lost);
+                    return;
+                }
+                (Ok(read), Ok((false, message))) => {
+                    self.last = self.last.take().or(message);
+                    read
+                }
+                (Err(_), _) | (_, Err(_)) => Default::default(),
+            };
             for stored in &found {
                 let event = Event::of(&name, self.directory.epoch(), stored);
                 self.position.store(stored.number, Ordering::SeqCst);
                 // Without a receiver there is nobody to tell.
-                let _ = self.events.send(Fed { event: Arc::new(event), directory });
+                let _ = self.events.send(Fed::Event { event: Arc::new(event), directory });
+                self.last = Some(stored.broker_message_id.clone());
             }
             if let Some(last) = found.last()
                 && let Ok(now) = self.store.now().await
             {
-                self.push_lag.store((now - last.created_at).max(0), Ordering::Relaxed);
+                self.push_lag.note((now - last.created_at).max(0));
             }
             if found.len() < READ_AT_ONCE {
                 // Commits wake, here and by a word of another broker; words may be lost, so it is looked for, too.
                 let _ = tokio::time::timeout(self.poll, self.wake.notified()).await;
             }
         }
+    }
+
+    /// Whether the store is no longer the one that this number was read from: its line ends before it, or another message has it.
+    async fn has_gone_back(&self, position: i64) -> Result<(bool, Option<String>), StoreError> {
+        let (head, message) = self.store.at(self.line.line, position).await?;
+        let is_other =
+            message.as_ref().is_some_and(|message| self.last.as_ref().is_some_and(|last| last != message));
+        Ok((head <= position || is_other, message))
     }
 
     /// Messages, and the directory's number as of a moment after them.

@@ -11,7 +11,7 @@ use semel_contract::key::{Format, Key};
 use semel_contract::profile::presets;
 use semel_contract::request::Body;
 use semel_contract::time::Timestamp;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use crate::limits::{MENTIONS_MAX, NAME_CHARS_MAX};
@@ -120,7 +120,7 @@ pub struct Beside<'a> {
 #[derive(Deserialize)]
 struct Written<'a> {
     to: To,
-    #[serde(borrow)]
+    #[serde(borrow, default, deserialize_with = "present")]
     body: Option<&'a RawValue>,
     body_base64: Option<String>,
     content_type: Option<String>,
@@ -131,6 +131,11 @@ struct Written<'a> {
     supersedes: Option<String>,
 }
 
+/// A value that is there, also where it is null.
+fn present<'de, D: Deserializer<'de>>(value: D) -> Result<Option<&'de RawValue>, D::Error> {
+    <&RawValue>::deserialize(value).map(Some)
+}
+
 #[derive(Deserialize)]
 struct To {
     topic: Option<String>,
@@ -138,25 +143,16 @@ struct To {
 }
 
 impl Draft {
-    /// Reads one message of this sender.
+    /// Reads one message of this sender. How large it may be is asked only of a message that is not known yet.
     ///
     /// # Errors
-    /// It is malformed, has no id or two, or is too large.
-    pub fn parse(
-        text: &[u8],
-        beside: Beside<'_>,
-        mesh: &str,
-        sender: &str,
-        inline_bytes: usize,
-    ) -> Result<Self, Refusal> {
+    /// It is malformed, or has no id or two.
+    pub fn parse(text: &[u8], beside: Beside<'_>, mesh: &str, sender: &str) -> Result<Self, Refusal> {
         let written: Written<'_> = serde_json::from_slice(text)
             .map_err(|error| Refusal::Malformed(format!("the message: {error}")))?;
         let client_message_id = read_id(beside.key, written.client_message_id.as_deref())?;
         let destination = read_destination(written.to)?;
         let payload = read_payload(written.body, written.body_base64.as_deref())?;
-        if payload.as_bytes().len() > inline_bytes {
-            return Err(Refusal::PayloadTooLarge { limit: inline_bytes });
-        }
         let mentions = read_mentions(written.mentions)?;
         let client_tx_id = short("client_tx_id", written.client_tx_id.as_deref().or(beside.client_tx_id))?;
         let supersedes = short("supersedes", written.supersedes.as_deref().or(beside.supersedes))?;
@@ -227,6 +223,8 @@ fn read_destination(to: To) -> Result<Destination, Refusal> {
 }
 
 fn read_payload(json: Option<&RawValue>, base64: Option<&str>) -> Result<Payload, Refusal> {
+    // Some clients write every member, and null for what is not there.
+    let json = json.filter(|json| base64.is_none() || json.get() != "null");
     match (json, base64) {
         // Line breaks can stand between tokens only; without them an event is one line.
         (Some(json), None) => Ok(Payload::Json(json.get().replace(['\n', '\r'], " "))),
@@ -274,7 +272,7 @@ mod tests {
     use super::*;
 
     fn parse(text: &str, key: Option<&str>) -> Result<Draft, Refusal> {
-        Draft::parse(text.as_bytes(), Beside { key, ..Beside::default() }, "m", "alice", 64)
+        Draft::parse(text.as_bytes(), Beside { key, ..Beside::default() }, "m", "alice")
     }
 
     #[test]
@@ -303,7 +301,7 @@ mod tests {
         }
         let text = br#"{"to":{"topic":"t"},"body":{"a":1,"b":2}}"#;
         let beside = Beside { key: Some("a"), ..Beside::default() };
-        let bob = Draft::parse(text, beside, "m", "bob", 64).unwrap();
+        let bob = Draft::parse(text, beside, "m", "bob").unwrap();
         assert!(!bob.fingerprint.same(&first.fingerprint));
     }
 
@@ -316,9 +314,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_or_malformed_is_refused_as_such() {
-        let large = format!(r#"{{"to":{{"topic":"t"}},"body":"{}"}}"#, "x".repeat(63));
-        assert_eq!(parse(&large, Some("a")).unwrap_err(), Refusal::PayloadTooLarge { limit: 64 });
+    fn the_json_null_is_a_body() {
+        let null = parse(r#"{"to":{"topic":"t"},"body": null}"#, Some("a")).unwrap();
+        assert_eq!(null.payload, Payload::Json("null".to_owned()));
+        let beside = parse(r#"{"to":{"topic":"t"},"body":null,"body_base64":"AA=="}"#, Some("a")).unwrap();
+        assert_eq!(beside.payload, Payload::Bytes(vec![0]), "a null beside bytes says nothing");
+    }
+
+    #[test]
+    fn what_is_malformed_is_refused_as_such() {
         for text in [
             "",
             "[]",

@@ -17,6 +17,10 @@ const FOLLOW_PAUSE: Duration = Duration::from_millis(200);
 /// How often what has expired is removed.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 
+/// How long after the start orphans are looked for, and how often from then on.
+const ORPHANS_FIRST: Duration = Duration::from_secs(60);
+const ORPHANS_EVERY: Duration = Duration::from_secs(3600);
+
 /// A broker at work. Dropped, it stops without waiting.
 #[derive(Debug)]
 pub struct Running {
@@ -48,6 +52,7 @@ impl Broker {
             tokio::spawn(until_drained(self.clone(), watch_changes(self.clone()))),
             tokio::spawn(until_drained(self.clone(), follow(self.clone()))),
             tokio::spawn(until_drained(self.clone(), sweep(self.clone()))),
+            tokio::spawn(until_drained(self.clone(), look_for_orphans(self.clone()))),
             tokio::spawn(until_drained(self.clone(), wake_others(self.clone()))),
             tokio::spawn(webhook::run(self.clone())),
         ];
@@ -120,5 +125,20 @@ async fn sweep(broker: Broker) {
         if let Err(error) = broker.sweep().await {
             tracing::warn!(%error, "what has expired could not be removed");
         }
+    }
+}
+
+/// Looks whether any row is missing, so that the alert rings without anybody asking.
+async fn look_for_orphans(broker: Broker) {
+    tokio::time::sleep(ORPHANS_FIRST).await;
+    loop {
+        match broker.orphans().await {
+            Ok(found) if found.findings.is_empty() => {}
+            Ok(found) => {
+                tracing::error!(findings = ?found.findings, "rows are without those that belong to them")
+            }
+            Err(error) => tracing::warn!(%error, "orphans could not be looked for"),
+        }
+        tokio::time::sleep(ORPHANS_EVERY).await;
     }
 }

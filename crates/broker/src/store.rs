@@ -46,6 +46,29 @@ impl Store {
         self.db.now().await
     }
 
+    /// The time, and by how many milliseconds the clock is ahead of it, unbelieved.
+    pub(crate) async fn clock(&self) -> Result<(i64, i64), StoreError> {
+        let now = self.now().await?;
+        Ok((now, self.db.clock_ahead()))
+    }
+
+    /// A person says that the clock is right. `false`: it was believed, and nothing changed.
+    pub(crate) async fn confirm_clock(&self, who: &str, why: &str) -> Result<bool, StoreError> {
+        let (_, ahead) = self.clock().await?;
+        if ahead == 0 {
+            return Ok(false);
+        }
+        self.db.confirm_clock().await?;
+        let now = self.now().await?;
+        let detail = format!("ahead by {ahead} ms: {why}");
+        let sql = "INSERT INTO audit_log (line, number, event, broker_message_id, mesh_id, sender, at, detail) \
+            VALUES (0, $1, 'clock-confirmed', '', '', $2, $1, $3) ON CONFLICT DO NOTHING";
+        let mut tx = self.db.begin().await?;
+        tx.run(sql, vec![now.into(), who.into(), detail.into()]).await?;
+        tx.commit().await?;
+        Ok(true)
+    }
+
     pub(crate) async fn read(&self, sql: &str, args: Vec<Value>) -> Result<Vec<Row>, StoreError> {
         self.db.read(sql, args).await
     }

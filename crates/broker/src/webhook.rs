@@ -34,6 +34,8 @@ use crate::store::history::Stored;
 const LEASE: Duration = Duration::from_secs(60);
 /// How much of a lease must be left for another attempt.
 const LEASE_LEFT: Duration = Duration::from_secs(30);
+/// How long one webhook is sent to before others that wait have their turn.
+const TURN: Duration = Duration::from_secs(10);
 /// How long an attempt may take.
 const ATTEMPT_TIME_MAX: Duration = Duration::from_secs(15);
 /// How often work is looked for that nobody was told of.
@@ -48,14 +50,17 @@ pub(crate) async fn run(broker: Broker) {
     let mut draining = broker.0.draining.subscribe();
     let (permits, held) = (Arc::new(Semaphore::new(AT_ONCE)), Arc::new(Mutex::new(BTreeSet::new())));
     let mut working = JoinSet::new();
+    // The last one that had its turn: those after it come first, so that none waits for ever behind busy ones.
+    let mut last = 0;
     loop {
         while working.try_join_next().is_some() {}
-        for webhook in broker.0.store.due_webhooks(AT_ONCE * 2).await.unwrap_or_default() {
+        for webhook in next_due(&broker, last).await.unwrap_or_default() {
             let is_new = held.lock().unwrap_or_else(PoisonError::into_inner).insert(webhook);
             let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
                 held.lock().unwrap_or_else(PoisonError::into_inner).remove(&webhook);
                 break;
             };
+            last = webhook;
             if is_new {
                 let (broker, held) = (broker.clone(), Arc::clone(&held));
                 working.spawn(async move {
@@ -77,13 +82,24 @@ pub(crate) async fn run(broker: Broker) {
     while working.join_next().await.is_some() {}
 }
 
-/// Sends what waits for one webhook, as long as something is due.
+/// Webhooks that are due, those after this one first.
+async fn next_due(broker: &Broker, after: i64) -> Result<Vec<i64>, StoreError> {
+    let (store, most) = (&broker.0.store, AT_ONCE * 2);
+    let mut found = store.due_webhooks(after, most).await?;
+    if found.len() < most && after > 0 {
+        let rest = store.due_webhooks(0, most - found.len()).await?;
+        found.extend(rest.into_iter().filter(|webhook| *webhook <= after));
+    }
+    Ok(found)
+}
+
+/// Sends what waits for one webhook, as long as something is due and others need not wait too long.
 async fn deliver(broker: &Broker, webhook: i64) -> Result<(), StoreError> {
     let store = &broker.0.store;
-    let mut held_since = Instant::now();
+    let (begun, mut held_since) = (Instant::now(), Instant::now());
     let Some(claim) = store.claim_webhook(webhook, millis_of(LEASE)).await? else { return Ok(()) };
     let sender = Sender::new(&claim, broker.settings().webhook_addresses());
-    while !broker.0.draining.get() {
+    while !broker.0.draining.get() && begun.elapsed() < TURN {
         let now = store.now().await?;
         let Some(due) = store.next_due(&claim).await?.filter(|due| due.due_at <= now) else { break };
         if held_since.elapsed() > LEASE - LEASE_LEFT {

@@ -43,3 +43,75 @@ async fn a_retention_below_seven_days_does_not_open() {
     let error = Broker::open(Parts::new(memory().await), settings).await.unwrap_err();
     assert!(error.to_string().contains("at least 7 days"), "{error}");
 }
+
+/// Clocks that are set by hand.
+#[derive(Default)]
+struct Clocks(std::sync::atomic::AtomicI64, std::sync::atomic::AtomicU64);
+
+impl semel_store::clock::Clock for Clocks {
+    fn read(&self) -> semel_store::clock::Reading {
+        use std::sync::atomic::Ordering::SeqCst;
+        let ticks = self.1.fetch_add(1, SeqCst);
+        let wall = 1_700_000_000_000 + i64::try_from(ticks).unwrap() + self.0.load(SeqCst);
+        semel_store::clock::Reading {
+            wall: semel_contract::time::Timestamp::from_millis(wall),
+            ticks: std::time::Duration::from_millis(ticks),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_jump_of_the_clock_expires_nothing_until_it_is_confirmed() {
+    let clocks = Arc::new(Clocks::default());
+    let db = Arc::new(database::memory(Arc::clone(&clocks) as Arc<dyn semel_store::clock::Clock>).unwrap());
+    let world = World::new(db, Settings::default()).await;
+    let caller = suite::kit::caller("alice");
+    suite::kit::accepted(world.broker.publish(&caller, suite::kit::draft("alice", "one", "x")).await);
+    clocks.0.store(8 * 86_400_000, std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(world.broker.sweep().await.unwrap(), semel_broker::Swept::default());
+    let again = world.broker.publish(&caller, suite::kit::draft("alice", "one", "x")).await;
+    assert!(matches!(again, Published::Duplicate(_)), "{again:?}");
+    let web = suite::web::Web::new(&world);
+    let shown = web.operate(axum::http::Method::GET, "/v1/clock", "").await.json();
+    assert!(shown["jump_ms"].as_i64().unwrap() > 7 * 86_400_000, "{shown}");
+    assert!(
+        web.operate(axum::http::Method::GET, "/metrics", "")
+            .await
+            .text
+            .contains("semel_broker_clock_frozen 1")
+    );
+    let headers = [("content-type", "application/json"), ("semel-actor", "ops")];
+    let confirm = |body: &'static str| {
+        let asked = suite::web::request(axum::http::Method::POST, "/v1/clock/confirm", None, &headers, body);
+        let router = web.admin.clone();
+        async move { suite::web::told(tower::ServiceExt::oneshot(router, asked).await.unwrap()).await }
+    };
+    assert_eq!(confirm(r#"{"reason":" "}"#).await.status, axum::http::StatusCode::BAD_REQUEST);
+    let confirmed = confirm(r#"{"reason":"it was set right"}"#).await;
+    assert_eq!(
+        (confirmed.status, &confirmed.json()["jump_ms"]),
+        (axum::http::StatusCode::OK, &serde_json::Value::Null)
+    );
+    assert_eq!(confirm(r#"{"reason":"again"}"#).await.status, axum::http::StatusCode::CONFLICT);
+    let noted =
+        "audit_log WHERE event = 'clock-confirmed' AND sender = 'ops' AND detail LIKE '%it was set right'";
+    assert_eq!(world.rows(noted).await, 1);
+    world.broker.rebuild().await.unwrap();
+    assert_eq!(world.rows(noted).await, 1, "what people did cannot be made again");
+    assert_eq!(world.broker.sweep().await.unwrap().ids, 1);
+}
+
+/// S4-87. Nobody asks for it: the alert is rung by the broker itself.
+#[tokio::test(start_paused = true)]
+async fn orphans_are_looked_for_without_being_asked() {
+    let world = World::new(memory().await, Settings::default()).await;
+    suite::kit::accepted(
+        world.broker.publish(&suite::kit::caller("alice"), suite::kit::draft("alice", "one", "x")).await,
+    );
+    let running = world.broker.start();
+    world.execute("DELETE FROM message_history").await;
+    tokio::time::sleep(std::time::Duration::from_secs(90)).await;
+    let metrics = world.broker.metrics().await.unwrap();
+    assert!(!metrics.contains("semel_broker_orphans 0"), "{metrics}");
+    running.stop().await;
+}

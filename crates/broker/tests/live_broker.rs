@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use semel_broker::database;
+use semel_broker::{Published, database};
 use semel_delivery::relay::store::postgres::Postgres;
 use semel_delivery::relay::store::sql::{Asked, Database, Heard, Listening, Row, Transaction, Value};
 use semel_store::postgres::Migrations;
@@ -17,8 +17,7 @@ use tokio_postgres::NoTls;
 /// A database of one test, which goes with it.
 struct Base {
     inner: Postgres,
-    server: String,
-    name: String,
+    _place: Place,
 }
 
 impl Database for Base {
@@ -38,6 +37,14 @@ impl Database for Base {
         self.inner.is_owned()
     }
 
+    fn clock_ahead(&self) -> i64 {
+        self.inner.clock_ahead()
+    }
+
+    fn confirm_clock(&self) -> Asked<'_, ()> {
+        self.inner.confirm_clock()
+    }
+
     fn say<'a>(&'a self, channel: &'static str, text: &'a str) -> Asked<'a, ()> {
         self.inner.say(channel, text)
     }
@@ -47,40 +54,52 @@ impl Database for Base {
     }
 }
 
-impl Drop for Base {
+/// A database of a server, without tables so far.
+struct Place {
+    url: String,
+    server: String,
+    name: String,
+}
+
+async fn client(url: &str) -> tokio_postgres::Client {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+/// A database for each test, on the server that the environment names.
+async fn base() -> Place {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let server =
+        std::env::var("SEMEL_TEST_POSTGRES").expect("SEMEL_TEST_POSTGRES is set: run `cargo xtask test`");
+    let name = format!("semel_broker_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::SeqCst));
+    client(&server).await.batch_execute(&format!("CREATE DATABASE {name} TEMPLATE template0")).await.unwrap();
+    let (rest, query) =
+        server.split_once('?').map_or((server.as_str(), String::new()), |(a, b)| (a, format!("?{b}")));
+    let at = rest.rfind('/').filter(|at| *at > "postgres://x".len()).unwrap_or(rest.len());
+    Place { url: format!("{}/{name}{query}", &rest[..at]), server, name }
+}
+
+impl Drop for Place {
     fn drop(&mut self) {
         let (server, name) = (self.server.clone(), self.name.clone());
         let dropping = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async {
-                let (client, connection) = tokio_postgres::connect(&server, NoTls).await.unwrap();
-                tokio::spawn(connection);
-                client.batch_execute(&format!("DROP DATABASE {name} WITH (FORCE)")).await.unwrap();
-            });
+            let sql = format!("DROP DATABASE {name} WITH (FORCE)");
+            runtime.block_on(async { client(&server).await.batch_execute(&sql).await.unwrap() });
         });
         // A test that fails says why by itself.
         let _ = dropping.join();
     }
 }
 
-/// A database for each test, on the server that the environment names.
 async fn postgres() -> Arc<dyn Database> {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let server =
-        std::env::var("SEMEL_TEST_POSTGRES").expect("SEMEL_TEST_POSTGRES is set: run `cargo xtask test`");
-    let name = format!("semel_broker_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::SeqCst));
-    let (client, connection) = tokio_postgres::connect(&server, NoTls).await.unwrap();
-    tokio::spawn(connection);
-    client.batch_execute(&format!("CREATE DATABASE {name} TEMPLATE template0")).await.unwrap();
-    let (rest, query) =
-        server.split_once('?').map_or((server.as_str(), String::new()), |(a, b)| (a, format!("?{b}")));
-    let at = rest.rfind('/').filter(|at| *at > "postgres://x".len()).unwrap_or(rest.len());
-    let url = format!("{}/{name}{query}", &rest[..at]);
-    let plan = database::migration_plan(&url, NoTls).await.unwrap();
-    assert_eq!(plan, (0, vec![1, 2]));
-    let inner = database::connect(&url, 8, Migrations::Apply, NoTls).await.unwrap();
-    assert_eq!(database::migration_plan(&url, NoTls).await.unwrap(), (2, vec![]));
-    Arc::new(Base { inner, server, name })
+    let place = base().await;
+    let plan = database::migration_plan(&place.url, NoTls).await.unwrap();
+    assert_eq!(plan, (0, vec![1, 2, 3]));
+    let inner = database::connect(&place.url, 8, Migrations::Apply, NoTls).await.unwrap();
+    assert_eq!(database::migration_plan(&place.url, NoTls).await.unwrap(), (3, vec![]));
+    Arc::new(Base { inner, _place: place })
 }
 
 on_every_database!(postgres);
@@ -98,4 +117,98 @@ async fn a_commit_at_another_broker_wakes_a_reader() {
         accepted(writes.publish(&caller("alice"), draft("alice", id, id)).await);
         assert_eq!(events.next().await.unwrap().data["client_message_id"], id);
     }
+}
+
+const DAYS_8: i64 = 8 * 86_400_000;
+
+/// S4-88. A server whose clock is set ahead by more than the retention: every id would be forgotten, and retries would append again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_jump_of_the_servers_clock_expires_nothing_until_it_is_confirmed() {
+    let world = world(Settings::default()).await;
+    accepted(world.broker.publish(&caller("alice"), draft("alice", "a", "x")).await);
+    let before = world.broker.clock().await.unwrap();
+    assert_eq!(before.1, 0);
+    // As the server's clock does it by itself.
+    world.execute(&format!("UPDATE clock SET offset_ms = offset_ms + {DAYS_8}")).await;
+    let other = world.another().await;
+    for broker in [&world.broker, &other] {
+        assert_eq!(broker.sweep().await.unwrap(), semel_broker::Swept::default());
+        let again = broker.publish(&caller("alice"), draft("alice", "a", "x")).await;
+        assert!(matches!(again, Published::Duplicate(_)), "{again:?}");
+        let (now, ahead) = broker.clock().await.unwrap();
+        assert!((0..60_000).contains(&(now - before.0)), "time goes on as it ticks: {}", now - before.0);
+        assert!((ahead - DAYS_8).abs() < 60_000, "{ahead}");
+        let metrics = broker.metrics().await.unwrap();
+        assert!(metrics.contains("semel_broker_clock_frozen 1"), "{metrics}");
+    }
+    // It is written down for every other process.
+    let frozen = || async { world.rows("clock WHERE frozen").await == 1 };
+    suite::kit::eventually("the word of the jump", frozen).await;
+    assert!(world.broker.confirm_clock("ops", "the clock is right").await.unwrap());
+    assert!(!world.broker.confirm_clock("ops", "again").await.unwrap(), "there is nothing more to confirm");
+    assert_eq!(world.rows("audit_log WHERE event = 'clock-confirmed' AND sender = 'ops'").await, 1);
+    let (now, ahead) = world.broker.clock().await.unwrap();
+    assert_eq!(ahead, 0);
+    assert!(now - before.0 >= DAYS_8, "{}", now - before.0);
+    assert_eq!(world.broker.sweep().await.unwrap().ids, 1, "what has expired goes");
+}
+
+/// A process that starts while the clock is ahead goes on from what the last one wrote down.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_starts_while_the_servers_clock_is_ahead_does_not_believe_it() {
+    let base = base().await;
+    let first: Arc<dyn Database> =
+        Arc::new(database::connect(&base.url, 2, Migrations::Apply, NoTls).await.unwrap());
+    let before = first.now().await.unwrap();
+    drop(first);
+    let client = client(&base.url).await;
+    let set = format!("UPDATE semel_broker.clock SET offset_ms = offset_ms + {DAYS_8}");
+    client.batch_execute(&set).await.unwrap();
+    let next: Arc<dyn Database> =
+        Arc::new(database::connect(&base.url, 2, Migrations::Apply, NoTls).await.unwrap());
+    let now = next.now().await.unwrap();
+    assert!((0..60_000).contains(&(now - before)), "{}", now - before);
+    assert!(next.clock_ahead() > DAYS_8 - 60_000);
+}
+
+/// One sweep has seen what has expired and waits; another one removes it, and the id is used again meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sweep_removes_no_id_that_was_used_again_since_it_looked() {
+    let world = world(Settings::default()).await;
+    let alice = caller("alice");
+    accepted(world.broker.publish(&alice, draft("alice", "a", "x")).await);
+    world.broker.seal(&alice, "b").await.unwrap();
+    world.execute("UPDATE client_message_dedupe SET expires_at = 0").await;
+    // It has looked, and locked nothing so far.
+    let pause = world.db.watch.pause("SELECT mesh_id, kind, ref FROM line WHERE line");
+    let late = world.another().await;
+    let late = tokio::spawn(async move { late.sweep().await });
+    pause.is_there.notified().await;
+    assert_eq!(world.broker.sweep().await.unwrap().ids, 2);
+    for id in ["a", "b"] {
+        accepted(world.broker.publish(&alice, draft("alice", id, "x")).await);
+    }
+    pause.may_go.notify_one();
+    assert_eq!(late.await.unwrap().unwrap(), semel_broker::Swept::default(), "another sweep was there first");
+    for id in ["a", "b"] {
+        let again = world.broker.publish(&alice, draft("alice", id, "x")).await;
+        assert!(matches!(again, Published::Duplicate(_)), "{id}: {again:?}");
+    }
+    world.assert_no_orphans().await;
+}
+
+/// A member that is removed while it is subscribed is not subscribed afterwards.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_is_removed_while_it_is_subscribed_keeps_no_subscription() {
+    let world = world(Settings::default()).await;
+    let pause = world.db.watch.pause("SELECT line, next_number, deleted_at FROM line");
+    let (subscribing, removing) = (world.another().await, world.another().await);
+    let subscribe = tokio::spawn(async move { subscribing.put_subscription("m", "t", "carol").await });
+    pause.is_there.notified().await;
+    let remove = tokio::spawn(async move { removing.remove_member("m", "carol").await });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    pause.may_go.notify_one();
+    let _ = subscribe.await.unwrap();
+    remove.await.unwrap().unwrap();
+    assert_eq!(world.rows("topic_subscription WHERE member = 'carol' AND until IS NULL").await, 0);
 }

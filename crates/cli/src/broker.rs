@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 
 use crate::client;
 use crate::exit::{Exit, Stop};
+use crate::gate::clock_text;
 use crate::output_failed;
 
 /// Events of one page of a history.
@@ -31,9 +32,11 @@ A mesh from nothing:
   semel broker members add alice --mesh team --role owner        (prints her token, once)
   semel broker topics add news --mesh team
   semel broker subscriptions add alice --mesh team --topic news
-Beside an old token:         semel broker members add alice --mesh team --token-sha256 HEX
+Beside its old tokens:       semel broker members add alice --mesh team
+Without its old tokens:      semel broker members add alice --mesh team --token-sha256 HEX    (of those that stay)
 Is anything lost?            semel broker orphans                (exits 1 where something is)
-After a restored backup:     semel broker restored")]
+After a restored backup:     semel broker restored
+After a jump of the clock:   semel broker clock --confirm --reason TEXT")]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,
@@ -98,10 +101,26 @@ enum Command {
         #[arg(long, value_name = "TEXT", default_value = "")]
         reason: String,
     },
+    /// Show the store's clock, and confirm a jump of it.
+    Clock(ClockArgs),
     /// Write search, audit and telemetry again from what is kept.
     Rebuild,
     /// Say that the store was restored from a backup: a new epoch begins, and readers are told of the gap.
     Restored,
+}
+
+/// What to do with the clock.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+While a jump ahead is not confirmed, the broker goes on by the time as it ticks, and nothing expires or is swept. Confirm it \
+only when the clock of the machine (or of PostgreSQL's) is right now.")]
+struct ClockArgs {
+    /// Confirm that the clock is right after its jump.
+    #[arg(long, requires = "reason")]
+    confirm: bool,
+    /// Why; stands in the audit log.
+    #[arg(long, value_name = "TEXT", requires = "confirm")]
+    reason: Option<String>,
 }
 
 /// In which mesh.
@@ -139,19 +158,19 @@ enum Meshes {
 
 #[derive(Debug, clap::Subcommand)]
 enum Members {
-    /// Make a member with a new token, which is printed once; or give it one beside those that are named.
+    /// Make a member with a new token, which is printed once. One that is there gets it beside those that it has.
     Add {
         /// Its name.
         member: String,
         #[command(flatten)]
         of: In,
-        /// What it may do: publish and receive, or manage the mesh too.
-        #[arg(long, value_name = "ROLE", default_value = "member", value_parser = ["owner", "member"])]
-        role: String,
-        /// The SHA-256 of a token that stays live beside the new one, in hex.
+        /// What it may do: publish and receive, or manage the mesh too. [default: what it is; of a new one, member]
+        #[arg(long, value_name = "ROLE", value_parser = ["owner", "member"])]
+        role: Option<String>,
+        /// The SHA-256 of a token, in hex: those that are named stay live beside the new one, and no others.
         #[arg(long, value_name = "HEX")]
         token_sha256: Vec<String>,
-        /// Make no new token: only those that are named are live.
+        /// Make no new token: only those that are named are live, and without any none is.
         #[arg(long)]
         no_token: bool,
     },
@@ -336,6 +355,7 @@ async fn command(args: &Args) -> Result<Exit, Stop> {
         Command::Moderate { id, of, reason } => {
             moderate(at, &path(of, &["messages", id, "moderation"]), reason).await
         }
+        Command::Clock(args) => clock(args, at).await,
         Command::Rebuild => post(at, "/v1/rebuild").await,
         Command::Restored => post(at, "/v1/restored").await,
     }
@@ -377,7 +397,12 @@ async fn members(command: &Members, at: &At) -> Result<Exit, Stop> {
             let token = (!no_token).then(new_token).transpose()?;
             let own = token.iter().map(|token| hex(&Sha256::digest(token)));
             let hashes: Vec<String> = own.chain(token_sha256.iter().cloned()).collect();
-            let body = json!({"role": role, "token_sha256": hashes});
+            let names_all = *no_token || !token_sha256.is_empty();
+            let mut body =
+                if names_all { json!({"token_sha256": hashes}) } else { json!({"add_token_sha256": hashes}) };
+            if let Some(role) = role {
+                body["role"] = json!(role);
+            }
             let mut answer = way::find(at).await?.put(&path(of, &["members", member]), body).await?;
             match (at.json, token) {
                 (true, token) => {
@@ -446,6 +471,15 @@ async fn list(at: &At, path: &str, name: &str) -> Result<Exit, Stop> {
     }
     let rows = found[name].as_array().cloned().unwrap_or_default();
     print(&rows.iter().map(plain).collect::<String>())
+}
+
+async fn clock(args: &ClockArgs, at: &At) -> Result<Exit, Stop> {
+    let broker = way::find(at).await?;
+    let told = match args.confirm {
+        true => broker.post("/v1/clock/confirm", json!({"reason": args.reason})).await?,
+        false => broker.get("/v1/clock").await?,
+    };
+    print(&if at.json { format!("{told:#}\n") } else { clock_text(&told, "broker") })
 }
 
 async fn orphans(at: &At) -> Result<Exit, Stop> {

@@ -158,8 +158,8 @@ struct CredentialsArgs {
 /// What to do with the clock.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-While a jump ahead is not confirmed, a relay on a file goes on by the time as it ticks, and nothing is swept. Confirm it only \
-when the clock of the machine is right now. A relay on PostgreSQL goes by the server's clock.")]
+While a jump ahead is not confirmed, the relay goes on by the time as it ticks, and nothing is swept. Confirm it only when the \
+clock of the machine (or of PostgreSQL's) is right now.")]
 struct ClockArgs {
     /// Confirm that the clock is right after its jump.
     #[arg(long, requires = "reason")]

@@ -88,6 +88,7 @@ bugs! {
     "broker" BrokerWebhooksOutside           "broker-webhooks-outside"        "what is owed to webhooks is written after the message"
     "broker" BrokerNumberBeforeLock          "broker-number-before-lock"      "a number is taken before the line is locked"
     "broker" BrokerIntervalWithoutLock       "broker-interval-without-lock"   "a subscription begins at a number that was read without the lock"
+    "broker" BrokerServerClockBelieved       "broker-server-clock-believed"   "a jump of the server's clock expires ids"
 }
 
 /// Whether this bug is planted.

@@ -13,13 +13,12 @@ use semel_contract::time::Timestamp;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
-use tokio_postgres::{Client, Config, NoTls, Socket};
+use tokio_postgres::{Config, NoTls, Socket};
 
 use crate::claims::{
     About, ClaimStore, Claimed, Entry, Filter, Id, KnownAmong, Reply, Resolution, Resolved, Sealed,
     Settlement, StoreError, Swept, Wish, Written, is_reserved,
 };
-use crate::clock::{Clock, SystemClock};
 use crate::forms::{Form, Forms};
 use crate::hints::Hints;
 
@@ -40,6 +39,7 @@ mod schema;
 mod settle;
 mod signal;
 pub mod sql;
+pub mod time;
 mod upkeep;
 
 pub use base::{ConnectError, Migrations, Plan, Step};
@@ -49,7 +49,7 @@ pub use schema::Options;
 
 use base::{FirstConnection, error_chain};
 use batch::Queue;
-use clock::{Seen, ServerClock};
+use clock::ServerClock;
 use link::{Link, Trouble};
 use settle::{Ending, Write};
 
@@ -198,31 +198,7 @@ where
     let mut first = FirstConnection::open(config, tls).await?;
     first.prepare(&options.session(), &schema::SCHEMA, options.migrations).await?;
     let unreachable = |error: tokio_postgres::Error| ConnectError::Unreachable(error_chain(&error));
-    begin_time(first.client()).await.map_err(unreachable)
-}
-
-/// The clock to begin with. Where the server's clock cannot be believed, that is written down before anybody acts by it.
-async fn begin_time(client: &Client) -> Result<ServerClock, tokio_postgres::Error> {
-    let (boot, sent) = (SystemClock.boot(), SystemClock.read());
-    let all: i64 = i64::MAX / 4;
-    let row = client.query_one(sql::BEGIN, &[&0_i64, &0_i64, &all, &boot.cast_signed()]).await?;
-    let seen =
-        Seen { now: row.try_get("now")?, wall: row.try_get("wall")?, revision: row.try_get("revision")? };
-    let found = clock::Found {
-        seen,
-        high_water: row.try_get("high_water")?,
-        mark: Option::zip(row.try_get("time_ms")?, row.try_get("ticks_ms")?),
-        uncorrected: row.try_get("uncorrected")?,
-    };
-    let begun = clock::begin(found, sent, boot, SystemClock.is_synchronised());
-    if let Some(jump) = begun.jump {
-        let values: [link::Value<'_>; 3] = [&jump.by_millis, &jump.revision, &!jump.is_contradicted];
-        client.execute(sql::CORRECT, &values).await?;
-    }
-    let ticks = clock::stored_ticks(sent.ticks);
-    client.execute(sql::MARK, &[&boot.cast_signed(), &begun.time, &ticks]).await?;
-    let last = begun.time.saturating_add(row.try_get("moved_ms")?);
-    Ok(ServerClock::new(begun.time, sent.ticks, last, seen.revision))
+    time::begin(first.client(), schema::SCHEMA.name).await.map_err(unreachable)
 }
 
 impl Core {

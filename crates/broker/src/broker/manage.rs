@@ -1,6 +1,8 @@
 //! What operators and owners do: meshes, members, topics, subscriptions, webhooks; seals and moderation; and the upkeep of what is
 //! kept. After each change every stream looks again whether it may go on.
 
+use std::time::Duration;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use semel_contract::time::millis_of;
@@ -14,7 +16,8 @@ use crate::message::check_name;
 use crate::published::{Receipt, Refusal};
 use crate::store::ids::Seal;
 use crate::store::manage::{
-    ManageError, MemberInfo, MeshInfo, MeshWish, Put, SubscriptionInfo, TopicInfo, WebhookInfo, WebhookWish,
+    ManageError, MemberInfo, MemberWish, MeshInfo, MeshWish, Put, SubscriptionInfo, TopicInfo, WebhookInfo,
+    WebhookWish,
 };
 use crate::store::orphans::Orphans;
 use crate::store::sweep::Swept;
@@ -47,6 +50,11 @@ pub enum SealAnswer {
     Committed(Receipt),
     /// Another's message has it.
     Others,
+    /// The member has sent too many unknown ids. Nothing is known of this one.
+    Limited {
+        /// When there is room again.
+        retry_after: Duration,
+    },
 }
 
 fn named(what: &str, name: &str) -> Result<(), ManageError> {
@@ -100,8 +108,22 @@ impl Broker {
         role: Role,
         tokens: &[String],
     ) -> Result<Put, ManageError> {
+        let wish = MemberWish { role: Some(role), tokens: Some(tokens.to_vec()), ..MemberWish::default() };
+        self.change_member(mesh, member, &wish).await
+    }
+
+    /// Makes a member, or changes what is said of it, and leaves the rest.
+    ///
+    /// # Errors
+    /// There is no such mesh, or a token cannot be so.
+    pub async fn change_member(
+        &self,
+        mesh: &str,
+        member: &str,
+        wish: &MemberWish,
+    ) -> Result<Put, ManageError> {
         named("member", member)?;
-        self.changed(self.0.store.put_member(mesh, member, role, tokens).await).await
+        self.changed(self.0.store.put_member(mesh, member, wish).await).await
     }
 
     /// Removes a member, its tokens and its subscriptions.
@@ -244,7 +266,17 @@ impl Broker {
     /// # Errors
     /// The store does not do it, or cannot say whether it did.
     pub async fn seal(&self, caller: &Caller, id: &str) -> Result<SealAnswer, StoreError> {
-        let retention = millis_of(self.settings().dedupe_retention);
+        let settings = self.settings();
+        // An unknown id leaves a row behind: it costs what publishing one does. Of a known one the answer is the same.
+        if settings.request_limit.is_some() && self.0.store.look_up(&caller.mesh, id).await?.is_none() {
+            let now = self.time().await;
+            if let Err(Refusal::RequestLimited { retry_after }) =
+                self.charge_request(caller, &settings, now).await
+            {
+                return Ok(SealAnswer::Limited { retry_after });
+            }
+        }
+        let retention = millis_of(settings.dedupe_retention);
         Ok(match self.0.store.seal(caller, id, retention).await? {
             Seal::Sealed => SealAnswer::Sealed,
             Seal::Committed(known) if known.sender == caller.member => SealAnswer::Committed(known.receipt),
@@ -252,13 +284,13 @@ impl Broker {
         })
     }
 
-    /// Hides the body of a message from readers.
+    /// Hides the body of a message from readers, and notes who did and why.
     ///
     /// # Errors
     /// There is no such message.
-    pub async fn moderate(&self, mesh: &str, id: &str, why: &str) -> Result<Receipt, ManageError> {
+    pub async fn moderate(&self, mesh: &str, id: &str, who: &str, why: &str) -> Result<Receipt, ManageError> {
         let known = self.0.store.look_up(mesh, id).await?.ok_or(ManageError::Missing("message"))?;
-        match self.0.store.moderate(known.line, known.number, why).await? {
+        match self.0.store.moderate(known.line, known.number, who, why).await? {
             true => Ok(known.receipt),
             false => Err(ManageError::Missing("message")),
         }
@@ -289,6 +321,7 @@ impl Broker {
     /// # Errors
     /// The store does not do it.
     pub async fn rebuild(&self) -> Result<i64, StoreError> {
+        self.0.store.count_again().await?;
         let lines = self.0.store.forget_followed().await?;
         self.follow_all().await?;
         Ok(lines)
@@ -306,6 +339,23 @@ impl Broker {
                 return Ok(());
             }
         }
+    }
+
+    /// The time by which things expire, and by how many milliseconds the clock is ahead of it, unbelieved. Meanwhile nothing
+    /// expires.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn clock(&self) -> Result<(i64, i64), StoreError> {
+        self.0.store.clock().await
+    }
+
+    /// A person says that the clock is right after its jump, and why. `false`: it was believed, and nothing changed.
+    ///
+    /// # Errors
+    /// The store does not do it.
+    pub async fn confirm_clock(&self, who: &str, why: &str) -> Result<bool, StoreError> {
+        self.0.store.confirm_clock(who, why).await
     }
 
     /// Begins a new epoch, after the database was restored from a backup. Says which.

@@ -23,7 +23,7 @@ impl Broker {
     pub async fn metrics(&self) -> Result<String, StoreError> {
         let meters = &self.0.meters;
         let (pending, oldest) = self.0.store.waiting().await?;
-        let now = self.0.store.now().await?;
+        let (now, ahead) = self.0.store.clock().await?;
         let mut text = String::new();
         let mut publishes = Vec::new();
         for (at, (_, phase)) in PHASES.iter().enumerate() {
@@ -44,11 +44,14 @@ impl Broker {
         let age = oldest.map_or(0.0, |oldest| (now - oldest).max(0) as f64 / 1000.0);
         let help = "Age of the oldest delivery that waits.";
         family(&mut text, "semel_broker_delivery_oldest_seconds", "gauge", help, &one(age));
-        let lag = self.0.hub.push_lag.load(Relaxed) as f64 / 1000.0;
-        let help = "Seconds between the last commit that was pushed and its push.";
+        let lag = self.0.hub.push_lag.millis() as f64 / 1000.0;
+        let help = "Seconds between the last commit that was pushed in the last minute and its push.";
         family(&mut text, "semel_broker_push_lag", "gauge", help, &one(lag));
         let help = "Rows without those that belong to them, at the last check.";
         family(&mut text, "semel_broker_orphans", "gauge", help, &count(&meters.orphans));
+        let help = "Whether the clock is ahead and not believed, so that nothing expires.";
+        let frozen = f64::from(u8::from(ahead != 0));
+        family(&mut text, "semel_broker_clock_frozen", "gauge", help, &one(frozen));
         let streams = self.0.hub.streams.load(Relaxed) as f64;
         family(&mut text, "semel_broker_streams", "gauge", "Streams that are open.", &one(streams));
         let counters = [

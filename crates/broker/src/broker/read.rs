@@ -11,7 +11,7 @@ use super::reader::{Reader, StreamWish};
 use crate::cursor::{After, next_own};
 use crate::directory::KnownBy;
 use crate::event::{Event, Gap};
-use crate::event_id::check_of;
+use crate::event_id::{EventId, check_of};
 use crate::identity::Caller;
 use crate::limits::{PAGE_MAX, PAGE_USUAL};
 use crate::published::Receipt;
@@ -50,11 +50,19 @@ pub struct ReceiptView {
     pub acknowledged: i64,
 }
 
-fn limit_of(asked: Option<usize>) -> usize {
+/// Adds what is gone before this message to what is told of already.
+fn widen(gap: &mut Option<Gap>, line: &str, from: &EventId, oldest: &EventId) {
+    match gap {
+        Some(gap) => gap.oldest = oldest.to_string(),
+        None => *gap = Some(Gap::swept(line, from, oldest)),
+    }
+}
+
+pub(super) fn limit_of(asked: Option<usize>) -> usize {
     asked.unwrap_or(PAGE_USUAL).clamp(1, PAGE_MAX)
 }
 
-fn raw(event: &Event) -> Option<Box<RawValue>> {
+pub(super) fn raw(event: &Event) -> Option<Box<RawValue>> {
     RawValue::from_string(String::from_utf8(event.json.to_vec()).ok()?).ok()
 }
 
@@ -109,45 +117,50 @@ impl Broker {
             Some(text) => After::Event(text.parse().map_err(|_| ReadError::BadCursor)?),
         };
         let name = line.wire_name();
-        let (mut after, _, gap) = begin(self, line, &name, after, intervals).await?;
+        // From the first that is kept: what is gone before it is no surprise.
+        let mut is_told = after == After::Beginning;
+        let (mut after, mut resumes, mut gap) = begin(self, line, &name, after, intervals).await?;
         let epoch = self.0.directory.epoch();
-        let (mut messages, mut next_after) = (Vec::new(), None);
+        let (mut messages, mut next_after, mut is_full) = (Vec::new(), None, false);
         for _ in 0..PAGES_AT_ONCE {
             let Some(next) = next_own(after + 1, intervals) else { break };
             let found = self.0.store.page(line, after.max(next - 1), limit - messages.len()).await?;
-            let is_last = found.len() < limit - messages.len();
+            let mut is_last = found.len() < limit - messages.len();
             for stored in &found {
+                let is_missing = next_own(after + 1, intervals).is_some_and(|own| own < stored.number);
+                if is_missing && !is_told {
+                    if !messages.is_empty() {
+                        // The next page begins with the gap.
+                        (is_full, is_last) = (true, false);
+                        break;
+                    }
+                    let oldest = EventId { epoch, number: stored.number, check: 0 };
+                    widen(&mut gap, &name, &resumes, &oldest);
+                }
                 after = stored.number;
                 if intervals.iter().any(|interval| interval.has(stored.number)) {
                     let event = Event::of(&name, epoch, stored);
+                    (resumes, is_told) = (event.id, false);
                     next_after = Some(event.id.to_string());
                     messages.extend(raw(&event));
                 }
             }
             if is_last {
-                next_after = None;
+                // Numbers that were given before the page was read, and have no message, are gone.
+                let is_missing = next_own(after + 1, intervals).is_some_and(|own| own < line.next_number);
+                if !is_missing || is_told {
+                    next_after = None;
+                } else if messages.is_empty() {
+                    let oldest = EventId { epoch, number: line.next_number, check: 0 };
+                    widen(&mut gap, &name, &resumes, &oldest);
+                    next_after = Some(EventId { number: line.next_number - 1, ..oldest }.to_string());
+                }
             }
-            if is_last || messages.len() >= limit {
+            if is_last || is_full || messages.len() >= limit {
                 break;
             }
         }
         Ok(Page { messages, next_after, gap })
-    }
-
-    /// Messages that mention a member and that it may read. Pages go on after the message id that is told.
-    ///
-    /// # Errors
-    /// The store does not answer.
-    pub async fn mentions(
-        &self,
-        caller: &Caller,
-        after: Option<&str>,
-        limit: Option<usize>,
-    ) -> Result<Page, ReadError> {
-        let limit = limit_of(limit);
-        let after = after.filter(|after| *after != "0").unwrap_or_default();
-        let found = self.0.store.mentions(&caller.mesh, &caller.member, after, limit).await?;
-        self.page_of(found, limit).await
     }
 
     /// Messages that have all the words of a text and that a member may read.

@@ -36,6 +36,8 @@ pub(crate) struct StreamWish {
     pub(crate) lines: Vec<LineName>,
     pub(crate) after: Option<String>,
     pub(crate) consumer: Option<String>,
+    /// How long the credential is good that it is opened with.
+    pub(crate) left: Option<Duration>,
 }
 
 /// What comes next.
@@ -57,10 +59,15 @@ pub(crate) struct Reader {
     lines: Vec<LineReader>,
     ready: VecDeque<(usize, Ready)>,
     directory: Subscriber<i64>,
+    epoch: Subscriber<i64>,
+    /// The epoch in which it began.
+    begun_in: i64,
     draining: Subscriber<bool>,
     others: Option<Joined>,
     consumer: Option<String>,
     heartbeat: Duration,
+    /// When its credential ends.
+    ends: Option<Instant>,
     _counted: Counted,
 }
 
@@ -79,6 +86,9 @@ struct LineReader {
     is_stale: bool,
     /// The last number that was looked at.
     after: i64,
+    /// The last message that was seen: its number and its check. Another one under this number tells that the store went back.
+    seen: Option<(i64, u16)>,
+    is_lost: bool,
     /// The id that resumes this line.
     resume: EventId,
     feed: Arc<Feed>,
@@ -110,6 +120,7 @@ impl Reader {
         }
         // Before anything is read: what changes meanwhile is noticed.
         let (directory, draining) = (broker.0.directory.watch(), broker.0.draining.subscribe());
+        let (epoch, begun_in) = (broker.0.directory.watch_epoch(), broker.0.directory.epoch());
         let join = |consumer: &String| broker.0.consumers.join(caller, consumer);
         let others = wish.consumer.as_ref().map(join);
         let mut lines = Vec::with_capacity(wish.lines.len());
@@ -132,10 +143,14 @@ impl Reader {
             lines,
             ready,
             directory,
+            epoch,
+            begun_in,
             draining,
             others,
             consumer: wish.consumer,
             heartbeat: broker.settings().heartbeat,
+            // What no clock can count is as good as for ever.
+            ends: wish.left.and_then(|left| Instant::now().checked_add(left)),
             _counted: counted,
         })
     }
@@ -150,18 +165,27 @@ impl Reader {
             if self.draining.look() || self.lines.iter().all(LineReader::is_finished) {
                 return None;
             }
+            // The store went back: what this reader has seen may not be there any more. Its last id tells so when it comes back.
+            if self.ends.is_some_and(|ends| Instant::now() >= ends) {
+                return None;
+            }
+            let has_other_epoch = self.broker.0.directory.epoch() != self.begun_in;
+            if has_other_epoch || self.lines.iter().any(|line| line.is_lost || line.feed.is_lost()) {
+                return None;
+            }
             for at in 0..self.lines.len() {
                 if !self.lines[at].is_live {
                     self.catch_up(at).await.ok()?;
                 }
             }
-            if !self.ready.is_empty() || self.lines.iter().any(|line| !line.is_live) {
+            if !self.ready.is_empty() || self.lines.iter().any(|line| !line.is_live || line.is_lost) {
                 continue;
             }
             let look = self.look_at();
             tokio::select! {
                 biased;
                 () = self.draining.changed() => return None,
+                () = self.epoch.changed() => return None,
                 () = self.directory.changed() => {
                     if !self.is_allowed().await { return None; }
                 }
@@ -169,7 +193,7 @@ impl Reader {
                     if !self.is_newest().await { return None; }
                 }
                 (at, event) = next_event(&mut self.lines) => self.take(at, event),
-                () = tokio::time::sleep_until(look.min(beat)) => {
+                () = tokio::time::sleep_until(self.ends.map_or(look.min(beat), |ends| ends.min(look).min(beat))) => {
                     if Instant::now() >= beat { return Some(Item::Beat); }
                     if !self.is_newest().await { return None; }
                 }
@@ -218,6 +242,15 @@ impl Reader {
             line.is_live = true;
             return Ok(());
         };
+        if let Some((number, check)) = line.seen {
+            let (head, message) = self.broker.0.store.at(line.line.line, number).await?;
+            line.is_lost = head <= number || message.is_some_and(|message| check_of(&message) != check);
+            if line.is_lost {
+                // Looked at before anything is handed out.
+                line.is_live = true;
+                return Ok(());
+            }
+        }
         let after = line.after.max(next - 1);
         // Read before the page: what is handed out later comes by the feed.
         let position = line.feed.join().1;
@@ -236,6 +269,7 @@ impl Reader {
                 self.ready.push_back((at, line.swept(oldest)));
             }
             line.after = stored.number;
+            line.seen = Some((stored.number, check_of(&stored.broker_message_id)));
             if line.intervals.iter().any(|interval| interval.has(stored.number)) {
                 self.ready.push_back((at, Ready::Event(Arc::new(Event::of(&line.name, epoch, stored)))));
             }
@@ -259,17 +293,23 @@ impl Reader {
     fn take(&mut self, at: usize, fed: Result<Fed, RecvError>) {
         let line = &mut self.lines[at];
         match fed {
-            Ok(Fed { event, .. }) if event.id.number <= line.after => {}
-            Ok(Fed { directory, .. }) if directory > line.directory => {
+            // Looked at before anything else comes.
+            Ok(Fed::Lost) => {}
+            Ok(Fed::Event { event, .. }) if event.id.number <= line.after => {
+                let EventId { number, check, .. } = event.id;
+                line.is_lost |= line.seen.is_some_and(|seen| seen.0 == number && seen.1 != check);
+            }
+            Ok(Fed::Event { directory, .. }) if directory > line.directory => {
                 (line.is_stale, line.is_live) = (true, false);
             }
-            Ok(Fed { event, .. }) if event.id.number == line.after + 1 => {
+            Ok(Fed::Event { event, .. }) if event.id.number == line.after + 1 => {
                 line.after = event.id.number;
+                line.seen = Some((event.id.number, event.id.check));
                 if line.intervals.iter().any(|interval| interval.has(event.id.number)) {
                     self.ready.push_back((at, Ready::Event(event)));
                 }
             }
-            Ok(_) | Err(RecvError::Lagged(_) | RecvError::Closed) => line.is_live = false,
+            Ok(Fed::Event { .. }) | Err(RecvError::Lagged(_) | RecvError::Closed) => line.is_live = false,
         }
     }
 
@@ -313,12 +353,7 @@ impl Reader {
 impl LineReader {
     /// What tells that the messages from where the line is up to this one are gone.
     fn swept(&self, oldest: EventId) -> Ready {
-        let gap = Gap {
-            line: self.name.clone(),
-            from: self.resume.to_string(),
-            oldest: oldest.to_string(),
-            reason: "swept",
-        };
+        let gap = Gap::swept(&self.name, &self.resume, &oldest);
         Ready::Gap(gap, EventId { number: oldest.number - 1, ..oldest })
     }
 
@@ -385,6 +420,8 @@ async fn open_line(
         directory,
         is_stale: false,
         after: begins,
+        seen: None,
+        is_lost: false,
         resume,
         feed,
         events,

@@ -5,6 +5,7 @@ use axum::http::header;
 use axum::http::request::Parts;
 use semel_contract::hex::hex;
 use semel_contract::problem::Kind;
+use semel_contract::time::Timestamp;
 use sha2::{Digest, Sha256};
 
 use super::Api;
@@ -19,13 +20,19 @@ pub(crate) struct Authorized {
     pub(crate) caller: Caller,
     pub(crate) role: Role,
     pub(crate) known_by: KnownBy,
+    /// When its credential ends, where it says so.
+    pub(crate) expires: Option<Timestamp>,
 }
 
 impl Api {
     /// The member that sent a request.
     pub(crate) async fn authorize(&self, parts: &Parts, mesh: &str) -> Result<Authorized, Told> {
         let known_by = self.credential(parts, mesh).await?;
-        self.standing(known_by, mesh).await
+        let expires = match &self.identity {
+            Some(Identity::Verified(verifier)) => verifier.expires(parts),
+            Some(Identity::Tokens) | None => None,
+        };
+        self.standing(known_by, mesh, expires).await
     }
 
     /// The same for a stream, which may show a ticket instead: browsers send no headers with those.
@@ -37,12 +44,17 @@ impl Api {
     ) -> Result<Authorized, Told> {
         let Some(text) = shown else { return self.authorize(parts, mesh).await };
         let now = self.broker.time().await;
-        let known_by =
+        let (known_by, expires) =
             ticket::open(&self.broker.0.secret, text, mesh, now).ok_or_else(Told::unknown_caller)?;
-        self.standing(known_by, mesh).await
+        self.standing(known_by, mesh, expires).await
     }
 
-    async fn standing(&self, known_by: KnownBy, mesh: &str) -> Result<Authorized, Told> {
+    async fn standing(
+        &self,
+        known_by: KnownBy,
+        mesh: &str,
+        expires: Option<Timestamp>,
+    ) -> Result<Authorized, Told> {
         let found = self.broker.0.directory.find(&known_by).await?;
         let standing = match (found, &known_by) {
             (Some(standing), _) => standing,
@@ -50,7 +62,7 @@ impl Api {
             (None, KnownBy::Name(..)) => return Err(Told::outsider()),
         };
         match standing.caller.mesh == mesh {
-            true => Ok(Authorized { caller: standing.caller, role: standing.role, known_by }),
+            true => Ok(Authorized { caller: standing.caller, role: standing.role, known_by, expires }),
             false => Err(Told::outsider()),
         }
     }

@@ -13,7 +13,7 @@ use super::access::Authorized;
 use super::answer::{Told, of_receipt, promise};
 use crate::broker::SealAnswer;
 use crate::message::read_key;
-use crate::published::Receipt;
+use crate::published::{Receipt, Refusal};
 
 /// The request whose id it is: `POST /v1/meshes/{mesh}/messages`.
 #[derive(Debug, Deserialize)]
@@ -101,6 +101,7 @@ pub(crate) async fn seal(
         )),
         SealAnswer::Committed(receipt) => Ok(shown(&api, committed(&id, &query, &receipt))),
         SealAnswer::Others => Err(unknown()),
+        SealAnswer::Limited { retry_after } => Err(Refusal::RequestLimited { retry_after }.into()),
     }
 }
 

@@ -4,8 +4,8 @@
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -15,7 +15,7 @@ use super::Api;
 use super::answer::{Told, of_receipt};
 use crate::broker::WebhookBody;
 use crate::identity::Role;
-use crate::store::manage::{MeshWish, Put};
+use crate::store::manage::{MemberWish, MeshWish, Put};
 
 type Answer = Result<Response, Told>;
 
@@ -41,8 +41,10 @@ struct Limits {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MemberBody {
-    role: String,
-    token_sha256: Vec<String>,
+    role: Option<String>,
+    token_sha256: Option<Vec<String>>,
+    #[serde(default)]
+    add_token_sha256: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -70,6 +72,11 @@ struct Moderation {
 fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Told> {
     let body = if body.trim_ascii().is_empty() { b"{}" } else { body };
     serde_json::from_slice(body).map_err(|error| Told::malformed(&error.to_string()))
+}
+
+/// Which operator acts, as the address says that let it in.
+pub(crate) fn operator(headers: &HeaderMap) -> String {
+    headers.get("semel-actor").and_then(|who| who.to_str().ok()).unwrap_or("operator").to_owned()
 }
 
 fn put_answer(put: Put, body: Value) -> Response {
@@ -131,11 +138,19 @@ pub(crate) async fn put_member(
     body: Body,
 ) -> Answer {
     api.manage(&parts, &mesh).await?;
-    let MemberBody { role, token_sha256 } = read(&api.read(body).await?)?;
-    let known =
-        Role::parse(&role).ok_or_else(|| Told::malformed("the role is either `owner` or `member`"))?;
-    let put = api.broker.put_member(&mesh, &member, known, &token_sha256).await?;
-    Ok(put_answer(put, json!({"member": member, "role": role, "tokens": token_sha256.len()})))
+    let MemberBody { role, token_sha256, add_token_sha256 } = read(&api.read(body).await?)?;
+    let known = |role: String| {
+        Role::parse(&role).ok_or_else(|| Told::malformed("the role is either `owner` or `member`"))
+    };
+    let wish = MemberWish {
+        role: role.map(known).transpose()?,
+        tokens: token_sha256,
+        more_tokens: add_token_sha256,
+    };
+    let put = api.broker.change_member(&mesh, &member, &wish).await?;
+    let made = api.broker.members(&mesh, Some(&member)).await?;
+    let made = made.first().ok_or_else(|| Told::missing("member"))?;
+    Ok(put_answer(put, json!({"member": member, "role": made.role, "tokens": made.tokens})))
 }
 
 pub(crate) async fn member(
@@ -290,10 +305,11 @@ pub(crate) async fn moderate(
     parts: Parts,
     body: Body,
 ) -> Answer {
-    api.manage(&parts, &mesh).await?;
+    let owner = api.manage(&parts, &mesh).await?;
     let Moderation { reason } = read(&api.read(body).await?)?;
     let reason: String = reason.chars().take(1000).collect();
-    let mut shown = of_receipt(&api.broker.moderate(&mesh, &id, &reason).await?);
+    let who = owner.map_or_else(|| operator(&parts.headers), |owner| owner.caller.member);
+    let mut shown = of_receipt(&api.broker.moderate(&mesh, &id, &who, &reason).await?);
     shown["moderated"] = json!(true);
     Ok(Json(shown).into_response())
 }

@@ -2,16 +2,28 @@
 
 use axum::Json;
 use axum::extract::{Path, Query, State};
-use axum::http::header;
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use semel_contract::time::Timestamp;
+use serde::Deserialize;
 use serde_json::json;
 
 use super::Api;
 use super::answer::Told;
 use super::history::Asked;
+use super::manage::operator;
 use crate::broker::ReadError;
 
+/// Characters of a reason that are kept.
+const REASON_CHARS_MAX: usize = 1000;
+
 type Answer = Result<Response, Told>;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Confirmed {
+    reason: String,
+}
 
 pub(crate) async fn meshes(State(api): State<Api>) -> Answer {
     Ok(Json(json!({"meshes": api.broker.meshes(None).await?})).into_response())
@@ -47,6 +59,32 @@ pub(crate) async fn sweep(State(api): State<Api>) -> Answer {
     let swept = api.broker.sweep().await?;
     let body = json!({"ids": swept.ids, "messages": swept.messages, "unacknowledged": swept.unacknowledged});
     Ok(Json(body).into_response())
+}
+
+/// The clock by which things expire.
+pub(crate) async fn clock(State(api): State<Api>) -> Answer {
+    let (now, ahead) = api.broker.clock().await?;
+    let now = Timestamp::from_millis(now).to_string();
+    Ok(Json(json!({"now": now, "jump_ms": (ahead != 0).then_some(ahead)})).into_response())
+}
+
+/// A person says that the clock is right after its jump.
+pub(crate) async fn confirm_clock(
+    State(api): State<Api>,
+    headers: HeaderMap,
+    Json(said): Json<Confirmed>,
+) -> Answer {
+    let reason: String = said.reason.trim().chars().take(REASON_CHARS_MAX).collect();
+    if reason.is_empty() {
+        return Err(Told::malformed("say why, in `reason`"));
+    }
+    match api.broker.confirm_clock(&operator(&headers), &reason).await? {
+        true => clock(State(api)).await,
+        false => {
+            let why = "the clock is believed: there is nothing to confirm";
+            Err(Told::new(StatusCode::CONFLICT, "clock_not_frozen", why))
+        }
+    }
 }
 
 pub(crate) async fn metrics(State(api): State<Api>) -> Answer {

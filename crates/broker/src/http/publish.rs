@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::Api;
 use super::answer::{Told, of_published, promise, publish_response};
-use crate::limits::{BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, ENVELOPE_BYTES_MAX};
+use crate::limits::{BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, ENVELOPE_BYTES_MAX, INLINE_BYTES_MOST};
 use crate::message::{Beside, Draft};
 
 /// Publishes.
@@ -29,14 +29,14 @@ async fn answer(api: &Api, mesh: &str, request: Request) -> Result<Response, Tol
     let authorized = api.authorize(&parts, mesh).await?;
     let (caller, settings) = (authorized.caller, api.broker.settings());
     let is_batch = has_type(&parts.headers, "application/x-ndjson");
-    // Base64 takes four bytes for three.
-    let single = settings.inline_bytes / 3 * 4 + ENVELOPE_BYTES_MAX;
+    // Base64 takes four bytes for three. What is known already may be larger than what is taken now.
+    let single = INLINE_BYTES_MOST / 3 * 4 + ENVELOPE_BYTES_MAX;
     let bytes = api.bodies.read(body, if is_batch { BATCH_BYTES_MAX } else { single }).await?;
     if is_batch {
         return batch(api, &caller, &bytes).await;
     }
     let beside = beside(&parts.headers)?;
-    let draft = Draft::parse(&bytes, beside, mesh, &caller.member, settings.inline_bytes);
+    let draft = Draft::parse(&bytes, beside, mesh, &caller.member);
     let published = api.broker.publish_all(&caller, vec![draft]).await;
     let published = published.first().ok_or_else(|| Told::malformed("there is no message"))?;
     Ok(publish_response(published, &settings))
@@ -52,9 +52,7 @@ async fn batch(api: &Api, caller: &crate::identity::Caller, bytes: &[u8]) -> Res
             "expected 1 to {BATCH_MESSAGES_MAX} messages, one on each line"
         )));
     }
-    let parse = |line: &&[u8]| {
-        Draft::parse(line, Beside::default(), &caller.mesh, &caller.member, settings.inline_bytes)
-    };
+    let parse = |line: &&[u8]| Draft::parse(line, Beside::default(), &caller.mesh, &caller.member);
     let drafts: Vec<_> = lines.iter().map(parse).collect();
     let mut text = String::new();
     for published in api.broker.publish_all(caller, drafts).await {

@@ -2,6 +2,7 @@
 //! fast as its client takes it, and no faster.
 
 use std::convert::Infallible;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Path, Query, State};
@@ -70,7 +71,14 @@ pub(crate) async fn open(
     // A browser that comes back by itself repeats its first query, and says here how far it came.
     let after = last_event_id(&parts.headers).or_else(|| one("after").map(str::to_owned));
     let after = after.filter(|after| !after.is_empty());
-    let wish = StreamWish { lines, after, consumer: consumer.map(str::to_owned) };
+    let left = match authorized.expires {
+        Some(expires) => {
+            let left = expires.millis().saturating_sub(api.broker.time().await.millis());
+            Some(Duration::from_millis(u64::try_from(left).unwrap_or(0)))
+        }
+        None => None,
+    };
+    let wish = StreamWish { lines, after, consumer: consumer.map(str::to_owned), left };
     Ok(api.broker.stream(&authorized.caller, authorized.known_by, wish).await?)
 }
 

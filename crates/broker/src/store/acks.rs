@@ -2,7 +2,7 @@
 
 use semel_delivery::relay::store::sql::StoreError;
 
-use super::{Store, first_int, time};
+use super::{Store, Tx, first_int, time};
 
 /// How a message fares with those it is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,10 +24,9 @@ impl Store {
     ) -> Result<i64, StoreError> {
         let mut tx = self.db.begin().await?;
         let now = time(&mut tx).await?;
-        let sql = "INSERT INTO ack_cursor (line, member, consumer, acked, updated_at) VALUES ($1, $2, $3, $4, $5) \
-            ON CONFLICT (line, member, consumer) DO UPDATE SET \
-            acked = CASE WHEN ack_cursor.acked < excluded.acked THEN excluded.acked ELSE ack_cursor.acked END, \
-            updated_at = excluded.updated_at RETURNING acked";
+        let sql = "UPDATE ack_cursor SET acked = CASE WHEN acked < $4 THEN $4 ELSE acked END, updated_at = $5 \
+            WHERE line = $1 AND member = $2 AND consumer = $3 RETURNING acked";
+        need_cursor(&mut tx, line, member, consumer, now).await?;
         let args = vec![line.into(), member.into(), consumer.into(), up_to.into(), now.into()];
         let acked = first_int(&tx.run(sql, args).await?)?;
         tx.commit().await?;
@@ -56,9 +55,9 @@ impl Store {
     ) -> Result<i64, StoreError> {
         let mut tx = self.db.begin().await?;
         let now = time(&mut tx).await?;
-        let sql = "INSERT INTO ack_cursor (line, member, consumer, stream, updated_at) VALUES ($1, $2, $3, 1, $4) \
-            ON CONFLICT (line, member, consumer) DO UPDATE SET stream = ack_cursor.stream + 1, \
-            updated_at = excluded.updated_at RETURNING stream";
+        let sql = "UPDATE ack_cursor SET stream = stream + 1, updated_at = $4 \
+            WHERE line = $1 AND member = $2 AND consumer = $3 RETURNING stream";
+        need_cursor(&mut tx, line, member, consumer, now).await?;
         let args = vec![line.into(), member.into(), consumer.into(), now.into()];
         let stream = first_int(&tx.run(sql, args).await?)?;
         tx.commit().await?;
@@ -88,4 +87,21 @@ impl Store {
         let acknowledged = first_int(&self.read(sql, vec![line.into(), number.into()]).await?)?;
         Ok(Reached { recipients, acknowledged })
     }
+}
+
+/// Makes the cursor of a consumer, where it has none.
+async fn need_cursor(
+    tx: &mut Tx,
+    line: i64,
+    member: &str,
+    consumer: &str,
+    now: i64,
+) -> Result<(), StoreError> {
+    let sql = "INSERT INTO ack_cursor (line, member, consumer, updated_at) VALUES ($1, $2, $3, $4) \
+        ON CONFLICT (line, member, consumer) DO NOTHING RETURNING line";
+    let args = vec![line.into(), member.into(), consumer.into(), now.into()];
+    if !tx.run(sql, args).await?.is_empty() {
+        tx.run("UPDATE line SET cursors = cursors + 1 WHERE line = $1", vec![line.into()]).await?;
+    }
+    Ok(())
 }

@@ -50,12 +50,16 @@ pub(crate) enum Written {
 }
 
 impl Store {
-    /// Webhooks that have something to send now and that nobody holds.
-    pub(crate) async fn due_webhooks(&self, limit: usize) -> Result<Vec<i64>, StoreError> {
+    /// Webhooks after this one that have something to send now and that nobody holds. Of a webhook in order the first message that
+    /// waits must be due: what is behind it is not sent before.
+    pub(crate) async fn due_webhooks(&self, after: i64, limit: usize) -> Result<Vec<i64>, StoreError> {
         let now = self.now().await?;
-        let sql = "SELECT DISTINCT d.webhook FROM delivery_waiting d JOIN webhook w ON w.webhook = d.webhook \
-            WHERE d.due_at <= $1 AND w.lease_until <= $1 ORDER BY d.webhook LIMIT $2";
-        let rows = self.read(sql, vec![now.into(), (limit as i64).into()]).await?;
+        let sql = "SELECT w.webhook FROM webhook w WHERE w.webhook > $2 AND w.lease_until <= $1 AND w.deleted_at IS NULL \
+            AND CASE WHEN w.ordered = 1 THEN (SELECT d.due_at FROM delivery_waiting d WHERE d.webhook = w.webhook \
+             AND d.line = w.line ORDER BY d.number LIMIT 1) <= $1 \
+            ELSE EXISTS (SELECT 1 FROM delivery_waiting d WHERE d.webhook = w.webhook AND d.line = w.line AND d.due_at <= $1) \
+            END ORDER BY w.webhook LIMIT $3";
+        let rows = self.read(sql, vec![now.into(), after.into(), (limit as i64).into()]).await?;
         rows.iter().map(|row| row.int(0)).collect()
     }
 
@@ -96,15 +100,18 @@ impl Store {
         Ok(if found.is_empty() { Written::Stale } else { Written::Done })
     }
 
-    /// What a webhook is sent next. In order, that is the first that waits, even if it is not due yet.
+    /// What a webhook is sent next. In order, that is the first that waits, even if it is not due yet. Nothing, once the webhook
+    /// was changed, removed, or claimed by somebody else.
     pub(crate) async fn next_due(&self, claim: &Claim) -> Result<Option<Due>, StoreError> {
         let order = if claim.is_ordered { "d.line, d.number" } else { "d.due_at, d.line, d.number" };
         let sql = format!(
             "SELECT d.number, q.attempts, d.due_at, q.created_at FROM delivery_waiting d JOIN delivery_queue q \
              ON q.line = d.line AND q.number = d.number AND q.webhook = d.webhook \
+             JOIN webhook w ON w.webhook = d.webhook AND w.fence = $3 AND w.deleted_at IS NULL \
              WHERE d.webhook = $1 AND d.line = $2 ORDER BY {order} LIMIT 1"
         );
-        let rows = self.read(&sql, vec![claim.webhook.into(), claim.line.line.into()]).await?;
+        let rows =
+            self.read(&sql, vec![claim.webhook.into(), claim.line.line.into(), claim.fence.into()]).await?;
         let due = |row: &semel_delivery::relay::store::sql::Row| {
             let (number, attempts) = (row.int(0)?, row.int(1)?);
             Ok(Due { number, attempts, due_at: row.int(2)?, created_at: row.int(3)? })
@@ -169,12 +176,10 @@ impl Store {
     pub(crate) async fn requeue_dead(&self, mesh: &str, name: &str) -> Result<Option<i64>, StoreError> {
         let mut tx = self.db.begin().await?;
         let now = time(&mut tx).await?;
-        let sql =
-            "SELECT webhook FROM webhook WHERE mesh_id = $1 AND name = $2 AND deleted_at IS NULL /*LOCK*/";
+        let sql = "SELECT webhook, line FROM webhook WHERE mesh_id = $1 AND name = $2 AND deleted_at IS NULL /*LOCK*/";
         let rows = tx.run(sql, vec![mesh.into(), name.into()]).await?;
         let Some(row) = rows.first() else { return Ok(None) };
-        let webhook = row.int(0)?;
-        let count = requeue(&mut tx, webhook, now).await?;
+        let count = requeue(&mut tx, row.int(0)?, row.int(1)?, now).await?;
         tx.commit().await?;
         Ok(Some(count))
     }
@@ -189,18 +194,19 @@ impl Store {
     }
 }
 
-async fn requeue(tx: &mut Tx, webhook: i64, now: i64) -> Result<i64, StoreError> {
+/// Of the topic that the webhook has now; its age counts anew, so that it is tried as often as at first.
+async fn requeue(tx: &mut Tx, webhook: i64, line: i64, now: i64) -> Result<i64, StoreError> {
     let sql = format!(
         "INSERT INTO delivery_waiting (webhook, line, number, due_at) SELECT q.webhook, q.line, q.number, CAST($2 AS bigint) \
-         FROM delivery_queue q WHERE q.webhook = $1 AND q.status = 'dead' AND \
+         FROM delivery_queue q WHERE q.webhook = $1 AND q.line = $3 AND q.status = 'dead' AND \
          (EXISTS (SELECT 1 FROM {} m WHERE m.id = q.broker_message_id)) \
          ON CONFLICT (webhook, line, number) DO NOTHING RETURNING number",
         bodies_of("topic")
     );
-    let count = tx.run(&sql, vec![webhook.into(), now.into()]).await?.len();
-    let sql = "UPDATE delivery_queue SET status = 'pending', attempts = 0 WHERE webhook = $1 AND status = 'dead' \
+    let count = tx.run(&sql, vec![webhook.into(), now.into(), line.into()]).await?.len();
+    let sql = "UPDATE delivery_queue SET status = 'pending', attempts = 0, created_at = $2 WHERE webhook = $1 AND status = 'dead' \
         AND EXISTS (SELECT 1 FROM delivery_waiting d WHERE d.webhook = delivery_queue.webhook \
         AND d.line = delivery_queue.line AND d.number = delivery_queue.number)";
-    tx.run(sql, vec![webhook.into()]).await?;
+    tx.run(sql, vec![webhook.into(), now.into()]).await?;
     Ok(count as i64)
 }

@@ -79,7 +79,8 @@ impl Store {
         let mut tx = self.db.begin().await?;
         for sql in [
             "DELETE FROM search_word",
-            "DELETE FROM audit_log",
+            // What people did is in no history.
+            "DELETE FROM audit_log WHERE event = 'accepted'",
             "DELETE FROM rate_telemetry",
             "DELETE FROM followed",
         ] {

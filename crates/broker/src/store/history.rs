@@ -1,5 +1,7 @@
 //! Reads messages: pages of a line, one message, mentions. Changes nothing but what moderation hides.
 
+use std::collections::BTreeMap;
+
 use semel_delivery::relay::store::sql::{Row, StoreError, Value};
 
 use super::{Line, Store, first_int, line_of, time};
@@ -19,6 +21,14 @@ pub(crate) struct Stored {
     pub(crate) supersedes: Option<String>,
     pub(crate) created_at: i64,
     pub(crate) is_moderated: bool,
+}
+
+/// A message that mentions somebody.
+#[derive(Clone, Debug)]
+pub(crate) struct Mention {
+    pub(crate) line: Line,
+    pub(crate) number: i64,
+    pub(crate) broker_message_id: String,
 }
 
 /// What a message has, wherever its body is.
@@ -89,26 +99,70 @@ impl Store {
         rows.first().map(|row| row.text(0)).transpose()
     }
 
+    /// Where the next number of a line stands now, and the message that has this one, where it is still kept.
+    pub(crate) async fn at(&self, line: i64, number: i64) -> Result<(i64, Option<String>), StoreError> {
+        let sql = "SELECT l.next_number, (SELECT h.broker_message_id FROM message_history h WHERE h.line = l.line \
+            AND h.number = $2) FROM line l WHERE l.line = $1";
+        let rows = self.read(sql, vec![line.into(), number.into()]).await?;
+        // A line that is gone has no messages.
+        rows.first().map_or(Ok((0, None)), |row| Ok((row.int(0)?, row.maybe_text(1)?)))
+    }
+
     /// Where the next number of a line stands now.
     pub(crate) async fn head(&self, line: i64) -> Result<i64, StoreError> {
         first_int(&self.read("SELECT next_number FROM line WHERE line = $1", vec![line.into()]).await?)
     }
 
-    /// Messages that mention a member and that it may read, after this one.
+    /// The messages that have these numbers of these lines, where they are still kept.
+    pub(crate) async fn message_ids(&self, at: &[(i64, i64)]) -> Result<Vec<Option<String>>, StoreError> {
+        if at.is_empty() {
+            return Ok(Vec::new());
+        }
+        let sql = "SELECT broker_message_id FROM message_history WHERE line = $1 AND number = $2";
+        let asked = at.iter().map(|(line, number)| (sql, vec![(*line).into(), (*number).into()]));
+        let found = self.db.begin().await?.run_all(asked.collect()).await?;
+        found.iter().map(|rows| rows.first().map(|row| row.text(0)).transpose()).collect()
+    }
+
+    /// Lines of which anything is, or was, for a member.
+    pub(crate) async fn lines_of(&self, mesh: &str, member: &str) -> Result<Vec<Line>, StoreError> {
+        let sql = "SELECT l.line, l.kind, l.ref, l.next_number FROM line l WHERE l.mesh_id = $1 AND EXISTS \
+            (SELECT 1 FROM topic_subscription s WHERE s.line = l.line AND s.member = $2) ORDER BY l.line";
+        let rows = self.read(sql, vec![mesh.into(), member.into()]).await?;
+        rows.iter().map(line_of).collect()
+    }
+
+    /// Messages that mention a member and that it may read: of each line the first ones after its number, in order.
     pub(crate) async fn mentions(
         &self,
         mesh: &str,
         member: &str,
-        after: &str,
+        after: &BTreeMap<i64, i64>,
         limit: usize,
-    ) -> Result<Vec<(Line, i64)>, StoreError> {
-        let sql = "SELECT l.line, l.kind, l.ref, l.next_number, i.number FROM mention_index i \
-            JOIN line l ON l.line = i.line \
-            WHERE i.mesh_id = $1 AND i.mentioned = $2 AND i.broker_message_id > $3 AND EXISTS (SELECT 1 FROM \
-            topic_subscription s WHERE s.line = i.line AND s.member = $2 AND s.since <= i.number \
-            AND (s.until IS NULL OR s.until > i.number)) ORDER BY i.broker_message_id LIMIT $4";
-        let args = vec![mesh.into(), member.into(), after.into(), (limit as i64).into()];
-        self.places(sql, args).await
+    ) -> Result<Vec<Mention>, StoreError> {
+        let mut args: Vec<Value> = vec![mesh.into(), member.into(), (limit as i64).into()];
+        let mut cases = String::new();
+        for (line, number) in after {
+            args.extend([Value::from(*line), Value::from(*number)]);
+            cases.push_str(&format!(" WHEN ${} THEN CAST(${} AS bigint)", args.len() - 1, args.len()));
+        }
+        let after = match cases.as_str() {
+            "" => "0".to_owned(),
+            cases => format!("CASE i.line{cases} ELSE 0 END"),
+        };
+        let sql = format!(
+            "SELECT line, kind, ref, next_number, number, broker_message_id FROM (SELECT l.line, l.kind, l.ref, \
+             l.next_number, i.number, i.broker_message_id, row_number() OVER (PARTITION BY i.line ORDER BY i.number) AS place \
+             FROM mention_index i JOIN line l ON l.line = i.line WHERE i.mesh_id = $1 AND i.mentioned = $2 \
+             AND i.number > {after} AND EXISTS (SELECT 1 FROM topic_subscription s WHERE s.line = i.line AND s.member = $2 \
+             AND s.since <= i.number AND (s.until IS NULL OR s.until > i.number))) AS own WHERE place <= $3 \
+             ORDER BY line, number"
+        );
+        let rows = self.read(&sql, args).await?;
+        let mention = |row: &Row| {
+            Ok(Mention { line: line_of(row)?, number: row.int(4)?, broker_message_id: row.text(5)? })
+        };
+        rows.iter().map(mention).collect()
     }
 
     /// Messages that have all of these words and that a member may read, after this one.
@@ -148,15 +202,25 @@ impl Store {
         rows.iter().map(|row| Ok((line_of(row)?, row.int(4)?))).collect()
     }
 
-    /// Hides the body of a message from readers. Its id stays committed. Says whether there is such a message.
+    /// Hides the body of a message from readers, and notes who did. Its id stays committed. Says whether there is such a message.
     ///
     /// After: no page and no stream shows the body. Crash: hidden or not; asked again, it is.
-    pub(crate) async fn moderate(&self, line: i64, number: i64, why: &str) -> Result<bool, StoreError> {
+    pub(crate) async fn moderate(
+        &self,
+        line: i64,
+        number: i64,
+        who: &str,
+        why: &str,
+    ) -> Result<bool, StoreError> {
         let mut tx = self.db.begin().await?;
         let now = time(&mut tx).await?;
         let sql = "UPDATE message_history SET moderated_at = coalesce(moderated_at, $3), moderated_why = $4 \
             WHERE line = $1 AND number = $2 RETURNING number";
         let found = tx.run(sql, vec![line.into(), number.into(), now.into(), why.into()]).await?;
+        let noted = "INSERT INTO audit_log (line, number, event, broker_message_id, mesh_id, sender, at, detail) \
+            SELECT h.line, h.number, 'moderated', h.broker_message_id, h.mesh_id, CAST($4 AS text), CAST($3 AS bigint), \
+            CAST($5 AS text) FROM message_history h WHERE h.line = $1 AND h.number = $2 ON CONFLICT DO NOTHING";
+        tx.run(noted, vec![line.into(), number.into(), now.into(), who.into(), why.into()]).await?;
         let words = "DELETE FROM search_word WHERE line = $1 AND number = $2";
         tx.run(words, vec![line.into(), number.into()]).await?;
         tx.commit().await?;

@@ -12,6 +12,7 @@ use serde::Serialize;
 pub(crate) use self::hooks::{WebhookWish, next_secrets};
 
 use super::{Store, Tx, first_int, time};
+use crate::identity::Role;
 use crate::limits::LIST_MAX;
 
 /// Why a wish of an operator or owner was not met.
@@ -47,6 +48,17 @@ pub struct MeshWish {
     pub bytes_max: Option<i64>,
     /// Whether its messages can be searched.
     pub search: bool,
+}
+
+/// What a PUT says of a member. What it does not say stays as it is; of a new member that is the role `member` and no token.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemberWish {
+    /// Its role.
+    pub role: Option<Role>,
+    /// All its live tokens, their SHA-256 in hex.
+    pub tokens: Option<Vec<String>>,
+    /// Tokens beside those.
+    pub more_tokens: Vec<String>,
 }
 
 /// A mesh.
@@ -164,6 +176,9 @@ pub(super) async fn put_line(
         ON CONFLICT (mesh_id, kind, ref) DO NOTHING RETURNING line";
     let args = vec![mesh.into(), kind.into(), name.into(), publish.into(), now.into()];
     let is_new = !tx.run(sql, args).await?.is_empty();
+    if is_new {
+        tx.run("UPDATE mesh SET lines = lines + 1 WHERE id = $1", vec![mesh.into()]).await?;
+    }
     let (line, next, is_deleted) = lock_line(tx, mesh, kind, name).await?.ok_or_else(gone)?;
     let sql = "UPDATE line SET publish = $2, deleted_at = NULL WHERE line = $1";
     tx.run(sql, vec![line.into(), publish.into()]).await?;
@@ -200,8 +215,14 @@ pub(super) async fn open_interval(
     }
     // An interval that was ended at the number where it began has nothing in it: it goes on.
     let sql = "INSERT INTO topic_subscription (line, member, since) VALUES ($1, $2, $3) \
-        ON CONFLICT (line, member, since) DO UPDATE SET until = NULL";
-    tx.run(sql, vec![line.into(), member.into(), since.into()]).await?;
+        ON CONFLICT (line, member, since) DO NOTHING RETURNING since";
+    let args = vec![line.into(), member.into(), since.into()];
+    if tx.run(sql, args.clone()).await?.is_empty() {
+        let sql = "UPDATE topic_subscription SET until = NULL WHERE line = $1 AND member = $2 AND since = $3";
+        tx.run(sql, args).await?;
+    } else {
+        tx.run("UPDATE line SET intervals = intervals + 1 WHERE line = $1", vec![line.into()]).await?;
+    }
     Ok(Put::Created)
 }
 
@@ -266,7 +287,8 @@ impl Store {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
         let mut tx = self.db.begin().await?;
-        let sql = "SELECT member FROM member WHERE mesh_id = $1 AND member = $2 AND left_at IS NULL";
+        // Locked, so that nobody removes it between this look and the commit.
+        let sql = "SELECT member FROM member WHERE mesh_id = $1 AND member = $2 AND left_at IS NULL /*LOCK*/";
         if tx.run(sql, vec![mesh.into(), member.into()]).await?.is_empty() {
             return Err(ManageError::Missing("member"));
         }

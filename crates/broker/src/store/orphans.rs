@@ -1,12 +1,19 @@
 //! Looks for rows without the rows that belong to them. One transaction wrote them all, so that any finding means that somebody
-//! removed or changed a row by hand, or that a promise was broken. Changes nothing.
+//! removed or changed a row by hand, or that a promise was broken. What nothing else would miss is counted where it belongs.
+//! Changes nothing. Looks at a bounded number of rows at a time, so that no statement of it takes long.
 
-use semel_delivery::relay::store::sql::StoreError;
+use std::time::Duration;
+
+use semel_delivery::relay::store::sql::{Row, StoreError, Value};
 
 use super::{Store, first_int};
 
 /// Findings of one kind that are told.
 const TOLD_MAX: usize = 20;
+/// Rows that one statement looks at.
+const ROWS_AT_ONCE: usize = 2000;
+/// What others get to do between two of them.
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,117 +24,349 @@ pub struct Orphans {
     pub findings: Vec<String>,
 }
 
-/// What must never be found: a few words, and the statement that finds it. Each statement says which row it is.
-const CHECKS: &[(&str, &str)] = &[
-    (
-        "an id has no message",
-        "SELECT d.client_message_id FROM client_message_dedupe d WHERE d.kind = 'committed' AND d.history_available = 1 \
-         AND NOT EXISTS (SELECT 1 FROM topic_message m WHERE m.id = d.broker_message_id AND d.destination_kind = 'topic') \
-         AND NOT EXISTS (SELECT 1 FROM message_queue m WHERE m.id = d.broker_message_id AND d.destination_kind = 'member')",
-    ),
-    (
-        "an id has no history",
-        "SELECT d.client_message_id FROM client_message_dedupe d WHERE d.kind = 'committed' AND d.history_available = 1 \
-         AND NOT EXISTS (SELECT 1 FROM message_history h WHERE h.line = d.line AND h.number = d.number \
-         AND h.broker_message_id = d.broker_message_id)",
-    ),
-    (
-        "a message to a topic has no id",
-        "SELECT m.id FROM topic_message m WHERE NOT EXISTS (SELECT 1 FROM client_message_dedupe d \
-         WHERE d.mesh_id = m.mesh_id AND d.client_message_id = m.client_message_id AND d.broker_message_id = m.id)",
-    ),
-    (
-        "a direct message has no id",
-        "SELECT m.id FROM message_queue m WHERE NOT EXISTS (SELECT 1 FROM client_message_dedupe d \
-         WHERE d.mesh_id = m.mesh_id AND d.client_message_id = m.client_message_id AND d.broker_message_id = m.id)",
-    ),
-    (
-        "a history row has no message",
-        "SELECT h.broker_message_id FROM message_history h WHERE \
-         NOT EXISTS (SELECT 1 FROM topic_message m WHERE m.id = h.broker_message_id) \
-         AND NOT EXISTS (SELECT 1 FROM message_queue m WHERE m.id = h.broker_message_id)",
-    ),
-    (
-        "a history row has no line",
-        "SELECT h.broker_message_id FROM message_history h WHERE NOT EXISTS (SELECT 1 FROM line l \
-         WHERE l.line = h.line AND l.next_number > h.number)",
-    ),
-    (
-        "a message to a topic lacks mentions, or has too many",
-        "SELECT m.id FROM topic_message m WHERE m.mentions <> \
-         (SELECT count(*) FROM mention_index i WHERE i.broker_message_id = m.id)",
-    ),
-    (
-        "a direct message lacks mentions, or has too many",
-        "SELECT m.id FROM message_queue m WHERE m.mentions <> \
-         (SELECT count(*) FROM mention_index i WHERE i.broker_message_id = m.id)",
-    ),
-    (
-        "a mention has no message",
-        "SELECT i.broker_message_id FROM mention_index i WHERE \
-         NOT EXISTS (SELECT 1 FROM topic_message m WHERE m.id = i.broker_message_id) \
-         AND NOT EXISTS (SELECT 1 FROM message_queue m WHERE m.id = i.broker_message_id)",
-    ),
-    (
-        "a message lacks deliveries to its webhooks, or has too many",
-        "SELECT m.id FROM topic_message m JOIN client_message_dedupe d ON d.mesh_id = m.mesh_id \
-         AND d.client_message_id = m.client_message_id WHERE m.webhooks <> \
-         (SELECT count(*) FROM delivery_queue q WHERE q.line = d.line AND q.number = d.number)",
-    ),
-    (
-        "a delivery has no message",
-        "SELECT q.broker_message_id FROM delivery_queue q WHERE \
-         NOT EXISTS (SELECT 1 FROM topic_message m WHERE m.id = q.broker_message_id)",
-    ),
-    (
-        "a pending delivery does not wait",
-        "SELECT q.broker_message_id FROM delivery_queue q WHERE q.status = 'pending' AND NOT EXISTS \
-         (SELECT 1 FROM delivery_waiting d WHERE d.webhook = q.webhook AND d.line = q.line AND d.number = q.number)",
-    ),
-    (
-        "something waits that is no pending delivery",
-        "SELECT CAST(d.webhook AS text) FROM delivery_waiting d WHERE NOT EXISTS (SELECT 1 FROM delivery_queue q \
-         WHERE q.webhook = d.webhook AND q.line = d.line AND q.number = d.number AND q.status = 'pending')",
-    ),
-    (
-        "a line has no mesh",
-        "SELECT l.ref FROM line l WHERE NOT EXISTS (SELECT 1 FROM mesh e WHERE e.id = l.mesh_id)",
-    ),
-    (
-        "a member has no line of direct messages, or none that is its own",
-        "SELECT m.member FROM member m WHERE m.left_at IS NULL AND NOT EXISTS (SELECT 1 FROM line l \
-         JOIN topic_subscription s ON s.line = l.line WHERE l.mesh_id = m.mesh_id AND l.kind = 'member' \
-         AND l.ref = m.member AND l.deleted_at IS NULL AND s.member = m.member AND s.until IS NULL)",
-    ),
-    (
-        "a subscription has no member or no line",
-        "SELECT s.member FROM topic_subscription s WHERE NOT EXISTS (SELECT 1 FROM line l JOIN member m \
-         ON m.mesh_id = l.mesh_id WHERE l.line = s.line AND m.member = s.member)",
-    ),
-    (
-        "an interval ends beyond its line, or before it began",
-        "SELECT s.member FROM topic_subscription s JOIN line l ON l.line = s.line \
-         WHERE s.since > l.next_number OR s.until > l.next_number OR s.until < s.since",
-    ),
-    (
-        "a cursor is ahead of its line",
-        "SELECT c.member FROM ack_cursor c WHERE NOT EXISTS (SELECT 1 FROM line l WHERE l.line = c.line \
-         AND l.next_number > c.acked)",
-    ),
+/// What must never be found among the rows of a table, which is called `x` there: a few words, which row it is, and the condition.
+type Check = (&'static str, &'static str, &'static str);
+
+/// A table, its key, and what must never be found in it.
+struct Table {
+    name: &'static str,
+    key: &'static [&'static str],
+    checks: &'static [Check],
+}
+
+const TABLES: &[Table] = &[
+    Table {
+        name: "client_message_dedupe",
+        key: &["mesh_id", "client_message_id"],
+        checks: &[
+            (
+                "an id has no message",
+                "x.client_message_id",
+                "x.kind = 'committed' AND x.history_available = 1 AND NOT EXISTS (SELECT 1 FROM topic_message m \
+                 WHERE m.id = x.broker_message_id AND x.destination_kind = 'topic') AND NOT EXISTS (SELECT 1 FROM \
+                 message_queue m WHERE m.id = x.broker_message_id AND x.destination_kind = 'member')",
+            ),
+            (
+                "an id has no history",
+                "x.client_message_id",
+                "x.kind = 'committed' AND x.history_available = 1 AND NOT EXISTS (SELECT 1 FROM message_history h \
+                 WHERE h.line = x.line AND h.number = x.number AND h.broker_message_id = x.broker_message_id)",
+            ),
+        ],
+    },
+    Table {
+        name: "topic_message",
+        key: &["id"],
+        checks: &[
+            (
+                "a message to a topic has no id",
+                "x.id",
+                "NOT EXISTS (SELECT 1 FROM client_message_dedupe d WHERE d.mesh_id = x.mesh_id \
+                 AND d.client_message_id = x.client_message_id AND d.broker_message_id = x.id)",
+            ),
+            (
+                "a message to a topic lacks mentions, or has too many",
+                "x.id",
+                "x.mentions <> (SELECT count(*) FROM mention_index i WHERE i.broker_message_id = x.id)",
+            ),
+            (
+                "a message lacks deliveries to its webhooks, or has too many",
+                "x.id",
+                "EXISTS (SELECT 1 FROM client_message_dedupe d WHERE d.mesh_id = x.mesh_id \
+                 AND d.client_message_id = x.client_message_id AND d.broker_message_id = x.id AND x.webhooks <> \
+                 (SELECT count(*) FROM delivery_queue q WHERE q.line = d.line AND q.number = d.number))",
+            ),
+        ],
+    },
+    Table {
+        name: "message_queue",
+        key: &["id"],
+        checks: &[
+            (
+                "a direct message has no id",
+                "x.id",
+                "NOT EXISTS (SELECT 1 FROM client_message_dedupe d WHERE d.mesh_id = x.mesh_id \
+                 AND d.client_message_id = x.client_message_id AND d.broker_message_id = x.id)",
+            ),
+            (
+                "a direct message lacks mentions, or has too many",
+                "x.id",
+                "x.mentions <> (SELECT count(*) FROM mention_index i WHERE i.broker_message_id = x.id)",
+            ),
+        ],
+    },
+    Table {
+        name: "message_history",
+        key: &["line", "number"],
+        checks: &[
+            (
+                "a history row has no message",
+                "x.broker_message_id",
+                "NOT EXISTS (SELECT 1 FROM topic_message m WHERE m.id = x.broker_message_id) \
+                 AND NOT EXISTS (SELECT 1 FROM message_queue m WHERE m.id = x.broker_message_id)",
+            ),
+            (
+                "a history row has no line",
+                "x.broker_message_id",
+                "NOT EXISTS (SELECT 1 FROM line l WHERE l.line = x.line AND l.next_number > x.number)",
+            ),
+            (
+                "a message that was followed is not in the audit log",
+                "x.broker_message_id",
+                "EXISTS (SELECT 1 FROM followed f WHERE f.line = x.line AND f.number >= x.number) AND NOT EXISTS \
+                 (SELECT 1 FROM audit_log a WHERE a.line = x.line AND a.number = x.number AND a.event = 'accepted')",
+            ),
+        ],
+    },
+    Table {
+        name: "mention_index",
+        key: &["broker_message_id", "mentioned"],
+        checks: &[(
+            "a mention has no message",
+            "x.broker_message_id",
+            "NOT EXISTS (SELECT 1 FROM topic_message m WHERE m.id = x.broker_message_id) \
+             AND NOT EXISTS (SELECT 1 FROM message_queue m WHERE m.id = x.broker_message_id)",
+        )],
+    },
+    Table {
+        name: "delivery_queue",
+        key: &["line", "number", "webhook"],
+        checks: &[
+            (
+                "a delivery has no message",
+                "x.broker_message_id",
+                "NOT EXISTS (SELECT 1 FROM topic_message m WHERE m.id = x.broker_message_id)",
+            ),
+            (
+                "a delivery has no webhook",
+                "x.broker_message_id",
+                "NOT EXISTS (SELECT 1 FROM webhook w WHERE w.webhook = x.webhook)",
+            ),
+            (
+                "a pending delivery does not wait",
+                "x.broker_message_id",
+                "x.status = 'pending' AND NOT EXISTS (SELECT 1 FROM delivery_waiting d WHERE d.webhook = x.webhook \
+                 AND d.line = x.line AND d.number = x.number)",
+            ),
+        ],
+    },
+    Table {
+        name: "delivery_waiting",
+        key: &["webhook", "line", "number"],
+        checks: &[(
+            "something waits that is no pending delivery",
+            "CAST(x.webhook AS text)",
+            "NOT EXISTS (SELECT 1 FROM delivery_queue q WHERE q.webhook = x.webhook AND q.line = x.line \
+             AND q.number = x.number AND q.status = 'pending')",
+        )],
+    },
+    Table {
+        name: "broker_meta",
+        key: &["name"],
+        checks: &[(
+            "a mesh is missing, or one too many is there",
+            "x.name",
+            "x.name = 'meshes' AND x.value <> (SELECT count(*) FROM mesh)",
+        )],
+    },
+    Table {
+        name: "mesh",
+        key: &["id"],
+        checks: &[
+            (
+                "a mesh lacks members, or has too many",
+                "x.id",
+                "x.members <> (SELECT count(*) FROM member m WHERE m.mesh_id = x.id)",
+            ),
+            (
+                "a mesh lacks topics or lines of direct messages, or has too many",
+                "x.id",
+                "x.lines <> (SELECT count(*) FROM line l WHERE l.mesh_id = x.id)",
+            ),
+            (
+                "a mesh lacks webhooks, or has too many",
+                "x.id",
+                "x.webhooks <> (SELECT count(*) FROM webhook w WHERE w.mesh_id = x.id)",
+            ),
+            (
+                "a mesh lacks cancelled ids, or has too many",
+                "x.id",
+                "x.sealed <> (SELECT count(*) FROM client_message_dedupe d WHERE d.mesh_id = x.id AND d.kind = 'sealed')",
+            ),
+        ],
+    },
+    Table {
+        name: "member",
+        key: &["mesh_id", "member"],
+        checks: &[
+            ("a member has no mesh", "x.member", "NOT EXISTS (SELECT 1 FROM mesh e WHERE e.id = x.mesh_id)"),
+            (
+                "a member has no line of direct messages, or none that is its own",
+                "x.member",
+                "x.left_at IS NULL AND NOT EXISTS (SELECT 1 FROM line l JOIN topic_subscription s ON s.line = l.line \
+                 WHERE l.mesh_id = x.mesh_id AND l.kind = 'member' AND l.ref = x.member AND l.deleted_at IS NULL \
+                 AND s.member = x.member AND s.until IS NULL)",
+            ),
+            (
+                "a member lacks tokens, or has too many",
+                "x.member",
+                "x.tokens <> (SELECT count(*) FROM member_token t WHERE t.mesh_id = x.mesh_id AND t.member = x.member)",
+            ),
+        ],
+    },
+    Table {
+        name: "member_token",
+        key: &["token_sha256"],
+        checks: &[(
+            "a token has no member",
+            "x.member",
+            "NOT EXISTS (SELECT 1 FROM member m WHERE m.mesh_id = x.mesh_id AND m.member = x.member)",
+        )],
+    },
+    Table {
+        name: "line",
+        key: &["line"],
+        checks: &[
+            ("a line has no mesh", "x.ref", "NOT EXISTS (SELECT 1 FROM mesh e WHERE e.id = x.mesh_id)"),
+            (
+                "a line lacks subscriptions, or has too many",
+                "x.ref",
+                "x.intervals <> (SELECT count(*) FROM topic_subscription s WHERE s.line = x.line)",
+            ),
+            (
+                "a line lacks cursors, or has too many",
+                "x.ref",
+                "x.cursors <> (SELECT count(*) FROM ack_cursor c WHERE c.line = x.line)",
+            ),
+        ],
+    },
+    Table {
+        name: "topic_subscription",
+        key: &["line", "member", "since"],
+        checks: &[
+            (
+                "a subscription has no member or no line",
+                "x.member",
+                "NOT EXISTS (SELECT 1 FROM line l JOIN member m ON m.mesh_id = l.mesh_id WHERE l.line = x.line \
+                 AND m.member = x.member)",
+            ),
+            (
+                "an interval ends beyond its line, or before it began",
+                "x.member",
+                "x.until < x.since OR EXISTS (SELECT 1 FROM line l WHERE l.line = x.line AND (x.since > l.next_number \
+                 OR x.until > l.next_number))",
+            ),
+        ],
+    },
+    Table {
+        name: "ack_cursor",
+        key: &["line", "member", "consumer"],
+        checks: &[(
+            "a cursor is ahead of its line",
+            "x.member",
+            "NOT EXISTS (SELECT 1 FROM line l WHERE l.line = x.line AND l.next_number > x.acked)",
+        )],
+    },
+    Table {
+        name: "webhook",
+        key: &["webhook"],
+        checks: &[(
+            "a webhook has no topic",
+            "x.name",
+            "NOT EXISTS (SELECT 1 FROM line l WHERE l.line = x.line AND l.mesh_id = x.mesh_id)",
+        )],
+    },
 ];
+
+impl Table {
+    /// The key as SQL has it, `(x.a, x.b)`.
+    fn columns(&self) -> String {
+        self.key.iter().map(|column| format!("x.{column}")).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Rows after the first key and up to the second; without one there is no bound.
+    fn range(&self, after: Option<&Row>, until: Option<&Row>) -> (String, Vec<Value>) {
+        let (mut sql, mut args) = ("1 = 1".to_owned(), Vec::new());
+        for (bound, key) in [(">", after), ("<=", until)] {
+            let Some(Row(key)) = key else { continue };
+            let first = args.len() + 1;
+            let places: Vec<String> = (first..first + key.len()).map(|at| format!("${at}")).collect();
+            sql.push_str(&format!(" AND ({}) {bound} ({})", self.columns(), places.join(", ")));
+            args.extend(key.iter().cloned());
+        }
+        (sql, args)
+    }
+}
 
 impl Store {
     /// Looks at every row. Reads only.
     pub(crate) async fn orphans(&self) -> Result<Orphans, StoreError> {
-        let sql = "SELECT count(*) FROM client_message_dedupe WHERE kind = 'committed'";
-        let looked = u64::try_from(first_int(&self.read(sql, vec![]).await?)?).unwrap_or(0);
-        let mut findings = Vec::new();
-        for (what, sql) in CHECKS {
-            let rows = self.read(&format!("{sql} LIMIT {TOLD_MAX}"), vec![]).await?;
-            for row in rows {
-                findings.push(format!("{what}: {}", row.text(0)?));
-            }
+        let mut found = Orphans::default();
+        for table in TABLES {
+            self.orphans_in(table, &mut found).await?;
         }
-        Ok(Orphans { looked, findings })
+        Ok(found)
+    }
+
+    async fn orphans_in(&self, table: &Table, found: &mut Orphans) -> Result<(), StoreError> {
+        let mut told = vec![0; table.checks.len()];
+        let mut after: Option<Row> = None;
+        loop {
+            let until = self.end_of_batch(table, after.as_ref()).await?;
+            let (range, args) = table.range(after.as_ref(), until.as_ref());
+            if table.name == "client_message_dedupe" {
+                let sql = format!(
+                    "SELECT count(*) FROM client_message_dedupe x WHERE {range} AND x.kind = 'committed'"
+                );
+                let looked = first_int(&self.read(&sql, args.clone()).await?)?;
+                found.looked += u64::try_from(looked).unwrap_or(0);
+            }
+            for ((what, shown, condition), told) in table.checks.iter().zip(&mut told) {
+                let left = TOLD_MAX - *told;
+                let name = table.name;
+                let sql =
+                    format!("SELECT {shown} FROM {name} x WHERE {range} AND ({condition}) LIMIT {left}");
+                let rows = if left == 0 { Vec::new() } else { self.read(&sql, args.clone()).await? };
+                *told += rows.len();
+                for row in rows {
+                    found.findings.push(format!("{what}: {}", row.text(0)?));
+                }
+            }
+            if until.is_none() {
+                return Ok(());
+            }
+            after = until;
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// The key at which a batch ends; nothing where it is the last one.
+    async fn end_of_batch(&self, table: &Table, after: Option<&Row>) -> Result<Option<Row>, StoreError> {
+        let (range, args) = table.range(after, None);
+        let (name, columns) = (table.name, table.columns());
+        let sql = format!(
+            "SELECT {columns} FROM {name} x WHERE {range} ORDER BY {columns} LIMIT 1 OFFSET {}",
+            ROWS_AT_ONCE - 1
+        );
+        Ok(self.read(&sql, args).await?.into_iter().next())
+    }
+
+    /// Counts again what is counted beside the rows themselves.
+    pub(crate) async fn count_again(&self) -> Result<(), StoreError> {
+        let mut tx = self.db.begin().await?;
+        for sql in [
+            "UPDATE broker_meta SET value = (SELECT count(*) FROM mesh) WHERE name = 'meshes'",
+            "UPDATE mesh SET members = (SELECT count(*) FROM member m WHERE m.mesh_id = mesh.id), \
+             lines = (SELECT count(*) FROM line l WHERE l.mesh_id = mesh.id), \
+             webhooks = (SELECT count(*) FROM webhook w WHERE w.mesh_id = mesh.id), \
+             sealed = (SELECT count(*) FROM client_message_dedupe d WHERE d.mesh_id = mesh.id AND d.kind = 'sealed')",
+            "UPDATE member SET tokens = (SELECT count(*) FROM member_token t WHERE t.mesh_id = member.mesh_id \
+             AND t.member = member.member)",
+            "UPDATE line SET intervals = (SELECT count(*) FROM topic_subscription s WHERE s.line = line.line), \
+             cursors = (SELECT count(*) FROM ack_cursor c WHERE c.line = line.line)",
+        ] {
+            tx.run(sql, vec![]).await?;
+        }
+        tx.commit().await
     }
 }

@@ -1,9 +1,9 @@
 //! Removes what is older than its retention, in small batches: an id goes together with its message, in one transaction, so
 //! that no moment shows one without the other. Nothing goes while the clock is not believed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use semel_delivery::relay::store::sql::StoreError;
+use semel_delivery::relay::store::sql::{Row, StoreError};
 
 use super::{Store, Tx, first_int, time};
 use crate::limits::SWEEP_BATCH;
@@ -35,52 +35,45 @@ impl Store {
     /// Crash: a batch is gone or there, whole.
     pub(crate) async fn sweep(&self) -> Result<Swept, StoreError> {
         let mut total = Swept::default();
-        if self.db.clock_ahead() != 0 {
+        // Whether the clock is believed is heard with the time.
+        if self.clock().await?.1 != 0 {
             return Ok(total);
         }
         loop {
-            let batch = self.sweep_batch().await?;
+            let (batch, looked) = self.sweep_batch().await?;
             total.ids += batch.ids;
             total.messages += batch.messages;
             total.unacknowledged += batch.unacknowledged;
-            if batch.ids < SWEEP_BATCH as u64 {
+            if looked < SWEEP_BATCH {
                 return Ok(total);
             }
         }
     }
 
-    async fn sweep_batch(&self) -> Result<Swept, StoreError> {
+    /// One batch, and at how many ids it looked.
+    async fn sweep_batch(&self) -> Result<(Swept, usize), StoreError> {
         let mut tx = self.db.begin().await?;
         let now = time(&mut tx).await?;
-        let sql = "SELECT mesh_id, client_message_id, broker_message_id, kind, line, number FROM client_message_dedupe \
-            WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2";
-        let mut expired = Vec::new();
-        for row in tx.run(sql, vec![now.into(), (SWEEP_BATCH as i64).into()]).await? {
-            expired.push(Expired {
-                mesh: row.text(0)?,
-                id: row.text(1)?,
-                broker_message_id: row.text(2)?,
-                is_message: row.text(3)? == "committed",
-                line: row.int(4)?,
-                number: row.int(5)?,
-            });
-        }
-        if expired.is_empty() {
-            return Ok(Swept::default());
-        }
-        let mut swept = Swept { ids: expired.len() as u64, ..Swept::default() };
+        let expired = expired(&mut tx, now).await?;
+        let mut swept = Swept::default();
         // Lines in their order, before anything else is touched, as publishing does.
+        let lines: BTreeSet<i64> = expired.iter().filter(|one| one.is_message).map(|one| one.line).collect();
+        lock_lines(&mut tx, lines.into_iter()).await?;
         let mut freed: BTreeMap<i64, (i64, i64)> = BTreeMap::new();
-        for one in expired.iter().filter(|one| one.is_message) {
-            let last = freed.entry(one.line).or_default();
-            last.0 = last.0.max(one.number);
-        }
-        lock_lines(&mut tx, freed.keys().copied()).await?;
+        let mut unsealed: BTreeMap<&str, i64> = BTreeMap::new();
         for one in &expired {
-            let bytes = remove(&mut tx, one).await?;
-            if let Some(bytes) = bytes {
-                swept.messages += 1;
-                freed.entry(one.line).or_default().1 += bytes;
+            match remove(&mut tx, one, now).await? {
+                Removed::Nothing => {}
+                Removed::Id => {
+                    swept.ids += 1;
+                    *unsealed.entry(&one.mesh).or_default() += 1;
+                }
+                Removed::Message { bytes } => {
+                    swept.ids += 1;
+                    swept.messages += 1;
+                    let of_line = freed.entry(one.line).or_default();
+                    *of_line = (of_line.0.max(one.number), of_line.1 + bytes);
+                }
             }
         }
         for (line, (last, bytes)) in freed {
@@ -88,9 +81,33 @@ impl Store {
             tx.run(sql, vec![line.into(), bytes.into()]).await?;
             swept.unacknowledged += unacknowledged(&mut tx, line, last).await?;
         }
-        tx.commit().await?;
-        Ok(swept)
+        for (mesh, count) in unsealed {
+            let sql = "UPDATE mesh SET sealed = sealed - $2 WHERE id = $1";
+            tx.run(sql, vec![mesh.into(), count.into()]).await?;
+        }
+        if !expired.is_empty() {
+            tx.commit().await?;
+        }
+        Ok((swept, expired.len()))
     }
+}
+
+/// Ids whose time is over, the first of them.
+async fn expired(tx: &mut Tx, now: i64) -> Result<Vec<Expired>, StoreError> {
+    let sql = "SELECT mesh_id, client_message_id, broker_message_id, kind, line, number FROM client_message_dedupe \
+        WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2";
+    let rows = tx.run(sql, vec![now.into(), (SWEEP_BATCH as i64).into()]).await?;
+    let expired = |row: &Row| {
+        Ok(Expired {
+            mesh: row.text(0)?,
+            id: row.text(1)?,
+            broker_message_id: row.text(2)?,
+            is_message: row.text(3)? == "committed",
+            line: row.int(4)?,
+            number: row.int(5)?,
+        })
+    };
+    rows.iter().map(expired).collect()
 }
 
 /// Locks lines in the order of their names, which is everybody's order.
@@ -109,12 +126,29 @@ async fn lock_lines(tx: &mut Tx, lines: impl Iterator<Item = i64>) -> Result<(),
     Ok(())
 }
 
-/// Removes one id and all that hangs on it. Says how many bytes its message had.
-async fn remove(tx: &mut Tx, one: &Expired) -> Result<Option<i64>, StoreError> {
-    let sql = "DELETE FROM client_message_dedupe WHERE mesh_id = $1 AND client_message_id = $2";
-    tx.run(sql, vec![(&one.mesh).into(), (&one.id).into()]).await?;
+/// What was removed with an id.
+enum Removed {
+    /// Another sweep was there first. The id may have a new message since.
+    Nothing,
+    /// A cancelled id.
+    Id,
+    /// A message.
+    Message {
+        /// Of its body.
+        bytes: i64,
+    },
+}
+
+/// Removes one id that has expired, and all that hangs on it. An id that was swept and used again since is another one.
+async fn remove(tx: &mut Tx, one: &Expired, now: i64) -> Result<Removed, StoreError> {
+    let sql = "DELETE FROM client_message_dedupe WHERE mesh_id = $1 AND client_message_id = $2 AND expires_at <= $3 \
+        AND broker_message_id = $4 RETURNING line";
+    let args = vec![(&one.mesh).into(), (&one.id).into(), now.into(), (&one.broker_message_id).into()];
+    if tx.run(sql, args).await?.is_empty() {
+        return Ok(Removed::Nothing);
+    }
     if !one.is_message {
-        return Ok(None);
+        return Ok(Removed::Id);
     }
     let mut bytes = 0;
     for table in ["topic_message", "message_queue"] {
@@ -123,16 +157,19 @@ async fn remove(tx: &mut Tx, one: &Expired) -> Result<Option<i64>, StoreError> {
             bytes += row.int(0)?;
         }
     }
-    for table in ["message_history", "search_word", "audit_log", "delivery_queue"] {
+    for table in ["message_history", "search_word", "audit_log"] {
         let sql = format!("DELETE FROM {table} WHERE line = $1 AND number = $2");
         tx.run(&sql, vec![one.line.into(), one.number.into()]).await?;
     }
-    let sql = "DELETE FROM delivery_waiting WHERE webhook IN (SELECT webhook FROM webhook WHERE line = $1) \
-        AND line = $1 AND number = $2";
-    tx.run(sql, vec![one.line.into(), one.number.into()]).await?;
+    let sql = "DELETE FROM delivery_queue WHERE line = $1 AND number = $2 RETURNING webhook";
+    for row in tx.run(sql, vec![one.line.into(), one.number.into()]).await? {
+        // Also of a webhook that leads to another topic by now.
+        let sql = "DELETE FROM delivery_waiting WHERE webhook = $1 AND line = $2 AND number = $3";
+        tx.run(sql, vec![row.int(0)?.into(), one.line.into(), one.number.into()]).await?;
+    }
     tx.run("DELETE FROM mention_index WHERE broker_message_id = $1", vec![(&one.broker_message_id).into()])
         .await?;
-    Ok(Some(bytes))
+    Ok(Removed::Message { bytes })
 }
 
 /// Subscribers of a message who have not acknowledged it.

@@ -94,6 +94,10 @@ pub(crate) async fn of_a_publish_and_a_seal_exactly_one_wins(world: World, round
         }
     }
     assert_eq!(published_first + sealed_first, rounds);
+    assert!(
+        published_first > 0 && sealed_first > 0,
+        "{published_first} and {sealed_first}: there was no race"
+    );
     let sql = "client_message_dedupe WHERE kind = 'committed'";
     assert_eq!(world.rows(sql).await, world.rows("message_history").await);
     world.assert_no_orphans().await;
@@ -136,6 +140,18 @@ pub(crate) async fn a_known_id_is_one_statement_and_no_limiter(world: World) {
     assert_eq!(again, Published::Duplicate(first));
     assert_eq!(world.db.watch.statements.load(Ordering::SeqCst) - statements, 1);
     assert_eq!(world.limiter.asked.load(Ordering::SeqCst), asked);
+}
+
+/// A lowered limit is for what comes anew. A retry that is refused for its size would be dead, though it was accepted.
+pub(crate) async fn a_retry_of_what_is_known_is_told_though_it_is_too_large_by_now(world: World) {
+    let body = "x".repeat(1000);
+    let first = accepted(world.broker.publish(&caller("alice"), draft("alice", "a", &body)).await);
+    world.broker.set_settings(Settings { inline_bytes: 100, ..Settings::default() }).unwrap();
+    let again = world.broker.publish(&caller("alice"), draft("alice", "a", &body)).await;
+    assert_eq!(again, Published::Duplicate(first));
+    let new = world.broker.publish(&caller("alice"), draft("alice", "b", &body)).await;
+    assert_eq!(new, Published::Refused(Refusal::PayloadTooLarge { limit: 100 }));
+    assert_eq!(world.rows("client_message_dedupe").await, 1);
 }
 
 async fn put_webhook(world: &World) {

@@ -12,7 +12,7 @@ use serde_json::json;
 use tokio::sync::Notify;
 use tower::ServiceExt;
 
-use super::kit::{World, sha256, token};
+use super::kit::{World, rate, sha256, token};
 use super::web::{Web, request, told};
 
 const TO_TOPIC: &str = r#"{"to":{"topic":"t"},"body":{"text":"hello world"},"client_tx_id":"tx1"}"#;
@@ -216,6 +216,8 @@ pub(crate) async fn pages_mentions_search_and_moderation(world: World) {
     assert_eq!(refused.status, StatusCode::FORBIDDEN);
     let done = web.ask(Method::POST, moderation, Some("alice"), r#"{"reason":"spam"}"#).await;
     assert_eq!(done.status, StatusCode::OK, "{}", done.text);
+    let noted = "audit_log WHERE event = 'moderated' AND sender = 'alice' AND detail = 'spam'";
+    assert_eq!(world.rows(noted).await, 1, "who did it, and why");
     let page = get("/v1/meshes/m/topics/t/history", "bob").await;
     let hidden = &page["messages"][2];
     assert!(hidden.get("body").is_none() && hidden["moderated"] == true, "{hidden}");
@@ -315,6 +317,141 @@ pub(crate) async fn seals_are_as_the_outbox_reads_them(world: World) {
     assert_eq!(settled["broker_message_id"], first["broker_message_id"]);
 }
 
+pub(crate) async fn seals_of_unknown_ids_are_limited(world: World) {
+    let settings = Settings { request_limit: rate(2, 3600), ..Settings::default() };
+    world.broker.set_settings(settings).unwrap();
+    let web = Web::new(&world);
+    let seal = |id: &str| {
+        let path = format!("/.well-known/semel/keys/{id}/seal?endpoint=POST%20/v1/meshes/m/messages");
+        let web = &web;
+        async move { web.ask(Method::POST, &path, Some("alice"), "").await }
+    };
+    for id in ["a", "b"] {
+        assert_eq!(seal(id).await.status, StatusCode::OK);
+    }
+    let third = seal("c").await;
+    assert_eq!(third.status, StatusCode::TOO_MANY_REQUESTS, "{}", third.text);
+    assert!(third.headers.contains_key("retry-after"));
+    assert_eq!(world.rows("client_message_dedupe").await, 2);
+    assert_eq!(seal("a").await.json()["sealed"], true, "what is known is told");
+}
+
+/// The request as a whole is read, too, however far the limit was lowered since.
+pub(crate) async fn what_was_larger_than_is_taken_now_is_read(world: World) {
+    world.broker.set_settings(Settings { inline_bytes: 1 << 20, ..Settings::default() }).unwrap();
+    let web = Web::new(&world);
+    let body = format!(r#"{{"to":{{"topic":"t"}},"body":"{}"}}"#, "x".repeat(300_000));
+    assert_eq!(web.publish("alice", "a", &body).await.status, StatusCode::CREATED);
+    world.broker.set_settings(Settings { inline_bytes: 100, ..Settings::default() }).unwrap();
+    let again = web.publish("alice", "a", &body).await;
+    assert_eq!((again.status, again.json()["duplicate"].as_bool()), (StatusCode::OK, Some(true)));
+    assert_eq!(web.publish("alice", "b", &body).await.status, StatusCode::PAYLOAD_TOO_LARGE);
+}
+
+/// Ids of messages are minted before their commit: one that was minted first and commits last is found nevertheless.
+pub(crate) async fn a_message_that_commits_late_is_below_no_cursor_of_mentions(world: World) {
+    let web = Web::new(&world);
+    let publish = |id: &'static str, to: &'static str| {
+        let text = format!(r#"{{"to":{to},"body":1,"mentions":["bob"]}}"#);
+        let web = &web;
+        async move { assert_eq!(web.publish("alice", id, &text).await.status, StatusCode::CREATED) }
+    };
+    let (topic, direct) = (r#"{"topic":"t"}"#, r#"{"member":"bob"}"#);
+    let page = |after: String| {
+        let path = format!("/v1/meshes/m/mentions?limit=10&after={after}");
+        let web = &web;
+        async move {
+            let page = web.ask(Method::GET, &path, Some("bob"), "").await.json();
+            let ids = page["messages"].as_array().unwrap().iter();
+            let ids: Vec<String> =
+                ids.map(|message| message["client_message_id"].as_str().unwrap().to_owned()).collect();
+            (ids, page["next_after"].as_str().map(str::to_owned))
+        }
+    };
+    publish("a", topic).await;
+    publish("b", direct).await;
+    let (ids, next) = page("0".to_owned()).await;
+    assert_eq!(ids, ["a", "b"]);
+    let next = next.expect("a page says how far it went");
+    publish("late", topic).await;
+    let early = "00000000000000000000000000";
+    for (table, column) in [
+        ("client_message_dedupe", "broker_message_id"),
+        ("topic_message", "id"),
+        ("message_history", "broker_message_id"),
+        ("mention_index", "broker_message_id"),
+    ] {
+        let of = "SELECT broker_message_id FROM mention_index WHERE number = 2";
+        world.execute(&format!("UPDATE {table} SET {column} = '{early}' WHERE {column} = ({of})")).await;
+    }
+    publish("c", direct).await;
+    let (ids, next) = page(next).await;
+    assert_eq!(ids, ["late", "c"]);
+    assert_eq!(page(next.unwrap()).await, (vec![], None));
+    let wrong = web.ask(Method::GET, "/v1/meshes/m/mentions?after=x", Some("bob"), "").await;
+    assert_eq!(wrong.status, StatusCode::BAD_REQUEST);
+}
+
+pub(crate) async fn pages_say_what_is_gone_between_their_messages(world: World) {
+    let web = Web::new(&world);
+    for id in ["a", "b", "c", "d"] {
+        assert_eq!(web.publish("alice", id, TO_TOPIC).await.status, StatusCode::CREATED);
+    }
+    let page = |after: String| {
+        let path = format!("/v1/meshes/m/topics/t/history?after={after}");
+        let web = &web;
+        async move { web.ask(Method::GET, &path, Some("bob"), "").await.json() }
+    };
+    let ids = |page: &serde_json::Value| -> Vec<String> {
+        let messages = page["messages"].as_array().unwrap().iter();
+        messages.map(|message| message["client_message_id"].as_str().unwrap().to_owned()).collect()
+    };
+    let expire = "UPDATE client_message_dedupe SET expires_at = 0 WHERE client_message_id =";
+    world.execute(&format!("{expire} 'b'")).await;
+    world.broker.sweep().await.unwrap();
+    let first = page("0".to_owned()).await;
+    assert_eq!((ids(&first), &first["gap"]), (vec!["a".to_owned()], &json!(null)));
+    let last = first["next_after"].as_str().unwrap().to_owned();
+    let second = page(last.clone()).await;
+    assert_eq!(ids(&second), ["c", "d"]);
+    assert_eq!(second["gap"]["from"], last.as_str());
+    assert_eq!((&second["gap"]["reason"], &second["next_after"]), (&json!("swept"), &json!(null)));
+    // The newest went: the page after the last one that is kept says so, once.
+    let c = second["messages"][0]["id"].as_str().unwrap().to_owned();
+    world.execute(&format!("{expire} 'd'")).await;
+    world.broker.sweep().await.unwrap();
+    let end = page(c).await;
+    assert_eq!((ids(&end), &end["gap"]["reason"]), (vec![], &json!("swept")));
+    let after = page(end["next_after"].as_str().unwrap().to_owned()).await;
+    assert_eq!((ids(&after), &after["gap"]), (vec![], &json!(null)));
+}
+
+/// What a PUT does not say of a member stays: a fresh token revokes no other, and takes no right away.
+pub(crate) async fn what_is_not_said_of_a_member_stays(world: World) {
+    let web = Web::new(&world);
+    let put = |member: &'static str, body: String| {
+        let web = &web;
+        async move { web.operate(Method::PUT, &format!("/v1/meshes/m/members/{member}"), &body).await }
+    };
+    let added = put("alice", format!(r#"{{"add_token_sha256":["{}"]}}"#, sha256(&token("alice2")))).await;
+    assert_eq!((added.status, added.json()["tokens"].as_i64()), (StatusCode::OK, Some(2)), "{}", added.text);
+    assert_eq!(added.json()["role"], "owner");
+    for by in ["alice", "alice2"] {
+        let shown = web.ask(Method::GET, "/v1/meshes/m", Some(by), "").await;
+        assert_eq!(shown.status, StatusCode::OK, "{by}");
+    }
+    let role = put("alice", r#"{"role":"member"}"#.to_owned()).await.json();
+    assert_eq!((&role["role"], &role["tokens"]), (&json!("member"), &json!(2)));
+    let none = put("alice", r#"{"token_sha256":[]}"#.to_owned()).await.json();
+    assert_eq!((&none["role"], &none["tokens"]), (&json!("member"), &json!(0)));
+    // Whoever comes back has no rights from before.
+    put("alice", r#"{"role":"owner"}"#.to_owned()).await;
+    web.operate(Method::DELETE, "/v1/meshes/m/members/alice", "").await;
+    let back = put("alice", "{}".to_owned()).await;
+    assert_eq!((back.status, &back.json()["role"]), (StatusCode::CREATED, &json!("member")));
+    world.assert_no_orphans().await;
+}
+
 /// Verifies callers by a header `mesh/member`, as something in front might.
 struct ByHeader;
 
@@ -327,6 +464,37 @@ impl semel_broker::Identify for ByHeader {
             .map(|(mesh, member)| Caller { tenant: Some(mesh.to_owned()), principal: member.to_owned() })
             .ok_or_else(|| Problem::new(Kind::IdentityMissing, ""));
         Box::pin(std::future::ready(verified))
+    }
+
+    fn expires(&self, parts: &http::request::Parts) -> Option<semel_contract::time::Timestamp> {
+        let millis = parts.headers.get("x-expires")?.to_str().ok()?.parse().ok()?;
+        Some(semel_contract::time::Timestamp::from_millis(millis))
+    }
+}
+
+/// A token is good until it ends; so is what was opened with it, or with a ticket that it bought.
+pub(crate) async fn a_stream_ends_with_the_credential_that_opened_it(world: World) {
+    use futures_util::StreamExt;
+    let identity = semel_broker::Identity::Verified(std::sync::Arc::new(ByHeader));
+    let router = semel_broker::listen_router(world.broker.clone(), identity, None);
+    let now = world.broker.clock().await.unwrap().0;
+    let ends = (now + 1500).to_string();
+    let headers = [("x-user", "m/bob"), ("x-expires", ends.as_str())];
+    let asked = request(Method::POST, "/v1/meshes/m/ticket", None, &headers, "");
+    let ticket = told(router.clone().oneshot(asked).await.unwrap()).await.json();
+    let by_ticket = format!("/v1/meshes/m/topics/t/events?ticket={}", ticket["ticket"].as_str().unwrap());
+    let mut opened = Vec::new();
+    for (path, headers) in [("/v1/meshes/m/topics/t/events", &headers[..]), (&by_ticket, &[])] {
+        let asked = request(Method::GET, path, None, headers, "");
+        let response = router.clone().oneshot(asked).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        opened.push(response.into_body().into_data_stream());
+    }
+    for mut body in opened {
+        let ended = async { while body.next().await.is_some() {} };
+        tokio::time::timeout(std::time::Duration::from_secs(5), ended).await.expect("it goes on");
+        let passed = world.broker.clock().await.unwrap().0 - now;
+        assert!(passed >= 1400, "it ended after {passed} ms");
     }
 }
 

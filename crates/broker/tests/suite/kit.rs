@@ -24,11 +24,39 @@ pub(crate) struct Watch {
     pub(crate) statements: AtomicUsize,
     /// Statements that begin with this fail.
     pub(crate) failing: Mutex<Option<String>>,
+    /// The next statement that begins with this waits: it says that it is there, and goes on when it may.
+    pub(crate) paused: Mutex<Option<(String, Arc<Pause>)>>,
     /// The next commit is done, and its answer is lost.
     pub(crate) loses_commit: AtomicBool,
 }
 
+/// A statement that waits.
+#[derive(Default)]
+pub(crate) struct Pause {
+    pub(crate) is_there: tokio::sync::Notify,
+    pub(crate) may_go: tokio::sync::Notify,
+}
+
 impl Watch {
+    /// Lets the next statement that begins with this wait. Of use where others can go on meanwhile: on a server.
+    #[allow(dead_code, reason = "SQLite runs one transaction at a time")]
+    pub(crate) fn pause(&self, sql: &str) -> Arc<Pause> {
+        let pause = Arc::new(Pause::default());
+        *self.paused.lock().unwrap() = Some((sql.to_owned(), Arc::clone(&pause)));
+        pause
+    }
+
+    async fn wait(&self, sql: &str) {
+        let pause = {
+            let mut paused = self.paused.lock().unwrap();
+            paused.take_if(|(begins, _)| sql.starts_with(begins.as_str()))
+        };
+        if let Some((_, pause)) = pause {
+            pause.is_there.notify_one();
+            pause.may_go.notified().await;
+        }
+    }
+
     fn ask(&self, sql: &str) -> Result<(), StoreError> {
         self.statements.fetch_add(1, Ordering::SeqCst);
         let failing = self.failing.lock().unwrap();
@@ -56,10 +84,11 @@ struct WatchedTx {
 
 impl Transaction for WatchedTx {
     fn run<'a>(&'a mut self, sql: &'a str, args: Vec<Value>) -> Asked<'a, Vec<Row>> {
-        match self.watch.ask(sql) {
-            Ok(()) => self.inner.run(sql, args),
-            Err(error) => Box::pin(std::future::ready(Err(error))),
-        }
+        Box::pin(async move {
+            self.watch.wait(sql).await;
+            self.watch.ask(sql)?;
+            self.inner.run(sql, args).await
+        })
     }
 
     fn run_all<'a>(&'a mut self, statements: Vec<(&'a str, Vec<Value>)>) -> Asked<'a, Vec<Vec<Row>>> {
@@ -111,6 +140,14 @@ impl Database for Watched {
 
     fn is_owned(&self) -> bool {
         self.inner.is_owned()
+    }
+
+    fn clock_ahead(&self) -> i64 {
+        self.inner.clock_ahead()
+    }
+
+    fn confirm_clock(&self) -> Asked<'_, ()> {
+        self.inner.confirm_clock()
     }
 
     fn say<'a>(&'a self, channel: &'static str, text: &'a str) -> Asked<'a, ()> {
@@ -197,6 +234,31 @@ impl World {
         tx.commit().await.unwrap();
     }
 
+    /// The tables of the database that a broker made.
+    pub(crate) async fn tables(&self) -> Vec<String> {
+        let sql = match self.db.is_owned() {
+            true => "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'",
+            false => {
+                "SELECT c.relname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n \
+                 ON n.oid = c.relnamespace WHERE n.nspname = 'semel_broker' AND c.relkind = 'r' \
+                 AND c.relname NOT IN ('migration', 'clock', 'clock_mark')"
+            }
+        };
+        let rows = self.db.inner.read(sql, vec![]).await.unwrap();
+        rows.iter().map(|row| row.text(0).unwrap()).collect()
+    }
+
+    /// What is found while these rows of a table are away.
+    pub(crate) async fn findings_without(&self, table: &str, which: &str) -> Vec<String> {
+        self.execute(&format!("CREATE TABLE removed AS SELECT * FROM {table} WHERE {which}")).await;
+        assert_eq!(self.rows("removed").await, 1, "{table} WHERE {which} is one row");
+        self.execute(&format!("DELETE FROM {table} WHERE {which}")).await;
+        let found = self.broker.orphans().await.unwrap().findings;
+        self.execute(&format!("INSERT INTO {table} SELECT * FROM removed")).await;
+        self.execute("DROP TABLE removed").await;
+        found
+    }
+
     pub(crate) async fn assert_no_orphans(&self) {
         assert_eq!(self.broker.orphans().await.unwrap().findings, Vec::<String>::new());
     }
@@ -224,7 +286,7 @@ pub(crate) fn caller(member: &str) -> Caller {
 
 pub(crate) fn draft_of(sender: &str, id: &str, text: &str) -> Draft {
     let beside = Beside { key: Some(id), ..Beside::default() };
-    Draft::parse(text.as_bytes(), beside, "m", sender, 65_536).unwrap()
+    Draft::parse(text.as_bytes(), beside, "m", sender).unwrap()
 }
 
 /// A message to the topic `t`.

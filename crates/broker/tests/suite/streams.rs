@@ -316,6 +316,54 @@ pub(crate) async fn a_slow_reader_reads_the_history_at_its_own_pace(world: World
     }
 }
 
+/// A restore or a fail-over under streams that are open: what is numbered anew is not what they wait for.
+pub(crate) async fn a_store_that_goes_back_ends_its_streams(world: World) {
+    let settings = Settings { poll: Duration::from_millis(50), ..Settings::default() };
+    let broker = {
+        world.broker.set_settings(settings).unwrap();
+        world.another().await
+    };
+    let world = World { broker, ..world };
+    let web = Web::new(&world);
+    let mut events = web.stream(TOPIC, Some("bob"), Some("0")).await.unwrap();
+    for id in ["a", "b", "c"] {
+        publish(&world.broker, id).await;
+    }
+    let last = events.take(3).await.pop().unwrap();
+    for sql in [
+        "DELETE FROM message_history WHERE number > 1",
+        "DELETE FROM topic_message WHERE client_message_id <> 'a'",
+        "DELETE FROM client_message_dedupe WHERE client_message_id <> 'a'",
+        "UPDATE line SET next_number = 2 WHERE kind = 'topic'",
+    ] {
+        world.execute(sql).await;
+    }
+    let other = world.another().await;
+    for id in ["d", "e", "f"] {
+        publish(&other, id).await;
+    }
+    // Told by the next commit at this broker at the latest.
+    publish(&world.broker, "g").await;
+    assert_eq!(events.next().await, None, "its numbers are others' now");
+    let mut again = web.stream(TOPIC, Some("bob"), Some(&last.id)).await.unwrap();
+    let gap = again.next().await.unwrap();
+    assert_eq!((gap.event.as_str(), gap.data["reason"].as_str()), ("gap", Some("check")));
+    let ids: Vec<_> =
+        again.take(5).await.into_iter().map(|event| event.data["client_message_id"].clone()).collect();
+    assert_eq!(ids, ["a", "d", "e", "f", "g"]);
+}
+
+pub(crate) async fn a_new_epoch_ends_streams(world: World) {
+    let web = Web::new(&world);
+    let mut events = web.stream(TOPIC, Some("bob"), Some("0")).await.unwrap();
+    publish(&world.broker, "a").await;
+    let last = events.next().await.unwrap();
+    world.broker.restored().await.unwrap();
+    assert_eq!(events.next().await, None);
+    let mut again = web.stream(TOPIC, Some("bob"), Some(&last.id)).await.unwrap();
+    assert_eq!(again.next().await.unwrap().data["reason"], "epoch");
+}
+
 /// The broker of the stream never looks at who is subscribed; the feed alone has to tell it.
 pub(crate) async fn a_stream_is_exact_while_its_subscription_changes_at_another_broker(world: World) {
     let (reads, writes) = (world.another().await, world.broker.clone());

@@ -2,7 +2,6 @@
 
 pub(crate) mod config;
 mod file;
-mod listener;
 mod running;
 pub(crate) mod sheet;
 

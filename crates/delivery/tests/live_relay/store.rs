@@ -178,3 +178,26 @@ async fn the_audit_trail_cannot_be_emptied() {
     assert!(error.as_db_error().unwrap().message().contains("append-only"), "{error}");
     base.drop().await;
 }
+
+/// What is done would be forgotten, and a late retry applied again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_jump_of_the_servers_clock_expires_nothing_until_it_is_confirmed() {
+    const DAYS_8: i64 = 8 * 86_400_000;
+    let base = Base::create().await;
+    let store = base.store().await;
+    let before = store.now().await.unwrap();
+    let set = format!("UPDATE semel_relay.clock SET offset_ms = offset_ms + {DAYS_8}");
+    client(&base.url).await.batch_execute(&set).await.unwrap();
+    let other = base.store().await;
+    for store in [&store, &other] {
+        let passed = store.now().await.unwrap() - before;
+        assert!((0..60_000).contains(&passed), "time goes on as it ticks: {passed}");
+        assert!((store.clock_ahead() - DAYS_8).abs() < 60_000, "{}", store.clock_ahead());
+    }
+    assert!(store.confirm_clock("ops", "the clock is right").await.unwrap());
+    assert!(store.now().await.unwrap() - before >= DAYS_8);
+    assert!(!store.confirm_clock("ops", "again").await.unwrap(), "there is nothing more to confirm");
+    other.now().await.unwrap();
+    assert_eq!(other.clock_ahead(), 0);
+    base.drop().await;
+}

@@ -51,19 +51,26 @@ impl Store {
         }
         let secrets =
             serde_json::to_string(&wish.secrets).map_err(|error| ManageError::Refused(error.to_string()))?;
-        let sql = "INSERT INTO webhook (mesh_id, name, url, line, secrets, ordered, created_at) \
-            VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (mesh_id, name) DO UPDATE SET url = excluded.url, \
-            line = excluded.line, secrets = excluded.secrets, ordered = excluded.ordered, deleted_at = NULL";
-        let args = vec![
+        let args: Vec<Value> = vec![
             mesh.into(),
             name.into(),
             (&wish.url).into(),
             line.into(),
             secrets.into(),
             i64::from(wish.is_ordered).into(),
-            now.into(),
         ];
-        tx.run(sql, args).await?;
+        let sql = "INSERT INTO webhook (mesh_id, name, url, line, secrets, ordered, created_at) \
+            VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (mesh_id, name) DO NOTHING RETURNING webhook";
+        let made = tx.run(sql, [args.clone(), vec![now.into()]].concat()).await?;
+        if made.is_empty() {
+            // Whoever holds it as it was sends nothing more; where nothing changed, nobody is disturbed.
+            let sql = "UPDATE webhook SET url = $3, line = $4, secrets = $5, ordered = $6, deleted_at = NULL, \
+                fence = fence + 1, lease_until = 0 WHERE mesh_id = $1 AND name = $2 \
+                AND NOT (url = $3 AND line = $4 AND secrets = $5 AND ordered = $6 AND deleted_at IS NULL)";
+            tx.run(sql, args).await?;
+        } else {
+            tx.run("UPDATE mesh SET webhooks = webhooks + 1 WHERE id = $1", vec![mesh.into()]).await?;
+        }
         tx.run(COUNT, vec![line.into()]).await?;
         tell_change(&mut tx).await?;
         tx.commit().await?;

@@ -3,8 +3,8 @@
 use semel_delivery::relay::store::sql::{Row, StoreError, Value};
 
 use super::{
-    ManageError, MemberInfo, MeshInfo, MeshLimits, MeshWish, Put, limit, need_mesh, open_interval, put_line,
-    shown, tell_change,
+    ManageError, MemberInfo, MemberWish, MeshInfo, MeshLimits, MeshWish, Put, limit, need_mesh,
+    open_interval, put_line, shown, tell_change,
 };
 use crate::identity::Role;
 use crate::limits::TOKENS_MAX;
@@ -17,10 +17,13 @@ impl Store {
         let now = time(&mut tx).await?;
         let sql = "SELECT id FROM mesh WHERE id = $1 AND deleted_at IS NULL";
         let was_there = !tx.run(sql, vec![mesh.into()]).await?.is_empty();
-        let sql = "INSERT INTO mesh (id, created_at, bytes_max, search) VALUES ($1, $2, $3, $4) \
-            ON CONFLICT (id) DO UPDATE SET deleted_at = NULL, bytes_max = excluded.bytes_max, search = excluded.search";
-        let args = vec![mesh.into(), now.into(), wish.bytes_max.into(), i64::from(wish.search).into()];
-        tx.run(sql, args).await?;
+        let sql =
+            "INSERT INTO mesh (id, created_at) VALUES ($1, $2) ON CONFLICT (id) DO NOTHING RETURNING id";
+        if !tx.run(sql, vec![mesh.into(), now.into()]).await?.is_empty() {
+            tx.run("UPDATE broker_meta SET value = value + 1 WHERE name = 'meshes'", vec![]).await?;
+        }
+        let sql = "UPDATE mesh SET deleted_at = NULL, bytes_max = $2, search = $3 WHERE id = $1";
+        tx.run(sql, vec![mesh.into(), wish.bytes_max.into(), i64::from(wish.search).into()]).await?;
         tell_change(&mut tx).await?;
         tx.commit().await?;
         Ok(if was_there { Put::Kept } else { Put::Created })
@@ -31,6 +34,9 @@ impl Store {
     pub(crate) async fn remove_mesh(&self, mesh: &str) -> Result<(), ManageError> {
         let mut tx = self.db.begin().await?;
         let now = time(&mut tx).await?;
+        // Before the lines, as whoever subscribes does.
+        let sql = "SELECT member FROM member WHERE mesh_id = $1 ORDER BY member /*LOCK*/";
+        tx.run(sql, vec![mesh.into()]).await?;
         let sql =
             "SELECT line, next_number FROM line WHERE mesh_id = $1 ORDER BY mesh_id, kind, ref /*LOCK*/";
         for row in tx.run(sql, vec![mesh.into()]).await? {
@@ -41,12 +47,20 @@ impl Store {
         for sql in [
             "UPDATE line SET deleted_at = coalesce(deleted_at, $2), webhooks = 0 WHERE mesh_id = $1",
             "UPDATE member SET left_at = coalesce(left_at, $2) WHERE mesh_id = $1",
-            "UPDATE webhook SET deleted_at = coalesce(deleted_at, $2) WHERE mesh_id = $1",
+            "UPDATE webhook SET deleted_at = coalesce(deleted_at, $2), fence = fence + 1 WHERE mesh_id = $1",
             "UPDATE mesh SET deleted_at = coalesce(deleted_at, $2) WHERE id = $1",
         ] {
             tx.run(sql, vec![mesh.into(), now.into()]).await?;
         }
-        tx.run("DELETE FROM member_token WHERE mesh_id = $1", vec![mesh.into()]).await?;
+        for sql in [
+            "DELETE FROM member_token WHERE mesh_id = $1",
+            "UPDATE member SET tokens = 0 WHERE mesh_id = $1",
+            "UPDATE delivery_queue SET status = 'dead', last_error = 'the mesh was removed' WHERE status = 'pending' \
+             AND webhook IN (SELECT webhook FROM webhook WHERE mesh_id = $1)",
+            "DELETE FROM delivery_waiting WHERE webhook IN (SELECT webhook FROM webhook WHERE mesh_id = $1)",
+        ] {
+            tx.run(sql, vec![mesh.into()]).await?;
+        }
         tell_change(&mut tx).await?;
         Ok(tx.commit().await?)
     }
@@ -76,27 +90,45 @@ impl Store {
         Ok(found)
     }
 
-    /// Makes a member, or says again its role and its tokens: all that are live, and no others.
+    /// Makes a member, or says again what it is. What is not said stays.
     pub(crate) async fn put_member(
         &self,
         mesh: &str,
         member: &str,
-        role: Role,
-        tokens: &[String],
+        wish: &MemberWish,
     ) -> Result<Put, ManageError> {
-        check_tokens(tokens)?;
+        check_tokens(wish.tokens.as_deref().unwrap_or_default())?;
+        check_tokens(&wish.more_tokens)?;
         let mut tx = self.db.begin().await?;
         let now = time(&mut tx).await?;
         need_mesh(&mut tx, mesh).await?;
         let sql = "SELECT member FROM member WHERE mesh_id = $1 AND member = $2 AND left_at IS NULL";
         let was_there = !tx.run(sql, vec![mesh.into(), member.into()]).await?.is_empty();
+        let role = wish.role;
         let sql = "INSERT INTO member (mesh_id, member, role, joined_at) VALUES ($1, $2, $3, $4) \
-            ON CONFLICT (mesh_id, member) DO UPDATE SET role = excluded.role, left_at = NULL";
-        tx.run(sql, vec![mesh.into(), member.into(), role.name().into(), now.into()]).await?;
+            ON CONFLICT (mesh_id, member) DO NOTHING RETURNING member";
+        let usual = role.unwrap_or(Role::Member).name();
+        let args = vec![mesh.into(), member.into(), usual.into(), now.into()];
+        if tx.run(sql, args).await?.is_empty() {
+            // Whoever comes back has no rights from before.
+            let role = role.or((!was_there).then_some(Role::Member)).map(|role| role.name().to_owned());
+            let sql = "UPDATE member SET role = coalesce($3, role), left_at = NULL WHERE mesh_id = $1 AND member = $2";
+            tx.run(sql, vec![mesh.into(), member.into(), role.into()]).await?;
+        } else {
+            tx.run("UPDATE mesh SET members = members + 1 WHERE id = $1", vec![mesh.into()]).await?;
+        }
         // Whoever comes back does not see what was sent while another had the name.
         let (line, next, _) = put_line(&mut tx, mesh, "member", member, "members", now).await?;
         open_interval(&mut tx, line, member, next).await?;
-        put_tokens(&mut tx, mesh, member, tokens).await?;
+        let mut tokens = match &wish.tokens {
+            Some(tokens) => tokens.clone(),
+            None => tokens_of(&mut tx, mesh, member).await?,
+        };
+        tokens.extend(wish.more_tokens.iter().cloned());
+        tokens.sort_unstable();
+        tokens.dedup();
+        check_tokens(&tokens)?;
+        put_tokens(&mut tx, mesh, member, &tokens).await?;
         tell_change(&mut tx).await?;
         tx.commit().await?;
         Ok(if was_there { Put::Kept } else { Put::Created })
@@ -106,6 +138,9 @@ impl Store {
     pub(crate) async fn remove_member(&self, mesh: &str, member: &str) -> Result<(), ManageError> {
         let mut tx = self.db.begin().await?;
         let now = time(&mut tx).await?;
+        // Whoever subscribes it locks it, too: what is found now is all there is.
+        let sql = "SELECT member FROM member WHERE mesh_id = $1 AND member = $2 /*LOCK*/";
+        tx.run(sql, vec![mesh.into(), member.into()]).await?;
         let sql = "SELECT l.line, l.next_number FROM line l JOIN topic_subscription s ON s.line = l.line \
             WHERE l.mesh_id = $1 AND s.member = $2 AND s.until IS NULL ORDER BY l.mesh_id, l.kind, l.ref /*LOCK*/";
         for row in tx.run(sql, vec![mesh.into(), member.into()]).await? {
@@ -159,6 +194,11 @@ fn check_tokens(tokens: &[String]) -> Result<(), ManageError> {
     }
 }
 
+async fn tokens_of(tx: &mut Tx, mesh: &str, member: &str) -> Result<Vec<String>, StoreError> {
+    let sql = "SELECT token_sha256 FROM member_token WHERE mesh_id = $1 AND member = $2";
+    tx.run(sql, vec![mesh.into(), member.into()]).await?.iter().map(|row| row.text(0)).collect()
+}
+
 async fn put_tokens(tx: &mut Tx, mesh: &str, member: &str, tokens: &[String]) -> Result<(), ManageError> {
     tx.run("DELETE FROM member_token WHERE mesh_id = $1 AND member = $2", vec![mesh.into(), member.into()])
         .await?;
@@ -174,5 +214,7 @@ async fn put_tokens(tx: &mut Tx, mesh: &str, member: &str, tokens: &[String]) ->
             ));
         }
     }
+    let sql = "UPDATE member SET tokens = $3 WHERE mesh_id = $1 AND member = $2";
+    tx.run(sql, vec![mesh.into(), member.into(), (tokens.len() as i64).into()]).await?;
     Ok(())
 }

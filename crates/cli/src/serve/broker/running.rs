@@ -1,34 +1,42 @@
 //! A broker that runs: its store, its doors, and what is swapped when its settings are read again.
 
-use std::future::IntoFuture;
+use std::convert::Infallible;
+use std::future::{Future, IntoFuture};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{ConnectInfo, State};
-use axum::http::StatusCode;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use semel_broker::{Broker, Identified, Identify, Identity, Parts, admin_router, database, listen_router};
 use semel_console::part::{Routed, Section};
 use semel_console::{Access, Surface};
 use semel_contract::identity::Identity as Way;
 use semel_contract::problem::{Kind, Problem};
+use semel_contract::time::Timestamp;
 use semel_delivery::relay::store::Database;
 use semel_gate::Identify as _;
 use semel_gateway::{Callers, Peers};
+use semel_http::headers::Origin;
+use semel_http::{Acceptor, ConnectionSettings, Facts, Handler, Limits};
 use semel_store::clock::SystemClock;
 use semel_store::limits::{Fallback, MemoryLimiter, RedisLimiter};
 use semel_store::postgres::Migrations;
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tokio_postgres::NoTls;
+use tokio_rustls::rustls::ServerConfig;
+use tower::Service;
 
 use super::config::{Config, Who};
-use super::listener::{Certificate, Doors, Peer};
 use super::sheet::SHEET;
 use crate::config::{Store, describe_bounds, redacted};
 use crate::exit::{Exit, Stop};
@@ -36,6 +44,12 @@ use crate::problems::refusal;
 use crate::serve::admin;
 use crate::serve::running::Swappable;
 use crate::store::secured;
+
+/// Connections of members: streams, and what publishes beside them.
+const CONNECTIONS_MAX: usize = semel_broker::limits::STREAMS_MAX + 10_000;
+
+/// The certificate in force; none means plain HTTP.
+type Certificate = Arc<RwLock<Option<Arc<ServerConfig>>>>;
 
 /// How long a clean end may take once streams were told.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -54,7 +68,7 @@ pub(crate) struct Running {
     members: Swappable,
     operators: Swappable,
     certificate: Certificate,
-    told: oneshot::Sender<()>,
+    acceptor: Arc<Acceptor>,
     serving: JoinHandle<std::io::Result<()>>,
     operating: JoinHandle<std::io::Result<()>>,
 }
@@ -86,17 +100,14 @@ impl Running {
         let working = broker.start();
         let members = Swappable::new(listen_router(broker.clone(), identity, config.cors.clone()));
         let operators = Swappable::new(operated(&broker, &config, access.clone()));
-        let (told, end) = oneshot::channel::<()>();
-        let doors =
-            Doors::on(listener, Arc::clone(&certificate)).map_err(|error| failed(error.to_string()))?;
-        let service = members.router().into_make_service_with_connect_info::<Peer>();
-        let serving = axum::serve(doors, service).with_graceful_shutdown(async { drop(end.await) });
+        let acceptor = Arc::new(Acceptor::new(CONNECTIONS_MAX));
+        let serving = serve(Arc::clone(&acceptor), listener, Arc::clone(&certificate), members.router());
         Ok(Self {
             listen,
             admin,
             working,
-            told,
-            serving: tokio::spawn(serving.into_future()),
+            acceptor,
+            serving: tokio::spawn(serving),
             operating: tokio::spawn(axum::serve(admin_listener, operators.router()).into_future()),
             access,
             broker,
@@ -133,8 +144,9 @@ impl Running {
     /// Takes nothing new, ends streams at their cursor, and waits for what is under way.
     pub(crate) async fn stop(self) {
         self.broker.drain();
-        let _ = self.told.send(());
-        let _ = tokio::time::timeout(self.config.drain, self.serving).await;
+        self.acceptor.close();
+        self.acceptor.empty(Instant::now() + self.config.drain).await;
+        self.serving.abort();
         let _ = tokio::time::timeout(FAREWELL, self.working.stop()).await;
         self.operating.abort();
     }
@@ -148,6 +160,47 @@ pub(crate) fn check(config: &Config) -> Result<(), Stop> {
     Ok(())
 }
 
+/// Serves members until the acceptor is closed. Who is slow with a head or a body, or takes nothing of its answer, is let go.
+async fn serve(
+    acceptor: Arc<Acceptor>,
+    listener: TcpListener,
+    certificate: Certificate,
+    router: Router,
+) -> std::io::Result<()> {
+    let limits = Limits {
+        write_timeout: semel_broker::limits::READER_STALL_MAX,
+        connections_max: CONNECTIONS_MAX,
+        ..Limits::default()
+    };
+    let settings = || ConnectionSettings {
+        tls: certificate.read().unwrap_or_else(PoisonError::into_inner).clone(),
+        limits: limits.clone(),
+    };
+    acceptor.accept(listener, settings, Members(router)).await
+}
+
+/// What answers members.
+#[derive(Clone)]
+struct Members(Router);
+
+impl Handler for Members {
+    fn answer(
+        &self,
+        mut request: Request,
+        facts: Facts,
+    ) -> impl Future<Output = axum::http::Response<Body>> + Send + 'static {
+        request.extensions_mut().insert(facts.origin);
+        let mut router = self.0.clone();
+        async move {
+            let answered: Result<_, Infallible> = router.call(request).await;
+            match answered {
+                Ok(response) => response,
+                Err(never) => match never {},
+            }
+        }
+    }
+}
+
 async fn bind(address: SocketAddr, flag: &str) -> Result<(TcpListener, SocketAddr), Stop> {
     let failed = |error: std::io::Error| {
         Stop::new(Exit::Io, format!("failed to listen on {address}: {error}; choose another with {flag}"))
@@ -157,7 +210,7 @@ async fn bind(address: SocketAddr, flag: &str) -> Result<(TcpListener, SocketAdd
     Ok((listener, bound))
 }
 
-fn load_certificate(config: &Config) -> Result<Option<Arc<tokio_rustls::rustls::ServerConfig>>, Stop> {
+fn load_certificate(config: &Config) -> Result<Option<Arc<ServerConfig>>, Stop> {
     let load = |tls: &semel_gateway::Certificates| {
         tls.load().map_err(|error| Stop::new(Exit::Config, format!("broker.tls: {error}")))
     };
@@ -222,7 +275,7 @@ struct Verified {
 impl Identify for Verified {
     fn identify<'a>(&'a self, parts: &'a axum::http::request::Parts) -> Identified<'a> {
         Box::pin(async move {
-            let peer = parts.extensions.get::<ConnectInfo<Peer>>().map(|peer| peer.0.0.ip());
+            let peer = parts.extensions.get::<Origin>().map(|origin| origin.peer);
             if matches!(self.way, Way::Trusted(_)) && !peer.is_some_and(|peer| self.peers.contain(peer)) {
                 let why = format!("{} is believed from trusted peers only", self.way);
                 return Err(Problem::new(Kind::IdentityMissing, why));
@@ -230,6 +283,23 @@ impl Identify for Verified {
             Ok(self.callers.identify(parts).await?.caller().clone())
         })
     }
+
+    fn expires(&self, parts: &axum::http::request::Parts) -> Option<Timestamp> {
+        match self.way {
+            Way::Jwt(_) => expiry_of(parts),
+            Way::Authorization | Way::Cookie(_) | Way::Shared(_) | Way::Check(_) | Way::Trusted(_) => None,
+        }
+    }
+}
+
+/// When the JSON Web Token of a request ends that was verified: its `exp`.
+fn expiry_of(parts: &axum::http::request::Parts) -> Option<Timestamp> {
+    let line = parts.headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let claims = line.split_once(' ')?.1.trim().split('.').nth(1)?;
+    let claims: serde_json::Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(claims).ok()?).ok()?;
+    // Fractions count; what is beyond all times does not end.
+    let millis = claims.get("exp")?.as_f64()? * 1000.0;
+    (millis.abs() < 1e15).then(|| Timestamp::from_millis(millis as i64))
 }
 
 /// The broker as the console shows it, and its API.

@@ -12,7 +12,10 @@ use std::time::Duration;
 use deadpool_postgres::{Object, Pool};
 use futures_util::future::{MaybeDone, maybe_done};
 use semel_store::postgres::base::{self, FirstConnection, Migration, Schema, Session, error_chain};
+use semel_store::postgres::time::{Answer, MARK_EVERY, Question, ServerTime};
 use semel_store::postgres::{Migrations, channel};
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::types::{IsNull, ToSql, Type, private::BytesMut, to_sql_checked};
 use tokio_postgres::{NoTls, Socket, Statement};
@@ -28,12 +31,15 @@ const MIGRATIONS: &[Migration] = &[
     migration(3, "done", include_str!("../migrations/postgres_0003_done.sql"), 3),
     migration(4, "rights", include_str!("../migrations/postgres_roles.sql"), 3),
     migration(5, "given", include_str!("../migrations/postgres_0005_given.sql"), 3),
+    migration(6, "clock", include_str!("../migrations/postgres_0006_clock.sql"), 3),
 ];
 
 const fn migration(number: i32, name: &'static str, sql: &'static str, works_for: i32) -> Migration {
     Migration { number, name, sql, works_for }
 }
 
+/// How long the clock is left alone after it was written down, also where that failed.
+const KEEP_PAUSE: Duration = Duration::from_millis(100);
 /// The name of a relay among the server's sessions.
 const APPLICATION_NAME: &str = "semel relay";
 
@@ -66,6 +72,20 @@ type Listen = Arc<dyn Fn(&'static str, Heard) -> Listening<'static> + Send + Syn
 pub struct Postgres {
     pool: Pool,
     listen: Listen,
+    time: Arc<Guarded>,
+    keeping: AbortHandle,
+}
+
+/// The server's clock, as it is believed, and the word that a jump of it is to be written down.
+struct Guarded {
+    time: ServerTime,
+    found: Notify,
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        self.keeping.abort();
+    }
 }
 
 impl fmt::Debug for Postgres {
@@ -122,12 +142,15 @@ impl Postgres {
         let config = base::config(url, tables.application_name).map_err(failed)?;
         let mut first = FirstConnection::open(&config, tls.clone()).await.map_err(failed)?;
         first.prepare(&tables.session, &tables.schema, migrations).await.map_err(failed)?;
+        let time = ServerTime::begin(first.client(), tables.schema.name).await.map_err(failed)?;
         let pool = base::pool(config.clone(), tls.clone(), connections, &tables.session).map_err(failed)?;
         let listen: Listen = Arc::new(move |channel, heard| {
             let (config, tls) = (config.clone(), tls.clone());
             Box::pin(async move { channel::listen(&config, tls, channel, move |text| heard(text)).await })
         });
-        Ok(Self { pool, listen })
+        let time = Arc::new(Guarded { time, found: Notify::new() });
+        let keeping = keep_time(pool.clone(), Arc::clone(&time), tables.application_name);
+        Ok(Self { pool, listen, time, keeping: tokio::spawn(keeping).abort_handle() })
     }
 
     /// The newest migration that is applied, and the numbers of those that are missing. Changes nothing.
@@ -166,11 +189,59 @@ impl Postgres {
     }
 }
 
+/// Writes the time down now and then, and a jump of the clock at once, so that it is noticed though nobody asks for anything.
+async fn keep_time(pool: Pool, guarded: Arc<Guarded>, part: &'static str) {
+    let mut was_ahead = 0;
+    loop {
+        let ahead = guarded.time.ahead();
+        if ahead != 0 && was_ahead == 0 {
+            tracing::warn!(
+                ahead,
+                "the server's clock is ahead by so many milliseconds and nothing explains it: nothing expires until it is set \
+                 back, or somebody confirms it: {part} clock"
+            );
+        }
+        was_ahead = ahead;
+        let _ = tokio::time::timeout(MARK_EVERY, guarded.found.notified()).await;
+        // Whatever fails here is tried again, and meanwhile every statement keeps time by itself.
+        if let Ok(client) = pool.get().await
+            && ask_time(&client, &guarded).await.is_ok()
+        {
+            let _ = guarded.time.keep(&client).await;
+        }
+        tokio::time::sleep(KEEP_PAUSE).await;
+    }
+}
+
+/// The store's time.
+async fn ask_time(client: &Object, guarded: &Guarded) -> Result<i64, StoreError> {
+    let asked = guarded.time.ask();
+    let statement = client.prepare_cached(guarded.time.sql()).await.map_err(failed)?;
+    let rows = query(client, &statement, &args_of(asked)).await?;
+    time_of(guarded, asked, &rows)
+}
+
+fn args_of(asked: Question) -> Vec<Value> {
+    asked.args.map(Value::Int).to_vec()
+}
+
+/// What a server said of the time.
+fn time_of(guarded: &Guarded, asked: Question, rows: &[Row]) -> Result<i64, StoreError> {
+    let row = rows.first().ok_or_else(|| StoreError::Failed("no time".to_owned()))?;
+    let (now, wall, revision, jump) = (row.int(0)?, row.int(1)?, row.int(2)?, row.maybe_int(3)?);
+    let now = guarded.time.learn(asked, Answer { now, wall, revision, jump });
+    if guarded.time.has_found() {
+        guarded.found.notify_one();
+    }
+    Ok(now)
+}
+
 fn failed(error: impl Error + 'static) -> StoreError {
     StoreError::Failed(error_chain(&error))
 }
 
 struct Begun {
+    time: Arc<Guarded>,
     // Given back to the pool only when nothing is open on it.
     client: Option<Object>,
     /// Whether the server was told: it is told together with the first question.
@@ -201,8 +272,16 @@ impl Begun {
         let client = self.client.as_ref().ok_or_else(has_ended)?;
         let only_asks = statements.iter().all(|(sql, _)| sql.trim_start().starts_with("SELECT"));
         let mut prepared = Vec::with_capacity(statements.len());
-        for (sql, args) in statements {
-            prepared.push((prepare(client, sql).await?, args));
+        let mut times = Vec::new();
+        for (at, (sql, args)) in statements.into_iter().enumerate() {
+            if sql == NOW {
+                let statement = client.prepare_cached(self.time.time.sql()).await.map_err(failed)?;
+                let asked = self.time.time.ask();
+                times.push((at, asked));
+                prepared.push((statement, args_of(asked)));
+            } else {
+                prepared.push((prepare(client, sql).await?, args));
+            }
         }
         // Before it is sent: whoever drops this meanwhile must roll back.
         let is_begun = std::mem::replace(&mut self.is_begun, true);
@@ -228,6 +307,10 @@ impl Begun {
         for mut one in sent {
             one.as_mut().await;
             found.push(one.as_mut().take_output().ok_or_else(has_ended)??);
+        }
+        for (at, asked) in times {
+            let now = time_of(&self.time, asked, &found[at])?;
+            found[at] = vec![Row(vec![now.into()])];
         }
         Ok(found)
     }
@@ -259,9 +342,8 @@ fn has_ended() -> StoreError {
 async fn prepare(client: &Object, sql: &str) -> Result<Statement, StoreError> {
     const ALONE: &str = "pg_advisory_xact_lock(hashtextextended($1, 0)) IS NOT NULL AND";
     const HURRY: &str = "pg_catalog.set_config('lock_timeout', '300ms', true),";
-    const CLOCK: &str = "(extract(epoch FROM pg_catalog.clock_timestamp()) * 1000)::bigint";
     let sql = sql.replace("/*LOCK*/", "FOR UPDATE").replace("/*ALONE*/", ALONE);
-    let sql = sql.replace("/*NOW*/", CLOCK).replace("/*HURRY*/", HURRY);
+    let sql = sql.replace("/*HURRY*/", HURRY);
     client.prepare_cached(&sql).await.map_err(failed)
 }
 
@@ -411,21 +493,34 @@ impl Database for Postgres {
     fn begin(&self) -> Asked<'_, Box<dyn Transaction>> {
         Box::pin(async move {
             let client = Some(self.client().await?);
-            Ok(Box::new(Begun { client, is_begun: false }) as Box<dyn Transaction>)
+            let time = Arc::clone(&self.time);
+            Ok(Box::new(Begun { time, client, is_begun: false }) as Box<dyn Transaction>)
         })
     }
 
     fn read<'a>(&'a self, sql: &'a str, args: Vec<Value>) -> Asked<'a, Vec<Row>> {
         Box::pin(async move {
             let client = self.client().await?;
+            if sql == NOW {
+                return Ok(vec![Row(vec![ask_time(&client, &self.time).await?.into()])]);
+            }
             query(&client, &prepare(&client, sql).await?, &args).await
         })
     }
 
     fn now(&self) -> Asked<'_, i64> {
+        Box::pin(async move { ask_time(&self.client().await?, &self.time).await })
+    }
+
+    fn clock_ahead(&self) -> i64 {
+        self.time.time.ahead()
+    }
+
+    fn confirm_clock(&self) -> Asked<'_, ()> {
         Box::pin(async move {
-            let rows = self.read(NOW, vec![]).await?;
-            rows.first().ok_or_else(|| StoreError::Failed("no time".to_owned()))?.int(0)
+            let client = self.client().await?;
+            self.time.time.confirm(&client).await.map_err(failed)?;
+            ask_time(&client, &self.time).await.map(drop)
         })
     }
 

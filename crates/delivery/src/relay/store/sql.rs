@@ -1,6 +1,6 @@
 //! What the relay asks of a database: transactions of plain statements. The statements are the same for every database;
 //! `$1` is an argument, and `/*LOCK*/` after a SELECT locks its rows where a database locks rows.
-//! `/*NOW*/` is the store's time, in a statement of its own ([`NOW`]), and `/*HURRY*/` stands in [`HURRY`].
+//! [`NOW`], a statement of its own, is answered with the store's time, which no jump of a clock moves, and `/*HURRY*/` stands in [`HURRY`].
 //! `/*ALONE*/` before a condition waits until no other transaction has said the same `$1` there, where several run at once.
 
 use std::fmt;
@@ -205,12 +205,14 @@ pub trait Database: Send + Sync + 'static {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// By how many milliseconds the clock is ahead of the time that is given, while nobody believes it. Then nothing
-    /// expires.
+    /// By how many milliseconds the clock is ahead of the time that is given, while nobody believes it, as far as was heard when
+    /// the time was last asked for. Then nothing expires.
     fn clock_ahead(&self) -> i64 {
         0
     }
 
-    /// A person says that the clock is right.
-    fn confirm_clock(&self) {}
+    /// A person says that the clock is right: from then on it is believed.
+    fn confirm_clock(&self) -> Asked<'_, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
 }

@@ -70,7 +70,7 @@ impl Sqlite {
         let lender = Lender::open(path, options(schema, clock), start_up)?;
         if let Some(ahead) = lender.shared().time.jump() {
             let why = "the wall clock is ahead by so many milliseconds and nothing explains it: nothing is swept until a \
-                time service keeps it right, it is set back, or somebody confirms it: semel relay clock";
+                time service keeps it right, it is set back, or somebody confirms it (semel relay clock, semel broker clock)";
             tracing::warn!(ahead, "{why}");
         }
         Ok(Self { lender })
@@ -310,7 +310,8 @@ impl Database for Sqlite {
         self.shared().time.jump().unwrap_or(0)
     }
 
-    fn confirm_clock(&self) {
+    fn confirm_clock(&self) -> Asked<'_, ()> {
         self.shared().time.confirm();
+        Box::pin(std::future::ready(Ok(())))
     }
 }

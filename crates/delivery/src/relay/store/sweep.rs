@@ -79,11 +79,12 @@ impl RelayStore {
 
     /// A person says that the clock is right, and why. `false`: it was believed, and nothing changed.
     pub async fn confirm_clock(&self, who: &str, reason: &str) -> Result<bool, StoreError> {
+        self.now().await?;
         let ahead = self.clock_ahead();
         if ahead == 0 {
             return Ok(false);
         }
-        self.db.confirm_clock();
+        self.db.confirm_clock().await?;
         let now = self.now().await?;
         let row = AuditRow {
             at: now,
@@ -101,6 +102,8 @@ impl RelayStore {
     /// Removes what is past its retention, in small transactions. Nothing goes while the clock is not believed.
     pub async fn sweep(&self, retention: &Retention) -> Result<Swept, StoreError> {
         let mut swept = Swept::default();
+        // Whether the clock is believed is heard with the time.
+        self.now().await?;
         if self.clock_ahead() != 0 {
             return Ok(swept);
         }
