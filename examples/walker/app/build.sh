@@ -12,6 +12,7 @@ built=${CARGO_TARGET_DIR:-$root/target}/examples/walker
 rm -rf "$built/generated" "$built/native"
 mkdir -p "$built/native/linux-x86-64"
 built=$(cd "$built" && pwd)
+echo "Building the phone's library and the app. The first time this takes minutes." >&2
 "$root/clients/core/build.sh" kotlin "$built/generated"
 mv "$built/generated/libsemel_core.so" "$built/native/linux-x86-64/"
 mvn --batch-mode --quiet --no-transfer-progress -f all.xml -Dwork="$built" -Dsemel.tests.skip=true "$@"
