@@ -1,9 +1,11 @@
-// Writes src/contract/profiles.ts from the tables of spec/contract.md. With `--check` it only compares.
+// Writes src/contract/profiles.ts and rules.ts from the tables of spec/contract.md. With `--check` it only compares. The rules are
+// a file of their own, since a page that only accepts messages never reads them.
 // It reads the tables that concern a sender: classification, keys, waits, ages and lanes. It decides nothing.
 import { readFileSync, writeFileSync } from "node:fs";
 
 const spec = readFileSync(new URL("../../../spec/contract.md", import.meta.url), "utf8");
-const target = new URL("../src/contract/profiles.ts", import.meta.url);
+const folder = new URL("../src/contract/", import.meta.url);
+const HEAD = "Generated from spec/contract.md by `npm run generate`: do not edit.";
 
 const UNITS = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
 
@@ -134,23 +136,32 @@ function renderRules(rules) {
 function render() {
   const all = profiles();
   const names = all.map(({ name }) => name);
-  const lines = [
-    "// The sender's half of every profile. Generated from spec/contract.md by `npm run generate`: do not edit.",
-    'import type { Profile } from "./profile.js";',
-    "",
-  ];
-  for (const { rules, ...profile } of all) {
-    lines.push(`export const ${profile.name}: Profile = ${JSON.stringify(profile).replace(/"(\w+)":/g, "$1: ").replaceAll(",", ", ")};`);
-    lines.push(`export const ${profile.name}Rules = "${renderRules(rules)}";`, "");
-  }
-  lines.push(`export const profiles = { ${names.join(", ")} };`, "", "export const rules: Record<string, string> = {");
-  lines.push(...names.map((name) => `  ${name}: ${name}Rules,`), "};", "");
-  return lines.join("\n");
+  const written = (profile) => JSON.stringify(profile).replace(/"(\w+)":/g, "$1: ").replaceAll(",", ", ");
+  return {
+    "profiles.ts": [
+      `// The sender's half of every profile. ${HEAD}`,
+      'import type { Profile } from "./profile.js";',
+      "",
+      ...all.map(({ rules, ...profile }) => `export const ${profile.name}: Profile = ${written(profile)};`),
+      "",
+      `export const profiles = { ${names.join(", ")} };`,
+      "",
+    ],
+    "rules.ts": [
+      `// How every profile's answers are read. ${HEAD}`,
+      ...all.map(({ name, rules }) => `export const ${name} = "${renderRules(rules)}";`),
+      "",
+      `export const rules: Record<string, string> = { ${names.join(", ")} };`,
+      "",
+    ],
+  };
 }
 
-const text = render();
-if (!process.argv.includes("--check")) writeFileSync(target, text);
-else if (readFileSync(target, "utf8") !== text) {
-  console.error("src/contract/profiles.ts is not what spec/contract.md says: run `npm run generate`");
-  process.exit(1);
+for (const [name, lines] of Object.entries(render())) {
+  const [target, text] = [new URL(name, folder), lines.join("\n")];
+  if (!process.argv.includes("--check")) writeFileSync(target, text);
+  else if (readFileSync(target, "utf8") !== text) {
+    console.error(`src/contract/${name} is not what spec/contract.md says: run \`npm run generate\``);
+    process.exitCode = 1;
+  }
 }

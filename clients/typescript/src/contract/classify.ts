@@ -43,5 +43,5 @@ function plain(code: string | null): string {
 export function readClass(text: string): Class {
   const [name, second, ...rest] = text.split(":");
   if (rest.length) return { class: name as ClassName, max: Number(second), then: readClass(rest.join(":")) };
-  return second ? { class: name as ClassName, reason: second } : { class: name as ClassName };
+  return { class: name as ClassName, ...(second && { reason: second }) };
 }

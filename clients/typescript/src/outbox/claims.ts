@@ -1,9 +1,9 @@
 // The transactions of the sender, each of which may run twice (see the store). Every write presents the sender's epoch and the
 // token of its attempt; an old epoch changes nothing.
 import type { Verdict } from "./judge.js";
-import { end, find, isPaused, readPaused } from "./rows.js";
+import { end, isPaused, readPaused } from "./lanes.js";
 import type { Tx } from "./store.js";
-import { OutboxError, type Row, type Status } from "./types.js";
+import type { Row, Status } from "./types.js";
 
 /** The clocks that were learned, by the time on the local clock during which they held. */
 export type Clocks = { from: number; to: number; ahead: number }[];
@@ -90,15 +90,4 @@ async function write(tx: Tx, row: Row, { to, change }: Verdict, now: number, doe
   if (status === "done" || status === "dead") await end(tx, written, now, status === "dead" && doesBlock);
   else await tx.put("messages", written);
   return written;
-}
-
-/** Makes a waiting message due now. */
-export async function hasten(tx: Tx, id: string, now: number): Promise<Row> {
-  const row = await find(tx, id);
-  if (row.status !== "pending" && row.status !== "held")
-    throw new OutboxError("state", `the message ${id} is ${row.status}`);
-  const hastened: Row = { ...row, status: "pending", nextAt: now };
-  delete hastened.heldFor;
-  await tx.put("messages", hastened);
-  return hastened;
 }

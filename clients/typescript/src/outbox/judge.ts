@@ -2,7 +2,7 @@
 // arguments. The reasons are words for a person.
 import { classify, codeOf, type Class } from "../contract/classify.js";
 import type { Profile } from "../contract/profile.js";
-import { rules } from "../contract/profiles.js";
+import { rules } from "../contract/rules.js";
 import { effectsOf, knowsKeysAgain, linkedCode, type Answer } from "../contract/refusal.js";
 import { next, type Cause } from "../contract/schedule.js";
 import { httpDate, shouldRetry, toldWait } from "../contract/wait.js";

@@ -40,15 +40,10 @@ export class Leadership {
   compete(): void {
     if (!this.#isStopped) return;
     this.#isStopped = false;
-    this.#listen();
+    this.listen();
     if (this.environment.locks) void this.#queue(false);
     void this.check();
     this.#watch();
-  }
-
-  /** Opens the channel without standing for election. */
-  listen(): void {
-    this.#listen();
   }
 
   /** Stops sending and lets another tab take over. */
@@ -150,9 +145,9 @@ export class Leadership {
     this.#release = undefined;
   }
 
-  #listen(): void {
-    if (this.#channel) return;
-    this.#channel = this.environment.channel(`semel:${this.name}`);
+  /** Opens the channel, which does not stand for election. */
+  listen(): void {
+    this.#channel ??= this.environment.channel(`semel:${this.name}`);
     if (this.#channel) this.#channel.onmessage = ({ data }: MessageEvent<Message>) => this.#hear(data);
   }
 

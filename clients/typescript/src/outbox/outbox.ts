@@ -8,39 +8,23 @@ import { Intake } from "./intake.js";
 import { Leadership } from "./leadership.js";
 import { MemoryStore } from "./memory.js";
 import type { RequeueOptions } from "./requeue.js";
-import { abort, receiptOf, setPaused } from "./rows.js";
-import type { Host, Sender } from "./sender.js";
+import { receiptOf } from "./rows.js";
+import type { Host } from "./sender.js";
+import type { Senders } from "./senders.js";
 import type * as sending from "./sending.js";
 import type { Summaries } from "./state.js";
 import { IndexedStore, type Store, type Tx } from "./store.js";
 import {
-  OutboxError, type EventType, type OutboxEvent, type OutboxOptions, type Receipt, type Row, type SendOptions, type Sent,
-  type Snapshot, type Status,
+  OutboxError, type EventType, type ListFilter, type OutboxEvent, type OutboxOptions, type Receipt, type Row, type SendOptions,
+  type Sent, type Snapshot,
 } from "./types.js";
+import { Waiters, type Waiter } from "./waiters.js";
 
 type Sending = typeof sending;
 
 const DAY = 86_400_000;
-const LIST_MAX = 1000;
 const REFRESH_MS = 50;
-/** How often it is looked whether another tab has taken over, and how seldom at some messages that are waited for all the same. */
-const LOOK_MS = 5000;
-const LOOKS_BETWEEN = 12;
-const LOOKED_AT_MAX = 50;
-
-export interface ListFilter {
-  status?: Status;
-  lane?: string;
-  /** Messages after this one. */
-  after?: string;
-  limit?: number;
-}
-
-interface Waiter {
-  id: string;
-  resolve(receipt: Receipt): void;
-  reject(error: OutboxError): void;
-}
+const LOAD_AGAIN_MS = 5000;
 
 export class Outbox {
   readonly name: string;
@@ -49,8 +33,7 @@ export class Outbox {
   #options: OutboxOptions;
   #durable: Store;
   #memory: Store;
-  #sender: Sender | undefined;
-  #memorySender: Sender | undefined;
+  #senders: Senders | undefined;
   #parts: Promise<Sending> | undefined;
   #maxAge: number;
   #clock: { ahead: number | null } = { ahead: null };
@@ -59,18 +42,14 @@ export class Outbox {
   #leadership: Leadership;
   #listeners = new Set<(event: OutboxEvent) => void>();
   #subscribers = new Set<() => void>();
-  #waiters = new Map<string, Waiter[]>();
+  #waiters: Waiters;
   #turns = new Map<string, Promise<void>>();
   #snapshot: Snapshot = { waiting: 0, sending: 0, held: 0, dead: 0, durable: true, isSender: false, lanes: [] };
   #summaries: Summaries = new Map();
   #refreshing: unknown;
-  #watching: unknown;
-  #epoch: unknown;
-  #looks = 0;
   #isDisposed = false;
   #leading: Promise<void> | undefined;
   #hasAsked = false;
-  #isMemoryUsed = false;
   #undo: (() => void)[] = [];
 
   /** Opens the queue of this name. Nothing is waited for: the database is opened when it is needed. */
@@ -87,13 +66,14 @@ export class Outbox {
     this.#maxAge = chooseMaxAge(this.profile, options);
     this.#durable = new IndexedStore(name, this.#environment, () => this.#loseStorage());
     this.#memory = new MemoryStore();
+    this.#waiters = new Waiters(this.#stores, this.#environment);
     this.#intake = new Intake(this.#durable, this.#memory, options.maxMessages ?? 10_000);
     this.#leadership = new Leadership(name, this.#environment, {
       lead: () => this.#lead(),
-      follow: () => this.#sender?.stop(),
+      follow: () => this.#senders?.follow(),
       hasWork: async () => (await this.#durable.run("readonly", (tx) => tx.count("q"))) > 0,
       hear: (what) => this.#hear(what as OutboxEvent & { ahead: number | null }),
-    }, () => this.#sender?.kick());
+    }, () => this.#senders?.kick());
     // Early, while the page itself is being loaded; what fails is tried again when it is needed.
     void this.#load().catch(() => {});
     if (options.sends === "on-drain") this.#leadership.listen();
@@ -140,7 +120,7 @@ export class Outbox {
     draft.row.ahead = this.#clock.ahead;
     this.#order(draft);
     const { row, store } = await this.#intake.accept(draft);
-    this.#wait(row, waiter, store.isDurable);
+    this.#waiters.add(row, waiter, store.isDurable);
     this.#announce(row, store, row.ids.at(-1) === draft.row.ids[0]);
     return receiptOf(row, store.isDurable, waiter.id);
   }
@@ -156,14 +136,12 @@ export class Outbox {
     if (store.isDurable) {
       if (!this.#hasAsked && this.#options.persist !== false) void this.#environment.persist().catch(() => {});
       this.#hasAsked = true;
-      if (this.#leadership.isLeader) this.#sender?.wake();
+      if (this.#leadership.isLeader) this.#senders?.wake();
       else this.#leadership.kick();
       return;
     }
     if (isNew) this.#tell("not-durable", row, "It is lost if this page is closed before it is sent.");
-    this.#isMemoryUsed = true;
-    this.#memorySender?.wake();
-    this.#startMemory();
+    this.#sendMemory();
   }
 
   get #stores(): Store[] {
@@ -182,41 +160,29 @@ export class Outbox {
   /** What a message asks for, so that a page can show it. It is gone when the message is done or taken back. */
   async request(id: string): Promise<Request | undefined> {
     const store = await this.#storeOf(id);
-    return (await (await this.#load()).loadRequeueing()).readRequest(store, id);
+    return (await this.#loadRequeueing()).readRequest(store, id);
   }
 
   /** Messages in the order in which they were accepted, at most 1,000. */
-  async list({ status, lane, after, limit = LIST_MAX }: ListFilter = {}): Promise<Receipt[]> {
-    const found: Receipt[] = [];
-    for (const store of this.#stores)
-      await store.run("readonly", async (tx) => {
-        const from = after === undefined ? 0 : ((await tx.first("ids", after))?.n ?? 0);
-        const scan = status ? { index: "status" as const, key: status } : { after: from };
-        await tx.scan(scan, (row) => {
-          if (row.n > from && (lane === undefined || row.lane === lane)) found.push(receiptOf(row, store.isDurable));
-          return found.length >= Math.min(limit, LIST_MAX);
-        });
-      }).catch(() => {});
-    return found;
+  async list(filter: ListFilter = {}): Promise<Receipt[]> {
+    return (await this.#loadRequeueing()).list(this.#stores, filter);
   }
 
   /** Tries a waiting message again now. */
   async retry(id: string): Promise<Receipt> {
-    const { hasten } = await this.#load();
-    return this.#change(id, (tx) => hasten(tx, id, this.#environment.now()));
+    return this.#change(id, "hasten");
   }
 
   /** Takes a message back that is not being sent. */
   async abort(id: string): Promise<Receipt> {
-    return this.#change(id, (tx) => abort(tx, id, this.#environment.now(), "Taken back."), "aborted");
+    return this.#change(id, "abort", "aborted");
   }
 
   /** Puts a new message in the place of one that waits or was given up; seals the old key at the server first. */
   async requeue(id: string, options: RequeueOptions = {}): Promise<Receipt> {
     const store = await this.#storeOf(id);
-    const parts = await this.#load();
-    const { requeue } = await parts.loadRequeueing();
-    const row = await requeue(this.#host(store, parts), id, options);
+    const { requeue } = await this.#loadRequeueing();
+    const row = await requeue(this.#senders!.hostOf(store), id, options);
     this.#tell("aborted", { ...row, ids: [id] });
     this.#announce(row, store, true);
     return receiptOf(row, store.isDurable);
@@ -234,8 +200,7 @@ export class Outbox {
 
   /** Parks the messages of a principal, until `resume({ principal })`. Nothing is deleted. */
   async signOut(principal: string): Promise<void> {
-    this.#sender?.cancel(principal);
-    this.#memorySender?.cancel(principal);
+    this.#senders?.cancel(principal);
     await this.#setPaused(true, { principal }).finally(() => {
       this.#tell("held", null, `${principal} has signed out.`);
       // Another tab may be sending.
@@ -245,8 +210,7 @@ export class Outbox {
 
   /** Something changed: the network is back, somebody signed in. Tries what waits for that. */
   kick(): void {
-    this.#memorySender?.kick();
-    this.#startMemory();
+    this.#senders?.kick();
     this.#leadership.kick();
     this.#refresh();
   }
@@ -257,8 +221,7 @@ export class Outbox {
     await this.#leadership.check();
     this.kick();
     await this.#leading?.catch(() => {});
-    if (this.#leadership.isLeader) await this.#sender?.drain();
-    await this.#memorySender?.drain();
+    await this.#senders?.drain(this.#leadership.isLeader);
     if (this.#options.sends === "on-drain") this.#leadership.resign();
     return (this.#snapshot = await this.#readSnapshot());
   }
@@ -267,12 +230,12 @@ export class Outbox {
   dispose(): void {
     if (this.#isDisposed) return;
     this.#isDisposed = true;
-    for (const timer of [this.#refreshing, this.#watching]) this.#environment.clearTimeout(timer);
+    this.#environment.clearTimeout(this.#refreshing);
     for (const undo of this.#undo) undo();
     this.#leadership.close();
-    this.#memorySender?.stop();
+    this.#senders?.stop();
     this.#durable.close();
-    this.#rejectWaiters("disposed", "the outbox was closed");
+    this.#waiters.rejectAll("disposed", "the outbox was closed");
   }
 
   /** Calls back after every change of what `getSnapshot` returns. */
@@ -310,60 +273,45 @@ export class Outbox {
     return draft;
   }
 
-  #host(store: Store, parts: Sending): Host {
-    const { credentials, timeout = 30_000, parallel = 4, onDead, isFromService, unsafeMaxAge, rebuild } = this.#options;
-    const other = store === this.#durable ? this.#memory : this.#durable;
-    return {
-      store, credentials, timeout, parallel, rebuild,
-      environment: this.#environment,
-      profile: this.profile,
-      clock: this.#clock,
-      maxAge: this.#maxAge,
-      isAgeUnsafe: !!unsafeMaxAge,
-      doesBlock: onDead === "block",
-      isFromService: isFromService ?? parts.isLikelyFromService,
-      loadRequeueing: parts.loadRequeueing,
-      tell: (...event) => this.#tell(...event),
-      lose: () => this.#leadership.lose(),
-      isBehind: async (row) => {
-        const first = await other.run("readonly", (tx) => tx.first("q", row.lane)).catch(() => undefined);
-        // Of two tabs' messages of the same moment, that on the disk goes first.
-        const tie = store.isDurable ? 0 : 1;
-        return !!first && orderOf(first) < orderOf(row) + tie;
+  #load(): Promise<Sending> {
+    return (this.#parts ??= this.#environment.load().then(
+      (parts) => {
+        const { profile } = this;
+        const lent = {
+          profile, environment: this.#environment, durable: this.#durable, memory: this.#memory, options: this.#options,
+          maxAge: this.#maxAge, clock: this.#clock,
+          tell: (...event: Parameters<Host["tell"]>) => this.#tell(...event),
+          lose: () => this.#leadership.lose(),
+        };
+        this.#senders = new parts.Senders(lent, parts.loadRequeueing);
+        return parts;
       },
-    };
+      (error) => {
+        this.#parts = undefined;
+        throw error;
+      },
+    ));
   }
 
-  #load(): Promise<Sending> {
-    return (this.#parts ??= this.#environment.load().catch((error) => {
-      this.#parts = undefined;
-      throw error;
-    }));
+  async #loadRequeueing() {
+    return (await this.#load()).loadRequeueing();
   }
 
   #lead(): Promise<void> {
-    return (this.#leading = this.#startDurable());
-  }
-
-  async #startDurable(): Promise<void> {
-    const parts = await this.#load();
-    const now = this.#environment.now();
-    const epoch = await this.#durable.run("readwrite", (tx) => parts.takeEpoch(tx, now, this.#options.keep ?? 7 * DAY));
-    this.#sender ??= new parts.Sender(this.#host(this.#durable, parts));
-    if (this.#leadership.isLeader) await this.#sender.start(epoch);
-    this.#refresh();
-  }
-
-  /** Begins to send what is kept in memory. Where the part that sends could not be loaded, the next `kick` or tick does it. */
-  #startMemory(): void {
-    if (!this.#isMemoryUsed || this.#memorySender) return;
-    const start = async () => {
-      const parts = await this.#load();
-      if (this.#memorySender || this.#isDisposed) return;
-      const sender = (this.#memorySender = new parts.Sender(this.#host(this.#memory, parts)));
-      await sender.start(await this.#memory.run("readwrite", (tx) => parts.takeEpoch(tx, 0, 0)));
+    const lead = async () => {
+      await this.#load();
+      await this.#senders!.lead(() => this.#leadership.isLeader);
+      this.#refresh();
     };
-    void start().catch(() => {});
+    return (this.#leading = lead());
+  }
+
+  /** Begins to send what is kept in memory; again, where the part that sends could not be loaded. */
+  #sendMemory(): void {
+    if (this.#isDisposed) return;
+    this.#load().then(() => this.#senders!.sendMemory()).catch(() => {
+      this.#environment.setTimeout(() => this.#sendMemory(), LOAD_AGAIN_MS);
+    });
   }
 
   async #storeOf(id: string): Promise<Store> {
@@ -371,16 +319,18 @@ export class Outbox {
     return row ? this.#memory : this.#durable;
   }
 
-  async #change(id: string, work: (tx: Tx) => Promise<Row>, event?: EventType): Promise<Receipt> {
+  async #change(id: string, how: "hasten" | "abort", event?: EventType): Promise<Receipt> {
+    const parts = await this.#loadRequeueing();
     const store = await this.#storeOf(id);
-    const row = await store.run("readwrite", work);
+    const row = await store.run("readwrite", (tx) => parts[how](tx, id, this.#environment.now()));
     if (event) this.#tell(event, row);
-    this.#memorySender?.wake();
+    this.#senders?.wake();
     this.#leadership.kick();
     return receiptOf(row, store.isDurable, id);
   }
 
   async #setPaused(on: boolean, what: { lane?: string; principal?: string }): Promise<void> {
+    const { setPaused } = await this.#load();
     await this.#memory.run("readwrite", (tx) => setPaused(tx, on, what));
     try {
       await this.#durable.run("readwrite", (tx) => setPaused(tx, on, what));
@@ -404,13 +354,11 @@ export class Outbox {
     this.#emit(event);
     this.#leadership.say({ ...event, ahead: this.#clock.ahead });
     // What is kept in memory may wait for what is kept on the disk, and the other way round.
-    if (type === "queued" || !this.#memorySender) return;
-    this.#memorySender.wake();
-    this.#sender?.wake();
+    if (type !== "queued") this.#senders?.wake();
   }
 
   #hear(said: (OutboxEvent & { ahead: number | null }) | { signedOut: string }): void {
-    if ("signedOut" in said) return this.#sender?.cancel(said.signedOut);
+    if ("signedOut" in said) return this.#senders?.cancel(said.signedOut);
     const { ahead, ...event } = said;
     this.#clock.ahead ??= ahead;
     this.#emit(event);
@@ -431,38 +379,9 @@ export class Outbox {
       }
   }
 
-  #wait(row: Row, waiter: Waiter, durable: boolean): void {
-    if (isFinal(row.status)) return waiter.resolve(receiptOf(row, durable, waiter.id));
-    const id = row.ids[0]!;
-    this.#waiters.set(id, [...(this.#waiters.get(id) ?? []), waiter]);
-    this.#watchWaiters();
-  }
-
-  /** Looks after what is waited for: a tab that sends may die between the commit and its word of it. Then another takes over. */
-  #watchWaiters(): void {
-    if (this.#watching !== undefined || this.#isDisposed) return;
-    this.#watching = this.#environment.setTimeout(async () => {
-      this.#startMemory();
-      const epoch = await this.#durable.run("readonly", (tx) => tx.get("meta", "epoch")).catch(() => undefined);
-      const isTakenOver = epoch !== this.#epoch;
-      this.#epoch = epoch;
-      // Where nobody takes over, a few at a time: reading is work, and a network may be away for days.
-      const most = isTakenOver ? Infinity : ++this.#looks % LOOKS_BETWEEN ? 0 : LOOKED_AT_MAX;
-      const ids = [...this.#waiters.keys()].slice(0, most);
-      for (const id of ids) {
-        const waiters = this.#waiters.get(id)!;
-        this.#waiters.delete(id);
-        this.#waiters.set(id, waiters);
-      }
-      await this.#settleWaiters(ids);
-      this.#watching = undefined;
-      if (this.#waiters.size) this.#watchWaiters();
-    }, LOOK_MS);
-  }
-
   /** Settles promises, and brings the snapshot up to date soon. */
-  #refresh(ids: Iterable<string> = this.#waiters.keys()): void {
-    void this.#settleWaiters([...ids]);
+  #refresh(ids?: string[]): void {
+    void this.#waiters.settle(ids);
     if (this.#isDisposed || this.#refreshing !== undefined) return;
     this.#refreshing = this.#environment.setTimeout(async () => {
       this.#refreshing = undefined;
@@ -478,39 +397,9 @@ export class Outbox {
     return readSnapshot(this.#stores, this.#summaries, this.#leadership.isLeader, this.#environment.now());
   }
 
-  /** Settles the promises for those of these messages that are final. */
-  async #settleWaiters(ids: string[]): Promise<void> {
-    const wanted = ids.filter((id) => this.#waiters.has(id));
-    // A few at a time: who sends has to write meanwhile.
-    for (let at = 0; at < wanted.length; at += LOOKED_AT_MAX)
-      for (const store of this.#stores) {
-        const find = async (tx: Tx) => {
-          const found: Row[] = [];
-          for (const id of wanted.slice(at, at + LOOKED_AT_MAX)) {
-            const row = await tx.first("ids", id);
-            if (row && isFinal(row.status)) found.push(row);
-          }
-          return found;
-        };
-        // What cannot be read now is looked at again.
-        for (const row of await store.run("readonly", find).catch(() => [])) this.#settleWaiting(row, store.isDurable);
-      }
-  }
-
-  #settleWaiting(row: Row, durable: boolean): void {
-    const id = row.ids[0]!;
-    for (const waiter of this.#waiters.get(id) ?? []) waiter.resolve(receiptOf(row, durable, waiter.id));
-    this.#waiters.delete(id);
-  }
-
-  #rejectWaiters(code: "disposed" | "storage-lost", why: string): void {
-    for (const waiters of this.#waiters.values()) for (const { reject } of waiters) reject(new OutboxError(code, why));
-    this.#waiters.clear();
-  }
-
   #loseStorage(): void {
     const why = "The browser has deleted what this site stored.";
-    this.#rejectWaiters("storage-lost", why);
+    this.#waiters.rejectAll("storage-lost", why);
     this.#tell("storage-lost", null, why);
   }
 
@@ -530,14 +419,6 @@ export class Outbox {
         this.kick();
       });
   }
-}
-
-function orderOf({ order, acceptedAt }: Row): number {
-  return order ?? acceptedAt;
-}
-
-function isFinal(status: Status): boolean {
-  return /^(done|dead|aborted)$/.test(status);
 }
 
 function asRefusal(error: unknown): OutboxError {

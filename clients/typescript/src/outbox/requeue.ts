@@ -2,10 +2,13 @@
 // is sealed at the server first, so that no late arrival can run it beside the new one.
 import { mint } from "../contract/mint.js";
 import { freeze, type Draft } from "./freeze.js";
-import { abort, find, findAction, receiptOf } from "./rows.js";
+import { abort, find } from "./operate.js";
+import { findAction, receiptOf } from "./rows.js";
 import type { Host } from "./sender.js";
 import type { Store, Tx } from "./store.js";
 import { OutboxError, type Frozen, type Row } from "./types.js";
+
+export { abort, hasten, list } from "./operate.js";
 
 export interface RequeueOptions {
   /** The new id; without one, a fresh one. */

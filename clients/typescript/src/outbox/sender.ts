@@ -7,7 +7,7 @@ import type { Environment } from "./environment.js";
 import { clockAhead, findExpired, judgeAnswer, judgeSilence, type Facts, type Verdict } from "./judge.js";
 import { STALE, claim, settle, unclaim, type Clocks } from "./claims.js";
 import type * as requeueing from "./requeue.js";
-import { isPaused, readPaused } from "./rows.js";
+import { isPaused, readPaused } from "./lanes.js";
 import { isStorageFull, type Store } from "./store.js";
 import { transmit } from "./transmit.js";
 import type { Credential, Credentials, EventType, Frozen, OutboxOptions, Row } from "./types.js";

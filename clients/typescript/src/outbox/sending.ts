@@ -1,7 +1,6 @@
 // The part of the outbox that only the tab that sends needs. It is loaded when a tab begins to send.
-export { hasten, takeEpoch } from "./claims.js";
-export { isLikelyFromService } from "./judge.js";
-/** Loads what few pages ever need: requeueing, building a lane again, reading a request. */
+/** Loads what few pages need: looking at messages, taking them back, requeueing, building a lane again. */
 export const loadRequeueing = () => import("./requeue.js");
-export { Sender } from "./sender.js";
+export { setPaused } from "./lanes.js";
+export { Senders } from "./senders.js";
 export { readSnapshot } from "./state.js";

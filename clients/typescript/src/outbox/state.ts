@@ -1,5 +1,5 @@
 // Sums up a queue for people who watch it: counts, and for each lane what its first message waits for. Reads only.
-import { isPaused, readPaused } from "./rows.js";
+import { isPaused, readPaused } from "./lanes.js";
 import type { Store, Tx } from "./store.js";
 import type { LaneState, Row, Snapshot } from "./types.js";
 

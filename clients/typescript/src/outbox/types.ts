@@ -152,6 +152,15 @@ export interface Snapshot {
   lanes: LaneState[];
 }
 
+/** Which messages `list` shows. */
+export interface ListFilter {
+  status?: Status;
+  lane?: string;
+  /** Messages after this one. */
+  after?: string;
+  limit?: number;
+}
+
 /** For whom a credential speaks, and what it adds to a request. */
 export interface Credential {
   principal: string;

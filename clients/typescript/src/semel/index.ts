@@ -3,8 +3,9 @@
 import { classify, codeOf } from "../contract/classify.js";
 import { uuid } from "../contract/mint.js";
 import type { Profile } from "../contract/profile.js";
-import { ietf, ietfRules } from "../contract/profiles.js";
+import { ietf } from "../contract/profiles.js";
 import { linkedCode } from "../contract/refusal.js";
+import { ietf as ietfRules } from "../contract/rules.js";
 import { delay } from "../contract/schedule.js";
 import { shouldRetry, toldWait } from "../contract/wait.js";
 
@@ -46,14 +47,15 @@ export async function fetchOnce(input: RequestInfo | URL, options: FetchOnceOpti
     let error: unknown;
     let wait = delay(profile.schedule, attempt, Math.random());
     const limit = new AbortController();
-    const timer = setTimeout(() => limit.abort(new DOMException("it took too long", "TimeoutError")), timeout);
+    const timer = setTimeout(() => limit.abort(new Error("it took too long")), timeout);
     try {
-      const begun = await send(request.clone(), { signal: AbortSignal.any([request.signal, limit.signal]) });
-      wait = await waitAfter(begun, request.method, profile, attempt);
-      answer = begun;
+      answer = await send(request.clone(), { signal: AbortSignal.any([request.signal, limit.signal]) });
+      wait = await waitAfter(answer, request.method, profile, wait);
     } catch (caught) {
       if (request.signal.aborted) throw caught;
       error = caught;
+      // One that broke off before it could be read is none.
+      answer = undefined;
     } finally {
       clearTimeout(timer);
     }
@@ -68,8 +70,8 @@ export async function fetchOnce(input: RequestInfo | URL, options: FetchOnceOpti
   }
 }
 
-/** How long to wait before the same request is sent again; for ever if it may not be. */
-async function waitAfter(answer: Response, method: string, profile: Profile, attempt: number): Promise<number> {
+/** How long to wait before the same request is sent again, not less than `atLeast`; for ever if it may not be. */
+async function waitAfter(answer: Response, method: string, profile: Profile, atLeast: number): Promise<number> {
   const header = (name: string) => answer.headers.get(name);
   const isRunning = isPending(answer);
   if (!isRunning && (answer.ok || isFinal(answer, method))) return Infinity;
@@ -77,7 +79,7 @@ async function waitAfter(answer: Response, method: string, profile: Profile, att
   const body = answer.status === 409 ? await answer.clone().text() : "";
   const found = classify(profile.rules ?? ietfRules, answer.status, [codeOf(body), linkedCode(header("link"))]).class;
   const isRetried = said ?? (found === "retry" || found === "retry-after");
-  return isRetried ? Math.max(delay(profile.schedule, attempt, Math.random()), toldWait(header, body, Date.now()) ?? 0) : Infinity;
+  return isRetried ? Math.max(atLeast, toldWait(header, body, Date.now()) ?? 0) : Infinity;
 }
 
 /** While an earlier attempt runs, a 202 is no acknowledgement. */

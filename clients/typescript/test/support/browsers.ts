@@ -12,7 +12,7 @@ export interface BrowserTab {
   /** Runs the text as the body of an async function in the page. */
   evaluate<T>(body: string): Promise<T>;
   reload(): Promise<void>;
-  /** Ends the tab without a word. */
+  /** Ends the tab without a word: neither its page nor the other tabs are told. */
   kill(): Promise<void>;
   /** Lets the page stand still for some seconds: by the browser's own freezing where it has one, else by a busy loop. */
   freeze(millis: number): Promise<void>;
@@ -72,7 +72,10 @@ async function openPage(browser: Puppet, url: string, isChromium: boolean): Prom
     evaluate: <T>(body: string) => page.evaluate(wrap(body)) as Promise<T>,
     reload: async () => void (await page.reload({ waitUntil: "load" })),
     kill: async () => {
-      if (!isChromium) return page.close();
+      if (!isChromium) {
+        await page.evaluate("globalThis.isDying = true").catch(() => {});
+        return page.close();
+      }
       const session = await page.createCDPSession();
       // The process of the page is gone at once; nothing in it has a say.
       await Promise.race([session.send("Page.crash").catch(() => {}), new Promise((resolve) => setTimeout(resolve, 200))]);
@@ -139,6 +142,7 @@ async function launchWebKit(): Promise<RealBrowser> {
       evaluate,
       reload: () => here(async () => driver.navigate().refresh()),
       kill: () => here(async () => {
+        await driver.executeScript("globalThis.isDying = true").catch(() => {});
         const rest = await driver.close().then(() => driver.getAllWindowHandles());
         if (rest[0]) await driver.switchTo().window(rest[0]);
       }),

@@ -146,6 +146,25 @@ export function defineTrials(name: Name): void {
     await tab.kill();
   });
 
+  test(`${name}: a database that the browser closes under the page is opened again, and nothing is lost or sent twice`, async () => {
+    const tab = await open();
+    await tab.evaluate(send("closed", "x", "x1", "done"));
+    const opened = await tab.evaluate<number>(`for (const database of databases) database.close(); return databases.length`);
+    const accepted = await tab.evaluate<{ durable: boolean }>(send("closed", "x", "x2", "accepted"));
+    assert.equal(accepted.durable, true, "it is kept on the disk, not in memory");
+    assert.ok((await tab.evaluate<number>(`return databases.length`)) > opened, "the outbox opened it again");
+    // Now between the request and what comes of it.
+    site.isSlow = true;
+    const requests = site.requests;
+    await tab.evaluate(send("closed", "x", "x3", "accepted"));
+    await until(() => site.requests > requests, "a request");
+    await tab.evaluate(`for (const database of databases) database.close()`);
+    site.isSlow = false;
+    await until(() => tab.evaluate(`return (await box("closed").get("${keyOf("x3")}"))?.status === "done"`), "done");
+    assert.deepEqual(["x1", "x2", "x3"].map(count), [1, 1, 1]);
+    await tab.kill();
+  });
+
   test(`${name}: cookies stay at home, and a redirect to a sign-in page is no delivery`, async () => {
     const tab = await open();
     await tab.evaluate(`document.cookie = "session=bert"`);
@@ -260,6 +279,7 @@ export function defineTrials(name: Name): void {
     return { busy: summarize(busy!.map((time) => Math.max(0, time - own))), accepted: summarize(accepted!) };
   }
 
+  /** Goes on until so many tabs were killed. In each course one tab sends, and then it is killed, reloaded or frozen. */
   async function killAtRandom(kills: number): Promise<void> {
     const seed = Number(process.env.SEMEL_TEST_SEED ?? Date.now() % 1_000_000);
     const random = makeRandom(seed);
@@ -267,8 +287,11 @@ export function defineTrials(name: Name): void {
     for (let n = 0; n < 10; n++) tabs.push(await open());
     site.loseEvery = 10;
     const accepted: Record<string, string[]> = { k0: [], k1: [], k2: [] };
-    for (let n = 0; n < kills; n++) {
-      const at = Math.floor(random() * tabs.length);
+    const did = { killed: 0, killedSenders: 0, reloaded: 0, frozen: 0 };
+    const requests = site.requests;
+    for (let n = 0; did.killed < kills; n++) {
+      const sender = random() < 0.3 ? await findSender(tabs) : -1;
+      const at = sender >= 0 ? sender : Math.floor(random() * tabs.length);
       for (let burst = 0; burst < 3; burst++) {
         const lane = `k${Math.floor(random() * 3)}`;
         const id = `${lane}-${n}-${burst}`;
@@ -276,10 +299,16 @@ export function defineTrials(name: Name): void {
         if (receipt) accepted[lane]!.push(id);
       }
       const fate = random();
-      if (fate < 0.2) await tabs[at]!.freeze(3000);
-      else if (fate < 0.4) await tabs[at]!.reload().catch(() => {});
-      else {
+      if (fate < 0.2) {
+        await tabs[at]!.freeze(3000);
+        did.frozen++;
+      } else if (fate < 0.4) {
+        await tabs[at]!.reload().catch(() => {});
+        did.reloaded++;
+      } else {
         await tabs[at]!.kill();
+        did.killed++;
+        if (sender >= 0) did.killedSenders++;
         tabs[at] = await open();
       }
     }
@@ -294,8 +323,17 @@ export function defineTrials(name: Name): void {
       for (const id of ids) assert.equal(count(id), 1, `${id} took effect once (seed ${seed})`);
       assert.deepEqual(bodies.filter((body) => ids.includes(body)), ids, `order of ${lane} (seed ${seed})`);
     }
-    console.log(`${name}: ${kills} kills, ${Object.values(accepted).flat().length} messages, ${site.requests} requests, seed ${seed}`);
+    console.log(
+      `${name}: ${did.killed} kills (${did.killedSenders} of the tab that was known to send), ${did.reloaded} reloads, ` +
+        `${did.frozen} freezes, ${Object.values(accepted).flat().length} messages, ${site.requests - requests} requests, seed ${seed}`,
+    );
     for (const tab of [...tabs, watcher]) await tab.kill();
+  }
+
+  /** Which tab sends; -1 where none says so. */
+  async function findSender(tabs: BrowserTab[]): Promise<number> {
+    const ask = (tab: BrowserTab) => tab.evaluate<boolean>(`return box("kills").getSnapshot().isSender`).catch(() => false);
+    return (await Promise.all(tabs.map(ask))).indexOf(true);
   }
 }
 

@@ -7,8 +7,9 @@ import { fileURLToPath } from "node:url";
 import { classify, codeOf, type Class } from "../../dist/contract/classify.js";
 import { isKey, mint } from "../../dist/contract/mint.js";
 import { next } from "../../dist/contract/schedule.js";
-import { profiles, rules } from "../../dist/contract/profiles.js";
+import { profiles } from "../../dist/contract/profiles.js";
 import { effectsOf } from "../../dist/contract/refusal.js";
+import { rules } from "../../dist/contract/rules.js";
 import { toldWait } from "../../dist/contract/wait.js";
 
 const read = (path: string) => JSON.parse(readFileSync(new URL(`../../../../spec/${path}`, import.meta.url), "utf8"));
