@@ -22,4 +22,13 @@ flock 9
 CARGO_TARGET_DIR=$target maturin build --quiet --locked --profile dev --features cli,lab --compatibility linux --out "$venv/wheels"
 exec 9<&-
 "$venv/bin/pip" install --quiet --disable-pip-version-check --force-reinstall --no-deps "$venv"/wheels/*.whl
-SEMEL_TREE=$here/../.. PYTHONDONTWRITEBYTECODE=1 exec "$venv/bin/python" -m pytest "$@"
+"$venv/bin/python" ../reference.py python-outbox --check --generated "$venv"/lib/python3*/site-packages/semel_outbox/_core/semel_core.py
+export SEMEL_TREE=$here/../.. PYTHONDONTWRITEBYTECODE=1
+"$venv/bin/python" -m pytest "$@"
+[ "${SEMEL_TEST_LONG:-}" = 1 ] || exit 0
+# The form that is published, without the laboratory of the tests, is built once, and the examples are run by it.
+rm -rf "$venv/release"
+flock ../core/build.sh env CARGO_TARGET_DIR="$target" maturin build --quiet --release --locked --compatibility linux --out "$venv/release"
+"$venv/bin/pip" install --quiet --disable-pip-version-check --force-reinstall --no-deps "$venv"/release/*.whl
+"$venv/bin/python" -c 'from semel_outbox._core import semel_core; assert not hasattr(semel_core, "Lab"), "the laboratory is in it"'
+"$venv/bin/python" -m pytest -k example

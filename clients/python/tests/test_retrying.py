@@ -15,6 +15,7 @@ import pytest
 import requests
 
 import semel
+from places import ROOT
 from semel.journal import Journal
 from semel.retrying import Attempted, LogicalCall, Retrying, _retry_after_ms
 from semel.journal import Kept
@@ -307,6 +308,16 @@ def test_finished_calls_are_forgotten_after_their_time_and_open_ones_never(tmp_p
     again = Journal(file)
     assert again.keep("open", "new", "t").key == "k1"
     assert again.keep("done", "new", "t").key == "new"
+
+
+def test_the_loop_of_the_guide_asks_again_while_the_first_attempt_runs(serve):
+    guide = (ROOT / "docs" / "guides" / "clients.md").read_text()
+    loop = guide.split("```python\n")[1].split("```")[0].split("\nkey = ")[0]
+    server = serve((202, {"Semel-Outcome": "pending"}, b"{}"), IN_FLIGHT[:1] + ({"X-Should-Retry": "true"}, b""), OK)
+    names = {}
+    exec(loop, names)
+    assert names["send_once"](server.url, {}, "demo") == (201, b"done", False)
+    assert len(server.keys()) == 3 and len(set(server.keys())) == 1
 
 
 def test_retry_after_is_read_in_both_forms():
