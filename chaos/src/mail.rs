@@ -61,8 +61,20 @@ impl Mail {
         for line in settled.open(&accepted).iter().take(LINES) {
             eprintln!("xtask: never came to an end: {line}");
         }
+        for (why, count) in given_up(&settled.standings) {
+            eprintln!("xtask: given up: {count} times {why}");
+        }
         judged(&accepted, &settled, &upstream.effects(), &upstream.order())
     }
+}
+
+/// Why messages were given up, and how many for each reason.
+fn given_up(standings: &[Standing]) -> BTreeMap<&str, usize> {
+    let mut reasons = BTreeMap::new();
+    for standing in standings.iter().filter(|standing| standing.status == "dead") {
+        *reasons.entry(standing.last_error.as_str()).or_default() += 1;
+    }
+    reasons
 }
 
 fn judged(
