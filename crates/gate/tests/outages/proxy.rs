@@ -165,7 +165,7 @@ async fn requests(
             Some(Harm::DelayRequest { by }) => tokio::time::sleep(by).await,
             Some(Harm::DelayReply { by }) => drop(mood.send(Mood::HeldUntil(Instant::now() + by))),
             Some(harm @ (Harm::SwallowRequest | Harm::SwallowReply)) => {
-                drop(mood.send(Mood::Swallowed));
+                let _ = mood.send(Mood::Swallowed);
                 if harm == Harm::SwallowReply {
                     let _ = server.write_all(bytes).await;
                 }
