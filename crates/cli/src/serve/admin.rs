@@ -61,12 +61,41 @@ pub(crate) fn access(config: &Config, address: SocketAddr) -> Result<Access, Sto
     let gate = &config.gate;
     let access =
         access_by("gate", address, gate.admin_token_file.as_deref(), gate.admin_read_token_file.as_deref())?;
-    let access = access.called(gate.admin_hosts.clone());
-    match &gate.admin_trusted {
-        Some(header) => access
-            .trusting(header, gate.admin_operators.clone())
-            .map_err(|error| Stop::new(Exit::Config, format!("gate.admin_trusted: {error}"))),
-        None => Ok(access),
+    let proxy = Proxy {
+        trusted: gate.admin_trusted.clone(),
+        operators: gate.admin_operators.clone(),
+        hosts: gate.admin_hosts.clone(),
+    };
+    proxy.believed("gate", access)
+}
+
+/// What the settings of a part say of a proxy of one's own before its admin address.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Proxy {
+    trusted: Option<String>,
+    operators: Vec<String>,
+    hosts: Vec<String>,
+}
+
+impl Proxy {
+    /// From the settings `admin_trusted`, `admin_operators` and `admin_hosts`.
+    pub(crate) fn of(
+        trusted: Option<String>,
+        operators: Option<Vec<String>>,
+        hosts: Option<Vec<String>>,
+    ) -> Self {
+        Self { trusted, operators: operators.unwrap_or_default(), hosts: hosts.unwrap_or_default() }
+    }
+
+    /// The door of an admin address that believes it.
+    pub(crate) fn believed(&self, part: &str, access: Access) -> Result<Access, Stop> {
+        let access = access.called(self.hosts.clone());
+        match &self.trusted {
+            Some(header) => access
+                .trusting(header, self.operators.clone())
+                .map_err(|error| Stop::new(Exit::Config, format!("{part}.admin_trusted: {error}"))),
+            None => Ok(access),
+        }
     }
 }
 

@@ -21,6 +21,7 @@ use crate::config::Profiles;
 use crate::exit::{Exit, Stop};
 use crate::outbox::mesh::Mesh;
 use crate::outbox::store_path;
+use crate::serve::admin::Proxy;
 
 pub(super) fn authorization() -> String {
     "Authorization".to_owned()
@@ -52,6 +53,8 @@ pub(crate) struct Config {
     pub(crate) admin: Option<std::net::SocketAddr>,
     pub(crate) admin_token_file: Option<PathBuf>,
     pub(crate) admin_read_token_file: Option<PathBuf>,
+    /// A proxy of one's own that says which operator asks.
+    pub(crate) admin_proxy: Proxy,
     pub(crate) allow_hosts: Vec<String>,
     pub(crate) settings: Settings,
     pub(crate) wallet: Arc<Wallet>,
@@ -93,6 +96,7 @@ impl Config {
             admin: args.admin.or(file.admin),
             admin_token_file: args.admin_token_file.clone().or(file.admin_token_file),
             admin_read_token_file: file.admin_read_token_file,
+            admin_proxy: Proxy::of(file.admin_trusted, file.admin_operators, file.admin_hosts),
             allow_hosts: args.allow_host.iter().cloned().chain(file.allow_hosts).collect(),
             settings,
             wallet,

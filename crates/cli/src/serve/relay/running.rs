@@ -207,7 +207,8 @@ pub(super) fn check(config: &Config) -> Result<(), Stop> {
 /// Whom the admin address lets in.
 fn access(config: &Config, admin: SocketAddr) -> Result<Access, Stop> {
     let files = (config.admin_token_file.as_deref(), config.admin_read_token_file.as_deref());
-    crate::serve::admin::access_by("relay", admin, files.0, files.1)
+    let access = crate::serve::admin::access_by("relay", admin, files.0, files.1)?;
+    config.admin_proxy.believed("relay", access)
 }
 
 /// The relay as the console shows it, and its API.
