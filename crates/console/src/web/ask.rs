@@ -7,7 +7,7 @@ use http::{Request, StatusCode, header};
 use serde_json::Value;
 
 use super::text::encoded;
-use crate::access::{Caller, Door, Right};
+use crate::access::{self, Caller, Door, Right};
 use crate::part::Part;
 
 /// The largest answer that is read.
@@ -94,7 +94,10 @@ pub(crate) async fn numbers(part: &dyn Part) -> Option<String> {
 }
 
 fn visible_ascii(text: &str) -> String {
-    text.chars().filter(|char| char.is_ascii_graphic() || *char == ' ').take(100).collect()
+    text.chars()
+        .filter(|char| char.is_ascii_graphic() || *char == ' ')
+        .take(access::ACTOR_SHOWN_MAX)
+        .collect()
 }
 
 /// Fills the names in braces of a path in.
