@@ -19,14 +19,21 @@ use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 static FILE: FileSchema = FileSchema {
     table: "broker_meta",
     version: "schema",
-    migrations: &[FileMigration {
-        name: "broker",
-        sql: concat!(
-            "CREATE TABLE IF NOT EXISTS broker_meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;",
-            include_str!("../migrations/sqlite_0001_broker.sql")
-        ),
-        works_for: 1,
-    }],
+    migrations: &[
+        FileMigration {
+            name: "broker",
+            sql: concat!(
+                "CREATE TABLE IF NOT EXISTS broker_meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;",
+                include_str!("../migrations/sqlite_0001_broker.sql")
+            ),
+            works_for: 1,
+        },
+        FileMigration {
+            name: "operators",
+            sql: include_str!("../migrations/sqlite_0002_operators.sql"),
+            works_for: 1,
+        },
+    ],
     time: Some(TimeRows { high_water: "high_water", ticks: "ticks", boot: "boot", jump: "jump" }),
 };
 
@@ -46,6 +53,12 @@ const TABLES: Tables = Tables {
                 number: 2,
                 name: "rights",
                 sql: include_str!("../migrations/postgres_roles.sql"),
+                works_for: 1,
+            },
+            Migration {
+                number: 3,
+                name: "operators",
+                sql: include_str!("../migrations/postgres_0003_operators.sql"),
                 works_for: 1,
             },
         ],

@@ -77,6 +77,7 @@ pub fn admin_router(broker: Broker) -> Router {
         .route("/v1/rebuild", post(operate::rebuild))
         .route("/v1/restored", post(operate::restored))
         .route("/v1/sweep", post(operate::sweep))
+        .route("/v1/audit", get(operate::audit))
         .route("/metrics", get(operate::metrics))
         .merge(management())
         .layer(DefaultBodyLimit::max(MANAGE_BYTES_MAX))

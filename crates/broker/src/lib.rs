@@ -62,3 +62,4 @@ pub use store::manage::{
 };
 pub use store::orphans::Orphans;
 pub use store::sweep::Swept;
+pub use store::trail::Audited;

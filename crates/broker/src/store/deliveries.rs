@@ -175,6 +175,7 @@ impl Store {
         let Some(row) = rows.first() else { return Ok(None) };
         let webhook = row.int(0)?;
         let count = requeue(&mut tx, webhook, now).await?;
+        self.note(&mut tx, ("requeue-webhook", mesh, name, &format!("deliveries {count}"))).await?;
         tx.commit().await?;
         Ok(Some(count))
     }

@@ -151,7 +151,12 @@ impl Store {
     /// Hides the body of a message from readers. Its id stays committed. Says whether there is such a message.
     ///
     /// After: no page and no stream shows the body. Crash: hidden or not; asked again, it is.
-    pub(crate) async fn moderate(&self, line: i64, number: i64, why: &str) -> Result<bool, StoreError> {
+    pub(crate) async fn moderate(
+        &self,
+        (line, number): (i64, i64),
+        (mesh, id): (&str, &str),
+        why: &str,
+    ) -> Result<bool, StoreError> {
         let mut tx = self.db.begin().await?;
         let now = time(&mut tx).await?;
         let sql = "UPDATE message_history SET moderated_at = coalesce(moderated_at, $3), moderated_why = $4 \
@@ -159,6 +164,9 @@ impl Store {
         let found = tx.run(sql, vec![line.into(), number.into(), now.into(), why.into()]).await?;
         let words = "DELETE FROM search_word WHERE line = $1 AND number = $2";
         tx.run(words, vec![line.into(), number.into()]).await?;
+        if !found.is_empty() {
+            self.note(&mut tx, ("moderate", mesh, id, "")).await?;
+        }
         tx.commit().await?;
         Ok(!found.is_empty())
     }

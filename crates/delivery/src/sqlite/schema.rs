@@ -16,6 +16,7 @@ pub(super) static SCHEMA: Schema = Schema {
             works_for: 3,
         },
         Migration { name: "inbox", sql: include_str!("../../migrations/0004_inbox.sql"), works_for: 3 },
+        Migration { name: "audit", sql: include_str!("../../migrations/0005_audit.sql"), works_for: 3 },
     ],
     // Every call brings the time.
     time: None,

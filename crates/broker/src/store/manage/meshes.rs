@@ -22,6 +22,9 @@ impl Store {
         let args = vec![mesh.into(), now.into(), wish.bytes_max.into(), i64::from(wish.search).into()];
         tx.run(sql, args).await?;
         tell_change(&mut tx).await?;
+        let bytes = wish.bytes_max.map_or_else(|| "no limit".to_owned(), |bytes| format!("{bytes} bytes"));
+        let search = if wish.search { "search" } else { "no search" };
+        self.note(&mut tx, ("put-mesh", mesh, "", &format!("{bytes}, {search}"))).await?;
         tx.commit().await?;
         Ok(if was_there { Put::Kept } else { Put::Created })
     }
@@ -48,6 +51,7 @@ impl Store {
         }
         tx.run("DELETE FROM member_token WHERE mesh_id = $1", vec![mesh.into()]).await?;
         tell_change(&mut tx).await?;
+        self.note(&mut tx, ("remove-mesh", mesh, "", "")).await?;
         Ok(tx.commit().await?)
     }
 
@@ -98,6 +102,8 @@ impl Store {
         open_interval(&mut tx, line, member, next).await?;
         put_tokens(&mut tx, mesh, member, tokens).await?;
         tell_change(&mut tx).await?;
+        let detail = format!("{}, tokens {}", role.name(), tokens.len());
+        self.note(&mut tx, ("put-member", mesh, member, &detail)).await?;
         tx.commit().await?;
         Ok(if was_there { Put::Kept } else { Put::Created })
     }
@@ -121,6 +127,7 @@ impl Store {
         }
         put_tokens(&mut tx, mesh, member, &[]).await?;
         tell_change(&mut tx).await?;
+        self.note(&mut tx, ("remove-member", mesh, member, "")).await?;
         Ok(tx.commit().await?)
     }
 

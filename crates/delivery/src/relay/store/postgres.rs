@@ -28,6 +28,7 @@ const MIGRATIONS: &[Migration] = &[
     migration(3, "done", include_str!("../migrations/postgres_0003_done.sql"), 3),
     migration(4, "rights", include_str!("../migrations/postgres_roles.sql"), 3),
     migration(5, "given", include_str!("../migrations/postgres_0005_given.sql"), 3),
+    migration(6, "reason", include_str!("../migrations/postgres_0006_reason.sql"), 3),
 ];
 
 const fn migration(number: i32, name: &'static str, sql: &'static str, works_for: i32) -> Migration {
