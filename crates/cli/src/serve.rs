@@ -1,5 +1,7 @@
 //! `semel serve`: runs a part of semel until it is told to stop.
 
+#[cfg(test)]
+mod acts;
 pub(crate) mod admin;
 pub(crate) mod announce;
 mod args;

@@ -227,7 +227,7 @@ async fn open_door(config: &Config) -> Result<(Door, String), Stop> {
 }
 
 /// Whom the admin address lets in.
-fn access(config: &Config, address: SocketAddr) -> Result<Access, Stop> {
+pub(super) fn access(config: &Config, address: SocketAddr) -> Result<Access, Stop> {
     let files = (config.admin_token_file.as_deref(), config.admin_read_token_file.as_deref());
     config.admin_proxy.believed("outbox", super::admin::access_by("outbox", address, files.0, files.1)?)
 }

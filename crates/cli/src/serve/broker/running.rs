@@ -164,7 +164,7 @@ fn load_certificate(config: &Config) -> Result<Option<Arc<tokio_rustls::rustls::
     config.tls.as_ref().map(load).transpose()
 }
 
-fn access(config: &Config, address: SocketAddr) -> Result<Access, Stop> {
+pub(crate) fn access(config: &Config, address: SocketAddr) -> Result<Access, Stop> {
     let files = (config.admin_token_file.as_deref(), config.admin_read_token_file.as_deref());
     config.admin_proxy.believed("broker", admin::access_by("broker", address, files.0, files.1)?)
 }

@@ -205,7 +205,7 @@ pub(super) fn check(config: &Config) -> Result<(), Stop> {
 }
 
 /// Whom the admin address lets in.
-fn access(config: &Config, admin: SocketAddr) -> Result<Access, Stop> {
+pub(crate) fn access(config: &Config, admin: SocketAddr) -> Result<Access, Stop> {
     let files = (config.admin_token_file.as_deref(), config.admin_read_token_file.as_deref());
     let access = crate::serve::admin::access_by("relay", admin, files.0, files.1)?;
     config.admin_proxy.believed("relay", access)
