@@ -8,6 +8,7 @@ mod args;
 pub(crate) mod broker;
 pub(crate) mod disk;
 pub(crate) mod gate;
+pub(crate) mod leans;
 mod lifecycle;
 mod notify;
 pub(crate) mod outbox;

@@ -10,9 +10,10 @@ use axum::Router;
 use semel_console::{Access, AccessError, Console, History, Metrics, Surface, Token};
 use semel_store::StoreError;
 
+use super::leans::Leaning;
 use crate::config::Config;
 use crate::exit::{Exit, Stop};
-use crate::store::Opened;
+use crate::store::{Backend, Opened};
 
 /// What the admin router is made of.
 #[derive(Clone)]
@@ -122,6 +123,25 @@ pub(crate) async fn warn_of_restores(config: &Config, store: &Opened) {
     }
 }
 
+/// What a gate leans on.
+fn leaning(admin: &Admin, config: &Config) -> Leaning {
+    let mut leaning = Leaning::on(&config.store);
+    if let Backend::Postgres(store) = &admin.store.backend {
+        let store = Arc::clone(store);
+        leaning.replicas(move || {
+            let store = Arc::clone(&store);
+            async move { store.sessions().await.map_err(|error| error.to_string()) }
+        });
+    }
+    if let Some(url) = &config.gate.redis {
+        leaning.reaches("Redis", url);
+    }
+    if let Some(upstream) = &config.gate.upstream {
+        leaning.reaches("service", &upstream.target.to_string());
+    }
+    leaning
+}
+
 /// The router of the admin address.
 pub(crate) fn admin_router(admin: &Admin, config: &Config) -> Router {
     let (surface, api) = surface(admin, config);
@@ -140,6 +160,7 @@ pub(crate) fn surface(admin: &Admin, config: &Config) -> (Surface, Router) {
         .records_kept(longest_recalled(config))
         .settings(super::settings::sections(config))
         .history(admin.history.clone())
+        .leaning_on(leaning(admin, config).shown())
         .warned_by({
             let store = config.store.clone();
             move || super::disk::warnings(&store)

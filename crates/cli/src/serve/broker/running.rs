@@ -34,6 +34,7 @@ use crate::config::{Store, redacted};
 use crate::exit::{Exit, Stop};
 use crate::problems::refusal;
 use crate::serve::admin;
+use crate::serve::leans::Leaning;
 use crate::serve::running::Swappable;
 use crate::store::secured;
 
@@ -241,7 +242,27 @@ fn part(broker: &Broker, config: &Config) -> (Routed, Router) {
     let api = health.merge(admin_router(broker.clone()));
     let store = config.store.clone();
     let part = Routed::new(&SHEET, api.clone()).settings(settings(config));
-    (part.warned_by(Arc::new(move || crate::serve::disk::warnings(&store))), api)
+    (
+        part.leaning_on(leaning(broker, config).shown())
+            .warned_by(Arc::new(move || crate::serve::disk::warnings(&store))),
+        api,
+    )
+}
+
+/// What a broker leans on.
+fn leaning(broker: &Broker, config: &Config) -> Leaning {
+    let mut leaning = Leaning::on(&config.store);
+    if let Store::Postgres(_) = &config.store {
+        let broker = broker.clone();
+        leaning.replicas(move || {
+            let broker = broker.clone();
+            async move { broker.sessions().await.map_err(|error| error.to_string()) }
+        });
+    }
+    if let Some(url) = &config.redis {
+        leaning.reaches("Redis", url);
+    }
+    leaning
 }
 
 /// What operators reach: the API and the console.
