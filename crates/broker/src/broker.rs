@@ -15,10 +15,11 @@ use std::time::Duration;
 use semel_contract::planted::{self, Bug};
 use semel_contract::profile::{Charge, Generator};
 use semel_contract::time::{Timestamp, millis_of};
-use semel_delivery::Entropy;
 use semel_delivery::relay::store::sql::{Database, StoreError};
+use semel_delivery::{Entropy, Operator};
 use semel_store::clock::{Clock, SystemClock};
 use semel_store::limits::{Admission, Limiter, MemoryLimiter, Verdict};
+use semel_store::postgres::base::SESSIONS;
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
@@ -98,7 +99,7 @@ impl std::error::Error for OpenFailed {}
 
 /// A broker. Clones are the same one.
 #[derive(Clone)]
-pub struct Broker(pub(crate) Arc<Inner>);
+pub struct Broker(pub(crate) Arc<Inner>, Option<Operator>);
 
 impl std::fmt::Debug for Broker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -158,7 +159,7 @@ impl Broker {
     pub async fn open(parts: Parts, settings: Settings) -> Result<Self, OpenFailed> {
         settings.check().map_err(OpenFailed::Setting)?;
         let Parts { db, limiter, entropy, clock } = parts;
-        let store = Store { db };
+        let store = Store { db, operator: None };
         let fresh = [entropy.bits().to_be_bytes(), entropy.bits().to_be_bytes()].concat();
         let secret = store.secret("tickets", &fresh).await.map_err(OpenFailed::Store)?;
         let directory = Arc::new(Directory::open(store.clone()).await.map_err(OpenFailed::Store)?);
@@ -167,7 +168,7 @@ impl Broker {
         let (meters, follower) = (Arc::new(Meters::default()), Arc::new(Followed::default()));
         let wakes = Arc::new(Wakes::new(&entropy));
         let tell = teller(&hub, &follower, &wakes, &store, &directory);
-        Ok(Self(Arc::new(Inner {
+        let inner = Inner {
             door: Door::new(store.clone(), tell),
             store,
             directory,
@@ -184,7 +185,8 @@ impl Broker {
             settings: Mutex::new(Arc::new(settings)),
             rooms: Mutex::default(),
             late: Mutex::default(),
-        })))
+        };
+        Ok(Self(Arc::new(inner), None))
     }
 
     /// How it behaves now.
@@ -217,6 +219,15 @@ impl Broker {
         }
         self.0.store.db.ready().await?;
         self.0.store.number("epoch").await.map(drop)
+    }
+
+    /// How many connections the brokers on this server's database have, this one's among them, and from how many addresses.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn sessions(&self) -> Result<(i64, i64), StoreError> {
+        let rows = self.0.store.read(SESSIONS, vec![]).await?;
+        rows.first().map_or(Ok((0, 0)), |row| Ok((row.int(0)?, row.int(1)?)))
     }
 
     /// Publishes one message of a member.

@@ -33,6 +33,11 @@ static FILE: FileSchema = FileSchema {
             sql: include_str!("../migrations/sqlite_0002_upkeep.sql"),
             works_for: 1,
         },
+        FileMigration {
+            name: "operators",
+            sql: include_str!("../migrations/sqlite_0003_operators.sql"),
+            works_for: 1,
+        },
     ],
     time: Some(TimeRows { high_water: "high_water", ticks: "ticks", boot: "boot", jump: "jump" }),
 };
@@ -59,6 +64,12 @@ const TABLES: Tables = Tables {
                 number: 3,
                 name: "upkeep",
                 sql: include_str!("../migrations/postgres_0003_upkeep.sql"),
+                works_for: 1,
+            },
+            Migration {
+                number: 4,
+                name: "operators",
+                sql: include_str!("../migrations/postgres_0004_operators.sql"),
                 works_for: 1,
             },
         ],

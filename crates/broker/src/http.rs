@@ -98,6 +98,7 @@ pub fn admin_router(broker: Broker) -> Router {
         .route("/v1/sweep", post(operate::sweep))
         .route("/v1/clock", get(operate::clock))
         .route("/v1/clock/confirm", post(operate::confirm_clock))
+        .route("/v1/audit", get(operate::audit))
         .route("/metrics", get(operate::metrics))
         .merge(management())
         .layer(middleware::map_request(receive))

@@ -63,3 +63,4 @@ pub use store::manage::{
 };
 pub use store::orphans::Orphans;
 pub use store::sweep::Swept;
+pub use store::trail::Audited;

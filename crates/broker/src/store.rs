@@ -11,9 +11,11 @@ pub(crate) mod manage;
 pub(crate) mod orphans;
 pub(crate) mod people;
 pub(crate) mod sweep;
+pub(crate) mod trail;
 
 use std::sync::Arc;
 
+use semel_delivery::Operator;
 use semel_delivery::relay::store::sql::{Database, Row, StoreError, Transaction, Value};
 
 /// A transaction.
@@ -23,6 +25,8 @@ pub(crate) type Tx = Box<dyn Transaction>;
 #[derive(Clone)]
 pub(crate) struct Store {
     pub(crate) db: Arc<dyn Database>,
+    /// In whose name something is done by hand.
+    pub(crate) operator: Option<Operator>,
 }
 
 /// A line, as its row says.

@@ -266,6 +266,30 @@ impl Answered {
     }
 }
 
+/// Why something is done.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct Why {
+    /// Why; stands in the audit trail.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+}
+
+impl Why {
+    /// A body that also says why.
+    pub(crate) fn beside(&self, mut body: Value) -> Value {
+        if let Some(reason) = &self.reason {
+            body["reason"] = Value::from(reason.as_str());
+        }
+        body
+    }
+
+    /// The address of what is removed, with the reason: a removal has no body.
+    pub(crate) fn below(&self, path: &str) -> String {
+        let reason = self.reason.as_deref().map(semel_delivery::url::encoded);
+        reason.map_or_else(|| path.to_owned(), |reason| format!("{path}?reason={reason}"))
+    }
+}
+
 /// Who uses this shell, for the audit trail.
 pub(crate) fn user() -> String {
     let named = ["USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok());

@@ -11,9 +11,11 @@ use semel_delivery::url::encoded;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use crate::admin::Why;
 use crate::client;
 use crate::exit::{Exit, Stop};
 use crate::gate::clock_text;
+use crate::outbox::AuditArgs;
 use crate::output_failed;
 
 /// Events of one page of a history.
@@ -88,9 +90,9 @@ enum Command {
     /// Print what a topic has, and what comes, until it is stopped.
     Tail(History),
     /// Look whether any single row is missing. Exits 1 where one is.
-    Orphans,
+    Orphans(Why),
     /// Remove messages and ids whose time is over, now.
-    Sweep,
+    Sweep(Why),
     /// Take the body of a message out of the history; its id stays used.
     Moderate {
         /// The message: its client_message_id.
@@ -104,9 +106,11 @@ enum Command {
     /// Show the store's clock, and confirm a jump of it.
     Clock(ClockArgs),
     /// Write search, audit and telemetry again from what is kept.
-    Rebuild,
+    Rebuild(Why),
     /// Say that the store was restored from a backup: a new epoch begins, and readers are told of the gap.
-    Restored,
+    Restored(Why),
+    /// Show what operators and owners did by hand, and why, the latest first.
+    Audit(AuditArgs),
 }
 
 /// What to do with the clock.
@@ -143,6 +147,8 @@ enum Meshes {
         /// Keep no search index of its messages.
         #[arg(long)]
         no_search: bool,
+        #[command(flatten)]
+        why: Why,
     },
     /// List meshes.
     List,
@@ -153,6 +159,8 @@ enum Meshes {
         /// Do not ask.
         #[arg(long)]
         yes: bool,
+        #[command(flatten)]
+        why: Why,
     },
 }
 
@@ -173,6 +181,8 @@ enum Members {
         /// Make no new token: only those that are named are live, and without any none is.
         #[arg(long)]
         no_token: bool,
+        #[command(flatten)]
+        why: Why,
     },
     /// List members.
     List(In),
@@ -182,6 +192,8 @@ enum Members {
         member: String,
         #[command(flatten)]
         of: In,
+        #[command(flatten)]
+        why: Why,
     },
 }
 
@@ -196,6 +208,8 @@ enum Topics {
         /// Who may publish to it.
         #[arg(long, value_name = "WHO", default_value = "subscribers", value_parser = ["subscribers", "members"])]
         publish: String,
+        #[command(flatten)]
+        why: Why,
     },
     /// List topics.
     List(In),
@@ -205,6 +219,8 @@ enum Topics {
         topic: String,
         #[command(flatten)]
         of: In,
+        #[command(flatten)]
+        why: Why,
     },
 }
 
@@ -219,6 +235,8 @@ enum Subscriptions {
         /// The topic.
         #[arg(long, value_name = "TOPIC")]
         topic: String,
+        #[command(flatten)]
+        why: Why,
     },
     /// List who is subscribed to a topic.
     List {
@@ -237,6 +255,8 @@ enum Subscriptions {
         /// The topic.
         #[arg(long, value_name = "TOPIC")]
         topic: String,
+        #[command(flatten)]
+        why: Why,
     },
 }
 
@@ -260,6 +280,8 @@ enum Webhooks {
         /// A message that cannot be delivered holds the others up no longer than its own tries.
         #[arg(long)]
         unordered: bool,
+        #[command(flatten)]
+        why: Why,
     },
     /// List webhooks, with what waits and what was given up.
     List(In),
@@ -269,6 +291,8 @@ enum Webhooks {
         name: String,
         #[command(flatten)]
         of: In,
+        #[command(flatten)]
+        why: Why,
     },
     /// Send what was given up again.
     Requeue {
@@ -276,6 +300,8 @@ enum Webhooks {
         name: String,
         #[command(flatten)]
         of: In,
+        #[command(flatten)]
+        why: Why,
     },
 }
 
@@ -329,53 +355,56 @@ async fn command(args: &Args) -> Result<Exit, Stop> {
         Command::Meshes(command) => meshes(command, at).await,
         Command::Members(command) => members(command, at).await,
         Command::Topics(command) => match command {
-            Topics::Add { topic, of, publish } => {
-                put(at, &path(of, &["topics", topic]), json!({"publish": publish})).await
+            Topics::Add { topic, of, publish, why } => {
+                let body = why.beside(json!({"publish": publish}));
+                put(at, &path(of, &["topics", topic]), body).await
             }
             Topics::List(of) => list(at, &path(of, &["topics"]), "topics").await,
-            Topics::Remove { topic, of } => remove(at, &path(of, &["topics", topic])).await,
+            Topics::Remove { topic, of, why } => remove(at, &path(of, &["topics", topic]), why).await,
         },
         Command::Subscriptions(command) => match command {
-            Subscriptions::Add { member, of, topic } => {
-                put(at, &path(of, &["topics", topic, "subscriptions", member]), json!({})).await
+            Subscriptions::Add { member, of, topic, why } => {
+                let path = path(of, &["topics", topic, "subscriptions", member]);
+                put(at, &path, why.beside(json!({}))).await
             }
             Subscriptions::List { of, topic } => {
                 list(at, &path(of, &["topics", topic, "subscriptions"]), "subscriptions").await
             }
-            Subscriptions::Remove { member, of, topic } => {
-                remove(at, &path(of, &["topics", topic, "subscriptions", member])).await
+            Subscriptions::Remove { member, of, topic, why } => {
+                remove(at, &path(of, &["topics", topic, "subscriptions", member]), why).await
             }
         },
         Command::Webhooks(command) => webhooks(command, at).await,
         Command::Publish(args) => publish(args, at).await,
         Command::History(args) => history(args, at, false).await,
         Command::Tail(args) => history(args, at, true).await,
-        Command::Orphans => orphans(at).await,
-        Command::Sweep => post(at, "/v1/sweep").await,
+        Command::Orphans(why) => orphans(at, why).await,
+        Command::Sweep(why) => post(at, "/v1/sweep", why).await,
         Command::Moderate { id, of, reason } => {
             moderate(at, &path(of, &["messages", id, "moderation"]), reason).await
         }
         Command::Clock(args) => clock(args, at).await,
-        Command::Rebuild => post(at, "/v1/rebuild").await,
-        Command::Restored => post(at, "/v1/restored").await,
+        Command::Rebuild(why) => post(at, "/v1/rebuild", why).await,
+        Command::Restored(why) => post(at, "/v1/restored", why).await,
+        Command::Audit(args) => audit(args, at).await,
     }
 }
 
 async fn meshes(command: &Meshes, at: &At) -> Result<Exit, Stop> {
     match command {
-        Meshes::Add { mesh, max_bytes, no_search } => {
+        Meshes::Add { mesh, max_bytes, no_search, why } => {
             let mut body = json!({"search": !no_search});
             if let Some(bytes) = max_bytes {
                 body["limits"] = json!({"bytes": bytes});
             }
-            put(at, &format!("/v1/meshes/{}", encoded(mesh)), body).await
+            put(at, &format!("/v1/meshes/{}", encoded(mesh)), why.beside(body)).await
         }
         Meshes::List => list(at, "/v1/meshes", "meshes").await,
-        Meshes::Remove { mesh, yes } => {
+        Meshes::Remove { mesh, yes, why } => {
             if !yes && !is_agreed(&format!("Remove the mesh {mesh} with all its messages?"))? {
                 return Err(Stop::new(Exit::Refused, "nothing was removed"));
             }
-            remove(at, &format!("/v1/meshes/{}", encoded(mesh))).await
+            remove(at, &format!("/v1/meshes/{}", encoded(mesh)), why).await
         }
     }
 }
@@ -393,13 +422,16 @@ fn is_agreed(question: &str) -> Result<bool, Stop> {
 
 async fn members(command: &Members, at: &At) -> Result<Exit, Stop> {
     match command {
-        Members::Add { member, of, role, token_sha256, no_token } => {
+        Members::Add { member, of, role, token_sha256, no_token, why } => {
             let token = (!no_token).then(new_token).transpose()?;
             let own = token.iter().map(|token| hex(&Sha256::digest(token)));
             let hashes: Vec<String> = own.chain(token_sha256.iter().cloned()).collect();
             let names_all = *no_token || !token_sha256.is_empty();
-            let mut body =
-                if names_all { json!({"token_sha256": hashes}) } else { json!({"add_token_sha256": hashes}) };
+            let mut body = why.beside(if names_all {
+                json!({"token_sha256": hashes})
+            } else {
+                json!({"add_token_sha256": hashes})
+            });
             if let Some(role) = role {
                 body["role"] = json!(role);
             }
@@ -414,7 +446,7 @@ async fn members(command: &Members, at: &At) -> Result<Exit, Stop> {
             }
         }
         Members::List(of) => list(at, &path(of, &["members"]), "members").await,
-        Members::Remove { member, of } => remove(at, &path(of, &["members", member])).await,
+        Members::Remove { member, of, why } => remove(at, &path(of, &["members", member]), why).await,
     }
 }
 
@@ -428,16 +460,16 @@ pub(crate) fn new_token() -> Result<String, Stop> {
 
 async fn webhooks(command: &Webhooks, at: &At) -> Result<Exit, Stop> {
     match command {
-        Webhooks::Add { name, of, url, topic, secrets_file, unordered } => {
+        Webhooks::Add { name, of, url, topic, secrets_file, unordered, why } => {
             let text = std::fs::read_to_string(secrets_file)
                 .map_err(|error| Stop::new(Exit::Io, format!("{}: {error}", secrets_file.display())))?;
             let secrets: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
             let body = json!({"url": url, "topic": topic, "secrets": secrets, "ordered": !unordered});
-            put(at, &path(of, &["webhooks", name]), body).await
+            put(at, &path(of, &["webhooks", name]), why.beside(body)).await
         }
         Webhooks::List(of) => list(at, &path(of, &["webhooks"]), "webhooks").await,
-        Webhooks::Remove { name, of } => remove(at, &path(of, &["webhooks", name])).await,
-        Webhooks::Requeue { name, of } => post(at, &path(of, &["webhooks", name, "requeue"])).await,
+        Webhooks::Remove { name, of, why } => remove(at, &path(of, &["webhooks", name]), why).await,
+        Webhooks::Requeue { name, of, why } => post(at, &path(of, &["webhooks", name, "requeue"]), why).await,
     }
 }
 
@@ -451,17 +483,27 @@ async fn put(at: &At, path: &str, body: Value) -> Result<Exit, Stop> {
     say(at, &way::find(at).await?.put(path, body).await?)
 }
 
-async fn post(at: &At, path: &str) -> Result<Exit, Stop> {
-    say(at, &way::find(at).await?.post(path, json!({})).await?)
+async fn post(at: &At, path: &str, why: &Why) -> Result<Exit, Stop> {
+    say(at, &way::find(at).await?.post(path, why.beside(json!({}))).await?)
 }
 
 async fn moderate(at: &At, path: &str, reason: &str) -> Result<Exit, Stop> {
     say(at, &way::find(at).await?.post(path, json!({"reason": reason})).await?)
 }
 
-async fn remove(at: &At, path: &str) -> Result<Exit, Stop> {
-    way::find(at).await?.delete(path).await?;
+async fn remove(at: &At, path: &str, why: &Why) -> Result<Exit, Stop> {
+    way::find(at).await?.delete(&why.below(path)).await?;
     say(at, &json!({"removed": true}))
+}
+
+/// What was done by hand.
+async fn audit(args: &AuditArgs, at: &At) -> Result<Exit, Stop> {
+    let found = way::find(at).await?.get(&args.path()).await?;
+    let names = ["number", "at", "actor", "action", "mesh", "subject", "detail", "reason"];
+    match at.json {
+        true => print(&format!("{found:#}\n")),
+        false => print(&crate::gate::history::rows(&found, "audit", &names)),
+    }
 }
 
 async fn list(at: &At, path: &str, name: &str) -> Result<Exit, Stop> {
@@ -482,8 +524,8 @@ async fn clock(args: &ClockArgs, at: &At) -> Result<Exit, Stop> {
     print(&if at.json { format!("{told:#}\n") } else { clock_text(&told, "broker") })
 }
 
-async fn orphans(at: &At) -> Result<Exit, Stop> {
-    let found = way::find(at).await?.post("/v1/orphans", json!({})).await?;
+async fn orphans(at: &At, why: &Why) -> Result<Exit, Stop> {
+    let found = way::find(at).await?.post("/v1/orphans", why.beside(json!({}))).await?;
     say(at, &found)?;
     Ok(if found["orphans"].as_u64() == Some(0) { Exit::Success } else { Exit::Found })
 }

@@ -3,7 +3,7 @@
 
 mod confirm;
 mod forget;
-mod history;
+pub(crate) mod history;
 mod resolve;
 mod restores;
 mod show;

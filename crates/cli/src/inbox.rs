@@ -8,6 +8,7 @@ use http_body_util::BodyExt as _;
 use semel_delivery::url::encoded;
 use serde_json::{Value, json};
 
+use crate::admin::Why;
 use crate::exit::{Exit, Stop};
 use crate::gate::table::table_of_sentences;
 use crate::outbox::call::{Call, Caller};
@@ -49,7 +50,7 @@ enum Command {
     /// Print what nobody acknowledged, and what comes, until it is stopped.
     Tail(TailArgs),
     /// Acknowledge a message: it is listed no more, and never received again.
-    Ack(MessageArgs),
+    Ack(AckArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -85,6 +86,14 @@ struct MessageArgs {
     mesh: Option<String>,
 }
 
+#[derive(Debug, clap::Args)]
+struct AckArgs {
+    #[command(flatten)]
+    message: MessageArgs,
+    #[command(flatten)]
+    why: Why,
+}
+
 impl MessageArgs {
     fn path(&self, what: &str) -> String {
         let mesh = self.mesh.as_ref().map(|mesh| format!("?mesh={}", encoded(mesh))).unwrap_or_default();
@@ -105,8 +114,9 @@ async fn command(args: &Args) -> Result<Exit, Stop> {
             let told = ask(which, Call::get(message.path(""))).await?;
             show::print(which.json, &told, in_full)
         }
-        Command::Ack(message) => {
-            let told = ask(which, Call::post(message.path("/ack"), &Value::Null)).await?;
+        Command::Ack(args) => {
+            let body = args.why.beside(json!({}));
+            let told = ask(which, Call::post(args.message.path("/ack"), &body)).await?;
             show::print(which.json, &told, acknowledged)
         }
         Command::Tail(tail) => follow(which, tail.after).await,

@@ -152,9 +152,11 @@ mod tests {
         "outbox list",
         "outbox show",
         "outbox lanes",
+        "outbox audit",
         "relay list",
         "relay show",
         "relay audit",
+        "broker audit",
         "broker meshes list",
         "broker members list",
         "broker topics list",
@@ -201,6 +203,47 @@ mod tests {
             );
         }
         assert!(ACTIONS.iter().all(|action| action.command.is_some()), "every action has a command");
+    }
+
+    /// Fields of forms that commands know by another name, since a flag is said otherwise than a choice, and a secret comes
+    /// from a file. What is in `token_sha256` a command makes by itself as well.
+    const OTHERWISE: &[(&str, &str)] = &[
+        ("as", "outcome"),
+        ("body", "body_file"),
+        ("outcome", "applied"),
+        ("patch_body_base64", "patch_payload"),
+        ("limits.bytes", "max_bytes"),
+        ("search", "no_search"),
+        ("ordered", "unordered"),
+        ("secrets", "secrets_file"),
+        ("webhook", "name"),
+        ("lane", "name"),
+        ("headers", "give"),
+        ("value", "give"),
+        // An empty credential takes the one that was given back.
+        ("take_back", "give"),
+    ];
+
+    #[test]
+    fn commands_take_what_forms_ask_for_and_why() {
+        let cli = Cli::command();
+        let mut missing = Vec::new();
+        for action in ACTIONS {
+            let path = action.command.unwrap();
+            let command = path.split(' ').fold(&cli, |command, name| command.find_subcommand(name).unwrap());
+            let takes = |name: &str| command.get_arguments().any(|arg| arg.get_id() == name);
+            if !takes("reason") {
+                missing.push(format!("semel {path}: --reason"));
+            }
+            for field in action.fields {
+                let otherwise = OTHERWISE.iter().filter(|(name, _)| *name == field.name);
+                let names: Vec<&str> = otherwise.map(|(_, flag)| *flag).chain([field.name]).collect();
+                if !names.iter().any(|name| takes(name)) {
+                    missing.push(format!("semel {path}: one of {names:?}"));
+                }
+            }
+        }
+        assert!(missing.is_empty(), "{missing:?}");
     }
 
     /// The pages of the parts beside the gate, each with what its numbers are made of.

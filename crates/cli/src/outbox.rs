@@ -3,6 +3,7 @@
 
 pub(crate) mod answer;
 pub(crate) mod api;
+mod audit;
 pub(crate) mod body;
 pub(crate) mod call;
 mod credentials;
@@ -25,6 +26,7 @@ use serde_json::{Value, json};
 
 pub(crate) use self::call::store_path;
 use self::call::{Call, Caller};
+use crate::admin::Why;
 use crate::exit::{Exit, Stop};
 
 /// Send by the outbox, look into it and operate it.
@@ -47,7 +49,7 @@ enum Command {
     /// Put a new message, under a new id, in the place of one that waits or was given up.
     Requeue(RequeueArgs),
     /// Take a message back.
-    Abort(ShowArgs),
+    Abort(AbortArgs),
     /// List lanes with something waiting, paused or blocked, and what their first messages wait for.
     Lanes,
     /// Send no more from a lane.
@@ -60,6 +62,8 @@ enum Command {
     Release(ReleaseArgs),
     /// Show the outbox's clock, and confirm a jump of it.
     Clock(ClockArgs),
+    /// Show what was done by hand, by whom and why, the latest first.
+    Audit(AuditArgs),
 }
 
 /// Which outbox.
@@ -140,6 +144,35 @@ impl ShowArgs {
 }
 
 #[derive(Debug, clap::Args)]
+#[group(skip)]
+struct AbortArgs {
+    #[command(flatten)]
+    which: ShowArgs,
+    #[command(flatten)]
+    why: Why,
+}
+
+/// Which rows of the trail.
+#[derive(Debug, clap::Args)]
+pub(crate) struct AuditArgs {
+    /// Go on before this number.
+    #[arg(long, value_name = "NUMBER")]
+    before: Option<i64>,
+    /// At most so many, up to 1000.
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    limit: u32,
+}
+
+impl AuditArgs {
+    /// Where it is asked for.
+    pub(crate) fn path(&self) -> String {
+        let before = self.before.map(|number| format!("&before={number}")).unwrap_or_default();
+        format!("/v1/audit?limit={}{before}", self.limit)
+    }
+}
+
+#[derive(Debug, clap::Args)]
+#[group(skip)]
 struct RequeueArgs {
     /// The message: its client_message_id, or the number of its row. Its id is never free again.
     #[arg(value_name = "ID", required_unless_present = "named")]
@@ -159,9 +192,12 @@ struct RequeueArgs {
     /// Go on although the old message may have been delivered; it is then said to be possibly delivered.
     #[arg(long)]
     force: bool,
+    #[command(flatten)]
+    why: Why,
 }
 
 #[derive(Debug, clap::Args)]
+#[group(skip)]
 struct LaneArgs {
     /// The lane.
     #[arg(value_name = "LANE", required_unless_present = "lane")]
@@ -172,6 +208,8 @@ struct LaneArgs {
     /// Also a lane in which there never was a message.
     #[arg(long)]
     new: bool,
+    #[command(flatten)]
+    why: Why,
 }
 
 impl LaneArgs {
@@ -181,6 +219,7 @@ impl LaneArgs {
 }
 
 #[derive(Debug, clap::Args)]
+#[group(skip)]
 struct CredentialsArgs {
     /// A file whose first line is the credential, or - for standard input; an empty one takes it back.
     #[arg(long, value_name = "FILE")]
@@ -194,9 +233,12 @@ struct CredentialsArgs {
     /// The header that carries it; a bare token is sent as Bearer in Authorization.
     #[arg(long, value_name = "NAME", requires = "give", default_value = "Authorization")]
     header: String,
+    #[command(flatten)]
+    why: Why,
 }
 
 #[derive(Debug, clap::Args)]
+#[group(skip)]
 struct ReleaseArgs {
     /// Whose messages. [default: default]
     #[arg(value_name = "PRINCIPAL")]
@@ -204,6 +246,8 @@ struct ReleaseArgs {
     /// Only those to this origin.
     #[arg(long, value_name = "URL")]
     origin: Option<String>,
+    #[command(flatten)]
+    why: Why,
 }
 
 /// What to do with the clock.
@@ -215,7 +259,7 @@ struct ClockArgs {
     /// Confirm that the clock is right after its jump.
     #[arg(long, requires = "reason")]
     confirm: bool,
-    /// Why; stands among the events.
+    /// Why; stands among the events and in the audit trail.
     #[arg(long, value_name = "TEXT", requires = "confirm")]
     reason: Option<String>,
 }
@@ -244,8 +288,8 @@ async fn command(args: &Args) -> Result<Exit, Stop> {
             show::print(which.json, &told, show::message)
         }
         Command::Abort(args) => {
-            let path = format!("/v1/messages/{}/abort", encoded(args.name()));
-            let told = ask(which, Call::post(path, &Value::Null)).await?;
+            let path = format!("/v1/messages/{}/abort", encoded(args.which.name()));
+            let told = ask(which, Call::post(path, &args.why.beside(json!({})))).await?;
             show::print(which.json, &told, show::line)
         }
         Command::Requeue(args) => {
@@ -264,6 +308,7 @@ async fn command(args: &Args) -> Result<Exit, Stop> {
                 "patch_body_base64": patch,
                 "force": args.force,
             });
+            let body = args.why.beside(body);
             let path = format!(
                 "/v1/messages/{}/requeue",
                 encoded(args.id.as_deref().or(args.named.as_deref()).unwrap_or_default())
@@ -279,7 +324,7 @@ async fn command(args: &Args) -> Result<Exit, Stop> {
         Command::Resume(args) => set_lane(args, which, "resume").await,
         Command::Credentials(args) => credentials(args, which).await,
         Command::Release(args) => {
-            let body = json!({"principal": args.principal, "origin": args.origin});
+            let body = args.why.beside(json!({"principal": args.principal, "origin": args.origin}));
             let told = ask(which, Call::post("/v1/release".to_owned(), &body)).await?;
             show::print(which.json, &told, show::released)
         }
@@ -291,7 +336,17 @@ async fn command(args: &Args) -> Result<Exit, Stop> {
             let told = ask(which, call).await?;
             show::print(which.json, &told, |told| crate::gate::clock_text(told, "outbox"))
         }
+        Command::Audit(args) => {
+            let told = ask(which, Call::get(args.path())).await?;
+            show::print(which.json, &told, audited)
+        }
     }
+}
+
+/// What was done by hand.
+fn audited(told: &Value) -> String {
+    let names = ["number", "at", "actor", "action", "subject", "detail", "reason"];
+    crate::gate::history::rows(told, "audit", &names)
 }
 
 /// Pauses or resumes a lane. A name that no message ever had is most likely misspelt.
@@ -319,7 +374,7 @@ async fn set_lane(args: &LaneArgs, which: &Which, what: &str) -> Result<Exit, St
         }
     }
     let path = format!("/v1/lanes/{}/{what}", encoded(lane));
-    let told = ask(which, Call::post(path, &Value::Null)).await?;
+    let told = ask(which, Call::post(path, &args.why.beside(json!({})))).await?;
     show::print(which.json, &told, show::lane)
 }
 
@@ -341,6 +396,7 @@ async fn credentials(args: &CredentialsArgs, which: &Which) -> Result<Exit, Stop
             }
         };
         let body = json!({"principal": args.principal, "origin": args.origin, "headers": headers});
+        let body = args.why.beside(body);
         let (status, told) = caller.call(Call::post("/v1/credentials".to_owned(), &body)).await?;
         if !(200..300).contains(&status) {
             return Err(refused(status, &told));

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use semel_delivery::url::encoded;
 use serde_json::{Value, json};
 
+use crate::admin::Why;
 use crate::exit::{Exit, Stop};
 use crate::gate::clock_text;
 use crate::outbox::read_credential;
@@ -47,7 +48,7 @@ enum Command {
     /// Release what a principal has parked since its credential was refused.
     Release(ReleaseArgs),
     /// Try the dead letters of a lane again, or open a lane that is blocked.
-    Requeue(LaneArgs),
+    Requeue(RequeueArgs),
     /// Give a principal's credential for a target: it is kept sealed, for every replica and every start.
     Credentials(CredentialsArgs),
     /// Show the store's clock, and confirm a jump of it.
@@ -116,6 +117,15 @@ struct LaneArgs {
 }
 
 #[derive(Debug, clap::Args)]
+struct RequeueArgs {
+    /// The lane's number, as `list` shows it.
+    #[arg(value_name = "ID")]
+    id: i64,
+    #[command(flatten)]
+    why: Why,
+}
+
+#[derive(Debug, clap::Args)]
 #[group(skip)]
 struct ResolveArgs {
     /// The lane's number, as `list` shows it.
@@ -127,6 +137,8 @@ struct ResolveArgs {
     /// It has not, and never will.
     #[arg(long)]
     not_applied: bool,
+    #[command(flatten)]
+    why: Why,
 }
 
 #[derive(Debug, clap::Args)]
@@ -137,6 +149,8 @@ struct ReleaseArgs {
     /// The principal.
     #[arg(long, value_name = "NAME")]
     principal: String,
+    #[command(flatten)]
+    why: Why,
 }
 
 #[derive(Debug, clap::Args)]
@@ -153,6 +167,8 @@ struct CredentialsArgs {
     /// The header that carries it; a bare token is sent as Bearer in Authorization.
     #[arg(long, value_name = "NAME", default_value = "Authorization")]
     header: String,
+    #[command(flatten)]
+    why: Why,
 }
 
 /// What to do with the clock.
@@ -197,14 +213,15 @@ async fn command(args: &Args) -> Result<Exit, Stop> {
         Command::Resolve(args) => {
             let outcome = if args.applied { "applied" } else { "not-applied" };
             let path = format!("/v1/relay/lanes/{}/resolve", args.id);
-            done(at, &path, json!({"outcome": outcome}), "resolved").await
+            done(at, &path, args.why.beside(json!({"outcome": outcome})), "resolved").await
         }
         Command::Release(args) => {
             let whose = json!({"target": args.target, "principal": args.principal});
-            done(at, "/v1/relay/release", whose, "released").await
+            done(at, "/v1/relay/release", args.why.beside(whose), "released").await
         }
         Command::Requeue(args) => {
-            done(at, &format!("/v1/relay/lanes/{}/requeue", args.id), json!({}), "requeued").await
+            let path = format!("/v1/relay/lanes/{}/requeue", args.id);
+            done(at, &path, args.why.beside(json!({})), "requeued").await
         }
         Command::Credentials(args) => {
             let value = read_credential(&args.give)?;
@@ -212,7 +229,7 @@ async fn command(args: &Args) -> Result<Exit, Stop> {
                 "target": args.target, "principal": args.principal, "header": args.header, "value": value,
                 "take_back": value.is_empty(),
             });
-            done(at, "/v1/relay/credentials", given, "released").await
+            done(at, "/v1/relay/credentials", args.why.beside(given), "released").await
         }
         Command::Clock(args) => {
             let relay = way::find(at).await?;

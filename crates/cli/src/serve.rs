@@ -1,11 +1,14 @@
 //! `semel serve`: runs a part of semel until it is told to stop.
 
+#[cfg(test)]
+mod acts;
 pub(crate) mod admin;
 pub(crate) mod announce;
 mod args;
 pub(crate) mod broker;
 pub(crate) mod disk;
 pub(crate) mod gate;
+pub(crate) mod leans;
 mod lifecycle;
 mod notify;
 pub(crate) mod outbox;

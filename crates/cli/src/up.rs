@@ -1,10 +1,10 @@
-//! `semel up`: everything in one command: the demo shop, the gate before it, a page that shows what happens, on one
+//! `semel up`: everything in one command: the demo shop, the gate before it, the console that shows what happens, on one
 //! embedded database. Owns what is started and in which order; the parts are in `stack`.
 
 mod broker;
-mod counts;
-mod page;
+mod facts;
 mod relay;
+mod shop;
 pub(crate) mod stack;
 
 use std::io::Write;
@@ -30,15 +30,16 @@ use crate::serve::relay::Running as Relay;
 use crate::serve::signals::EndSignals;
 use crate::serve::sockets;
 use crate::{logging, output_failed};
-use page::{Command, Facts, Page};
+use facts::{Command, Facts, to_console};
 use stack::{Running, Served};
 
 /// How long work that is under way is waited for at the end.
 const DRAIN: Duration = Duration::from_secs(30);
 
 const DETAILS: &str = "\
-Without --upstream a demo shop is started behind the gate, and the page is at / of the gate's address. With --upstream the \
-gate stands before that service, whose paths are all its own, and the page has an address of its own (--page).
+What happens is shown by the console at --admin, as it happens. Without --upstream a demo shop is started behind the gate, and \
+/ of the gate's address leads to the console; with --upstream the gate stands before that service, whose paths are all its \
+own, and the address of --page leads there.
 
 An outbox, a relay and a broker stand beside it. The relay merges changes and writes them through the gate, once: its target \
 `orders` sums what waits for one item and orders it of the demo shop. With --upstream, targets are those of the file that \
@@ -48,7 +49,7 @@ and a topic `news`; the outbox publishes and receives as alice.
 Orders and records lie in the folder of --data and are there again at the next start. SIGTERM or Ctrl-C ends it in good \
 order; a second one ends it at once.";
 
-/// Start everything in one command: a demo shop, the gate before it, and a page that shows what happens.
+/// Start everything in one command: a demo shop, the gate before it, and the console that shows what happens.
 #[derive(Debug, clap::Args)]
 #[command(after_help = DETAILS)]
 pub(crate) struct Args {
@@ -58,10 +59,10 @@ pub(crate) struct Args {
     /// Where the gate listens; port 0 is any free one.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7400", value_parser = config::address)]
     listen: SocketAddr,
-    /// Where operators look: metrics, health, readiness. On this machine only.
+    /// Where the console is, with metrics, health and readiness. On this machine only.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7401", value_parser = config::address)]
     admin: SocketAddr,
-    /// Where the page is, with --upstream. On this machine only.
+    /// Another address that leads to the console, with --upstream. On this machine only.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7402", value_parser = config::address)]
     page: SocketAddr,
     /// Where the relay listens; port 0 is any free one. [default: 127.0.0.1:7420, or a free one where that is taken]
@@ -100,23 +101,17 @@ async fn up(args: &Args) -> Result<Exit, Stop> {
     let operators = stack::bind(args.admin, "--admin").await?;
     let addresses = Addresses { gate: local(&listener)?, admin: local(&operators)? };
     let prepared = stack::prepare(&args.data, LogTo::Stderr(OneIn::ALL)).await.map_err(of_folder)?;
-    let page = |facts, shop| Page {
-        facts,
-        shop,
-        store: Arc::clone(&prepared.store.records),
-        metrics: metrics.clone(),
-    };
     let relay = relay::beside(args, addresses.gate).await?;
     let broker = broker::beside(args).await;
     let others = Others { relay: relay.as_ref(), broker: broker.as_ref() };
-    let (about, beside, welcome) = match &args.upstream {
-        None => demo(args, addresses, others, page).await?,
-        Some(url) => service(args, url, addresses, others, page).await?,
+    let Started { about, shop, beside, welcome } = match &args.upstream {
+        None => demo(args, addresses, others).await?,
+        Some(url) => service(args, url, addresses, others).await?,
     };
     let gate = prepared.before(&about.upstream, listener)?;
     let is_stopping = Arc::new(AtomicBool::new(false));
     let outbox = outbox(args, addresses.gate, broker.as_ref()).await;
-    let shown = Shown { gate: &gate, outbox: outbox.as_ref(), others, about: &about };
+    let shown = Shown { gate: &gate, shop: shop.as_ref(), outbox: outbox.as_ref(), others, about: &about };
     let admin = stack::serve(operators, for_operators(&shown, &is_stopping, addresses.admin, metrics)?);
     say(&welcome)?;
     signals.next().await;
@@ -169,41 +164,40 @@ struct Others<'a> {
     broker: Option<&'a Broker>,
 }
 
-/// What is known of what runs, what was started beside the gate, and what is said about it all.
-type Started = (Facts, Served, String);
+/// What stands behind the gate.
+struct Started {
+    /// What is known of what runs.
+    about: Facts,
+    /// The demo shop, where it is that.
+    shop: Option<Shop>,
+    /// What was started for it.
+    beside: Served,
+    /// What is said about it all.
+    welcome: String,
+}
 
-/// The shop and the page, both behind the gate.
-async fn demo(
-    args: &Args,
-    addresses: Addresses,
-    others: Others<'_>,
-    page: impl Fn(Facts, Option<Shop>) -> Page,
-) -> Result<Started, Stop> {
+/// The shop behind the gate.
+async fn demo(args: &Args, addresses: Addresses, others: Others<'_>) -> Result<Started, Stop> {
     let shop = Shop::open(Some(&args.data.join("shop.db")), args.delay)
         .map_err(|error| Stop::new(Exit::Io, format!("failed to open the demo shop: {error}")))?;
     let listener = stack::bind(SocketAddr::from(([127, 0, 0, 1], 0)), "the demo shop").await?;
     let url = format!("http://{}", local(&listener)?);
     let commands = demo_commands(addresses.gate, &client::uuid()?);
-    let facts = facts(args, addresses, others, &url, commands);
-    let welcome = welcome(&facts, &format!("http://{}/", addresses.gate));
-    let routes = shop.router().merge(page(facts.clone(), Some(shop)).router());
-    Ok((facts, stack::serve(listener, routes), welcome))
+    let about = facts(args, addresses, others, &url, commands);
+    let welcome = welcome(&about, &format!("http://{}/", addresses.gate));
+    let beside = stack::serve(listener, shop.router().merge(to_console(&about.admin)));
+    Ok(Started { about, shop: Some(shop), beside, welcome })
 }
 
-/// Somebody's own service behind the gate, and the page beside it.
-async fn service(
-    args: &Args,
-    url: &str,
-    addresses: Addresses,
-    others: Others<'_>,
-    page: impl Fn(Facts, Option<Shop>) -> Page,
-) -> Result<Started, Stop> {
+/// Somebody's own service behind the gate, and another way to the console.
+async fn service(args: &Args, url: &str, addresses: Addresses, others: Others<'_>) -> Result<Started, Stop> {
     let listener = stack::bind(args.page, "--page").await?;
     let page_url = format!("http://{}/", local(&listener)?);
     let commands = upstream_commands(addresses, &client::uuid()?);
-    let facts = facts(args, addresses, others, url, commands);
-    let welcome = welcome(&facts, &page_url);
-    Ok((facts.clone(), stack::serve(listener, page(facts, None).router()), welcome))
+    let about = facts(args, addresses, others, url, commands);
+    let welcome = welcome(&about, &page_url);
+    let beside = stack::serve(listener, to_console(&about.admin));
+    Ok(Started { about, shop: None, beside, welcome })
 }
 
 fn facts(
@@ -242,6 +236,7 @@ fn facts(
 /// What the console shows.
 struct Shown<'a> {
     gate: &'a Running,
+    shop: Option<&'a Shop>,
     outbox: Option<&'a Outbox>,
     others: Others<'a>,
     about: &'a Facts,
@@ -260,6 +255,9 @@ fn for_operators(
     let (store, is_stopping) = (gate.store.clone(), Arc::clone(is_stopping));
     let admin = Admin { store, is_stopping, metrics, access, history: History::default() };
     let (mut surface, api) = admin::surface(&admin, &gate.config);
+    if let Some(shop) = shown.shop {
+        surface = surface.part(shop::shown(shop));
+    }
     if let Some(outbox) = shown.outbox {
         surface = surface.part(outbox.shown());
     }
@@ -309,7 +307,7 @@ fn welcome(facts: &Facts, page: &str) -> String {
     let mut text = format!(
         "semel stands before {service}\n\n\
          \x20 console    {}   (open it: what happens, as it happens)\n\
-         \x20 page       {page}\n\
+         \x20 page       {page}   (leads there)\n\
          \x20 gate       {}\n\
          \x20 service    {}   (bare; clients use the gate)\n\
          \x20 admin      {}\n\

@@ -58,6 +58,13 @@ impl Up {
         send(&self.address(address), "GET", path, "", "")
     }
 
+    /// A page of the console.
+    fn page(&self, path: &str) -> String {
+        let (status, head, page) = send(&self.address("console"), "GET", path, "Accept: text/html\r\n", "");
+        assert!(status == 200 && head.contains("content-type: text/html"), "{path}: {status} {head}");
+        page
+    }
+
     fn json(&self, address: &str, path: &str) -> Value {
         serde_json::from_str(&self.read(address, path).2).unwrap()
     }
@@ -109,12 +116,18 @@ fn one_command_shows_what_a_retry_does() {
     assert_eq!(commands, 3, "{}", up.said);
     assert!(up.said.contains(&folder.path().display().to_string()), "{}", up.said);
 
-    let (status, head, page) = up.read("page", "/");
-    assert_eq!(status, 200);
-    assert!(head.contains("content-type: text/html"), "{head}");
-    assert!(page.contains("Every request takes effect once"));
-    for outside in ["src=\"http", "href=\"http", "url(http", "@import"] {
-        assert!(!page.contains(outside), "the page needs nothing from elsewhere");
+    let (status, head, _) = up.read("page", "/");
+    let console = format!("location: http://{}/", up.address("console"));
+    assert!(status == 303 && head.contains(&console), "where the page was leads to the console: {head}");
+    let first = up.page("/");
+    assert!(
+        first.contains("No request with a key has come yet") && first.contains("orders that the shop took")
+    );
+    for outside in ["src=\"http", "href=\"http", "url(http", "@import", "<style", "style="] {
+        assert!(
+            !first.contains(outside),
+            "the page needs nothing from elsewhere, and nothing within: {outside}"
+        );
     }
 
     let (status, head, first) = up.order(Some("tea-1"), 5);
@@ -126,11 +139,22 @@ fn one_command_shows_what_a_retry_does() {
     assert_eq!(up.order(Some("tea-1"), 6).0, 422);
     assert_eq!(up.json("gate", "/effects"), json!({"orders": 1, "balance": 99_995, "spent": 5}));
 
-    let counts = up.json("page", "/counts");
-    assert_eq!(counts["shop"]["orders"], 1);
-    let gate = &counts["gate"];
-    let seen = ["requests", "replays", "conflicts", "unknown"].map(|name| gate[name].as_u64().unwrap());
-    assert_eq!(seen, [3, 1, 1, 0], "{gate}");
+    // The console lists it: its key, what became of it, how long it took, and each number leads to its list.
+    let page = up.page("/");
+    let row = page.split("<tbody>").last().unwrap();
+    for shown in ["tea-1", "settled", "201", "Took (ms)", "/requests/"] {
+        assert!(row.contains(shown), "{shown}: {row}");
+    }
+    let number = |words: &str| {
+        let card = page.split("<li class=\"card\">").find(|card| card.contains(words)).unwrap();
+        let path = card.split("href=\"").nth(1).unwrap().split('"').next().unwrap().replace("&amp;", "&");
+        let number = card.split("<b class=\"n\">").nth(1).unwrap().split('<').next().unwrap();
+        (number.to_owned(), up.page(&path))
+    };
+    let (orders, list) = number("orders that the shop took");
+    assert!(orders == "1" && list.contains("tea") && list.contains("99995"), "{orders}: {list}");
+    let (replays, list) = number("answered from the record");
+    assert!(replays == "1" && list.contains("tea-1"), "{replays}: {list}");
 
     let store = format!("sqlite:{}", folder.path().join("semel.db").display());
     assert!(up.said.contains(&format!("semel gate list --store '{store}'")), "{}", up.said);
@@ -219,14 +243,13 @@ fn a_service_of_ones_own_keeps_all_its_paths() {
     let folder = tempfile::tempdir().unwrap();
     let up = Up::start(folder.path(), &["--upstream", &upstream, "--page", "127.0.0.1:0"]);
     assert_ne!(up.address("page"), up.address("gate"));
-    assert!(up.read("page", "/").2.contains("Every request takes effect once"));
-    let counts = up.json("gate", "/counts");
-    assert_eq!(counts["facts"]["demo"], true, "this is the service's own path: {counts}");
-    let counts = up.json("page", "/counts");
-    assert_eq!((&counts["facts"]["demo"], &counts["shop"]), (&json!(false), &Value::Null));
+    let leads_to =
+        |name: &str, console: &str| up.read(name, "/").1.contains(&format!("location: http://{console}/"));
+    assert!(leads_to("page", &up.address("console")), "the way to its own console");
+    assert!(leads_to("gate", &shop.address("console")), "this is the service's own path");
     let (_, _, first) = up.order(Some("tea-1"), 5);
     assert_eq!(up.order(Some("tea-1"), 5).2, first);
-    assert_eq!(up.json("page", "/counts")["gate"]["replays"], 1);
+    assert!(!up.page("/").contains("orders that the shop took"), "the service is nobody's demo");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 // What the tests look at: a service that may break off, `semel` before it, and requests of every kind, also hostile ones.
 import { spawn } from "node:child_process";
 import { mkdtempSync, mkdirSync, writeFileSync } from "node:fs";
+import { createHash } from "node:crypto";
 import { createServer } from "node:http";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -23,7 +24,7 @@ async function service() {
     request.on("end", () => {
       if (request.url.startsWith("/break")) return request.socket.destroy();
       const status = request.url.startsWith("/401") ? 401 : request.url.startsWith("/fail") ? 500 : 201;
-      response.writeHead(status, { "content-type": "application/json" });
+      response.writeHead(status, { "content-type": "application/json", "x-wide": `<i>${"H".repeat(250)}</i>` });
       response.end(JSON.stringify({ order: 7, note: "a secret of its sender" }));
     });
   });
@@ -47,7 +48,7 @@ function start(args, folder, ready) {
 const named = (said, name) => said.split("\n").find((line) => line.trim().startsWith(name)).trim().split(/\s+/)[1].replace(/\/$/, "");
 
 async function order(gate, path, key, who = "demo") {
-  const headers = { authorization: `Bearer ${who}`, "content-type": "application/json", "idempotency-key": key };
+  const headers = { authorization: `Bearer ${who}`, "x-user": who, "content-type": "application/json", "idempotency-key": key };
   const answer = await fetch(`${gate}${path}`, { method: "POST", headers, body: '{"item":"tea"}' });
   await answer.arrayBuffer();
   return answer.status;
@@ -98,8 +99,15 @@ key_retention = "24h"
   await command(["outbox", "send", "/orders", "-d", "{}", "--id", "sent-1", "--wait", "5", ...store]);
   await command(["outbox", "send", "/401", "-d", "{}", "--id", "I".repeat(200), "--lane", "L".repeat(200), "--wait", "1", ...store]);
   await command(["outbox", "send", "/401", "-d", "{}", "--id", HOSTILE.replace(/[^!-~]/g, ""), "--lane", "held", "--wait", "2", ...store]);
+  // What another member of the mesh publishes is received here.
+  const member = ["--mesh", "demo", "--topic", "news", "--url", named(started.said, "broker"), "--token-file", join(folder, "bob.token")];
+  await command(["broker", "publish", ...member, "--id", "from-bob", '{"from":"bob"}']);
+  await command(["inbox", "list", "--wait", "20", ...store]);
   return { gate, admin, folder, end: () => end(started.child, upstream) };
 }
+
+/** Who sends, where a proxy says so: markup, and too long for any line. */
+export const WHO = `<b>${"M".repeat(180)}</b>`;
 
 /** A gate whose operators have tokens. */
 export async function guarded() {
@@ -108,12 +116,14 @@ export async function guarded() {
   writeFileSync(join(folder, "full"), TOKEN);
   writeFileSync(join(folder, "read"), READ_TOKEN);
   const args = ["serve", "gate", "--upstream", `http://127.0.0.1:${upstream.address().port}`, "--store", `sqlite:${join(folder, "semel.db")}`];
-  const flags = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--admin-token-file", "full", "--admin-read-token-file", "read", "--access-log", "off"];
+  writeFileSync(join(folder, "semel.toml"), 'identity = "trusted:X-User"\n');
+  const flags = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--admin-token-file", "full", "--admin-read-token-file", "read", "--access-log", "off", "--config", "semel.toml"];
   const started = await start([...args, ...flags], folder, "try ");
   const [gate, admin] = [named(started.said, "listening"), named(started.said, "admin")];
   await order(gate, "/orders", "order-1");
   await order(gate, "/break", "broken-1");
   await order(gate, "/break", "broken-2");
+  await order(gate, "/orders", "wide-1", WHO);
   return { gate, admin, folder, end: () => end(started.child, upstream) };
 }
 
@@ -125,8 +135,16 @@ export async function broker() {
   const put = (path, body) => fetch(`${admin}/v1/meshes${path}`, { method: "PUT", headers: { "content-type": "application/json" }, body: JSON.stringify(body) });
   await put("/team", {});
   await put("/team/topics/news", {});
-  await put("/team/members/alice", { role: "owner", token_sha256: [] });
+  const token = "smb_of-the-browser-tests";
+  await put("/team/members/alice", { role: "owner", token_sha256: [createHash("sha256").update(token).digest("hex")] });
   await put("/team/topics/news/subscriptions/alice", {});
+  const secrets = ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"];
+  const webhooks = ["hook", HOSTILE, WIDE.slice(0, 100)];
+  for (const name of webhooks) await put(`/team/webhooks/${encodeURIComponent(name)}`, { url: `https://hooks.example/${"w".repeat(300)}`, topic: "news", secrets });
+  for (const name of [HOSTILE, WIDE.slice(0, 100)]) await put(`/team/topics/${encodeURIComponent(name)}`, {});
+  const message = { to: { topic: "news" }, body: { text: "W".repeat(200) }, client_message_id: "m-1", content_type: "text/<b>" };
+  const headers = { authorization: `Bearer ${token}`, "content-type": "application/json" };
+  await fetch(`${named(started.said, "listening")}/v1/meshes/team/messages`, { method: "POST", headers, body: JSON.stringify(message) });
   return { admin, folder, end: () => end(started.child) };
 }
 

@@ -20,13 +20,15 @@ use crate::refusal::Refusal;
 pub const ACTOR: &str = "semel-actor";
 /// The longest name of an actor.
 const ACTOR_CHARS_MAX: usize = 128;
+/// The same with the door that let them in.
+pub(crate) const ACTOR_SHOWN_MAX: usize = ACTOR_CHARS_MAX + 32;
 /// What the audit trail calls a command that opened the store itself.
 const WITHIN: &str = "command line";
 /// The shortest token: less can be guessed.
 const TOKEN_CHARS_MIN: usize = 16;
-/// What anybody may read: nothing of a store.
-const OPEN: &[&str] =
-    &["/healthz", "/readyz", "/openapi.json", "/console.css", "/console.js", "/console.svg", "/sign-in"];
+/// What anybody may ask. Probes have no token: an orchestrator asks whether the process lives and whether it may be sent
+/// requests, and a stranger is told that and not a word more. The way to sign in has a page and its style.
+const OPEN: &[&str] = &["/healthz", "/readyz", "/console.css", "/sign-in"];
 /// Headers that a proxy adds. A request that has one was sent by somebody else than the peer of its connection.
 const FORWARDING: &[&str] = &[
     "via",
@@ -128,6 +130,8 @@ pub(crate) enum Door {
     Session([u8; 32]),
     /// Named by a proxy of one's own.
     Trusted,
+    /// Nobody that is known, who asks for what anybody may ask.
+    Stranger,
 }
 
 /// Somebody who was let in.
@@ -149,7 +153,7 @@ impl Caller {
     /// the store itself.
     pub fn sees_bodies(&self) -> bool {
         let is_known = match self.door {
-            Door::Open => false,
+            Door::Open | Door::Stranger => false,
             Door::Within | Door::Token | Door::Session(_) | Door::Trusted => true,
         };
         is_known && self.right == Right::Change
@@ -280,15 +284,18 @@ impl Access {
         headers: &HeaderMap,
     ) -> Result<Caller, Refusal> {
         let host = host(uri, headers)?;
-        // Probes come with any Host, and there is nothing to be learnt here.
-        if OPEN.contains(&uri.path()) && (method == Method::GET || method == Method::HEAD) {
-            return Ok(Caller { right: Right::Read, actor: String::new(), door: Door::Open });
+        let known = self.refuse_foreign(&host, headers).and_then(|()| self.right(uri, version, headers));
+        let stranger = || Caller { right: Right::Read, actor: String::new(), door: Door::Stranger };
+        // Probes come with any Host; a form to sign in comes from a page of ours.
+        let is_open = OPEN.contains(&uri.path()) && (method == Method::GET || method == Method::HEAD);
+        if is_open && known.is_err() {
+            return Ok(stranger());
         }
         self.refuse_foreign(&host, headers)?;
         if uri.path() == "/sign-in" {
-            return Ok(Caller { right: Right::Read, actor: String::new(), door: Door::Open });
+            return Ok(stranger());
         }
-        let (right, door, name) = self.right(uri, version, headers)?;
+        let (right, door, name) = known?;
         let needed =
             if method == Method::GET || method == Method::HEAD { Right::Read } else { Right::Change };
         // Whoever may come in may leave.
@@ -440,6 +447,11 @@ fn door_of(right: Right) -> &'static str {
         Right::Change => "full token",
         Right::Read => "read-only token",
     }
+}
+
+/// Whether a path is a probe's.
+pub(crate) fn is_probe(path: &str) -> bool {
+    matches!(path, "/healthz" | "/readyz")
 }
 
 /// Whether a path is for programs.

@@ -10,8 +10,6 @@ pub enum Reason {
     Needed,
     /// It may be.
     Welcome,
-    /// There is no place for it.
-    None,
 }
 
 /// What a field of a form becomes in the body of the call.
@@ -114,7 +112,7 @@ const COMMON: Action = Action {
     subject: None,
     dry_run: false,
     role: Right::Change,
-    reason: Reason::None,
+    reason: Reason::Welcome,
     method: "POST",
     path: "",
     command: None,
@@ -138,7 +136,6 @@ pub const ACTIONS: &[Action] = &[
                    runs. Not applied: the key is free, and the next retry runs the request; refused while it could still take \
                    effect. Look at the service first.",
         subject: Some("/v1/records/{id}"),
-        reason: Reason::Welcome,
         path: "/v1/records/{id}/resolve",
         command: Some("gate resolve"),
         fields: &[
@@ -147,7 +144,7 @@ pub const ACTIONS: &[Action] = &[
                 "It was",
                 Kind::Choice(&[
                     ("applied", "applied: it took effect"),
-                    ("not-applied", "not applied: it had no effect"),
+                    ("not-applied", "not applied: it had no effect (say why)"),
                 ]),
             ),
             field("status", "Status of its answer (applied only)", Kind::Number),
@@ -182,7 +179,6 @@ pub const ACTIONS: &[Action] = &[
         label: "Sweep expired records",
         previews: "Removes what has expired, now. Nothing that still counts goes: no live record, no unknown outcome.",
         dry_run: true,
-        reason: Reason::Welcome,
         path: "/v1/sweep",
         command: Some("gate sweep"),
         fields: &[field("grace", "Only what expired at least so long ago (such as 1h)", Kind::Text)],
@@ -194,7 +190,6 @@ pub const ACTIONS: &[Action] = &[
         previews: "Erases the finished records of a principal. Open claims and unknown outcomes stay until they are settled. \
                    Late retries are still refused. This cannot be undone.",
         dry_run: true,
-        reason: Reason::Welcome,
         path: "/v1/forget",
         command: Some("gate forget"),
         fields: &[
@@ -208,7 +203,6 @@ pub const ACTIONS: &[Action] = &[
         label: "Report a restored backup",
         previews: "Says that the store was restored from a backup. Keys without a record are then answered outcome-unknown \
                    unless their client says that it first sent them after the restore.",
-        reason: Reason::Welcome,
         path: "/v1/restored",
         command: Some("gate restored"),
         fields: &[
@@ -562,7 +556,6 @@ pub const ACTIONS: &[Action] = &[
         label: "Moderate a message",
         on: "mesh",
         previews: "The body of the message is taken out of the history; its id stays used.",
-        reason: Reason::Welcome,
         path: "/v1/meshes/{mesh}/messages/{id}/moderation",
         command: Some("broker moderate"),
         fields: &[needed("id", "Message id", Kind::Text)],

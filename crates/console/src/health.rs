@@ -91,8 +91,8 @@ impl Console {
             listed(&*self.store, &unknown, now).await.map(|found| (found, now))
         });
         if let Ok(Ok((found, now))) = listed.await {
-            gauge(text, "semel_store_unknown_records", "gauge", &[("", found.len() as f64)]);
-            let oldest = found.iter().map(|entry| now.millis_since(entry.record.created_at)).max();
+            gauge(text, "semel_store_unknown_records", "gauge", &[("", found.entries.len() as f64)]);
+            let oldest = found.entries.iter().map(|entry| now.millis_since(entry.record.created_at)).max();
             let seconds = oldest.unwrap_or(0) as f64 / 1000.0;
             gauge(text, "semel_store_unknown_oldest_seconds", "gauge", &[("", seconds)]);
         }

@@ -12,8 +12,8 @@
 //! ```
 //!
 //! 1. `/` is the console: pages for people, complete without a script.
-//! 2. `/healthz` and `/readyz` say whether the process lives and whether it can serve; `/openapi.json` describes the rest.
-//! 3. `/metrics` and every `GET` below `/v1` need a token, the full or the read-only one, unless none is set.
+//! 2. `/healthz` and `/readyz` say whether the process lives and whether it can serve: also to a stranger, who is told no more.
+//! 3. `/openapi.json`, which describes all of it, `/metrics` and every `GET` below `/v1` need a token, the full or the read-only one, unless none is set.
 //! 4. Every `POST` below `/v1` needs the full token, unless none is set, and leaves a row in the audit trail that names
 //!    who did it.
 //!
@@ -75,6 +75,7 @@ pub struct Console {
     settings: Vec<part::Section>,
     history: History,
     warnings: Option<Arc<part::Warnings>>,
+    leans: Option<Arc<part::Leans>>,
 }
 
 /// On every answer of an admin API, so that whoever asks knows whom it is talking to. A gateway never passes it on.
@@ -102,6 +103,7 @@ impl Console {
             settings: Vec::new(),
             history: History::default(),
             warnings: None,
+            leans: None,
         }
     }
 
@@ -148,6 +150,13 @@ impl Console {
         self
     }
 
+    /// Also shows what it leans on, and how that fares.
+    #[must_use]
+    pub fn leaning_on(mut self, leans: Arc<part::Leans>) -> Self {
+        self.leans = Some(leans);
+        self
+    }
+
     /// Goes on with the charts that were drawn before the settings were read again.
     #[must_use]
     pub fn history(mut self, history: History) -> Self {
@@ -164,8 +173,8 @@ impl Console {
     /// The same for a process that shows other parts on the same address: the console with this part, and the API, which
     /// lets everybody in until [`Surface::router`] puts the guard before it.
     pub fn surface(self) -> (Surface, axum::Router) {
-        let (settings, metrics, warnings) =
-            (self.settings.clone(), self.metrics.clone(), self.warnings.clone());
+        let (settings, metrics, warnings, leans) =
+            (self.settings.clone(), self.metrics.clone(), self.warnings.clone(), self.leans.clone());
         let surface =
             Surface::new((*self.access).clone()).history(self.history.clone()).index(openapi::index());
         let api = routes::router(self);
@@ -176,6 +185,10 @@ impl Console {
         };
         let part = match warnings {
             Some(warnings) => part.warned_by(warnings),
+            None => part,
+        };
+        let part = match leans {
+            Some(leans) => part.leaning_on(leans),
             None => part,
         };
         (surface.part(part), api)

@@ -6,59 +6,92 @@ use semel_contract::time::Timestamp;
 use semel_store::admin::{KeyReach, Sought};
 use semel_store::{AdminStore, Entry, Filter, Order, StoreError};
 
-/// Claims that are looked at in one go.
+/// Records that are looked at in one go.
 const PAGE: u32 = 1000;
-/// Pages that are looked at for one list; live claims are few.
-const PAGES_MAX: usize = 20;
+/// Claims that are looked at for one list that nobody bounds; live claims are few.
+const CLAIMS_MAX: u64 = 20_000;
 
 /// Entries by fence number, in the order that the filter says.
 pub(crate) async fn listed(
     store: &dyn AdminStore,
     filter: &Filter,
     now: Timestamp,
-) -> Result<Vec<Entry>, StoreError> {
-    let is_lapsed = |entry: &Entry| {
-        entry.record.state == State::Claimed && Standing::of(Some(&entry.record), now) == Standing::Unknown
-    };
-    match filter.state {
-        Some(State::Unknown) => {
-            let mut found = store.list(filter).await?;
-            found.extend(claims(store, filter, is_lapsed).await?);
-            found.sort_by(|a, b| filter.order.compare(a.record.fence.number, b.record.fence.number));
-            // Marked between the two lists, it would be in both.
-            found.dedup_by_key(|entry| entry.record.fence.number);
-            found.truncate(filter.limit as usize);
-            Ok(found)
-        }
-        Some(State::Claimed) => claims(store, filter, |entry| !is_lapsed(entry)).await,
-        Some(State::Settled | State::Unkept | State::Released | State::Sealed) | None => {
-            store.list(filter).await
-        }
+) -> Result<Found, StoreError> {
+    if let Some(State::Unknown | State::Claimed) = filter.state {
+        return search_open(store, filter, &Narrowed::default(), CLAIMS_MAX, now).await;
     }
+    let entries = store.list(filter).await?;
+    let is_full = entries.len() == filter.limit as usize;
+    let next = entries.last().filter(|_| is_full).map(|last| last.record.fence.number);
+    Ok(Found { looked: entries.len() as u64, entries, next, is_complete: true, is_reading: false })
 }
 
-/// Claims of a kind, page by page until there are enough.
-async fn claims(
+/// Open records that fit all that was said. They are few and have lists of their own: those that are marked unknown, and
+/// claims, of which some have lapsed and are unknown outcomes too.
+async fn search_open(
     store: &dyn AdminStore,
     filter: &Filter,
-    is_meant: impl Fn(&Entry) -> bool,
-) -> Result<Vec<Entry>, StoreError> {
-    let mut page = Filter { state: Some(State::Claimed), limit: PAGE, ..filter.clone() };
-    let mut found = Vec::new();
-    for _ in 0..PAGES_MAX {
-        let entries = store.list(&page).await?;
-        let is_last = entries.len() < PAGE as usize;
-        page.after = entries.last().map(|entry| entry.record.fence.number).or(page.after);
-        found.extend(entries.into_iter().filter(&is_meant));
-        if is_last || found.len() >= filter.limit as usize {
-            break;
+    narrowed: &Narrowed,
+    within: u64,
+    now: Timestamp,
+) -> Result<Found, StoreError> {
+    let mut found = claims_or_marked(store, State::Claimed, filter, narrowed, within, now).await?;
+    if filter.state == Some(State::Unknown) {
+        let marked = claims_or_marked(store, State::Unknown, filter, narrowed, within, now).await?;
+        let ends = [&found, &marked].map(|one| one.next.filter(|_| !one.is_complete));
+        found.entries.extend(marked.entries);
+        found.entries.sort_by(|a, b| filter.order.compare(a.record.fence.number, b.record.fence.number));
+        // Marked between the two looks, it would be in both.
+        found.entries.dedup_by_key(|entry| entry.record.fence.number);
+        found.looked += marked.looked;
+        // Where one of them was not looked at to its end, the other counts up to there.
+        let end = ends.into_iter().flatten().min_by(|a, b| filter.order.compare(*a, *b));
+        if let Some(end) = end {
+            found.entries.retain(|entry| filter.order.compare(entry.record.fence.number, end).is_le());
         }
+        found.next = end;
+        found.is_complete = end.is_none();
     }
-    found.truncate(filter.limit as usize);
+    if found.entries.len() >= filter.limit as usize {
+        found.entries.truncate(filter.limit as usize);
+        found.next = found.entries.last().map(|last| last.record.fence.number);
+        found.is_complete = true;
+    }
     Ok(found)
 }
 
+/// Records in one of the two states that fit, page by page until there are enough or so many were looked at.
+async fn claims_or_marked(
+    store: &dyn AdminStore,
+    state: State,
+    filter: &Filter,
+    narrowed: &Narrowed,
+    within: u64,
+    now: Timestamp,
+) -> Result<Found, StoreError> {
+    let mut page = Filter { state: Some(state), limit: PAGE, ..filter.clone() };
+    let mut found =
+        Found { entries: Vec::new(), next: None, looked: 0, is_complete: false, is_reading: false };
+    loop {
+        let entries = store.list(&page).await?;
+        let is_last = entries.len() < PAGE as usize;
+        found.looked += entries.len() as u64;
+        page.after = entries.last().map(|entry| entry.record.fence.number).or(page.after);
+        found.entries.extend(entries.into_iter().filter(|entry| fits(entry, filter, narrowed, now)));
+        let is_enough = found.entries.len() >= filter.limit as usize;
+        if is_last || is_enough {
+            found.is_complete = true;
+            return Ok(found);
+        }
+        if found.looked >= within {
+            found.next = page.after;
+            return Ok(found);
+        }
+    }
+}
+
 /// What a list is narrowed by that has no index, beside the filter.
+#[derive(Default)]
 pub(crate) struct Narrowed {
     pub(crate) key: Option<String>,
     pub(crate) request_id: Option<String>,
@@ -73,7 +106,7 @@ pub(crate) struct Found {
     /// The number to go on after.
     pub(crate) next: Option<u64>,
     pub(crate) looked: u64,
-    /// Whether there is no record that was not looked at.
+    /// Whether nothing before `next`, or at all where there is none, was left out.
     pub(crate) is_complete: bool,
     /// Whether the keys of older records are still being read after a start.
     pub(crate) is_reading: bool,
@@ -92,16 +125,10 @@ pub(crate) async fn search_within(
     if let Some(key) = &narrowed.key {
         return search_key(store, key, filter, narrowed, now).await;
     }
-    // Open records are few and have lists of their own.
-    if matches!(filter.state, Some(State::Unknown | State::Claimed)) {
-        let found = listed(store, filter, now).await?;
-        let is_full = found.len() == filter.limit as usize;
-        let next = found.last().filter(|_| is_full).map(|last| last.record.fence.number);
-        let looked = found.len() as u64;
-        let entries = found.into_iter().filter(|entry| fits(entry, filter, narrowed, now)).collect();
-        return Ok(Found { entries, next, looked, is_complete: true, is_reading: false });
-    }
     let within = u64::from(narrowed.within.unwrap_or(u32::MAX));
+    if let Some(State::Unknown | State::Claimed) = filter.state {
+        return search_open(store, filter, narrowed, within, now).await;
+    }
     let mut page = Filter { limit: PAGE, order: filter.order, after: filter.after, ..Filter::default() };
     let mut found =
         Found { entries: Vec::new(), next: None, looked: 0, is_complete: false, is_reading: false };

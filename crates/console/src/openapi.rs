@@ -85,7 +85,7 @@ const OPERATIONS: &[Operation] = &[
         needs: Needs::Nothing,
         query: &[],
         body: &[],
-        also: &[(503, "Not ready, with the reason.")],
+        also: &[(503, "Not ready; why, for whoever has a token.")],
     },
     Operation {
         method: "get",
@@ -102,7 +102,7 @@ const OPERATIONS: &[Operation] = &[
         path: "/openapi.json",
         id: "description",
         summary: "This document.",
-        needs: Needs::Nothing,
+        needs: Needs::Read,
         query: &[],
         body: &[],
         also: &[],

@@ -27,6 +27,11 @@ pub trait Part: Send + Sync {
         Vec::new()
     }
 
+    /// What it leans on, and how that fares. Asked by every first page that is shown.
+    fn pillars(&self) -> Found<'_> {
+        Box::pin(std::future::ready(Vec::new()))
+    }
+
     /// What a person should hear of beside the notices, such as a disk that is nearly full. Cheap.
     fn warnings(&self) -> Vec<String> {
         Vec::new()
@@ -39,6 +44,34 @@ pub trait Part: Send + Sync {
     }
 }
 
+/// Something that a part leans on, such as its store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pillar {
+    /// What it is, such as `store`.
+    pub what: String,
+    /// What it is called.
+    pub name: String,
+    /// How it fares.
+    pub fares: Fares,
+}
+
+/// How something fares that a part leans on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fares {
+    /// As the part: it is not ready without it.
+    AsThePart,
+    /// Well, in a few words.
+    Well(String),
+    /// Not well, with the reason.
+    Ill(String),
+}
+
+/// What a part leans on, as it comes.
+pub type Found<'a> = Pin<Box<dyn Future<Output = Vec<Pillar>> + Send + 'a>>;
+
+/// Says what a part leans on.
+pub type Leans = dyn Fn() -> Found<'static> + Send + Sync;
+
 /// A part whose admin API is a router.
 pub struct Routed {
     sheet: &'static Sheet,
@@ -46,6 +79,7 @@ pub struct Routed {
     settings: Vec<Section>,
     numbers: Option<Box<dyn Fn() -> String + Send + Sync>>,
     warnings: Option<Arc<Warnings>>,
+    leans: Option<Arc<Leans>>,
 }
 
 /// Says what a person should hear of.
@@ -60,7 +94,7 @@ impl std::fmt::Debug for Routed {
 impl Routed {
     /// A part with these pages and this API, which lets everybody in.
     pub fn new(sheet: &'static Sheet, router: Router) -> Self {
-        Self { sheet, router, settings: Vec::new(), numbers: None, warnings: None }
+        Self { sheet, router, settings: Vec::new(), numbers: None, warnings: None, leans: None }
     }
 
     /// Also shows these settings.
@@ -74,6 +108,13 @@ impl Routed {
     #[must_use]
     pub fn warned_by(mut self, warnings: Arc<Warnings>) -> Self {
         self.warnings = Some(warnings);
+        self
+    }
+
+    /// Also says what it leans on.
+    #[must_use]
+    pub fn leaning_on(mut self, leans: Arc<Leans>) -> Self {
+        self.leans = Some(leans);
         self
     }
 
@@ -97,6 +138,13 @@ impl Part for Routed {
 
     fn settings(&self) -> Vec<Section> {
         self.settings.clone()
+    }
+
+    fn pillars(&self) -> Found<'_> {
+        match &self.leans {
+            Some(leans) => leans(),
+            None => Box::pin(std::future::ready(Vec::new())),
+        }
     }
 
     fn warnings(&self) -> Vec<String> {

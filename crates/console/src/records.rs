@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::Console;
 use crate::access::{Caller, Right};
 use crate::ask::{self, Asked, Told};
-use crate::listing::{Narrowed, listed, search_within};
+use crate::listing::{Found, Narrowed, listed, search_within};
 use crate::refusal::Refusal;
 use crate::view::{self, Bodies};
 
@@ -67,10 +67,17 @@ pub(crate) async fn list(
         return narrow(&*console.store, &filter, &narrowed, now).await.map(Json);
     }
     let found = listed(&*console.store, &filter, now).await?;
-    let is_full = found.len() == filter.limit as usize;
-    let next = found.last().filter(|_| is_full).map(|last| last.record.fence.number.to_string());
-    let records: Vec<Value> = found.iter().map(|entry| view::record(entry, now, Bodies::Hidden)).collect();
-    Ok(Json(json!({"records": records, "next": next, "now": now.to_string()})))
+    let mut answer = shown(&found, now);
+    if !found.is_complete {
+        (answer["looked"], answer["complete"]) = (json!(found.looked), json!(false));
+    }
+    Ok(Json(answer))
+}
+
+fn shown(found: &Found, now: Timestamp) -> Value {
+    let records = found.entries.iter().map(|entry| view::record(entry, now, Bodies::Hidden));
+    let next = found.next.map(|next| next.to_string());
+    json!({"records": records.collect::<Vec<_>>(), "next": next, "now": now.to_string()})
 }
 
 /// A list by what is not indexed: it says how many records were looked at, and whether those were all.
@@ -81,16 +88,10 @@ async fn narrow(
     now: Timestamp,
 ) -> Result<Value, Refusal> {
     let found = search_within(store, filter, narrowed, now).await?;
-    let records: Vec<Value> =
-        found.entries.iter().map(|entry| view::record(entry, now, Bodies::Hidden)).collect();
-    Ok(json!({
-        "records": records,
-        "next": found.next.map(|next| next.to_string()),
-        "now": now.to_string(),
-        "looked": found.looked,
-        "complete": found.is_complete,
-        "reading": found.is_reading,
-    }))
+    let mut answer = shown(&found, now);
+    (answer["looked"], answer["complete"]) = (json!(found.looked), json!(found.is_complete));
+    answer["reading"] = json!(found.is_reading);
+    Ok(answer)
 }
 
 #[derive(Debug, Deserialize)]

@@ -369,12 +369,13 @@ pub(crate) fn framed(web: &Web, visit: &Visit<'_>, page: &Page) -> Response {
             }
         }
     };
-    document(&page.title, nav, &html! { (said) (page.body) }, foot, page.is_live, page.status)
+    document(&page.title, Some(nav), &html! { (said) (page.body) }, foot, page.is_live, page.status)
 }
 
+/// A whole page. Whoever is not let in has no menu, and gets no script and no picture.
 fn document(
     title: &str,
-    nav: Markup,
+    nav: Option<Markup>,
     body: &Markup,
     foot: Markup,
     is_live: bool,
@@ -388,12 +389,14 @@ fn document(
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 title { (text::visible(title)) " · semel" }
                 link rel="stylesheet" href="/console.css";
-                link rel="icon" href="/console.svg" type="image/svg+xml";
-                script src="/console.js" defer {}
+                @if nav.is_some() {
+                    link rel="icon" href="/console.svg" type="image/svg+xml";
+                    script src="/console.js" defer {}
+                }
             }
             body {
                 a class="skip" href="#main" { "Skip to the content" }
-                header class="top" { div { a class="brand" href="/" { "semel" } (nav) } }
+                header class="top" { div { a class="brand" href="/" { "semel" } @if let Some(nav) = &nav { (nav) } } }
                 main id="main" data-live=[is_live.then_some("")] { (body) }
                 (foot)
             }
@@ -413,8 +416,15 @@ fn is_page(request: &Request) -> bool {
 async fn guard(State(access): State<Arc<Access>>, mut request: Request, next: Next) -> Response {
     match access.admit(request.method(), request.uri(), request.version(), request.headers()) {
         Ok(caller) => {
+            // A part reads who acts as it was found here, and never as somebody says it.
+            match HeaderValue::try_from(caller.actor()) {
+                Ok(actor) => drop(request.headers_mut().insert(access::ACTOR, actor)),
+                Err(_) => drop(request.headers_mut().remove(access::ACTOR)),
+            }
+            let is_probe = caller.door == Door::Stranger && access::is_probe(request.uri().path());
             request.extensions_mut().insert(caller);
-            next.run(request).await
+            let answered = next.run(request).await;
+            if is_probe { told_to_a_stranger(answered.status()) } else { answered }
         }
         Err(refusal) => {
             let mut response = match is_page(&request) {
@@ -430,6 +440,12 @@ async fn guard(State(access): State<Arc<Access>>, mut request: Request, next: Ne
     }
 }
 
+/// Whether it lives, or may be sent requests: nothing of why.
+fn told_to_a_stranger(status: StatusCode) -> Response {
+    let word = if status.is_success() { "ok" } else { "not ok" };
+    (status, axum::Json(serde_json::json!({"status": word}))).into_response()
+}
+
 /// A refusal as a page; where a token is needed, the way to give one.
 fn refused(refusal: &Refusal, uri: &Uri) -> Response {
     let status = refusal.status();
@@ -442,7 +458,7 @@ fn refused(refusal: &Refusal, uri: &Uri) -> Response {
         p { (text::visible(refusal.detail())) }
         p { a href="/" { "To the overview" } }
     };
-    document("Refused", html! {}, &body, html! {}, false, status)
+    document("Refused", None, &body, html! {}, false, status)
 }
 
 /// A page that says why there is nothing else.

@@ -39,7 +39,7 @@ pub enum Acknowledged {
 impl Outbox {
     /// What others sent to this application.
     pub fn inbox(&self) -> Inbox {
-        Inbox { store: Arc::clone(&self.inner.store), outbox: self.clone() }
+        Inbox { store: Arc::clone(self.acting()), outbox: self.clone() }
     }
 }
 

@@ -5,6 +5,7 @@ mod outliving;
 mod rebuilds;
 mod refusals;
 mod signed_out;
+mod trail;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -37,6 +38,8 @@ use signed_out::SignedOut;
 #[derive(Clone)]
 pub struct Outbox {
     pub(crate) inner: Arc<Inner>,
+    /// The store in the name of somebody who does something by hand.
+    acting: Option<Arc<dyn OutboxStore>>,
 }
 
 pub(crate) struct Inner {
@@ -235,7 +238,7 @@ impl Outbox {
             waiting: Mutex::default(),
             lock_file,
         };
-        Ok(Self { inner: Arc::new(inner) })
+        Ok(Self { inner: Arc::new(inner), acting: None })
     }
 
     /// Accepts a message. Once this returns `Ok`, a restart finds it.
@@ -393,7 +396,7 @@ impl Outbox {
     /// # Errors
     /// Its state does not allow it.
     pub async fn abort(&self, row: i64, why: &str) -> Result<Row, OutboxError> {
-        let aborted = self.inner.store.abort(row, "operator", why, self.now()).await?;
+        let aborted = self.acting().abort(row, "operator", why, self.now()).await?;
         let Some(aborted) = aborted else {
             let found = self.inner.store.find(Find::Row(row)).await?.ok_or(OutboxError::Unknown)?;
             return Err(OutboxError::State(format!(
@@ -425,7 +428,7 @@ impl Outbox {
     /// # Errors
     /// The store refuses.
     pub async fn pause(&self, lane: &str) -> Result<(), OutboxError> {
-        Ok(self.inner.store.set_paused(lane, true, self.now()).await?)
+        Ok(self.acting().set_paused(lane, true, self.now()).await?)
     }
 
     /// Sends from a lane again, past a dead head and a message that waits for a rebuild as well.
@@ -433,7 +436,7 @@ impl Outbox {
     /// # Errors
     /// The store refuses.
     pub async fn resume(&self, lane: &str) -> Result<(), OutboxError> {
-        self.inner.store.set_paused(lane, false, self.now()).await?;
+        self.acting().set_paused(lane, false, self.now()).await?;
         self.inner.wakes.wake([lane.to_owned()]);
         Ok(())
     }
@@ -481,7 +484,7 @@ impl Outbox {
         origin: Option<&str>,
     ) -> Result<Vec<String>, OutboxError> {
         let last = self.inner.refusals.last();
-        let lanes = self.inner.store.release(principal, self.now()).await?;
+        let lanes = self.acting().release(principal, self.now()).await?;
         // Where the store did not do it, the engine still knows that somebody waits, and tries again.
         self.inner.refusals.forget(principal, origin, last);
         self.inner.wakes.wake(lanes.iter().cloned());
@@ -564,7 +567,7 @@ impl Outbox {
         }
         self.inner.time.confirm();
         self.inner.store.keep_time(self.inner.time.mark()).await?;
-        self.inner.store.note("clock-confirmed", reason.to_owned(), self.now()).await?;
+        self.acting().note("clock-confirmed", reason.to_owned(), self.now()).await?;
         self.inner.wakes.wake(self.inner.store.live_lanes().await?);
         Ok(())
     }

@@ -156,7 +156,7 @@ impl Outbox {
         let draft = self.successor(row, request, how);
         let successor =
             Successor { draft, possibly_delivered, fence, judged: Judged::of(row), by: "operator" };
-        match self.inner.store.replace(row.id, successor, self.now(), self.inner.time.epoch()).await? {
+        match self.acting().replace(row.id, successor, self.now(), self.inner.time.epoch()).await? {
             Replaced::Done(old, new) => {
                 self.finished(old.id);
                 Ok(Requeued { old: *old, new: *new, is_sealed })

@@ -9,6 +9,7 @@ macro_rules! live {
 }
 
 mod accept;
+mod audit;
 mod claim;
 mod events;
 mod inbox;
@@ -32,6 +33,7 @@ use semel_store::sqlite::engine::{self, Engine, Examine, Options};
 
 use self::schema::SCHEMA;
 use self::turn::{Counts, Fault, Turn};
+use crate::operator::Operator;
 use crate::store::{Reply, StoreError};
 
 pub use semel_store::sqlite::engine::Faults;
@@ -44,8 +46,10 @@ const PAGE_BYTES: u32 = 4096;
 /// A store in one file, or in memory.
 #[derive(Debug)]
 pub struct SqliteStore {
-    engine: Engine<Counts>,
+    engine: Arc<Engine<Counts>>,
     watch: tokio::sync::watch::Receiver<i64>,
+    /// In whose name something is done by hand.
+    operator: Option<Operator>,
 }
 
 impl SqliteStore {
@@ -59,7 +63,7 @@ impl SqliteStore {
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         let (told, watch) = tokio::sync::watch::channel(0);
         let engine = Engine::open(path, options(), |_| Ok(()), |connection, _| counts(connection, told))?;
-        Ok(Self { engine, watch })
+        Ok(Self { engine: Arc::new(engine), watch, operator: None })
     }
 
     /// The version of a file, 0 where there is none, and that of this release. Changes nothing, and does not ask who owns
@@ -102,7 +106,14 @@ impl SqliteStore {
     fn inline(connection: Connection) -> Result<Self, OpenError> {
         let (told, watch) = tokio::sync::watch::channel(0);
         let load = |connection: &Connection, _: &_| counts(connection, told);
-        Ok(Self { engine: Engine::in_memory(connection, options(), |_| Ok(()), load)?, watch })
+        let engine = Engine::in_memory(connection, options(), |_| Ok(()), load)?;
+        Ok(Self { engine: Arc::new(engine), watch, operator: None })
+    }
+
+    /// The same store, in the name of somebody: what they do stands in the trail.
+    pub fn in_name_of(&self, operator: Operator) -> Self {
+        let (engine, watch) = (Arc::clone(&self.engine), self.watch.clone());
+        Self { engine, watch, operator: Some(operator) }
     }
 
     /// Hands work to the writer.

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use semel_contract::record::Fence;
 use semel_contract::time::Timestamp;
@@ -12,6 +13,7 @@ use semel_store::clock::Mark;
 use crate::envelope::Draft;
 use crate::judge::Verdict;
 use crate::message::{Attempt, Came, Event, Gap, Received, Request, Row, Status};
+use crate::operator::{Audited, Operator};
 
 /// What a store promises.
 pub type Reply<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
@@ -301,6 +303,15 @@ pub trait OutboxStore: Send + Sync + 'static {
     fn ready(&self) -> Reply<'_, ()> {
         Box::pin(std::future::ready(Ok(())))
     }
+
+    /// The same store, in the name of somebody: aborts, replacements, pauses, releases, notes and acknowledgements stand in
+    /// the trail.
+    ///
+    /// After each: it and its row of the trail are on disk. Crash: both or neither.
+    fn by(&self, operator: Operator) -> Arc<dyn OutboxStore>;
+
+    /// What was done by hand, the latest first; or what came before this number.
+    fn trail(&self, before: Option<i64>, limit: u32) -> Reply<'_, Vec<Audited>>;
 
     /// Takes over from the run before: what was in flight waits again under the same key, and may have been delivered.
     fn recover(&self, now: Timestamp) -> Reply<'_, Recovered>;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use semel_delivery::sqlite::SqliteStore;
 use semel_delivery::store::{Find, OutboxStore, StoreError};
-use semel_delivery::{Enqueue, Outbox, OutboxError, Request, Settings, Status, conformance};
+use semel_delivery::{Enqueue, Operator, Outbox, OutboxError, Request, Settings, Status, conformance};
 use semel_store::sqlite::OpenError;
 use semel_store::sqlite::rusqlite::Connection;
 
@@ -226,4 +226,51 @@ fn what_is_due_and_what_was_aborted_is_found_by_an_index() {
         "SELECT id FROM outbox INDEXED BY outbox_aborted WHERE status = 'aborted' AND aborted_at > 5 ORDER BY aborted_at",
     );
     assert!(aborted.contains("outbox_aborted"), "{aborted}");
+}
+
+/// What somebody does stands in the trail with it, or neither is there; and nobody takes it out again.
+#[tokio::test]
+async fn what_is_done_by_hand_stands_in_a_trail_that_is_only_added_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("outbox.db");
+    let store = SqliteStore::open(&path).unwrap();
+    let at = semel_contract::time::Timestamp::from_millis;
+    let alice = || store.by(Operator::new("alice", Some("maintenance")).unwrap());
+    store.set_paused("a", true, at(1)).await.unwrap();
+    assert_eq!(store.trail(None, 10).await.unwrap(), [], "what the engine does has nobody");
+    alice().set_paused("b", true, at(2)).await.unwrap();
+    assert_eq!(alice().abort(7, "operator", "no more", at(3)).await.unwrap().map(|row| row.id), None);
+    store.faults().fill_disk(true);
+    assert!(alice().set_paused("c", true, at(4)).await.is_err());
+    store.faults().fill_disk(false);
+    alice().set_paused("b", false, at(5)).await.unwrap();
+    let rows = store.trail(None, 10).await.unwrap();
+    let told: Vec<_> = rows
+        .iter()
+        .map(|row| {
+            (
+                row.at.millis(),
+                row.actor.as_str(),
+                row.action.as_str(),
+                row.subject.as_str(),
+                row.reason.as_str(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [(5, "alice", "resume", "b", "maintenance"), (2, "alice", "pause", "b", "maintenance")],
+        "what did not happen is not told"
+    );
+    assert_eq!(store.trail(Some(rows[0].number), 10).await.unwrap(), rows[1..], "page by page");
+    drop(store);
+    let file = Connection::open(&path).unwrap();
+    for sql in [
+        "UPDATE outbox_audit SET reason = ''",
+        "DELETE FROM outbox_audit",
+        "REPLACE INTO outbox_audit SELECT number, at, 'bob', action, subject, detail, reason FROM outbox_audit",
+    ] {
+        let refused = file.execute(sql, []).unwrap_err().to_string();
+        assert!(refused.contains("append-only"), "{sql}: {refused}");
+    }
 }

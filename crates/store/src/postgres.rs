@@ -178,6 +178,15 @@ impl PostgresStore {
         self.core.link.run_untimed(sql, &[]).await.map(drop).map_err(Trouble::of_write)
     }
 
+    /// How many connections the gates on this database have, this one's among them, and from how many addresses.
+    ///
+    /// # Errors
+    /// The server cannot be asked.
+    pub async fn sessions(&self) -> Result<(i64, i64), StoreError> {
+        let rows = self.core.link.run_untimed(base::SESSIONS, &[]).await.map_err(Trouble::of_read)?;
+        Ok(rows.first().map_or((0, 0), |row| (row.get(0), row.get(1))))
+    }
+
     /// Transactions begun so far; a statement by itself is one.
     pub fn statements(&self) -> u64 {
         self.core.link.transactions()

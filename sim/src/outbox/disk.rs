@@ -9,6 +9,7 @@ use semel_delivery::Received;
 use semel_delivery::envelope::Draft;
 use semel_delivery::judge::Verdict;
 use semel_delivery::message::{Attempt, Came, Event, Gap, Request, Row};
+use semel_delivery::operator::{Audited, Operator};
 use semel_delivery::sqlite::SqliteStore;
 use semel_delivery::store::{
     Arrived, Depth, Filter, Find, Head, InboxDepth, KeptTime, LanePlan, LaneRebuilt, LaneState, OutboxStore,
@@ -89,6 +90,15 @@ impl Disk {
 }
 
 impl OutboxStore for Disk {
+    fn by(&self, operator: Operator) -> Arc<dyn OutboxStore> {
+        let store = Arc::new(self.store.in_name_of(operator));
+        Arc::new(Disk { yard: Arc::clone(&self.yard), life: Arc::clone(&self.life), store })
+    }
+
+    fn trail(&self, before: Option<i64>, limit: u32) -> Reply<'_, Vec<Audited>> {
+        Box::pin(self.read(move |store| store.trail(before, limit)))
+    }
+
     fn recover(&self, now: Timestamp) -> Reply<'_, Recovered> {
         Box::pin(self.write("recover", move |store| store.recover(now)))
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use semel_contract::time::millis_of;
+use semel_delivery::Operator;
 use semel_delivery::relay::store::sql::StoreError;
 use serde::Deserialize;
 
@@ -14,6 +15,7 @@ use crate::identity::{Caller, Role};
 use crate::limits::SECRETS_MAX;
 use crate::message::check_name;
 use crate::published::{Receipt, Refusal};
+use crate::store::Store;
 use crate::store::ids::Seal;
 use crate::store::manage::{
     ManageError, MemberInfo, MemberWish, MeshInfo, MeshWish, Put, SubscriptionInfo, TopicInfo, WebhookInfo,
@@ -21,6 +23,7 @@ use crate::store::manage::{
 };
 use crate::store::orphans::Orphans;
 use crate::store::sweep::Swept;
+use crate::store::trail::Audited;
 
 /// What a PUT says of a webhook.
 #[derive(Clone, Debug, Deserialize)]
@@ -65,6 +68,25 @@ fn named(what: &str, name: &str) -> Result<(), ManageError> {
 }
 
 impl Broker {
+    /// The same broker, in the name of somebody: what they change by hand stands in the trail, with who and why.
+    #[must_use]
+    pub fn by(&self, operator: Operator) -> Self {
+        Self(std::sync::Arc::clone(&self.0), Some(operator))
+    }
+
+    /// The store in the name of whoever acts.
+    fn store(&self) -> Store {
+        self.1.as_ref().map_or_else(|| self.0.store.clone(), |operator| self.0.store.by(operator))
+    }
+
+    /// What was done by hand, the latest first; or what came before this number.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn trail(&self, before: Option<i64>, limit: i64) -> Result<Vec<Audited>, StoreError> {
+        self.0.store.trail(before, limit).await
+    }
+
     /// Everything that was kept of who belongs to what is looked at again.
     async fn changed<T>(&self, result: Result<T, ManageError>) -> Result<T, ManageError> {
         // The change is made; a look that fails now happens within the next poll.
@@ -78,7 +100,7 @@ impl Broker {
     /// The name is none, or the store does not do it.
     pub async fn put_mesh(&self, mesh: &str, wish: MeshWish) -> Result<Put, ManageError> {
         named("mesh", mesh)?;
-        self.changed(self.0.store.put_mesh(mesh, wish).await).await
+        self.changed(self.store().put_mesh(mesh, wish).await).await
     }
 
     /// Removes a mesh.
@@ -86,7 +108,7 @@ impl Broker {
     /// # Errors
     /// The store does not do it.
     pub async fn remove_mesh(&self, mesh: &str) -> Result<(), ManageError> {
-        self.changed(self.0.store.remove_mesh(mesh).await).await
+        self.changed(self.store().remove_mesh(mesh).await).await
     }
 
     /// Meshes, or the one of this name.
@@ -123,7 +145,7 @@ impl Broker {
         wish: &MemberWish,
     ) -> Result<Put, ManageError> {
         named("member", member)?;
-        self.changed(self.0.store.put_member(mesh, member, wish).await).await
+        self.changed(self.store().put_member(mesh, member, wish).await).await
     }
 
     /// Removes a member, its tokens and its subscriptions.
@@ -131,7 +153,7 @@ impl Broker {
     /// # Errors
     /// The store does not do it.
     pub async fn remove_member(&self, mesh: &str, member: &str) -> Result<(), ManageError> {
-        self.changed(self.0.store.remove_member(mesh, member).await).await
+        self.changed(self.store().remove_member(mesh, member).await).await
     }
 
     /// Members of a mesh, or the one of this name.
@@ -151,7 +173,7 @@ impl Broker {
         if !["subscribers", "members"].contains(&publish) {
             return Err(ManageError::Refused("publish is either `subscribers` or `members`".to_owned()));
         }
-        self.changed(self.0.store.put_topic(mesh, topic, publish).await).await
+        self.changed(self.store().put_topic(mesh, topic, publish).await).await
     }
 
     /// Removes a topic.
@@ -159,7 +181,7 @@ impl Broker {
     /// # Errors
     /// The store does not do it.
     pub async fn remove_topic(&self, mesh: &str, topic: &str) -> Result<(), ManageError> {
-        self.changed(self.0.store.remove_topic(mesh, topic).await).await
+        self.changed(self.store().remove_topic(mesh, topic).await).await
     }
 
     /// Topics of a mesh, or the one of this name.
@@ -175,7 +197,7 @@ impl Broker {
     /// # Errors
     /// There is no such topic or member.
     pub async fn put_subscription(&self, mesh: &str, topic: &str, member: &str) -> Result<Put, ManageError> {
-        self.changed(self.0.store.subscribe(mesh, topic, member).await).await
+        self.changed(self.store().subscribe(mesh, topic, member).await).await
     }
 
     /// Ends a subscription.
@@ -188,7 +210,7 @@ impl Broker {
         topic: &str,
         member: &str,
     ) -> Result<(), ManageError> {
-        self.changed(self.0.store.unsubscribe(mesh, topic, member).await).await
+        self.changed(self.store().unsubscribe(mesh, topic, member).await).await
     }
 
     /// Who is subscribed to a topic.
@@ -232,7 +254,7 @@ impl Broker {
             return Err(ManageError::Refused(why.to_owned()));
         }
         let wish = WebhookWish { url, topic, secrets, is_ordered: ordered };
-        self.changed(self.0.store.put_webhook(mesh, name, &wish).await).await
+        self.changed(self.store().put_webhook(mesh, name, &wish).await).await
     }
 
     /// Removes a webhook.
@@ -240,7 +262,7 @@ impl Broker {
     /// # Errors
     /// The store does not do it.
     pub async fn remove_webhook(&self, mesh: &str, name: &str) -> Result<(), ManageError> {
-        self.changed(self.0.store.remove_webhook(mesh, name).await).await
+        self.changed(self.store().remove_webhook(mesh, name).await).await
     }
 
     /// Webhooks of a mesh, or the one of this name.
@@ -256,7 +278,7 @@ impl Broker {
     /// # Errors
     /// There is no such webhook.
     pub async fn requeue_dead(&self, mesh: &str, name: &str) -> Result<i64, ManageError> {
-        let count = self.0.store.requeue_dead(mesh, name).await?.ok_or(ManageError::Missing("webhook"))?;
+        let count = self.store().requeue_dead(mesh, name).await?.ok_or(ManageError::Missing("webhook"))?;
         self.0.follower.deliver.notify_one();
         Ok(count)
     }
@@ -290,7 +312,7 @@ impl Broker {
     /// There is no such message.
     pub async fn moderate(&self, mesh: &str, id: &str, who: &str, why: &str) -> Result<Receipt, ManageError> {
         let known = self.0.store.look_up(mesh, id).await?.ok_or(ManageError::Missing("message"))?;
-        match self.0.store.moderate(known.line, known.number, who, why).await? {
+        match self.store().moderate((known.line, known.number), (mesh, id), (who, why)).await? {
             true => Ok(known.receipt),
             false => Err(ManageError::Missing("message")),
         }
@@ -303,6 +325,8 @@ impl Broker {
     pub async fn sweep(&self) -> Result<Swept, StoreError> {
         let swept = self.0.store.sweep().await?;
         self.0.meters.count_sweep(&swept);
+        let detail = format!("ids {}, messages {}", swept.ids, swept.messages);
+        self.store().note_alone(("sweep", "", "", &detail)).await?;
         Ok(swept)
     }
 
@@ -313,6 +337,8 @@ impl Broker {
     pub async fn orphans(&self) -> Result<Orphans, StoreError> {
         let found = self.0.store.orphans().await?;
         self.0.meters.set_orphans(found.findings.len());
+        let detail = format!("looked at {}, found {}", found.looked, found.findings.len());
+        self.store().note_alone(("orphans", "", "", &detail)).await?;
         Ok(found)
     }
 
@@ -322,7 +348,7 @@ impl Broker {
     /// The store does not do it.
     pub async fn rebuild(&self) -> Result<i64, StoreError> {
         self.0.store.count_again().await?;
-        let lines = self.0.store.forget_followed().await?;
+        let lines = self.store().forget_followed().await?;
         self.follow_all().await?;
         Ok(lines)
     }
@@ -363,7 +389,7 @@ impl Broker {
     /// # Errors
     /// The store does not do it.
     pub async fn restored(&self) -> Result<i64, StoreError> {
-        let epoch = self.0.store.begin_epoch().await?;
+        let epoch = self.store().begin_epoch().await?;
         self.0.directory.refresh().await?;
         Ok(epoch)
     }

@@ -1,16 +1,18 @@
 //! Who asks: a member of the mesh in the path, or nobody. Comes before everything else, so that an outsider learns nothing: the
 //! same 403 for what is there and what is not.
 
-use axum::http::header;
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, header};
 use semel_contract::hex::hex;
 use semel_contract::problem::Kind;
 use semel_contract::time::Timestamp;
+use semel_delivery::Operator;
 use sha2::{Digest, Sha256};
 
 use super::Api;
 use super::answer::Told;
 use super::ticket;
+use crate::broker::Broker;
 use crate::directory::KnownBy;
 use crate::identity::{Caller, Identity, Role};
 
@@ -98,6 +100,31 @@ impl Api {
             Role::Owner => Ok(Some(authorized)),
             Role::Member => Err(Told::outsider()),
         }
+    }
+}
+
+/// The header by which the guard of the operators' address, or a command, says who acts.
+const ACTOR: &str = "semel-actor";
+/// The longest name of somebody.
+const NAME_CHARS_MAX: usize = 200;
+
+impl Api {
+    /// The broker in the name of whoever asks: an owner by their member's name, an operator as the guard has found them. What
+    /// members' own address is told in a header counts for nothing.
+    pub(crate) fn acting(
+        &self,
+        headers: &HeaderMap,
+        owner: Option<&Authorized>,
+        reason: Option<&str>,
+    ) -> Result<Broker, Told> {
+        let said = headers.get(ACTOR).and_then(|name| name.to_str().ok()).map(str::trim);
+        let said = said.filter(|name| !name.is_empty() && name.len() <= NAME_CHARS_MAX);
+        let name = match owner {
+            Some(owner) => format!("owner {}", owner.caller.member),
+            None => said.unwrap_or("operator").to_owned(),
+        };
+        let operator = Operator::new(&name, reason).map_err(|why| Told::malformed(&why))?;
+        Ok(self.broker.by(operator))
     }
 }
 

@@ -3,7 +3,7 @@
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::{Path, Query, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -18,6 +18,11 @@ use crate::identity::Role;
 use crate::store::manage::{MemberWish, MeshWish, Put};
 
 type Answer = Result<Response, Told>;
+
+/// What is kept of why a message was moderated.
+const MODERATION_CHARS_MAX: usize = 1000;
+/// What of that stands in the trail, whose reasons are shorter.
+const TRAIL_CHARS_MAX: usize = 500;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -62,16 +67,29 @@ fn subscribers() -> String {
 #[serde(deny_unknown_fields)]
 struct Nothing {}
 
+/// Why something is removed: a DELETE has no body.
 #[derive(Deserialize)]
-struct Moderation {
-    #[serde(default)]
-    reason: String,
+pub(crate) struct Why {
+    reason: Option<String>,
 }
 
-/// Reads a body; none is an empty object.
-fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Told> {
+/// Reads a body and the reason beside what it says; none is an empty object.
+fn read<T: DeserializeOwned>(body: &[u8]) -> Result<(T, Option<String>), Told> {
+    let malformed = |error: serde_json::Error| Told::malformed(&error.to_string());
     let body = if body.trim_ascii().is_empty() { b"{}" } else { body };
-    serde_json::from_slice(body).map_err(|error| Told::malformed(&error.to_string()))
+    let mut body: Value = serde_json::from_slice(body).map_err(malformed)?;
+    let reason = match body.as_object_mut().and_then(|members| members.remove("reason")) {
+        None | Some(Value::Null) => None,
+        Some(Value::String(reason)) => Some(reason),
+        Some(_) => return Err(Told::malformed("reason: expected a text")),
+    };
+    Ok((serde_json::from_value(body).map_err(malformed)?, reason))
+}
+
+/// The reason in a body that needs none.
+pub(crate) fn reason_in(body: &[u8]) -> Option<String> {
+    let body: Value = serde_json::from_slice(body).ok()?;
+    body["reason"].as_str().map(str::to_owned)
 }
 
 /// Which operator acts, as the address says that let it in.
@@ -103,7 +121,7 @@ pub(crate) async fn put_mesh(
     body: Body,
 ) -> Answer {
     let owner = api.manage(&parts, &mesh).await?;
-    let MeshBody { limits, search } = read(&api.read(body).await?)?;
+    let (MeshBody { limits, search }, why) = read(&api.read(body).await?)?;
     if limits.bytes.is_some_and(|bytes| bytes < 0) {
         return Err(Told::malformed("limits.bytes is negative"));
     }
@@ -116,7 +134,8 @@ pub(crate) async fn put_mesh(
             return Err(Told::outsider());
         }
     }
-    let put = api.broker.put_mesh(&mesh, MeshWish { bytes_max: limits.bytes, search }).await?;
+    let broker = api.acting(&parts.headers, owner.as_ref(), why.as_deref())?;
+    let put = broker.put_mesh(&mesh, MeshWish { bytes_max: limits.bytes, search }).await?;
     Ok(put_answer(put, json!({"mesh": mesh, "limits": {"bytes": limits.bytes}, "search": search})))
 }
 
@@ -125,9 +144,15 @@ pub(crate) async fn mesh(State(api): State<Api>, Path(mesh): Path<String>, parts
     one(api.broker.meshes(Some(&mesh)).await?, "mesh")
 }
 
-pub(crate) async fn remove_mesh(State(api): State<Api>, Path(mesh): Path<String>, parts: Parts) -> Answer {
-    api.manage(&parts, &mesh).await?;
-    api.broker.remove_mesh(&mesh).await?;
+pub(crate) async fn remove_mesh(
+    State(api): State<Api>,
+    Path(mesh): Path<String>,
+    Query(why): Query<Why>,
+    parts: Parts,
+) -> Answer {
+    let owner = api.manage(&parts, &mesh).await?;
+    let broker = api.acting(&parts.headers, owner.as_ref(), why.reason.as_deref())?;
+    broker.remove_mesh(&mesh).await?;
     Ok(removed())
 }
 
@@ -137,8 +162,8 @@ pub(crate) async fn put_member(
     parts: Parts,
     body: Body,
 ) -> Answer {
-    api.manage(&parts, &mesh).await?;
-    let MemberBody { role, token_sha256, add_token_sha256 } = read(&api.read(body).await?)?;
+    let owner = api.manage(&parts, &mesh).await?;
+    let (MemberBody { role, token_sha256, add_token_sha256 }, why) = read(&api.read(body).await?)?;
     let known = |role: String| {
         Role::parse(&role).ok_or_else(|| Told::malformed("the role is either `owner` or `member`"))
     };
@@ -147,7 +172,8 @@ pub(crate) async fn put_member(
         tokens: token_sha256,
         more_tokens: add_token_sha256,
     };
-    let put = api.broker.change_member(&mesh, &member, &wish).await?;
+    let broker = api.acting(&parts.headers, owner.as_ref(), why.as_deref())?;
+    let put = broker.change_member(&mesh, &member, &wish).await?;
     let made = api.broker.members(&mesh, Some(&member)).await?;
     let made = made.first().ok_or_else(|| Told::missing("member"))?;
     Ok(put_answer(put, json!({"member": member, "role": made.role, "tokens": made.tokens})))
@@ -170,10 +196,12 @@ pub(crate) async fn members(State(api): State<Api>, Path(mesh): Path<String>, pa
 pub(crate) async fn remove_member(
     State(api): State<Api>,
     Path((mesh, member)): Path<(String, String)>,
+    Query(why): Query<Why>,
     parts: Parts,
 ) -> Answer {
-    api.manage(&parts, &mesh).await?;
-    api.broker.remove_member(&mesh, &member).await?;
+    let owner = api.manage(&parts, &mesh).await?;
+    let broker = api.acting(&parts.headers, owner.as_ref(), why.reason.as_deref())?;
+    broker.remove_member(&mesh, &member).await?;
     Ok(removed())
 }
 
@@ -183,9 +211,10 @@ pub(crate) async fn put_topic(
     parts: Parts,
     body: Body,
 ) -> Answer {
-    api.manage(&parts, &mesh).await?;
-    let TopicBody { publish } = read(&api.read(body).await?)?;
-    let put = api.broker.put_topic(&mesh, &topic, &publish).await?;
+    let owner = api.manage(&parts, &mesh).await?;
+    let (TopicBody { publish }, why) = read(&api.read(body).await?)?;
+    let broker = api.acting(&parts.headers, owner.as_ref(), why.as_deref())?;
+    let put = broker.put_topic(&mesh, &topic, &publish).await?;
     Ok(put_answer(put, json!({"topic": topic, "publish": publish})))
 }
 
@@ -206,10 +235,12 @@ pub(crate) async fn topics(State(api): State<Api>, Path(mesh): Path<String>, par
 pub(crate) async fn remove_topic(
     State(api): State<Api>,
     Path((mesh, topic)): Path<(String, String)>,
+    Query(why): Query<Why>,
     parts: Parts,
 ) -> Answer {
-    api.manage(&parts, &mesh).await?;
-    api.broker.remove_topic(&mesh, &topic).await?;
+    let owner = api.manage(&parts, &mesh).await?;
+    let broker = api.acting(&parts.headers, owner.as_ref(), why.reason.as_deref())?;
+    broker.remove_topic(&mesh, &topic).await?;
     Ok(removed())
 }
 
@@ -219,9 +250,10 @@ pub(crate) async fn put_subscription(
     parts: Parts,
     body: Body,
 ) -> Answer {
-    api.manage(&parts, &mesh).await?;
-    let Nothing {} = read(&api.read(body).await?)?;
-    let put = api.broker.put_subscription(&mesh, &topic, &member).await?;
+    let owner = api.manage(&parts, &mesh).await?;
+    let (Nothing {}, why) = read(&api.read(body).await?)?;
+    let broker = api.acting(&parts.headers, owner.as_ref(), why.as_deref())?;
+    let put = broker.put_subscription(&mesh, &topic, &member).await?;
     Ok(put_answer(put, json!({"topic": topic, "member": member})))
 }
 
@@ -246,10 +278,12 @@ pub(crate) async fn subscriptions(
 pub(crate) async fn remove_subscription(
     State(api): State<Api>,
     Path((mesh, topic, member)): Path<(String, String, String)>,
+    Query(why): Query<Why>,
     parts: Parts,
 ) -> Answer {
-    api.manage(&parts, &mesh).await?;
-    api.broker.remove_subscription(&mesh, &topic, &member).await?;
+    let owner = api.manage(&parts, &mesh).await?;
+    let broker = api.acting(&parts.headers, owner.as_ref(), why.reason.as_deref())?;
+    broker.remove_subscription(&mesh, &topic, &member).await?;
     Ok(removed())
 }
 
@@ -259,10 +293,11 @@ pub(crate) async fn put_webhook(
     parts: Parts,
     body: Body,
 ) -> Answer {
-    api.manage(&parts, &mesh).await?;
-    let body: WebhookBody = read(&api.read(body).await?)?;
+    let owner = api.manage(&parts, &mesh).await?;
+    let (body, why): (WebhookBody, _) = read(&api.read(body).await?)?;
     let shown = json!({"webhook": name, "url": body.url, "topic": body.topic, "ordered": body.ordered});
-    let put = api.broker.put_webhook(&mesh, &name, body).await?;
+    let broker = api.acting(&parts.headers, owner.as_ref(), why.as_deref())?;
+    let put = broker.put_webhook(&mesh, &name, body).await?;
     Ok(put_answer(put, shown))
 }
 
@@ -283,10 +318,12 @@ pub(crate) async fn webhooks(State(api): State<Api>, Path(mesh): Path<String>, p
 pub(crate) async fn remove_webhook(
     State(api): State<Api>,
     Path((mesh, name)): Path<(String, String)>,
+    Query(why): Query<Why>,
     parts: Parts,
 ) -> Answer {
-    api.manage(&parts, &mesh).await?;
-    api.broker.remove_webhook(&mesh, &name).await?;
+    let owner = api.manage(&parts, &mesh).await?;
+    let broker = api.acting(&parts.headers, owner.as_ref(), why.reason.as_deref())?;
+    broker.remove_webhook(&mesh, &name).await?;
     Ok(removed())
 }
 
@@ -294,9 +331,12 @@ pub(crate) async fn requeue(
     State(api): State<Api>,
     Path((mesh, name)): Path<(String, String)>,
     parts: Parts,
+    body: Body,
 ) -> Answer {
-    api.manage(&parts, &mesh).await?;
-    Ok(Json(json!({"requeued": api.broker.requeue_dead(&mesh, &name).await?})).into_response())
+    let owner = api.manage(&parts, &mesh).await?;
+    let body = api.read(body).await?;
+    let broker = api.acting(&parts.headers, owner.as_ref(), reason_in(&body).as_deref())?;
+    Ok(Json(json!({"requeued": broker.requeue_dead(&mesh, &name).await?})).into_response())
 }
 
 pub(crate) async fn moderate(
@@ -306,10 +346,12 @@ pub(crate) async fn moderate(
     body: Body,
 ) -> Answer {
     let owner = api.manage(&parts, &mesh).await?;
-    let Moderation { reason } = read(&api.read(body).await?)?;
-    let reason: String = reason.chars().take(1000).collect();
-    let who = owner.map_or_else(|| operator(&parts.headers), |owner| owner.caller.member);
-    let mut shown = of_receipt(&api.broker.moderate(&mesh, &id, &who, &reason).await?);
+    let (_, reason): (Value, _) = read(&api.read(body).await?)?;
+    let reason: String = reason.unwrap_or_default().chars().take(MODERATION_CHARS_MAX).collect();
+    let told: String = reason.chars().take(TRAIL_CHARS_MAX).collect();
+    let who = owner.as_ref().map_or_else(|| operator(&parts.headers), |owner| owner.caller.member.clone());
+    let broker = api.acting(&parts.headers, owner.as_ref(), Some(&told))?;
+    let mut shown = of_receipt(&broker.moderate(&mesh, &id, &who, &reason).await?);
     shown["moderated"] = json!(true);
     Ok(Json(shown).into_response())
 }

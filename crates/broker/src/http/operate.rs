@@ -1,6 +1,7 @@
 //! What operators alone do: look at every mesh, and keep the store in order.
 
 use axum::Json;
+use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -11,7 +12,7 @@ use serde_json::json;
 use super::Api;
 use super::answer::Told;
 use super::history::Asked;
-use super::manage::operator;
+use super::manage::{operator, reason_in};
 use crate::broker::ReadError;
 
 /// Characters of a reason that are kept.
@@ -41,22 +42,26 @@ pub(crate) async fn history(
     }
 }
 
-pub(crate) async fn orphans(State(api): State<Api>) -> Answer {
-    let found = api.broker.orphans().await?;
+pub(crate) async fn orphans(State(api): State<Api>, headers: HeaderMap, body: Bytes) -> Answer {
+    let broker = api.acting(&headers, None, reason_in(&body).as_deref())?;
+    let found = broker.orphans().await?;
     let count = found.findings.len();
     Ok(Json(json!({"orphans": count, "looked": found.looked, "findings": found.findings})).into_response())
 }
 
-pub(crate) async fn rebuild(State(api): State<Api>) -> Answer {
-    Ok(Json(json!({"lines": api.broker.rebuild().await?})).into_response())
+pub(crate) async fn rebuild(State(api): State<Api>, headers: HeaderMap, body: Bytes) -> Answer {
+    let broker = api.acting(&headers, None, reason_in(&body).as_deref())?;
+    Ok(Json(json!({"lines": broker.rebuild().await?})).into_response())
 }
 
-pub(crate) async fn restored(State(api): State<Api>) -> Answer {
-    Ok(Json(json!({"epoch": api.broker.restored().await?})).into_response())
+pub(crate) async fn restored(State(api): State<Api>, headers: HeaderMap, body: Bytes) -> Answer {
+    let broker = api.acting(&headers, None, reason_in(&body).as_deref())?;
+    Ok(Json(json!({"epoch": broker.restored().await?})).into_response())
 }
 
-pub(crate) async fn sweep(State(api): State<Api>) -> Answer {
-    let swept = api.broker.sweep().await?;
+pub(crate) async fn sweep(State(api): State<Api>, headers: HeaderMap, body: Bytes) -> Answer {
+    let broker = api.acting(&headers, None, reason_in(&body).as_deref())?;
+    let swept = broker.sweep().await?;
     let body = json!({"ids": swept.ids, "messages": swept.messages, "unacknowledged": swept.unacknowledged});
     Ok(Json(body).into_response())
 }
@@ -85,6 +90,25 @@ pub(crate) async fn confirm_clock(
             Err(Told::new(StatusCode::CONFLICT, "clock_not_frozen", why))
         }
     }
+}
+
+/// Rows of the trail in one answer.
+const TRAIL_ROWS: i64 = 50;
+/// The same at most.
+const TRAIL_ROWS_MAX: i64 = 1000;
+
+#[derive(Deserialize)]
+pub(crate) struct OfTrail {
+    before: Option<i64>,
+    limit: Option<i64>,
+}
+
+/// What was done by hand, the latest first.
+pub(crate) async fn audit(State(api): State<Api>, Query(asked): Query<OfTrail>) -> Answer {
+    let limit = asked.limit.unwrap_or(TRAIL_ROWS).clamp(1, TRAIL_ROWS_MAX);
+    let rows = api.broker.trail(asked.before, limit).await?;
+    let next = rows.last().filter(|_| rows.len() as i64 == limit).map(|row| row.number.clone());
+    Ok(Json(json!({"audit": rows, "next": next})).into_response())
 }
 
 pub(crate) async fn metrics(State(api): State<Api>) -> Answer {

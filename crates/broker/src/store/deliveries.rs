@@ -179,7 +179,9 @@ impl Store {
         let sql = "SELECT webhook, line FROM webhook WHERE mesh_id = $1 AND name = $2 AND deleted_at IS NULL /*LOCK*/";
         let rows = tx.run(sql, vec![mesh.into(), name.into()]).await?;
         let Some(row) = rows.first() else { return Ok(None) };
-        let count = requeue(&mut tx, row.int(0)?, row.int(1)?, now).await?;
+        let webhook = row.int(0)?;
+        let count = requeue(&mut tx, webhook, row.int(1)?, now).await?;
+        self.note(&mut tx, ("requeue-webhook", mesh, name, &format!("deliveries {count}"))).await?;
         tx.commit().await?;
         Ok(Some(count))
     }

@@ -88,6 +88,7 @@ impl Store {
         }
         let lines =
             super::first_int(&tx.run("SELECT count(*) FROM line WHERE next_number > 1", vec![]).await?)?;
+        self.note(&mut tx, ("rebuild", "", "", &format!("lines {lines}"))).await?;
         tx.commit().await?;
         Ok(lines)
     }

@@ -207,10 +207,9 @@ impl Store {
     /// After: no page and no stream shows the body. Crash: hidden or not; asked again, it is.
     pub(crate) async fn moderate(
         &self,
-        line: i64,
-        number: i64,
-        who: &str,
-        why: &str,
+        (line, number): (i64, i64),
+        (mesh, id): (&str, &str),
+        (who, why): (&str, &str),
     ) -> Result<bool, StoreError> {
         let mut tx = self.db.begin().await?;
         let now = time(&mut tx).await?;
@@ -223,6 +222,9 @@ impl Store {
         tx.run(noted, vec![line.into(), number.into(), now.into(), who.into(), why.into()]).await?;
         let words = "DELETE FROM search_word WHERE line = $1 AND number = $2";
         tx.run(words, vec![line.into(), number.into()]).await?;
+        if !found.is_empty() {
+            self.note(&mut tx, ("moderate", mesh, id, "")).await?;
+        }
         tx.commit().await?;
         Ok(!found.is_empty())
     }

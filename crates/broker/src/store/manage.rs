@@ -234,6 +234,7 @@ impl Store {
         need_mesh(&mut tx, mesh).await?;
         let (.., put) = put_line(&mut tx, mesh, "topic", topic, publish, now).await?;
         tell_change(&mut tx).await?;
+        self.note(&mut tx, ("put-topic", mesh, topic, &format!("published by {publish}"))).await?;
         tx.commit().await?;
         Ok(put)
     }
@@ -251,6 +252,7 @@ impl Store {
         let sql = "UPDATE topic_subscription SET until = $2 WHERE line = $1 AND until IS NULL";
         tx.run(sql, vec![line.into(), next.into()]).await?;
         tell_change(&mut tx).await?;
+        self.note(&mut tx, ("remove-topic", mesh, topic, "")).await?;
         Ok(tx.commit().await?)
     }
 
@@ -300,6 +302,7 @@ impl Store {
         if put == Put::Created {
             tell_change(&mut tx).await?;
         }
+        self.note(&mut tx, ("subscribe", mesh, member, &format!("topic {topic}"))).await?;
         tx.commit().await?;
         Ok(put)
     }
@@ -312,6 +315,7 @@ impl Store {
             "UPDATE topic_subscription SET until = $3 WHERE line = $1 AND member = $2 AND until IS NULL";
         tx.run(sql, vec![line.into(), member.into(), next.into()]).await?;
         tell_change(&mut tx).await?;
+        self.note(&mut tx, ("unsubscribe", mesh, member, &format!("topic {topic}"))).await?;
         Ok(tx.commit().await?)
     }
 
@@ -342,6 +346,7 @@ impl Store {
             WHERE name = 'epoch' RETURNING value";
         let epoch = first_int(&tx.run(sql, vec![(now / 1000).into()]).await?)?;
         tell_change(&mut tx).await?;
+        self.note(&mut tx, ("restored", "", "", &format!("epoch {epoch}"))).await?;
         tx.commit().await?;
         Ok(epoch)
     }

@@ -7,8 +7,9 @@ use std::time::Duration;
 use axum::body::Body;
 use http::{Method, Request, StatusCode};
 use semel_broker::Settings;
+use semel_delivery::relay::store::sql::Database;
 use semel_http::BodyBounds;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tower::ServiceExt;
 
@@ -298,6 +299,63 @@ pub(crate) async fn management_is_for_operators_and_owners(world: World) {
         StatusCode::UNAUTHORIZED
     );
     world.assert_no_orphans().await;
+}
+
+/// Who did what to which mesh, and why: an owner by the name that the mesh knows, whatever they say of themselves. What was
+/// refused, and what changed nothing, is not told; and nobody takes a row out again.
+pub(crate) async fn what_operators_and_owners_do_stands_in_the_trail_by_their_names(world: World) {
+    let web = Web::new(&world);
+    let trail = async || {
+        let rows = web.operate(Method::GET, "/v1/audit", "").await.json();
+        let row = |row: &Value| {
+            ["actor", "action", "mesh", "subject", "reason"]
+                .map(|name| row[name].as_str().unwrap().to_owned())
+        };
+        rows["audit"].as_array().unwrap().iter().map(row).collect::<Vec<_>>()
+    };
+    let before = trail().await.len();
+    let erin = format!(r#"{{"role":"owner","token_sha256":["{}"]}}"#, sha256(&token("erin")));
+    web.operate(Method::PUT, "/v1/meshes/new", r#"{"reason":"a new team"}"#).await;
+    web.operate(Method::PUT, "/v1/meshes/new/members/erin", &erin).await;
+    let refused =
+        web.operate(Method::PUT, "/v1/meshes/none/topics/x", r#"{"reason":"it is not there"}"#).await;
+    assert_eq!(refused.status, StatusCode::NOT_FOUND);
+    let long = format!(r#"{{"reason":"{}"}}"#, "x".repeat(2001));
+    assert_eq!(
+        web.operate(Method::PUT, "/v1/meshes/new/topics/x", &long).await.status,
+        StatusCode::BAD_REQUEST
+    );
+    let made =
+        web.ask(Method::PUT, "/v1/meshes/new/topics/x", Some("erin"), r#"{"reason":"for the game"}"#).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{}", made.text);
+    let gone =
+        web.ask(Method::DELETE, "/v1/meshes/new/topics/x?reason=it%20is%20over", Some("erin"), "").await;
+    assert_eq!(gone.status, StatusCode::NO_CONTENT);
+    web.operate(Method::DELETE, "/v1/meshes/new/topics/never", "").await;
+    let rows = trail().await;
+    let told: Vec<[&str; 5]> = rows.iter().map(|row| row.each_ref().map(String::as_str)).collect();
+    assert_eq!(
+        told[..told.len() - before],
+        [
+            ["owner erin", "remove-topic", "new", "x", "it is over"],
+            ["owner erin", "put-topic", "new", "x", "for the game"],
+            ["operator", "put-member", "new", "erin", ""],
+            ["operator", "put-mesh", "new", "", "a new team"],
+        ]
+    );
+    let members = web.ask(Method::GET, "/v1/audit", Some("erin"), "").await;
+    assert_eq!(members.status, StatusCode::NOT_FOUND, "members have no trail");
+    let last: i64 = web.operate(Method::GET, "/v1/audit?limit=1", "").await.json()["next"]
+        .as_str()
+        .unwrap()
+        .parse()
+        .unwrap();
+    let page = web.operate(Method::GET, &format!("/v1/audit?limit=1&before={last}"), "").await.json();
+    assert_eq!(page["audit"][0]["action"], "put-topic", "page by page: {page}");
+    for sql in ["UPDATE operator_audit SET reason = ''", "DELETE FROM operator_audit"] {
+        let mut tx = world.db.begin().await.unwrap();
+        assert!(tx.run(sql, vec![]).await.is_err(), "{sql}");
+    }
 }
 
 pub(crate) async fn seals_are_as_the_outbox_reads_them(world: World) {

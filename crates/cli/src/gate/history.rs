@@ -42,7 +42,7 @@ pub(crate) struct StaleArgs {
 }
 
 /// A table of some members of each row.
-pub(super) fn rows(value: &Value, list: &str, names: &[&str]) -> String {
+pub(crate) fn rows(value: &Value, list: &str, names: &[&str]) -> String {
     let found = value[list].as_array().cloned().unwrap_or_default();
     if found.is_empty() {
         return "nothing\n".to_owned();

@@ -20,8 +20,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::answer::{self, failed, json_answer, refusal};
-use super::body::{Answered, Api, BodyRead, envelope_bytes_max, parsed, whole};
-use super::{credentials, envelope, inbox, openapi};
+use super::body::{Answered, Api, BodyRead, acting, acting_for, envelope_bytes_max, parsed, whole};
+use super::{audit, credentials, envelope, inbox, openapi};
 
 /// Successors and predecessors that a receipt names.
 const CHAIN_MAX: usize = 1000;
@@ -54,6 +54,7 @@ fn finished(router: Router<Api>, api: Api) -> Router {
         .route("/v1/lanes/{lane}/resume", post(resume))
         .route("/v1/credentials", get(credentials::show).post(credentials::give))
         .route("/v1/release", post(credentials::release))
+        .route("/v1/audit", get(audit::list))
         .route("/v1/clock", get(clock))
         .route("/v1/clock/confirm", post(confirm_clock))
         .route("/v1/openapi.json", get(openapi::document))
@@ -229,9 +230,15 @@ struct RequeueAsked {
     auto: bool,
     patch_body_base64: Option<String>,
     force: bool,
+    reason: Option<String>,
 }
 
-async fn requeue(State(api): State<Api>, Path(id): Path<String>, body: BodyRead) -> Answered {
+async fn requeue(
+    State(api): State<Api>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    body: BodyRead,
+) -> Answered {
     let asked: RequeueAsked = parsed(&whole(body)?)?;
     let malformed = |why: &str| refusal(StatusCode::BAD_REQUEST, "malformed", why);
     if asked.auto && asked.new_client_id.is_some() {
@@ -253,7 +260,8 @@ async fn requeue(State(api): State<Api>, Path(id): Path<String>, body: BodyRead)
     };
     let row = api.outbox.named(&id).await.map_err(|error| failed(&error))?;
     let how = Requeue { new_client_id: asked.new_client_id, body, force: asked.force };
-    let done = api.outbox.requeue(&row, how).await.map_err(|error| failed(&error))?;
+    let outbox = acting(&api, &headers, asked.reason.as_deref())?;
+    let done = outbox.requeue(&row, how).await.map_err(|error| failed(&error))?;
     let body = json!({
         "old": answer::receipt(&done.old),
         "new": answer::receipt(&done.new),
@@ -263,9 +271,15 @@ async fn requeue(State(api): State<Api>, Path(id): Path<String>, body: BodyRead)
     Ok(json_answer(StatusCode::OK, &body))
 }
 
-async fn abort(State(api): State<Api>, Path(id): Path<String>) -> Answered {
-    let row = api.outbox.named(&id).await.map_err(|error| failed(&error))?;
-    let row = api.outbox.abort(row.id, "aborted by an operator").await.map_err(|error| failed(&error))?;
+async fn abort(
+    State(api): State<Api>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    body: BodyRead,
+) -> Answered {
+    let outbox = acting_for(&api, &headers, body)?;
+    let row = outbox.named(&id).await.map_err(|error| failed(&error))?;
+    let row = outbox.abort(row.id, "aborted by an operator").await.map_err(|error| failed(&error))?;
     Ok(json_answer(StatusCode::OK, &answer::receipt(&row)))
 }
 
@@ -278,13 +292,23 @@ async fn lanes(State(api): State<Api>) -> Answered {
     Ok(json_answer(StatusCode::OK, &json!({"lanes": shown})))
 }
 
-async fn pause(State(api): State<Api>, Path(lane): Path<String>) -> Answered {
-    api.outbox.pause(&lane).await.map_err(|error| failed(&error))?;
+async fn pause(
+    State(api): State<Api>,
+    Path(lane): Path<String>,
+    headers: HeaderMap,
+    body: BodyRead,
+) -> Answered {
+    acting_for(&api, &headers, body)?.pause(&lane).await.map_err(|error| failed(&error))?;
     lane_now(&api, lane).await
 }
 
-async fn resume(State(api): State<Api>, Path(lane): Path<String>) -> Answered {
-    api.outbox.resume(&lane).await.map_err(|error| failed(&error))?;
+async fn resume(
+    State(api): State<Api>,
+    Path(lane): Path<String>,
+    headers: HeaderMap,
+    body: BodyRead,
+) -> Answered {
+    acting_for(&api, &headers, body)?.resume(&lane).await.map_err(|error| failed(&error))?;
     lane_now(&api, lane).await
 }
 
@@ -368,7 +392,7 @@ struct Confirmed {
     reason: String,
 }
 
-async fn confirm_clock(State(api): State<Api>, body: BodyRead) -> Answered {
+async fn confirm_clock(State(api): State<Api>, headers: HeaderMap, body: BodyRead) -> Answered {
     let said: Confirmed = parsed(&whole(body)?)?;
     if said.reason.trim().is_empty() {
         return Err(refusal(StatusCode::BAD_REQUEST, "reason-missing", "say why, in `reason`").into());
@@ -378,7 +402,8 @@ async fn confirm_clock(State(api): State<Api>, body: BodyRead) -> Answered {
         return Err(refusal(StatusCode::CONFLICT, "clock-not-frozen", why).into());
     }
     let reason = semel_delivery::limits::shorten(&said.reason, semel_delivery::limits::ERROR_CHARS_MAX);
-    api.outbox.confirm_clock(&reason).await.map_err(|error| failed(&error))?;
+    let outbox = acting(&api, &headers, Some(&reason))?;
+    outbox.confirm_clock(&reason).await.map_err(|error| failed(&error))?;
     clock(State(api)).await
 }
 

@@ -11,9 +11,10 @@ use axum::middleware::Next;
 use http_body_util::BodyExt;
 use semel_delivery::credentials::Wallet;
 use semel_delivery::receive::Receiving;
-use semel_delivery::{Outbox, Settings};
+use semel_delivery::{Operator, Outbox, Settings};
 use semel_http::{BodyRoom, UnreadBody};
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::answer::{Refusal, refusal};
 use super::mesh::Mesh;
@@ -119,6 +120,30 @@ fn is_empty(headers: &HeaderMap) -> bool {
 fn is_json(headers: &HeaderMap) -> bool {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"))
+}
+
+/// Who acts where nobody is named: a program at the door.
+const CALLER: &str = "caller";
+/// The longest name of somebody.
+const NAME_CHARS_MAX: usize = 200;
+
+/// Who asks, as the guard of the admin address or a command has named them.
+pub(super) fn named(headers: &HeaderMap) -> Option<&str> {
+    let name = headers.get(semel_console::ACTOR).and_then(|name| name.to_str().ok()).map(str::trim);
+    name.filter(|name| !name.is_empty() && name.len() <= NAME_CHARS_MAX)
+}
+
+/// The outbox in the name of whoever asks.
+pub(super) fn acting(api: &Api, headers: &HeaderMap, reason: Option<&str>) -> Result<Outbox, Refusal> {
+    let operator = Operator::new(named(headers).unwrap_or(CALLER), reason);
+    let malformed = |why: String| refusal(StatusCode::BAD_REQUEST, "malformed", &why);
+    Ok(api.outbox.by(operator.map_err(malformed)?))
+}
+
+/// The same, with the reason in a body that needs none.
+pub(super) fn acting_for(api: &Api, headers: &HeaderMap, body: BodyRead) -> Result<Outbox, Refusal> {
+    let body: Value = serde_json::from_slice(&whole(body)?).unwrap_or_default();
+    acting(api, headers, body["reason"].as_str())
 }
 
 pub(super) type BodyRead = Result<Bytes, axum::extract::rejection::BytesRejection>;

@@ -65,6 +65,9 @@ impl Call {
                 .header(header::CONTENT_TYPE, "application/json")
                 .header(header::CONTENT_LENGTH, self.body.len());
         }
+        if self.method != "GET" {
+            request = request.header(semel_console::ACTOR, crate::admin::user());
+        }
         if let Some(prefer) = self.prefer {
             request = request.header("prefer", prefer);
         }

@@ -3,7 +3,7 @@
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{Response, StatusCode};
+use axum::http::{HeaderMap, Response, StatusCode};
 use semel_delivery::credentials::Credential;
 use semel_delivery::store::Filter;
 use semel_delivery::url::Target;
@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::answer::{Refusal, failed, json_answer, refusal};
-use super::body::{Answered, Api, BodyRead, parsed, whole};
+use super::body::{Answered, Api, BodyRead, acting, parsed, whole};
 
 /// The origin of an address.
 fn origin_of(address: &str) -> Result<String, Refusal> {
@@ -50,10 +50,11 @@ pub(super) async fn show(State(api): State<Api>) -> Answered {
 struct Released {
     principal: Option<String>,
     origin: Option<String>,
+    reason: Option<String>,
 }
 
 /// Tries a principal's messages again although its credential is the same.
-pub(super) async fn release(State(api): State<Api>, body: BodyRead) -> Answered {
+pub(super) async fn release(State(api): State<Api>, headers: HeaderMap, body: BodyRead) -> Answered {
     let asked: Released = parsed(&whole(body)?)?;
     let origin = asked.origin.as_deref().map(origin_of).transpose()?;
     let principal = asked.principal.unwrap_or_else(|| "default".to_owned());
@@ -66,7 +67,8 @@ pub(super) async fn release(State(api): State<Api>, body: BodyRead) -> Answered 
         let why = format!("nothing of {principal} is held: GET /v1/credentials shows what is");
         return Err(refusal(StatusCode::NOT_FOUND, "not-held", &why).into());
     }
-    let lanes = api.outbox.release(&principal, origin.as_deref()).await.map_err(|error| failed(&error))?;
+    let outbox = acting(&api, &headers, asked.reason.as_deref())?;
+    let lanes = outbox.release(&principal, origin.as_deref()).await.map_err(|error| failed(&error))?;
     Ok(json_answer(StatusCode::OK, &json!({"principal": principal, "origin": origin, "lanes": lanes})))
 }
 
@@ -76,10 +78,11 @@ struct Given {
     principal: Option<String>,
     origin: Option<String>,
     headers: std::collections::BTreeMap<String, String>,
+    reason: Option<String>,
 }
 
 /// Takes a credential, and lets its principal's messages to that origin go on.
-pub(super) async fn give(State(api): State<Api>, body: BodyRead) -> Answered {
+pub(super) async fn give(State(api): State<Api>, asked: HeaderMap, body: BodyRead) -> Answered {
     let given: Given = parsed(&whole(body)?)?;
     let malformed = |why: &str| refusal(StatusCode::BAD_REQUEST, "malformed", why);
     let origin = match given.origin.as_deref() {
@@ -99,6 +102,10 @@ pub(super) async fn give(State(api): State<Api>, body: BodyRead) -> Answered {
         }
     }
     let principal = given.principal.unwrap_or_else(|| "default".to_owned());
+    // It is written down before it counts: nobody acts without a trace.
+    let outbox = acting(&api, &asked, given.reason.as_deref())?;
+    let noted = outbox.note_credential(&principal, &origin, given.headers.is_empty()).await;
+    noted.map_err(|error| failed(&error))?;
     api.wallet.give(&principal, &origin, Credential { headers: given.headers.into_iter().collect() });
     api.outbox.release(&principal, Some(&origin)).await.map_err(|error| failed(&error))?;
     let mut response = Response::new(Body::empty());

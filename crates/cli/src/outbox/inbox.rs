@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio::sync::watch;
 
 use super::answer::{self, failed, json_answer, refusal};
-use super::body::{Answered, Api};
+use super::body::{Answered, Api, BodyRead, acting_for, named};
 
 /// Messages and gaps that are read at once.
 const READ_AT_ONCE: u32 = 200;
@@ -90,12 +90,20 @@ pub(super) async fn show(
 }
 
 /// Acknowledges a message: it is listed no more. The same again is no mistake.
+///
+/// Programs acknowledge what they have read, all day long: that is no deed of a person, and stands in no trail.
 pub(super) async fn acknowledge(
     State(api): State<Api>,
     Path((sender, id)): Path<(String, String)>,
     Query(which): Query<Which>,
+    headers: HeaderMap,
+    body: BodyRead,
 ) -> Answered {
-    let acknowledged = api.outbox.inbox().acknowledge(which.mesh.as_deref(), &sender, &id).await;
+    let outbox = match named(&headers) {
+        Some(_) => acting_for(&api, &headers, body)?,
+        None => api.outbox.clone(),
+    };
+    let acknowledged = outbox.inbox().acknowledge(which.mesh.as_deref(), &sender, &id).await;
     let is_duplicate = match acknowledged.map_err(|error| failed(&error))? {
         Acknowledged::Now => false,
         Acknowledged::Before => true,

@@ -10,9 +10,10 @@ use axum::Router;
 use semel_console::{Access, AccessError, Console, History, Metrics, Surface, Token};
 use semel_store::StoreError;
 
+use super::leans::Leaning;
 use crate::config::Config;
 use crate::exit::{Exit, Stop};
-use crate::store::Opened;
+use crate::store::{Backend, Opened};
 
 /// What the admin router is made of.
 #[derive(Clone)]
@@ -61,12 +62,41 @@ pub(crate) fn access(config: &Config, address: SocketAddr) -> Result<Access, Sto
     let gate = &config.gate;
     let access =
         access_by("gate", address, gate.admin_token_file.as_deref(), gate.admin_read_token_file.as_deref())?;
-    let access = access.called(gate.admin_hosts.clone());
-    match &gate.admin_trusted {
-        Some(header) => access
-            .trusting(header, gate.admin_operators.clone())
-            .map_err(|error| Stop::new(Exit::Config, format!("gate.admin_trusted: {error}"))),
-        None => Ok(access),
+    let proxy = Proxy {
+        trusted: gate.admin_trusted.clone(),
+        operators: gate.admin_operators.clone(),
+        hosts: gate.admin_hosts.clone(),
+    };
+    proxy.believed("gate", access)
+}
+
+/// What the settings of a part say of a proxy of one's own before its admin address.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Proxy {
+    trusted: Option<String>,
+    operators: Vec<String>,
+    hosts: Vec<String>,
+}
+
+impl Proxy {
+    /// From the settings `admin_trusted`, `admin_operators` and `admin_hosts`.
+    pub(crate) fn of(
+        trusted: Option<String>,
+        operators: Option<Vec<String>>,
+        hosts: Option<Vec<String>>,
+    ) -> Self {
+        Self { trusted, operators: operators.unwrap_or_default(), hosts: hosts.unwrap_or_default() }
+    }
+
+    /// The door of an admin address that believes it.
+    pub(crate) fn believed(&self, part: &str, access: Access) -> Result<Access, Stop> {
+        let access = access.called(self.hosts.clone());
+        match &self.trusted {
+            Some(header) => access
+                .trusting(header, self.operators.clone())
+                .map_err(|error| Stop::new(Exit::Config, format!("{part}.admin_trusted: {error}"))),
+            None => Ok(access),
+        }
     }
 }
 
@@ -93,6 +123,25 @@ pub(crate) async fn warn_of_restores(config: &Config, store: &Opened) {
     }
 }
 
+/// What a gate leans on.
+fn leaning(admin: &Admin, config: &Config) -> Leaning {
+    let mut leaning = Leaning::on(&config.store);
+    if let Backend::Postgres(store) = &admin.store.backend {
+        let store = Arc::clone(store);
+        leaning.replicas(move || {
+            let store = Arc::clone(&store);
+            async move { store.sessions().await.map_err(|error| error.to_string()) }
+        });
+    }
+    if let Some(url) = &config.gate.redis {
+        leaning.reaches("Redis", url);
+    }
+    if let Some(upstream) = &config.gate.upstream {
+        leaning.reaches("service", &upstream.target.to_string());
+    }
+    leaning
+}
+
 /// The router of the admin address.
 pub(crate) fn admin_router(admin: &Admin, config: &Config) -> Router {
     let (surface, api) = surface(admin, config);
@@ -111,6 +160,7 @@ pub(crate) fn surface(admin: &Admin, config: &Config) -> (Surface, Router) {
         .records_kept(longest_recalled(config))
         .settings(super::settings::sections(config))
         .history(admin.history.clone())
+        .leaning_on(leaning(admin, config).shown())
         .warned_by({
             let store = config.store.clone();
             move || super::disk::warnings(&store)

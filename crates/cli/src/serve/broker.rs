@@ -9,6 +9,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use self::config::{Config, Who};
+#[cfg(test)]
+pub(crate) use self::running::access;
 pub(crate) use self::running::{Running, check};
 use super::lifecycle::{self, RunningPart};
 use super::signals::{IN_FORCE, Reload};

@@ -5,13 +5,14 @@ mod file;
 mod guard;
 pub(crate) mod sheet;
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::{Router, ServiceExt as _};
-use semel_console::part::{Routed, Section};
+use semel_console::part::{Leans, Routed, Section};
 use semel_console::{Access, Surface};
 use semel_contract::time::format_duration;
 use semel_delivery::credentials::Credential;
@@ -23,9 +24,10 @@ use tokio::net::TcpListener;
 use self::config::{Config, Listen};
 use self::guard::{Guard, OwnSocket, Ticket, own_hosts, token};
 use super::disk;
+use super::leans::Leaning;
 use super::lifecycle::{self, RunningPart};
 use super::signals::Reload;
-use crate::config::describe_bounds;
+use crate::config::{Store, describe_bounds};
 use crate::exit::{Exit, Stop};
 use crate::logging;
 use crate::outbox::body::Api;
@@ -230,9 +232,9 @@ async fn open_door(config: &Config) -> Result<(Door, String), Stop> {
 }
 
 /// Whom the admin address lets in.
-fn access(config: &Config, address: SocketAddr) -> Result<Access, Stop> {
+pub(super) fn access(config: &Config, address: SocketAddr) -> Result<Access, Stop> {
     let files = (config.admin_token_file.as_deref(), config.admin_read_token_file.as_deref());
-    super::admin::access_by("outbox", address, files.0, files.1)
+    config.admin_proxy.believed("outbox", super::admin::access_by("outbox", address, files.0, files.1)?)
 }
 
 /// The console of the outbox, where it has an address.
@@ -258,7 +260,22 @@ fn part(config: &Config, api: &Api) -> (Routed, Router) {
     let routes = crate::outbox::api::operating(api.clone());
     let store = config.store.clone();
     let part = Routed::new(&sheet::SHEET, routes.clone()).settings(settings(config));
+    let part = part.leaning_on(leaning(config).shown());
     (part.warned_by(Arc::new(move || disk::warnings_of(&store))), routes)
+}
+
+/// What an outbox leans on.
+fn leaning(config: &Config) -> Leaning {
+    let mut leaning = Leaning::on(&Store::Sqlite(config.store.display().to_string()));
+    if let Some(upstream) = &config.settings.upstream {
+        leaning.reaches("service", &upstream.origin);
+    }
+    let brokers = config.mesh.iter().map(|mesh| &mesh.broker.origin);
+    let brokers = brokers.chain(config.receives.iter().map(|receive| &receive.broker.origin));
+    for origin in brokers.collect::<BTreeSet<_>>() {
+        leaning.reaches("broker", origin);
+    }
+    leaning
 }
 
 /// The settings in force.
@@ -294,7 +311,7 @@ pub(crate) struct Member {
 
 /// An outbox that takes messages and sends them.
 pub(crate) struct Running {
-    shown: (Vec<Section>, Router),
+    shown: (Vec<Section>, Router, Arc<Leans>),
     operators: Option<(SocketAddr, tokio::task::JoinHandle<()>)>,
     sending: Sending,
     receiving: Arc<Receiving>,
@@ -324,8 +341,9 @@ impl Running {
             receiving: Some(Arc::clone(&receiving)),
             bodies: Arc::new(BodyRoom::new(config.bodies)),
         };
-        let (shown, operators) =
-            ((settings(config), crate::outbox::api::operating(api.clone())), operators(config, &api).await?);
+        let routes = crate::outbox::api::operating(api.clone());
+        let shown = (settings(config), routes, leaning(config).shown());
+        let operators = operators(config, &api).await?;
         let callers = tokio::spawn(async move {
             let served = match door {
                 Door::Unix(socket) => {
@@ -371,7 +389,8 @@ impl Running {
 
     /// The outbox as the console of another part shows it beside itself.
     pub(crate) fn shown(&self) -> Routed {
-        Routed::new(&sheet::SHEET, self.shown.1.clone()).settings(self.shown.0.clone())
+        let (settings, routes, leans) = &self.shown;
+        Routed::new(&sheet::SHEET, routes.clone()).settings(settings.clone()).leaning_on(Arc::clone(leans))
     }
 
     /// Takes no more messages, and waits for attempts that run.

@@ -30,6 +30,8 @@ use semel_delivery::Entropy;
 use self::config::{Config, Flags};
 pub(crate) use self::open::{OpenStop, Purpose, local_admin, open};
 pub(crate) use self::running::Running;
+#[cfg(test)]
+pub(crate) use self::running::access;
 use super::lifecycle::{self, RunningPart};
 use super::signals::{IN_FORCE, Reload};
 use crate::config::redacted;

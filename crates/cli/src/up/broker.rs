@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use tower::ServiceExt as _;
 
 use super::Args;
-use super::page::Command;
+use super::facts::Command;
 use crate::broker::new_token;
 use crate::exit::{Exit, Stop};
 use crate::serve::broker::Running;

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::Args;
-use super::page::Command;
+use super::facts::Command;
 use crate::client;
 use crate::config::Store;
 use crate::exit::{Exit, Stop};

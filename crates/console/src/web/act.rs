@@ -155,9 +155,9 @@ fn form(web: &Web, action: &Action, visit: &Visit<'_>, is_tried: bool) -> Markup
                     div { strong { (field.label) } ": " (of_others(given(field))) }
                 } @else { (input(field, given(field))) }
             }
-            @if action.reason != Reason::None && !is_first {
+            @if !is_first {
                 label {
-                    (if action.reason == Reason::Needed { "Why; it stands in the audit trail" } else { "Why; it stands in the audit trail (needed for “not applied”)" })
+                    "Why; it stands in the audit trail"
                     input name="reason" maxlength="2000" required[action.reason == Reason::Needed];
                 }
             }
@@ -213,7 +213,7 @@ fn body_of(action: &Action, form: &Captures) -> Result<Value, String> {
     let reason = form.get("reason").map(|reason| reason.trim()).filter(|reason| !reason.is_empty());
     match (action.reason, reason) {
         (Reason::Needed, None) => return Err("say why; it stands in the audit trail".to_owned()),
-        (Reason::None, _) | (Reason::Welcome, None) => {}
+        (Reason::Welcome, None) => {}
         (Reason::Needed | Reason::Welcome, Some(reason)) => body["reason"] = json!(reason),
     }
     Ok(body)
@@ -330,7 +330,14 @@ async fn carry_out(
     back: String,
 ) -> Outcome {
     tracing::info!(part = action.part, action = action.name, actor = %caller.actor, path, "an operator acts by the console");
-    match ask(part, caller, action.method, path, Some(body)).await.done() {
+    // What is removed has no body; why stands in the address then.
+    let reason = body["reason"].as_str().filter(|_| action.method == "DELETE");
+    let path = match reason {
+        Some(reason) => format!("{path}?{}", query([("reason", reason)])),
+        None => path.to_owned(),
+    };
+    let body = (action.method != "DELETE").then_some(body);
+    match ask(part, caller, action.method, &path, body).await.done() {
         Ok(value) => {
             let numbers = value.as_object().into_iter().flatten();
             let said: Vec<String> = numbers

@@ -7,11 +7,14 @@ use http::{Request, StatusCode, header};
 use serde_json::Value;
 
 use super::text::encoded;
-use crate::access::{Caller, Door, Right};
+use crate::access::{self, Caller, Door, Right};
 use crate::part::Part;
 
 /// The largest answer that is read.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
+/// What is said of a larger one.
+const TOO_LARGE: &str =
+    "the answer is larger than the 16 MiB that a page shows, or broke off: look at it with the command line";
 
 /// An answer, read.
 pub(crate) struct Answer {
@@ -55,7 +58,11 @@ pub(crate) async fn ask(
         return Answer { status: StatusCode::NOT_FOUND, value };
     };
     let (parts, body) = part.ask(request).await.into_parts();
-    let bytes = to_bytes(body, ANSWER_BYTES_MAX).await.unwrap_or_default();
+    let Ok(bytes) = to_bytes(body, ANSWER_BYTES_MAX).await else {
+        // What was done is done, whatever cannot be shown of it.
+        let status = if method == "GET" { StatusCode::INSUFFICIENT_STORAGE } else { parts.status };
+        return Answer { status, value: serde_json::json!({"detail": TOO_LARGE}) };
+    };
     let text = || Value::String(String::from_utf8_lossy(&bytes).into_owned());
     let value = if bytes.is_empty() {
         Value::Null
@@ -87,7 +94,10 @@ pub(crate) async fn numbers(part: &dyn Part) -> Option<String> {
 }
 
 fn visible_ascii(text: &str) -> String {
-    text.chars().filter(|char| char.is_ascii_graphic() || *char == ' ').take(100).collect()
+    text.chars()
+        .filter(|char| char.is_ascii_graphic() || *char == ' ')
+        .take(access::ACTOR_SHOWN_MAX)
+        .collect()
 }
 
 /// Fills the names in braces of a path in.

@@ -13,7 +13,7 @@ use super::ask::{Captures, look, numbers};
 use super::panel::{fetch, render};
 use super::text::{in_full, visible};
 use super::{Page, Visit, Web, caller, chart, framed, settings};
-use crate::part::{Bound, Notice, Part};
+use crate::part::{Bound, Fares, Notice, Part, Pillar};
 use crate::ring;
 
 /// More are shown as this many and a sign for more.
@@ -39,7 +39,8 @@ pub(super) async fn show(State(web): State<Web>, asked: Parts) -> Response {
         }
         wanted.extend(part.warnings().into_iter().map(|said| ((None, said), "/configuration")));
         wanted.extend(unsafe_settings(part.as_ref()).map(|words| (words, "/configuration")));
-        health.push((part.sheet().title, well.map(drop).map_err(|(_, why)| why)));
+        let pillars = part.pillars().await;
+        health.push((part.sheet().title, well.map(drop).map_err(|(_, why)| why), pillars));
     }
     let body = html! {
         h1 { "Overview" }
@@ -58,13 +59,14 @@ pub(super) async fn show(State(web): State<Web>, asked: Parts) -> Response {
         section aria-labelledby="health" {
             h2 id="health" { "Health" }
             ul class="cards" {
-                @for (title, well) in &health {
+                @for (title, well, pillars) in &health {
                     li class=(if well.is_ok() { "card" } else { "card bad" }) {
                         strong { (title) } " "
                         @match well {
                             Ok(()) => span class="tag good" { "ready" },
                             Err(why) => { span class="tag bad" { "not ready" } p { (visible(why)) } }
                         }
+                        (leaning(pillars, well.is_ok()))
                     }
                 }
             }
@@ -76,6 +78,27 @@ pub(super) async fn show(State(web): State<Web>, asked: Parts) -> Response {
         (commands(&web))
     };
     framed(&web, &visit, &Page { is_live: true, ..Page::of("Overview", body) })
+}
+
+/// What a part leans on, and how that fares.
+fn leaning(pillars: &[Pillar], is_ready: bool) -> Markup {
+    html! {
+        @if !pillars.is_empty() {
+            ul class="leans" {
+                @for Pillar { what, name, fares } in pillars {
+                    li {
+                        span class="soft" { (what) } " " (visible(name)) " "
+                        @match fares {
+                            Fares::AsThePart if is_ready => {}
+                            Fares::AsThePart => span class="tag warn" { "as the part" },
+                            Fares::Well(words) => span class="soft" { (visible(words)) },
+                            Fares::Ill(why) => { span class="tag bad" { "not reached" } " " (visible(why)) }
+                        }
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// How many of a part's settings do not hold what follows from them.

@@ -32,7 +32,7 @@ pub(super) fn page(back: &str, why: Option<&str>, status: StatusCode) -> Respons
             div { button { "Sign in" } }
         }
     };
-    document("Sign in", html! {}, &body, html! {}, false, status)
+    document("Sign in", None, &body, html! {}, false, status)
 }
 
 pub(super) async fn show(State(web): State<Web>, uri: http::Uri) -> Response {

@@ -149,3 +149,45 @@ async fn a_list_can_begin_with_the_newest() {
     assert_eq!(keys(&next).await.0, json!(["a"]));
     assert_eq!(get(&router, "/v1/records?order=random").await.status, 400);
 }
+
+/// A list is narrowed before it is cut: a page that says that there is more is never empty for that.
+#[tokio::test]
+async fn open_records_are_narrowed_before_they_are_counted() {
+    let world = World::new();
+    world.unknown("alice", "wanted").await;
+    for at in 0..60 {
+        world.unknown("alice", &format!("k-{at}")).await;
+    }
+    let router = world.open();
+    let path = "/v1/records?order=newest&limit=50&within=100000&request_id=request-of-wanted";
+    for state in ["", "&state=unknown"] {
+        let seen = get(&router, &format!("{path}{state}")).await.json();
+        let found: Vec<&Value> = seen["records"].as_array().unwrap().iter().map(|row| &row["key"]).collect();
+        assert_eq!(
+            (found, &seen["next"], &seen["complete"]),
+            (vec![&json!("wanted")], &Value::Null, &json!(true))
+        );
+    }
+}
+
+/// What was not looked at is not said to be nothing: the list says how far it looked, and goes on from there.
+#[tokio::test]
+async fn a_list_of_open_records_that_ends_early_says_so_and_goes_on() {
+    let world = World::new();
+    world.claim("alice", "wanted").await;
+    world.clock.advance(Duration::from_secs(31));
+    for at in 0..1200 {
+        world.claim("bob", &format!("k-{at}")).await;
+    }
+    let router = world.open();
+    for (state, others) in [("claimed", 0), ("unknown", 1)] {
+        let path =
+            format!("/v1/records?order=newest&limit=50&within=1&request_id=request-of-wanted&state={state}");
+        let first = get(&router, &path).await.json();
+        assert_eq!((&first["records"], &first["complete"]), (&json!([]), &json!(false)), "{state}: {first}");
+        let next = first["next"].as_str().unwrap_or_else(|| panic!("{state} does not go on: {first}"));
+        let last = get(&router, &format!("{path}&after={next}")).await.json();
+        assert_eq!(last["records"].as_array().map(Vec::len), Some(others), "{state}: {last}");
+        assert_eq!((&last["next"], &last["complete"]), (&Value::Null, &json!(true)), "{state}: {last}");
+    }
+}

@@ -21,7 +21,15 @@ async fn reading_takes_a_token_and_changing_the_full_one() {
             .collect();
         send(&router, with(method, path, &headers)).await
     };
-    for path in ["/v1/records", "/metrics", "/v1/audit", "/v1/nowhere"] {
+    for path in [
+        "/v1/records",
+        "/metrics",
+        "/v1/audit",
+        "/v1/nowhere",
+        "/openapi.json",
+        "/console.js",
+        "/console.svg",
+    ] {
         let seen = ask("GET", path, None).await;
         assert_eq!(seen.refusal(), (401, "token-needed".to_owned()), "{path}");
         assert_eq!(seen.headers["www-authenticate"], "Bearer");
@@ -31,9 +39,12 @@ async fn reading_takes_a_token_and_changing_the_full_one() {
         assert_eq!(ask("GET", "/v1/records", Some(token)).await.status, 200);
         assert_eq!(ask("GET", "/metrics", Some(token)).await.status, 200);
     }
-    for path in ["/healthz", "/readyz", "/openapi.json"] {
-        assert_eq!(ask("GET", path, None).await.status, 200, "{path} shows nothing of a store");
+    for path in ["/healthz", "/readyz"] {
+        let seen = ask("GET", path, None).await;
+        assert_eq!((seen.status, seen.text.as_str()), (200, r#"{"status":"ok"}"#), "{path}");
+        assert!(ask("GET", path, Some("another-token-of-length")).await.text.len() < 20, "{path}");
     }
+    assert!(ask("GET", "/readyz", Some(READ)).await.text.contains("clock_frozen"));
     let routes = semel_console::document();
     let changing = routes["paths"].as_object().unwrap().iter().filter(|(_, path)| path["post"].is_object());
     let mut tried = 0;
@@ -150,4 +161,45 @@ async fn a_program_that_asks_for_text_reads_what_is_there() {
     for path in semel_console::document()["paths"].as_object().unwrap().keys() {
         assert!(text.contains(&format!(" {path} ")), "{path} in {text}");
     }
+}
+
+/// Whoever is not let in can sign in, and learns nothing else of what is here.
+#[tokio::test]
+async fn a_stranger_gets_the_page_to_sign_in_and_its_style() {
+    let router = World::new().closed();
+    let ask =
+        async |path: &str| send(&router, with("GET", path, &[("host", "x"), ("accept", "text/html")])).await;
+    for path in ["/", "/requests", "/configuration", "/openapi.json", "/do/gate/sweep", "/favicon.ico"] {
+        let seen = ask(path).await;
+        assert_eq!(seen.status, 401, "{path}");
+        assert!(
+            seen.text.contains("name=\"token\"") && !seen.text.contains("<script"),
+            "{path}: {}",
+            seen.text
+        );
+        assert!(!seen.text.contains("<nav"), "{path} shows the menu");
+        for linked in seen.text.split("href=\"/").skip(1).filter_map(|rest| rest.split('"').next()) {
+            let expected = if linked.ends_with(".css") { 200 } else { 401 };
+            assert_eq!(ask(&format!("/{linked}")).await.status, expected, "{linked} of {path}");
+        }
+    }
+}
+
+/// What a part writes into its trail is who was let in, and never what somebody says of themselves.
+#[tokio::test]
+async fn a_part_is_told_who_acts_by_the_guard_alone() {
+    use axum::routing::post;
+    use semel_console::Surface;
+    let echo = post(|headers: HeaderMap| async move {
+        headers.get("semel-actor").map(|name| name.to_str().unwrap_or("?").to_owned()).unwrap_or_default()
+    });
+    let access = Access::on("127.0.0.1:7401".parse().unwrap(), None, None).unwrap();
+    let access = access.trusting("x-user", vec!["alice".to_owned()]).unwrap();
+    let router = Surface::new(access).router(Router::new().route("/v1/act", echo));
+    let said = async |user: &str, claimed: &str| {
+        let headers = [("host", "localhost"), ("x-user", user), ("semel-actor", claimed)];
+        send(&router, with("POST", "/v1/act", &headers)).await
+    };
+    assert_eq!(said("alice", "bob").await.text, "alice (proxy)");
+    assert_eq!(said("bob", "alice").await.status, 403, "who is no operator acts as nobody else");
 }

@@ -237,7 +237,6 @@ async fn the_table_of_actions_and_the_api_agree() {
         for field in action.fields {
             assert!(schema["properties"][field.name].is_object(), "{} {}", action.name, field.name);
         }
-        let reason = schema["properties"]["reason"].is_object();
-        assert_eq!(reason, action.reason != semel_console::Reason::None, "{}", action.name);
+        assert!(schema["properties"]["reason"].is_object(), "{} has no place for a reason", action.name);
     }
 }

@@ -183,3 +183,12 @@ async fn what_a_part_warns_of_and_settings_that_do_not_hold_need_a_person() {
         "{wanted}"
     );
 }
+
+/// A list that is too large for a page is not shown as an empty one.
+#[tokio::test]
+async fn an_answer_that_is_too_large_for_a_page_is_said_to_be() {
+    let router = part_of(&"x".repeat(6 << 20));
+    let seen = page(&router, "/lanes", &[LOCAL, ("authorization", &*format!("Bearer {FULL}"))]).await;
+    assert!(seen.text.contains("larger than the 16 MiB that a page shows"), "{}", seen.text.len());
+    assert!(!seen.text.contains("Nothing is here"), "it is not empty");
+}

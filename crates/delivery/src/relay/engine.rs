@@ -25,6 +25,7 @@ use super::store::{RelayStore, StoreError, Written};
 use super::target::{LEASE, Target};
 use crate::Entropy;
 use crate::credentials::Credentials;
+use crate::operator::Operator;
 
 /// How long a lane waits whose target is not configured, or whose principal has no credential now.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -203,17 +204,23 @@ impl Engine {
     ///
     /// # Errors
     /// The store failed.
-    pub async fn release(&self, target: &str, principal: &str, who: &str) -> Result<i64, StoreError> {
+    pub async fn release(
+        &self,
+        target: &str,
+        principal: &str,
+        who: impl Into<Operator> + Send,
+    ) -> Result<i64, StoreError> {
+        let who = who.into();
         self.store.start_over(target, principal).await?;
         self.release_for(target, principal, who).await
     }
 
     /// The same, because there is another credential: where many were refused in a row, the next one waits.
     async fn release_by_itself(&self, target: &str, principal: &str) -> Result<i64, StoreError> {
-        self.release_for(target, principal, "a new credential").await
+        self.release_for(target, principal, "a new credential".into()).await
     }
 
-    async fn release_for(&self, target: &str, principal: &str, who: &str) -> Result<i64, StoreError> {
+    async fn release_for(&self, target: &str, principal: &str, who: Operator) -> Result<i64, StoreError> {
         let spread = || (self.entropy.unit() * 5000.0) as i64;
         let count = self.store.release(target, principal, who, &spread).await?;
         self.settled.notify_waiters();

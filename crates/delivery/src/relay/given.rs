@@ -9,6 +9,7 @@ use semel_store::at_rest::KeyRing;
 use super::store::given::Given;
 use super::store::{RelayStore, StoreError};
 use crate::credentials::{Asked, Credential, Credentials, Wallet};
+use crate::operator::Operator;
 
 /// Credentials from calls, and where there is none, from files and commands.
 #[derive(Debug)]
@@ -53,7 +54,7 @@ impl SharedWallet {
         target: &str,
         origin: &str,
         credential: &Credential,
-        who: &str,
+        who: impl Into<Operator> + Send,
     ) -> Result<(), NotKept> {
         if credential.headers.is_empty() {
             return Ok(self.store.give(target, principal, None, who).await?);

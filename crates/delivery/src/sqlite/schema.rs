@@ -22,6 +22,7 @@ pub(super) static SCHEMA: Schema = Schema {
             sql: include_str!("../../migrations/0005_signed_out.sql"),
             works_for: 5,
         },
+        Migration { name: "audit", sql: include_str!("../../migrations/0006_audit.sql"), works_for: 5 },
     ],
     // Every call brings the time.
     time: None,

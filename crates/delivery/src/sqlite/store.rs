@@ -1,14 +1,17 @@
 //! The trait: each call is one job of the writer, or one read.
 
+use std::sync::Arc;
+
 use semel_contract::record::Fence;
 use semel_contract::time::Timestamp;
 use semel_store::clock::Mark;
 use tokio::sync::watch;
 
-use super::{SqliteStore, accept, claim, events, inbox, look as read, operate, row, settle, time};
+use super::{SqliteStore, accept, audit, claim, events, inbox, look as read, operate, row, settle, time};
 use crate::envelope::Draft;
 use crate::judge::Verdict;
 use crate::message::{Attempt, Came, Event, Gap, Received, Request, Row};
+use crate::operator::{Audited, Operator};
 use crate::store::{
     Arrived, Depth, Filter, Find, Head, InboxDepth, KeptTime, LanePlan, LaneRebuilt, LaneState, OutboxStore,
     Recovered, Replaced, Reply, Room, StoreError, Successor, Terms, Written,
@@ -17,6 +20,14 @@ use crate::store::{
 impl OutboxStore for SqliteStore {
     fn ready(&self) -> Reply<'_, ()> {
         Box::pin(std::future::ready(self.engine.shared().health.ready().map_err(StoreError::from)))
+    }
+
+    fn by(&self, operator: Operator) -> Arc<dyn OutboxStore> {
+        Arc::new(self.in_name_of(operator))
+    }
+
+    fn trail(&self, before: Option<i64>, limit: u32) -> Reply<'_, Vec<Audited>> {
+        self.look(move |connection| audit::latest(connection, before, limit))
     }
 
     fn recover(&self, now: Timestamp) -> Reply<'_, Recovered> {
@@ -53,12 +64,29 @@ impl OutboxStore for SqliteStore {
     }
 
     fn abort(&self, row: i64, by: &'static str, why: &str, now: Timestamp) -> Reply<'_, Option<Row>> {
-        let why = why.to_owned();
-        self.write(move |connection, turn| operate::abort(connection, turn, row, by, &why, now))
+        let (why, operator) = (why.to_owned(), self.operator.clone());
+        self.write(move |connection, turn| {
+            let aborted = operate::abort(connection, turn, row, by, &why, now)?;
+            if let Some(row) = &aborted {
+                let done = ("abort", row.client_message_id.as_str(), "");
+                audit::write(connection, operator.as_ref(), done, now)?;
+            }
+            Ok(aborted)
+        })
     }
 
     fn replace(&self, row: i64, successor: Successor, now: Timestamp, epoch: i64) -> Reply<'_, Replaced> {
-        self.write(move |connection, turn| operate::replace(connection, turn, row, &successor, now, epoch))
+        let operator = self.operator.clone();
+        self.write(move |connection, turn| {
+            let replaced = operate::replace(connection, turn, row, &successor, now, epoch)?;
+            if let Replaced::Done(old, new) = &replaced {
+                let told = if new.ambiguous { "possibly delivered; " } else { "" };
+                let detail = format!("{told}replaced by {}", new.client_message_id);
+                let done = ("requeue", old.client_message_id.as_str(), detail.as_str());
+                audit::write(connection, operator.as_ref(), done, now)?;
+            }
+            Ok(replaced)
+        })
     }
 
     fn rebuild(&self, row: i64, plan: LanePlan, now: Timestamp, epoch: i64) -> Reply<'_, LaneRebuilt> {
@@ -70,13 +98,23 @@ impl OutboxStore for SqliteStore {
     }
 
     fn set_paused(&self, lane: &str, is_paused: bool, now: Timestamp) -> Reply<'_, ()> {
-        let lane = lane.to_owned();
-        self.write(move |connection, turn| operate::set_paused(connection, turn, &lane, is_paused, now))
+        let (lane, operator) = (lane.to_owned(), self.operator.clone());
+        self.write(move |connection, turn| {
+            operate::set_paused(connection, turn, &lane, is_paused, now)?;
+            let action = if is_paused { "pause" } else { "resume" };
+            Ok(audit::write(connection, operator.as_ref(), (action, lane.as_str(), ""), now)?)
+        })
     }
 
     fn release(&self, principal: &str, now: Timestamp) -> Reply<'_, Vec<String>> {
-        let principal = principal.to_owned();
-        self.write(move |connection, turn| operate::release(connection, turn, &principal, now))
+        let (principal, operator) = (principal.to_owned(), self.operator.clone());
+        self.write(move |connection, turn| {
+            let lanes = operate::release(connection, turn, &principal, now)?;
+            let detail = format!("lanes {}", lanes.len());
+            let done = ("release", principal.as_str(), detail.as_str());
+            audit::write(connection, operator.as_ref(), done, now)?;
+            Ok(lanes)
+        })
     }
 
     fn set_signed_out(&self, principal: &str, is_out: bool, now: Timestamp) -> Reply<'_, ()> {
@@ -118,8 +156,10 @@ impl OutboxStore for SqliteStore {
     }
 
     fn note(&self, kind: &'static str, detail: String, now: Timestamp) -> Reply<'_, ()> {
+        let operator = self.operator.clone();
         self.write(move |connection, turn| {
-            Ok(events::general(connection, turn, kind, None, Some(&detail), now)?)
+            events::general(connection, turn, kind, None, Some(&detail), now)?;
+            Ok(audit::write(connection, operator.as_ref(), (kind, "", &detail), now)?)
         })
     }
 
@@ -177,7 +217,15 @@ impl OutboxStore for SqliteStore {
 
     fn acknowledge(&self, mesh: &str, sender: &str, message_id: &str, now: Timestamp) -> Reply<'_, bool> {
         let [mesh, sender, id] = [mesh, sender, message_id].map(str::to_owned);
-        self.write(move |connection, _| inbox::acknowledge(connection, [&mesh, &sender, &id], now))
+        let operator = self.operator.clone();
+        self.write(move |connection, _| {
+            let is_first = inbox::acknowledge(connection, [&mesh, &sender, &id], now)?;
+            if is_first {
+                let detail = format!("of {sender}");
+                audit::write(connection, operator.as_ref(), ("acknowledge", &id, &detail), now)?;
+            }
+            Ok(is_first)
+        })
     }
 
     fn gaps(&self, after: i64, limit: u32) -> Reply<'_, Vec<Gap>> {

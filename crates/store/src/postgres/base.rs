@@ -15,6 +15,9 @@ mod migrate;
 
 pub use migrate::{Migration, Plan, Schema, Step, plan};
 
+/// How many connections those of one name have to this database, and from how many addresses.
+pub const SESSIONS: &str = "SELECT count(*), count(DISTINCT coalesce(client_addr::text, 'this host'))
+    FROM pg_catalog.pg_stat_activity WHERE datname = current_database() AND application_name = current_setting('application_name')";
 /// How long it may take to reach the server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the first connection, which tries every host, and its first statements may take.

@@ -1,6 +1,7 @@
 //! Webhooks: where messages of a topic are sent beside its readers.
 
 use semel_delivery::relay::store::sql::{Row, StoreError, Value};
+use semel_delivery::url::Target;
 
 use super::{ManageError, Put, WebhookInfo, limit, lock_line, need_mesh, tell_change};
 use crate::store::{Store, time};
@@ -73,6 +74,10 @@ impl Store {
         }
         tx.run(COUNT, vec![line.into()]).await?;
         tell_change(&mut tx).await?;
+        // A path may be a secret, and a trail is kept for ever.
+        let origin = Target::absolute(&wish.url).map(|target| target.origin).unwrap_or_default();
+        let detail = format!("topic {}, to {origin}", wish.topic);
+        self.note(&mut tx, ("put-webhook", mesh, name, &detail)).await?;
         tx.commit().await?;
         Ok(if former.is_some_and(|(_, is_deleted)| !is_deleted) { Put::Kept } else { Put::Created })
     }
@@ -98,6 +103,7 @@ impl Store {
         }
         tx.run(COUNT, vec![line.into()]).await?;
         tell_change(&mut tx).await?;
+        self.note(&mut tx, ("remove-webhook", mesh, name, "")).await?;
         Ok(tx.commit().await?)
     }
 

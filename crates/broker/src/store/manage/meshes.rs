@@ -25,6 +25,9 @@ impl Store {
         let sql = "UPDATE mesh SET deleted_at = NULL, bytes_max = $2, search = $3 WHERE id = $1";
         tx.run(sql, vec![mesh.into(), wish.bytes_max.into(), i64::from(wish.search).into()]).await?;
         tell_change(&mut tx).await?;
+        let bytes = wish.bytes_max.map_or_else(|| "no limit".to_owned(), |bytes| format!("{bytes} bytes"));
+        let search = if wish.search { "search" } else { "no search" };
+        self.note(&mut tx, ("put-mesh", mesh, "", &format!("{bytes}, {search}"))).await?;
         tx.commit().await?;
         Ok(if was_there { Put::Kept } else { Put::Created })
     }
@@ -62,6 +65,7 @@ impl Store {
             tx.run(sql, vec![mesh.into()]).await?;
         }
         tell_change(&mut tx).await?;
+        self.note(&mut tx, ("remove-mesh", mesh, "", "")).await?;
         Ok(tx.commit().await?)
     }
 
@@ -130,6 +134,9 @@ impl Store {
         check_tokens(&tokens)?;
         put_tokens(&mut tx, mesh, member, &tokens).await?;
         tell_change(&mut tx).await?;
+        let said = if was_there { "role kept" } else { usual };
+        let detail = format!("{}, tokens {}", role.map_or(said, Role::name), tokens.len());
+        self.note(&mut tx, ("put-member", mesh, member, &detail)).await?;
         tx.commit().await?;
         Ok(if was_there { Put::Kept } else { Put::Created })
     }
@@ -156,6 +163,7 @@ impl Store {
         }
         put_tokens(&mut tx, mesh, member, &[]).await?;
         tell_change(&mut tx).await?;
+        self.note(&mut tx, ("remove-member", mesh, member, "")).await?;
         Ok(tx.commit().await?)
     }
 

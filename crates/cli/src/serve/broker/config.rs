@@ -15,6 +15,7 @@ use super::Args;
 use super::file::File;
 use crate::config::{RedisUrl, Setting, Store, body_bounds};
 use crate::exit::{Exit, Stop};
+use crate::serve::admin::Proxy;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -57,6 +58,8 @@ pub(crate) struct Config {
     pub(crate) admin: SocketAddr,
     pub(crate) admin_token_file: Option<PathBuf>,
     pub(crate) admin_read_token_file: Option<PathBuf>,
+    /// A proxy of one's own that says which operator asks.
+    pub(crate) admin_proxy: Proxy,
     pub(crate) store: Store,
     pub(crate) who: Who,
     pub(crate) peers: Peers,
@@ -134,6 +137,7 @@ impl Config {
             admin: file.admin.map_or_else(|| any(7431), |address| address.0),
             admin_token_file: file.admin_token_file,
             admin_read_token_file: file.admin_read_token_file,
+            admin_proxy: Proxy::of(file.admin_trusted, file.admin_operators, file.admin_hosts),
             store: file.store.map_or_else(|| Store::Sqlite("broker.db".to_owned()), |store| store.0),
             who: file.identity.as_deref().map_or(Ok(Who::Tokens), who)?,
             peers: file.trusted_peers.as_deref().map_or(Ok(Peers::default()), Peers::of)?,

@@ -42,6 +42,7 @@ use crate::config::{Store, describe_bounds, redacted};
 use crate::exit::{Exit, Stop};
 use crate::problems::refusal;
 use crate::serve::admin;
+use crate::serve::leans::Leaning;
 use crate::serve::running::Swappable;
 use crate::store::secured;
 
@@ -217,9 +218,9 @@ fn load_certificate(config: &Config) -> Result<Option<Arc<ServerConfig>>, Stop> 
     config.tls.as_ref().map(load).transpose()
 }
 
-fn access(config: &Config, address: SocketAddr) -> Result<Access, Stop> {
+pub(crate) fn access(config: &Config, address: SocketAddr) -> Result<Access, Stop> {
     let files = (config.admin_token_file.as_deref(), config.admin_read_token_file.as_deref());
-    admin::access_by("broker", address, files.0, files.1)
+    config.admin_proxy.believed("broker", admin::access_by("broker", address, files.0, files.1)?)
 }
 
 /// Opens the store.
@@ -311,7 +312,27 @@ fn part(broker: &Broker, config: &Config) -> (Routed, Router) {
     let api = health.merge(admin_router(broker.clone()));
     let store = config.store.clone();
     let part = Routed::new(&SHEET, api.clone()).settings(settings(config));
-    (part.warned_by(Arc::new(move || crate::serve::disk::warnings(&store))), api)
+    (
+        part.leaning_on(leaning(broker, config).shown())
+            .warned_by(Arc::new(move || crate::serve::disk::warnings(&store))),
+        api,
+    )
+}
+
+/// What a broker leans on.
+fn leaning(broker: &Broker, config: &Config) -> Leaning {
+    let mut leaning = Leaning::on(&config.store);
+    if let Store::Postgres(_) = &config.store {
+        let broker = broker.clone();
+        leaning.replicas(move || {
+            let broker = broker.clone();
+            async move { broker.sessions().await.map_err(|error| error.to_string()) }
+        });
+    }
+    if let Some(url) = &config.redis {
+        leaning.reaches("Redis", url);
+    }
+    leaning
 }
 
 /// What operators reach: the API and the console.

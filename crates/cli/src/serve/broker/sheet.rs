@@ -1,13 +1,24 @@
 //! What the console shows of a broker: meshes, members, topics, history, webhooks.
 
 use semel_console::part::{
-    Chart, Filter, Notice, PANEL, Panel, Shape, Sheet, Show, View, column, level, rate, tile,
+    Chart, Column, Filter, Notice, PANEL, Panel, Shape, Sheet, Show, View, column, level, rate, tile,
 };
 
 const MESH: &str = "/broker/meshes/{mesh}";
 const TOPIC: &str = "/broker/meshes/{mesh}/topics/{topic}";
 const MEMBER: &str = "/broker/meshes/{mesh}/members/{member}";
 const WEBHOOK: &str = "/broker/meshes/{mesh}/webhooks/{webhook}";
+
+/// What was done by hand.
+const AUDITED: &[Column] = &[
+    column("When", "/at", Show::Time),
+    column("Who", "/actor", Show::Text),
+    column("What", "/action", Show::Text),
+    column("Mesh", "/mesh", Show::Text),
+    column("To what", "/subject", Show::Code),
+    column("What came of it", "/detail", Show::Text),
+    column("Why", "/reason", Show::Text),
+];
 
 /// The broker's pages.
 pub(crate) static SHEET: Sheet = Sheet {
@@ -233,5 +244,12 @@ pub(crate) static SHEET: Sheet = Sheet {
         },
     ],
     recent: None,
-    audit: None,
+    audit: Some(Panel {
+        api: "/v1/audit",
+        at: "/audit",
+        columns: AUDITED,
+        next: &[("next", "before")],
+        empty: "Nothing was done by hand.",
+        ..PANEL
+    }),
 };

@@ -23,6 +23,7 @@ use crate::exit::{Exit, Stop};
 use crate::outbox::body::envelope_bytes_max;
 use crate::outbox::mesh::Mesh;
 use crate::outbox::store_path;
+use crate::serve::admin::Proxy;
 
 pub(super) fn authorization() -> String {
     "Authorization".to_owned()
@@ -54,6 +55,8 @@ pub(crate) struct Config {
     pub(crate) admin: Option<std::net::SocketAddr>,
     pub(crate) admin_token_file: Option<PathBuf>,
     pub(crate) admin_read_token_file: Option<PathBuf>,
+    /// A proxy of one's own that says which operator asks.
+    pub(crate) admin_proxy: Proxy,
     pub(crate) allow_hosts: Vec<String>,
     pub(crate) settings: Settings,
     /// Room for the bodies of callers.
@@ -104,6 +107,7 @@ impl Config {
             admin: args.admin.or(file.admin),
             admin_token_file: args.admin_token_file.clone().or(file.admin_token_file),
             admin_read_token_file: file.admin_read_token_file,
+            admin_proxy: Proxy::of(file.admin_trusted, file.admin_operators, file.admin_hosts),
             allow_hosts: args.allow_host.iter().cloned().chain(file.allow_hosts).collect(),
             settings,
             bodies,

@@ -25,6 +25,12 @@ pub(crate) struct File {
     pub(super) admin_token_file: Option<PathBuf>,
     /// A file with the token of operators who may only look.
     pub(super) admin_read_token_file: Option<PathBuf>,
+    /// A header by which a proxy on this machine says which operator asks, such as `X-User`; on a loopback admin address only.
+    pub(super) admin_trusted: Option<String>,
+    /// The operators named by that header who may change things; others may only look.
+    pub(super) admin_operators: Option<Vec<String>>,
+    /// Names by which that proxy calls the admin address in `Host`, such as `ops.example`.
+    pub(super) admin_hosts: Option<Vec<String>>,
     /// Where paths such as `/orders` are sent.
     pub(super) upstream: Option<String>,
     /// The profile: the schedule of retries, what answers mean; a preset, or one of `[profile.NAME]`. Default `default`.

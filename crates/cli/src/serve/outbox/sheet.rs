@@ -44,6 +44,16 @@ const WHOLE: &[Column] = &[
     column("Body of the answer", "/response/body", Show::Body),
 ];
 
+/// What was done by hand.
+const AUDITED: &[Column] = &[
+    column("When", "/at", Show::Time),
+    column("Who", "/actor", Show::Text),
+    column("What", "/action", Show::Text),
+    column("To what", "/subject", Show::Code),
+    column("What came of it", "/detail", Show::Text),
+    column("Why", "/reason", Show::Text),
+];
+
 /// The outbox's pages.
 pub(crate) static SHEET: Sheet = Sheet {
     name: "outbox",
@@ -290,5 +300,12 @@ pub(crate) static SHEET: Sheet = Sheet {
         },
     ],
     recent: None,
-    audit: None,
+    audit: Some(Panel {
+        api: "/v1/audit",
+        at: "/audit",
+        columns: AUDITED,
+        next: &[("next", "before")],
+        empty: "Nothing was done by hand.",
+        ..PANEL
+    }),
 };

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::answer::plain;
-use super::context::{Admin, actor, away};
+use super::context::{Admin, acting, away};
 use crate::problems::refusal as refused;
 
 #[derive(Deserialize)]
@@ -21,6 +21,7 @@ use crate::problems::refusal as refused;
 pub(super) struct Released {
     target: String,
     principal: String,
+    reason: Option<String>,
 }
 
 /// Tries again what a principal has parked, under the same credential.
@@ -32,7 +33,11 @@ pub(super) async fn release(
     if let Some(refusal) = unnameable(&[&whose.target, &whose.principal]) {
         return refusal;
     }
-    match admin.engine.release(&whose.target, &whose.principal, &actor(&headers)).await {
+    let by = match acting(&headers, whose.reason.as_deref()) {
+        Ok(by) => by,
+        Err(refused) => return *refused,
+    };
+    match admin.engine.release(&whose.target, &whose.principal, by).await {
         // What is in the store may be of a target that this file does not know.
         Ok(0) if !admin.engine.targets.contains_key(&whose.target) => {
             let why = format!("there is no target {:?}, and nothing of it is parked", whose.target);
@@ -61,6 +66,7 @@ pub(super) struct Given {
     /// Whether the one that was given is taken back instead.
     #[serde(default)]
     take_back: bool,
+    reason: Option<String>,
 }
 
 impl Given {
@@ -96,8 +102,12 @@ pub(super) async fn give(
             "the header's name is not one, or its value is empty or contains control characters",
         );
     };
-    let (origin, who) = (target.upstream.origin(), actor(&headers));
-    match admin.credentials.give(&given.principal, &given.target, origin, &credential, &who).await {
+    let by = match acting(&headers, given.reason.as_deref()) {
+        Ok(by) => by,
+        Err(refused) => return *refused,
+    };
+    let origin = target.upstream.origin();
+    match admin.credentials.give(&given.principal, &given.target, origin, &credential, by).await {
         Ok(()) => {}
         Err(NotKept::NoKey) => {
             let why = "a credential is kept sealed only, and there is no key: name a key file under [relay.at_rest], or \
@@ -150,7 +160,11 @@ pub(super) async fn confirm_clock(
     }
     let store = &admin.engine.store;
     let reason = semel_delivery::limits::shorten(&said.reason, semel_delivery::limits::ERROR_CHARS_MAX);
-    match store.confirm_clock(&actor(&headers), &reason).await {
+    let by = match acting(&headers, Some(&reason)) {
+        Ok(by) => by,
+        Err(refused) => return *refused,
+    };
+    match store.confirm_clock(&by.name, &reason).await {
         Ok(true) => clock(State(admin)).await,
         Ok(false) => {
             let why = "the clock is believed: there is nothing to confirm";

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, Response, StatusCode};
 use axum::routing::{get, post};
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::access;
 use super::answer::plain;
-use super::context::{Admin, actor, away};
+use super::context::{Admin, acting, away, reason_in};
 use crate::problems::{self, refusal as refused, refusal_with};
 
 /// Rows of one list at most.
@@ -163,6 +163,7 @@ async fn show(State(admin): State<Admin>, Path(id): Path<i64>) -> Response<Body>
 #[serde(deny_unknown_fields)]
 struct Said {
     outcome: String,
+    reason: Option<String>,
 }
 
 async fn resolve(
@@ -185,7 +186,11 @@ async fn resolve(
         return refused(StatusCode::CONFLICT, "no-target", "its target is not in the configuration");
     };
     let late = millis_of(target.late_window);
-    match admin.engine.store.resolve(id, resolution, target.reducer, late, &actor(&headers)).await {
+    let by = match acting(&headers, said.reason.as_deref()) {
+        Ok(by) => by,
+        Err(refused) => return *refused,
+    };
+    match admin.engine.store.resolve(id, resolution, target.reducer, late, by).await {
         Ok(Resolved::Done) => plain(StatusCode::OK, &json!({"resolved": said.outcome})),
         Ok(Resolved::NotInDoubt) => refused(StatusCode::CONFLICT, "not-in-doubt", "the lane is not in doubt"),
         Ok(Resolved::TooEarly { until }) => {
@@ -199,7 +204,16 @@ async fn resolve(
     }
 }
 
-async fn requeue(State(admin): State<Admin>, Path(id): Path<i64>, headers: HeaderMap) -> Response<Body> {
+async fn requeue(
+    State(admin): State<Admin>,
+    Path(id): Path<i64>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response<Body> {
+    let by = match acting(&headers, reason_in(&body).as_deref()) {
+        Ok(by) => by,
+        Err(refused) => return *refused,
+    };
     match admin.engine.store.list(None, id.saturating_sub(1), 1).await {
         Ok(found) => match found.first().filter(|lane| lane.id == id) {
             // What may have been applied is never sent anew.
@@ -213,7 +227,7 @@ async fn requeue(State(admin): State<Admin>, Path(id): Path<i64>, headers: Heade
         },
         Err(error) => return away(&error),
     }
-    match admin.engine.store.requeue(id, &actor(&headers)).await {
+    match admin.engine.store.requeue(id, by).await {
         Ok(count) => plain(StatusCode::OK, &json!({"requeued": count})),
         Err(error) => away(&error),
     }
@@ -295,6 +309,7 @@ fn row(row: &AuditRow) -> Value {
         "before": row.before,
         "after": row.after,
         "batch": row.batch,
+        "reason": row.reason.as_deref().map(bounded),
         "detail": bounded(&row.detail),
     })
 }

@@ -24,6 +24,7 @@ use super::intake::BODY_BYTES_MAX;
 use super::target::{self, duration};
 use crate::config::{RedisUrl, Setting, Store, body_bounds};
 use crate::exit::{Exit, Stop};
+use crate::serve::admin::Proxy;
 
 #[derive(Debug, Default, Deserialize)]
 struct Whole {
@@ -68,6 +69,8 @@ pub(crate) struct Config {
     pub(crate) admin: SocketAddr,
     pub(crate) admin_token_file: Option<PathBuf>,
     pub(crate) admin_read_token_file: Option<PathBuf>,
+    /// A proxy of one's own that says which operator asks.
+    pub(crate) admin_proxy: Proxy,
     /// Which pages on other origins may use the relay.
     pub(crate) cors: Option<Cors>,
     /// Room for the bodies of senders.
@@ -193,6 +196,7 @@ impl Config {
             admin: relay.admin.unwrap_or_else(|| any(7421)),
             admin_token_file: relay.admin_token_file,
             admin_read_token_file: relay.admin_read_token_file,
+            admin_proxy: Proxy::of(relay.admin_trusted, relay.admin_operators, relay.admin_hosts),
             cors,
             bodies: body_bounds(
                 "relay.limits",

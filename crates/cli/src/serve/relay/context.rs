@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use axum::body::Body;
 use axum::http::{HeaderMap, Response, StatusCode};
+use semel_delivery::Operator;
 use semel_delivery::relay::Engine;
 use semel_delivery::relay::given::SharedWallet;
 use semel_delivery::relay::store::StoreError;
@@ -23,7 +24,18 @@ pub(super) fn away(error: &StoreError) -> Response<Body> {
     refusal(StatusCode::SERVICE_UNAVAILABLE, "store-unavailable", &error.to_string())
 }
 
-pub(super) fn actor(headers: &HeaderMap) -> String {
-    let named = headers.get("semel-actor").and_then(|name| name.to_str().ok()).map(str::trim);
-    named.filter(|name| !name.is_empty() && name.len() <= 100).unwrap_or("operator").to_owned()
+/// The longest name of somebody.
+const NAME_CHARS_MAX: usize = 200;
+
+/// Who acts, as the guard or a command has named them, and why.
+pub(super) fn acting(headers: &HeaderMap, reason: Option<&str>) -> Result<Operator, Box<Response<Body>>> {
+    let named = headers.get(semel_console::ACTOR).and_then(|name| name.to_str().ok()).map(str::trim);
+    let named = named.filter(|name| !name.is_empty() && name.len() <= NAME_CHARS_MAX).unwrap_or("operator");
+    Operator::new(named, reason).map_err(|why| Box::new(refusal(StatusCode::BAD_REQUEST, "bad-reason", &why)))
+}
+
+/// The reason in a body that needs none.
+pub(super) fn reason_in(body: &[u8]) -> Option<String> {
+    let body: serde_json::Value = serde_json::from_slice(body).ok()?;
+    body["reason"].as_str().map(str::to_owned)
 }

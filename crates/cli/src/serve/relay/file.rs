@@ -24,6 +24,12 @@ pub(crate) struct File {
     pub(super) admin_token_file: Option<PathBuf>,
     /// A file with the token of operators who may only look.
     pub(super) admin_read_token_file: Option<PathBuf>,
+    /// A header by which a proxy on this machine says which operator asks, such as `X-User`; on a loopback admin address only.
+    pub(super) admin_trusted: Option<String>,
+    /// The operators named by that header who may change things; others may only look.
+    pub(super) admin_operators: Option<Vec<String>>,
+    /// Names by which that proxy calls the admin address in `Host`, such as `ops.example`.
+    pub(super) admin_hosts: Option<Vec<String>>,
     /// Addresses or networks whose `trusted:NAME` header is believed. Default: the loopback.
     pub(super) trusted_peers: Option<Vec<String>>,
     /// Origins of pages that may use the relay from a browser, such as `https://app.example`; `*` means all. Default: none.

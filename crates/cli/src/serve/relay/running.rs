@@ -1,5 +1,6 @@
 //! A relay that runs, and everything about it that is swapped together when its settings are read anew.
 
+use std::collections::BTreeSet;
 use std::future::IntoFuture;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,12 +28,15 @@ use super::hints::{RedisHints, Tasks};
 use super::intake::{self, Intake};
 use super::open::{OpenStop, Opened, Purpose, credentials, engine, open, owner};
 use super::sheet::SHEET;
-use crate::config::redacted;
+use crate::config::{Store, redacted};
 use crate::exit::{Exit, Stop};
+use crate::serve::leans::Leaning;
 use crate::serve::running::Swappable;
 
 /// How long senders are waited for once nothing is written any more.
 const FAREWELL: Duration = Duration::from_secs(2);
+/// Targets that the first page of the console asks after.
+const TARGETS_ASKED_MAX: usize = 20;
 
 /// A relay that runs.
 pub(crate) struct Running {
@@ -206,17 +210,39 @@ pub(super) fn check(config: &Config) -> Result<(), Stop> {
 }
 
 /// Whom the admin address lets in.
-fn access(config: &Config, admin: SocketAddr) -> Result<Access, Stop> {
+pub(crate) fn access(config: &Config, admin: SocketAddr) -> Result<Access, Stop> {
     let files = (config.admin_token_file.as_deref(), config.admin_read_token_file.as_deref());
-    crate::serve::admin::access_by("relay", admin, files.0, files.1)
+    let access = crate::serve::admin::access_by("relay", admin, files.0, files.1)?;
+    config.admin_proxy.believed("relay", access)
 }
 
 /// The relay as the console shows it, and its API.
 fn part(config: &Config, of_admin: Admin) -> (Routed, Router) {
+    let leans = leaning(config, &of_admin.engine).shown();
     let api = admin::api(of_admin);
     let store = config.store.clone();
     let part = Routed::new(&SHEET, api.clone()).settings(super::settings::relay_sections(config));
-    (part.warned_by(Arc::new(move || crate::serve::disk::warnings(&store))), api)
+    (part.leaning_on(leans).warned_by(Arc::new(move || crate::serve::disk::warnings(&store))), api)
+}
+
+/// What a relay leans on.
+fn leaning(config: &Config, engine: &Arc<Engine>) -> Leaning {
+    let mut leaning = Leaning::on(&config.store);
+    if let Store::Postgres(_) = &config.store {
+        let engine = Arc::clone(engine);
+        leaning.replicas(move || {
+            let engine = Arc::clone(&engine);
+            async move { engine.store.sessions().await.map_err(|error| error.to_string()) }
+        });
+    }
+    if let Some(url) = &config.redis {
+        leaning.reaches("Redis", url);
+    }
+    let origins: BTreeSet<&str> = config.targets.values().map(|target| target.upstream.origin()).collect();
+    for origin in origins.into_iter().take(TARGETS_ASKED_MAX) {
+        leaning.reaches("target", origin);
+    }
+    leaning
 }
 
 fn bad_identity(error: String) -> Stop {

@@ -42,6 +42,7 @@ const AUDITED: &[Column] = &[
     column("Before", "/before", Show::Text),
     column("After", "/after", Show::Text),
     column("Detail", "/detail", Show::Text),
+    column("Why", "/reason", Show::Text),
 ];
 
 /// The relay's pages.

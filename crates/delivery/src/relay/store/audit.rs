@@ -37,6 +37,8 @@ pub struct AuditRow {
     pub after: Option<i64>,
     /// The batch it was written with, by its key.
     pub batch: Option<String>,
+    /// Why somebody did it by hand, in their words.
+    pub reason: Option<String>,
     /// More, in words or JSON.
     pub detail: String,
 }
@@ -44,8 +46,8 @@ pub struct AuditRow {
 /// Writes rows in their order.
 pub(crate) async fn audit_all(tx: &mut Tx, rows: &[AuditRow]) -> Result<(), StoreError> {
     let sql = "INSERT INTO relay_audit (at_ms, event, target, grp, lane, seq, request, pos, principal, sender, value, before,
-            after, batch, detail)
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
+            after, batch, detail, reason)
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)";
     let args = |row: &AuditRow| -> Vec<Value> {
         vec![
             row.at.into(),
@@ -63,6 +65,7 @@ pub(crate) async fn audit_all(tx: &mut Tx, rows: &[AuditRow]) -> Result<(), Stor
             row.after.into(),
             row.batch.as_deref().into(),
             row.detail.as_str().into(),
+            row.reason.as_deref().into(),
         ]
     };
     tx.run_each(sql, rows.iter().map(args).collect()).await.map(drop)
@@ -91,6 +94,7 @@ pub(crate) fn about(lane: &Lane, entry: &Entry, event: &str, at: i64) -> AuditRo
         before: None,
         after: None,
         batch: None,
+        reason: None,
         detail: String::new(),
     }
 }

@@ -2,6 +2,7 @@
 //! them; see [`crate::relay::given`].
 
 use super::{AuditRow, RelayStore, StoreError, audit};
+use crate::operator::Operator;
 
 /// A sealed credential.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,8 +22,9 @@ impl RelayStore {
         target: &str,
         principal: &str,
         given: Option<&Given>,
-        who: &str,
+        who: impl Into<Operator> + Send,
     ) -> Result<(), StoreError> {
+        let Operator { name: who, reason } = who.into();
         let now = self.now().await?;
         let mut tx = self.db.begin().await?;
         let (event, origin) = match given {
@@ -47,6 +49,7 @@ impl RelayStore {
             target: target.to_owned(),
             principal: principal.to_owned(),
             detail: format!("by {who} {origin}").trim_end().to_owned(),
+            reason,
             ..AuditRow::default()
         };
         audit(&mut tx, &row).await?;

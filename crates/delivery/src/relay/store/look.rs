@@ -305,7 +305,7 @@ impl RelayStore {
 
 const AUDIT: &str =
     "id, at_ms, event, target, grp, lane, seq, request, pos, principal, sender, value, before, after, batch,
-    detail";
+    detail, reason";
 
 fn audit_of(row: &Row) -> Result<AuditRow, StoreError> {
     Ok(AuditRow {
@@ -325,6 +325,7 @@ fn audit_of(row: &Row) -> Result<AuditRow, StoreError> {
         after: row.maybe_int(13)?,
         batch: row.maybe_text(14)?,
         detail: row.text(15)?,
+        reason: row.maybe_text(16)?,
     })
 }
 

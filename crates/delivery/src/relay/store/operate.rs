@@ -5,6 +5,7 @@ use super::sql::{Row, StoreError};
 use super::{
     AuditRow, Entry, Lane, LaneState, RelayStore, about, audit, audit_all, end_intent, intent, locked,
 };
+use crate::operator::Operator;
 use crate::relay::reduce::Reducer;
 
 /// Entries that come back in one transaction.
@@ -60,12 +61,13 @@ impl RelayStore {
         &self,
         target: &str,
         principal: &str,
-        who: &str,
+        who: impl Into<Operator> + Send,
         spread: &(dyn Fn() -> i64 + Send + Sync),
     ) -> Result<i64, StoreError> {
+        let who = who.into();
         let mut count = 0;
         loop {
-            let back = self.come_back(Which::Parked { target, principal }, "released", who, spread).await?;
+            let back = self.come_back(Which::Parked { target, principal }, "released", &who, spread).await?;
             let Some(back) = back else { break };
             count += back;
         }
@@ -91,10 +93,11 @@ impl RelayStore {
 
     /// An operator has the dead letters of a lane tried again, or opens a lane that waits for one. Returns how many entries
     /// came back.
-    pub async fn requeue(&self, lane: i64, who: &str) -> Result<i64, StoreError> {
+    pub async fn requeue(&self, lane: i64, who: impl Into<Operator> + Send) -> Result<i64, StoreError> {
+        let who = who.into();
         let mut count = 0;
         loop {
-            let Some(back) = self.come_back(Which::Dead { lane }, "requeued", who, &|| 0).await? else {
+            let Some(back) = self.come_back(Which::Dead { lane }, "requeued", &who, &|| 0).await? else {
                 break;
             };
             count += back;
@@ -103,7 +106,8 @@ impl RelayStore {
         let mut tx = self.db.begin().await?;
         let Some(mut state) = locked(&mut tx, lane).await? else { return Ok(count) };
         if state.state == LaneState::Blocked {
-            audit(&mut tx, &of_lane(&state.lane(), "requeued", who, "the lane was opened", now)).await?;
+            let row = of_lane(&state.lane(), "requeued", &who.name, "the lane was opened", now);
+            audit(&mut tx, &AuditRow { reason: who.reason, ..row }).await?;
             // Whatever stopped it, the upstream's value is read anew and taken as it is.
             state.state = LaneState::Open;
             state.waits_for = None;
@@ -121,7 +125,7 @@ impl RelayStore {
         &self,
         which: Which<'_>,
         event: &str,
-        who: &str,
+        who: &Operator,
         spread: &(dyn Fn() -> i64 + Send + Sync),
     ) -> Result<Option<i64>, StoreError> {
         let now = self.now().await?;
@@ -176,8 +180,11 @@ impl RelayStore {
         };
         tx.run_each(sql, (state.last_seq + 1..).zip(&back).map(again).collect()).await?;
         state.last_seq += back.len() as i64;
-        let told =
-            |entry: &Entry| AuditRow { detail: format!("by {who}"), ..about(&found, entry, event, now) };
+        let told = |entry: &Entry| AuditRow {
+            detail: format!("by {}", who.name),
+            reason: who.reason.clone(),
+            ..about(&found, entry, event, now)
+        };
         audit_all(&mut tx, &back.iter().map(told).collect::<Vec<_>>()).await?;
         if let Which::Dead { .. } = which {
             finished(&mut tx, &back, "open = open + $2, dead = dead - $2", now).await?;
@@ -199,8 +206,9 @@ impl RelayStore {
         resolution: Resolution,
         reducer: Reducer,
         late_window_ms: i64,
-        who: &str,
+        who: impl Into<Operator> + Send,
     ) -> Result<Resolved, StoreError> {
+        let Operator { name: who, reason } = who.into();
         let now = self.now().await?;
         let mut tx = self.db.begin().await?;
         let Some(mut state) = locked(&mut tx, lane).await? else { return Ok(Resolved::NotInDoubt) };
@@ -218,8 +226,8 @@ impl RelayStore {
             Resolution::NotApplied => "not applied",
         };
         let row =
-            of_lane(&state.lane(), "resolved", who, &format!("said to be {said}: {}", batch.evidence), now);
-        audit(&mut tx, &AuditRow { batch: Some(batch.key.clone()), ..row }).await?;
+            of_lane(&state.lane(), "resolved", &who, &format!("said to be {said}: {}", batch.evidence), now);
+        audit(&mut tx, &AuditRow { batch: Some(batch.key.clone()), reason, ..row }).await?;
         match resolution {
             Resolution::Applied => {
                 settle(&mut tx, &mut state, &batch, reducer, &format!("resolved by {who}"), now).await?

@@ -32,6 +32,7 @@ const MIGRATIONS: &[Migration] = &[
     migration(4, "rights", include_str!("../migrations/postgres_roles.sql"), 3),
     migration(5, "given", include_str!("../migrations/postgres_0005_given.sql"), 3),
     migration(6, "clock", include_str!("../migrations/postgres_0006_clock.sql"), 3),
+    migration(7, "reason", include_str!("../migrations/postgres_0007_reason.sql"), 3),
 ];
 
 const fn migration(number: i32, name: &'static str, sql: &'static str, works_for: i32) -> Migration {

@@ -1,6 +1,8 @@
 //! Which lanes are due. What is past is not walked over again: whoever looks remembers how far it has looked ([`Place`]), and
 //! what was committed too late to be seen so is found by a pass over the lanes.
 
+use semel_store::postgres::base::SESSIONS;
+
 use super::RelayStore;
 use super::sql::StoreError;
 
@@ -87,6 +89,12 @@ impl RelayStore {
             }
         }
         Ok(true)
+    }
+
+    /// How many connections the relays on this server's database have, this one's among them, and from how many addresses.
+    pub async fn sessions(&self) -> Result<(i64, i64), StoreError> {
+        let rows = self.db.read(SESSIONS, vec![]).await?;
+        rows.first().map_or(Ok((0, 0)), |row| Ok((row.int(0)?, row.int(1)?)))
     }
 
     /// Whether the database can serve, and answers.

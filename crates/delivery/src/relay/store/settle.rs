@@ -211,6 +211,7 @@ pub(crate) fn of_lane(lane: &Lane, event: &str, who: &str, detail: &str, at: i64
         before: None,
         after: None,
         batch: None,
+        reason: None,
         detail: detail.to_owned(),
     }
 }

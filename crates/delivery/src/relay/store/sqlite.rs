@@ -31,6 +31,7 @@ static SCHEMA: Schema = Schema {
         Migration { name: "state", sql: include_str!("../migrations/sqlite_0002_state.sql"), works_for: 2 },
         Migration { name: "done", sql: include_str!("../migrations/sqlite_0003_done.sql"), works_for: 3 },
         Migration { name: "given", sql: include_str!("../migrations/sqlite_0004_given.sql"), works_for: 3 },
+        Migration { name: "reason", sql: include_str!("../migrations/sqlite_0005_reason.sql"), works_for: 3 },
     ],
     time: Some(TimeRows { high_water: "high_water", ticks: "ticks", boot: "boot", jump: "jump" }),
 };

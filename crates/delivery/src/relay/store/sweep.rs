@@ -91,6 +91,7 @@ impl RelayStore {
             event: "clock-confirmed".to_owned(),
             principal: who.to_owned(),
             detail: format!("ahead by {ahead} ms: {reason}"),
+            reason: Some(reason.to_owned()),
             ..AuditRow::default()
         };
         let mut tx = self.db.begin().await?;
@@ -174,6 +175,7 @@ impl RelayStore {
                 before: None,
                 after: None,
                 batch: None,
+                reason: None,
                 detail: why.to_owned(),
             };
             audit(&mut tx, &entry).await?;

@@ -1,0 +1,18 @@
+-- What was done by hand: written with what it tells of, and never changed.
+CREATE TABLE outbox_audit (
+    number  INTEGER PRIMARY KEY AUTOINCREMENT,
+    at      INTEGER NOT NULL,
+    actor   TEXT NOT NULL,
+    action  TEXT NOT NULL,
+    subject TEXT NOT NULL,
+    detail  TEXT NOT NULL,
+    reason  TEXT NOT NULL
+) STRICT;
+CREATE TRIGGER outbox_audit_no_update BEFORE UPDATE ON outbox_audit
+    BEGIN SELECT RAISE(ABORT, 'the audit trail is append-only'); END;
+CREATE TRIGGER outbox_audit_no_delete BEFORE DELETE ON outbox_audit
+    BEGIN SELECT RAISE(ABORT, 'the audit trail is append-only'); END;
+-- REPLACE removes without a trigger for it.
+CREATE TRIGGER outbox_audit_no_replace BEFORE INSERT ON outbox_audit
+    WHEN EXISTS (SELECT 1 FROM outbox_audit WHERE number = NEW.number)
+    BEGIN SELECT RAISE(ABORT, 'the audit trail is append-only'); END;
