@@ -11,13 +11,14 @@ use serde_json::json;
 use super::Api;
 use super::answer::Told;
 use super::history::Asked;
-use super::manage::reason_in;
+use super::manage::{Page, reason_in};
 use crate::broker::ReadError;
 
 type Answer = Result<Response, Told>;
 
-pub(crate) async fn meshes(State(api): State<Api>) -> Answer {
-    Ok(Json(json!({"meshes": api.broker.meshes(None).await?})).into_response())
+pub(crate) async fn meshes(State(api): State<Api>, Query(page): Query<Page>) -> Answer {
+    let found = api.broker.meshes(page.which()).await?;
+    Ok(page.answer("meshes", &found, |one| &one.mesh))
 }
 
 pub(crate) async fn history(

@@ -25,7 +25,7 @@ macro_rules! on_every_database {
             http: a_publish_is_answered_as_promised, refusals_have_their_statuses, outsiders_learn_nothing,
                 several_messages_have_an_answer_each, pages_mentions_search_and_moderation,
                 management_is_for_operators_and_owners,
-                what_operators_and_owners_do_stands_in_the_trail_by_their_names, seals_are_as_the_outbox_reads_them,
+                what_operators_and_owners_do_stands_in_the_trail_by_their_names, lists_are_paged_by_name, seals_are_as_the_outbox_reads_them,
                 verified_identities_are_members_by_tenant_and_principal;
             streams: a_reader_gets_history_then_live_and_resumes, several_lines_are_one_stream_that_resumes,
                 a_gap_that_was_not_handed_out_is_said_to_whoever_resumes, a_cursor_that_is_lost_leads_to_a_gap, a_stream_over_messages_that_are_gone_says_so_and_rests, consumers_have_their_own_cursors_and_the_newest_stream_counts,

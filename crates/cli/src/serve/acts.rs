@@ -495,7 +495,8 @@ fn forms_ask_for_what_the_documents_describe_and_for_nothing_else() {
 async fn every_part_believes_a_proxy_of_ones_own() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("semel.toml");
-    let proxy = "admin_trusted = \"X-User\"\nadmin_operators = [\"alice\"]\nadmin_hosts = [\"ops.example\"]\n";
+    let proxy =
+        "admin_trusted = \"X-User\"\nadmin_operators = [\"alice\"]\nadmin_hosts = [\"ops.example\"]\n";
     let parts = ["gate", "outbox", "relay", "broker"].map(|part| format!("[{part}]\n{proxy}")).concat();
     std::fs::write(&path, parts).unwrap();
     let (at, config) = ("127.0.0.1:7401".parse().unwrap(), Some(path.clone()));
@@ -533,11 +534,36 @@ async fn every_part_believes_a_proxy_of_ones_own() {
             }
             let answer = router.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
             let status = answer.status().as_u16();
-            (status, String::from_utf8(to_bytes(answer.into_body(), 1 << 20).await.unwrap().to_vec()).unwrap())
+            (
+                status,
+                String::from_utf8(to_bytes(answer.into_body(), 1 << 20).await.unwrap().to_vec()).unwrap(),
+            )
         };
         assert_eq!(ask(Some("alice"), "ops.example").await, (200, "alice (proxy)".to_owned()), "{part}");
         assert_eq!(ask(Some("bob"), "ops.example").await.0, 403, "{part}: who is no operator only looks");
         assert_eq!(ask(None, "ops.example").await.0, 401, "{part}: whom the proxy does not name is nobody");
         assert_eq!(ask(Some("alice"), "evil.example").await.0, 421, "{part}");
     }
+}
+
+#[tokio::test]
+async fn lanes_of_an_outbox_are_paged_by_name() {
+    let world = of_outbox().await;
+    for lane in ["b", "c", "d", "e"] {
+        put(&world.api, "POST", &format!("/v1/lanes/{lane}/pause"), &json!({})).await;
+    }
+    let (mut found, mut after) = (Vec::new(), String::new());
+    loop {
+        let (_, page, _) =
+            ask(&world.api, "GET", &format!("/v1/lanes?limit=2{after}"), "text/plain", "").await;
+        let lanes = page["lanes"].as_array().unwrap();
+        assert!(lanes.len() <= 2, "{page}");
+        found.extend(lanes.iter().map(|lane| lane["lane"].as_str().unwrap().to_owned()));
+        let Some(next) = page["next_after"].as_str() else { break };
+        after = format!("&after={}", semel_delivery::url::encoded(next));
+    }
+    let (_, whole, _) = ask(&world.api, "GET", "/v1/lanes", "text/plain", "").await;
+    let all: Vec<&str> =
+        whole["lanes"].as_array().unwrap().iter().map(|lane| lane["lane"].as_str().unwrap()).collect();
+    assert_eq!((found, all.len()), (all.iter().map(|lane| (*lane).to_owned()).collect(), 5));
 }

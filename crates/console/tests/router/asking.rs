@@ -181,7 +181,8 @@ async fn a_list_of_open_records_that_ends_early_says_so_and_goes_on() {
     }
     let router = world.open();
     for (state, others) in [("claimed", 0), ("unknown", 1)] {
-        let path = format!("/v1/records?order=newest&limit=50&within=1&request_id=request-of-wanted&state={state}");
+        let path =
+            format!("/v1/records?order=newest&limit=50&within=1&request_id=request-of-wanted&state={state}");
         let first = get(&router, &path).await.json();
         assert_eq!((&first["records"], &first["complete"]), (&json!([]), &json!(false)), "{state}: {first}");
         let next = first["next"].as_str().unwrap_or_else(|| panic!("{state} does not go on: {first}"));
