@@ -59,7 +59,7 @@ pub use running::Running;
 pub use settings::{BadSetting, Settings};
 pub use store::manage::{
     ManageError, MemberInfo, MemberWish, MeshInfo, MeshLimits, MeshWish, Put, SubscriptionInfo, TopicInfo,
-    WebhookInfo,
+    WebhookInfo, Which,
 };
 pub use store::orphans::Orphans;
 pub use store::sweep::Swept;

@@ -188,7 +188,7 @@ pub(crate) static SHEET: Sheet = Sheet {
                     column("Last", "/last_at", Show::Time),
                 ],
                 filters: &[Filter { name: "principal", label: "Principal", choices: &[] }],
-                always: "limit=1000",
+                next: &[("next", "after")],
                 empty: "No action was refused as too old.",
                 ..PANEL
             }],

@@ -289,7 +289,11 @@ const OPERATIONS: &[Operation] = &[
         id: "staleCounts",
         summary: "How many stale actions of each principal were put on record, the highest first.",
         needs: Needs::Read,
-        query: &[("principal", "Only of this one.", false), LIMIT],
+        query: &[
+            ("principal", "Only of this one.", false),
+            ("after", "Go on after this place: `next` of the page before.", false),
+            LIMIT,
+        ],
         body: &[],
         also: &[],
     },

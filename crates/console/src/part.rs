@@ -249,6 +249,8 @@ pub struct Panel {
     pub filters: &'static [Filter],
     /// Members of the answer that hold the next page's cursor, and the parameter it goes into.
     pub next: &'static [(&'static str, &'static str)],
+    /// What that parameter is called in the page's address, where another list of the page has one of the same name.
+    pub cursor: &'static str,
     /// Parameters of the call that are always the same.
     pub always: &'static str,
     /// A parameter for those who may see bodies: it asks for them.
@@ -277,6 +279,7 @@ pub const PANEL: Panel = Panel {
     columns: &[],
     filters: &[],
     next: &[],
+    cursor: "",
     always: "",
     for_bodies: "",
     empty: "Nothing is here.",

@@ -121,6 +121,32 @@ pub struct StaleCount {
     pub last_at: Timestamp,
 }
 
+/// A place in the order of the counts of stale actions: the highest first, equal ones by principal and tenant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StalePlace {
+    /// The count.
+    pub count: u64,
+    /// Whose.
+    pub principal: String,
+    /// Of which tenant; empty where there is none.
+    pub tenant: String,
+}
+
+impl StalePlace {
+    /// The place of a count.
+    pub fn of(row: &StaleCount) -> Self {
+        let tenant = row.tenant.clone().unwrap_or_default();
+        Self { count: row.count, principal: row.principal.clone(), tenant }
+    }
+
+    /// Whether a count stands behind this place.
+    pub fn is_before(&self, row: &StaleCount) -> bool {
+        let other = Self::of(row);
+        let ordered = |one: &Self| (std::cmp::Reverse(one.count), one.principal.clone(), one.tenant.clone());
+        ordered(self) < ordered(&other)
+    }
+}
+
 /// The store's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockState {
@@ -173,7 +199,17 @@ pub trait AdminStore: ClaimStore {
     fn cleanups(&self, before: Option<u64>, limit: u32) -> Reply<'_, Vec<Cleanup>>;
 
     /// Counts of stale actions, the highest first; of one principal, where one is named.
-    fn stale<'a>(&'a self, principal: Option<&'a str>, limit: u32) -> Reply<'a, Vec<StaleCount>>;
+    fn stale<'a>(&'a self, principal: Option<&'a str>, limit: u32) -> Reply<'a, Vec<StaleCount>> {
+        self.stale_after(principal, None, limit)
+    }
+
+    /// The same from after this place in that order, for the next page.
+    fn stale_after<'a>(
+        &'a self,
+        principal: Option<&'a str>,
+        after: Option<StalePlace>,
+        limit: u32,
+    ) -> Reply<'a, Vec<StaleCount>>;
 
     /// An operator says that the store was restored from a backup of that time. After `Ok`: the restore is durable,
     /// on the trail, and [`ClaimStore::restores`] tells of it, here at once and in other processes within a second.

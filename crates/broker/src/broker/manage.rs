@@ -19,7 +19,7 @@ use crate::store::Store;
 use crate::store::ids::Seal;
 use crate::store::manage::{
     ManageError, MemberInfo, MemberWish, MeshInfo, MeshWish, Put, SubscriptionInfo, TopicInfo, WebhookInfo,
-    WebhookWish,
+    WebhookWish, Which,
 };
 use crate::store::orphans::Orphans;
 use crate::store::sweep::Swept;
@@ -111,12 +111,12 @@ impl Broker {
         self.changed(self.store().remove_mesh(mesh).await).await
     }
 
-    /// Meshes, or the one of this name.
+    /// Meshes in the order of their names, or the one of this name.
     ///
     /// # Errors
     /// The store does not answer.
-    pub async fn meshes(&self, name: Option<&str>) -> Result<Vec<MeshInfo>, StoreError> {
-        self.0.store.meshes(name).await
+    pub async fn meshes<'a>(&self, which: impl Into<Which<'a>>) -> Result<Vec<MeshInfo>, StoreError> {
+        self.0.store.meshes(which.into()).await
     }
 
     /// Makes a member, or says again its role and all its live tokens (their SHA-256 in hex).
@@ -156,12 +156,16 @@ impl Broker {
         self.changed(self.store().remove_member(mesh, member).await).await
     }
 
-    /// Members of a mesh, or the one of this name.
+    /// Members of a mesh in the order of their names, or the one of this name.
     ///
     /// # Errors
     /// The store does not answer.
-    pub async fn members(&self, mesh: &str, name: Option<&str>) -> Result<Vec<MemberInfo>, StoreError> {
-        self.0.store.members(mesh, name).await
+    pub async fn members<'a>(
+        &self,
+        mesh: &str,
+        which: impl Into<Which<'a>>,
+    ) -> Result<Vec<MemberInfo>, StoreError> {
+        self.0.store.members(mesh, which.into()).await
     }
 
     /// Makes a topic, or says again who may publish: `subscribers` or `members`.
@@ -184,12 +188,16 @@ impl Broker {
         self.changed(self.store().remove_topic(mesh, topic).await).await
     }
 
-    /// Topics of a mesh, or the one of this name.
+    /// Topics of a mesh in the order of their names, or the one of this name.
     ///
     /// # Errors
     /// The store does not answer.
-    pub async fn topics(&self, mesh: &str, name: Option<&str>) -> Result<Vec<TopicInfo>, StoreError> {
-        self.0.store.topics(mesh, name).await
+    pub async fn topics<'a>(
+        &self,
+        mesh: &str,
+        which: impl Into<Which<'a>>,
+    ) -> Result<Vec<TopicInfo>, StoreError> {
+        self.0.store.topics(mesh, which.into()).await
     }
 
     /// Subscribes a member to a topic, from the next message on.
@@ -217,13 +225,13 @@ impl Broker {
     ///
     /// # Errors
     /// The store does not answer.
-    pub async fn subscriptions(
+    pub async fn subscriptions<'a>(
         &self,
         mesh: &str,
         topic: &str,
-        member: Option<&str>,
+        which: impl Into<Which<'a>>,
     ) -> Result<Vec<SubscriptionInfo>, StoreError> {
-        self.0.store.subscriptions(mesh, topic, member).await
+        self.0.store.subscriptions(mesh, topic, which.into()).await
     }
 
     /// Makes a webhook, or says again what it is.
@@ -265,12 +273,16 @@ impl Broker {
         self.changed(self.store().remove_webhook(mesh, name).await).await
     }
 
-    /// Webhooks of a mesh, or the one of this name.
+    /// Webhooks of a mesh in the order of their names, or the one of this name.
     ///
     /// # Errors
     /// The store does not answer.
-    pub async fn webhooks(&self, mesh: &str, name: Option<&str>) -> Result<Vec<WebhookInfo>, StoreError> {
-        self.0.store.webhooks(mesh, name).await
+    pub async fn webhooks<'a>(
+        &self,
+        mesh: &str,
+        which: impl Into<Which<'a>>,
+    ) -> Result<Vec<WebhookInfo>, StoreError> {
+        self.0.store.webhooks(mesh, which.into()).await
     }
 
     /// Sends what a webhook was not given once more. Says how many messages that are.

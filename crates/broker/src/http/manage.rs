@@ -15,7 +15,8 @@ use super::Api;
 use super::answer::{Told, of_receipt};
 use crate::broker::WebhookBody;
 use crate::identity::Role;
-use crate::store::manage::{MemberWish, MeshWish, Put};
+use crate::limits::LIST_MAX;
+use crate::store::manage::{MemberWish, MeshWish, Put, Which};
 
 type Answer = Result<Response, Told>;
 
@@ -109,6 +110,34 @@ fn removed() -> Response {
     StatusCode::NO_CONTENT.into_response()
 }
 
+/// Where a page of a list begins, and how long it is.
+#[derive(Deserialize)]
+pub(crate) struct Page {
+    after: Option<String>,
+    limit: Option<usize>,
+}
+
+impl Page {
+    fn limit(&self) -> usize {
+        self.limit.unwrap_or(LIST_MAX).clamp(1, LIST_MAX)
+    }
+
+    pub(crate) fn which(&self) -> Which<'_> {
+        Which::After(self.after.as_deref().unwrap_or_default(), self.limit())
+    }
+
+    /// A list, and after which name the next page begins.
+    pub(crate) fn answer<T: serde::Serialize>(
+        &self,
+        what: &str,
+        rows: &[T],
+        name: impl Fn(&T) -> &str,
+    ) -> Response {
+        let next = rows.last().filter(|_| rows.len() == self.limit()).map(name);
+        Json(json!({what: rows, "next_after": next})).into_response()
+    }
+}
+
 fn one<T: serde::Serialize>(found: Vec<T>, what: &str) -> Answer {
     let found = found.into_iter().next().ok_or_else(|| Told::missing(what))?;
     Ok(Json(found).into_response())
@@ -127,7 +156,7 @@ pub(crate) async fn put_mesh(
     }
     if owner.is_some() {
         // What a mesh may keep is the operator's to say: an owner does not raise it.
-        let known = api.broker.meshes(Some(&mesh)).await?;
+        let known = api.broker.meshes(Some(mesh.as_str())).await?;
         let most = known.first().and_then(|mesh| mesh.limits.bytes);
         let is_raised = most.is_some_and(|most| limits.bytes.is_none_or(|bytes| bytes > most));
         if is_raised {
@@ -141,7 +170,7 @@ pub(crate) async fn put_mesh(
 
 pub(crate) async fn mesh(State(api): State<Api>, Path(mesh): Path<String>, parts: Parts) -> Answer {
     api.manage(&parts, &mesh).await?;
-    one(api.broker.meshes(Some(&mesh)).await?, "mesh")
+    one(api.broker.meshes(Some(mesh.as_str())).await?, "mesh")
 }
 
 pub(crate) async fn remove_mesh(
@@ -174,7 +203,7 @@ pub(crate) async fn put_member(
     };
     let broker = api.acting(&parts.headers, owner.as_ref(), why.as_deref())?;
     let put = broker.change_member(&mesh, &member, &wish).await?;
-    let made = api.broker.members(&mesh, Some(&member)).await?;
+    let made = api.broker.members(&mesh, Some(member.as_str())).await?;
     let made = made.first().ok_or_else(|| Told::missing("member"))?;
     Ok(put_answer(put, json!({"member": member, "role": made.role, "tokens": made.tokens})))
 }
@@ -185,12 +214,18 @@ pub(crate) async fn member(
     parts: Parts,
 ) -> Answer {
     api.manage(&parts, &mesh).await?;
-    one(api.broker.members(&mesh, Some(&member)).await?, "member")
+    one(api.broker.members(&mesh, Some(member.as_str())).await?, "member")
 }
 
-pub(crate) async fn members(State(api): State<Api>, Path(mesh): Path<String>, parts: Parts) -> Answer {
+pub(crate) async fn members(
+    State(api): State<Api>,
+    Path(mesh): Path<String>,
+    Query(page): Query<Page>,
+    parts: Parts,
+) -> Answer {
     api.manage(&parts, &mesh).await?;
-    Ok(Json(json!({"members": api.broker.members(&mesh, None).await?})).into_response())
+    let found = api.broker.members(&mesh, page.which()).await?;
+    Ok(page.answer("members", &found, |one| &one.member))
 }
 
 pub(crate) async fn remove_member(
@@ -224,12 +259,18 @@ pub(crate) async fn topic(
     parts: Parts,
 ) -> Answer {
     api.manage(&parts, &mesh).await?;
-    one(api.broker.topics(&mesh, Some(&topic)).await?, "topic")
+    one(api.broker.topics(&mesh, Some(topic.as_str())).await?, "topic")
 }
 
-pub(crate) async fn topics(State(api): State<Api>, Path(mesh): Path<String>, parts: Parts) -> Answer {
+pub(crate) async fn topics(
+    State(api): State<Api>,
+    Path(mesh): Path<String>,
+    Query(page): Query<Page>,
+    parts: Parts,
+) -> Answer {
     api.manage(&parts, &mesh).await?;
-    Ok(Json(json!({"topics": api.broker.topics(&mesh, None).await?})).into_response())
+    let found = api.broker.topics(&mesh, page.which()).await?;
+    Ok(page.answer("topics", &found, |one| &one.topic))
 }
 
 pub(crate) async fn remove_topic(
@@ -263,16 +304,18 @@ pub(crate) async fn subscription(
     parts: Parts,
 ) -> Answer {
     api.manage(&parts, &mesh).await?;
-    one(api.broker.subscriptions(&mesh, &topic, Some(&member)).await?, "subscription")
+    one(api.broker.subscriptions(&mesh, &topic, Some(member.as_str())).await?, "subscription")
 }
 
 pub(crate) async fn subscriptions(
     State(api): State<Api>,
     Path((mesh, topic)): Path<(String, String)>,
+    Query(page): Query<Page>,
     parts: Parts,
 ) -> Answer {
     api.manage(&parts, &mesh).await?;
-    Ok(Json(json!({"subscriptions": api.broker.subscriptions(&mesh, &topic, None).await?})).into_response())
+    let found = api.broker.subscriptions(&mesh, &topic, page.which()).await?;
+    Ok(page.answer("subscriptions", &found, |one| &one.member))
 }
 
 pub(crate) async fn remove_subscription(
@@ -307,12 +350,18 @@ pub(crate) async fn webhook(
     parts: Parts,
 ) -> Answer {
     api.manage(&parts, &mesh).await?;
-    one(api.broker.webhooks(&mesh, Some(&name)).await?, "webhook")
+    one(api.broker.webhooks(&mesh, Some(name.as_str())).await?, "webhook")
 }
 
-pub(crate) async fn webhooks(State(api): State<Api>, Path(mesh): Path<String>, parts: Parts) -> Answer {
+pub(crate) async fn webhooks(
+    State(api): State<Api>,
+    Path(mesh): Path<String>,
+    Query(page): Query<Page>,
+    parts: Parts,
+) -> Answer {
     api.manage(&parts, &mesh).await?;
-    Ok(Json(json!({"webhooks": api.broker.webhooks(&mesh, None).await?})).into_response())
+    let found = api.broker.webhooks(&mesh, page.which()).await?;
+    Ok(page.answer("webhooks", &found, |one| &one.webhook))
 }
 
 pub(crate) async fn remove_webhook(

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::Api;
 use super::answer::Told;
 use super::history::Asked;
-use super::manage::{operator, reason_in};
+use super::manage::{Page, operator, reason_in};
 use crate::broker::ReadError;
 
 /// Characters of a reason that are kept.
@@ -26,8 +26,9 @@ pub(crate) struct Confirmed {
     reason: String,
 }
 
-pub(crate) async fn meshes(State(api): State<Api>) -> Answer {
-    Ok(Json(json!({"meshes": api.broker.meshes(None).await?})).into_response())
+pub(crate) async fn meshes(State(api): State<Api>, Query(page): Query<Page>) -> Answer {
+    let found = api.broker.meshes(page.which()).await?;
+    Ok(page.answer("meshes", &found, |one| &one.mesh))
 }
 
 pub(crate) async fn history(

@@ -145,8 +145,43 @@ pub(super) fn shown(millis: i64) -> String {
     semel_contract::time::Timestamp::from_millis(millis).to_string()
 }
 
-pub(super) fn limit() -> Value {
-    (LIST_MAX as i64).into()
+/// Which of a list are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which<'a> {
+    /// The one of this name.
+    One(&'a str),
+    /// Those whose names come after this one, at most so many.
+    After(&'a str, usize),
+}
+
+impl<'a> From<Option<&'a str>> for Which<'a> {
+    fn from(name: Option<&'a str>) -> Self {
+        name.map_or(Which::After("", LIST_MAX), Which::One)
+    }
+}
+
+impl Which<'_> {
+    /// What a row's name fulfils; what it is compared with has this place among the arguments.
+    pub(super) fn condition(self, column: &str, place: usize) -> String {
+        let how = match self {
+            Which::One(_) => "=",
+            Which::After(..) => ">",
+        };
+        format!("AND {column} {how} ${place}")
+    }
+
+    pub(super) fn limit(self) -> Value {
+        match self {
+            Which::One(_) => 1_i64.into(),
+            Which::After(_, limit) => i64::try_from(limit.min(LIST_MAX)).unwrap_or(1).into(),
+        }
+    }
+
+    pub(super) fn name(self) -> Value {
+        match self {
+            Which::One(name) | Which::After(name, _) => name.into(),
+        }
+    }
 }
 
 /// Says to every broker that who belongs to what has changed.
@@ -257,16 +292,14 @@ impl Store {
     }
 
     /// Topics of a mesh, or the one of this name.
-    pub(crate) async fn topics(&self, mesh: &str, name: Option<&str>) -> Result<Vec<TopicInfo>, StoreError> {
+    pub(crate) async fn topics(&self, mesh: &str, which: Which<'_>) -> Result<Vec<TopicInfo>, StoreError> {
         let sql = format!(
             "SELECT l.ref, l.publish, l.created_at, l.next_number - 1, (SELECT count(*) FROM topic_subscription s \
              WHERE s.line = l.line AND s.until IS NULL) FROM line l WHERE l.mesh_id = $1 AND l.kind = 'topic' \
              AND l.deleted_at IS NULL {} ORDER BY l.ref LIMIT $2",
-            if name.is_some() { "AND l.ref = $3" } else { "" }
+            which.condition("l.ref", 3)
         );
-        let mut args = vec![mesh.into(), limit()];
-        args.extend(name.map(Value::from));
-        let rows = self.read(&sql, args).await?;
+        let rows = self.read(&sql, vec![mesh.into(), which.limit(), which.name()]).await?;
         let info = |row: &semel_delivery::relay::store::sql::Row| {
             Ok(TopicInfo {
                 topic: row.text(0)?,
@@ -324,16 +357,14 @@ impl Store {
         &self,
         mesh: &str,
         topic: &str,
-        member: Option<&str>,
+        which: Which<'_>,
     ) -> Result<Vec<SubscriptionInfo>, StoreError> {
         let sql = format!(
             "SELECT s.member, s.since FROM topic_subscription s JOIN line l ON l.line = s.line WHERE l.mesh_id = $1 \
              AND l.kind = 'topic' AND l.ref = $2 AND s.until IS NULL {} ORDER BY s.member LIMIT $3",
-            if member.is_some() { "AND s.member = $4" } else { "" }
+            which.condition("s.member", 4)
         );
-        let mut args = vec![mesh.into(), topic.into(), limit()];
-        args.extend(member.map(Value::from));
-        let rows = self.read(&sql, args).await?;
+        let rows = self.read(&sql, vec![mesh.into(), topic.into(), which.limit(), which.name()]).await?;
         rows.iter().map(|row| Ok(SubscriptionInfo { member: row.text(0)?, since: row.int(1)? })).collect()
     }
 

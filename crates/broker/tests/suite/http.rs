@@ -358,6 +358,49 @@ pub(crate) async fn what_operators_and_owners_do_stands_in_the_trail_by_their_na
     }
 }
 
+/// A list of any length is read page by page, whatever comes and goes meanwhile.
+pub(crate) async fn lists_are_paged_by_name(world: World) {
+    let web = Web::new(&world);
+    web.operate(Method::PUT, "/v1/meshes/paged", "{}").await;
+    let member = r#"{"role":"member","token_sha256":[]}"#;
+    let hook = r#"{"url":"https://example.com/h","topic":"n-1","secrets":["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"]}"#;
+    for at in 1..=5 {
+        for (path, body) in [
+            (format!("topics/n-{at}"), "{}"),
+            (format!("members/n-{at}"), member),
+            (format!("webhooks/n-{at}"), hook),
+            (format!("topics/n-1/subscriptions/n-{at}"), "{}"),
+        ] {
+            let made = web.operate(Method::PUT, &format!("/v1/meshes/paged/{path}"), body).await;
+            assert_eq!(made.status, StatusCode::CREATED, "{path}: {}", made.text);
+        }
+    }
+    for (path, list, name) in [
+        ("/paged/topics", "topics", "topic"),
+        ("/paged/members", "members", "member"),
+        ("/paged/webhooks", "webhooks", "webhook"),
+        ("/paged/topics/n-1/subscriptions", "subscriptions", "member"),
+        ("", "meshes", "mesh"),
+    ] {
+        let (mut found, mut after) = (Vec::new(), String::new());
+        loop {
+            let path = format!("/v1/meshes{path}?limit=2{after}");
+            let page = web.operate(Method::GET, &path, "").await.json();
+            let rows = page[list].as_array().unwrap_or_else(|| panic!("{path}: {page}"));
+            assert!(rows.len() <= 2, "{path}: {page}");
+            found.extend(rows.iter().map(|row| row[name].as_str().unwrap().to_owned()));
+            let Some(next) = page["next_after"].as_str() else { break };
+            after = format!("&after={next}");
+        }
+        let whole = web.operate(Method::GET, &format!("/v1/meshes{path}"), "").await.json();
+        let all: Vec<&str> =
+            whole[list].as_array().unwrap().iter().map(|row| row[name].as_str().unwrap()).collect();
+        assert_eq!(found, all, "{list}");
+        assert!(list == "meshes" || all.len() == 5, "{list}: {all:?}");
+        assert_eq!(whole["next_after"], Value::Null, "{list}");
+    }
+}
+
 pub(crate) async fn seals_are_as_the_outbox_reads_them(world: World) {
     let web = Web::new(&world);
     let seal = |id: &str| format!("/.well-known/semel/keys/{id}/seal?endpoint=POST%20/v1/meshes/m/messages");

@@ -27,7 +27,7 @@ macro_rules! on_every_database {
             http: a_publish_is_answered_as_promised, refusals_have_their_statuses, outsiders_learn_nothing,
                 several_messages_have_an_answer_each, pages_mentions_search_and_moderation,
                 management_is_for_operators_and_owners,
-                what_operators_and_owners_do_stands_in_the_trail_by_their_names, seals_are_as_the_outbox_reads_them, seals_of_unknown_ids_are_limited,
+                what_operators_and_owners_do_stands_in_the_trail_by_their_names, lists_are_paged_by_name, seals_are_as_the_outbox_reads_them, seals_of_unknown_ids_are_limited,
                 what_was_larger_than_is_taken_now_is_read, a_message_that_commits_late_is_below_no_cursor_of_mentions,
                 pages_say_what_is_gone_between_their_messages, what_is_not_said_of_a_member_stays,
                 verified_identities_are_members_by_tenant_and_principal,

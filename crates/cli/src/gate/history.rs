@@ -36,6 +36,9 @@ pub(crate) struct StaleArgs {
     /// Only this principal's.
     #[arg(long, value_name = "NAME")]
     principal: Option<String>,
+    /// Go on after this place, which the page before names.
+    #[arg(long, value_name = "PLACE")]
+    after: Option<String>,
     /// At most so many, up to 1000.
     #[arg(long, value_name = "N", default_value_t = 50)]
     limit: u32,
@@ -43,6 +46,11 @@ pub(crate) struct StaleArgs {
 
 /// A table of some members of each row.
 pub(crate) fn rows(value: &Value, list: &str, names: &[&str]) -> String {
+    rows_on(value, list, names, "--before")
+}
+
+/// The same, whose next page is asked for with this flag.
+fn rows_on(value: &Value, list: &str, names: &[&str], flag: &str) -> String {
     let found = value[list].as_array().cloned().unwrap_or_default();
     if found.is_empty() {
         return "nothing\n".to_owned();
@@ -56,7 +64,7 @@ pub(crate) fn rows(value: &Value, list: &str, names: &[&str]) -> String {
         found.iter().map(|row| names.iter().map(|name| cell(row, name)).collect()).collect();
     let heads: Vec<String> = names.iter().map(|name| name.to_uppercase()).collect();
     let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
-    let more = value["next"].as_str().map(|next| format!("more: the same with --before {next}\n"));
+    let more = value["next"].as_str().map(|next| format!("more: the same with {flag} {next}\n"));
     table(&heads, &cells) + &more.unwrap_or_default()
 }
 
@@ -86,9 +94,14 @@ pub(crate) async fn cleanups(way: &Way, args: &PageArgs) -> Result<Said, Stop> {
 /// Counts of stale actions.
 pub(crate) async fn stale(way: &Way, args: &StaleArgs) -> Result<Said, Stop> {
     let limit = args.limit.to_string();
-    let values = [("principal", args.principal.as_deref()), ("limit", Some(&*limit))];
+    let values = [
+        ("principal", args.principal.as_deref()),
+        ("after", args.after.as_deref()),
+        ("limit", Some(&*limit)),
+    ];
     let value = way.get(&query("/v1/stale", &values)).await?;
     let names = ["principal", "tenant", "count", "first_at", "last_at"];
     debug_assert!(text(&value, "code").is_empty(), "a refusal does not come here");
-    Ok(Said { text: rows(&value, "stale", &names), value })
+    let text = rows_on(&value, "stale", &names, "--after");
+    Ok(Said { text, value })
 }

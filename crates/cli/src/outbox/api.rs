@@ -283,13 +283,30 @@ async fn abort(
     Ok(json_answer(StatusCode::OK, &answer::receipt(&row)))
 }
 
-async fn lanes(State(api): State<Api>) -> Answered {
-    let lanes = api.outbox.lanes().await.map_err(|error| failed(&error))?;
+/// Where a page of lanes begins, and how long it is; without a length it is all of them.
+#[derive(Deserialize)]
+struct LanePage {
+    after: Option<String>,
+    limit: Option<usize>,
+}
+
+async fn lanes(
+    State(api): State<Api>,
+    page: Result<Query<LanePage>, axum::extract::rejection::QueryRejection>,
+) -> Answered {
+    let malformed = |why: &str| refusal(StatusCode::BAD_REQUEST, "malformed", why);
+    let Query(page) = page.map_err(|error| malformed(&error.body_text()))?;
+    let mut lanes = api.outbox.lanes().await.map_err(|error| failed(&error))?;
+    lanes.retain(|lane| page.after.as_ref().is_none_or(|after| lane.lane > *after));
+    let limit = page.limit.unwrap_or(usize::MAX).max(1);
+    let next = lanes.get(limit - 1).filter(|_| lanes.len() > limit).map(|last| last.lane.clone());
+    lanes.truncate(limit);
+    // What each waits for is asked lane by lane, for those of the page alone.
     let mut shown = Vec::with_capacity(lanes.len());
     for lane in &lanes {
         shown.push(full_lane(&api.outbox, lane).await.map_err(|error| failed(&error))?);
     }
-    Ok(json_answer(StatusCode::OK, &json!({"lanes": shown})))
+    Ok(json_answer(StatusCode::OK, &json!({"lanes": shown, "next_after": next})))
 }
 
 async fn pause(

@@ -546,3 +546,25 @@ async fn every_part_believes_a_proxy_of_ones_own() {
         assert_eq!(ask(Some("alice"), "evil.example").await.0, 421, "{part}");
     }
 }
+
+#[tokio::test]
+async fn lanes_of_an_outbox_are_paged_by_name() {
+    let world = of_outbox().await;
+    for lane in ["b", "c", "d", "e"] {
+        put(&world.api, "POST", &format!("/v1/lanes/{lane}/pause"), &json!({})).await;
+    }
+    let (mut found, mut after) = (Vec::new(), String::new());
+    loop {
+        let (_, page, _) =
+            ask(&world.api, "GET", &format!("/v1/lanes?limit=2{after}"), "text/plain", "").await;
+        let lanes = page["lanes"].as_array().unwrap();
+        assert!(lanes.len() <= 2, "{page}");
+        found.extend(lanes.iter().map(|lane| lane["lane"].as_str().unwrap().to_owned()));
+        let Some(next) = page["next_after"].as_str() else { break };
+        after = format!("&after={}", semel_delivery::url::encoded(next));
+    }
+    let (_, whole, _) = ask(&world.api, "GET", "/v1/lanes", "text/plain", "").await;
+    let all: Vec<&str> =
+        whole["lanes"].as_array().unwrap().iter().map(|lane| lane["lane"].as_str().unwrap()).collect();
+    assert_eq!((found, all.len()), (all.iter().map(|lane| (*lane).to_owned()).collect(), 5));
+}

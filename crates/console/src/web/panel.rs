@@ -45,9 +45,10 @@ pub(crate) async fn fetch(
         let why = "the page's address names nothing".to_owned();
         return Looked { panel, whole: Err((StatusCode::NOT_FOUND, why)) };
     };
-    let known =
-        panel.filters.iter().map(|filter| filter.name).chain(panel.next.iter().map(|(_, name)| *name));
-    let mut pairs: Vec<(&str, &str)> = known.filter_map(|name| Some((name, visit.asked(name)?))).collect();
+    let filters = panel.filters.iter().map(|filter| (filter.name, filter.name));
+    let known = filters.chain(panel.next.iter().map(|(_, name)| (*name, cursor_name(panel, name))));
+    let mut pairs: Vec<(&str, &str)> =
+        known.filter_map(|(name, in_address)| Some((name, visit.asked(in_address)?))).collect();
     if panel.shape == Shape::Table && !panel.next.is_empty() {
         pairs.push(("limit", ROWS));
     }
@@ -146,12 +147,15 @@ fn pages(panel: &Panel, whole: &Value, visit: &Visit<'_>) -> Markup {
     let begins = begins(panel);
     let rows = whole.pointer(panel.at).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let (_, later) = piece(panel, rows, visit);
-    let next = panel.next.iter().find_map(|(member, name)| cursor(whole.get(member)?).map(|at| (*name, at)));
+    let next = panel
+        .next
+        .iter()
+        .find_map(|(member, name)| cursor(whole.get(member)?).map(|at| (cursor_name(panel, name), at)));
     let next = next.or(later.map(|at| (begins.as_str(), at.to_string())));
     let is_later = panel
         .next
         .iter()
-        .map(|(_, name)| *name)
+        .map(|(_, name)| cursor_name(panel, name))
         .chain([begins.as_str()])
         .any(|name| visit.asked(name).is_some());
     html! {
@@ -162,6 +166,11 @@ fn pages(panel: &Panel, whole: &Value, visit: &Visit<'_>) -> Markup {
             }
         }
     }
+}
+
+/// What the parameter that says where a page of a list begins is called in the page's address.
+fn cursor_name<'a>(panel: &'a Panel, name: &'a str) -> &'a str {
+    if panel.cursor.is_empty() { name } else { panel.cursor }
 }
 
 /// The parameter that says where the page of a list begins that the part gives as a whole. Every list of a page has its own.

@@ -192,3 +192,74 @@ async fn an_answer_that_is_too_large_for_a_page_is_said_to_be() {
     assert!(seen.text.contains("larger than the 16 MiB that a page shows"), "{}", seen.text.len());
     assert!(!seen.text.contains("Nothing is here"), "it is not empty");
 }
+
+/// A part that is ready may lean on something that is not: the first page says what, and why.
+#[tokio::test]
+async fn the_first_page_says_what_a_part_leans_on_and_how_that_fares() {
+    use semel_console::part::{Fares, Pillar};
+    let pillar = |what: &str, fares: Fares| Pillar {
+        what: what.to_owned(),
+        name: format!("{what}://<b>there</b>"),
+        fares,
+    };
+    let pillars = vec![
+        pillar("store", Fares::AsThePart),
+        pillar("replicas", Fares::Well("6 from 2 addresses".to_owned())),
+        pillar("Redis", Fares::Ill("nobody <i>listens</i>".to_owned())),
+    ];
+    let api = part_of("x");
+    let leans = Arc::new(move || {
+        Box::pin(std::future::ready(pillars.clone())) as semel_console::part::Found<'static>
+    });
+    let part = Routed::new(&PAGES, api.clone()).leaning_on(leans);
+    let access = Access::on("127.0.0.1:7401".parse().unwrap(), None, None).unwrap();
+    let seen = page(&Surface::new(access).part(part).router(Router::new()), "/", &[LOCAL]).await.text;
+    let health = seen.split("id=\"health\"").nth(1).unwrap().split("</section>").next().unwrap();
+    for shown in [
+        "store://&lt;b&gt;there",
+        "6 from 2 addresses",
+        "Redis</span>",
+        "not reached</span> nobody &lt;i&gt;listens",
+    ] {
+        assert!(health.contains(shown), "{shown}: {health}");
+    }
+    assert_eq!(
+        health.matches("not reached").count(),
+        1,
+        "what can be reached is not said to be away: {health}"
+    );
+}
+
+/// Lists of one page that are paged by the same parameter of their calls go on each by itself.
+#[tokio::test]
+async fn two_lists_of_a_page_are_paged_each_by_itself() {
+    use axum::extract::RawQuery;
+    use axum::routing::get;
+    const ONE: Panel =
+        Panel { api: "/v1/lanes", next: &[("next", "after")], cursor: "one_after", filters: &[], ..LIST };
+    const TWO: Panel = Panel { api: "/v1/others", cursor: "two_after", ..ONE };
+    static SHOWN: Sheet = Sheet {
+        name: "lanes",
+        title: "Lanes",
+        views: &[View { path: "/lanes", title: "Lanes", on: "", beside: &[], panels: &[ONE, TWO] }],
+        ..SHEET
+    };
+    let list = |name: &'static str| {
+        get(move |RawQuery(query): RawQuery| async move {
+            let query = query.unwrap_or_default();
+            axum::Json(
+                json!({"lanes": [{"text": format!("{name} of {query}.")}], "next": format!("{name}-9")}),
+            )
+        })
+    };
+    let api = Router::new().route("/v1/lanes", list("one")).route("/v1/others", list("two"));
+    let access = Access::on("127.0.0.1:7401".parse().unwrap(), None, None).unwrap();
+    let router = Surface::new(access).part(Routed::new(&SHOWN, api)).router(Router::new());
+    let first = page(&router, "/lanes", &[LOCAL]).await.text;
+    for next in ["/lanes?one_after=one-9", "/lanes?two_after=two-9"] {
+        assert!(first.contains(&format!("rel=\"next\" href=\"{next}\"")), "{next}: {first}");
+    }
+    let second = page(&router, "/lanes?two_after=two-9", &[LOCAL]).await.text;
+    assert!(second.contains("two of after=two-9&amp;limit=50."), "{second}");
+    assert!(second.contains("one of limit=50."), "the other list stays where it was: {second}");
+}

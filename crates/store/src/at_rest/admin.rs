@@ -5,7 +5,9 @@ use semel_contract::restore::{Restore, Undated};
 use semel_contract::time::Timestamp;
 
 use super::AtRest;
-use crate::admin::{AdminStore, Audited, Cleanup, ClockState, KeyReach, Note, Sought, StaleCount, Trail};
+use crate::admin::{
+    AdminStore, Audited, Cleanup, ClockState, KeyReach, Note, Sought, StaleCount, StalePlace, Trail,
+};
 use crate::claims::{About, Entry, Id, Reply, Sealed};
 
 impl<S: AdminStore + ?Sized> AdminStore for AtRest<S> {
@@ -48,8 +50,13 @@ impl<S: AdminStore + ?Sized> AdminStore for AtRest<S> {
         self.inner.cleanups(before, limit)
     }
 
-    fn stale<'a>(&'a self, principal: Option<&'a str>, limit: u32) -> Reply<'a, Vec<StaleCount>> {
-        self.inner.stale(principal, limit)
+    fn stale_after<'a>(
+        &'a self,
+        principal: Option<&'a str>,
+        after: Option<StalePlace>,
+        limit: u32,
+    ) -> Reply<'a, Vec<StaleCount>> {
+        self.inner.stale_after(principal, after, limit)
     }
 
     fn restored<'a>(

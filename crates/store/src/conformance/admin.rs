@@ -6,7 +6,7 @@ use std::sync::Arc;
 use semel_contract::restore::Undated;
 
 use super::*;
-use crate::admin::{AdminStore, Audited, Note, Sought, Trail, action, sweep_all};
+use crate::admin::{AdminStore, Audited, Note, Sought, StalePlace, Trail, action, sweep_all};
 
 /// A backend that operators can look into.
 pub trait AdminFixture: Fixture {
@@ -176,6 +176,18 @@ pub async fn stale_actions_are_counted_per_principal(fixture: &impl AdminFixture
     };
     let (hers, his) = ((None, alice.clone(), 2), (Some("shop".to_owned()), bob.clone(), 3));
     assert_eq!(told(None).await, [his.clone(), hers.clone()]);
+    // Page by page, also where counts are equal.
+    count(None, &bob).await;
+    count(None, &bob).await;
+    let (mut paged, mut after) = (Vec::new(), None);
+    loop {
+        let page = store.stale_after(None, after.take(), 1).await.expect("the store answers");
+        let Some(row) = page.first() else { break };
+        after = Some(StalePlace::of(row));
+        paged.push((row.tenant.clone(), row.principal.clone(), row.count));
+    }
+    assert_eq!(paged, [his.clone(), hers.clone(), (None, bob.clone(), 2)]);
+    store.forget(None, &bob, "carol").await.expect("the store answers");
     assert_eq!(told(Some(&alice)).await, [hers]);
     let rows = store.stale(Some(&alice), 10).await.expect("the store answers");
     assert!(rows[0].last_at.millis_since(rows[0].first_at) >= 5000, "{rows:?}");

@@ -10,8 +10,8 @@ use semel_contract::time::Timestamp;
 
 use super::{MemoryStore, Rows};
 use crate::admin::{
-    AdminStore, Audited, CLEANUPS_KEPT_MAX, Cleanup, ClockState, Note, STALE_KEPT, Sought, StaleCount, Trail,
-    action,
+    AdminStore, Audited, CLEANUPS_KEPT_MAX, Cleanup, ClockState, Note, STALE_KEPT, Sought, StaleCount,
+    StalePlace, Trail, action,
 };
 use crate::claims::{About, ClaimStore, Entry, Id, Reply, Sealed, Swept};
 
@@ -137,12 +137,20 @@ impl AdminStore for MemoryStore {
         Box::pin(ready(Ok(found)))
     }
 
-    fn stale<'a>(&'a self, principal: Option<&'a str>, limit: u32) -> Reply<'a, Vec<StaleCount>> {
+    fn stale_after<'a>(
+        &'a self,
+        principal: Option<&'a str>,
+        after: Option<StalePlace>,
+        limit: u32,
+    ) -> Reply<'a, Vec<StaleCount>> {
         let rows = self.rows();
-        let shown = |row: &&StaleCount| principal.is_none_or(|one| row.principal == one);
+        let is_behind = |row: &StaleCount| after.as_ref().is_none_or(|place| place.is_before(row));
+        let shown = |row: &&StaleCount| principal.is_none_or(|one| row.principal == one) && is_behind(row);
         let mut found: Vec<StaleCount> = rows.stale.values().filter(shown).cloned().collect();
-        // Stable: equal counts stay in the order of their principals.
-        found.sort_by_key(|row| std::cmp::Reverse(row.count));
+        found.sort_by_cached_key(|row| {
+            let StalePlace { count, principal, tenant } = StalePlace::of(row);
+            (std::cmp::Reverse(count), principal, tenant)
+        });
         found.truncate(limit as usize);
         Box::pin(ready(Ok(found)))
     }

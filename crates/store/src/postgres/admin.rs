@@ -14,8 +14,8 @@ use super::rows::span;
 use super::sql::{self, found, timed};
 use super::{Core, PostgresStore, replace, rows};
 use crate::admin::{
-    AdminStore, Audited, CLEANUPS_KEPT_MAX, Cleanup, ClockState, Note, STALE_KEPT, Sought, StaleCount, Trail,
-    action,
+    AdminStore, Audited, CLEANUPS_KEPT_MAX, Cleanup, ClockState, Note, STALE_KEPT, Sought, StaleCount,
+    StalePlace, Trail, action,
 };
 use crate::claims::{About, Entry, Id, KnownAmong, Reply, Sealed, StoreError, Swept};
 use crate::clock::boot_time;
@@ -68,7 +68,9 @@ SELECT now, wall, revision FROM t"
 );
 const STALE: &str = "
 SELECT tenant, principal, count, first_at, last_at FROM semel.stale
-WHERE $1::text IS NULL OR principal = $1::text ORDER BY count DESC, principal, tenant LIMIT $2::bigint";
+WHERE ($1::text IS NULL OR principal = $1::text)
+    AND ($3::bigint IS NULL OR count < $3::bigint OR (count = $3::bigint AND (principal, tenant) > ($4::text, $5::text)))
+ORDER BY count DESC, principal, tenant LIMIT $2::bigint";
 
 const REGISTER_FORMS: &str = timed!(
     ", due AS MATERIALIZED (
@@ -378,9 +380,19 @@ impl AdminStore for PostgresStore {
         })
     }
 
-    fn stale<'a>(&'a self, principal: Option<&'a str>, limit: u32) -> Reply<'a, Vec<StaleCount>> {
+    fn stale_after<'a>(
+        &'a self,
+        principal: Option<&'a str>,
+        after: Option<StalePlace>,
+        limit: u32,
+    ) -> Reply<'a, Vec<StaleCount>> {
         Box::pin(async move {
-            let rows = self.core.link.run_untimed(STALE, &[&principal, &i64::from(limit)]).await;
+            let most = after.as_ref().map(|place| place.count.cast_signed());
+            let whose = after.as_ref().map(|place| place.principal.as_str());
+            let tenant = after.as_ref().map(|place| place.tenant.as_str());
+            let link = &self.core.link;
+            let rows =
+                link.run_untimed(STALE, &[&principal, &i64::from(limit), &most, &whose, &tenant]).await;
             let stale = |row: &Row| StaleCount {
                 tenant: Some(row.get("tenant")).filter(|tenant: &String| !tenant.is_empty()),
                 principal: row.get("principal"),

@@ -12,7 +12,7 @@ use super::row::{Hash, StoredEntry};
 use super::shared::StoreShared;
 use super::{admin_rows, statements, transitions};
 use crate::admin::{
-    AdminStore, Audited, Cleanup, ClockState, KeyReach, Note, Sought, StaleCount, Trail, action,
+    AdminStore, Audited, Cleanup, ClockState, KeyReach, Note, Sought, StaleCount, StalePlace, Trail, action,
 };
 use crate::claims::{About, Entry, Id, Reply, Sealed, StoreError, Swept};
 use crate::forms::{Form, Forms};
@@ -238,9 +238,16 @@ impl AdminStore for SqliteStore {
         self.ask(move |shared| shared.list(|db| admin_rows::cleanups(db, before, limit)))
     }
 
-    fn stale<'a>(&'a self, principal: Option<&'a str>, limit: u32) -> Reply<'a, Vec<StaleCount>> {
+    fn stale_after<'a>(
+        &'a self,
+        principal: Option<&'a str>,
+        after: Option<StalePlace>,
+        limit: u32,
+    ) -> Reply<'a, Vec<StaleCount>> {
         let principal = principal.map(str::to_owned);
-        self.ask(move |shared| shared.list(|db| admin_rows::stale(db, principal.as_deref(), limit)))
+        self.ask(move |shared| {
+            shared.list(|db| admin_rows::stale(db, principal.as_deref(), after.as_ref(), limit))
+        })
     }
 
     fn restored<'a>(

@@ -7,7 +7,7 @@ use semel_contract::restore::{Restore, Undated};
 use semel_contract::time::{Timestamp, millis_of};
 
 use super::row::{self, Hash, StoredEntry, claim_columns, no_record_columns, record_columns};
-use crate::admin::{Audited, CLEANUPS_KEPT_MAX, Cleanup, STALE_KEPT, StaleCount, Trail};
+use crate::admin::{Audited, CLEANUPS_KEPT_MAX, Cleanup, STALE_KEPT, StaleCount, StalePlace, Trail};
 use crate::claims::Swept;
 use crate::forms::{FORM_MARGIN, FORM_PAUSE, Form, Forms, KnownForm};
 
@@ -48,7 +48,9 @@ const TRAIL_OF_KEY: &str = "SELECT number, at, actor, action, hash, fence, reaso
      WHERE hash = :hash AND (:before IS NULL OR number < :before) ORDER BY number DESC LIMIT :limit";
 
 const STALE: &str = "SELECT tenant, principal, count, first_at, last_at FROM semel_stale \
-     WHERE ?1 IS NULL OR principal = ?1 ORDER BY count DESC, principal, tenant LIMIT ?2";
+     WHERE (?1 IS NULL OR principal = ?1) \
+     AND (?3 IS NULL OR count < ?3 OR (count = ?3 AND (principal, tenant) > (?4, ?5))) \
+     ORDER BY count DESC, principal, tenant LIMIT ?2";
 
 const COUNT_STALE: &str = "INSERT INTO semel_stale (principal, tenant, count, first_at, last_at) \
      VALUES (?1, ?2, 1, ?3, ?3) ON CONFLICT (principal, tenant) DO UPDATE SET count = count + 1, last_at = ?3";
@@ -287,11 +289,15 @@ pub(super) fn count_stale(
 pub(super) fn stale(
     connection: &Connection,
     principal: Option<&str>,
+    after: Option<&StalePlace>,
     limit: u32,
 ) -> rusqlite::Result<Vec<StaleCount>> {
+    let count = after.map(|place| place.count.cast_signed());
+    let (whose, tenant) =
+        (after.map(|place| place.principal.as_str()), after.map(|place| place.tenant.as_str()));
     connection
         .prepare(STALE)?
-        .query_map(params![principal, limit], |row| {
+        .query_map(params![principal, limit, count, whose, tenant], |row| {
             let tenant: String = row.get(0)?;
             Ok(StaleCount {
                 tenant: Some(tenant).filter(|tenant| !tenant.is_empty()),

@@ -3,7 +3,7 @@
 use semel_delivery::relay::store::sql::{Row, StoreError, Value};
 use semel_delivery::url::Target;
 
-use super::{ManageError, Put, WebhookInfo, limit, lock_line, need_mesh, tell_change};
+use super::{ManageError, Put, WebhookInfo, Which, lock_line, need_mesh, tell_change};
 use crate::store::{Store, time};
 
 /// What a PUT says of a webhook.
@@ -111,7 +111,7 @@ impl Store {
     pub(crate) async fn webhooks(
         &self,
         mesh: &str,
-        name: Option<&str>,
+        which: Which<'_>,
     ) -> Result<Vec<WebhookInfo>, StoreError> {
         let sql = format!(
             "SELECT w.name, w.url, l.ref, w.ordered, w.secrets, \
@@ -121,10 +121,9 @@ impl Store {
               ORDER BY q.line DESC, q.number DESC LIMIT 1) \
              FROM webhook w JOIN line l ON l.line = w.line WHERE w.mesh_id = $1 AND w.deleted_at IS NULL {} \
              ORDER BY w.name LIMIT $2",
-            if name.is_some() { "AND w.name = $3" } else { "" }
+            which.condition("w.name", 3)
         );
-        let mut args = vec![mesh.into(), limit()];
-        args.extend(name.map(Value::from));
+        let args = vec![mesh.into(), which.limit(), which.name()];
         let info = |row: &Row| {
             Ok(WebhookInfo {
                 webhook: row.text(0)?,

@@ -1,9 +1,9 @@
 //! Meshes and their members.
 
-use semel_delivery::relay::store::sql::{Row, StoreError, Value};
+use semel_delivery::relay::store::sql::{Row, StoreError};
 
 use super::{
-    ManageError, MemberInfo, MemberWish, MeshInfo, MeshLimits, MeshWish, Put, limit, need_mesh,
+    ManageError, MemberInfo, MemberWish, MeshInfo, MeshLimits, MeshWish, Put, Which, need_mesh,
     open_interval, put_line, shown, tell_change,
 };
 use crate::identity::Role;
@@ -70,16 +70,14 @@ impl Store {
     }
 
     /// Meshes, or the one of this name.
-    pub(crate) async fn meshes(&self, name: Option<&str>) -> Result<Vec<MeshInfo>, StoreError> {
+    pub(crate) async fn meshes(&self, which: Which<'_>) -> Result<Vec<MeshInfo>, StoreError> {
         let sql = format!(
             "SELECT e.id, e.created_at, e.bytes_max, e.search FROM mesh e WHERE e.deleted_at IS NULL {} \
              ORDER BY e.id LIMIT $1",
-            if name.is_some() { "AND e.id = $2" } else { "" }
+            which.condition("e.id", 2)
         );
-        let mut args = vec![limit()];
-        args.extend(name.map(Value::from));
         let mut found = Vec::new();
-        for row in self.read(&sql, args).await? {
+        for row in self.read(&sql, vec![which.limit(), which.name()]).await? {
             let mesh = row.text(0)?;
             let (bytes, _) = self.room(&mesh).await?;
             let limits = MeshLimits { bytes: row.maybe_int(2)? };
@@ -168,19 +166,14 @@ impl Store {
     }
 
     /// Members of a mesh, or the one of this name.
-    pub(crate) async fn members(
-        &self,
-        mesh: &str,
-        name: Option<&str>,
-    ) -> Result<Vec<MemberInfo>, StoreError> {
+    pub(crate) async fn members(&self, mesh: &str, which: Which<'_>) -> Result<Vec<MemberInfo>, StoreError> {
         let sql = format!(
             "SELECT m.member, m.role, m.joined_at, (SELECT count(*) FROM member_token t WHERE t.mesh_id = m.mesh_id \
              AND t.member = m.member) FROM member m WHERE m.mesh_id = $1 AND m.left_at IS NULL {} \
              ORDER BY m.member LIMIT $2",
-            if name.is_some() { "AND m.member = $3" } else { "" }
+            which.condition("m.member", 3)
         );
-        let mut args = vec![mesh.into(), limit()];
-        args.extend(name.map(Value::from));
+        let args = vec![mesh.into(), which.limit(), which.name()];
         let info = |row: &Row| {
             let (member, role) = (row.text(0)?, row.text(1)?);
             Ok(MemberInfo { member, role, joined_at: shown(row.int(2)?), tokens: row.int(3)? })

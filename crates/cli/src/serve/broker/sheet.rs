@@ -43,6 +43,7 @@ pub(crate) static SHEET: Sheet = Sheet {
                     column("Search", "/search", Show::Text),
                     column("Made", "/created_at", Show::Time),
                 ],
+                next: &[("next_after", "after")],
                 empty: "There is no mesh yet.",
                 ..PANEL
             }],
@@ -76,6 +77,8 @@ pub(crate) static SHEET: Sheet = Sheet {
                         column("Subscribers", "/subscribers", Show::Text),
                         column("Made", "/created_at", Show::Time),
                     ],
+                    next: &[("next_after", "after")],
+                    cursor: "topics_after",
                     empty: "There is no topic.",
                     ..PANEL
                 },
@@ -89,6 +92,8 @@ pub(crate) static SHEET: Sheet = Sheet {
                         column("Tokens", "/tokens", Show::Text),
                         column("Joined", "/joined_at", Show::Time),
                     ],
+                    next: &[("next_after", "after")],
+                    cursor: "members_after",
                     empty: "There is no member.",
                     ..PANEL
                 },
@@ -103,6 +108,8 @@ pub(crate) static SHEET: Sheet = Sheet {
                         column("Waiting", "/pending", Show::Text),
                         column("Dead", "/dead", Show::Text),
                     ],
+                    next: &[("next_after", "after")],
+                    cursor: "webhooks_after",
                     empty: "There is no webhook.",
                     ..PANEL
                 },
@@ -134,6 +141,8 @@ pub(crate) static SHEET: Sheet = Sheet {
                         column("Member", "/member", Show::Link(MEMBER)),
                         column("Since number", "/since", Show::Text),
                     ],
+                    next: &[("next_after", "after")],
+                    cursor: "subscriptions_after",
                     empty: "Nobody is subscribed.",
                     ..PANEL
                 },

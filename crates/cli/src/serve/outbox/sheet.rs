@@ -145,6 +145,7 @@ pub(crate) static SHEET: Sheet = Sheet {
                     column("Its state", "/head_status", Show::State),
                     column("Waits for", "/waits_for", Show::Text),
                 ],
+                next: &[("next_after", "after")],
                 empty: "No lane waits, is paused or blocked.",
                 ..PANEL
             }],
