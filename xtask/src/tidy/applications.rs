@@ -83,8 +83,8 @@ fn code_lines(ending: &str, text: &str) -> usize {
     for line in text.lines().map(str::trim) {
         if is_inside {
             is_inside = !line.ends_with(close);
-        } else if line.starts_with(open) {
-            is_inside = !line[open.len()..].contains(close);
+        } else if let Some(rest) = line.strip_prefix(open) {
+            is_inside = !rest.contains(close);
         } else if !line.is_empty() && !line.starts_with(one) {
             count += 1;
         }
