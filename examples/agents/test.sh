@@ -11,7 +11,6 @@ export PYTHONDONTWRITEBYTECODE=1
 cd "$here/tests"
 [ $# -eq 0 ] || exec "$python" -m unittest -v "$@"
 
-# Most of their time the tests wait, so that each class runs beside the others.
 # The commands of the README, the last of them twice.
 if [ "${SEMEL_TEST_FAST:-}" != 1 ]; then
     cd "$here"
@@ -23,6 +22,7 @@ if [ "${SEMEL_TEST_FAST:-}" != 1 ]; then
     cd tests
 fi
 
+# Most of their time the tests wait, so that each class runs beside the others.
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 for tests in TestRetries TestCrashes TestRules; do
