@@ -104,6 +104,11 @@ impl Gates {
         &self.machines[number]
     }
 
+    /// All of them.
+    pub(crate) fn machines(&self) -> &[Machine] {
+        &self.machines
+    }
+
     /// One follows another configuration from now on.
     pub(crate) fn reload(&self, number: usize, edition: u64) -> Result<(), String> {
         let (file, text) = &self.files[number];

@@ -161,6 +161,9 @@ fn chaos(asked: &Cli) -> Result<(), Failure> {
     result?;
     eprintln!("xtask: the faults have stopped");
     upstream.calm();
+    for machine in gates.machines().iter().chain(outboxes.machines()).chain(&relay_machines) {
+        machine.set_clock(0);
+    }
     stop.store(true, Ordering::SeqCst);
     let (sent, mut more) = std::thread::scope(|scope| {
         let settling = scope.spawn(|| {

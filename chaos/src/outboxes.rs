@@ -93,6 +93,11 @@ impl Outboxes {
         &self.machines[number]
     }
 
+    /// All of them.
+    pub(crate) fn machines(&self) -> &[Machine] {
+        &self.machines
+    }
+
     /// Fills the disk of the second, or empties it again. `false`: that cannot be done here.
     pub(crate) fn fill_disk(&self, full: bool) -> bool {
         let Some(Disk { place, bytes }) = &self.disk else { return false };

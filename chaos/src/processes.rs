@@ -73,7 +73,8 @@ impl Processes {
         let mut revived = 0;
         for number in 0..self.members.len() {
             let mut member = self.member(number);
-            if matches!(member.process.try_wait(), Ok(Some(_))) {
+            if let Ok(Some(status)) = member.process.try_wait() {
+                eprintln!("xtask: {} ended by itself: {status}", what(&(member.start)(member.port)));
                 member.launch()?;
                 revived += 1;
             }
@@ -97,6 +98,12 @@ impl Drop for Processes {
             let _ = member.process.wait();
         }
     }
+}
+
+/// What a command starts: `serve gate`.
+fn what(command: &Command) -> String {
+    let words: Vec<_> = command.get_args().take(2).map(std::ffi::OsStr::to_string_lossy).collect();
+    words.join(" ")
 }
 
 /// A command of the program that was built, its complaints in a log, to be killed with this process.
