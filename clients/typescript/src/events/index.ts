@@ -77,19 +77,27 @@ export class Events {
   }
 
   async #run(): Promise<void> {
-    const { onState } = this.#options;
     while (!this.#stop.signal.aborted) {
       const reason = await this.#connect().then(() => "The connection ended.", (error: Error) => error.message);
       if (this.#stop.signal.aborted) break;
-      onState?.("waiting", reason);
+      this.#say("waiting", reason);
       const most = Math.min(WAIT_MS_MAX, 1000 * 2 ** this.#failures++);
       await this.#sleep(most / 2 + (most / 2) * Math.random());
     }
-    onState?.("closed");
+    this.#say("closed");
+  }
+
+  /** Tells the application. What it throws must not end the connection for ever. */
+  #say(...told: Parameters<NonNullable<EventsOptions["onState"]>>): void {
+    try {
+      this.#options.onState?.(...told);
+    } catch (error) {
+      (globalThis.reportError ?? console.error)(error);
+    }
   }
 
   async #connect(): Promise<void> {
-    const { url, headers, consumer, fetch: send = fetch, onState, silence = 60_000 } = this.#options;
+    const { url, headers, consumer, fetch: send = fetch, silence = 60_000 } = this.#options;
     const address = new URL(url, globalThis.location?.href);
     if (this.lastId !== undefined) address.searchParams.set("after", this.lastId);
     if (consumer) address.searchParams.set("consumer", consumer);
@@ -101,17 +109,22 @@ export class Events {
       clearTimeout(timer);
       timer = setTimeout(() => connection.abort(new Error("The connection was silent.")), silence);
     };
+    const silent = new Promise<never>((_, reject) => {
+      connection.signal.addEventListener("abort", () => reject(connection.signal.reason));
+    });
+    silent.catch(() => {});
     try {
       listen();
       const response = await send(address, {
-        headers: { ...(await headers?.()), Accept: "text/event-stream" },
+        // A sign-in that does not answer is tried again like a broker that does not.
+        headers: { ...(await Promise.race([headers?.(), silent])), Accept: "text/event-stream" },
         credentials: "omit",
         cache: "no-store",
         signal: connection.signal,
       });
       const isStream = response.headers.get("content-type")?.startsWith("text/event-stream");
       if (!response.ok || !response.body || !isStream) throw new Error(`The broker answered HTTP ${response.status}.`);
-      onState?.("open");
+      this.#say("open");
       await this.#read(response.body, listen);
     } finally {
       clearTimeout(timer);
@@ -180,6 +193,6 @@ export function ownTransactions(outbox: Outbox): { has(txId: string): boolean; s
     if (own.size > OWN_MAX) own.delete(own.values().next().value!);
   };
   const stop = outbox.on(({ clientTxId }) => add(clientTxId));
-  void outbox.list().then((receipts) => receipts.forEach(({ clientTxId }) => add(clientTxId)));
+  outbox.list().then((receipts) => receipts.forEach(({ clientTxId }) => add(clientTxId)), () => {});
   return { has: (txId) => own.has(txId), stop };
 }

@@ -24,7 +24,6 @@ type Sending = typeof sending;
 
 const DAY = 86_400_000;
 const REFRESH_MS = 50;
-const LOAD_AGAIN_MS = 5000;
 
 export class Outbox {
   readonly name: string;
@@ -71,7 +70,12 @@ export class Outbox {
     this.#leadership = new Leadership(name, this.#environment, {
       lead: () => this.#lead(),
       follow: () => this.#senders?.follow(),
-      hasWork: async () => (await this.#durable.run("readonly", (tx) => tx.count("q"))) > 0,
+      hasWork: async () => {
+        const count = (store: Store) => store.run("readonly", (tx) => tx.count("q"));
+        // When these were accepted, the part that sends could perhaps not be loaded.
+        if (await count(this.#memory)) this.#sendMemory();
+        return (await count(this.#durable)) > 0;
+      },
       hear: (what) => this.#hear(what as OutboxEvent & { ahead: number | null }),
     }, () => this.#senders?.kick());
     // Early, while the page itself is being loaded; what fails is tried again when it is needed.
@@ -298,20 +302,13 @@ export class Outbox {
   }
 
   #lead(): Promise<void> {
-    const lead = async () => {
-      await this.#load();
-      await this.#senders!.lead(() => this.#leadership.isLeader);
-      this.#refresh();
-    };
-    return (this.#leading = lead());
+    const started = this.#load().then(() => this.#senders!.lead(() => this.#leadership.isLeader));
+    return (this.#leading = started.then(() => this.#refresh()));
   }
 
-  /** Begins to send what is kept in memory; again, where the part that sends could not be loaded. */
+  /** Begins to send what is kept in memory. */
   #sendMemory(): void {
-    if (this.#isDisposed) return;
-    this.#load().then(() => this.#senders!.sendMemory()).catch(() => {
-      this.#environment.setTimeout(() => this.#sendMemory(), LOAD_AGAIN_MS);
-    });
+    this.#load().then(() => (this.#isDisposed ? undefined : this.#senders!.sendMemory())).catch(() => {});
   }
 
   async #storeOf(id: string): Promise<Store> {

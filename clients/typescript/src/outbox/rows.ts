@@ -8,7 +8,7 @@ export async function accept(tx: Tx, draft: Draft, room: { left: number }): Prom
   const { row, request } = draft;
   const known = await join(tx, draft);
   if (known) return known;
-  if (room.left-- <= 0) throw new OutboxError("full", "too many messages wait already");
+  if (room.left-- <= 0) throw new OutboxError("full", "too many messages wait");
   const n = (await tx.put("messages", row)) as number;
   await tx.put("requests", request, n);
   return { ...row, n };

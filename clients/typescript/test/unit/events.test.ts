@@ -105,3 +105,32 @@ test("one's own echo is known by its transaction", async () => {
   broker.close();
   outbox.dispose();
 });
+
+test("a state listener that throws and a sign-in that does not answer keep no connection from being made", async () => {
+  const broker = await startBroker();
+  const received: number[] = [];
+  let asked = 0;
+  const reported: unknown[] = [];
+  const report = (error: unknown) => reported.push(error);
+  Object.assign(globalThis, { reportError: report });
+  const events = Events.open({
+    url: broker.url,
+    silence: 200,
+    headers: () => (++asked === 1 ? new Promise(() => {}) : {}),
+    onState: (state) => {
+      throw new Error(`the application's mistake at ${state}`);
+    },
+    onMessage: ({ body }) => void received.push((body as { n: number }).n),
+  });
+  try {
+    await until(() => broker.connections.length === 1);
+    broker.connections[0]!.response.write(message(1));
+    await until(() => received.length === 1);
+    assert.equal(asked, 2);
+    assert.ok(reported.length >= 2, `${reported}`);
+  } finally {
+    events.close();
+    broker.close();
+    Reflect.deleteProperty(globalThis, "reportError");
+  }
+});

@@ -313,3 +313,24 @@ test("a worker's first drain behind a tab that hangs sends", async () => {
   assert.deepEqual([gate.effects, waiting + sending], [["m1"], 0]);
   for (const { outbox } of [page, worker]) outbox.dispose();
 });
+
+test("where the part that sends cannot be loaded at first, what is kept in memory is sent when it can", async () => {
+  const device = new Device();
+  const gate = new Gate(device);
+  const { load } = new Tab(device, gate.fetch).environment;
+  let isThere = false;
+  const environment = {
+    indexedDB: undefined,
+    load: async () => {
+      if (!isThere) throw new TypeError("Failed to fetch dynamically imported module");
+      return load();
+    },
+  };
+  const { outbox } = open(device, gate, { environment });
+  const { accepted, done } = outbox.send(URL_OF, post());
+  assert.equal((await settled(device, accepted)).durable, false);
+  await device.advance(1000);
+  isThere = true;
+  assert.equal((await settled(device, done, 10_000)).status, "done");
+  outbox.dispose();
+});
