@@ -18,7 +18,7 @@ use semel_contract::time::{Timestamp, millis_of};
 use semel_delivery::relay::store::sql::{Database, StoreError};
 use semel_delivery::{Entropy, Operator};
 use semel_store::clock::{Clock, SystemClock};
-use semel_store::limits::{Admission, Limiter, MemoryLimiter, Verdict};
+use semel_store::limits::{Admission, Fallback, Limiter, MemoryLimiter, Verdict};
 use semel_store::postgres::base::SESSIONS;
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
@@ -57,6 +57,8 @@ pub struct Parts {
     pub db: Arc<dyn Database>,
     /// What counts budgets.
     pub limiter: Arc<dyn Limiter>,
+    /// The same, where it has a stand-in: how often that one answered is told.
+    pub fallback: Option<Arc<Fallback>>,
     /// Where ids and secrets come from.
     pub entropy: Entropy,
     /// What tells the time where the database is a server's.
@@ -67,7 +69,14 @@ impl Parts {
     /// A limiter in memory, and the machine's own randomness and clock.
     pub fn new(db: Arc<dyn Database>) -> Self {
         let limiter = Arc::new(MemoryLimiter::default());
-        Self { db, limiter, entropy: Entropy::system(), clock: Arc::new(SystemClock) }
+        Self { db, limiter, fallback: None, entropy: Entropy::system(), clock: Arc::new(SystemClock) }
+    }
+
+    /// With a limiter that has a stand-in.
+    #[must_use]
+    pub fn limited_by(self, limiter: Fallback) -> Self {
+        let limiter = Arc::new(limiter);
+        Self { limiter: Arc::clone(&limiter) as Arc<dyn Limiter>, fallback: Some(limiter), ..self }
     }
 }
 
@@ -122,6 +131,7 @@ pub(crate) struct Inner {
     /// What other brokers of the same database are told of.
     pub(crate) wakes: Arc<Wakes>,
     limiter: Arc<dyn Limiter>,
+    fallback: Option<Arc<Fallback>>,
     clock: Arc<dyn Clock>,
     settings: Mutex<Arc<Settings>>,
     door: Door,
@@ -158,7 +168,7 @@ impl Broker {
     /// A setting is unsafe, or the database cannot be used.
     pub async fn open(parts: Parts, settings: Settings) -> Result<Self, OpenFailed> {
         settings.check().map_err(OpenFailed::Setting)?;
-        let Parts { db, limiter, entropy, clock } = parts;
+        let Parts { db, limiter, fallback, entropy, clock } = parts;
         let store = Store { db, operator: None };
         let fresh = [entropy.bits().to_be_bytes(), entropy.bits().to_be_bytes()].concat();
         let secret = store.secret("tickets", &fresh).await.map_err(OpenFailed::Store)?;
@@ -181,6 +191,7 @@ impl Broker {
             follower,
             wakes,
             limiter,
+            fallback,
             clock,
             settings: Mutex::new(Arc::new(settings)),
             rooms: Mutex::default(),

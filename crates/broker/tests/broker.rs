@@ -101,6 +101,45 @@ async fn a_jump_of_the_clock_expires_nothing_until_it_is_confirmed() {
     assert_eq!(world.broker.sweep().await.unwrap().ids, 1);
 }
 
+/// A limiter that never answers in time.
+struct Away;
+
+impl semel_store::limits::Limiter for Away {
+    fn request<'a>(
+        &'a self,
+        _: &'a [u8],
+        _: semel_contract::profile::Rate,
+        _: semel_contract::time::Timestamp,
+    ) -> semel_store::Reply<'a, semel_store::limits::Verdict> {
+        Box::pin(std::future::pending())
+    }
+
+    fn admit<'a>(
+        &'a self,
+        _: semel_store::limits::Admission<'a>,
+        _: semel_contract::time::Timestamp,
+    ) -> semel_store::Reply<'a, semel_store::limits::Verdict> {
+        Box::pin(std::future::pending())
+    }
+}
+
+#[tokio::test]
+async fn a_limiter_that_is_away_has_a_stand_in_and_that_is_told() {
+    let world = World::new(memory().await, accepting::three_a_minute()).await;
+    let own = Arc::new(semel_store::limits::MemoryLimiter::default());
+    let fallback = semel_store::limits::Fallback::new(Arc::new(Away), own);
+    let parts = Parts::new(Arc::clone(&world.db) as Arc<dyn Database>).limited_by(fallback);
+    let broker = Broker::open(parts, accepting::three_a_minute()).await.unwrap();
+    let alice = suite::kit::caller("alice");
+    for id in ["a", "b", "c"] {
+        suite::kit::accepted(broker.publish(&alice, suite::kit::draft("alice", id, "x")).await);
+    }
+    let fourth = broker.publish(&alice, suite::kit::draft("alice", "d", "x")).await;
+    assert!(matches!(fourth, Published::Refused(semel_broker::Refusal::BudgetSpent { .. })), "{fourth:?}");
+    let metrics = broker.metrics().await.unwrap();
+    assert!(metrics.contains("semel_broker_limiter_fallbacks_total 4"), "{metrics}");
+}
+
 /// S4-87. Nobody asks for it: the alert is rung by the broker itself.
 #[tokio::test(start_paused = true)]
 async fn orphans_are_looked_for_without_being_asked() {
@@ -114,4 +153,40 @@ async fn orphans_are_looked_for_without_being_asked() {
     let metrics = world.broker.metrics().await.unwrap();
     assert!(!metrics.contains("semel_broker_orphans 0"), "{metrics}");
     running.stop().await;
+}
+
+/// A file of the release before: it is brought up to date, and what is counted since then is right.
+#[tokio::test]
+async fn a_file_of_version_1_goes_on_where_it_was() {
+    use semel_store::sqlite::rusqlite::Connection;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("broker.db");
+    let old = Connection::open(&path).unwrap();
+    old.execute_batch("CREATE TABLE broker_meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;")
+        .unwrap();
+    old.execute_batch(include_str!("../migrations/sqlite_0001_broker.sql")).unwrap();
+    old.execute_batch(
+        "INSERT INTO broker_meta (name, value) VALUES ('schema', 1) ON CONFLICT (name) DO UPDATE SET value = 1;
+         INSERT INTO mesh (id, created_at) VALUES ('m', 1);
+         INSERT INTO member (mesh_id, member, role, joined_at) VALUES ('m', 'alice', 'owner', 1);
+         INSERT INTO member_token (token_sha256, mesh_id, member) VALUES ('ab', 'm', 'alice');
+         INSERT INTO line (line, mesh_id, kind, ref, created_at) VALUES (1, 'm', 'topic', 't', 1), (2, 'm', 'member', 'alice', 1);
+         INSERT INTO topic_subscription (line, member, since) VALUES (1, 'alice', 1), (2, 'alice', 1);
+         INSERT INTO ack_cursor (line, member, consumer, updated_at) VALUES (1, 'alice', '', 1);
+         INSERT INTO webhook (mesh_id, name, url, line, secrets, ordered, created_at) VALUES ('m', 'w', 'x', 1, '[]', 1, 1);
+         UPDATE line SET webhooks = 1 WHERE line = 1;",
+    )
+    .unwrap();
+    drop(old);
+    assert_eq!(database::version(&path).unwrap().0, 1);
+    let db = Arc::new(database::open_file(&path, Arc::new(SystemClock)).unwrap());
+    let version = database::version(&path).unwrap();
+    assert_eq!(version.0, version.1);
+    let broker = Broker::open(Parts::new(db), Settings::default()).await.unwrap();
+    assert_eq!(broker.orphans().await.unwrap().findings, Vec::<String>::new());
+    let alice = suite::kit::caller("alice");
+    suite::kit::accepted(broker.publish(&alice, suite::kit::draft("alice", "a", "x")).await);
+    broker.put_topic("m", "u", "subscribers").await.unwrap();
+    broker.put_subscription("m", "u", "alice").await.unwrap();
+    assert_eq!(broker.orphans().await.unwrap().findings, Vec::<String>::new());
 }

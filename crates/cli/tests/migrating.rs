@@ -11,6 +11,8 @@ store = "sqlite:gate.db"
 store = "sqlite:outbox.db"
 [relay]
 store = "sqlite:relay.db"
+[broker]
+store = "sqlite:broker.db"
 "#;
 
 fn migrate(folder: &Path, args: &[&str]) -> (Option<i32>, Value) {
@@ -25,13 +27,13 @@ fn migrate(folder: &Path, args: &[&str]) -> (Option<i32>, Value) {
 }
 
 #[test]
-fn the_stores_of_gate_outbox_and_relay_are_migrated_together() {
+fn the_stores_of_all_parts_are_migrated_together() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("semel.toml"), ALL).unwrap();
-    let names = ["gate", "outbox", "relay"];
+    let names = ["gate", "outbox", "relay", "broker"];
     let are_there = || names.map(|name| folder.path().join(format!("{name}.db")).exists());
     let (code, report) = migrate(folder.path(), &["--dry-run"]);
-    assert_eq!((code, are_there()), (Some(0), [false; 3]), "{report}");
+    assert_eq!((code, are_there()), (Some(0), [false; 4]), "{report}");
     let parts = |report: &Value| {
         let parts = report["parts"].as_array().unwrap().clone();
         let name = |part: &Value| part["part"].as_str().unwrap().to_owned();
@@ -40,7 +42,7 @@ fn the_stores_of_gate_outbox_and_relay_are_migrated_together() {
     };
     assert!(parts(&report).iter().all(|part| part["found"] == 0 && part["known"].as_i64() > Some(0)));
     let (code, report) = migrate(folder.path(), &[]);
-    assert_eq!((code, are_there()), (Some(0), [true; 3]), "{report}");
+    assert_eq!((code, are_there()), (Some(0), [true; 4]), "{report}");
     assert!(parts(&report).iter().all(|part| !part["applied"].as_array().unwrap().is_empty()), "{report}");
     let (_, report) = migrate(folder.path(), &[]);
     assert!(parts(&report).iter().all(|part| part["found"] == part["known"]), "{report}");

@@ -54,6 +54,9 @@ impl Broker {
         family(&mut text, "semel_broker_clock_frozen", "gauge", help, &one(frozen));
         let streams = self.0.hub.streams.load(Relaxed) as f64;
         family(&mut text, "semel_broker_streams", "gauge", "Streams that are open.", &one(streams));
+        let fallbacks = self.0.fallback.as_ref().map_or(0, |limiter| limiter.fallbacks());
+        let help = "Answers of the limiter's stand-in, since what counts for all brokers did not answer.";
+        family(&mut text, "semel_broker_limiter_fallbacks_total", "counter", help, &one(fallbacks as f64));
         let counters = [
             ("semel_broker_swept_total", "Ids that were swept.", &meters.swept),
             (

@@ -34,7 +34,7 @@ pub(crate) struct File {
     pub(super) identity: Option<String>,
     /// Addresses or networks whose `trusted:NAME` header is believed. Default: the loopback.
     pub(super) trusted_peers: Option<Vec<String>>,
-    /// Where budgets are counted across brokers: `redis://…`. Without it, in each broker.
+    /// Where budgets are counted across brokers: `redis://…`. Without it, in the PostgreSQL that they share, or in the process.
     pub(super) redis: Option<Text<RedisUrl>>,
     /// Days for which ids are remembered and messages kept; at least 7. Default `7`.
     pub(super) dedupe_retention_days: Option<u64>,

@@ -27,8 +27,8 @@ use semel_gateway::{Callers, Peers};
 use semel_http::headers::Origin;
 use semel_http::{Acceptor, ConnectionSettings, Facts, Handler, Limits};
 use semel_store::clock::SystemClock;
-use semel_store::limits::{Fallback, MemoryLimiter, RedisLimiter};
-use semel_store::postgres::Migrations;
+use semel_store::limits::{Fallback, Limiter, MemoryLimiter, RedisLimiter};
+use semel_store::postgres::{Migrations, Options, PostgresStore};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -69,6 +69,8 @@ pub(crate) struct Running {
     members: Swappable,
     operators: Swappable,
     certificate: Certificate,
+    /// Where budgets are counted for all brokers of the server; as long as it is there.
+    _budgets: Option<PostgresStore>,
     acceptor: Arc<Acceptor>,
     serving: JoinHandle<std::io::Result<()>>,
     operating: JoinHandle<std::io::Result<()>>,
@@ -89,13 +91,8 @@ impl Running {
         let identity = identity(&config)?;
         let failed = |error: String| Stop::new(Exit::Io, format!("failed to start: {error}"));
         let db = open(&config, admin).await?;
-        let mut parts = Parts::new(db);
-        if let Some(url) = &config.redis {
-            let shared = RedisLimiter::at(url).map_err(|error| {
-                Stop::new(Exit::Config, format!("broker.redis {}: {error}", redacted(url)))
-            })?;
-            parts.limiter = Arc::new(Fallback::new(Arc::new(shared), Arc::new(MemoryLimiter::default())));
-        }
+        let (limiter, budgets) = limiter(&config).await?;
+        let parts = Parts::new(db).limited_by(limiter);
         let broker =
             Broker::open(parts, config.settings.clone()).await.map_err(|error| failed(error.to_string()))?;
         let working = broker.start();
@@ -115,6 +112,7 @@ impl Running {
             members,
             operators,
             certificate,
+            _budgets: budgets,
             config,
         })
     }
@@ -250,6 +248,42 @@ async fn open(config: &Config, admin: SocketAddr) -> Result<Arc<dyn Database>, S
     }
 }
 
+/// What counts budgets: Redis where it is set, else the server where several brokers share one, else this process. The next of these
+/// stands in for one that is away.
+async fn limiter(config: &Config) -> Result<(Fallback, Option<PostgresStore>), Stop> {
+    let own: Arc<dyn Limiter> = Arc::new(MemoryLimiter::default());
+    let budgets = match &config.store {
+        Store::Postgres(url) if has_rates(config) => Some(budgets(url, config).await?),
+        Store::Postgres(_) | Store::Sqlite(_) => None,
+    };
+    let of_store = budgets.as_ref().map_or(Arc::clone(&own), |store| Arc::new(store.limiter()));
+    let Some(url) = &config.redis else { return Ok((Fallback::new(of_store, own), budgets)) };
+    let shared = RedisLimiter::at(url)
+        .map_err(|error| Stop::new(Exit::Config, format!("broker.redis {}: {error}", redacted(url))))?;
+    Ok((Fallback::new(Arc::new(shared), of_store), budgets))
+}
+
+/// Whether anything is counted.
+fn has_rates(config: &Config) -> bool {
+    config.settings.budget.is_some() || config.settings.request_limit.is_some()
+}
+
+/// The budgets of a server are the gate's, in the schema `semel`.
+async fn budgets(url: &str, config: &Config) -> Result<PostgresStore, Stop> {
+    let settings = &config.postgres;
+    let migrations = if settings.migrate { Migrations::Apply } else { Migrations::Refuse };
+    let options = Options { connections: 2, migrations, ..Options::default() };
+    let (url, tls) = secured(url, settings.ca.as_deref()).map_err(|error| Stop::new(Exit::Config, error))?;
+    let connected = match tls {
+        Some(tls) => PostgresStore::connect_tls(&url, options, tls).await,
+        None => PostgresStore::connect(&url, options).await,
+    };
+    connected.map_err(|error| {
+        let what = "failed to open the budgets of all brokers, in the schema of the gate (semel migrate --part gate)";
+        Stop::new(Exit::Unreachable, format!("{what} at {}: {error}", config.store))
+    })
+}
+
 /// By what members are known.
 fn identity(config: &Config) -> Result<Identity, Stop> {
     match &config.who {
@@ -368,6 +402,11 @@ async fn readyz(State(broker): State<Broker>) -> Response {
     }
 }
 
+/// Whether budgets would have to be counted for all brokers of a server, and nothing is there that counts them.
+fn is_first_rate(before: &Config, next: &Config) -> bool {
+    matches!(before.store, Store::Postgres(_)) && !has_rates(before) && has_rates(next)
+}
+
 /// A setting that differs and cannot change while the broker runs.
 fn fixed(before: &Config, next: &Config) -> Option<&'static str> {
     let settings = [
@@ -376,6 +415,7 @@ fn fixed(before: &Config, next: &Config) -> Option<&'static str> {
         ("broker.admin", before.admin != next.admin),
         ("broker.postgres", before.postgres != next.postgres),
         ("broker.redis", before.redis != next.redis),
+        ("broker.budget or broker.request_limit, where there was none,", is_first_rate(before, next)),
         ("broker.tls", before.tls.is_some() != next.tls.is_some()),
     ];
     settings.iter().find(|(_, has_changed)| *has_changed).map(|(name, _)| *name)
