@@ -124,7 +124,7 @@ fn play(
     rows[1..].iter_mut().for_each(|row| row.durability = durability(store).to_owned());
     let mut lists = 0;
     for round in 0..asked.rounds() {
-        rows[0].samples.push(search(watched, store, extent, round as u64)?);
+        rows[0].samples.push(search(watched, extent, round as u64)?);
         for place in if round % 2 == 0 { [1, 2] } else { [2, 1] } {
             let seed = 5_000 + (2 * round + place) as u64;
             let (sample, opened) = match place {
@@ -146,14 +146,14 @@ fn play(
 }
 
 /// Searches one key after the other, each on a connection of its own. Every one must be found.
-fn search(watched: &Watched, store: Store, extent: &Extent, round: u64) -> Result<Sample, Failure> {
+fn search(watched: &Watched, extent: &Extent, round: u64) -> Result<Sample, Failure> {
     let mut taken = Vec::new();
     for at in 0..extent.searches {
         if let Some(signal) = os::interrupted() {
             return Err(Failure::Interrupted(signal));
         }
         let number = ((round * extent.searches + at) * STRIDE) % extent.records;
-        let path = format!("/v1/records?limit=10&key={}", key(store, number));
+        let path = format!("/v1/records?limit=10&key={}", key(number));
         let since = Instant::now();
         let answer = ask(watched.admin, &path)?;
         taken.push(since.elapsed().as_secs_f64() * 1000.0);

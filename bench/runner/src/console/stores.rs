@@ -6,40 +6,42 @@ use std::process::Command;
 
 use semel_testbed::failure::Failure;
 use semel_testbed::process;
+use semel_testbed::programs::program;
 
 use super::super::contestant::Store;
 use super::super::install;
 use super::super::world::World;
 
-/// What the filler's keys follow from.
-const FILLED_SEED: u64 = 424_242;
-/// What the filler writes before the rest is made from it in the database, and where the numbers of that begin.
+/// What the filler writes before the rest is made from one of them, and where the numbers of that begin.
 const PATTERNS: &str = "1000";
 const MADE_FROM: u64 = 1_000_000;
+const MULTIPLY_IN_FILE: &str = include_str!("multiply.py");
 
-/// The URL of a store with so many records.
+/// The URL of a store with so many records: some that a gate's store has written, and the rest made from one of them, with
+/// short bodies. Writing ten million by the store's own interface takes long, and twice the room.
 pub(super) fn filled(world: &mut World, store: Store, records: u64) -> Result<String, Failure> {
     let url = world.store(store)?;
-    let first = match store {
-        Store::Sqlite => records.to_string(),
-        Store::Postgres => PATTERNS.to_owned(),
-    };
-    eprintln!("xtask: filling {records} records");
+    eprintln!("xtask: making {records} records");
     let mut fill = Command::new(install::bench_binary());
-    fill.args(["fill", "--store", &url, "--records", &first, "--seed", &FILLED_SEED.to_string()]);
+    fill.args(["fill", "--store", &url, "--records", PATTERNS]);
     process::supervise(&mut fill, Some("filling"))?;
-    if store == Store::Postgres {
-        multiply(world, database(&url), records)?;
+    match store {
+        Store::Sqlite => {
+            let mut make = Command::new(program("python3", "python3")?);
+            make.args(["-c", MULTIPLY_IN_FILE, url.trim_start_matches("sqlite:")]);
+            make.args([MADE_FROM.to_string(), records.to_string()]);
+            process::supervise(&mut make, Some("filling"))?;
+        }
+        Store::Postgres => multiply(world, database(&url), records)?,
     }
     Ok(url)
 }
 
-/// Makes so many records in the database from one that a gate's store has written, with short bodies. Indexes are built afterwards:
-/// sorting ten million random hashes in, one at a time, would take an hour.
+/// Makes them in the database. Indexes are built afterwards: sorting ten million random hashes in, one at a time, would take an hour.
 fn multiply(world: &World, database: &str, records: u64) -> Result<(), Failure> {
     let make = format!(
         "INSERT INTO semel.record SELECT made.* FROM generate_series(0, {records} - 1) AS n, pattern, \
-         LATERAL jsonb_populate_record(pattern.whole, jsonb_build_object('fence', {MADE_FROM} + n, 'key', 'key-' || n, \
+         LATERAL jsonb_populate_record(pattern.whole, jsonb_build_object('fence', {MADE_FROM} + n, 'key', 'key-' || lpad(n::text, 32, '0'), \
          'hash', '\\x' || md5('hash' || n), 'rotation', '\\x' || md5('rotation' || n), 'body', '\\x7b7d')) AS made"
     );
     sql(
@@ -98,37 +100,7 @@ pub(super) fn database(url: &str) -> &str {
     url.rsplit('/').next().unwrap_or(url)
 }
 
-/// The key of this number in a filled store: those that the filler makes on SQLite follow from its seed.
-pub(super) fn key(store: Store, number: u64) -> String {
-    match store {
-        Store::Sqlite => {
-            let (high, low) = (mix(FILLED_SEED, number), mix(FILLED_SEED ^ 0x5bd1_e995, number));
-            let (high, low) = ((high & !0xf000) | 0x4000, (low & !(3 << 62)) | (2 << 62));
-            let hex = format!("{high:016x}{low:016x}");
-            format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
-        }
-        Store::Postgres => format!("key-{number}"),
-    }
-}
-
-/// Two rounds of splitmix64, as in the filler.
-fn mix(seed: u64, number: u64) -> u64 {
-    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-    (0..2).fold(number.wrapping_add(seed.wrapping_mul(STEP)).wrapping_mul(STEP), |z, _| {
-        let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keys_are_those_of_the_filler() {
-        assert_eq!(key(Store::Sqlite, 0).len(), 36);
-        assert_ne!(key(Store::Sqlite, 0), key(Store::Sqlite, 1));
-        assert_eq!(&key(Store::Sqlite, 5)[14..15], "4");
-    }
+/// The key of this number in a store that was filled, as long as a UUID.
+pub(super) fn key(number: u64) -> String {
+    format!("key-{number:032}")
 }
