@@ -22,6 +22,9 @@ const FRESH: Duration = Duration::from_secs(10);
 /// How something is asked.
 type Asks = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Fares> + Send>> + Send + Sync>;
 
+/// What was found, and when.
+type Known = (Instant, Vec<Pillar>);
+
 /// What a part leans on.
 #[derive(Clone, Default)]
 pub(crate) struct Leaning {
@@ -87,7 +90,7 @@ impl Leaning {
 
     /// As the console asks for it.
     pub(crate) fn shown(self) -> Arc<Leans> {
-        let known: Arc<Mutex<Option<(Instant, Vec<Pillar>)>>> = Arc::default();
+        let known: Arc<Mutex<Option<Known>>> = Arc::default();
         Arc::new(move || {
             let (known, asked) = (Arc::clone(&known), self.asked.clone());
             Box::pin(async move {
