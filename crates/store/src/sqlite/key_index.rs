@@ -11,8 +11,8 @@ use rusqlite::Connection;
 
 use super::engine::{self, OpenError};
 use super::fence_table::{FenceTable, Filling, who};
-use super::key_search::{KeySearch, digest};
-use super::row::{Hash, Rotation, StoredEntry, number};
+use super::key_search::KeySearch;
+use super::row::{Hash, Rotation, StoredEntry, digest, number};
 use super::statements::{self, BriefRow, RowRef};
 
 /// The numbers of all rows.

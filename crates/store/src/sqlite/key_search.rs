@@ -5,7 +5,6 @@
 //!
 //! What is known here is a hint, as in [`super::key_index`]: every row that is found is held against the key.
 
-use std::hash::{DefaultHasher, Hasher};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,7 +13,7 @@ use tokio::sync::oneshot;
 
 use super::admin_rows;
 use super::fence_table::FenceTable;
-use super::row::{Hash, StoredEntry};
+use super::row::{Hash, StoredEntry, digest};
 use super::statements::RowRef;
 use crate::admin::KeyReach;
 
@@ -58,20 +57,6 @@ impl Default for Place {
     fn default() -> Self {
         Self::Claims(i64::MAX)
     }
-}
-
-/// Sixteen bytes of a key.
-pub(super) fn digest(key: &str) -> Hash {
-    let half = |salt: u8| {
-        let mut hasher = DefaultHasher::new();
-        hasher.write_u8(salt);
-        hasher.write(key.as_bytes());
-        hasher.finish().to_be_bytes()
-    };
-    let mut hash = [0; 16];
-    hash[..8].copy_from_slice(&half(0));
-    hash[8..].copy_from_slice(&half(1));
-    hash
 }
 
 impl KeySearch {

@@ -1,6 +1,8 @@
 //! Rows and what they mean: one place that writes and reads the columns of claims and records, in one order. Refuses a
 //! row that does not make sense instead of guessing.
 
+use std::hash::{DefaultHasher, Hasher};
+
 use bytes::Bytes;
 use rusqlite::types::{FromSql, Type};
 use rusqlite::{CachedStatement, Row, params};
@@ -148,6 +150,20 @@ pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<StoredEntry> {
         Record { state, guarantee, fence, fingerprint, payload_hash, lease_until, created_at, expires_at };
     let about = About { endpoint, tenant, principal, client_generated_at, headers, request_id }.into();
     Ok(StoredEntry { hash, entry: Entry { id, record, about, answer, settled_at, late_until }, rotation })
+}
+
+/// Sixteen bytes of a key: what it is found by in memory, whoever it belongs to.
+pub(super) fn digest(key: &str) -> Hash {
+    let half = |salt: u8| {
+        let mut hasher = DefaultHasher::new();
+        hasher.write_u8(salt);
+        hasher.write(key.as_bytes());
+        hasher.finish().to_be_bytes()
+    };
+    let mut hash = [0; 16];
+    hash[..8].copy_from_slice(&half(0));
+    hash[8..].copy_from_slice(&half(1));
+    hash
 }
 
 /// The number of a fence as a rowid.

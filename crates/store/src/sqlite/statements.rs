@@ -7,10 +7,9 @@ use semel_contract::record::{Fence, State};
 use semel_contract::time::Timestamp;
 
 use super::fence_table::{Who, who};
-use super::key_search::digest;
 use super::row::{
-    self, Hash, Rotation, StoredEntry, claim_columns, no_record_columns, number, record_columns, write_claim,
-    write_record,
+    self, Hash, Rotation, StoredEntry, claim_columns, digest, no_record_columns, number, record_columns,
+    write_claim, write_record,
 };
 use crate::claims::{Filter, Id, Order};
 
