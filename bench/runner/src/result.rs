@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::targets::{Demand, Target};
+use super::targets::{Demand, STEADY_AT_MOST, Target};
 
 /// One run of one contestant. What could not be measured is none.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -105,7 +105,7 @@ impl Outcome {
             Demand::Ratio { to, .. } => self.ratio_spread(target.of, to),
             Demand::StallBelow(_) | Demand::MegabytesBelow(_) | Demand::BytesAtMost { .. } => None,
         };
-        targets.iter().filter_map(spread).any(|spread| spread > super::rounds::STEADY_AT_MOST)
+        targets.iter().filter_map(spread).any(|spread| spread > STEADY_AT_MOST)
     }
 
     /// Holds the rows against these targets. One whose contestants did not run is not judged.

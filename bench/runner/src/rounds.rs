@@ -17,9 +17,6 @@ pub(crate) const QUIET_AT_LEAST: f64 = 0.7;
 /// Between two runs, so that what one left to the disk is less the next one's burden.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// How far the middle half of a target's ratios may lie apart, as a part of their median, before the rounds are played again.
-pub(crate) const STEADY_AT_MOST: f64 = 0.25;
-
 /// Starts all, plays the rounds and judges them. Rounds whose ratios do not agree are played a second time, and count no more.
 /// A contestant that cannot start is absent, with its reason.
 pub(crate) fn play(

@@ -1,5 +1,8 @@
 //! What a bench must show, as data. Ratios are medians of the ratios of each round: both sides met the same minute.
 
+/// How far the middle half of a target's ratios may lie apart, as a part of their median, before the rounds are played again.
+pub(crate) const STEADY_AT_MOST: f64 = 0.25;
+
 /// One thing that must hold.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Target {
