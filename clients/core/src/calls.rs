@@ -202,9 +202,8 @@ async fn kick(outbox: &Outbox) -> Result<Answer, CoreError> {
     let mut principals: Vec<String> = outbox.holds().into_iter().map(|(principal, _)| principal).collect();
     principals.dedup();
     // Who has signed out is waited for, whatever the network does.
-    principals.retain(|principal| !outbox.is_signed_out(principal));
     for principal in principals {
-        outbox.refreshed(&principal).await?;
+        outbox.try_again(&principal).await?;
     }
     for lane in outbox.lanes().await? {
         let Some(head) = lane.head else { continue };

@@ -69,6 +69,7 @@ impl Store {
             VALUES (0, $1, 'clock-confirmed', '', '', $2, $1, $3) ON CONFLICT DO NOTHING";
         let mut tx = self.db.begin().await?;
         tx.run(sql, vec![now.into(), who.into(), detail.into()]).await?;
+        self.note(&mut tx, ("confirm-clock", "", "", &format!("ahead by {ahead} ms"))).await?;
         tx.commit().await?;
         Ok(true)
     }

@@ -96,9 +96,9 @@ impl Drop for Place {
 async fn postgres() -> Arc<dyn Database> {
     let place = base().await;
     let plan = database::migration_plan(&place.url, NoTls).await.unwrap();
-    assert_eq!(plan, (0, vec![1, 2, 3]));
+    assert_eq!(plan, (0, vec![1, 2, 3, 4]));
     let inner = database::connect(&place.url, 8, Migrations::Apply, NoTls).await.unwrap();
-    assert_eq!(database::migration_plan(&place.url, NoTls).await.unwrap(), (3, vec![]));
+    assert_eq!(database::migration_plan(&place.url, NoTls).await.unwrap(), (4, vec![]));
     Arc::new(Base { inner, _place: place })
 }
 

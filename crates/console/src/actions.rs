@@ -391,6 +391,17 @@ pub const ACTIONS: &[Action] = &[
         ..RELAY
     },
     Action {
+        name: "confirm-clock",
+        label: "Confirm the clock",
+        previews: "Says that the clock is right after its jump: ids and messages expire again by it.",
+        subject: Some("/v1/clock"),
+        reason: Reason::Needed,
+        path: "/v1/clock/confirm",
+        command: Some("broker clock"),
+        page: "/broker/clock",
+        ..BROKER
+    },
+    Action {
         name: "put-mesh",
         label: "Make or change a mesh",
         previews: "Makes the mesh, or changes what it may keep.",

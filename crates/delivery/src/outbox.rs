@@ -465,6 +465,18 @@ impl Outbox {
         self.release(principal, None).await.map(|_| ())
     }
 
+    /// Lets a principal's messages be tried again, unless it has signed out.
+    ///
+    /// # Errors
+    /// The store refuses.
+    pub async fn try_again(&self, principal: &str) -> Result<(), OutboxError> {
+        if self.is_signed_out(principal) {
+            return Ok(());
+        }
+        self.inner.refusals.start_over(principal, None);
+        self.release_by_itself(principal, None).await.map(|_| ())
+    }
+
     /// Lets a principal's messages be tried again, to one origin or to all, also under the credential that was refused, and
     /// also where the principal had signed out.
     /// Those that another origin holds up are held again without a call. Returns the lanes.

@@ -215,7 +215,7 @@ impl Outbox {
             Ok(target) => target,
             Err(error) => return impossible(&error.to_string()),
         };
-        let credential = match settings.credentials.credential(&row.principal, &target.origin).await {
+        let credential = match self.inner.credential(&row.principal, &target.origin).await {
             Ok(credential) => credential.unwrap_or_default(),
             Err(why) => return impossible(&why),
         };

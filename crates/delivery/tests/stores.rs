@@ -188,7 +188,7 @@ async fn a_file_with_lanes_is_upgraded_and_purged_by_when_messages_finished() {
         file.execute(sql, (id, status, delivered_at)).unwrap();
     }
     drop(file);
-    assert_eq!(SqliteStore::version(&path).unwrap(), (2, 5));
+    assert_eq!(SqliteStore::version(&path).unwrap(), (2, 6));
     let store = SqliteStore::open(&path).unwrap();
     let at = semel_contract::time::Timestamp::from_millis;
     assert_eq!(store.purge(at(500)).await.unwrap(), 1);
@@ -199,7 +199,7 @@ async fn a_file_with_lanes_is_upgraded_and_purged_by_when_messages_finished() {
     let lane = store.lane("a").await.unwrap();
     assert_eq!((lane.depth, lane.is_paused, lane.blocked_by), (1, false, None));
     drop(store);
-    assert_eq!(SqliteStore::version(&path).unwrap(), (5, 5));
+    assert_eq!(SqliteStore::version(&path).unwrap(), (6, 6));
     let file = Connection::open(&path).unwrap();
     let sql = "EXPLAIN QUERY PLAN SELECT id FROM outbox INDEXED BY outbox_purge WHERE payload IS NOT NULL
         AND status IN ('done', 'aborted') AND coalesce(delivered_at, aborted_at) < 5

@@ -230,10 +230,11 @@ impl Grant {
             Ok(Fate::Committed) => None,
             Ok(Fate::NotCommitted) => {
                 self.note_committing(false);
-                Some(match is_left {
-                    true => Ended::InTheWay(SettleError::Failed(why)),
-                    false => Ended::Over(silent_store(why.as_ref())),
-                })
+                // Nothing of it stays, so that the whole of it may run again.
+                Some(Ended::InTheWay(match is_left {
+                    true => SettleError::Failed(why),
+                    false => silent_store(why.as_ref()),
+                }))
             }
             Err(unreachable) => {
                 Some(Ended::Over(SettleError::Unknown(format!("{why}; {unreachable}").into())))

@@ -393,7 +393,7 @@ impl Broker {
     /// # Errors
     /// The store does not do it.
     pub async fn confirm_clock(&self, who: &str, why: &str) -> Result<bool, StoreError> {
-        self.0.store.confirm_clock(who, why).await
+        self.store().confirm_clock(who, why).await
     }
 
     /// Begins a new epoch, after the database was restored from a backup. Says which.

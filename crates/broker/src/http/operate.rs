@@ -16,7 +16,7 @@ use super::manage::{Page, operator, reason_in};
 use crate::broker::ReadError;
 
 /// Characters of a reason that are kept.
-const REASON_CHARS_MAX: usize = 1000;
+const REASON_CHARS_MAX: usize = 500;
 
 type Answer = Result<Response, Told>;
 
@@ -84,7 +84,8 @@ pub(crate) async fn confirm_clock(
     if reason.is_empty() {
         return Err(Told::malformed("say why, in `reason`"));
     }
-    match api.broker.confirm_clock(&operator(&headers), &reason).await? {
+    let broker = api.acting(&headers, None, Some(&reason))?;
+    match broker.confirm_clock(&operator(&headers), &reason).await? {
         true => clock(State(api)).await,
         false => {
             let why = "the clock is believed: there is nothing to confirm";

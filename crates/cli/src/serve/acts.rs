@@ -385,6 +385,7 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("outbox", "confirm-clock", "clock-not-frozen"),
     ("relay", "resolve", "not-in-doubt"),
     ("relay", "confirm-clock", "clock-not-frozen"),
+    ("broker", "confirm-clock", "clock_not_frozen"),
 ];
 
 /// Does one action and holds what came of it against the document and the trail.
@@ -445,7 +446,11 @@ async fn every_action_of_every_part_is_read_by_the_part_and_stands_in_its_trail(
 }
 
 /// What a part takes that no form asks for, since the form does what it would say.
-const UNASKED: &[(&str, &str, &str)] = &[("gate", "resolve", "body_base64"), ("outbox", "requeue", "auto")];
+const UNASKED: &[(&str, &str, &str)] = &[
+    ("gate", "resolve", "body_base64"),
+    ("outbox", "requeue", "auto"),
+    ("broker", "put-member", "add_token_sha256"),
+];
 
 fn agrees(action: &Action) {
     let name = format!("{} {}", action.part, action.name);

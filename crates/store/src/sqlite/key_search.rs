@@ -181,7 +181,7 @@ impl Place {
             Self::End => return Ok(Vec::new()),
         };
         let mut statement = connection.prepare_cached(sql)?;
-        let key = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, digest(row.get_ref(1)?.as_str()?)));
+        let key = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, digest(row.get_ref(1)?.as_bytes()?)));
         statement.query_map(params![below, rows_max as i64], key)?.collect()
     }
 

@@ -153,11 +153,12 @@ pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<StoredEntry> {
 }
 
 /// Sixteen bytes of a key: what it is found by in memory, whoever it belongs to.
-pub(super) fn digest(key: &str) -> Hash {
+pub(super) fn digest(key: impl AsRef<[u8]>) -> Hash {
+    let key = key.as_ref();
     let half = |salt: u8| {
         let mut hasher = DefaultHasher::new();
         hasher.write_u8(salt);
-        hasher.write(key.as_bytes());
+        hasher.write(key);
         hasher.finish().to_be_bytes()
     };
     let mut hash = [0; 16];

@@ -195,7 +195,7 @@ pub(super) fn erase(connection: &Connection, number: u64, hash: Hash) -> rusqlit
     for sql in [ERASE_CLAIM, ERASE_RECORD] {
         let mut statement = connection.prepare_cached(sql)?;
         let read = |row: &Row<'_>| {
-            Ok(RowRef { number, hash, rotation: row.get(0)?, key: digest(row.get_ref(1)?.as_str()?) })
+            Ok(RowRef { number, hash, rotation: row.get(0)?, key: digest(row.get_ref(1)?.as_bytes()?) })
         };
         if let Some(erased) = statement.query_row(params![number.cast_signed(), hash], read).optional()? {
             return Ok(Some(erased));
@@ -293,7 +293,7 @@ pub(super) fn sweep(connection: &Connection, by: Timestamp, limit: u32) -> rusql
 
 fn gone(row: &Row<'_>) -> rusqlite::Result<RowRef> {
     let number = row.get::<_, i64>(0)?.cast_unsigned();
-    Ok(RowRef { number, hash: row.get(1)?, rotation: row.get(2)?, key: digest(row.get_ref(3)?.as_str()?) })
+    Ok(RowRef { number, hash: row.get(1)?, rotation: row.get(2)?, key: digest(row.get_ref(3)?.as_bytes()?) })
 }
 
 /// Lists unknown outcomes and records by fence number, of every principal.

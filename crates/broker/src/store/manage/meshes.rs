@@ -104,7 +104,7 @@ impl Store {
         let mut tx = self.db.begin().await?;
         let now = time(&mut tx).await?;
         need_mesh(&mut tx, mesh).await?;
-        let sql = "SELECT member FROM member WHERE mesh_id = $1 AND member = $2 AND left_at IS NULL";
+        let sql = "SELECT member FROM member WHERE mesh_id = $1 AND member = $2 AND left_at IS NULL /*LOCK*/";
         let was_there = !tx.run(sql, vec![mesh.into(), member.into()]).await?.is_empty();
         let role = wish.role;
         let sql = "INSERT INTO member (mesh_id, member, role, joined_at) VALUES ($1, $2, $3, $4) \

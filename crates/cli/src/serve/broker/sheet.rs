@@ -31,7 +31,7 @@ pub(crate) static SHEET: Sheet = Sheet {
             path: "/broker",
             title: "Broker",
             on: "",
-            beside: &[],
+            beside: &[("/broker/clock", "Clock")],
             panels: &[Panel {
                 title: "Meshes",
                 api: "/v1/meshes",
@@ -202,8 +202,27 @@ pub(crate) static SHEET: Sheet = Sheet {
                 ..PANEL
             }],
         },
+        View {
+            path: "/broker/clock",
+            title: "The broker's clock",
+            on: "",
+            beside: &[],
+            panels: &[Panel {
+                api: "/v1/clock",
+                shape: Shape::Record,
+                columns: &[column("Time", "/now", Show::Time), column("Ahead (ms)", "/jump_ms", Show::Text)],
+                ..PANEL
+            }],
+        },
     ],
     notices: &[
+        Notice {
+            api: "/v1/clock",
+            at: "/jump_ms",
+            one: "The broker's clock jumped ahead: nothing expires until it is confirmed",
+            many: "",
+            page: "/broker/clock",
+        },
         Notice {
             api: "/metrics",
             at: "semel_broker_orphans",
