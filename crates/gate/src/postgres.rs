@@ -214,7 +214,7 @@ impl Grant {
 
     /// What a transaction came to that is not known to be committed; `None` where it was, all the same.
     async fn judge(&self, not_committed: NotCommitted) -> Option<Ended> {
-        let (why, is_left) = match not_committed {
+        let (why, is_left, is_broken) = match not_committed {
             NotCommitted::Refused(error) => {
                 self.note_committing(false);
                 return Some(ended(error));
@@ -223,18 +223,19 @@ impl Grant {
                 self.note_committing(false);
                 return Some(Ended::Over(silent_store(why.as_ref())));
             }
-            NotCommitted::Unheard { why, is_left } => (why, is_left),
+            NotCommitted::Unheard { why, is_left, is_broken } => (why, is_left, is_broken),
         };
         // It may have been committed all the same: only once it has surely ended does its record tell.
         match self.store().fate(self.id(), self.fence()).await {
             Ok(Fate::Committed) => None,
             Ok(Fate::NotCommitted) => {
                 self.note_committing(false);
-                // Nothing of it stays, so that the whole of it may run again.
-                Some(Ended::InTheWay(match is_left {
+                let error = match is_left {
                     true => SettleError::Failed(why),
                     false => silent_store(why.as_ref()),
-                }))
+                };
+                // Nothing of it stays, so that the whole of it may run again; but not where nobody answers in time.
+                Some(if is_left || is_broken { Ended::InTheWay(error) } else { Ended::Over(error) })
             }
             Err(unreachable) => {
                 Some(Ended::Over(SettleError::Unknown(format!("{why}; {unreachable}").into())))

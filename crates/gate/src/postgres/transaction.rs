@@ -35,6 +35,8 @@ pub enum NotCommitted {
         why: BoxError,
         /// The key was left, and COMMIT alone is in doubt.
         is_left: bool,
+        /// The connection broke, where otherwise nothing came in time.
+        is_broken: bool,
     },
 }
 
@@ -189,11 +191,11 @@ impl<C: Connection> TopLevel for Begun<'_, C> {
             Ok((Ok(_), Ok(()))) => return Ok(()),
             Ok((Err(error), _)) => (false, error),
             Ok((Ok(_), Err(error))) => (true, error),
-            Err(why) => return Err(NotCommitted::Unheard { why, is_left: false }),
+            Err(why) => return Err(NotCommitted::Unheard { why, is_left: false, is_broken: false }),
         };
         Err(match was_refused(&error) {
             true => NotCommitted::Refused(error),
-            false => NotCommitted::Unheard { why: error.into(), is_left },
+            false => NotCommitted::Unheard { why: error.into(), is_left, is_broken: true },
         })
     }
 
@@ -224,8 +226,10 @@ macro_rules! top_level {
                 match within(ANSWER_MAX, self.commit()).await {
                     Ok(Ok(())) => Ok(()),
                     Ok(Err(error)) if was_refused(&error) => Err(NotCommitted::Refused(error)),
-                    Ok(Err(error)) => Err(NotCommitted::Unheard { why: error.into(), is_left: true }),
-                    Err(why) => Err(NotCommitted::Unheard { why, is_left: true }),
+                    Ok(Err(error)) => {
+                        Err(NotCommitted::Unheard { why: error.into(), is_left: true, is_broken: true })
+                    }
+                    Err(why) => Err(NotCommitted::Unheard { why, is_left: true, is_broken: false }),
                 }
             }
 
