@@ -124,7 +124,8 @@ fn look_at_all(
 fn caught_by(tests: &[TestBinary], bug: Option<Bug>) -> Result<Option<String>, String> {
     let concerns = |program: &&TestBinary| match bug.map(Bug::engine) {
         None => true,
-        Some("broker") => program.is_of("broker"),
+        // How a server's clock is counted for it is the store's.
+        Some("broker") => program.is_of("broker") || program.is_of("store"),
         Some("gateway") => program.is_of("gateway"),
         Some("gate") => !["delivery", "broker", "gateway"].iter().any(|folder| program.is_of(folder)),
         Some(_) => program.is_of("delivery"),
