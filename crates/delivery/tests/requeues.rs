@@ -111,6 +111,34 @@ async fn the_key_of_what_may_have_arrived_is_sealed_first() {
     assert_eq!(seals, 1, "the server was asked to cancel the old key");
 }
 
+/// Nothing is sent in the name of who has signed out, no seal either; and a look around makes nobody sign in.
+#[tokio::test(start_paused = true)]
+async fn who_has_signed_out_seals_nothing_and_stays_signed_out() {
+    let world = World::quick("ietf", |request, _| match request.target.path.ends_with("/seal") {
+        true => answer(200, &[], r#"{"sealed":true,"identity":"verified"}"#),
+        false => Sent::Broken("reset".to_owned()),
+    });
+    let outbox = world.open().await;
+    outbox.enqueue(message(1, "a")).await.unwrap();
+    let sending = outbox.start();
+    pass(Duration::from_millis(100)).await;
+    sending.stop(Duration::from_secs(1)).await;
+    let row = outbox.receipt(&uuid(1)).await.unwrap().unwrap();
+    outbox.sign_out(&row.principal).await.unwrap();
+    let refused = outbox.requeue(&row, Requeue::default()).await;
+    assert!(matches!(refused, Err(OutboxError::State(_))), "{refused:?}");
+    let is_seal = |request: &semel_delivery::transport::Outgoing| request.target.path.ends_with("/seal");
+    assert!(
+        !world.seen.lock().unwrap().iter().any(|(_, request)| is_seal(request)),
+        "it was asked for nothing"
+    );
+    outbox.try_again(&row.principal).await.unwrap();
+    assert!(outbox.is_signed_out(&row.principal), "until it signs in");
+    outbox.refreshed(&row.principal).await.unwrap();
+    let requeued = outbox.requeue(&row, Requeue::default()).await.unwrap();
+    assert!(requeued.is_sealed, "{requeued:?}");
+}
+
 /// What a server says of the second key says nothing of the first, whose effect nobody has found out about.
 #[tokio::test(start_paused = true)]
 async fn what_took_the_place_of_a_message_that_may_have_arrived_never_says_that_nothing_did() {
