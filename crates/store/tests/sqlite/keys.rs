@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use semel_store::admin::{KeyReach, Sought};
+use semel_store::sqlite::rusqlite::Connection;
 
 use super::*;
 
@@ -181,4 +182,27 @@ async fn a_request_is_found_wherever_its_records_are() {
         let found = sqlite.store.find(&Sought::RequestId("one".to_owned()), limit).await.expect("it answers");
         assert_eq!(found.iter().map(|entry| entry.record.fence.number).collect::<Vec<_>>(), wanted);
     }
+}
+
+/// A damaged key keeps no search waiting and no record from being swept.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_key_stops_neither_reading_nor_sweeping() {
+    let sqlite = Sqlite::new();
+    fill(&sqlite.store, 20).await;
+    let path = sqlite.path();
+    let Sqlite { clock, store, directory } = sqlite;
+    drop(store);
+    let raw = Connection::open(&path).expect("a database");
+    let sql = "UPDATE semel_record SET key = CAST(x'ff80' AS TEXT) WHERE key = 'key-7'";
+    assert_eq!(raw.execute(sql, []).expect("it is written"), 1);
+    drop(raw);
+    let store = Arc::new(SqliteStore::open_with_clock(&path, Arc::clone(&clock) as _).expect("it opens"));
+    let sqlite = Sqlite { clock, store, directory };
+    read_up(&sqlite.store).await;
+    assert_eq!(found(&sqlite.store, "key-8").await.len(), 1);
+    sweep_all(&sqlite).await;
+    let raw = Connection::open(&path).expect("a database");
+    let left: i64 =
+        raw.query_row("SELECT count(*) FROM semel_record", [], |row| row.get(0)).expect("a count");
+    assert_eq!(left, 0, "all of them have expired");
 }
