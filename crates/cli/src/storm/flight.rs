@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -91,17 +92,14 @@ struct Passage {
 
 impl Flight {
     /// Sends the copies of a request, and again until it has a final answer.
-    async fn see_through(self: &Arc<Self>, request: &Request, key: &str) -> Vec<Sent> {
-        let passage = Arc::new(self.passage(request.number, key));
-        let mut copies = JoinSet::new();
-        for copy in request.copies.clone() {
-            let (flight, passage) = (Arc::clone(self), Arc::clone(&passage));
-            copies.spawn(async move {
-                sleep(copy.after).await;
-                flight.send(&passage, copy).await
-            });
-        }
-        let mut sent = copies.join_all().await;
+    async fn see_through(&self, request: &Request, key: &str) -> Vec<Sent> {
+        let passage = self.passage(request.number, key);
+        // Not as tasks of their own: a runtime that ends cancels tasks before those that wait for them.
+        let copies = request.copies.iter().map(async |copy| {
+            sleep(copy.after).await;
+            self.send(&passage, *copy).await
+        });
+        let mut sent = join_all(copies).await;
         let patient = Sending { after: Duration::ZERO, client: Client::Patient };
         let mut pause = PAUSE_FIRST;
         for _ in 0..AGAIN_MAX {
