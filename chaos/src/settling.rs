@@ -114,6 +114,12 @@ impl Settled {
         }
     }
 
+    /// Another message stands in the place of this one: what became of that is asked for, whatever the first came to.
+    fn was_sent_anew(&mut self, at: usize, intent: &str) {
+        self.standings[at] = Standing::default();
+        self.moved.insert(intent.to_owned());
+    }
+
     /// A line for each lane that did not come to its end: what its first open message waits for.
     pub(crate) fn open(&self, accepted: &[Accepted]) -> Vec<String> {
         let line = |at: usize| {
@@ -165,7 +171,7 @@ pub(crate) fn settle(ports: &[u16], accepted: &[Accepted], upstream: &Upstream, 
                         let told: Value = serde_json::from_str(&body).unwrap_or_default();
                         let new = told["new"]["client_message_id"].as_str().unwrap_or_default();
                         new.clone_into(id);
-                        settled.moved.insert(one.intent.clone());
+                        settled.was_sent_anew(at, &one.intent);
                     }
                 }
             }
@@ -251,6 +257,14 @@ mod tests {
         for over in ["inflight", "done", "dead", "held", ""] {
             assert_eq!(act(&standing(over, ""), 0, LONG, false), Act::Wait, "{over}");
         }
+    }
+
+    #[test]
+    fn what_was_sent_anew_is_looked_at_again() {
+        let given_up = standing("dead", "expired");
+        let mut settled = Settled { standings: vec![given_up], ..Settled::default() };
+        settled.was_sent_anew(0, "a#1");
+        assert!(!settled.standings[0].is_over() && settled.moved.contains("a#1"));
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod act;
 mod ask;
 mod chart;
 mod overview;
+mod pace;
 mod panel;
 mod settings;
 mod sign;
@@ -115,6 +116,7 @@ impl Surface {
     /// The console over `api`, which has the APIs of the parts.
     pub fn router(self, api: Router) -> Router {
         let Self { access, parts, history, commands, facts, index } = self;
+        let pace = from_fn_with_state(Arc::new(pace::Pace::of(&parts)), pace::give_way);
         let web = Web(Arc::new(Shown {
             access: access.clone(),
             parts,
@@ -128,7 +130,7 @@ impl Surface {
         }));
         web.start_sampling();
         let guard = from_fn_with_state(Arc::new(access), guard);
-        api.merge(pages(&web)).layer(guard).layer(map_response(sealed))
+        api.merge(pages(&web)).layer(pace).layer(guard).layer(map_response(sealed))
     }
 }
 

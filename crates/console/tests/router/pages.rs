@@ -300,3 +300,24 @@ async fn what_is_not_indexed_is_searched_up_to_a_bound_and_the_page_says_so() {
     let by_key = get(&router, "/v1/records?order=newest&key=k-3&within=1").await.json();
     assert_eq!(by_key["records"].as_array().map(Vec::len), Some(1), "a key is looked up: {by_key}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn lists_give_way_to_the_work_and_lookups_do_not_wait() {
+    let world = World::new();
+    world.settled("alice", "a").await;
+    let router = world.open();
+    // With this clock time passes only where somebody waits.
+    let waited = async |path: &str| {
+        let since = tokio::time::Instant::now();
+        for _ in 0..3 {
+            assert_eq!(get(&router, path).await.status, 200, "{path}");
+        }
+        since.elapsed()
+    };
+    for lookup in ["/v1/records?key=a", "/requests?key=a", "/v1/clock", "/console.css"] {
+        assert_eq!(waited(lookup).await, Duration::ZERO, "{lookup}");
+    }
+    for list in ["/", "/v1/records?order=newest", "/requests", "/requests?state=settled"] {
+        assert!(waited(list).await > Duration::ZERO, "{list}");
+    }
+}
