@@ -10,8 +10,8 @@ use semel_contract::time::parse_duration;
 use semel_delivery::http1::Http1;
 use semel_delivery::relay::Target;
 use semel_delivery::relay::debounce::Debounce;
-use semel_delivery::relay::ladder::{Blind, Tier};
 use semel_delivery::relay::policy::Scope;
+use semel_delivery::relay::recovery::{Blind, Capability};
 use semel_delivery::relay::reduce::Reducer;
 use semel_delivery::relay::target::Interference;
 use semel_delivery::relay::template::{Place, Template, Values};
@@ -41,7 +41,7 @@ pub(crate) fn target(
     made.groups = groups;
     made.timeout = timeout;
     made.late_window = match (&file.late_window, made.tier) {
-        (None, Tier::Marker | Tier::ReadBack) => {
+        (None, Capability::Marker | Capability::ReadBack) => {
             return Err(format!(
                 "tier {} needs late_window: how late a write may still be applied",
                 made.tier.name()
@@ -87,7 +87,7 @@ pub(crate) fn target(
     Ok(made)
 }
 
-fn tier(file: &TargetFile) -> Result<Tier, String> {
+fn tier(file: &TargetFile) -> Result<Capability, String> {
     Ok(match file.tier.as_str() {
         "key" => {
             let text = file.key_retention.as_deref();
@@ -99,12 +99,12 @@ fn tier(file: &TargetFile) -> Result<Tier, String> {
                         .to_owned(),
                 );
             }
-            Tier::Key { retention }
+            Capability::Key { retention }
         }
-        "marker" => Tier::Marker,
-        "compare-and-set" => Tier::CompareAndSet,
-        "read-back" => Tier::ReadBack,
-        "blind" => Tier::Blind(match file.on_blind.as_deref() {
+        "marker" => Capability::Marker,
+        "compare-and-set" => Capability::CompareAndSet,
+        "read-back" => Capability::ReadBack,
+        "blind" => Capability::Blind(match file.on_blind.as_deref() {
             Some("at-most-once") => Blind::AtMostOnce,
             Some("at-least-once") => Blind::AtLeastOnce,
             _ => return Err("tier blind needs on_blind: at-most-once or at-least-once".to_owned()),
