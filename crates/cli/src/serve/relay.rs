@@ -17,6 +17,7 @@ mod running;
 pub(crate) mod settings;
 pub(crate) mod sheet;
 mod target;
+mod values;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use semel_contract::classify::{Class, Classify, code_of, is_same_code};
+use semel_contract::profile::settings::values::Word;
 
 use crate::limits::{CODE_CHARS_MAX, shorten};
 use crate::refusal::{Effects, effects, is_pending, kind_of};
@@ -100,21 +101,12 @@ pub enum Scope {
     Host,
 }
 
+impl Word for Scope {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("credential", Scope::Credential), ("target", Scope::Target), ("host", Scope::Host)];
+}
+
 impl Scope {
-    /// The scope's name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Scope::Credential => "credential",
-            Scope::Target => "target",
-            Scope::Host => "host",
-        }
-    }
-
-    /// The scope of this name.
-    pub fn parse(name: &str) -> Option<Self> {
-        [Scope::Credential, Scope::Target, Scope::Host].into_iter().find(|scope| scope.name() == name)
-    }
-
     /// The name under which the pause is kept.
     pub fn key(self, target: &str, principal: &str, origin: &str) -> String {
         match self {
@@ -234,8 +226,5 @@ mod tests {
     #[test]
     fn pauses_do_not_meet() {
         assert_ne!(Scope::Credential.key("a:1", "b", ""), Scope::Credential.key("a", "1:b", ""));
-        for scope in [Scope::Credential, Scope::Target, Scope::Host] {
-            assert_eq!(Scope::parse(scope.name()), Some(scope));
-        }
     }
 }

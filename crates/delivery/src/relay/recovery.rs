@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use semel_contract::planted::{self, Bug};
+use semel_contract::profile::settings::values::Word;
 
 use super::reduce::{Reducer, commutes};
 
@@ -32,6 +33,11 @@ pub enum Blind {
     AtMostOnce,
     /// Send again: it may be applied twice.
     AtLeastOnce,
+}
+
+impl Word for Blind {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("at-most-once", Blind::AtMostOnce), ("at-least-once", Blind::AtLeastOnce)];
 }
 
 impl Capability {

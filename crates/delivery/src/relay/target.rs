@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_contract::key::Source;
+use semel_contract::profile::settings::values::Word;
 use semel_contract::profile::{Profile, presets};
 use semel_contract::time::format_duration;
 
@@ -24,6 +25,11 @@ pub enum Interference {
     Accept,
     /// Stop the lane until an operator opens it.
     Hold,
+}
+
+impl Word for Interference {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("accept", Interference::Accept), ("hold", Interference::Hold)];
 }
 
 /// A target.
