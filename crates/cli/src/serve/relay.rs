@@ -18,6 +18,7 @@ pub(crate) mod settings;
 pub(crate) mod sheet;
 mod target;
 mod values;
+mod wording;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
