@@ -13,7 +13,7 @@ use semel_contract::profile::presets;
 use semel_contract::record::Guarantee;
 use semel_contract::scope::Scope;
 use semel_store::ClaimStore;
-use semel_store::claims::{About, Answer, Claimed, Id, Settlement, Wish, Written};
+use semel_store::claims::{About, Answer, ClaimOutcome, ClaimRequest, FencedWrite, Id, Settlement};
 use semel_store::postgres::{Options, PostgresStore};
 use semel_store::sqlite::SqliteStore;
 
@@ -82,7 +82,7 @@ async fn one(store: &dyn ClaimStore, seed: u64, number: u64) -> Result<(), Strin
     let text = std::str::from_utf8(&text).map_err(|error| error.to_string())?;
     let key = Key::parse(&Format::Printable255, text).map_err(|_| "a key that is none".to_owned())?;
     let id = Id { scope: Scope::of(None, Some("bench"), Some(ENDPOINT)), key };
-    let wish = Wish {
+    let request = ClaimRequest {
         id: id.clone(),
         how: Claim::New,
         replaces: None,
@@ -103,10 +103,12 @@ async fn one(store: &dyn ClaimStore, seed: u64, number: u64) -> Result<(), Strin
         }
         .into(),
     };
-    let fence = match store.claim(wish).await.map_err(|error| error.to_string())? {
-        Claimed::Won { fence, .. } => fence,
-        other
-        @ (Claimed::Known { .. } | Claimed::Changed | Claimed::CredentialChanged | Claimed::Entered) => {
+    let fence = match store.claim(request).await.map_err(|error| error.to_string())? {
+        ClaimOutcome::Won { fence, .. } => fence,
+        other @ (ClaimOutcome::Known { .. }
+        | ClaimOutcome::Changed
+        | ClaimOutcome::CredentialChanged
+        | ClaimOutcome::Entered) => {
             return Err(format!("a record that cannot be filled in: {other:?}"));
         }
     };
@@ -118,8 +120,8 @@ async fn one(store: &dyn ClaimStore, seed: u64, number: u64) -> Result<(), Strin
         outcome_unknown: false,
     });
     match store.settle(&id, fence, settlement, &presets::ietf().lifetime).await {
-        Ok(Written::Done) => Ok(()),
-        Ok(Written::Superseded) => Err("a claim was superseded".to_owned()),
+        Ok(FencedWrite::Done) => Ok(()),
+        Ok(FencedWrite::Superseded) => Err("a claim was superseded".to_owned()),
         Err(error) => Err(error.to_string()),
     }
 }

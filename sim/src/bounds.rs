@@ -85,7 +85,7 @@ impl Clients {
 
     /// As many as may run at once do run, and one more is refused.
     async fn check_detached(self: &Arc<Self>, node: usize, endpoint: Endpoint) {
-        let max = self.world.plan.detached_max;
+        let max = self.world.plan.max_in_flight;
         let mut sends = Vec::new();
         for key in 0..=max {
             sends.push(self.send_in_task(node, self.slow_intent(endpoint, node * 1000 + key)));
@@ -121,7 +121,7 @@ impl Clients {
 
     /// As many as may wait for one key do wait, and one more is refused.
     async fn check_waiters(self: &Arc<Self>, node: usize, endpoint: Endpoint) {
-        let (_, max) = self.world.plan.waiters_max;
+        let (_, max) = self.world.plan.max_waiters;
         let intent = self.slow_intent(endpoint, node * 1000 + 500);
         let mut sends = Vec::new();
         for _ in 0..max + 2 {

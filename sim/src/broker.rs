@@ -19,7 +19,7 @@ use crate::broker::mesh::{Mesh, member, topic};
 use crate::broker::readers::Reader;
 use crate::broker::senders::Senders;
 use crate::broker::servers::Servers;
-use crate::mishap::Mishap;
+use crate::delivery_faults::DeliveryFault;
 use crate::plan::Options;
 use crate::report::{EFFECTS_MIN, Report};
 use crate::stage::{Invariant, lock};
@@ -131,9 +131,9 @@ impl Cast {
 
     fn surroundings(&self) -> Vec<JoinHandle<()>> {
         let Cast { mesh, servers, senders, .. } = self;
-        let clocks = [Mishap::ClockForward, Mishap::ClockBack, Mishap::ClockSteps];
-        let rates = clocks.map(|mishap| (mesh.plan.rates.of(mishap), mishap.name()));
-        let away = (mesh.plan.rates.of(Mishap::StoreAway), Mishap::StoreAway.name());
+        let clocks = [DeliveryFault::ClockForward, DeliveryFault::ClockBack, DeliveryFault::ClockSteps];
+        let rates = clocks.map(|fault| (mesh.plan.rates.of(fault), fault.name()));
+        let away = (mesh.plan.rates.of(DeliveryFault::StoreAway), DeliveryFault::StoreAway.name());
         vec![
             tokio::spawn(Arc::clone(servers).crashes()),
             tokio::spawn(Arc::clone(servers).restarts()),

@@ -17,6 +17,7 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tower::ServiceExt;
 
+use crate::body_faults;
 use crate::book::{Use, effect_name};
 use crate::coverage::Met;
 use crate::edition::{HOSTS, USER};
@@ -24,7 +25,6 @@ use crate::faults::Fault;
 use crate::fleet::{Fleet, Node};
 use crate::log::SlotNumber;
 use crate::operator::Operator;
-use crate::pieces;
 use crate::plan::Operated;
 use crate::routes::{Endpoint, RETRY_WINDOW};
 use crate::seen::{Seen, Word};
@@ -303,9 +303,11 @@ impl Clients {
         }
         let words = Bytes::from(body.to_string());
         let body = match intent.upload {
-            Upload::Slow(after) => pieces::slow_upload(words, after),
-            Upload::Stalls => pieces::stalled_upload(words),
-            Upload::Usual if self.world.strikes(Fault::StalledUpload) => pieces::upload(&self.world, words),
+            Upload::Slow(after) => body_faults::slow_upload(words, after),
+            Upload::Stalls => body_faults::stalled_upload(words),
+            Upload::Usual if self.world.strikes(Fault::StalledUpload) => {
+                body_faults::upload(&self.world, words)
+            }
             Upload::Usual => Body::from(words),
         };
         request.body(body).expect("the simulated headers are headers")

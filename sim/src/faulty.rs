@@ -8,8 +8,8 @@ use semel_contract::record::Fence;
 use semel_contract::time::Timestamp;
 use semel_store::hints::Hints;
 use semel_store::{
-    About, Answer, ClaimStore, Claimed, Entry, Filter, Form, Forms, Id, Reply, Resolution, Resolved, Sealed,
-    Settlement, StoreError, Swept, Wish, Written,
+    About, Answer, ClaimOutcome, ClaimRequest, ClaimStore, Entry, FencedWrite, Filter, Form, Forms, Id,
+    Reply, Resolution, Resolved, Sealed, Settlement, StoreError, Swept,
 };
 use tokio::time::sleep;
 
@@ -149,12 +149,12 @@ impl FaultyStore {
         answer: Answer,
         lifetime: &Lifetime,
         (used, name): (Use, &str),
-    ) -> Result<Written, StoreError> {
+    ) -> Result<FencedWrite, StoreError> {
         let act = |world: &World, by: &str| {
             let is_first =
                 world.peek(id).0.is_some_and(|entry| entry.record.fence == fence && entry.answer.is_none());
             let written = world.store_settle(by, id, fence, Settlement::Settle(answer), lifetime);
-            if written == Written::Done && is_first {
+            if written == FencedWrite::Done && is_first {
                 world.take_effect(used, name, fence);
             }
             written
@@ -164,10 +164,11 @@ impl FaultyStore {
 }
 
 impl ClaimStore for FaultyStore {
-    fn claim(&self, wish: Wish) -> Reply<'_, Claimed> {
+    fn claim(&self, request: ClaimRequest) -> Reply<'_, ClaimOutcome> {
         Box::pin(async move {
-            let id = wish.id.clone();
-            self.call(Kind::Write, ("claim", Some(&id)), move |world, by| world.store_claim(by, wish)).await
+            let id = request.id.clone();
+            self.call(Kind::Write, ("claim", Some(&id)), move |world, by| world.store_claim(by, request))
+                .await
         })
     }
 
@@ -181,12 +182,12 @@ impl ClaimStore for FaultyStore {
         fence: Fence,
         settlement: Settlement,
         lifetime: &'a Lifetime,
-    ) -> Reply<'a, Written> {
+    ) -> Reply<'a, FencedWrite> {
         let act = move |world: &World, by: &str| world.store_settle(by, id, fence, settlement, lifetime);
         Box::pin(self.call(Kind::Write, ("settle", Some(id)), act))
     }
 
-    fn renew<'a>(&'a self, held: &'a [(Id, Fence)], lease: Duration) -> Reply<'a, Vec<Written>> {
+    fn renew<'a>(&'a self, held: &'a [(Id, Fence)], lease: Duration) -> Reply<'a, Vec<FencedWrite>> {
         Box::pin(self.call(Kind::Write, ("renew", None), move |world, by| world.store_renew(by, held, lease)))
     }
 
@@ -244,7 +245,7 @@ impl ClaimStore for FaultyStore {
         }))
     }
 
-    fn reads_in_place(&self) -> bool {
+    fn lookup_is_local(&self) -> bool {
         self.world.plan.is_embedded
     }
 

@@ -187,13 +187,13 @@ fn build(world: &Arc<World>, life: &Arc<Life>, gate: Option<u32>, edition: usize
     let name = gate.map_or_else(|| life.name.clone(), |gate| format!("{}/{gate}", life.name));
     let store = Arc::new(FaultyStore::new(Arc::clone(world), Arc::clone(life), name));
     let nonces = Mutex::new(Rng::new(world.rng(Rng::draw)));
-    let (waiters, waiters_per_key) = world.plan.waiters_max;
+    let (waiters, waiters_per_key) = world.plan.max_waiters;
     let gate = GateLayer::builder(Arc::clone(&store) as Arc<dyn ClaimStore>)
         .name("shop")
         .clock(world.clock_for_gate())
         .entropy(move || nonces.lock().expect("drawing does not panic").draw())
         .probe(LedgerProbe::new(Arc::clone(world)))
-        .max_in_flight(world.plan.detached_max)
+        .max_in_flight(world.plan.max_in_flight)
         .max_waiters(waiters)
         .max_waiters_per_key(waiters_per_key)
         .max_body_bytes_in_memory(UPLOADS_MAX * UPLOAD_BYTES_MAX)

@@ -13,17 +13,17 @@ use http::{Request, Response};
 use http_body_util::BodyExt;
 use semel_contract::record::Fence;
 use semel_contract::time::{Timestamp, millis_of};
-use semel_gate::{Broken, Grant, SettleError, settling};
-use semel_store::{Answer, StoreError, Written};
+use semel_gate::{Grant, NoAnswer, SettleError, settling};
+use semel_store::{Answer, FencedWrite, StoreError};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
+use crate::body_faults;
 use crate::book::{Use, effect_name};
 use crate::faulty::FaultyStore;
 use crate::life::Life;
 use crate::log::SlotNumber;
-use crate::pieces;
 use crate::routes::{CAP, DEADLINE, Effects, Endpoint, GRACE};
 use crate::script::{Acts, Piece, Said, Script};
 use crate::world::{Invariant, World};
@@ -218,11 +218,11 @@ impl Call {
                 if let Some(told) = told {
                     response = response.header("semel-outcome", told);
                 }
-                let body = pieces::body(&self.world, body, self.words());
+                let body = body_faults::body(&self.world, body, self.words());
                 Ok(response.body(body).expect("the simulated headers are headers"))
             }
-            Said::Reset => Ok(broken(Broken::Reset("simulated".to_owned()))),
-            Said::TimedOut => Ok(broken(Broken::TimedOut("simulated".to_owned()))),
+            Said::Reset => Ok(broken(NoAnswer::Reset("simulated".to_owned()))),
+            Said::TimedOut => Ok(broken(NoAnswer::TimedOut("simulated".to_owned()))),
             Said::Failed => Err(ServiceFailed),
             Said::Panicked => std::panic::resume_unwind(Box::new(OnPurpose)),
             Said::Nothing => unreachable!("nothing is never said"),
@@ -258,8 +258,8 @@ impl Call {
         for _ in 0..COMMIT_TRIES {
             let effect = (self.used, self.name.as_str());
             match self.store.commit(id, self.fence(), answer.clone(), lifetime, effect).await {
-                Ok(Written::Done) => return Ok(()),
-                Ok(Written::Superseded) => return Err(SettleError::Superseded),
+                Ok(FencedWrite::Done) => return Ok(()),
+                Ok(FencedWrite::Superseded) => return Err(SettleError::Superseded),
                 Err(error @ (StoreError::Unavailable(_) | StoreError::Full(_))) => {
                     return Err(SettleError::Store(error));
                 }
@@ -312,7 +312,7 @@ pub(crate) fn words(world: &World, used: Use, name: &str, who: u64, fence: u64) 
     Bytes::from(json!({"effect": name, "who": who, "run": run}).to_string())
 }
 
-pub(crate) fn broken(how: Broken) -> Response<Body> {
+pub(crate) fn broken(how: NoAnswer) -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = http::StatusCode::BAD_GATEWAY;
     response.extensions_mut().insert(how);

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod body_faults;
 pub mod book;
 pub mod bounds;
 pub mod broker;
@@ -21,6 +22,7 @@ pub mod check;
 pub mod client;
 pub mod clock;
 pub mod coverage;
+pub mod delivery_faults;
 pub mod edition;
 pub mod faults;
 pub mod faulty;
@@ -30,11 +32,9 @@ mod judge;
 pub mod ledger;
 pub mod life;
 pub mod log;
-pub mod mishap;
 pub mod operator;
 pub mod outbox;
 pub mod part;
-mod pieces;
 pub mod plan;
 pub mod planted;
 pub mod relay;

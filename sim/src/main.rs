@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use semel_sim::coverage::{Coverage, Met};
+use semel_sim::delivery_faults::DeliveryFault;
 use semel_sim::faults::{Fault, Swarm};
-use semel_sim::mishap::Mishap;
 use semel_sim::part::Part;
 use semel_sim::plan::Options;
 use semel_sim::planted::Bug;
@@ -90,18 +90,18 @@ fn part(name: &str) -> Result<Parts, String> {
 #[derive(Clone, Copy, Debug)]
 enum Spared {
     Fault(Fault),
-    Mishap(Mishap),
+    DeliveryFault(DeliveryFault),
 }
 
 fn fault(name: &str) -> Result<Spared, String> {
     let fault = Fault::ALL.iter().copied().find(|fault| fault.name() == name).map(Spared::Fault);
     let known = || {
         let faults = Fault::ALL.iter().map(|fault| fault.name());
-        faults.chain(Mishap::ALL.iter().map(|mishap| mishap.name())).collect::<Vec<_>>().join(", ")
+        faults.chain(DeliveryFault::ALL.iter().map(|fault| fault.name())).collect::<Vec<_>>().join(", ")
     };
     // Some names are of both kinds: each engine takes its own.
     fault
-        .or_else(|| Mishap::named(name).map(Spared::Mishap))
+        .or_else(|| DeliveryFault::named(name).map(Spared::DeliveryFault))
         .ok_or_else(|| format!("expected one of {}", known()))
 }
 
@@ -199,7 +199,7 @@ fn options(cli: &Cli, seed: u64) -> Options {
         .iter()
         .map(|spared| match spared {
             Spared::Fault(fault) => fault.name(),
-            Spared::Mishap(mishap) => mishap.name(),
+            Spared::DeliveryFault(fault) => fault.name(),
         })
         .collect();
     let is_gate = part == Part::Gate;
@@ -208,7 +208,11 @@ fn options(cli: &Cli, seed: u64) -> Options {
         steps_min: cli.steps,
         planted: cli.planted,
         with: Fault::ALL.iter().copied().filter(|fault| is_gate && names.contains(&fault.name())).collect(),
-        with_mishaps: names.iter().filter(|_| !is_gate).filter_map(|name| Mishap::named(name)).collect(),
+        with_delivery_faults: names
+            .iter()
+            .filter(|_| !is_gate)
+            .filter_map(|name| DeliveryFault::named(name))
+            .collect(),
         ..Options::of(part, seed)
     }
 }

@@ -10,7 +10,7 @@ mod people;
 pub mod plan;
 pub mod server;
 mod wire;
-pub mod yard;
+pub mod world;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,10 +18,10 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use crate::mishap::Mishap;
+use crate::delivery_faults::DeliveryFault;
 use crate::outbox::node::House;
 use crate::outbox::people::People;
-use crate::outbox::yard::Yard;
+use crate::outbox::world::OutboxWorld;
 use crate::plan::Options;
 use crate::report::{EFFECTS_MIN, Report};
 use crate::stage::Invariant;
@@ -37,94 +37,94 @@ const MORE_MAX: usize = 1000;
 
 /// Plays one seed.
 pub(crate) async fn simulate(options: &Options) -> Report {
-    let yard = Arc::new(Yard::new(options));
-    let house = Arc::new(House::new(&yard));
-    let people = Arc::new(People::new(&yard, &house));
+    let world = Arc::new(OutboxWorld::new(options));
+    let house = Arc::new(House::new(&world));
+    let people = Arc::new(People::new(&world, &house));
     tokio::select! {
         biased;
-        () = yard.failed() => {}
+        () = world.failed() => {}
         () = tell(&people) => {}
     }
-    yard.end();
-    let effects = yard.server().delivered();
-    Report::of(options, &yard, effects)
+    world.end();
+    let effects = world.server().delivered();
+    Report::of(options, &world, effects)
 }
 
 async fn tell(people: &Arc<People>) {
-    let yard = &people.yard;
+    let world = &people.world;
     people.house.start().await;
-    let steps_min = yard.plan.options.steps_min;
+    let steps_min = world.plan.options.steps_min;
     phase(people, steps_min / 2).await;
     sleep(LONG_PAUSE).await;
     phase(people, steps_min).await;
     for _ in 0..MORE_MAX {
-        let is_enough = yard.server().delivered() >= EFFECTS_MIN && yard.steps() >= steps_min;
-        if is_enough || yard.failure().is_some() {
+        let is_enough = world.server().delivered() >= EFFECTS_MIN && world.steps() >= steps_min;
+        if is_enough || world.failure().is_some() {
             break;
         }
         people.intend();
         people.done().await;
         rest(people).await;
     }
-    yard.check_everything();
+    world.check_everything();
 }
 
 /// Messages and faults, then quiet until everything is delivered or given up.
 async fn phase(people: &Arc<People>, steps: usize) {
-    let yard = &people.yard;
-    yard.set_quiet(false);
+    let world = &people.world;
+    world.set_quiet(false);
     let around = surroundings(people);
     let mut launched = 0;
     // While nobody starts the daemon nothing is a step, and people would go on for hours.
-    let most = yard.plan.messages * 4;
-    while launched < yard.plan.messages || (yard.steps() < steps && launched < most) {
+    let most = world.plan.messages * 4;
+    while launched < world.plan.messages || (world.steps() < steps && launched < most) {
         people.intend();
         launched += 1;
-        sleep(yard.rng(|rng| rng.millis(0, yard.plan.gap_millis))).await;
+        sleep(world.rng(|rng| rng.millis(0, world.plan.gap_millis))).await;
     }
-    sleep(yard.rng(|rng| rng.millis(0, 60_000))).await;
-    yard.set_quiet(true);
+    sleep(world.rng(|rng| rng.millis(0, 60_000))).await;
+    world.set_quiet(true);
     people.house.heal().await;
     people.done().await;
     rest(people).await;
     around.iter().for_each(JoinHandle::abort);
-    yard.check_everything();
+    world.check_everything();
 }
 
 fn surroundings(people: &Arc<People>) -> Vec<JoinHandle<()>> {
-    let (yard, house) = (&people.yard, &people.house);
-    let clocks = [Mishap::ClockForward, Mishap::ClockBack, Mishap::ClockSteps];
-    let rates = clocks.map(|mishap| (yard.plan.rates.of(mishap), mishap.name()));
+    let (world, house) = (&people.world, &people.house);
+    let clocks = [DeliveryFault::ClockForward, DeliveryFault::ClockBack, DeliveryFault::ClockSteps];
+    let rates = clocks.map(|fault| (world.plan.rates.of(fault), fault.name()));
     vec![
         tokio::spawn(Arc::clone(house).crashes()),
         tokio::spawn(Arc::clone(house).restarts()),
         tokio::spawn(Arc::clone(house).freezes()),
         tokio::spawn(Arc::clone(people).operates()),
         tokio::spawn(Arc::clone(people).logs_in()),
-        tokio::spawn(weather::clock(Arc::clone(yard), rates)),
+        tokio::spawn(weather::clock(Arc::clone(world), rates)),
     ]
 }
 
 /// Waits until nothing is left that could still be sent. Whatever a person has to do for that is done.
 async fn rest(people: &Arc<People>) {
-    let yard = &people.yard;
+    let world = &people.world;
     for _ in 0..LOOKS {
         people.house.heal().await;
         people.set_right().await;
-        if yard.live() == 0 {
+        if world.live() == 0 {
             // What is still on its way arrives.
             return sleep(plan::ON_ITS_WAY_MAX).await;
         }
         sleep(LOOK_EVERY).await;
     }
-    for row in yard.rows(None).iter().filter(|row| row.status.is_live()) {
+    for row in world.rows(None).iter().filter(|row| row.status.is_live()) {
         let (id, status) = (&row.client_message_id, row.status.name());
         let due = row.next_attempt_at;
-        yard.note(
+        world.note(
             None,
             format!("{id} of {} is {status} after {} attempts, due {due}", row.lane, row.attempts),
         );
     }
-    let why = format!("{} messages never come to an end after the faults", yard.live());
-    yard.fail(Invariant::I15, None, why);
+    let why = format!("{} messages never come to an end after the faults", world.live());
+    world.fail(Invariant::I15, None, why);
 }

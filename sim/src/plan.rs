@@ -1,8 +1,8 @@
 //! What a seed decides before anything happens: how many machines, which routes, which faults, how often.
 
+use crate::delivery_faults::DeliveryFault;
 use crate::edition::{Edition, May, Recognised};
 use crate::faults::{Fault, Rates, Swarm};
-use crate::mishap::Mishap;
 use crate::part::Part;
 use crate::planted::Bug;
 use crate::rng::Rng;
@@ -24,7 +24,7 @@ pub struct Options {
     /// Faults of the gate that happen as often as they can.
     pub with: Vec<Fault>,
     /// The same for the delivery engines.
-    pub with_mishaps: Vec<Mishap>,
+    pub with_delivery_faults: Vec<DeliveryFault>,
 }
 
 impl Options {
@@ -42,7 +42,7 @@ impl Options {
             steps_min: 500,
             planted: None,
             with: Vec::new(),
-            with_mishaps: Vec::new(),
+            with_delivery_faults: Vec::new(),
         }
     }
 
@@ -57,7 +57,7 @@ impl Options {
             command += &format!(" --steps {}", self.steps_min);
         }
         let faults = self.with.iter().map(|fault| fault.name());
-        for name in faults.chain(self.with_mishaps.iter().map(|mishap| mishap.name())) {
+        for name in faults.chain(self.with_delivery_faults.iter().map(|fault| fault.name())) {
             command += &format!(" --with {name}");
         }
         if let Some(bug) = self.planted {
@@ -98,9 +98,9 @@ pub struct Plan {
     /// Whether somebody looks after unknown outcomes.
     pub operated: Operated,
     /// Requests that one replica runs at a time.
-    pub detached_max: usize,
+    pub max_in_flight: usize,
     /// Requests that wait at one replica, in all and for one key.
-    pub waiters_max: (usize, usize),
+    pub max_waiters: (usize, usize),
     /// Logical requests in each of the two phases.
     pub intents: usize,
     /// The longest pause between two new logical requests, in milliseconds.
@@ -139,8 +139,8 @@ impl Plan {
             editions,
             is_embedded,
             operated,
-            detached_max: usize::try_from(rng.between(4, 10)).unwrap_or(4),
-            waiters_max: (6, usize::try_from(rng.between(1, 4)).unwrap_or(1)),
+            max_in_flight: usize::try_from(rng.between(4, 10)).unwrap_or(4),
+            max_waiters: (6, usize::try_from(rng.between(1, 4)).unwrap_or(1)),
             intents: usize::try_from(rng.between(42, 50)).unwrap_or(42),
             gap_millis: *rng.pick(&[150, 600, 1500, 2500]),
         }

@@ -13,8 +13,8 @@ use semel_store::clock::{Clock, Reading};
 use semel_store::hints::Hints;
 use semel_store::memory::MemoryStore;
 use semel_store::{
-    About, Answer, ClaimStore, Claimed, Entry, Filter, Form, Forms, Id, Reply, Resolution, Resolved, Sealed,
-    Settlement, Swept, Wish, Written,
+    About, Answer, ClaimOutcome, ClaimRequest, ClaimStore, Entry, FencedWrite, Filter, Form, Forms, Id,
+    Reply, Resolution, Resolved, Sealed, Settlement, Swept,
 };
 
 use crate::clock::SimClock;
@@ -74,7 +74,7 @@ pub fn store(
             | Bug::LostOnCrash
             | Bug::ChangedByte
             | Bug::SweptLiveClaim),
-        ) => Arc::new(Broken { base: MemoryStore::with_clock(clock), bug }),
+        ) => Arc::new(NoAnswer { base: MemoryStore::with_clock(clock), bug }),
     }
 }
 
@@ -91,12 +91,12 @@ impl Clock for Gullible {
 
 /// A store with a mistake.
 #[derive(Debug)]
-struct Broken {
+struct NoAnswer {
     base: MemoryStore,
     bug: Bug,
 }
 
-impl Broken {
+impl NoAnswer {
     fn entry(&self, id: &Id) -> Option<Entry> {
         let found = self.base.look_up(id).now_or_never().and_then(Result::ok);
         found.and_then(|(entry, _)| entry)
@@ -111,7 +111,10 @@ impl Broken {
         let lifetime = presets::ietf().lifetime;
         for entry in self.entries().iter().filter(|entry| entry.record.state == State::Claimed) {
             let freed = self.base.settle(&entry.id, entry.record.fence, Settlement::Release, &lifetime);
-            assert!(matches!(freed.now_or_never(), Some(Ok(Written::Done))), "a held claim can be released");
+            assert!(
+                matches!(freed.now_or_never(), Some(Ok(FencedWrite::Done))),
+                "a held claim can be released"
+            );
         }
     }
 }
@@ -128,16 +131,18 @@ fn changed(entry: Entry) -> Entry {
     Entry { answer, ..entry }
 }
 
-impl ClaimStore for Broken {
-    fn claim(&self, wish: Wish) -> Reply<'_, Claimed> {
+impl ClaimStore for NoAnswer {
+    fn claim(&self, request: ClaimRequest) -> Reply<'_, ClaimOutcome> {
         Box::pin(async move {
-            let claimed = self.base.claim(wish).await?;
+            let claimed = self.base.claim(request).await?;
             Ok(match (claimed, self.bug) {
-                (Claimed::Known { entry, now }, Bug::WonTwice) if entry.record.state == State::Claimed => {
-                    Claimed::Won { fence: entry.record.fence, now }
+                (ClaimOutcome::Known { entry, now }, Bug::WonTwice)
+                    if entry.record.state == State::Claimed =>
+                {
+                    ClaimOutcome::Won { fence: entry.record.fence, now }
                 }
-                (Claimed::Known { entry, now }, Bug::ChangedByte) => {
-                    Claimed::Known { entry: Box::new(changed(*entry)), now }
+                (ClaimOutcome::Known { entry, now }, Bug::ChangedByte) => {
+                    ClaimOutcome::Known { entry: Box::new(changed(*entry)), now }
                 }
                 (other, _) => other,
             })
@@ -158,13 +163,13 @@ impl ClaimStore for Broken {
         fence: Fence,
         settlement: Settlement,
         lifetime: &'a Lifetime,
-    ) -> Reply<'a, Written> {
+    ) -> Reply<'a, FencedWrite> {
         let current = self.entry(id).map_or(fence, |entry| entry.record.fence);
         let fence = if self.bug == Bug::FencelessSettle { current } else { fence };
         self.base.settle(id, fence, settlement, lifetime)
     }
 
-    fn renew<'a>(&'a self, held: &'a [(Id, Fence)], lease: Duration) -> Reply<'a, Vec<Written>> {
+    fn renew<'a>(&'a self, held: &'a [(Id, Fence)], lease: Duration) -> Reply<'a, Vec<FencedWrite>> {
         self.base.renew(held, lease)
     }
 

@@ -3,12 +3,12 @@
 //! is lost or comes late.
 
 mod check;
-mod line;
 pub mod plan;
 mod replicas;
 mod senders;
 pub mod service;
-pub mod works;
+mod upstream;
+pub mod world;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,12 +16,12 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use crate::mishap::Mishap;
+use crate::delivery_faults::DeliveryFault;
 use crate::plan::Options;
 use crate::relay::plan::LATE_WINDOW;
 use crate::relay::replicas::Replicas;
 use crate::relay::senders::Senders;
-use crate::relay::works::Works;
+use crate::relay::world::RelayWorld;
 use crate::report::{EFFECTS_MIN, Report};
 use crate::stage::{Invariant, lock};
 use crate::weather;
@@ -34,87 +34,87 @@ const MORE_MAX: usize = 1000;
 
 /// Plays one seed.
 pub(crate) async fn simulate(options: &Options) -> Report {
-    let works = Arc::new(Works::new(options));
-    works.set_quiet(true);
-    let replicas = Arc::new(Replicas::start(&works).await);
-    let senders = Arc::new(Senders::new(&works, &replicas));
+    let world = Arc::new(RelayWorld::new(options));
+    world.set_quiet(true);
+    let replicas = Arc::new(Replicas::start(&world).await);
+    let senders = Arc::new(Senders::new(&world, &replicas));
     tokio::select! {
         biased;
-        () = works.failed() => {}
+        () = world.failed() => {}
         () = tell(&senders) => {}
     }
-    works.end();
-    let effects = *lock(&works.checked);
-    Report::of(options, &works, effects)
+    world.end();
+    let effects = *lock(&world.checked);
+    Report::of(options, &world, effects)
 }
 
 async fn tell(senders: &Arc<Senders>) {
-    let works = &senders.works;
-    let steps_min = works.plan.options.steps_min;
+    let world = &senders.world;
+    let steps_min = world.plan.options.steps_min;
     phase(senders, steps_min / 2).await;
     phase(senders, steps_min).await;
     for _ in 0..MORE_MAX {
-        let is_enough = *lock(&works.checked) >= EFFECTS_MIN && works.steps() >= steps_min;
-        if is_enough || works.failure().is_some() {
+        let is_enough = *lock(&world.checked) >= EFFECTS_MIN && world.steps() >= steps_min;
+        if is_enough || world.failure().is_some() {
             return;
         }
         senders.submit();
         senders.done().await;
         rest(senders).await;
-        works.check_everything().await;
+        world.check_everything().await;
     }
 }
 
 /// Entries and faults, then quiet until everything is applied or given up.
 async fn phase(senders: &Arc<Senders>, steps: usize) {
-    let works = &senders.works;
-    works.set_quiet(false);
+    let world = &senders.world;
+    world.set_quiet(false);
     let around = surroundings(senders);
     let mut launched = 0;
     // While nothing can be written nothing is a step, and more would be submitted than can be written afterwards.
-    let most = works.plan.requests * 3;
-    while launched < works.plan.requests || (works.steps() < steps && launched < most) {
+    let most = world.plan.requests * 3;
+    while launched < world.plan.requests || (world.steps() < steps && launched < most) {
         senders.submit();
         launched += 1;
-        sleep(works.rng(|rng| rng.millis(0, works.plan.gap_millis))).await;
+        sleep(world.rng(|rng| rng.millis(0, world.plan.gap_millis))).await;
     }
-    sleep(works.rng(|rng| rng.millis(0, 60_000))).await;
-    works.set_quiet(true);
+    sleep(world.rng(|rng| rng.millis(0, 60_000))).await;
+    world.set_quiet(true);
     senders.replicas.heal().await;
     senders.done().await;
     rest(senders).await;
     around.iter().for_each(JoinHandle::abort);
-    works.check_everything().await;
+    world.check_everything().await;
 }
 
 fn surroundings(senders: &Arc<Senders>) -> Vec<JoinHandle<()>> {
-    let (works, replicas) = (&senders.works, &senders.replicas);
-    let clocks = [Mishap::ClockForward, Mishap::ClockBack, Mishap::ClockSteps];
-    let rates = clocks.map(|mishap| (works.plan.rates.of(mishap), mishap.name()));
-    let away = (works.plan.rates.of(Mishap::StoreAway), Mishap::StoreAway.name());
+    let (world, replicas) = (&senders.world, &senders.replicas);
+    let clocks = [DeliveryFault::ClockForward, DeliveryFault::ClockBack, DeliveryFault::ClockSteps];
+    let rates = clocks.map(|fault| (world.plan.rates.of(fault), fault.name()));
+    let away = (world.plan.rates.of(DeliveryFault::StoreAway), DeliveryFault::StoreAway.name());
     vec![
         tokio::spawn(Arc::clone(replicas).crashes()),
         tokio::spawn(Arc::clone(replicas).restarts()),
         tokio::spawn(Arc::clone(replicas).freezes()),
         tokio::spawn(Arc::clone(senders).operates()),
         tokio::spawn(Arc::clone(senders).logs_in()),
-        tokio::spawn(weather::clock(Arc::clone(works), rates)),
-        tokio::spawn(weather::outage(Arc::clone(works), away)),
+        tokio::spawn(weather::clock(Arc::clone(world), rates)),
+        tokio::spawn(weather::outage(Arc::clone(world), away)),
     ]
 }
 
 /// Waits until nothing is left that could still be done. Whatever a person has to do for that is done.
 async fn rest(senders: &Arc<Senders>) {
-    let works = &senders.works;
+    let world = &senders.world;
     for _ in 0..LOOKS {
         senders.replicas.heal().await;
         senders.set_right().await;
-        let left = works.left();
+        let left = world.left();
         if left.is_some_and(|left| left.pending + left.parked + left.in_doubt + left.blocked == 0) {
             // What is still on its way arrives.
             return sleep(LATE_WINDOW * 2).await;
         }
         sleep(LOOK_EVERY).await;
     }
-    works.fail(Invariant::I15, None, format!("it never comes to rest after the faults: {:?}", works.left()));
+    world.fail(Invariant::I15, None, format!("it never comes to rest after the faults: {:?}", world.left()));
 }

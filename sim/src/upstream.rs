@@ -11,7 +11,7 @@ use std::time::Duration;
 use axum_core::body::Body;
 use futures_util::FutureExt;
 use http::{Request, Response};
-use semel_gate::Broken;
+use semel_gate::NoAnswer;
 use tokio::time::{Instant, Sleep};
 use tower::Service;
 
@@ -97,7 +97,7 @@ impl Service<Request<Body>> for Upstream {
         let (world, life, store) = (Arc::clone(&self.world), Arc::clone(&self.life), Arc::clone(&self.store));
         let call = Call::read(world, life, store, request);
         if call.world.strikes(Fault::NotSent) {
-            return Box::pin(async { Ok(broken(Broken::NotSent("simulated".to_owned()))) });
+            return Box::pin(async { Ok(broken(NoAnswer::NotSent("simulated".to_owned()))) });
         }
         if call.world.plan.options.planted == Some(Bug::LateDispatch) && call.world.rng(|rng| rng.chance(100))
         {

@@ -9,8 +9,8 @@ use semel_contract::profile::Lifetime;
 use semel_contract::record::{Fence, State};
 use semel_contract::time::Timestamp;
 use semel_store::{
-    About, Answer, Claimed, Entry, Filter, Form, Forms, Id, Reply, Resolution, Resolved, Sealed, Settlement,
-    Swept, Wish, Written,
+    About, Answer, ClaimOutcome, ClaimRequest, Entry, FencedWrite, Filter, Form, Forms, Id, Reply,
+    Resolution, Resolved, Sealed, Settlement, Swept,
 };
 
 use crate::coverage::Met;
@@ -75,18 +75,18 @@ impl World {
         (entry, now)
     }
 
-    pub(crate) fn store_claim(&self, by: &str, wish: Wish) -> Claimed {
-        let (id, how, nonce, lease) = (wish.id.clone(), wish.how, wish.nonce, wish.lease);
+    pub(crate) fn store_claim(&self, by: &str, request: ClaimRequest) -> ClaimOutcome {
+        let (id, how, nonce, lease) = (request.id.clone(), request.how, request.nonce, request.lease);
         let slot = self.number_of(&id);
         if slot.is_none() {
             self.fail(Invariant::I9, None, format!("{by} claims a key in a scope that is nobody's"));
         }
         let (before, _) = self.peek(&id);
-        let claimed = at_once(self.base.claim(wish));
+        let claimed = at_once(self.base.claim(request));
         let (after, now) = self.peek(&id);
         self.judge(Cause::Claim, &id, before.as_ref(), after.as_ref());
         match &claimed {
-            Claimed::Won { fence, .. } => {
+            ClaimOutcome::Won { fence, .. } => {
                 self.note(
                     slot,
                     format!("{by} {} {} → fence {}", how_name(how), self.label(slot), fence.number),
@@ -103,16 +103,16 @@ impl World {
                     self.won(by, &id, *fence, lease);
                 }
             }
-            Claimed::Known { entry, .. } => {
+            ClaimOutcome::Known { entry, .. } => {
                 self.saw(by, Some(entry), now);
                 let state = entry.record.state.name();
                 self.note(slot, format!("{by} claim {} → known, {state}", self.label(slot)));
             }
-            Claimed::Changed => self.note(slot, format!("{by} claim → changed")),
-            Claimed::Entered => self.note(slot, format!("{by} claim → entered")),
-            Claimed::CredentialChanged => self.note(slot, format!("{by} claim → credential changed")),
+            ClaimOutcome::Changed => self.note(slot, format!("{by} claim → changed")),
+            ClaimOutcome::Entered => self.note(slot, format!("{by} claim → entered")),
+            ClaimOutcome::CredentialChanged => self.note(slot, format!("{by} claim → credential changed")),
         }
-        if matches!(claimed, Claimed::Won { .. }) && before.is_none() {
+        if matches!(claimed, ClaimOutcome::Won { .. }) && before.is_none() {
             self.saw(by, None, now);
         }
         claimed
@@ -145,7 +145,7 @@ impl World {
         fence: Fence,
         settlement: Settlement,
         lifetime: &Lifetime,
-    ) -> Written {
+    ) -> FencedWrite {
         let slot = self.number_of(id);
         let (before, _) = self.peek(id);
         let (state, answer) = (settlement.state(), answer_of(&settlement));
@@ -155,7 +155,7 @@ impl World {
         self.judge(Cause::Settle(fence), id, before.as_ref(), after.as_ref());
         let changed =
             before.is_some_and(|entry| matches!(entry.record.state, State::Claimed | State::Unknown));
-        if written == Written::Done && changed {
+        if written == FencedWrite::Done && changed {
             self.ended(id, fence, state, answer, lifetime);
         }
         written
@@ -181,14 +181,14 @@ impl World {
         self.number_of(id).is_some_and(|slot| self.slot_of(slot).endpoint == Endpoint::Spent)
     }
 
-    pub(crate) fn store_renew(&self, by: &str, held: &[(Id, Fence)], lease: Duration) -> Vec<Written> {
+    pub(crate) fn store_renew(&self, by: &str, held: &[(Id, Fence)], lease: Duration) -> Vec<FencedWrite> {
         let before: Vec<_> = held.iter().map(|(id, _)| self.peek(id).0).collect();
         let written = at_once(self.base.renew(held, lease));
         let now = self.now();
         for (((id, fence), before), written) in held.iter().zip(before).zip(&written) {
             self.note(self.number_of(id), format!("{by} renew {} → {written:?}", fence.number));
             self.judge(Cause::Renew, id, before.as_ref(), self.peek(id).0.as_ref());
-            if *written == Written::Done
+            if *written == FencedWrite::Done
                 && let Some(claim) = self.shadow().claims.get_mut(&fence.number)
             {
                 claim.lease_until = now + millis(surely(lease));

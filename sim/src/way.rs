@@ -11,14 +11,14 @@ use semel_delivery::relay::store::sql::{
 use semel_delivery::relay::store::sqlite::Sqlite;
 use tokio::time::sleep;
 
+use crate::delivery_faults::DeliveryFault;
 use crate::life::Life;
-use crate::mishap::Mishap;
 use crate::stage::{Stage, lock};
 
 /// What the ways of a run lead through.
 pub(crate) trait Ground: Deref<Target = Stage> + Send + Sync + 'static {
-    /// Whether a mishap happens now.
-    fn strikes(&self, mishap: Mishap) -> bool;
+    /// Whether a fault happens now.
+    fn strikes(&self, fault: DeliveryFault) -> bool;
 
     /// Whether several replicas share the database. Otherwise it is one process's file.
     fn is_shared(&self) -> bool;
@@ -70,7 +70,7 @@ impl Connections {
 
 /// A replica's way to the database.
 pub(crate) struct Way<G> {
-    pub(crate) works: Arc<G>,
+    pub(crate) world: Arc<G>,
     pub(crate) life: Arc<Life>,
     pub(crate) base: Arc<Sqlite>,
     pub(crate) connections: Arc<Connections>,
@@ -78,9 +78,9 @@ pub(crate) struct Way<G> {
 
 impl<G> Clone for Way<G> {
     fn clone(&self) -> Self {
-        let Self { works, life, base, connections } = self;
+        let Self { world, life, base, connections } = self;
         Self {
-            works: Arc::clone(works),
+            world: Arc::clone(world),
             life: Arc::clone(life),
             base: Arc::clone(base),
             connections: Arc::clone(connections),
@@ -91,20 +91,20 @@ impl<G> Clone for Way<G> {
 impl<G: Ground> Way<G> {
     /// The replica crashes.
     pub(crate) fn crash(&self, why: &str) {
-        self.works.note(None, format!("{} {why}", self.life.name));
+        self.world.note(None, format!("{} {why}", self.life.name));
         self.life.kill();
         self.connections.break_off();
     }
 
     fn may_crash(&self) {
-        if self.works.strikes(Mishap::CrashAtWrite) {
+        if self.world.strikes(DeliveryFault::CrashAtWrite) {
             self.crash("crashes at a commit");
         }
     }
 
     async fn slow(&self) {
-        if self.works.strikes(Mishap::DiskSlow) {
-            let time: Duration = self.works.rng(|rng| rng.millis(20, 3000));
+        if self.world.strikes(DeliveryFault::DiskSlow) {
+            let time: Duration = self.world.rng(|rng| rng.millis(20, 3000));
             sleep(time).await;
         }
         self.life.awake().await;
@@ -112,10 +112,10 @@ impl<G: Ground> Way<G> {
 
     async fn begun(&self) -> Result<Box<dyn Transaction>, StoreError> {
         self.life.awake().await;
-        if self.works.is_store_away() {
+        if self.world.is_store_away() {
             return Err(StoreError::Failed("it cannot be reached".to_owned()));
         }
-        if self.works.is_broken() {
+        if self.world.is_broken() {
             return Err(StoreError::Failed("a sync has failed".to_owned()));
         }
         let inner = self.base.begin().await?;
@@ -131,8 +131,8 @@ impl<G: Ground> Way<G> {
 
     /// Whether a commit that nobody heard of was done.
     async fn uncertain(&self, inner: Box<dyn Transaction>) -> Result<(), StoreError> {
-        let is_done = self.works.rng(|rng| rng.chance(500));
-        self.works.note(None, format!("{} does not hear of its commit, done: {is_done}", self.life.name));
+        let is_done = self.world.rng(|rng| rng.chance(500));
+        self.world.note(None, format!("{} does not hear of its commit, done: {is_done}", self.life.name));
         if is_done {
             inner.commit().await?;
         }
@@ -146,21 +146,23 @@ impl<G: Ground> Way<G> {
         self.life.awake().await;
         let gone = || StoreError::Failed("the connection is gone".to_owned());
         let inner = lock(open).take().ok_or_else(gone)?;
-        if self.works.strikes(Mishap::DiskFull) {
+        if self.world.strikes(DeliveryFault::DiskFull) {
             drop(inner);
             return Err(StoreError::Failed("the disk is full".to_owned()));
         }
-        match self.works.is_shared() {
-            false if self.works.strikes(Mishap::SyncFails) => {
-                self.works.break_file();
+        match self.world.is_shared() {
+            false if self.world.strikes(DeliveryFault::SyncFails) => {
+                self.world.break_file();
                 return self.uncertain(inner).await;
             }
-            true if self.works.strikes(Mishap::SyncFails) || self.works.strikes(Mishap::CommitUnknown) => {
+            true if self.world.strikes(DeliveryFault::SyncFails)
+                || self.world.strikes(DeliveryFault::CommitUnknown) =>
+            {
                 return self.uncertain(inner).await;
             }
-            true if self.works.strikes(Mishap::CommitLate) => {
-                let after = self.works.rng(|rng| rng.millis(1, 8000));
-                self.works
+            true if self.world.strikes(DeliveryFault::CommitLate) => {
+                let after = self.world.rng(|rng| rng.millis(1, 8000));
+                self.world
                     .note(None, format!("{} does not hear of its commit, which comes later", self.life.name));
                 tokio::spawn(async move {
                     sleep(after).await;
@@ -213,15 +215,15 @@ impl<G: Ground> Database for Way<G> {
     }
 
     fn is_owned(&self) -> bool {
-        !self.works.is_shared()
+        !self.world.is_shared()
     }
 
     fn say<'a>(&'a self, _: &'static str, text: &'a str) -> Asked<'a, ()> {
         Box::pin(async move {
             self.life.awake().await;
-            let mut all = lock(&self.works.air().0);
+            let mut all = lock(&self.world.air().0);
             all.retain(|(life, _)| !life.is_dead());
-            for (_, heard) in all.iter().filter(|_| !self.works.strikes(Mishap::WakeUpLost)) {
+            for (_, heard) in all.iter().filter(|_| !self.world.strikes(DeliveryFault::WakeUpLost)) {
                 heard(text);
             }
             Ok(())
@@ -230,7 +232,7 @@ impl<G: Ground> Database for Way<G> {
 
     fn listen(&self, _: &'static str, heard: Heard) -> Listening<'_> {
         Box::pin(async move {
-            lock(&self.works.air().0).push((Arc::clone(&self.life), heard));
+            lock(&self.world.air().0).push((Arc::clone(&self.life), heard));
             std::future::pending().await
         })
     }

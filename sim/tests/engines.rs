@@ -2,8 +2,8 @@
 //! everything that can be met is met, too. `cargo xtask sim` plays many more, optimised.
 
 use semel_sim::coverage::{Coverage, Met};
+use semel_sim::delivery_faults::DeliveryFault;
 use semel_sim::faults::Swarm;
-use semel_sim::mishap::Mishap;
 use semel_sim::part::Part;
 use semel_sim::plan::Options;
 use semel_sim::report::{Report, too_small};
@@ -64,8 +64,10 @@ fn play(part: Part) -> Coverage {
 
 /// What should have been met on an engine and was not.
 fn missing(part: Part, coverage: &Coverage) -> Vec<&'static str> {
-    let faults =
-        Mishap::ALL.iter().filter(|mishap| mishap.concerns(part)).map(|mishap| (Met::Fault, mishap.name()));
+    let faults = DeliveryFault::ALL
+        .iter()
+        .filter(|fault| fault.concerns(part))
+        .map(|fault| (Met::Fault, fault.name()));
     let outbox = [
         (Met::Standing, "pending"),
         (Met::Standing, "done"),

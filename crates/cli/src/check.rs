@@ -132,8 +132,8 @@ impl Report {
             if let Some(identity) = &route.identity {
                 text.push_str(&indented("identity", &redacted(&identity.to_string())));
             }
-            if !route.was.is_empty() {
-                text.push_str(&indented("was", &route.was.join(", ")));
+            if !route.former_names.is_empty() {
+                text.push_str(&indented("was", &route.former_names.join(", ")));
             }
             if let Some(probe) = &route.probe {
                 text.push_str(&indented("probe", probe));

@@ -241,7 +241,9 @@ fn refuse_clashes(routes: &[Route]) -> Result<(), String> {
                 one.name, other.name
             ));
         }
-        if let Some(name) = one.was.iter().find(|name| routes.iter().any(|route| route.name == **name)) {
+        if let Some(name) =
+            one.former_names.iter().find(|name| routes.iter().any(|route| route.name == **name))
+        {
             return Err(format!("route.{}: `was` names {name}, which is a route of its own", one.name));
         }
     }

@@ -10,7 +10,7 @@ use semel_contract::profile::presets;
 use semel_contract::record::Guarantee;
 use semel_contract::scope::Scope;
 use semel_store::postgres::{Options, PostgresStore};
-use semel_store::{About, ClaimStore, Claimed, Id, Settlement, Wish};
+use semel_store::{About, ClaimOutcome, ClaimRequest, ClaimStore, Id, Settlement};
 use serde_json::{Value, json};
 
 /// A database of this test's own.
@@ -68,7 +68,7 @@ async fn unknown(store: &PostgresStore, key: &str) -> String {
         scope: Scope::of(None, Some("alice"), Some("pay")),
         key: Key::parse(&Format::Printable255, key).expect("a key"),
     };
-    let wish = Wish {
+    let request = ClaimRequest {
         id: id.clone(),
         how: Claim::New,
         replaces: None,
@@ -82,7 +82,7 @@ async fn unknown(store: &PostgresStore, key: &str) -> String {
         about: About { endpoint: "pay".to_owned(), principal: "alice".to_owned(), ..About::default() }.into(),
         terms: None,
     };
-    let Claimed::Won { fence, .. } = store.claim(wish).await.expect("the store answers") else {
+    let ClaimOutcome::Won { fence, .. } = store.claim(request).await.expect("the store answers") else {
         panic!("expected to win")
     };
     let lifetime = presets::ietf().lifetime;

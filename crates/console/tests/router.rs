@@ -32,7 +32,7 @@ use semel_contract::record::{Fence, Guarantee};
 use semel_contract::scope::Scope;
 use semel_store::conformance::TestClock;
 use semel_store::memory::MemoryStore;
-use semel_store::{About, Answer, ClaimStore, Claimed, Id, Settlement, Wish};
+use semel_store::{About, Answer, ClaimOutcome, ClaimRequest, ClaimStore, Id, Settlement};
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
@@ -102,7 +102,7 @@ impl World {
         // A key that was freed is claimed again in place of the row that says so.
         let (known, _) = self.store.look_up(&id).await.unwrap();
         let replaces = known.map(|entry| entry.record.fence);
-        let wish = Wish {
+        let request = ClaimRequest {
             id: id.clone(),
             how: if replaces.is_some() { Claim::Reclaim } else { Claim::New },
             replaces,
@@ -116,8 +116,8 @@ impl World {
             about: about.into(),
             terms: None,
         };
-        match self.store.claim(wish).await.unwrap() {
-            Claimed::Won { fence, .. } => (id, fence),
+        match self.store.claim(request).await.unwrap() {
+            ClaimOutcome::Won { fence, .. } => (id, fence),
             other => panic!("expected to win, found {other:?}"),
         }
     }

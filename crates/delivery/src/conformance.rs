@@ -12,8 +12,8 @@ use crate::judge::{Ended, To, Verdict};
 use crate::message::{Answer, Came, Gap, HeldFor, Progress, Published, Received, Request, Row, Status};
 use crate::settings::HeadPolicy;
 use crate::store::{
-    Arrived, Filter, Find, Head, InboxDepth, Judged, KeptTime, OutboxStore, Replaced, Room, StoreError,
-    Successor, Terms, Written,
+    Arrived, FencedWrite, Filter, Find, Head, InboxDepth, Judged, KeptTime, OutboxStore, Replaced, Room,
+    StoreError, Successor, Terms,
 };
 
 type Store = Arc<dyn OutboxStore>;
@@ -186,16 +186,19 @@ async fn stale_fences_change_nothing(store: Store) {
     let (row, fence) = claimed(&store, "a", 20).await;
     for stale in [Fence { nonce: 8, ..fence }, Fence { number: fence.number + 1, ..fence }] {
         let written = store.settle(row.id, stale, verdict(To::Dead, 21)).await;
-        assert!(matches!(written, Ok(Written::Stale)));
+        assert!(matches!(written, Ok(FencedWrite::Stale)));
     }
     assert_eq!(find(&store, "one").await.status, Status::Inflight);
     let done = store
         .settle(row.id, fence, verdict(To::Done(vec![("broker_message_id".into(), "b".into())]), 22))
         .await;
     assert!(
-        matches!(done, Ok(Written::Done(row)) if row.status == Status::Done && row.broker_message_id.as_deref() == Some("b"))
+        matches!(done, Ok(FencedWrite::Done(row)) if row.status == Status::Done && row.broker_message_id.as_deref() == Some("b"))
     );
-    assert!(matches!(store.settle(row.id, fence, verdict(To::Dead, 23)).await, Ok(Written::Stale)), "once");
+    assert!(
+        matches!(store.settle(row.id, fence, verdict(To::Dead, 23)).await, Ok(FencedWrite::Stale)),
+        "once"
+    );
     insert(&store, "two", "a").await;
     let (_, later) = claimed(&store, "a", 24).await;
     assert!(later.number > fence.number, "fences only grow");
@@ -208,13 +211,13 @@ async fn what_was_in_flight_waits_again_under_its_key(store: Store) {
     assert_eq!(recovered.interrupted, 1);
     let row = find(&store, "one").await;
     assert_eq!((row.status, row.ambiguous, row.client_tx_id), (Status::Pending, true, before.client_tx_id));
-    assert!(matches!(store.settle(row.id, fence, verdict(To::Dead, 31)).await, Ok(Written::Stale)));
+    assert!(matches!(store.settle(row.id, fence, verdict(To::Dead, 31)).await, Ok(FencedWrite::Stale)));
     let log = store.attempts(row.id).await.expect("the store answers");
     assert!(log.len() == 1 && log[0].outcome.is_none(), "the log says that it never ended");
     let (_, fence) = claimed(&store, "a", 40).await;
     assert_eq!(store.end_leases(at(900)).await.expect("the store answers"), Vec::<String>::new());
     assert_eq!(store.end_leases(at(2000)).await.expect("the store answers"), ["a"]);
-    assert!(matches!(store.settle(row.id, fence, verdict(To::Dead, 2001)).await, Ok(Written::Stale)));
+    assert!(matches!(store.settle(row.id, fence, verdict(To::Dead, 2001)).await, Ok(FencedWrite::Stale)));
     let second = store.recover(at(3000)).await.expect("it recovers");
     assert!(second.epoch > recovered.epoch && second.interrupted == 0);
 }

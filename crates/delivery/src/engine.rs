@@ -16,8 +16,8 @@ use tokio::task::JoinHandle;
 use crate::expiry::{self, EXPIRY};
 use crate::limits::LIST_ROWS_MAX;
 use crate::message::Status;
-use crate::outbox::{Outbox, Refusal, Why};
-use crate::store::{Filter, StoreError, Written};
+use crate::outbox::{Outbox, Refusal, Wake};
+use crate::store::{FencedWrite, Filter, StoreError};
 use walk::{Walk, Walked};
 
 /// How often credentials of refused principals are looked at again.
@@ -78,7 +78,7 @@ enum Lane {
     /// It is looked at then: its head waits until then.
     Due(Timestamp),
     /// A walk is in it, and this was heard of it meanwhile.
-    Walked(Option<Why>),
+    Walked(Option<Wake>),
     /// Its head cannot be sent before something changes.
     Stuck,
 }
@@ -129,8 +129,8 @@ impl Engine {
             let now = self.outbox.now();
             for (lane, why) in self.outbox.inner.wakes.take() {
                 match why {
-                    Why::Came => self.look_for_the_first(lane, now),
-                    Why::Changed => self.look_at(lane, now),
+                    Wake::Appended => self.look_for_the_first(lane, now),
+                    Wake::HeadChanged => self.look_at(lane, now),
                 }
             }
             if !is_stopped {
@@ -210,7 +210,7 @@ impl Engine {
 
     fn look_at(&mut self, lane: String, at: Timestamp) {
         match self.lanes.get_mut(&lane) {
-            Some(Lane::Walked(heard)) => *heard = Some(Why::Changed),
+            Some(Lane::Walked(heard)) => *heard = Some(Wake::HeadChanged),
             Some(Lane::Due(before)) if *before <= at => {}
             Some(Lane::Due(before)) => {
                 self.due.remove(&(*before, lane.clone()));
@@ -227,7 +227,7 @@ impl Engine {
     /// A message came. Behind a head that waits, it changes nothing.
     fn look_for_the_first(&mut self, lane: String, at: Timestamp) {
         match self.lanes.get_mut(&lane) {
-            Some(Lane::Walked(heard)) => *heard = (*heard).max(Some(Why::Came)),
+            Some(Lane::Walked(heard)) => *heard = (*heard).max(Some(Wake::Appended)),
             Some(Lane::Due(_) | Lane::Stuck) => {}
             None => self.look_at(lane, at),
         }
@@ -267,10 +267,10 @@ impl Engine {
         };
         match (walked, heard) {
             (Walked::More, _)
-            | (Walked::Until(_) | Walked::Stuck | Walked::Empty, Some(Why::Changed))
-            | (Walked::Empty, Some(Why::Came)) => self.look_at(lane, now),
-            (Walked::Until(at), None | Some(Why::Came)) => self.look_at(lane, at),
-            (Walked::Stuck, None | Some(Why::Came)) => {
+            | (Walked::Until(_) | Walked::Stuck | Walked::Empty, Some(Wake::HeadChanged))
+            | (Walked::Empty, Some(Wake::Appended)) => self.look_at(lane, now),
+            (Walked::Until(at), None | Some(Wake::Appended)) => self.look_at(lane, at),
+            (Walked::Stuck, None | Some(Wake::Appended)) => {
                 self.lanes.insert(lane, Lane::Stuck);
             }
             (Walked::Empty, None) => {}
@@ -354,7 +354,7 @@ async fn expire_held(outbox: &Outbox) -> Result<(), StoreError> {
     rebuild::begin_again(outbox, &held);
     for row in held {
         let Some(verdict) = attempt::expired(outbox, &row) else { continue };
-        if let Written::Done(row) = outbox.inner.store.give_up(row.id, verdict).await? {
+        if let FencedWrite::Done(row) = outbox.inner.store.give_up(row.id, verdict).await? {
             outbox.inner.meters.outcome(&row, "expired");
             outbox.finished(row.id);
             let lane = row.lane.clone();

@@ -61,32 +61,32 @@ pub(crate) struct Inner {
 
 /// Why the engine should look at a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Why {
+pub(crate) enum Wake {
     /// A message came, at its end: who waits for its head waits on.
-    Came,
+    Appended,
     /// Its head may be another, or may be sent now.
-    Changed,
+    HeadChanged,
 }
 
 /// Lanes that the engine should look at.
 #[derive(Default)]
 pub(crate) struct Wakes {
-    lanes: Mutex<BTreeMap<String, Why>>,
+    lanes: Mutex<BTreeMap<String, Wake>>,
     pub(crate) notify: Notify,
 }
 
 impl Wakes {
     /// Something changed in these lanes.
     pub(crate) fn wake(&self, lanes: impl IntoIterator<Item = String>) {
-        lanes.into_iter().for_each(|lane| self.note(lane, Why::Changed));
+        lanes.into_iter().for_each(|lane| self.note(lane, Wake::HeadChanged));
     }
 
     /// A message came to this lane.
     pub(crate) fn came(&self, lane: String) {
-        self.note(lane, Why::Came);
+        self.note(lane, Wake::Appended);
     }
 
-    fn note(&self, lane: String, why: Why) {
+    fn note(&self, lane: String, why: Wake) {
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         // The engine takes all at once: whoever came before has told it.
         let is_first = lanes.is_empty();
@@ -98,7 +98,7 @@ impl Wakes {
         }
     }
 
-    pub(crate) fn take(&self) -> BTreeMap<String, Why> {
+    pub(crate) fn take(&self) -> BTreeMap<String, Wake> {
         std::mem::take(&mut *self.lanes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_contract::json::Pointer;
+use semel_contract::profile::settings::values::Word;
 use semel_contract::profile::{Profile, presets};
 use semel_contract::time::format_duration;
 use semel_store::clock::{Clock, SystemClock};
@@ -25,6 +26,10 @@ pub enum HeadPolicy {
     Skip,
     /// The lane waits until somebody requeues or aborts it, or resumes the lane.
     Block,
+}
+
+impl Word for HeadPolicy {
+    const WORDS: &'static [(&'static str, Self)] = &[("skip", Self::Skip), ("block", Self::Block)];
 }
 
 /// What an outbox is told.

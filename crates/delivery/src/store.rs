@@ -120,7 +120,7 @@ pub enum Head {
 
 /// Whether a write of a holder counted.
 #[derive(Clone, Debug)]
-pub enum Written {
+pub enum FencedWrite {
     /// It did; this is the row now.
     Done(Box<Row>),
     /// Somebody else had decided already. Nothing was changed.
@@ -331,10 +331,10 @@ pub trait OutboxStore: Send + Sync + 'static {
     fn put_back(&self, row: i64, fence: Fence) -> Reply<'_, bool>;
 
     /// Writes what became of an attempt, if the fence is still the row's.
-    fn settle(&self, row: i64, fence: Fence, verdict: Verdict) -> Reply<'_, Written>;
+    fn settle(&self, row: i64, fence: Fence, verdict: Verdict) -> Reply<'_, FencedWrite>;
 
     /// Gives up a row that is held, where it still is.
-    fn give_up(&self, row: i64, verdict: Verdict) -> Reply<'_, Written>;
+    fn give_up(&self, row: i64, verdict: Verdict) -> Reply<'_, FencedWrite>;
 
     /// Ends claims whose lease is over: their rows wait again, and may have been delivered. Returns their lanes.
     fn end_leases(&self, now: Timestamp) -> Reply<'_, Vec<String>>;

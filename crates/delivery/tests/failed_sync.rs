@@ -16,11 +16,13 @@ use semel_delivery::message::Progress;
 use semel_delivery::relay::RelayStore;
 use semel_delivery::relay::reduce::Reducer;
 use semel_delivery::relay::store::accept::Accepted;
-use semel_delivery::relay::store::claim::Claimed;
+use semel_delivery::relay::store::claim::LaneClaim;
 use semel_delivery::relay::store::sqlite::Sqlite;
-use semel_delivery::relay::store::{Intent, StoreError as RelayError, Written as RelayWritten, conformance};
+use semel_delivery::relay::store::{
+    FencedWrite as RelayWritten, Intent, StoreError as RelayError, conformance,
+};
 use semel_delivery::sqlite::SqliteStore;
-use semel_delivery::store::{Arrived, Find, Head, OutboxStore, Room, StoreError, Terms, Written};
+use semel_delivery::store::{Arrived, FencedWrite, Find, Head, OutboxStore, Room, StoreError, Terms};
 use semel_delivery::{HeadPolicy, Request, Status};
 use semel_store::clock::SystemClock;
 
@@ -131,9 +133,9 @@ async fn deliver(store: &SqliteStore, id: &str) -> Vec<u64> {
                 let fence = row.fence.expect("a claim has a fence");
                 fences.push(fence.number);
                 match ask(|| store.settle(row.id, fence, done())).await {
-                    Written::Done(_) => return fences,
+                    FencedWrite::Done(_) => return fences,
                     // An answer that was lost said so already.
-                    Written::Stale => {
+                    FencedWrite::Stale => {
                         let row = ask(|| store.find(Find::Id(id.to_owned()))).await.expect("it is there");
                         assert_eq!(row.status, Status::Done, "{id}: nobody else holds it");
                         return fences;
@@ -236,7 +238,7 @@ async fn of_the_relay_it_is_an_unknown_result_and_then_the_truth() {
         assert_eq!(matches!(again, Accepted::Known { .. }), stays, "{mood:?}: {again:?}");
 
         // A batch is frozen before it is sent: one of unknown result is found, or was never there.
-        let Ok(Claimed::Held(work)) = store.claim(lanes[0], "w", LEASE_MS, 10).await else {
+        let Ok(LaneClaim::Held(work)) = store.claim(lanes[0], "w", LEASE_MS, 10).await else {
             panic!("it is claimed")
         };
         disk.becomes(mood);

@@ -7,7 +7,7 @@ use semel_delivery::envelope::Draft;
 use semel_delivery::judge::{Ended, To, Verdict as Judged};
 use semel_delivery::message::{Answer, Progress};
 use semel_delivery::sqlite::SqliteStore;
-use semel_delivery::store::{Arrived, Filter, Find, Head, OutboxStore, Room, Terms, Written};
+use semel_delivery::store::{Arrived, FencedWrite, Filter, Find, Head, OutboxStore, Room, Terms};
 use semel_delivery::{HeadPolicy, Request};
 use semel_fuzz::cells::{Cells, Damage};
 use semel_fuzz::{Target, Verdict};
@@ -87,7 +87,7 @@ impl World {
                     _ => continue,
                 };
                 let written = store.settle(row.id, row.fence.unwrap(), verdict(to)).await.unwrap();
-                assert!(matches!(written, Written::Done(_)));
+                assert!(matches!(written, FencedWrite::Done(_)));
             }
             rows
         });

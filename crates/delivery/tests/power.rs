@@ -18,7 +18,7 @@ use semel_delivery::judge::{Ended, To, Verdict};
 use semel_delivery::message::{Answer, Progress};
 use semel_delivery::sqlite::SqliteStore;
 use semel_delivery::store::{
-    Arrived, Find, Head, Judged, OutboxStore, Replaced, Room, Successor, Terms, Written,
+    Arrived, FencedWrite, Find, Head, Judged, OutboxStore, Replaced, Room, Successor, Terms,
 };
 use semel_delivery::{HeadPolicy, Request, Row, Status};
 use semel_store::sqlite::rusqlite::Connection;
@@ -160,8 +160,8 @@ async fn message(store: &SqliteStore, book: &Mutex<Book>, random: u64) -> Option
     }
     book.lock().unwrap().messages.entry(number).or_default().done_asked = true;
     match store.settle(row.id, fence, done()).await {
-        Ok(Written::Done(_)) => note(&|told| told.is_done = true),
-        Ok(Written::Stale) => panic!("nobody else holds it"),
+        Ok(FencedWrite::Done(_)) => note(&|told| told.is_done = true),
+        Ok(FencedWrite::Stale) => panic!("nobody else holds it"),
         Err(_) => return None,
     }
     Some(())

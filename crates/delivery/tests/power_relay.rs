@@ -15,10 +15,10 @@ use disk::{Disk, Mood};
 use semel_delivery::relay::RelayStore;
 use semel_delivery::relay::reduce::Reducer;
 use semel_delivery::relay::store::accept::{Accepted, Submission};
-use semel_delivery::relay::store::claim::Claimed;
+use semel_delivery::relay::store::claim::LaneClaim;
 use semel_delivery::relay::store::look::{ItemState, LaneDetail};
 use semel_delivery::relay::store::sqlite::Sqlite;
-use semel_delivery::relay::store::{Intent, Written, conformance};
+use semel_delivery::relay::store::{FencedWrite, Intent, conformance};
 use semel_store::clock::SystemClock;
 use semel_store::sqlite::rusqlite::Connection;
 
@@ -124,13 +124,13 @@ async fn request(store: &RelayStore, book: &Mutex<Book>, random: u64) -> Option<
     if random.is_multiple_of(3) {
         return Some(());
     }
-    let Ok(Claimed::Held(work)) = store.claim(lanes[0], "w", LEASE_MS, 10).await else { return None };
+    let Ok(LaneClaim::Held(work)) = store.claim(lanes[0], "w", LEASE_MS, 10).await else { return None };
     hears(&|told| told.fence = work.hold.fence);
     asks(&|told| told.freeze_asked = true);
     let hi = work.entries.last().expect("what was accepted waits").seq;
     match store.freeze(&work.hold, &batch(number, work.lane.watermark, hi)).await {
-        Ok(Written::Done) => hears(&|told| told.is_frozen = true),
-        Ok(Written::Stale) => panic!("nobody else holds it"),
+        Ok(FencedWrite::Done) => hears(&|told| told.is_frozen = true),
+        Ok(FencedWrite::Stale) => panic!("nobody else holds it"),
         Err(_) => return None,
     }
     if random % 3 == 1 {
@@ -138,8 +138,8 @@ async fn request(store: &RelayStore, book: &Mutex<Book>, random: u64) -> Option<
     }
     asks(&|told| told.apply_asked = true);
     match store.applied(&work.hold, Reducer::Sum, 0, "answered").await.map(|settled| settled.written) {
-        Ok(Written::Done) => hears(&|told| told.is_applied = true),
-        Ok(Written::Stale) => panic!("nobody else holds it"),
+        Ok(FencedWrite::Done) => hears(&|told| told.is_applied = true),
+        Ok(FencedWrite::Stale) => panic!("nobody else holds it"),
         Err(_) => return None,
     }
     Some(())
@@ -190,9 +190,9 @@ async fn look(store: &RelayStore, number: u64, told: &Told) -> Result<Told, Stri
     compare(number, told, &detail, is_applied).map_err(|why| wrong(&why, &detail))?;
     let claimed = store.claim(id, "next", LEASE_MS, 10).await.map_err(failed)?;
     let fence = match &claimed {
-        Claimed::Held(work) if work.hold.fence > told.fence => work.hold.fence,
-        Claimed::Idle if is_applied => told.fence,
-        Claimed::Held(_) | Claimed::Busy { .. } | Claimed::Idle => {
+        LaneClaim::Held(work) if work.hold.fence > told.fence => work.hold.fence,
+        LaneClaim::Idle if is_applied => told.fence,
+        LaneClaim::Held(_) | LaneClaim::Busy { .. } | LaneClaim::Idle => {
             return Err(wrong("a fence is given again, or what waits is not found", &claimed));
         }
     };

@@ -123,7 +123,8 @@ impl Arrival {
         };
         let current = shape(endpoint);
         let payload_hash = form.as_ref().filter(|_| profile.shows_payload()).map(Form::payload_hash);
-        let mut formers: Vec<Shape> = route.was.iter().map(|name| shape(Cow::Borrowed(name))).collect();
+        let mut formers: Vec<Shape> =
+            route.former_names.iter().map(|name| shape(Cow::Borrowed(name))).collect();
         let (query, host) = (parts.uri.query().unwrap_or(""), self::host(parts));
         let asked = Asked { method, path, query, host: &host, body, key: &key, secrets };
         let current = match (reading.formers, formers.as_slice()) {

@@ -16,17 +16,17 @@ use semel_contract::problem::{Kind, Problem};
 use semel_contract::record::{Fence, Guarantee};
 use semel_contract::time::Timestamp;
 use semel_store::clock::SLEW_PARTS;
-use semel_store::{Answer, Claimed, Entry, Settlement, StoreError, Terms, Wish};
+use semel_store::{Answer, ClaimOutcome, ClaimRequest, Entry, Settlement, StoreError, Terms};
 use tower_service::Service;
 
 use crate::answer;
 use crate::arrival::Whole;
-use crate::broken::Broken;
 use crate::context::{Context, Reserved};
 use crate::dispatch::Dispatch;
 use crate::grant::Grant;
-use crate::held::{BACKGROUND_SETTLEMENT_TRIES, Held, WRITE_PAUSE, WRITE_TRIES, without_effect};
+use crate::held::{BACKGROUND_SETTLEMENT_TRIES, HeldClaim, WRITE_PAUSE, WRITE_TRIES, without_effect};
 use crate::measure::{self, Call};
+use crate::no_answer::NoAnswer;
 use crate::problems::{closed, credential_changed, held_up, store_away};
 use crate::step::Step;
 
@@ -37,7 +37,7 @@ pub(crate) struct Job<S> {
     pub(crate) whole: Whole,
 }
 
-/// What became of a wish to run.
+/// What became of a request to run.
 pub(crate) enum Outcome<S> {
     /// It ran, or could not; this is the answer.
     Answered(Response<Body>),
@@ -51,9 +51,9 @@ pub(crate) enum Outcome<S> {
     Refused(Problem),
 }
 
-pub(crate) fn wish(job: &Context, how: Claim, replaces: Option<Fence>) -> Wish {
+pub(crate) fn claim_request(job: &Context, how: Claim, replaces: Option<Fence>) -> ClaimRequest {
     let arrival = &job.arrival;
-    Wish {
+    ClaimRequest {
         id: arrival.id.clone(),
         how,
         replaces: replaces.filter(|_| how != Claim::New),
@@ -76,48 +76,54 @@ pub(crate) fn wish(job: &Context, how: Claim, replaces: Option<Fence>) -> Wish {
 
 /// Claims. A claim whose commit is not known is made again with the same nonce, which tells. One that stays unknown is
 /// not held by anybody, and is settled in the background as `unused` says, once the store can be asked again.
-pub(crate) async fn claim(job: &Arc<Context>, wish: Wish, unused: Settlement) -> Result<Claimed, StoreError> {
+pub(crate) async fn claim(
+    job: &Arc<Context>,
+    request: ClaimRequest,
+    unused: Settlement,
+) -> Result<ClaimOutcome, StoreError> {
     let mut pause = WRITE_PAUSE;
     let mut unsure = None;
     job.shared.meters.connections(&*job.shared.store);
     for _ in 0..WRITE_TRIES {
         // A handler that runs here enters its key in its own transaction: until then it is reserved and no more.
-        let is_reserved = wish.guarantee == Guarantee::Atomic && !job.shared.handlers_elsewhere;
+        let is_reserved = request.guarantee == Guarantee::Atomic && !job.shared.handlers_elsewhere;
         let claiming = match is_reserved {
-            true => job.shared.store.reserve(wish.clone()),
-            false => job.shared.store.claim(wish.clone()),
+            true => job.shared.store.reserve(request.clone()),
+            false => job.shared.store.claim(request.clone()),
         };
         match job.shared.meters.time(Call::Claim, claiming).await {
             Err(error @ StoreError::Unknown(_)) => unsure = Some(error),
-            Ok(Claimed::Entered) if unsure.is_some() => tracing::debug!("a claim is still under way"),
+            Ok(ClaimOutcome::Entered) if unsure.is_some() => tracing::debug!("a claim is still under way"),
             Err(error) if unsure.is_some() => tracing::debug!(%error, "a claim is still unsure"),
             other => return other,
         }
         tokio::time::sleep(pause).await;
         pause *= 2;
     }
-    free_in_background(Arc::clone(job), wish, unused, pause);
+    free_in_background(Arc::clone(job), request, unused, pause);
     Err(unsure.expect("only an unsure claim is tried to the end"))
 }
 
 /// Finds out about a claim that nobody will use, and gives it up if it was won.
-fn free_in_background(job: Arc<Context>, wish: Wish, unused: Settlement, mut pause: Duration) {
+fn free_in_background(job: Arc<Context>, request: ClaimRequest, unused: Settlement, mut pause: Duration) {
     tokio::spawn(async move {
         for _ in 0..BACKGROUND_SETTLEMENT_TRIES {
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(Duration::from_secs(30));
-            match job.shared.store.claim(wish.clone()).await {
-                Ok(Claimed::Won { fence, .. }) => {
-                    Held::new(fence, &job, wish.how).settle(unused).await;
+            match job.shared.store.claim(request.clone()).await {
+                Ok(ClaimOutcome::Won { fence, .. }) => {
+                    HeldClaim::new(fence, &job, request.how).settle(unused).await;
                     return;
                 }
                 // It was won, and its lease has lapsed since.
-                Ok(Claimed::Known { entry, .. }) if entry.record.fence.nonce == wish.nonce => {
-                    Held::new(entry.record.fence, &job, wish.how).settle(unused).await;
+                Ok(ClaimOutcome::Known { entry, .. }) if entry.record.fence.nonce == request.nonce => {
+                    HeldClaim::new(entry.record.fence, &job, request.how).settle(unused).await;
                     return;
                 }
-                Ok(Claimed::Known { .. } | Claimed::Changed | Claimed::CredentialChanged) => return,
-                Ok(Claimed::Entered) | Err(_) => {}
+                Ok(ClaimOutcome::Known { .. } | ClaimOutcome::Changed | ClaimOutcome::CredentialChanged) => {
+                    return;
+                }
+                Ok(ClaimOutcome::Entered) | Err(_) => {}
             }
         }
     });
@@ -132,12 +138,12 @@ where
     // Read before the claim is sent: whatever the store takes to answer is already gone from the lease.
     let context = Arc::clone(&job.context);
     let asked = context.shared.clock.read().ticks;
-    match claim(&context, wish(&context, how, replaces), without_effect(how)).await {
-        Ok(Claimed::Won { fence, .. }) => {
+    match claim(&context, claim_request(&context, how, replaces), without_effect(how)).await {
+        Ok(ClaimOutcome::Won { fence, .. }) => {
             let reserved = Reserved::new(&context, fence);
-            Step::Claimed.taken();
+            Step::Claimed.reached();
             if let Some(problem) = refuse_won(&context, how).await {
-                Box::pin(Held::new(fence, &context, how).settle(without_effect(how))).await;
+                Box::pin(HeldClaim::new(fence, &context, how).settle(without_effect(how))).await;
                 return Outcome::Refused(problem);
             }
             if matches!(how, Claim::New | Claim::TakeOver) {
@@ -174,9 +180,9 @@ async fn refuse_won(context: &Context, how: Claim) -> Option<Problem> {
 /// Claims the key and settles it with an answer that needs no handler. The answer is given only once it is on record.
 pub(crate) async fn record<S>(job: Job<S>, kept: Answer, how: Claim, replaces: Option<Fence>) -> Outcome<S> {
     let context = Arc::clone(&job.context);
-    match claim(&context, wish(&context, how, replaces), without_effect(how)).await {
-        Ok(Claimed::Won { fence, .. }) => {
-            let held = Held::of(Reserved::new(&context, fence), &context, how);
+    match claim(&context, claim_request(&context, how, replaces), without_effect(how)).await {
+        Ok(ClaimOutcome::Won { fence, .. }) => {
+            let held = HeldClaim::of(Reserved::new(&context, fence), &context, how);
             let response = answer::restored(&kept);
             Outcome::Answered(held.answer_once(Settlement::Settle(kept), response).await)
         }
@@ -185,12 +191,12 @@ pub(crate) async fn record<S>(job: Job<S>, kept: Answer, how: Claim, replaces: O
 }
 
 /// What a claim comes to that was not won.
-fn not_won<S>(job: Job<S>, claimed: Result<Claimed, StoreError>) -> Outcome<S> {
+fn not_won<S>(job: Job<S>, claimed: Result<ClaimOutcome, StoreError>) -> Outcome<S> {
     match claimed {
-        Ok(Claimed::Known { entry, now }) => Outcome::Known { entry, now, job },
-        Ok(Claimed::Changed | Claimed::Won { .. }) => Outcome::Changed(job),
-        Ok(Claimed::CredentialChanged) => Outcome::Refused(credential_changed()),
-        Ok(Claimed::Entered) => Outcome::Entered(job),
+        Ok(ClaimOutcome::Known { entry, now }) => Outcome::Known { entry, now, job },
+        Ok(ClaimOutcome::Changed | ClaimOutcome::Won { .. }) => Outcome::Changed(job),
+        Ok(ClaimOutcome::CredentialChanged) => Outcome::Refused(credential_changed()),
+        Ok(ClaimOutcome::Entered) => Outcome::Entered(job),
         Err(error) => Outcome::Refused(store_away(&error)),
     }
 }
@@ -199,18 +205,18 @@ fn not_won<S>(job: Job<S>, claimed: Result<Claimed, StoreError>) -> Outcome<S> {
 /// upon like any other.
 pub(crate) async fn mark_unknown<S>(job: Job<S>, how: Claim, replaces: Option<Fence>) -> Outcome<S> {
     let context = Arc::clone(&job.context);
-    match claim(&context, wish(&context, how, replaces), Settlement::Unknown).await {
-        Ok(Claimed::Won { fence, .. }) => {
+    match claim(&context, claim_request(&context, how, replaces), Settlement::Unknown).await {
+        Ok(ClaimOutcome::Won { fence, .. }) => {
             measure::unknown(&context.route.name);
             tracing::warn!(record = fence.number, "a key's record may be lost; its outcome is unknown");
             // Whatever becomes of this write: a claim that nobody renews is an unknown outcome all the same.
-            Held::of(Reserved::new(&context, fence), &context, how).settle(Settlement::Unknown).await;
+            HeldClaim::of(Reserved::new(&context, fence), &context, how).settle(Settlement::Unknown).await;
             Outcome::Changed(job)
         }
-        Ok(Claimed::Known { entry, now }) => Outcome::Known { entry, now, job },
-        Ok(Claimed::Changed) => Outcome::Changed(job),
-        Ok(Claimed::Entered) => Outcome::Entered(job),
-        Ok(Claimed::CredentialChanged) => Outcome::Refused(Kind::CredentialChanged.into()),
+        Ok(ClaimOutcome::Known { entry, now }) => Outcome::Known { entry, now, job },
+        Ok(ClaimOutcome::Changed) => Outcome::Changed(job),
+        Ok(ClaimOutcome::Entered) => Outcome::Entered(job),
+        Ok(ClaimOutcome::CredentialChanged) => Outcome::Refused(Kind::CredentialChanged.into()),
         Err(error) => Outcome::Refused(store_away(&error)),
     }
 }
@@ -223,7 +229,7 @@ where
 {
     let Job { context, mut inner, mut whole } = job;
     let fence = reserved.fence;
-    let mut held = Held::of(reserved, &context, how);
+    let mut held = HeldClaim::of(reserved, &context, how);
     let _kept_alive = held.keep_alive();
     let grant = Grant::new(Arc::clone(&context), fence);
     let dispatch = Dispatch::new(Arc::clone(&context.shared.clock), dispatch_by);
@@ -238,7 +244,7 @@ where
         measure::answered_unrun(&context.route.name);
         return Box::pin(held.not_sent(Kind::Overloaded, "the claim took longer than its lease")).await;
     }
-    Step::Dispatched.taken();
+    Step::Dispatched.reached();
     held.begin();
     let ended = {
         // Dropped at the end of this block, before anything is said of it: what it holds must not stand in the way.
@@ -249,7 +255,7 @@ where
         }
     };
     let was_sent = match &ended {
-        Ok(Ok(Ok(response))) => !matches!(response.extensions().get(), Some(Broken::NotSent(_))),
+        Ok(Ok(Ok(response))) => !matches!(response.extensions().get(), Some(NoAnswer::NotSent(_))),
         Ok(Ok(Err(_)) | Err(_)) | Err(_) => true,
     };
     match was_sent {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use semel_store::clock::Clock;
 
 /// Until when a keyed request may be sent on, found in its extensions. A service that forwards requests asks it
-/// immediately before the first byte, and otherwise answers with [`Broken::NotSent`](crate::Broken::NotSent).
+/// immediately before the first byte, and otherwise answers with [`NoAnswer::NotSent`](crate::NoAnswer::NotSent).
 #[derive(Clone)]
 pub struct Dispatch {
     clock: Arc<dyn Clock>,

@@ -210,7 +210,7 @@ impl Forms {
         for gate in &self.told.also {
             found.known.extend(self.store.register_forms(gate, &[]).await?.known);
         }
-        let several = !self.store.reads_in_place();
+        let several = !self.store.lookup_is_local();
         let mut formers = Vec::new();
         for (route, form) in &own {
             let of_route = match self.told.forgets {

@@ -18,8 +18,8 @@ use semel_store::{Answer, ClaimStore, Id, StoreError};
 use sha2::{Digest, Sha256};
 
 use crate::arrival;
-use crate::broken::Broken;
 use crate::context::Context;
+use crate::no_answer::NoAnswer;
 
 /// The right to execute one request, once.
 #[derive(Clone)]
@@ -198,14 +198,14 @@ impl IntoResponse for SettleError {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }
         match self {
-            SettleError::Superseded => drop(response.extensions_mut().insert(Broken::Superseded)),
+            SettleError::Superseded => drop(response.extensions_mut().insert(NoAnswer::Superseded)),
             SettleError::Unknown(why) => {
-                drop(response.extensions_mut().insert(Broken::Reset(why.to_string())));
+                drop(response.extensions_mut().insert(NoAnswer::Reset(why.to_string())));
             }
             // What the database said is for the log.
             SettleError::Refused(_) => {
                 let why = "the answer was not recorded, and its transaction was rolled back";
-                drop(response.extensions_mut().insert(Broken::NotSettled(why.to_owned())));
+                drop(response.extensions_mut().insert(NoAnswer::NotSettled(why.to_owned())));
             }
             SettleError::Failed(_) | SettleError::Store(_) => {}
         }

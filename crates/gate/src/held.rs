@@ -14,16 +14,16 @@ use semel_contract::planted::{self, Bug};
 use semel_contract::problem::{Kind, Problem};
 use semel_contract::profile::OnUnknown;
 use semel_contract::record::{Fence, Guarantee, State};
-use semel_store::{Settlement, Written, is_reserved, is_same_attempt};
+use semel_store::{FencedWrite, Settlement, is_reserved, is_same_attempt};
 use tokio::time::Instant;
 
 use crate::answer::{self, OUTCOME};
-use crate::broken::Broken;
 use crate::capture::{Captured, capture};
 use crate::context::{Context, Reserved};
 use crate::grant::Grant;
-use crate::keeper::Hold;
+use crate::keeper::RenewalGuard;
 use crate::measure::{self, Call};
+use crate::no_answer::NoAnswer;
 #[cfg(feature = "postgres")]
 use crate::postgres::is_committed;
 use crate::step::Step;
@@ -47,7 +47,7 @@ pub(crate) fn without_effect(how: Claim) -> Settlement {
 }
 
 /// A claim that is held, to be settled.
-pub(crate) struct Held<'a> {
+pub(crate) struct HeldClaim<'a> {
     fence: Fence,
     job: &'a Arc<Context>,
     how: Claim,
@@ -57,7 +57,7 @@ pub(crate) struct Held<'a> {
     pub(crate) until: Instant,
 }
 
-impl<'a> Held<'a> {
+impl<'a> HeldClaim<'a> {
     /// The handler is called now: from here on the attempt has as long as its route says.
     pub(crate) fn begin(&mut self) {
         self.until = Instant::now() + self.job.route.runs_at_most();
@@ -203,22 +203,22 @@ impl<'a> Held<'a> {
         }
     }
 
-    pub(crate) fn keep_alive(&self) -> Hold {
+    pub(crate) fn keep_alive(&self) -> RenewalGuard {
         self.job.shared.keeper.hold(&self.job.arrival.id, self.fence, self.how, &self.job.route)
     }
 
     /// The handler answered.
     pub(crate) async fn answered(&self, response: Response<Body>, grant: &Grant) -> Response<Body> {
         // Its transaction was rolled back: nothing is to be found out but what the other attempt came to.
-        let is_superseded = matches!(response.extensions().get(), Some(Broken::Superseded));
+        let is_superseded = matches!(response.extensions().get(), Some(NoAnswer::Superseded));
         if is_superseded && is_reserved(self.fence) {
             return self.superseded().await;
         }
         if let Some(kept) = self.settled_by_handler(grant).await {
             return kept;
         }
-        if let Some(broken) = response.extensions().get::<Broken>() {
-            return Box::pin(self.broken(broken, grant)).await;
+        if let Some(no_answer) = response.extensions().get::<NoAnswer>() {
+            return Box::pin(self.no_answer(no_answer, grant)).await;
         }
         let mut response = response;
         // What an upstream says of its effect is for the gate; what the gate makes of it is for the client.
@@ -254,13 +254,13 @@ impl<'a> Held<'a> {
     }
 
     /// The service that forwards has no answer.
-    async fn broken(&self, broken: &Broken, grant: &Grant) -> Response<Body> {
-        match broken {
-            Broken::NotSent(why) => self.not_sent(Kind::UpstreamUnreachable, why).await,
-            Broken::Reset(why) => self.cut_off(grant, Kind::UpstreamReset, why).await,
-            Broken::TimedOut(why) => self.cut_off(grant, Kind::UpstreamTimeout, why).await,
-            Broken::Superseded => self.superseded().await,
-            Broken::NotSettled(why) => {
+    async fn no_answer(&self, no_answer: &NoAnswer, grant: &Grant) -> Response<Body> {
+        match no_answer {
+            NoAnswer::NotSent(why) => self.not_sent(Kind::UpstreamUnreachable, why).await,
+            NoAnswer::Reset(why) => self.cut_off(grant, Kind::UpstreamReset, why).await,
+            NoAnswer::TimedOut(why) => self.cut_off(grant, Kind::UpstreamTimeout, why).await,
+            NoAnswer::Superseded => self.superseded().await,
+            NoAnswer::NotSettled(why) => {
                 let refused = self.refused(&Problem::new(Kind::NotSettled, why.as_str()));
                 Box::pin(self.give_up(refused)).await
             }
@@ -293,7 +293,7 @@ impl<'a> Held<'a> {
         };
         match captured {
             Ok(Captured::Whole(bytes)) => {
-                Step::Captured.taken();
+                Step::Captured.reached();
                 let kept = answer::kept(&parts, bytes.clone(), outcome_unknown);
                 self.answer_once(Settlement::Settle(kept), Response::from_parts(parts, Body::from(bytes)))
                     .await
@@ -341,11 +341,11 @@ impl<'a> Held<'a> {
             let (store, lifetime) = (&self.job.shared.store, &self.job.route.profile.lifetime);
             let settling = store.settle(&self.job.arrival.id, self.fence, settlement.clone(), lifetime);
             match self.job.shared.meters.time(Call::Settle, settling).await {
-                Ok(Written::Done) => {
-                    Step::Settled.taken();
+                Ok(FencedWrite::Done) => {
+                    Step::Settled.reached();
                     return Settled::Durable;
                 }
-                Ok(Written::Superseded) => return Settled::Superseded,
+                Ok(FencedWrite::Superseded) => return Settled::Superseded,
                 Err(error) => tracing::warn!(%error, "failed to settle"),
             }
             tokio::time::sleep(pause).await;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use semel_contract::decide::Claim;
 use semel_contract::planted::{self, Bug};
 use semel_contract::record::Fence;
-use semel_store::{ClaimStore, Id, Written};
+use semel_store::{ClaimStore, FencedWrite, Id};
 use tokio::time::Instant;
 
 use crate::route::Route;
@@ -19,12 +19,12 @@ const RENEWALS_PER_LEASE: u32 = 3;
 /// Renews what is held.
 pub(crate) struct Keeper {
     store: Arc<dyn ClaimStore>,
-    held: Arc<Mutex<Held>>,
+    held: Arc<Mutex<HeldClaims>>,
 }
 
 /// A claim that somebody holds.
 #[derive(Clone)]
-pub(crate) struct Claimed {
+pub(crate) struct RenewedClaim {
     pub(crate) id: Id,
     pub(crate) fence: Fence,
     /// What it was claimed over: an attempt that follows an unknown one leaves the key unknown.
@@ -34,19 +34,19 @@ pub(crate) struct Claimed {
 
 /// The claims that are held, by the length of their lease; each length that is there has its task.
 #[derive(Default)]
-struct Held {
-    claims: BTreeMap<Duration, BTreeMap<u64, Claimed>>,
+struct HeldClaims {
+    claims: BTreeMap<Duration, BTreeMap<u64, RenewedClaim>>,
     last: u64,
 }
 
 /// A claim that is renewed until this is dropped.
-pub(crate) struct Hold {
-    held: Arc<Mutex<Held>>,
+pub(crate) struct RenewalGuard {
+    held: Arc<Mutex<HeldClaims>>,
     lease: Duration,
     number: u64,
 }
 
-fn lock(held: &Mutex<Held>) -> MutexGuard<'_, Held> {
+fn lock(held: &Mutex<HeldClaims>) -> MutexGuard<'_, HeldClaims> {
     held.lock().expect("nothing that holds this lock panics")
 }
 
@@ -56,9 +56,9 @@ impl Keeper {
     }
 
     /// Renews a claim from now on.
-    pub(crate) fn hold(&self, id: &Id, fence: Fence, how: Claim, route: &Arc<Route>) -> Hold {
+    pub(crate) fn hold(&self, id: &Id, fence: Fence, how: Claim, route: &Arc<Route>) -> RenewalGuard {
         let lease = route.lease;
-        let claimed = Claimed { id: id.clone(), fence, how, route: Arc::clone(route) };
+        let claimed = RenewedClaim { id: id.clone(), fence, how, route: Arc::clone(route) };
         let mut held = lock(&self.held);
         held.last += 1;
         let number = held.last;
@@ -70,16 +70,16 @@ impl Keeper {
             }
         }
         drop(held);
-        Hold { held: Arc::clone(&self.held), lease, number }
+        RenewalGuard { held: Arc::clone(&self.held), lease, number }
     }
 
     /// What is held now.
-    pub(crate) fn held(&self) -> Vec<Claimed> {
+    pub(crate) fn held(&self) -> Vec<RenewedClaim> {
         lock(&self.held).claims.values().flat_map(BTreeMap::values).cloned().collect()
     }
 }
 
-impl Drop for Hold {
+impl Drop for RenewalGuard {
     fn drop(&mut self) {
         if let Some(claims) = lock(&self.held).claims.get_mut(&self.lease) {
             claims.remove(&self.number);
@@ -88,7 +88,7 @@ impl Drop for Hold {
 }
 
 /// The claims of one round; `None` ends the task, and the next claim starts another.
-fn round(held: &Mutex<Held>, lease: Duration) -> Option<Vec<(Id, Fence)>> {
+fn round(held: &Mutex<HeldClaims>, lease: Duration) -> Option<Vec<(Id, Fence)>> {
     let mut held = lock(held);
     let claims = held.claims.get(&lease)?;
     if claims.is_empty() {
@@ -99,11 +99,11 @@ fn round(held: &Mutex<Held>, lease: Duration) -> Option<Vec<(Id, Fence)>> {
 }
 
 /// A claim that is somebody else's by now is not asked about again; its attempt learns of it when it settles.
-fn drop_lost(held: &Mutex<Held>, lease: Duration, claims: &[(Id, Fence)], written: &[Written]) {
+fn drop_lost(held: &Mutex<HeldClaims>, lease: Duration, claims: &[(Id, Fence)], written: &[FencedWrite]) {
     let lost: Vec<Fence> = claims
         .iter()
         .zip(written)
-        .filter(|(_, written)| **written == Written::Superseded)
+        .filter(|(_, written)| **written == FencedWrite::Superseded)
         .map(|((_, fence), _)| *fence)
         .collect();
     if lost.is_empty() {
@@ -114,16 +114,16 @@ fn drop_lost(held: &Mutex<Held>, lease: Duration, claims: &[(Id, Fence)], writte
     }
 }
 
-fn count_renewed(store: &dyn ClaimStore, claims: &[(Id, Fence)], written: &[Written]) {
+fn count_renewed(store: &dyn ClaimStore, claims: &[(Id, Fence)], written: &[FencedWrite]) {
     for ((_, fence), written) in claims.iter().zip(written) {
-        if *written == Written::Done {
+        if *written == FencedWrite::Done {
             store.hints().renewals().add(fence.number);
         }
     }
 }
 
 /// Runs while anything is held. Keeps neither the gate nor its store alive: a store that is given up must close.
-async fn renew(store: Weak<dyn ClaimStore>, held: Weak<Mutex<Held>>, lease: Duration) {
+async fn renew(store: Weak<dyn ClaimStore>, held: Weak<Mutex<HeldClaims>>, lease: Duration) {
     let period = lease / RENEWALS_PER_LEASE;
     let mut next = Instant::now() + period;
     loop {

@@ -98,7 +98,7 @@ async fn asked(shared: &Shared, parts: &Parts, request_id: &str) -> Result<Value
     let scope = |endpoint: &str| profile.scope.scope_at(caller, endpoint, by_host);
     let mut id = Id { scope: scope(&endpoint), key };
     // What is known in a former form is known. The present one comes first: what ran, ran in that.
-    let was = route.was.iter().map(|name| Id { scope: scope(name), key: id.key.clone() });
+    let was = route.former_names.iter().map(|name| Id { scope: scope(name), key: id.key.clone() });
     let mut formers: Vec<Id> = was.collect();
     let view = shared.forms.view(&shared.meters).await.map_err(refuse)?;
     let former = former_ids(&view, &named, parts, &verified, &id.key, &host).await.map_err(refuse)?;

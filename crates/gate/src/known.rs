@@ -16,9 +16,9 @@ use semel_store::{Answer, Entry, Resolution, Resolved};
 use crate::answer;
 use crate::context::Context;
 use crate::measure::{self, Call};
+use crate::pipeline::Known;
 use crate::probe::Finding;
 use crate::problems::store_away;
-use crate::walk::Known;
 
 /// The first pause between two looks at a record in flight; hints usually come sooner.
 const POLL_FIRST: Duration = Duration::from_millis(100);
@@ -53,8 +53,8 @@ impl Context {
     }
 
     /// The same where that is no more than a look into memory or a file. What fails is asked again by whoever tells of it.
-    pub(crate) async fn glance(&self) -> Option<Known> {
-        if !self.shared.store.reads_in_place() {
+    pub(crate) async fn look_up_if_local(&self) -> Option<Known> {
+        if !self.shared.store.lookup_is_local() {
             return None;
         }
         let asked = self.shared.store.look_up(&self.arrival.id);

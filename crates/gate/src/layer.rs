@@ -1,4 +1,4 @@
-//! The tower layer and its builder. Owns what the gate is told; the walk of a request is in `walk`.
+//! The tower layer and its builder. Owns what the gate is told; the walk of a request is in `pipeline`.
 
 use std::fmt;
 use std::pin::Pin;
@@ -32,10 +32,10 @@ use crate::identity::Identify;
 use crate::keeper::Keeper;
 use crate::measure::{self, StoreMeters, Warnings};
 use crate::operations::Operations;
+use crate::pipeline;
 use crate::probe::Probe;
 use crate::route::Route;
 use crate::shared::{Entropy, Shared};
-use crate::walk;
 
 /// Requests that run at a time, with or without a client that waits.
 const IN_FLIGHT_MAX: usize = 10_000;
@@ -320,7 +320,7 @@ impl GateBuilder {
             }
         }
         let is_atomic = |route: &&Route| route.profile.guarantee == Guarantee::Atomic;
-        if let Some(route) = self.routes.iter().find(is_atomic).filter(|_| self.store.writes_alone()) {
+        if let Some(route) = self.routes.iter().find(is_atomic).filter(|_| self.store.encodes_answers()) {
             return Err(BuildError::AtomicEncoded { route: route.name.clone() });
         }
         self.routes.sort_by(|a, b| a.pattern.precedence(&b.pattern));
@@ -457,13 +457,13 @@ where
         // The clone that was polled ready is the one that is called.
         let fresh = self.inner.clone();
         let inner = Unified(std::mem::replace(&mut self.inner, fresh));
-        ResponseFuture(walk::walk(Arc::clone(&self.shared), inner, request.map(Body::new)))
+        ResponseFuture(pipeline::walk(Arc::clone(&self.shared), inner, request.map(Body::new)))
     }
 }
 
 /// The answer of a [`GateService`], in time.
 #[must_use = "futures do nothing unless polled"]
-pub struct ResponseFuture<E>(walk::Walking<E>);
+pub struct ResponseFuture<E>(pipeline::Walking<E>);
 
 impl<E> fmt::Debug for ResponseFuture<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

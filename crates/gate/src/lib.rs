@@ -33,7 +33,6 @@
 mod answer;
 mod arrival;
 mod attempt;
-mod broken;
 mod capture;
 mod context;
 mod dispatch;
@@ -50,10 +49,12 @@ mod known;
 mod layer;
 mod limit;
 mod measure;
+mod no_answer;
 mod observe;
 mod once;
 mod operations;
 mod outlive;
+mod pipeline;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 mod probe;
@@ -67,22 +68,21 @@ pub mod sqlite;
 mod standing;
 mod step;
 mod sweeper;
-mod walk;
 
 pub use axum_core::body::Body;
-pub use broken::Broken;
 pub use dispatch::Dispatch;
 pub use grant::{Grant, NotGranted, SettleError};
 pub use identity::{CallerExtension, Identified, Identify, Verified};
 pub use layer::{BuildError, GateBuilder, GateLayer, GateService, ResponseFuture};
+pub use no_answer::NoAnswer;
 pub use once::OnceOutcome;
+pub use pipeline::KeyHash;
 pub use probe::{Finding, Probe};
 pub use route::{Route, endpoint_of_path};
 pub use step::Step;
 #[cfg(feature = "failpoints")]
 pub use step::on_step;
 pub use sweeper::{sweep_for_ever, sweep_now, until_next};
-pub use walk::KeyHash;
 
 /// A store in memory and a clock that tests move.
 #[cfg(feature = "testing")]

@@ -12,16 +12,16 @@ use semel_contract::decide::{Claim, Decision, decide};
 use semel_contract::outcome::{Disposition, Ending, Told, dispose};
 use semel_contract::record::Guarantee;
 use semel_contract::{decide as table, request};
-use semel_store::{Answer, Claimed, Settlement};
+use semel_store::{Answer, ClaimOutcome, Settlement};
 use tower_service::Service;
 
 use crate::answer::OUTCOME;
 use crate::arrival::{self, Arrival, KeyRead, Reading};
-use crate::attempt::{claim, wish};
-use crate::broken::Broken;
+use crate::attempt::{claim, claim_request};
 use crate::capture::{Captured, capture};
 use crate::context::Context;
 use crate::measure;
+use crate::no_answer::NoAnswer;
 use crate::route::Route;
 use crate::shared::Shared;
 
@@ -132,19 +132,21 @@ async fn note(
         caller: verified.caller,
         over_limit: None,
     });
-    let wish = semel_store::Wish { guarantee: Guarantee::None, ..wish(&context, Claim::New, None) };
-    let (entry, now) = match tokio::time::timeout(NOTING, claim(&context, wish, Settlement::Release)).await {
-        Ok(Ok(Claimed::Won { fence, .. })) => return Some(Noted { context, fence }),
-        Ok(Ok(Claimed::Known { entry, now })) => (entry, now),
-        Ok(Ok(Claimed::CredentialChanged)) => {
+    let request =
+        semel_store::ClaimRequest { guarantee: Guarantee::None, ..claim_request(&context, Claim::New, None) };
+    let (entry, now) = match tokio::time::timeout(NOTING, claim(&context, request, Settlement::Release)).await
+    {
+        Ok(Ok(ClaimOutcome::Won { fence, .. })) => return Some(Noted { context, fence }),
+        Ok(Ok(ClaimOutcome::Known { entry, now })) => (entry, now),
+        Ok(Ok(ClaimOutcome::CredentialChanged)) => {
             would("credential-changed");
             return None;
         }
-        Ok(Ok(Claimed::Entered)) => {
+        Ok(Ok(ClaimOutcome::Entered)) => {
             would("wait");
             return None;
         }
-        Ok(Ok(Claimed::Changed) | Err(_)) | Err(_) => {
+        Ok(Ok(ClaimOutcome::Changed) | Err(_)) | Err(_) => {
             would("store-unavailable");
             return None;
         }
@@ -178,9 +180,9 @@ impl Noted {
         let said = response.headers().get(OUTCOME);
         let told = said.and_then(|value| Told::parse(value.as_bytes()));
         let is_open = said.is_some_and(|value| value == Told::PENDING || value == "unknown");
-        let ending = match response.extensions().get::<Broken>() {
-            Some(Broken::NotSent(_) | Broken::Superseded | Broken::NotSettled(_)) => Ending::NotSent,
-            Some(Broken::Reset(_) | Broken::TimedOut(_)) => Ending::CutOff,
+        let ending = match response.extensions().get::<NoAnswer>() {
+            Some(NoAnswer::NotSent(_) | NoAnswer::Superseded | NoAnswer::NotSettled(_)) => Ending::NotSent,
+            Some(NoAnswer::Reset(_) | NoAnswer::TimedOut(_)) => Ending::CutOff,
             None if is_open => Ending::CutOff,
             None => Ending::Answered { status: response.status().as_u16(), told },
         };

@@ -26,8 +26,8 @@ use crate::grant::Grant;
 use crate::identity::{Credential, Lines, Verified};
 use crate::layer::GateLayer;
 use crate::operations::{METHOD, PATH};
+use crate::pipeline::Deciding;
 use crate::route::Route;
-use crate::walk::Deciding;
 
 /// Where a client's own number of its transaction travels, and under which name it is kept with the record.
 const CLIENT_TX_ID: &str = "x-client-tx-id";

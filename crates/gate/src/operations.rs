@@ -47,7 +47,7 @@ impl Operations {
         let pattern = pattern.parse().expect("it is a pattern");
         let mut named = route.clone();
         (named.pattern, named.callers) = (pattern, None);
-        let text = format!("{} {:?}", Form::of(&named, "", false).text(), named.was);
+        let text = format!("{} {:?}", Form::of(&named, "", false).text(), named.former_names);
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= OPERATIONS_MAX {
             known.clear();
@@ -66,7 +66,7 @@ fn forms_of(gate: &Forms, route: &Arc<Route>) -> Forms {
     let told = Told {
         gate: name(&route.endpoint(METHOD, PATH)),
         forgets: gate.told().forgets,
-        also: route.was.iter().map(|was| name(was)).collect(),
+        also: route.former_names.iter().map(|was| name(was)).collect(),
         only_registered: true,
         ..Told::default()
     };

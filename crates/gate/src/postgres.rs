@@ -195,11 +195,11 @@ impl Grant {
                 return Err(Ended::Over(error));
             }
         };
-        Step::Worked.taken();
+        Step::Worked.reached();
         // Until it is known what became of it, nobody says anything: whoever drops this on its way leaves it so.
         self.note_committing(true);
         match leave(tx, LeaveArguments::new(self.id(), &answer)).await {
-            Ok(()) => Step::Committed.taken(),
+            Ok(()) => Step::Committed.reached(),
             Err(not_committed) => {
                 if let Some(ended) = self.judge(not_committed).await {
                     return Err(ended);

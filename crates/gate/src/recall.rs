@@ -13,7 +13,7 @@ use semel_contract::profile::{FirstSent, Lifetime};
 use semel_contract::request::Headers;
 use semel_contract::restore::{Candidate, Recall, recall};
 use semel_contract::time::Timestamp;
-use semel_store::{About, Claimed, Id, Settlement, StoreError, Wish};
+use semel_store::{About, ClaimOutcome, ClaimRequest, Id, Settlement, StoreError};
 
 use crate::arrival::Arrival;
 use crate::context::Context;
@@ -86,7 +86,7 @@ pub(crate) async fn before_seal(
         Recall::Sure => return Ok(()),
         Recall::Lost => {}
     }
-    let wish = Wish {
+    let request = ClaimRequest {
         id: id.clone(),
         how,
         replaces: record.map(|record| record.fence),
@@ -100,7 +100,7 @@ pub(crate) async fn before_seal(
         about: about.clone().into(),
         terms: None,
     };
-    if let Claimed::Won { fence, .. } = shared.store.claim(wish).await? {
+    if let ClaimOutcome::Won { fence, .. } = shared.store.claim(request).await? {
         // Whatever becomes of this write: a claim that nobody renews is an unknown outcome all the same.
         shared.store.settle(id, fence, Settlement::Unknown, &route.profile.lifetime).await?;
     }

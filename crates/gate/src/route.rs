@@ -33,7 +33,7 @@ pub struct Route {
     pub(crate) lease: Duration,
     pub(crate) late: Duration,
     pub(crate) deadline: Option<Duration>,
-    pub(crate) was: Vec<String>,
+    pub(crate) former_names: Vec<String>,
     pub(crate) callers: Option<Callers>,
     pub(crate) meters: Arc<RouteMeters>,
     /// Whether the log has said what to do about replayed errors.
@@ -99,7 +99,7 @@ impl Route {
             lease: LEASE,
             late: LATE,
             deadline: None,
-            was: Vec::new(),
+            former_names: Vec::new(),
             callers: None,
             meters: Arc::default(),
             has_replayed_error: Arc::default(),
@@ -117,8 +117,8 @@ impl Route {
     /// Former names of this endpoint: keys that are known under one of them stay known. Leave a name here for one
     /// retention after a rename, and rename only once no older release serves requests any more.
     #[must_use]
-    pub fn was(mut self, names: impl IntoIterator<Item = String>) -> Self {
-        self.was.extend(names);
+    pub fn former_names(mut self, names: impl IntoIterator<Item = String>) -> Self {
+        self.former_names.extend(names);
         self
     }
 
@@ -131,7 +131,7 @@ impl Route {
     }
 
     /// The stable name under which keys of this route are recorded. It survives a change of the path; to change the name
-    /// itself, see [`Route::was`].
+    /// itself, see [`Route::former_names`].
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();

@@ -86,7 +86,7 @@ impl Step {
 
     /// Tells whoever listens that the step was taken.
     #[inline]
-    pub(crate) fn taken(self) {
+    pub(crate) fn reached(self) {
         #[cfg(feature = "failpoints")]
         if let Some(hook) = hook::HOOK.get() {
             hook(self);

@@ -336,7 +336,7 @@ async fn answers_otherwise(State(pool): State<Pool>, grant: Grant) -> Response {
 async fn breaks_off(State(pool): State<Pool>, grant: Grant) -> Response {
     by_sql(&pool, &grant, "from the record").await;
     let mut response = StatusCode::BAD_GATEWAY.into_response();
-    response.extensions_mut().insert(semel_gate::Broken::Reset("gone".to_owned()));
+    response.extensions_mut().insert(semel_gate::NoAnswer::Reset("gone".to_owned()));
     response
 }
 
@@ -354,7 +354,7 @@ async fn settles_while_the_gate_gives_up(State(pool): State<Pool>, grant: Grant)
     });
     committed.await.expect("it has settled, and not yet committed");
     let mut response = StatusCode::BAD_GATEWAY.into_response();
-    response.extensions_mut().insert(semel_gate::Broken::TimedOut("slow".to_owned()));
+    response.extensions_mut().insert(semel_gate::NoAnswer::TimedOut("slow".to_owned()));
     response
 }
 

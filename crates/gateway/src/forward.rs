@@ -14,7 +14,7 @@ use http::request::Parts;
 use http::{Request, Response, StatusCode, Version};
 use hyper::upgrade::OnUpgrade;
 use semel_contract::problem::{Kind, Problem, Retry};
-use semel_gate::{Broken, Dispatch, Grant};
+use semel_gate::{Dispatch, Grant};
 use tower_service::Service;
 
 use crate::refusal::refusal;
@@ -61,7 +61,7 @@ async fn keyed(
 ) -> Result<Response<Body>, Infallible> {
     let dispatch = parts.extensions.remove::<Dispatch>();
     let host = grant.counted_host(&parts).and_then(|host| HeaderValue::try_from(host).ok());
-    onward(&mut parts);
+    prepare_request(&mut parts);
     // What is kept is what was sent, not one of its compressed forms that the next client may not read.
     parts.headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     if let Ok(fence) = HeaderValue::try_from(grant.fence().to_string()) {
@@ -74,12 +74,12 @@ async fn keyed(
     // A gate that sets no limit to dispatching has none.
     let may_send =
         dispatch.map_or_else(MaySend::always, |dispatch| MaySend::when(move || dispatch.in_time()));
-    Ok(match pool.send_once(fresh(parts, body), may_send, pool.patience()).await {
+    Ok(match pool.send_once(without_extensions(parts, body), may_send, pool.patience()).await {
         Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-            unanswered(unasked(), id.as_ref(), false)
+            failure_response(unexpected_upgrade(), id.as_ref(), false)
         }
-        Ok(response) => back(response, pool.patience()),
-        Err(no_answer) => unanswered(no_answer, id.as_ref(), false),
+        Ok(response) => prepare_response(response, pool.patience()),
+        Err(no_answer) => failure_response(no_answer, id.as_ref(), false),
     })
 }
 
@@ -87,7 +87,7 @@ async fn keyed(
 async fn unkeyed(pool: Arc<Pool>, mut parts: Parts, body: Body) -> Result<Response<Body>, Infallible> {
     let client = parts.extensions.remove::<OnUpgrade>();
     let wanted = headers::upgrade_wanted(&parts.headers).filter(|_| parts.version == Version::HTTP_11);
-    onward(&mut parts);
+    prepare_request(&mut parts);
     if let Some(protocol) = &wanted {
         parts.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         parts.headers.insert(header::UPGRADE, protocol.clone());
@@ -101,25 +101,25 @@ async fn unkeyed(pool: Arc<Pool>, mut parts: Parts, body: Body) -> Result<Respon
     };
     let activity = Activity::default();
     let body = Body::new(Paced::noting(body, pool.stream_idle(), activity.clone()));
-    Ok(match (pool.send(fresh(parts, body), &activity).await, room, client) {
+    Ok(match (pool.send(without_extensions(parts, body), &activity).await, room, client) {
         (Ok(response), Some(room), Some(client)) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
             tunnel::open(client, response, room)
         }
         (Ok(response), _, _) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-            unanswered(unasked(), id.as_ref(), is_unsafe)
+            failure_response(unexpected_upgrade(), id.as_ref(), is_unsafe)
         }
         // A gate or a library behind this one may say that nothing is known yet: without that its 202 reads like success.
-        (Ok(response), _, _) => back(response, pool.stream_idle()),
-        (Err(no_answer), _, _) => unanswered(no_answer, id.as_ref(), is_unsafe),
+        (Ok(response), _, _) => prepare_response(response, pool.stream_idle()),
+        (Err(no_answer), _, _) => failure_response(no_answer, id.as_ref(), is_unsafe),
     })
 }
 
-fn unasked() -> NoAnswer {
+fn unexpected_upgrade() -> NoAnswer {
     NoAnswer::Reset("the service changed the protocol unasked".to_owned())
 }
 
 /// The head of a request, as it goes on.
-fn onward(parts: &mut Parts) {
+fn prepare_request(parts: &mut Parts) {
     let reads_trailers = parts.version == Version::HTTP_2 && headers::reads_trailers(&parts.headers);
     headers::strip_hop_by_hop(&mut parts.headers);
     if reads_trailers {
@@ -135,7 +135,7 @@ fn onward(parts: &mut Parts) {
 }
 
 /// A request without what others have put into its extensions. In a box, because it is handed on several times.
-fn fresh(parts: Parts, body: Body) -> Box<Request<Body>> {
+fn without_extensions(parts: Parts, body: Body) -> Box<Request<Body>> {
     let mut request = Request::new(body);
     *request.method_mut() = parts.method;
     *request.uri_mut() = parts.uri;
@@ -144,7 +144,7 @@ fn fresh(parts: Parts, body: Body) -> Box<Request<Body>> {
 }
 
 /// An answer, as it goes back.
-fn back(response: Response<PooledBody>, patience: Duration) -> Response<Body> {
+fn prepare_response(response: Response<PooledBody>, patience: Duration) -> Response<Body> {
     let (mut parts, body) = response.into_parts();
     headers::strip_hop_by_hop(&mut parts.headers);
     headers::strip_own(&mut parts.headers, Some(&OUTCOME));
@@ -155,14 +155,18 @@ fn back(response: Response<PooledBody>, patience: Duration) -> Response<Body> {
 }
 
 /// What stands in for an answer that did not come. The gate reads the extension; a client without a key sees the rest.
-fn unanswered(no_answer: NoAnswer, id: Option<&HeaderValue>, unsafe_without_key: bool) -> Response<Body> {
-    let (kind, broken) = match no_answer {
-        NoAnswer::NotSent(why) => (Kind::UpstreamUnreachable, Broken::NotSent(why)),
-        NoAnswer::Reset(why) => (Kind::UpstreamReset, Broken::Reset(why)),
-        NoAnswer::TimedOut(why) => (Kind::UpstreamTimeout, Broken::TimedOut(why)),
+fn failure_response(
+    no_answer: NoAnswer,
+    id: Option<&HeaderValue>,
+    unsafe_without_key: bool,
+) -> Response<Body> {
+    let (kind, failure) = match no_answer {
+        NoAnswer::NotSent(why) => (Kind::UpstreamUnreachable, semel_gate::NoAnswer::NotSent(why)),
+        NoAnswer::Reset(why) => (Kind::UpstreamReset, semel_gate::NoAnswer::Reset(why)),
+        NoAnswer::TimedOut(why) => (Kind::UpstreamTimeout, semel_gate::NoAnswer::TimedOut(why)),
     };
     metrics::counter!("semel_gateway_upstream_failures_total", "problem" => kind.slug()).increment(1);
-    tracing::warn!(?broken, "the service gave no answer");
+    tracing::warn!(broken = ?failure, "the service gave no answer");
     let mut problem = Problem::from(kind);
     if kind == Kind::UpstreamUnreachable {
         problem = problem.retry_after(Duration::from_secs(1));
@@ -176,6 +180,6 @@ fn unanswered(no_answer: NoAnswer, id: Option<&HeaderValue>, unsafe_without_key:
     if may_have_happened {
         response.headers_mut().insert(OUTCOME, HeaderValue::from_static("unknown"));
     }
-    response.extensions_mut().insert(broken);
+    response.extensions_mut().insert(failure);
     response
 }

@@ -11,8 +11,8 @@ use semel_gate::GateLayer;
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 
+use crate::handle;
 use crate::plan::{Current, Plan};
-use crate::walk;
 use semel_http::{Acceptor, ConnectionSettings, Cores, Facts, Handler};
 
 /// How long work that was begun under settings that were replaced is waited for.
@@ -147,6 +147,6 @@ impl Handler for Gateway {
         request: Request<Body>,
         facts: Facts,
     ) -> impl Future<Output = Response<Body>> + Send + 'static {
-        walk::walk(self.current(), request, facts)
+        handle::walk(self.current(), request, facts)
     }
 }

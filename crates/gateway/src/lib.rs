@@ -13,6 +13,7 @@ mod access;
 mod entropy;
 mod forward;
 mod gateway;
+mod handle;
 mod identity;
 mod measure;
 mod pages;
@@ -22,7 +23,6 @@ mod refusal;
 #[cfg(feature = "otel")]
 mod traces;
 mod tunnel;
-mod walk;
 
 pub use access::{AccessLog, LineForm};
 pub use gateway::Gateway;

@@ -15,7 +15,7 @@ use semel_contract::profile::presets;
 use semel_contract::record::Guarantee;
 use semel_contract::scope::Scope;
 use semel_store::sqlite::{SqliteStore, TransactOutcome};
-use semel_store::{About, Answer, ClaimStore, Claimed, Id, Settlement, Wish, Written};
+use semel_store::{About, Answer, ClaimOutcome, ClaimRequest, ClaimStore, FencedWrite, Id, Settlement};
 
 /// Keys that `fill` writes, and `replay` reads back.
 const FILLED: u64 = 1 << 40;
@@ -115,13 +115,13 @@ async fn work(load: Arc<Load>, mode: Mode, until: Instant) -> Vec<u32> {
                 let id = id(load.first + at);
                 let fence = claim(&load, &id, Guarantee::Fenced).await;
                 let settled = load.store.settle(&id, fence, settlement(), &presets::ietf().lifetime).await;
-                assert_eq!(settled, Ok(Written::Done));
+                assert_eq!(settled, Ok(FencedWrite::Done));
             }
             Mode::Fill => {
                 let id = id(load.first + at);
                 let fence = claim(&load, &id, Guarantee::Atomic).await;
                 let settled = load.store.settle(&id, fence, settlement(), &presets::ietf().lifetime).await;
-                assert_eq!(settled, Ok(Written::Done));
+                assert_eq!(settled, Ok(FencedWrite::Done));
             }
             Mode::Replay => {
                 // Far apart from each other, so that no two in a row are neighbours.
@@ -164,7 +164,7 @@ fn id(number: u64) -> Id {
 async fn claim(load: &Load, id: &Id, guarantee: Guarantee) -> semel_contract::record::Fence {
     let hash = id.hash();
     let number = u64::from_be_bytes(*hash.first_chunk().expect("sixteen bytes"));
-    let wish = Wish {
+    let request = ClaimRequest {
         id: id.clone(),
         how: Claim::New,
         replaces: None,
@@ -184,8 +184,8 @@ async fn claim(load: &Load, id: &Id, guarantee: Guarantee) -> semel_contract::re
         }
         .into(),
     };
-    match load.store.claim(wish).await {
-        Ok(Claimed::Won { fence, .. }) => fence,
+    match load.store.claim(request).await {
+        Ok(ClaimOutcome::Won { fence, .. }) => fence,
         other => panic!("a fresh key is won: {other:?}"),
     }
 }

@@ -32,8 +32,8 @@ use semel_contract::restore::Restore;
 use semel_contract::time::Timestamp;
 
 use crate::claims::{
-    About, Answer, ClaimStore, Claimed, Entry, Filter, Id, KnownAmong, Reply, Resolution, Resolved, Sealed,
-    Settlement, StoreError, Swept, Wish, Written,
+    About, Answer, ClaimOutcome, ClaimRequest, ClaimStore, Entry, FencedWrite, Filter, Id, KnownAmong, Reply,
+    Resolution, Resolved, Sealed, Settlement, StoreError, Swept,
 };
 use crate::forms::{Form, Forms};
 use crate::hints::Hints;
@@ -115,13 +115,13 @@ impl<S: ClaimStore + ?Sized> AtRest<S> {
         id: &Id,
         fence: Fence,
         settlement: &Settlement,
-    ) -> Result<Written, StoreError> {
-        let Some(answer) = kept_of(settlement) else { return Ok(Written::Superseded) };
+    ) -> Result<FencedWrite, StoreError> {
+        let Some(answer) = kept_of(settlement) else { return Ok(FencedWrite::Superseded) };
         let (entry, _) = self.inner.look_up(id).await?;
         let written = |entry: &Entry| entry.record.fence == fence && entry.record.state == settlement.state();
         match entry.filter(written).map(|entry| self.open(entry)).transpose()? {
-            Some(entry) if entry.answer.as_ref() == Some(&answer) => Ok(Written::Done),
-            Some(_) | None => Ok(Written::Superseded),
+            Some(entry) if entry.answer.as_ref() == Some(&answer) => Ok(FencedWrite::Done),
+            Some(_) | None => Ok(FencedWrite::Superseded),
         }
     }
 }
@@ -136,14 +136,16 @@ fn kept_of(settlement: &Settlement) -> Option<Answer> {
 }
 
 impl<S: ClaimStore + ?Sized> ClaimStore for AtRest<S> {
-    fn claim(&self, wish: Wish) -> Reply<'_, Claimed> {
+    fn claim(&self, request: ClaimRequest) -> Reply<'_, ClaimOutcome> {
         Box::pin(async move {
-            Ok(match self.inner.claim(wish).await? {
-                Claimed::Known { entry, now } => Claimed::Known { entry: Box::new(self.open(*entry)?), now },
-                other @ (Claimed::Won { .. }
-                | Claimed::Changed
-                | Claimed::CredentialChanged
-                | Claimed::Entered) => other,
+            Ok(match self.inner.claim(request).await? {
+                ClaimOutcome::Known { entry, now } => {
+                    ClaimOutcome::Known { entry: Box::new(self.open(*entry)?), now }
+                }
+                other @ (ClaimOutcome::Won { .. }
+                | ClaimOutcome::Changed
+                | ClaimOutcome::CredentialChanged
+                | ClaimOutcome::Entered) => other,
             })
         })
     }
@@ -161,17 +163,17 @@ impl<S: ClaimStore + ?Sized> ClaimStore for AtRest<S> {
         fence: Fence,
         settlement: Settlement,
         lifetime: &'a Lifetime,
-    ) -> Reply<'a, Written> {
+    ) -> Reply<'a, FencedWrite> {
         Box::pin(async move {
             let closed = self.close_settlement(id, fence, &settlement)?;
             match self.inner.settle(id, fence, closed, lifetime).await? {
-                Written::Done => Ok(Written::Done),
-                Written::Superseded => self.said_before(id, fence, &settlement).await,
+                FencedWrite::Done => Ok(FencedWrite::Done),
+                FencedWrite::Superseded => self.said_before(id, fence, &settlement).await,
             }
         })
     }
 
-    fn renew<'a>(&'a self, held: &'a [(Id, Fence)], lease: Duration) -> Reply<'a, Vec<Written>> {
+    fn renew<'a>(&'a self, held: &'a [(Id, Fence)], lease: Duration) -> Reply<'a, Vec<FencedWrite>> {
         self.inner.renew(held, lease)
     }
 
@@ -221,8 +223,8 @@ impl<S: ClaimStore + ?Sized> ClaimStore for AtRest<S> {
         })
     }
 
-    fn reads_in_place(&self) -> bool {
-        self.inner.reads_in_place()
+    fn lookup_is_local(&self) -> bool {
+        self.inner.lookup_is_local()
     }
 
     fn ready(&self) -> Reply<'_, ()> {
@@ -257,7 +259,7 @@ impl<S: ClaimStore + ?Sized> ClaimStore for AtRest<S> {
         self.inner.is_marked(rotation, other_than)
     }
 
-    fn writes_alone(&self) -> bool {
+    fn encodes_answers(&self) -> bool {
         true
     }
 

@@ -85,16 +85,16 @@ pub struct About {
     pub request_id: String,
 }
 
-/// A wish to hold a claim.
+/// A request to hold a claim.
 #[derive(Clone, Debug)]
-pub struct Wish {
+pub struct ClaimRequest {
     /// The key.
     pub id: Id,
     /// How it is to be claimed, as decided.
     pub how: Claim,
     /// The fence of the record that was decided upon; `None` for [`Claim::New`].
     pub replaces: Option<Fence>,
-    /// Random, one for each attempt: a wish that is made again with the same nonce is the same wish.
+    /// Random, one for each attempt: a request that is made again with the same nonce is the same request.
     pub nonce: u64,
     /// How long the claim is exclusive without renewal.
     pub lease: Duration,
@@ -136,9 +136,9 @@ pub fn is_same_attempt(recorded: Fence, held: Fence) -> bool {
     recorded == held || (is_reserved(held) && recorded.nonce == held.nonce)
 }
 
-/// What became of a wish.
+/// What became of a request for a claim.
 #[derive(Clone, Debug)]
-pub enum Claimed {
+pub enum ClaimOutcome {
     /// The claim is held.
     Won {
         /// The proof of it.
@@ -218,7 +218,7 @@ impl Settlement {
 
 /// What became of a holder's write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Written {
+pub enum FencedWrite {
     /// It is durable. The same write made before counts as this one.
     Done,
     /// Somebody else holds the key, or it was resolved. Nothing was changed.
@@ -248,7 +248,7 @@ pub enum Resolved {
     },
 }
 
-/// What became of a wish to cancel a key.
+/// What became of a request to cancel a key.
 #[derive(Clone, Debug)]
 pub enum Sealed {
     /// Nothing had happened under it, and nothing will.
@@ -362,24 +362,25 @@ pub trait ClaimStore: std::any::Any + Send + Sync {
     /// Claims a key.
     ///
     /// Before: anything. After `Won`: the claim is durable (an `atomic` claim of an embedded store is a reservation in
-    /// this process), its fence number is greater than every number given before, and no other wish wins until it is
-    /// settled, released, resolved, superseded or, when abandoned or unknown, replaced by a wish that names its fence.
-    /// A wish with [`Claim::New`] wins only over an absent record. Any other wish wins only over the record whose fence
+    /// this process), its fence number is greater than every number given before, and no other request wins until it is
+    /// settled, released, resolved, superseded or, when abandoned or unknown, replaced by a request that names its fence.
+    /// A request with [`Claim::New`] wins only over an absent record. Any other request wins only over the record whose fence
     /// it names, and only while that record has the standing that belongs to it: `TakeOver` expired, `Reclaim` released,
     /// `Supersede` abandoned, `Forward` and `Rerun` unknown. After `Known`, `Changed` or `CredentialChanged`: nothing was
     /// written; the entry of a claim that is still being made may show a lower number than its winner is given, with the same
-    /// nonce, and who names that number is told `Changed`. After [`StoreError::Unknown`]: the same wish, with the same nonce, made again, wins if it had won.
+    /// nonce, and who names that number is told `Changed`. After [`StoreError::Unknown`]: the same request, with the same
+    /// nonce, made again, wins if it had won.
     ///
     /// Crash: before the reply the claim may or may not be there. A restart finds it as claimed or, once its lease has
     /// lapsed (embedded stores: at once), as unknown.
-    fn claim(&self, wish: Wish) -> Reply<'_, Claimed>;
+    fn claim(&self, request: ClaimRequest) -> Reply<'_, ClaimOutcome>;
 
     /// Claims a key for a handler that runs in this process and settles in a transaction of its own, with what
     /// [`ClaimStore::claim`] promises. Where that transaction itself can exclude others, nothing is written for it: the fence
     /// is then a reservation ([`is_reserved`]), which ends with this process, and the record is under another number with
     /// the same nonce ([`is_same_attempt`]).
-    fn reserve(&self, wish: Wish) -> Reply<'_, Claimed> {
-        self.claim(wish)
+    fn reserve(&self, request: ClaimRequest) -> Reply<'_, ClaimOutcome> {
+        self.claim(request)
     }
 
     /// Ends a reservation whose attempt is over, whatever came of it. Any other fence is left alone.
@@ -402,11 +403,11 @@ pub trait ClaimStore: std::any::Any + Send + Sync {
         fence: Fence,
         settlement: Settlement,
         lifetime: &'a Lifetime,
-    ) -> Reply<'a, Written>;
+    ) -> Reply<'a, FencedWrite>;
 
     /// Extends leases to `lease` from now. A fence that no longer holds is answered `Superseded` and left alone; an
     /// unknown record is not revived. Crash: a renewal that was not acknowledged may be lost.
-    fn renew<'a>(&'a self, held: &'a [(Id, Fence)], lease: Duration) -> Reply<'a, Vec<Written>>;
+    fn renew<'a>(&'a self, held: &'a [(Id, Fence)], lease: Duration) -> Reply<'a, Vec<FencedWrite>>;
 
     /// Resolves an unknown outcome. After `Done`: the record is settled (or unkept, where the answer is not known) or
     /// released, under a new fence, so that the old holder changes nothing any more; an audit row names `by` and
@@ -443,7 +444,7 @@ pub trait ClaimStore: std::any::Any + Send + Sync {
     fn ready(&self) -> Reply<'_, ()>;
 
     /// Whether a look-up costs next to nothing. Then it is asked before a claim, which costs more even where it is refused.
-    fn reads_in_place(&self) -> bool {
+    fn lookup_is_local(&self) -> bool {
         false
     }
 
@@ -503,7 +504,7 @@ pub trait ClaimStore: std::any::Any + Send + Sync {
     }
 
     /// Whether it keeps answers in a form that it alone can write, so that no handler can settle in its own transaction.
-    fn writes_alone(&self) -> bool {
+    fn encodes_answers(&self) -> bool {
         false
     }
 

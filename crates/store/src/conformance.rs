@@ -25,8 +25,8 @@ use semel_contract::scope::Scope;
 use semel_contract::time::Timestamp;
 
 use crate::claims::{
-    About, Answer, ClaimStore, Claimed, Entry, Filter, Id, Order, Resolution, Resolved, Sealed, Settlement,
-    Wish, Written,
+    About, Answer, ClaimOutcome, ClaimRequest, ClaimStore, Entry, FencedWrite, Filter, Id, Order, Resolution,
+    Resolved, Sealed, Settlement,
 };
 use crate::clock::{Clock, Reading};
 
@@ -175,8 +175,8 @@ fn nonce() -> u64 {
     (u64::from(std::process::id()) << 32) + NEXT.fetch_add(1, Ordering::SeqCst)
 }
 
-fn wish(id: &Id) -> Wish {
-    Wish {
+fn claim_request(id: &Id) -> ClaimRequest {
+    ClaimRequest {
         id: id.clone(),
         how: Claim::New,
         replaces: None,
@@ -198,8 +198,8 @@ fn wish(id: &Id) -> Wish {
     }
 }
 
-fn replacing(id: &Id, how: Claim, fence: Fence) -> Wish {
-    Wish { how, replaces: Some(fence), ..wish(id) }
+fn replacing(id: &Id, how: Claim, fence: Fence) -> ClaimRequest {
+    ClaimRequest { how, replaces: Some(fence), ..claim_request(id) }
 }
 
 fn answer(body: &str) -> Answer {
@@ -225,16 +225,16 @@ fn keeping_released() -> Lifetime {
     presets::feed().lifetime
 }
 
-async fn won(store: &dyn ClaimStore, wish: Wish) -> Fence {
-    match store.claim(wish).await.expect("the store answers") {
-        Claimed::Won { fence, .. } => fence,
+async fn won(store: &dyn ClaimStore, request: ClaimRequest) -> Fence {
+    match store.claim(request).await.expect("the store answers") {
+        ClaimOutcome::Won { fence, .. } => fence,
         other => panic!("expected to win, found {other:?}"),
     }
 }
 
-async fn known(store: &dyn ClaimStore, wish: Wish) -> Entry {
-    match store.claim(wish).await.expect("the store answers") {
-        Claimed::Known { entry, .. } => *entry,
+async fn known(store: &dyn ClaimStore, request: ClaimRequest) -> Entry {
+    match store.claim(request).await.expect("the store answers") {
+        ClaimOutcome::Known { entry, .. } => *entry,
         other => panic!("expected a record, found {other:?}"),
     }
 }
@@ -248,11 +248,11 @@ async fn standing(store: &dyn ClaimStore, id: &Id) -> Standing {
     Standing::of(entry.as_ref().map(|entry| &entry.record), now)
 }
 
-async fn settle(store: &dyn ClaimStore, id: &Id, fence: Fence, settlement: Settlement) -> Written {
+async fn settle(store: &dyn ClaimStore, id: &Id, fence: Fence, settlement: Settlement) -> FencedWrite {
     store.settle(id, fence, settlement, &lifetime()).await.expect("the store answers")
 }
 
-async fn renew(store: &dyn ClaimStore, id: &Id, fence: Fence) -> Written {
+async fn renew(store: &dyn ClaimStore, id: &Id, fence: Fence) -> FencedWrite {
     store.renew(&[(id.clone(), fence)], LEASE).await.expect("the store answers")[0]
 }
 

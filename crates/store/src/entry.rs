@@ -10,9 +10,9 @@ use semel_contract::time::Timestamp;
 use semel_contract::transitions::{self, Claiming, Finding, Resolving};
 
 use crate::admin::action;
-use crate::claims::{About, Answer, Entry, Id, Resolution, Settlement, Wish};
+use crate::claims::{About, Answer, ClaimRequest, Entry, Id, Resolution, Settlement};
 
-impl Wish {
+impl ClaimRequest {
     /// What it comes to over what is known of its key.
     pub(crate) fn claiming(&self, known: Option<&Entry>, now: Timestamp) -> Claiming {
         let record = known.map(|entry| &entry.record);
@@ -65,25 +65,25 @@ impl Resolution {
 
 impl Entry {
     /// The entry of a claim that won.
-    pub(crate) fn of_claim(wish: &Wish, fence: Fence, now: Timestamp) -> Self {
-        let lease_until = now.plus(wish.lease);
+    pub(crate) fn of_claim(request: &ClaimRequest, fence: Fence, now: Timestamp) -> Self {
+        let lease_until = now.plus(request.lease);
         let record = Record {
             state: State::Claimed,
-            guarantee: wish.guarantee,
+            guarantee: request.guarantee,
             fence,
-            fingerprint: wish.fingerprint,
-            payload_hash: wish.payload_hash,
+            fingerprint: request.fingerprint,
+            payload_hash: request.payload_hash,
             lease_until,
             created_at: now,
             expires_at: None,
         };
         Self {
-            id: wish.id.clone(),
+            id: request.id.clone(),
             record,
-            about: wish.about.clone(),
+            about: request.about.clone(),
             answer: None,
             settled_at: None,
-            late_until: lease_until.plus(wish.late),
+            late_until: lease_until.plus(request.late),
         }
     }
 

@@ -29,7 +29,8 @@ pub mod tally;
 
 pub use admin::AdminStore;
 pub use claims::{
-    About, Answer, ClaimStore, Claimed, Entry, Filter, Id, IntoStore, KnownAmong, Order, Reply, Resolution,
-    Resolved, Sealed, Settlement, StoreError, Swept, Terms, Wish, Written, is_reserved, is_same_attempt,
+    About, Answer, ClaimOutcome, ClaimRequest, ClaimStore, Entry, FencedWrite, Filter, Id, IntoStore,
+    KnownAmong, Order, Reply, Resolution, Resolved, Sealed, Settlement, StoreError, Swept, Terms,
+    is_reserved, is_same_attempt,
 };
 pub use forms::{FORM_PAUSE, Form, Forms, KnownForm};

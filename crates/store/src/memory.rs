@@ -18,8 +18,8 @@ use semel_contract::transitions::{self, Claiming, Holding, Resolving, Sweeping, 
 
 use crate::admin::{Audited, Cleanup, StaleCount, action};
 use crate::claims::{
-    About, ClaimStore, Claimed, Entry, Filter, Id, Reply, Resolution, Resolved, Sealed, Settlement, Swept,
-    Wish, Written, is_standing,
+    About, ClaimOutcome, ClaimRequest, ClaimStore, Entry, FencedWrite, Filter, Id, Reply, Resolution,
+    Resolved, Sealed, Settlement, Swept, is_standing,
 };
 use crate::clock::{Clock, StoreClock, SystemClock};
 use crate::forms::{FORM_PAUSE, Form, Forms, KnownForm};
@@ -98,28 +98,30 @@ impl Rows {
         self.rotations.retain(|_, known| known != id);
     }
 
-    fn claim(&mut self, wish: Wish, now: Timestamp) -> Claimed {
-        let known = self.entries.get(&wish.id);
-        match (wish.claiming(known, now), known) {
+    fn claim(&mut self, request: ClaimRequest, now: Timestamp) -> ClaimOutcome {
+        let known = self.entries.get(&request.id);
+        match (request.claiming(known, now), known) {
             (Claiming::Win, _) => {}
-            (Claiming::Again, Some(entry)) => return Claimed::Won { fence: entry.record.fence, now },
-            (Claiming::Known, Some(entry)) => return Claimed::Known { entry: Box::new(entry.clone()), now },
-            (Claiming::Changed | Claiming::Again | Claiming::Known, _) => return Claimed::Changed,
+            (Claiming::Again, Some(entry)) => return ClaimOutcome::Won { fence: entry.record.fence, now },
+            (Claiming::Known, Some(entry)) => {
+                return ClaimOutcome::Known { entry: Box::new(entry.clone()), now };
+            }
+            (Claiming::Changed | Claiming::Again | Claiming::Known, _) => return ClaimOutcome::Changed,
         }
-        if let Some(rotation) = wish.rotation {
-            let other = self.rotations.get(&rotation).filter(|known| **known != wish.id);
+        if let Some(rotation) = request.rotation {
+            let other = self.rotations.get(&rotation).filter(|known| **known != request.id);
             let lives = other
                 .and_then(|id| self.entries.get(id))
                 .is_some_and(|entry| Standing::of(Some(&entry.record), now) != Standing::Expired);
             if lives {
-                return Claimed::CredentialChanged;
+                return ClaimOutcome::CredentialChanged;
             }
-            self.rotations.insert(rotation, wish.id.clone());
+            self.rotations.insert(rotation, request.id.clone());
         }
-        let fence = self.next_fence(wish.nonce);
-        let entry = Entry::of_claim(&wish, fence, now);
-        self.entries.insert(wish.id, entry);
-        Claimed::Won { fence, now }
+        let fence = self.next_fence(request.nonce);
+        let entry = Entry::of_claim(&request, fence, now);
+        self.entries.insert(request.id, entry);
+        ClaimOutcome::Won { fence, now }
     }
 
     fn settle(
@@ -129,13 +131,13 @@ impl Rows {
         settlement: Settlement,
         lifetime: &Lifetime,
         now: Timestamp,
-    ) -> Written {
+    ) -> FencedWrite {
         let Some(entry) = self
             .entries
             .get_mut(id)
             .filter(|entry| entry.record.fence == fence || planted::is(Bug::NoFenceOnSettle))
         else {
-            return Written::Superseded;
+            return FencedWrite::Superseded;
         };
         match transitions::holding(entry.record.state) {
             Holding::Open => {
@@ -143,18 +145,18 @@ impl Rows {
                 if entry.record.state == State::Released && entry.record.expires_at.is_none() {
                     self.remove(id);
                 }
-                Written::Done
+                FencedWrite::Done
             }
-            Holding::Ended if entry.is_said_by(&settlement) => Written::Done,
-            Holding::Ended | Holding::Nothing => Written::Superseded,
+            Holding::Ended if entry.is_said_by(&settlement) => FencedWrite::Done,
+            Holding::Ended | Holding::Nothing => FencedWrite::Superseded,
         }
     }
 }
 
 impl ClaimStore for MemoryStore {
-    fn claim(&self, wish: Wish) -> Reply<'_, Claimed> {
+    fn claim(&self, request: ClaimRequest) -> Reply<'_, ClaimOutcome> {
         let now = self.now();
-        Box::pin(ready(Ok(self.rows().claim(wish, now))))
+        Box::pin(ready(Ok(self.rows().claim(request, now))))
     }
 
     fn look_up<'a>(&'a self, id: &'a Id) -> Reply<'a, (Option<Entry>, Timestamp)> {
@@ -167,22 +169,22 @@ impl ClaimStore for MemoryStore {
         fence: Fence,
         settlement: Settlement,
         lifetime: &'a Lifetime,
-    ) -> Reply<'a, Written> {
+    ) -> Reply<'a, FencedWrite> {
         let now = self.now();
         let written = self.rows().settle(id, fence, settlement, lifetime, now);
         self.hints.wake(id.hash());
         Box::pin(ready(Ok(written)))
     }
 
-    fn renew<'a>(&'a self, held: &'a [(Id, Fence)], lease: Duration) -> Reply<'a, Vec<Written>> {
+    fn renew<'a>(&'a self, held: &'a [(Id, Fence)], lease: Duration) -> Reply<'a, Vec<FencedWrite>> {
         let now = self.now();
         let mut rows = self.rows();
         let renewed = held.iter().map(|(id, fence)| match rows.entries.get_mut(id) {
             Some(entry) if transitions::is_renewed(&entry.record, *fence, now) => {
                 entry.record.lease_until = now.plus(lease);
-                Written::Done
+                FencedWrite::Done
             }
-            Some(_) | None => Written::Superseded,
+            Some(_) | None => FencedWrite::Superseded,
         });
         Box::pin(ready(Ok(renewed.collect())))
     }

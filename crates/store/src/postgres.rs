@@ -16,8 +16,8 @@ use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::{Config, NoTls, Socket};
 
 use crate::claims::{
-    About, ClaimStore, Claimed, Entry, Filter, Id, KnownAmong, Reply, Resolution, Resolved, Sealed,
-    Settlement, StoreError, Swept, Wish, Written, is_reserved,
+    About, ClaimOutcome, ClaimRequest, ClaimStore, Entry, FencedWrite, Filter, Id, KnownAmong, Reply,
+    Resolution, Resolved, Sealed, Settlement, StoreError, Swept, is_reserved,
 };
 use crate::forms::{Form, Forms};
 use crate::hints::Hints;
@@ -50,7 +50,7 @@ pub use schema::Options;
 use base::{FirstConnection, error_chain};
 use batch::Queue;
 use clock::ServerClock;
-use link::{Link, Trouble};
+use link::{Link, PgFailure};
 use settle::{Ending, Write};
 
 /// The name of this store among the server's sessions.
@@ -61,9 +61,9 @@ const SIDE_CONNECTIONS: usize = 2;
 /// A claim store in PostgreSQL.
 pub struct PostgresStore {
     core: Arc<Core>,
-    claims: Queue<Wish, Claimed>,
-    settlements: Queue<Ending, Written>,
-    reserves: Queue<Wish, Claimed>,
+    claims: Queue<ClaimRequest, ClaimOutcome>,
+    settlements: Queue<Ending, FencedWrite>,
+    reserves: Queue<ClaimRequest, ClaimOutcome>,
     tasks: Vec<AbortHandle>,
 }
 
@@ -168,14 +168,14 @@ impl PostgresStore {
     /// it ticks, and nothing is swept.
     pub async fn frozen(&self) -> Result<Option<i64>, StoreError> {
         let sql = "SELECT jump_ms FROM semel.clock WHERE frozen";
-        let rows = self.core.link.run_untimed(sql, &[]).await.map_err(Trouble::of_read)?;
+        let rows = self.core.link.run_untimed(sql, &[]).await.map_err(PgFailure::of_read)?;
         Ok(rows.first().map(|row| row.get(0)))
     }
 
     /// An operator confirms that the server's clock is right.
     pub async fn confirm_clock(&self) -> Result<(), StoreError> {
         let sql = "SELECT semel.confirm_clock()";
-        self.core.link.run_untimed(sql, &[]).await.map(drop).map_err(Trouble::of_write)
+        self.core.link.run_untimed(sql, &[]).await.map(drop).map_err(PgFailure::of_write)
     }
 
     /// How many connections the gates on this database have, this one's among them, and from how many addresses.
@@ -183,7 +183,7 @@ impl PostgresStore {
     /// # Errors
     /// The server cannot be asked.
     pub async fn sessions(&self) -> Result<(i64, i64), StoreError> {
-        let rows = self.core.link.run_untimed(base::SESSIONS, &[]).await.map_err(Trouble::of_read)?;
+        let rows = self.core.link.run_untimed(base::SESSIONS, &[]).await.map_err(PgFailure::of_read)?;
         Ok(rows.first().map_or((0, 0), |row| (row.get(0), row.get(1))))
     }
 
@@ -228,19 +228,19 @@ impl Core {
 }
 
 impl ClaimStore for PostgresStore {
-    fn claim(&self, wish: Wish) -> Reply<'_, Claimed> {
+    fn claim(&self, request: ClaimRequest) -> Reply<'_, ClaimOutcome> {
         Box::pin(async move {
-            match wish.how {
-                Claim::New => self.claims.ask(wish).await,
+            match request.how {
+                Claim::New => self.claims.ask(request).await,
                 Claim::TakeOver | Claim::Supersede | Claim::Reclaim | Claim::Forward | Claim::Rerun => {
-                    replace::claim(&self.core, &wish).await
+                    replace::claim(&self.core, &request).await
                 }
             }
         })
     }
 
-    fn reserve(&self, wish: Wish) -> Reply<'_, Claimed> {
-        Box::pin(reserve::reserve(self, wish))
+    fn reserve(&self, request: ClaimRequest) -> Reply<'_, ClaimOutcome> {
+        Box::pin(reserve::reserve(self, request))
     }
 
     fn give_back(&self, id: &Id, fence: Fence) {
@@ -257,7 +257,7 @@ impl ClaimStore for PostgresStore {
         fence: Fence,
         settlement: Settlement,
         lifetime: &'a Lifetime,
-    ) -> Reply<'a, Written> {
+    ) -> Reply<'a, FencedWrite> {
         if is_reserved(fence) {
             return Box::pin(reserve::settle(self, id, fence, settlement, lifetime));
         }
@@ -265,7 +265,7 @@ impl ClaimStore for PostgresStore {
         Box::pin(self.settlements.ask(ending))
     }
 
-    fn renew<'a>(&'a self, held: &'a [(Id, Fence)], lease: Duration) -> Reply<'a, Vec<Written>> {
+    fn renew<'a>(&'a self, held: &'a [(Id, Fence)], lease: Duration) -> Reply<'a, Vec<FencedWrite>> {
         Box::pin(reserve::renew(&self.core, held, lease))
     }
 
@@ -279,12 +279,12 @@ impl ClaimStore for PostgresStore {
         reason: &'a str,
     ) -> Reply<'a, Resolved> {
         let resolved = replace::resolve(&self.core, id, fence, resolution, lifetime, by, reason);
-        Box::pin(async move { resolved.await.map_err(Trouble::of_write) })
+        Box::pin(async move { resolved.await.map_err(PgFailure::of_write) })
     }
 
     fn seal<'a>(&'a self, id: &'a Id, about: &'a About, lifetime: &'a Lifetime) -> Reply<'a, Sealed> {
         Box::pin(async move {
-            replace::seal(&self.core, id, about, lifetime, None).await.map_err(Trouble::of_write)
+            replace::seal(&self.core, id, about, lifetime, None).await.map_err(PgFailure::of_write)
         })
     }
 

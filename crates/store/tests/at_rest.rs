@@ -25,8 +25,8 @@ use semel_store::at_rest::{
 use semel_store::conformance::{Fixture, LATE, LEASE, TestClock};
 use semel_store::memory::MemoryStore;
 use semel_store::{
-    About, Answer, ClaimStore, Claimed, Entry, Filter, Id, Resolution, Resolved, Sealed, Settlement,
-    StoreError, Wish, Written,
+    About, Answer, ClaimOutcome, ClaimRequest, ClaimStore, Entry, FencedWrite, Filter, Id, Resolution,
+    Resolved, Sealed, Settlement, StoreError,
 };
 
 /// What must never be seen beneath. Long and repeated, so that compression has something to do.
@@ -129,10 +129,10 @@ fn settled(text: &str) -> Settlement {
     Settlement::Settle(answer(text))
 }
 
-/// A wish with a nonce that no other one has.
-fn wish(id: &Id) -> Wish {
+/// A request with a nonce that no other one has.
+fn claim_request(id: &Id) -> ClaimRequest {
     static NONCE: AtomicU64 = AtomicU64::new(1);
-    Wish {
+    ClaimRequest {
         id: id.clone(),
         how: Claim::New,
         replaces: None,
@@ -148,22 +148,22 @@ fn wish(id: &Id) -> Wish {
     }
 }
 
-async fn won_by(store: &dyn ClaimStore, wish: Wish) -> Fence {
-    match store.claim(wish).await.expect("the store answers") {
-        Claimed::Won { fence, .. } => fence,
+async fn won_by(store: &dyn ClaimStore, request: ClaimRequest) -> Fence {
+    match store.claim(request).await.expect("the store answers") {
+        ClaimOutcome::Won { fence, .. } => fence,
         other => panic!("expected to win, found {other:?}"),
     }
 }
 
 async fn won(store: &dyn ClaimStore, id: &Id) -> Fence {
-    won_by(store, wish(id)).await
+    won_by(store, claim_request(id)).await
 }
 
 /// Writes a record through one store, and says under which fence.
 async fn written(store: &dyn ClaimStore, id: &Id, settlement: Settlement) -> Fence {
     let fence = won(store, id).await;
     let written = store.settle(id, fence, settlement, &lifetime()).await;
-    assert_eq!(written, Ok(Written::Done));
+    assert_eq!(written, Ok(FencedWrite::Done));
     fence
 }
 
@@ -185,7 +185,7 @@ async fn refusal(store: &dyn ClaimStore, id: &Id) -> String {
     let refused = Err(StoreError::Unavailable(why.clone()));
     assert_eq!(store.seal(id, &About::default(), &lifetime()).await.map(|_| ()), refused);
     assert_eq!(store.list(&Filter { limit: 100, ..Filter::default() }).await.map(|_| ()), refused);
-    assert_eq!(store.claim(wish(id)).await.map(|_| ()), refused);
+    assert_eq!(store.claim(claim_request(id)).await.map(|_| ()), refused);
     why
 }
 
@@ -243,8 +243,8 @@ async fn an_opened_answer_is_found_by_every_way_of_reading() {
         Ok(Sealed::Known(entry)) => assert_eq!(entry.answer, expected),
         other => panic!("expected the record, found {other:?}"),
     }
-    match protected.store.claim(wish(&id)).await {
-        Ok(Claimed::Known { entry, .. }) => assert_eq!(entry.answer, expected),
+    match protected.store.claim(claim_request(&id)).await {
+        Ok(ClaimOutcome::Known { entry, .. }) => assert_eq!(entry.answer, expected),
         other => panic!("expected the record, found {other:?}"),
     }
     let listed =
@@ -255,7 +255,7 @@ async fn an_opened_answer_is_found_by_every_way_of_reading() {
 /// Puts an answer beneath, as somebody with access to the database could.
 async fn planted(protected: &Protected, id: &Id, fence: Fence, answer: Answer) {
     let written = protected.inner.settle(id, fence, Settlement::Settle(answer), &lifetime()).await;
-    assert_eq!(written, Ok(Written::Done));
+    assert_eq!(written, Ok(FencedWrite::Done));
 }
 
 #[tokio::test]
@@ -302,7 +302,8 @@ async fn a_changed_byte_anywhere_is_refused() {
     for changed in changed {
         // The same record, written anew by a store that was altered.
         let altered = Protected::by(Protection::CompressAndEncrypt(ring(&[("a", 1)])));
-        let fence = won_by(&*altered.inner, Wish { nonce: fence.nonce, ..wish(&source) }).await;
+        let fence =
+            won_by(&*altered.inner, ClaimRequest { nonce: fence.nonce, ..claim_request(&source) }).await;
         planted(&altered, &source, fence, changed).await;
         assert!(refusal(&*altered.store, &source).await.contains("tampered with"));
     }
@@ -323,7 +324,8 @@ async fn an_altered_marker_is_refused() {
         ("nonsense", "form"),
     ] {
         let altered = Protected::by(Protection::Encrypt(ring(&[("a", 1), ("b", 2)])));
-        let fence = won_by(&*altered.inner, Wish { nonce: fence.nonce, ..wish(&source) }).await;
+        let fence =
+            won_by(&*altered.inner, ClaimRequest { nonce: fence.nonce, ..claim_request(&source) }).await;
         let headers = vec![(MARKER_HEADER.to_owned(), marker.as_bytes().to_vec())];
         planted(&altered, &source, fence, Answer { headers: headers.into(), ..sealed.clone() }).await;
         let why = refusal(&*altered.store, &source).await;
@@ -385,10 +387,10 @@ async fn settling_again_is_done_only_with_the_same_answer_and_fence() {
             let settle = async |fence, settlement: &Settlement| {
                 store.settle(&id, fence, settlement.clone(), &lifetime()).await.expect("the store answers")
             };
-            assert_eq!(settle(fence, &same).await, Written::Done);
-            assert_eq!(settle(fence, &other).await, Written::Superseded);
-            assert_eq!(settle(stale, &same).await, Written::Superseded);
-            assert_eq!(settle(fence, &Settlement::Release).await, Written::Superseded);
+            assert_eq!(settle(fence, &same).await, FencedWrite::Done);
+            assert_eq!(settle(fence, &other).await, FencedWrite::Superseded);
+            assert_eq!(settle(stale, &same).await, FencedWrite::Superseded);
+            assert_eq!(settle(fence, &Settlement::Release).await, FencedWrite::Superseded);
         }
     }
 }

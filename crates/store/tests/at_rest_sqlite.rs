@@ -12,7 +12,7 @@ use semel_contract::record::Guarantee;
 use semel_contract::scope::Scope;
 use semel_store::at_rest::{AtRest, KeyRing, Protection};
 use semel_store::sqlite::SqliteStore;
-use semel_store::{Answer, ClaimStore, Claimed, Id, Settlement, Wish, Written};
+use semel_store::{Answer, ClaimOutcome, ClaimRequest, ClaimStore, FencedWrite, Id, Settlement};
 
 const MARKER: &[u8] = b"account 4711 owes 42";
 
@@ -21,7 +21,7 @@ fn ring() -> KeyRing {
 }
 
 async fn settle(store: &dyn ClaimStore, id: &Id) -> Answer {
-    let wish = Wish {
+    let request = ClaimRequest {
         id: id.clone(),
         how: Claim::New,
         replaces: None,
@@ -35,7 +35,7 @@ async fn settle(store: &dyn ClaimStore, id: &Id) -> Answer {
         terms: None,
         about: Arc::default(),
     };
-    let Ok(Claimed::Won { fence, .. }) = store.claim(wish).await else { panic!("the key is new") };
+    let Ok(ClaimOutcome::Won { fence, .. }) = store.claim(request).await else { panic!("the key is new") };
     let answer = Answer {
         status: 200,
         headers: vec![("x-note".to_owned(), MARKER.to_vec())].into(),
@@ -44,7 +44,7 @@ async fn settle(store: &dyn ClaimStore, id: &Id) -> Answer {
     };
     let written =
         store.settle(id, fence, Settlement::Settle(answer.clone()), &presets::ietf().lifetime).await;
-    assert_eq!(written, Ok(Written::Done));
+    assert_eq!(written, Ok(FencedWrite::Done));
     answer
 }
 

@@ -15,7 +15,9 @@ use semel_fuzz::cells::{Cells, Damage};
 use semel_fuzz::{Target, Verdict};
 use semel_store::conformance::TestClock;
 use semel_store::sqlite::SqliteStore;
-use semel_store::{About, Answer, ClaimStore, Claimed, Filter, Id, Settlement, StoreError, Wish, Written};
+use semel_store::{
+    About, Answer, ClaimOutcome, ClaimRequest, ClaimStore, FencedWrite, Filter, Id, Settlement, StoreError,
+};
 
 /// A store with a record in every state.
 struct World {
@@ -29,7 +31,7 @@ fn id(key: &str) -> Id {
     Id { scope, key: Key::parse(&Format::Printable255, key).expect("a printable key") }
 }
 
-fn wish(id: &Id, nonce: u64) -> Wish {
+fn claim_request(id: &Id, nonce: u64) -> ClaimRequest {
     let about = About {
         endpoint: "create-order".to_owned(),
         tenant: Some("shop".to_owned()),
@@ -38,7 +40,7 @@ fn wish(id: &Id, nonce: u64) -> Wish {
         headers: vec![("x-device".to_owned(), "7".to_owned())],
         request_id: "r".to_owned(),
     };
-    Wish {
+    ClaimRequest {
         id: id.clone(),
         how: Claim::New,
         replaces: None,
@@ -77,11 +79,12 @@ impl World {
         let mut ids = Vec::new();
         for (nonce, (name, settlement)) in (1..).zip(settlements) {
             let id = id(name);
-            let claimed = runtime.block_on(store.claim(wish(&id, nonce))).expect("the store answers");
-            let Claimed::Won { fence, .. } = claimed else { panic!("it wins") };
+            let claimed =
+                runtime.block_on(store.claim(claim_request(&id, nonce))).expect("the store answers");
+            let ClaimOutcome::Won { fence, .. } = claimed else { panic!("it wins") };
             if let Some(settlement) = settlement {
                 let written = runtime.block_on(store.settle(&id, fence, settlement, &lifetime));
-                assert_eq!(written, Ok(Written::Done));
+                assert_eq!(written, Ok(FencedWrite::Done));
             }
             ids.push(id);
         }

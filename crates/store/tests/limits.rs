@@ -115,19 +115,19 @@ proptest! {
 
 /// How a primary misbehaves.
 #[derive(Clone, Copy)]
-enum Trouble {
+enum PgFailure {
     Errs,
     Hangs,
 }
 
-struct Troubled(Trouble, AtomicU64);
+struct Troubled(PgFailure, AtomicU64);
 
 impl Troubled {
     fn answer(&self) -> Reply<'_, Verdict> {
         self.1.fetch_add(1, Ordering::SeqCst);
         match self.0 {
-            Trouble::Errs => Box::pin(ready(Err(StoreError::Unavailable("gone".to_owned())))),
-            Trouble::Hangs => Box::pin(pending()),
+            PgFailure::Errs => Box::pin(ready(Err(StoreError::Unavailable("gone".to_owned())))),
+            PgFailure::Hangs => Box::pin(pending()),
         }
     }
 }
@@ -147,7 +147,7 @@ async fn a_primary_that_errs_or_hangs_is_replaced_and_counted() {
     let rate = Rate { count: 2, window: Duration::from_secs(60) };
     let admission =
         Admission { principal: b"alice", id: [1; 16], rate, charge: Charge::NewKey, attempts_per_id: 9 };
-    for trouble in [Trouble::Errs, Trouble::Hangs] {
+    for trouble in [PgFailure::Errs, PgFailure::Hangs] {
         let primary = Arc::new(Troubled(trouble, AtomicU64::new(0)));
         let both = Fallback::new(Arc::clone(&primary) as _, Arc::new(MemoryLimiter::default()));
         let now = |millis| Timestamp::from_millis(1_800_000_000_000 + millis);
@@ -167,7 +167,7 @@ async fn a_primary_that_errs_or_hangs_is_replaced_and_counted() {
 async fn a_primary_that_answers_is_not_replaced() {
     let both = Fallback::new(
         Arc::new(MemoryLimiter::default()),
-        Arc::new(Troubled(Trouble::Errs, AtomicU64::new(0))),
+        Arc::new(Troubled(PgFailure::Errs, AtomicU64::new(0))),
     );
     let rate = Rate { count: 1, window: Duration::from_secs(60) };
     for _ in 0..3 {

@@ -17,7 +17,8 @@ use semel_contract::scope::Scope;
 use semel_store::conformance::{AdminFixture, Fixture, TestClock};
 use semel_store::sqlite::{SqliteStore, TransactOutcome};
 use semel_store::{
-    About, AdminStore, Answer, ClaimStore, Claimed, Id, Settlement, StoreError, Wish, Written,
+    About, AdminStore, Answer, ClaimOutcome, ClaimRequest, ClaimStore, FencedWrite, Id, Settlement,
+    StoreError,
 };
 
 #[path = "sqlite/batches.rs"]
@@ -98,9 +99,9 @@ fn id(key: &str) -> Id {
     Id { scope, key: Key::parse(&Format::Printable255, key).expect("a printable key") }
 }
 
-fn wish(id: &Id, guarantee: Guarantee) -> Wish {
+fn claim_request(id: &Id, guarantee: Guarantee) -> ClaimRequest {
     static NONCE: AtomicU64 = AtomicU64::new(1);
-    Wish {
+    ClaimRequest {
         id: id.clone(),
         how: Claim::New,
         replaces: None,
@@ -130,13 +131,13 @@ fn settled(body: &str) -> Settlement {
 }
 
 async fn won(store: &SqliteStore, id: &Id, guarantee: Guarantee) -> Fence {
-    match store.claim(wish(id, guarantee)).await.expect("the store answers") {
-        Claimed::Won { fence, .. } => fence,
+    match store.claim(claim_request(id, guarantee)).await.expect("the store answers") {
+        ClaimOutcome::Won { fence, .. } => fence,
         other => panic!("expected to win, found {other:?}"),
     }
 }
 
-async fn settle(store: &SqliteStore, id: &Id, fence: Fence, settlement: Settlement) -> Written {
+async fn settle(store: &SqliteStore, id: &Id, fence: Fence, settlement: Settlement) -> FencedWrite {
     store.settle(id, fence, settlement, &lifetime()).await.expect("the store answers")
 }
 

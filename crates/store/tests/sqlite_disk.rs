@@ -14,7 +14,7 @@ use semel_contract::profile::{Lifetime, presets};
 use semel_contract::record::{Fence, Guarantee};
 use semel_contract::scope::Scope;
 use semel_store::sqlite::SqliteStore;
-use semel_store::{Answer, ClaimStore, Claimed, Id, Settlement, StoreError, Wish, Written};
+use semel_store::{Answer, ClaimOutcome, ClaimRequest, ClaimStore, FencedWrite, Id, Settlement, StoreError};
 
 use disk::{Disk, Mood};
 
@@ -23,9 +23,9 @@ fn id(key: &str) -> Id {
     Id { scope, key: Key::parse(&Format::Printable255, key).expect("a printable key") }
 }
 
-fn wish(id: &Id) -> Wish {
+fn claim_request(id: &Id) -> ClaimRequest {
     static NONCE: AtomicU64 = AtomicU64::new(1);
-    Wish {
+    ClaimRequest {
         id: id.clone(),
         how: Claim::New,
         replaces: None,
@@ -62,10 +62,10 @@ async fn recovered(store: &SqliteStore) {
 
 /// Claims until the store knows whether it did.
 async fn claim(store: &SqliteStore, id: &Id) -> Fence {
-    let wished = wish(id);
+    let requested = claim_request(id);
     loop {
-        match store.claim(wished.clone()).await {
-            Ok(Claimed::Won { fence, .. }) => return fence,
+        match store.claim(requested.clone()).await {
+            Ok(ClaimOutcome::Won { fence, .. }) => return fence,
             Err(StoreError::Unknown(_) | StoreError::Unavailable(_)) => recovered(store).await,
             other => panic!("expected to win or not to know, found {other:?}"),
         }
@@ -76,7 +76,7 @@ async fn claim(store: &SqliteStore, id: &Id) -> Fence {
 async fn settle(store: &SqliteStore, id: &Id, fence: Fence) {
     loop {
         match store.settle(id, fence, settled(id.key.as_str()), &lifetime()).await {
-            Ok(written) => return assert_eq!(written, Written::Done, "nobody else holds it"),
+            Ok(written) => return assert_eq!(written, FencedWrite::Done, "nobody else holds it"),
             Err(StoreError::Unknown(_) | StoreError::Unavailable(_)) => recovered(store).await,
             Err(error) => panic!("expected not to know, found {error}"),
         }
@@ -105,13 +105,13 @@ fn a_failed_sync_is_an_unknown_result_and_then_the_truth() {
             let fence = claim(&store, &before).await;
             settle(&store, &before, fence).await;
             disk.becomes(mood);
-            let wished = wish(&during);
-            let claimed = store.claim(wished.clone()).await;
+            let requested = claim_request(&during);
+            let claimed = store.claim(requested.clone()).await;
             assert!(matches!(claimed, Err(StoreError::Unknown(_))), "{mood:?}: {claimed:?}");
             recovered(&store).await;
             assert_eq!(standing(&store, &before).await, Standing::Settled, "{mood:?}");
             assert_eq!(standing(&store, &during).await, stays, "{mood:?}");
-            let Ok(Claimed::Won { fence, .. }) = store.claim(wished).await else { panic!("it wins") };
+            let Ok(ClaimOutcome::Won { fence, .. }) = store.claim(requested).await else { panic!("it wins") };
             settle(&store, &during, fence).await;
             drop(store);
             let store = SqliteStore::open(&path).expect("the file again");
@@ -130,7 +130,7 @@ fn a_log_without_room_refuses_and_loses_nothing() {
         let (before, during) = (id("before"), id("during"));
         let fence = claim(&store, &before).await;
         disk.becomes(Mood::Full);
-        let claimed = store.claim(wish(&during)).await;
+        let claimed = store.claim(claim_request(&during)).await;
         assert!(matches!(claimed, Err(StoreError::Full(_))), "{claimed:?}");
         let written = store.settle(&before, fence, settled("before"), &lifetime()).await;
         assert!(matches!(written, Err(StoreError::Full(_))), "{written:?}");

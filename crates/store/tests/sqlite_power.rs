@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use book::{Book, End, answer, id, lifetime, wish};
+use book::{Book, End, answer, claim_request, id, lifetime};
 use disk::{Disk, Mood};
 use semel_contract::record::Guarantee;
 use semel_store::sqlite::rusqlite::Connection;
 use semel_store::sqlite::{SqliteStore, TransactOutcome};
-use semel_store::{ClaimStore, Claimed, Settlement, Written};
+use semel_store::{ClaimOutcome, ClaimStore, FencedWrite, Settlement};
 
 /// Losses of a plain `cargo test`; the variable asks for more.
 const LOSSES: u64 = 24;
@@ -72,8 +72,8 @@ async fn request(store: &SqliteStore, book: &Mutex<Book>, random: u64, body_byte
     let guarantee = if end == End::Transacted { Guarantee::Atomic } else { Guarantee::Fenced };
     let note = |write: &dyn Fn(&mut Book)| write(&mut book.lock().expect("the book is whole"));
     note(&|book| book.asked(number, end, body_bytes));
-    let fence = match store.claim(wish(&id, number, guarantee)).await {
-        Ok(Claimed::Won { fence, .. }) => fence,
+    let fence = match store.claim(claim_request(&id, number, guarantee)).await {
+        Ok(ClaimOutcome::Won { fence, .. }) => fence,
         Ok(other) => panic!("a new key is won, not {other:?}"),
         Err(_) => return None,
     };
@@ -102,8 +102,8 @@ async fn request(store: &SqliteStore, book: &Mutex<Book>, random: u64, body_byte
         }
     };
     match store.settle(&id, fence, settlement, &lifetime()).await {
-        Ok(Written::Done) => note(&|book| book.ended(number)),
-        Ok(Written::Superseded) => panic!("nobody else holds it"),
+        Ok(FencedWrite::Done) => note(&|book| book.ended(number)),
+        Ok(FencedWrite::Superseded) => panic!("nobody else holds it"),
         Err(_) => return None,
     }
     Some(())
@@ -134,8 +134,8 @@ fn examine(path: &Path, book: &mut Book) -> Result<(), String> {
             book.compare(number, entry.as_ref(), has_orders(number)?)?;
         }
         let fresh = id(u64::MAX - book.highest());
-        match store.claim(wish(&fresh, 1, Guarantee::Fenced)).await {
-            Ok(Claimed::Won { fence, .. }) => book.gives(fence),
+        match store.claim(claim_request(&fresh, 1, Guarantee::Fenced)).await {
+            Ok(ClaimOutcome::Won { fence, .. }) => book.gives(fence),
             other => Err(format!("a new key is won, not {other:?}")),
         }
     })

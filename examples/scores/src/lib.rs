@@ -16,8 +16,8 @@ use semel_delivery::credentials::Wallet;
 use semel_delivery::http1::Http1;
 use semel_delivery::relay::debounce::Debounce;
 use semel_delivery::relay::given::SharedWallet;
-use semel_delivery::relay::ladder::Tier;
 use semel_delivery::relay::meters::Meters;
+use semel_delivery::relay::recovery::Capability;
 use semel_delivery::relay::store::postgres::Postgres;
 use semel_delivery::relay::store::sqlite::Sqlite;
 use semel_delivery::relay::store::sweep::Retention;
@@ -64,7 +64,7 @@ pub fn target(origin: &str, debounce: Duration) -> Result<Target, Box<dyn std::e
         transport: Arc::new(Http1::new()),
     };
     let groups = upstream.tells_groups_apart();
-    let mut target = Target::new(TARGET, Arc::new(upstream), Tier::ReadBack);
+    let mut target = Target::new(TARGET, Arc::new(upstream), Capability::ReadBack);
     target.groups = groups;
     target.timeout = timeout;
     target.late_window = Duration::from_secs(4);

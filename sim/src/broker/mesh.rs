@@ -14,7 +14,7 @@ use tokio::task::unconstrained;
 use tokio::time::sleep;
 
 use crate::broker::plan::{Home, Plan};
-use crate::mishap::Mishap;
+use crate::delivery_faults::DeliveryFault;
 use crate::plan::Options;
 use crate::rng::Rng;
 use crate::stage::{Stage, lock};
@@ -103,8 +103,8 @@ impl Deref for Mesh {
 }
 
 impl Ground for Mesh {
-    fn strikes(&self, mishap: Mishap) -> bool {
-        self.happens(self.plan.rates.of(mishap), mishap.name())
+    fn strikes(&self, fault: DeliveryFault) -> bool {
+        self.happens(self.plan.rates.of(fault), fault.name())
     }
 
     fn is_shared(&self) -> bool {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use semel_contract::profile::Rate;
 
-use crate::mishap::{Mishap, Rates};
+use crate::delivery_faults::{DeliveryFault, Rates};
 use crate::plan::Options;
 use crate::rng::Rng;
 
@@ -22,7 +22,7 @@ pub enum Home {
 pub struct Plan {
     /// What was asked for.
     pub options: Options,
-    /// How often each mishap happens.
+    /// How often each fault happens.
     pub rates: Rates,
     /// Where messages are kept.
     pub home: Home,
@@ -45,7 +45,7 @@ pub struct Plan {
 impl Plan {
     /// Draws everything.
     pub fn draw(options: &Options, rng: &mut Rng) -> Self {
-        let rates = Rates::draw(options.part, options.swarm, &options.with_mishaps, rng);
+        let rates = Rates::draw(options.part, options.swarm, &options.with_delivery_faults, rng);
         let home = match rng.below(10) {
             0..=2 => Home::File,
             _ => Home::Shared(usize::try_from(rng.between(1, 3)).unwrap_or(1)),
@@ -68,7 +68,7 @@ impl Plan {
 
     /// Whether who is subscribed changes.
     pub fn has_changes(&self) -> bool {
-        self.rates.has(Mishap::Subscribed)
+        self.rates.has(DeliveryFault::Subscribed)
     }
 
     /// One line that says what kind of run this is.

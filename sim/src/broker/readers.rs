@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 use crate::broker::mesh::{Fate, MESH, Mesh, token};
 use crate::broker::servers::{Server, Servers};
 use crate::coverage::Met;
-use crate::mishap::Mishap;
+use crate::delivery_faults::DeliveryFault;
 use crate::stage::{Invariant, lock};
 use crate::way::Ground as _;
 
@@ -127,7 +127,7 @@ impl Reader {
                 self.take(&frame);
             }
             self.acknowledge(server).await;
-            if self.mesh.strikes(Mishap::ReaderDrops) || self.is_asleep() {
+            if self.mesh.strikes(DeliveryFault::ReaderDrops) || self.is_asleep() {
                 return;
             }
         }

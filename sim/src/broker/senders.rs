@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use crate::broker::mesh::{Change, Fate, MESH, Mesh, NOWHERE, QUIET, Receipt, Sent, member, topic};
 use crate::broker::servers::{Servers, Told};
 use crate::coverage::Met;
-use crate::mishap::Mishap;
+use crate::delivery_faults::DeliveryFault;
 use crate::stage::{Invariant, lock};
 use crate::way::Ground as _;
 
@@ -97,7 +97,7 @@ impl Senders {
             };
             (sender, to)
         });
-        let is_refused = self.mesh.strikes(Mishap::NotAllowed);
+        let is_refused = self.mesh.strikes(DeliveryFault::NotAllowed);
         let to = match is_refused {
             true => json!({"topic": self.mesh.rng(|rng| *rng.pick(&[QUIET, NOWHERE]))}),
             false => to,
@@ -118,7 +118,7 @@ impl Senders {
         };
         self.mesh.note(None, format!("{} of {} goes to {}", message.id, sent.sender, sent.line));
         self.mesh.sent().insert(message.id.clone(), sent);
-        if self.mesh.strikes(Mishap::Cancelled) {
+        if self.mesh.strikes(DeliveryFault::Cancelled) {
             self.on_the_side(Arc::clone(self).cancels(message.clone()));
         }
         self.on_the_side(Arc::clone(self).publishes(message));
@@ -129,10 +129,10 @@ impl Senders {
             sleep(self.mesh.rng(|rng| rng.millis(100, 4000))).await;
         }
         let is_in = || matches!(self.mesh.sent()[&message.id].fate, Fate::In(_));
-        if is_in() && self.mesh.strikes(Mishap::Altered) {
+        if is_in() && self.mesh.strikes(DeliveryFault::Altered) {
             self.alters(&message).await;
         }
-        while self.mesh.strikes(Mishap::Repeated) {
+        while self.mesh.strikes(DeliveryFault::Repeated) {
             sleep(self.mesh.rng(|rng| rng.millis(0, 20_000))).await;
             self.told(&message).await;
         }
@@ -275,7 +275,7 @@ impl Senders {
     pub(super) async fn changes(self: Arc<Self>) {
         loop {
             sleep(self.mesh.rng(|rng| rng.millis(500, 15_000))).await;
-            if self.mesh.strikes(Mishap::Subscribed) {
+            if self.mesh.strikes(DeliveryFault::Subscribed) {
                 self.change().await;
             }
         }

@@ -18,8 +18,8 @@ use tower::ServiceExt;
 
 use crate::broker::mesh::{MESH, Mesh, QUIET, member, token, topic};
 use crate::broker::plan::Home;
+use crate::delivery_faults::DeliveryFault;
 use crate::life::Life;
-use crate::mishap::Mishap;
 use crate::rng::Rng;
 use crate::stage::lock;
 use crate::way::{Ground as _, Way};
@@ -69,8 +69,8 @@ impl Server {
         key: Option<&str>,
         body: &str,
     ) -> Option<Told> {
-        let mesh = &self.way.works;
-        let patience = match mesh.strikes(Mishap::Impatient) {
+        let mesh = &self.way.world;
+        let patience = match mesh.strikes(DeliveryFault::Impatient) {
             true => mesh.rng(|rng| rng.millis(0, 30)),
             false => PATIENCE,
         };
@@ -87,10 +87,10 @@ impl Server {
         let response = timeout(patience, self.open(request)).await.ok()??;
         let (parts, body) = response.into_parts();
         let bytes = timeout(PATIENCE, body.collect()).await.ok()?.ok()?.to_bytes();
-        if mesh.strikes(Mishap::AnswerLost) {
+        if mesh.strikes(DeliveryFault::AnswerLost) {
             return None;
         }
-        if mesh.strikes(Mishap::SlowAnswer) {
+        if mesh.strikes(DeliveryFault::SlowAnswer) {
             sleep(mesh.rng(|rng| rng.millis(100, 6000))).await;
         }
         let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
@@ -136,21 +136,21 @@ impl Servers {
 
     async fn make_mesh(&self) {
         let broker = self.any().broker;
-        let works = "a database without faults does it";
-        broker.put_mesh(MESH, MeshWish { bytes_max: None, search: false }).await.expect(works);
+        let world = "a database without faults does it";
+        broker.put_mesh(MESH, MeshWish { bytes_max: None, search: false }).await.expect(world);
         let plan = &self.mesh.plan;
         for number in 0..plan.members {
             let (name, role) = (member(number), if number == 0 { Role::Owner } else { Role::Member });
             let hash = semel_contract::hex::hex(&Sha256::digest(token(&name).as_bytes()));
-            broker.put_member(MESH, &name, role, &[hash]).await.expect(works);
+            broker.put_member(MESH, &name, role, &[hash]).await.expect(world);
         }
-        broker.put_topic(MESH, QUIET, "subscribers").await.expect(works);
+        broker.put_topic(MESH, QUIET, "subscribers").await.expect(world);
         for number in 0..plan.topics {
             // The last topic takes messages of every member.
             let publish = if number + 1 == plan.topics { "members" } else { "subscribers" };
-            broker.put_topic(MESH, &topic(number), publish).await.expect(works);
+            broker.put_topic(MESH, &topic(number), publish).await.expect(world);
             for subscriber in 0..plan.members {
-                broker.put_subscription(MESH, &topic(number), &member(subscriber)).await.expect(works);
+                broker.put_subscription(MESH, &topic(number), &member(subscriber)).await.expect(world);
             }
         }
     }
@@ -172,7 +172,7 @@ impl Servers {
     async fn build(&self, life: &Arc<Life>) -> Option<Server> {
         let mesh = &self.mesh;
         let way = Way {
-            works: Arc::clone(mesh),
+            world: Arc::clone(mesh),
             life: Arc::clone(life),
             base: mesh.reopen().await,
             connections: Arc::default(),
@@ -227,7 +227,7 @@ impl Servers {
     pub(super) async fn crashes(self: Arc<Self>) {
         loop {
             sleep(self.mesh.rng(|rng| rng.millis(1000, 15_000))).await;
-            if self.mesh.strikes(Mishap::Crash) {
+            if self.mesh.strikes(DeliveryFault::Crash) {
                 let server = self.any();
                 if !server.way.life.is_dead() {
                     server.crash("crashes");
@@ -249,7 +249,7 @@ impl Servers {
     pub(super) async fn freezes(self: Arc<Self>) {
         loop {
             sleep(self.mesh.rng(|rng| rng.millis(1000, 20_000))).await;
-            if self.mesh.strikes(Mishap::Freeze) {
+            if self.mesh.strikes(DeliveryFault::Freeze) {
                 let life = self.any().way.life;
                 let time = self.mesh.rng(|rng| rng.millis(200, 40_000));
                 self.mesh.note(None, format!("{} stands still for {time:?}", life.name));

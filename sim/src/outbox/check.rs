@@ -9,10 +9,10 @@ use semel_delivery::{Row, Status};
 use crate::coverage::Met;
 use crate::outbox::plan::Knows;
 use crate::outbox::server::header;
-use crate::outbox::yard::{Yard, at_once};
+use crate::outbox::world::{OutboxWorld, at_once};
 use crate::stage::{Invariant, lock};
 
-impl Yard {
+impl OutboxWorld {
     /// A request is about to be sent: it is claimed, and nobody went on without it.
     pub(super) fn first_byte(&self, request: &Outgoing) {
         let key = header(request, "idempotency-key").to_owned();

@@ -12,36 +12,36 @@ use semel_delivery::message::{Attempt, Came, Event, Gap, Request, Row};
 use semel_delivery::operator::{Audited, Operator};
 use semel_delivery::sqlite::SqliteStore;
 use semel_delivery::store::{
-    Arrived, Depth, Filter, Find, Head, InboxDepth, KeptTime, LanePlan, LaneRebuilt, LaneState, OutboxStore,
-    Recovered, Replaced, Reply, Room, StoreError, Successor, Terms, Written,
+    Arrived, Depth, FencedWrite, Filter, Find, Head, InboxDepth, KeptTime, LanePlan, LaneRebuilt, LaneState,
+    OutboxStore, Recovered, Replaced, Reply, Room, StoreError, Successor, Terms,
 };
 use semel_store::clock::Mark;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
+use crate::delivery_faults::DeliveryFault;
 use crate::life::Life;
-use crate::mishap::Mishap;
-use crate::outbox::yard::{Yard, at_once};
+use crate::outbox::world::{OutboxWorld, at_once};
 
 /// A process's way to its disk.
 pub(super) struct Disk {
-    pub(super) yard: Arc<Yard>,
+    pub(super) world: Arc<OutboxWorld>,
     pub(super) life: Arc<Life>,
     pub(super) store: Arc<SqliteStore>,
 }
 
 impl Disk {
     fn may_crash(&self) {
-        if self.yard.strikes(Mishap::CrashAtWrite) {
-            self.yard.note(None, format!("{} crashes at a write", self.life.name));
+        if self.world.strikes(DeliveryFault::CrashAtWrite) {
+            self.world.note(None, format!("{} crashes at a write", self.life.name));
             self.life.kill();
         }
     }
 
     fn slow(&self) -> Duration {
-        match self.yard.strikes(Mishap::DiskSlow) {
-            true => self.yard.rng(|rng| rng.millis(20, 3000)),
-            false => self.yard.rng(|rng| rng.millis(0, 2)),
+        match self.world.strikes(DeliveryFault::DiskSlow) {
+            true => self.world.rng(|rng| rng.millis(20, 3000)),
+            false => self.world.rng(|rng| rng.millis(0, 2)),
         }
     }
 
@@ -55,17 +55,17 @@ impl Disk {
         sleep(self.slow()).await;
         self.may_crash();
         self.life.awake().await;
-        if self.yard.is_doubtful() {
+        if self.world.is_doubtful() {
             return Err(StoreError::Failed("a sync has failed".to_owned()));
         }
-        let is_full = self.yard.strikes(Mishap::DiskFull);
-        let before = self.yard.strikes(Mishap::SyncFails).then(|| self.store.image()).flatten();
+        let is_full = self.world.strikes(DeliveryFault::DiskFull);
+        let before = self.world.strikes(DeliveryFault::SyncFails).then(|| self.store.image()).flatten();
         self.store.faults().fill_disk(is_full);
         let mut answer = at_once(act(&self.store));
         self.store.faults().fill_disk(false);
         if let Some(before) = before {
-            self.yard.note(None, format!("{} {what}: the sync fails", self.life.name));
-            self.yard.sync_failed(before);
+            self.world.note(None, format!("{} {what}: the sync fails", self.life.name));
+            self.world.sync_failed(before);
             answer = Err(StoreError::Failed("the sync failed".to_owned()));
         }
         self.may_crash();
@@ -79,7 +79,7 @@ impl Disk {
         act: impl FnOnce(&SqliteStore) -> Reply<'_, T> + Send,
     ) -> Result<T, StoreError> {
         self.life.awake().await;
-        if self.yard.is_doubtful() {
+        if self.world.is_doubtful() {
             return Err(StoreError::Failed("a sync has failed".to_owned()));
         }
         let answer = at_once(act(&self.store));
@@ -92,7 +92,7 @@ impl Disk {
 impl OutboxStore for Disk {
     fn by(&self, operator: Operator) -> Arc<dyn OutboxStore> {
         let store = Arc::new(self.store.in_name_of(operator));
-        Arc::new(Disk { yard: Arc::clone(&self.yard), life: Arc::clone(&self.life), store })
+        Arc::new(Disk { world: Arc::clone(&self.world), life: Arc::clone(&self.life), store })
     }
 
     fn trail(&self, before: Option<i64>, limit: u32) -> Reply<'_, Vec<Audited>> {
@@ -120,11 +120,11 @@ impl OutboxStore for Disk {
         Box::pin(self.write("put back", move |store| store.put_back(row, fence)))
     }
 
-    fn settle(&self, row: i64, fence: Fence, verdict: Verdict) -> Reply<'_, Written> {
+    fn settle(&self, row: i64, fence: Fence, verdict: Verdict) -> Reply<'_, FencedWrite> {
         Box::pin(self.write("settle", move |store| store.settle(row, fence, verdict)))
     }
 
-    fn give_up(&self, row: i64, verdict: Verdict) -> Reply<'_, Written> {
+    fn give_up(&self, row: i64, verdict: Verdict) -> Reply<'_, FencedWrite> {
         Box::pin(self.write("give up", move |store| store.give_up(row, verdict)))
     }
 

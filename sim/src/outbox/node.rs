@@ -9,12 +9,12 @@ use semel_delivery::url::Target;
 use semel_delivery::{Entropy, Outbox, Sending, Settings};
 use tokio::time::sleep;
 
+use crate::delivery_faults::DeliveryFault;
 use crate::life::Life;
-use crate::mishap::Mishap;
 use crate::outbox::disk::Disk;
 use crate::outbox::plan::MAX_AGE;
 use crate::outbox::wire::Wire;
-use crate::outbox::yard::Yard;
+use crate::outbox::world::OutboxWorld;
 use crate::rng::Rng;
 use crate::stage::lock;
 
@@ -27,7 +27,7 @@ struct Node {
 
 /// Where the process runs.
 pub(super) struct House {
-    yard: Arc<Yard>,
+    world: Arc<OutboxWorld>,
     node: Mutex<Option<Node>>,
     lives: AtomicU32,
     /// Held by whoever starts the process: the file has one owner.
@@ -35,9 +35,9 @@ pub(super) struct House {
 }
 
 impl House {
-    pub(super) fn new(yard: &Arc<Yard>) -> Self {
+    pub(super) fn new(world: &Arc<OutboxWorld>) -> Self {
         Self {
-            yard: Arc::clone(yard),
+            world: Arc::clone(world),
             node: Mutex::new(None),
             lives: AtomicU32::new(1),
             starting: tokio::sync::Mutex::default(),
@@ -55,7 +55,7 @@ impl House {
 
     fn kill(&self, why: &str) {
         if let Some(life) = self.life().filter(|life| !life.is_dead()) {
-            self.yard.note(None, format!("{} {why}", life.name));
+            self.world.note(None, format!("{} {why}", life.name));
             life.kill();
         }
     }
@@ -65,9 +65,9 @@ impl House {
         let _alone = self.starting.lock().await;
         while self.outbox().is_none() {
             let life = Arc::new(Life::new(format!("p{}", self.lives.fetch_add(1, Ordering::Relaxed))));
-            self.yard.note(None, format!("{} starts", life.name));
-            let store = self.yard.reopen();
-            let disk = Disk { yard: Arc::clone(&self.yard), life: Arc::clone(&life), store };
+            self.world.note(None, format!("{} starts", life.name));
+            let store = self.world.reopen();
+            let disk = Disk { world: Arc::clone(&self.world), life: Arc::clone(&life), store };
             let started = tokio::select! {
                 biased;
                 () = life.died() => None,
@@ -84,17 +84,17 @@ impl House {
     }
 
     fn settings(&self, life: &Arc<Life>) -> Settings {
-        let plan = &self.yard.plan;
+        let plan = &self.world.plan;
         let mut profile = presets::ietf();
         profile.schedule.max_age = Some(MAX_AGE);
-        let wire = Wire { yard: Arc::clone(&self.yard), life: Arc::clone(life) };
-        let numbers = Mutex::new(Rng::new(self.yard.rng(Rng::draw)));
+        let wire = Wire { world: Arc::clone(&self.world), life: Arc::clone(life) };
+        let numbers = Mutex::new(Rng::new(self.world.rng(Rng::draw)));
         Settings {
             profile,
             upstream: Some(Target::absolute("http://server.test").expect("the address is one")),
             head: plan.head,
             parallel: plan.parallel,
-            clock: Arc::clone(&self.yard.clock) as _,
+            clock: Arc::clone(&self.world.clock) as _,
             entropy: Entropy::from_fn(move || {
                 let mut numbers = lock(&numbers);
                 u128::from(numbers.draw()) << 64 | u128::from(numbers.draw())
@@ -108,8 +108,8 @@ impl House {
     /// Kills the process now and then.
     pub(super) async fn crashes(self: Arc<Self>) {
         loop {
-            sleep(self.yard.rng(|rng| rng.millis(2000, 40_000))).await;
-            if self.yard.strikes(Mishap::Crash) {
+            sleep(self.world.rng(|rng| rng.millis(2000, 40_000))).await;
+            if self.world.strikes(DeliveryFault::Crash) {
                 self.kill("crashes");
             }
         }
@@ -118,14 +118,14 @@ impl House {
     /// Starts it again, after a while; sometimes after a long one.
     pub(super) async fn restarts(self: Arc<Self>) {
         loop {
-            sleep(self.yard.rng(|rng| rng.millis(100, 5000))).await;
-            if self.yard.is_doubtful() {
+            sleep(self.world.rng(|rng| rng.millis(100, 5000))).await;
+            if self.world.is_doubtful() {
                 self.kill("ends: its file cannot be relied on");
             }
             if self.life().is_some_and(|life| life.is_dead()) {
-                if self.yard.strikes(Mishap::LongDowntime) {
-                    let time = self.yard.rng(|rng| rng.millis(600_000, 9_000_000));
-                    self.yard.note(None, format!("nobody starts it for {time:?}"));
+                if self.world.strikes(DeliveryFault::LongDowntime) {
+                    let time = self.world.rng(|rng| rng.millis(600_000, 9_000_000));
+                    self.world.note(None, format!("nobody starts it for {time:?}"));
                     sleep(time).await;
                 }
                 self.start().await;
@@ -136,12 +136,12 @@ impl House {
     /// Lets it stand still now and then, often for longer than a lease.
     pub(super) async fn freezes(self: Arc<Self>) {
         loop {
-            sleep(self.yard.rng(|rng| rng.millis(2000, 40_000))).await;
-            if self.yard.strikes(Mishap::Freeze)
+            sleep(self.world.rng(|rng| rng.millis(2000, 40_000))).await;
+            if self.world.strikes(DeliveryFault::Freeze)
                 && let Some(life) = self.life()
             {
-                let time = self.yard.rng(|rng| rng.millis(500, 200_000));
-                self.yard.note(None, format!("{} stands still for {time:?}", life.name));
+                let time = self.world.rng(|rng| rng.millis(500, 200_000));
+                self.world.note(None, format!("{} stands still for {time:?}", life.name));
                 life.freeze(time);
             }
         }
@@ -149,7 +149,7 @@ impl House {
 
     /// Everything runs again.
     pub(super) async fn heal(&self) {
-        if self.yard.is_doubtful() {
+        if self.world.is_doubtful() {
             self.kill("ends: its file cannot be relied on");
         }
         match self.life() {

@@ -12,9 +12,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::coverage::Met;
-use crate::mishap::Mishap;
+use crate::delivery_faults::DeliveryFault;
 use crate::outbox::node::House;
-use crate::outbox::yard::{Told, Yard};
+use crate::outbox::world::{OutboxWorld, Told};
 use crate::stage::{Invariant, lock};
 
 /// How long a caller waits before it asks again.
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Everybody.
 pub(super) struct People {
-    pub(super) yard: Arc<Yard>,
+    pub(super) world: Arc<OutboxWorld>,
     pub(super) house: Arc<House>,
     next: AtomicU64,
     busy: Mutex<Vec<JoinHandle<()>>>,
@@ -39,9 +39,9 @@ enum Heard {
 }
 
 impl People {
-    pub(super) fn new(yard: &Arc<Yard>, house: &Arc<House>) -> Self {
+    pub(super) fn new(world: &Arc<OutboxWorld>, house: &Arc<House>) -> Self {
         Self {
-            yard: Arc::clone(yard),
+            world: Arc::clone(world),
             house: Arc::clone(house),
             next: AtomicU64::new(1),
             busy: Mutex::default(),
@@ -58,22 +58,22 @@ impl People {
             let Some(work) = lock(&self.busy).pop() else { return };
             // A panic was reported where it happened, and fails the run.
             if work.await.is_err_and(|error| error.is_panic()) {
-                self.yard.fail(Invariant::I15, None, "something panicked");
+                self.world.fail(Invariant::I15, None, "something panicked");
             }
         }
     }
 
     /// Somebody wants something to be sent.
     pub(super) fn intend(self: &Arc<Self>) {
-        let yard = &self.yard;
+        let world = &self.world;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let lane = yard.rng(|rng| rng.below(yard.plan.lanes));
-        let principal = lane % yard.plan.principals;
+        let lane = world.rng(|rng| rng.below(world.plan.lanes));
+        let principal = lane % world.plan.principals;
         // A second tap on the same button: another id for the same action.
-        let action = if yard.strikes(Mishap::DoubleTap) { number.saturating_sub(1) } else { number };
-        let logical = yard.rng(|rng| rng.chance(400)) || action != number;
+        let action = if world.strikes(DeliveryFault::DoubleTap) { number.saturating_sub(1) } else { number };
+        let logical = world.rng(|rng| rng.chance(400)) || action != number;
         let enqueue = message(number, lane, principal, logical.then_some(action));
-        if yard.strikes(Mishap::Altered) {
+        if world.strikes(DeliveryFault::Altered) {
             let other = message(number + 1_000_000, lane, principal, None).request;
             let altered = Enqueue { request: other, ..enqueue.clone() };
             self.on_the_side(Arc::clone(self).alters(enqueue.clone(), altered));
@@ -87,7 +87,7 @@ impl People {
         if let Heard::In(row, _) = self.hand_in(&altered).await {
             let id = enqueue.client_message_id.unwrap_or_default();
             let why = format!("{id} was handed in with another body, and row {} was said to be it", row.id);
-            self.yard.fail(Invariant::I3, Some(self.yard.slot(&id)), why);
+            self.world.fail(Invariant::I3, Some(self.world.slot(&id)), why);
         }
     }
 
@@ -100,15 +100,15 @@ impl People {
                     self.hears(&id, &row, is_alias);
                     break;
                 }
-                Heard::Nothing => sleep(self.yard.rng(|rng| rng.millis(200, 5000))).await,
+                Heard::Nothing => sleep(self.world.rng(|rng| rng.millis(200, 5000))).await,
                 Heard::Refused => {
                     let why = format!("{id} is refused as another message, though it is the same");
-                    return self.yard.fail(Invariant::I3, Some(self.yard.slot(&id)), why);
+                    return self.world.fail(Invariant::I3, Some(self.world.slot(&id)), why);
                 }
             }
         }
-        while self.yard.strikes(Mishap::Repeated) {
-            sleep(self.yard.rng(|rng| rng.millis(0, 600_000))).await;
+        while self.world.strikes(DeliveryFault::Repeated) {
+            sleep(self.world.rng(|rng| rng.millis(0, 600_000))).await;
             if let Heard::In(row, is_alias) = self.hand_in(&enqueue).await {
                 self.hears(&id, &row, is_alias);
             }
@@ -117,8 +117,8 @@ impl People {
 
     async fn hand_in(&self, enqueue: &Enqueue) -> Heard {
         let Some(outbox) = self.house.outbox() else { return Heard::Nothing };
-        let patience = match self.yard.strikes(Mishap::Impatient) {
-            true => self.yard.rng(|rng| rng.millis(0, 30)),
+        let patience = match self.world.strikes(DeliveryFault::Impatient) {
+            true => self.world.rng(|rng| rng.millis(0, 30)),
             false => PATIENCE,
         };
         match timeout(patience, outbox.enqueue(enqueue.clone())).await {
@@ -137,25 +137,25 @@ impl People {
 
     /// Somebody heard that a message is in: then it is on disk, now and for ever, and it is the same one every time.
     fn hears(&self, id: &str, row: &Row, is_alias: bool) {
-        let yard = &self.yard;
-        let slot = Some(yard.slot(id));
-        yard.note(slot, format!("{id} is in, as row {} of {}, {}", row.id, row.lane, row.status.name()));
-        yard.count(Met::Standing, row.status.name());
+        let world = &self.world;
+        let slot = Some(world.slot(id));
+        world.note(slot, format!("{id} is in, as row {} of {}, {}", row.id, row.lane, row.status.name()));
+        world.count(Met::Standing, row.status.name());
         if is_alias {
-            yard.count(Met::Decision, "alias");
+            world.count(Met::Decision, "alias");
         }
-        let before = yard.told().insert(id.to_owned(), Told { row: row.id, is_alias });
+        let before = world.told().insert(id.to_owned(), Told { row: row.id, is_alias });
         if let Some(before) = before.filter(|before| before.row != row.id) {
             let why = format!("{id} was row {} and is row {} now", before.row, row.id);
-            return yard.fail(Invariant::I1, slot, why);
+            return world.fail(Invariant::I1, slot, why);
         }
-        match yard.row(id) {
+        match world.row(id) {
             Some(found) if found.id == row.id => {}
             Some(found) => {
                 let why = format!("{id} was said to be row {}, and is row {} on disk", row.id, found.id);
-                yard.fail(Invariant::I5, slot, why);
+                world.fail(Invariant::I5, slot, why);
             }
-            None => yard.fail(Invariant::I12, slot, format!("{id} was acknowledged and is not on disk")),
+            None => world.fail(Invariant::I12, slot, format!("{id} was acknowledged and is not on disk")),
         }
     }
 }

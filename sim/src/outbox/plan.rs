@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use semel_delivery::HeadPolicy;
 
-use crate::mishap::{Mishap, Rates};
+use crate::delivery_faults::{DeliveryFault, Rates};
 use crate::plan::Options;
 use crate::rng::Rng;
 
@@ -38,7 +38,7 @@ pub enum Callers {
 pub struct Plan {
     /// What was asked for.
     pub options: Options,
-    /// How often each mishap happens.
+    /// How often each fault happens.
     pub rates: Rates,
     /// What the server knows.
     pub knows: Knows,
@@ -64,11 +64,11 @@ pub struct Plan {
 impl Plan {
     /// Draws everything.
     pub fn draw(options: &Options, rng: &mut Rng) -> Self {
-        let mut rates = Rates::draw(options.part, options.swarm, &options.with_mishaps, rng);
+        let mut rates = Rates::draw(options.part, options.swarm, &options.with_delivery_faults, rng);
         let knows = if rng.chance(800) { Knows::Keys } else { Knows::Nothing };
         if knows == Knows::Nothing {
             // Nobody could tell a repeated request from two.
-            rates.spare(Mishap::Duplicated);
+            rates.spare(DeliveryFault::Duplicated);
         }
         Self {
             options: options.clone(),

@@ -8,43 +8,43 @@ use semel_delivery::message::Answer;
 use semel_delivery::transport::{Outgoing, Sending, Sent, Transport};
 use tokio::time::{Instant, sleep, sleep_until};
 
+use crate::delivery_faults::DeliveryFault;
 use crate::life::Life;
-use crate::mishap::Mishap;
 use crate::outbox::plan::ON_ITS_WAY_MAX;
 use crate::outbox::server::{Mood, Refusal, answer, header};
-use crate::outbox::yard::Yard;
+use crate::outbox::world::OutboxWorld;
 
 /// One process's way to the server.
 #[derive(Clone)]
 pub(super) struct Wire {
-    pub(super) yard: Arc<Yard>,
+    pub(super) world: Arc<OutboxWorld>,
     pub(super) life: Arc<Life>,
 }
 
 impl Wire {
     /// A request arrives, whatever became of its sender.
     fn arrive(&self, request: &Outgoing) -> Answer {
-        let yard = &self.yard;
-        let mood = match yard.strikes(Mishap::Rejected) {
+        let world = &self.world;
+        let mood = match world.strikes(DeliveryFault::Rejected) {
             true => Mood::Rejecting,
-            false if yard.strikes(Mishap::NotKept) => Mood::Verbose,
-            false if yard.strikes(Mishap::LedElsewhere) => Mood::Leading,
-            false if yard.strikes(Mishap::Refused) => {
-                Mood::Refusing(yard.rng(|rng| *rng.pick(&[Refusal::TooOld, Refusal::Mismatch])))
+            false if world.strikes(DeliveryFault::NotKept) => Mood::Verbose,
+            false if world.strikes(DeliveryFault::LedElsewhere) => Mood::Leading,
+            false if world.strikes(DeliveryFault::Refused) => {
+                Mood::Refusing(world.rng(|rng| *rng.pick(&[Refusal::TooOld, Refusal::Mismatch])))
             }
             false => Mood::Willing,
         };
-        let answer = yard.server().arrive(request, mood, yard.now(), yard.clock.true_time());
+        let answer = world.server().arrive(request, mood, world.now(), world.clock.true_time());
         let key = key_of(request);
-        let slot = yard.slot(&key);
-        yard.note(Some(slot), format!("the server is asked for {key} and says {}", answer.status));
+        let slot = world.slot(&key);
+        world.note(Some(slot), format!("the server is asked for {key} and says {}", answer.status));
         answer
     }
 
     /// A copy of the request that arrives some time.
     fn arrives_later(&self, request: &Outgoing) {
         let most = u64::try_from(ON_ITS_WAY_MAX.as_millis()).unwrap_or(0);
-        let after = self.yard.rng(|rng| rng.millis(0, most - 1));
+        let after = self.world.rng(|rng| rng.millis(0, most - 1));
         let (wire, request) = (self.clone(), request.clone());
         tokio::spawn(async move {
             sleep(after).await;
@@ -55,11 +55,11 @@ impl Wire {
     /// The server works on the request, which is carried out later or comes to nothing.
     fn runs_on(&self, request: &Outgoing) {
         let most = u64::try_from(ON_ITS_WAY_MAX.as_millis()).unwrap_or(0);
-        let (after, is_carried_out) = self.yard.rng(|rng| (rng.millis(0, most - 1), rng.chance(500)));
+        let (after, is_carried_out) = self.world.rng(|rng| (rng.millis(0, most - 1), rng.chance(500)));
         let (wire, request) = (self.clone(), request.clone());
         tokio::spawn(async move {
             sleep(after).await;
-            wire.yard.server().end(&key_of(&request));
+            wire.world.server().end(&key_of(&request));
             if is_carried_out {
                 wire.arrive(&request);
             }
@@ -67,16 +67,16 @@ impl Wire {
     }
 
     async fn latency(&self) {
-        let time = match self.yard.strikes(Mishap::SlowAnswer) {
-            true => self.yard.rng(|rng| rng.millis(100, 12_000)),
-            false => self.yard.rng(|rng| rng.millis(1, 80)),
+        let time = match self.world.strikes(DeliveryFault::SlowAnswer) {
+            true => self.world.rng(|rng| rng.millis(100, 12_000)),
+            false => self.world.rng(|rng| rng.millis(1, 80)),
         };
         sleep(time).await;
     }
 
     /// Sends one request and waits for what comes back.
     async fn exchange(&self, request: &Outgoing) -> Sent {
-        let yard = &self.yard;
+        let world = &self.world;
         let began = Instant::now();
         let timed_out = |wire: &Self| {
             let life = Arc::clone(&wire.life);
@@ -87,19 +87,19 @@ impl Wire {
             }
         };
         let broken = || Sent::Broken("the connection was reset".to_owned());
-        if yard.strikes(Mishap::NotSent) {
+        if world.strikes(DeliveryFault::NotSent) {
             return Sent::NotSent("connection refused".to_owned());
         }
         self.latency().await;
-        if yard.strikes(Mishap::Lost) {
+        if world.strikes(DeliveryFault::Lost) {
             return timed_out(self).await;
         }
-        if yard.strikes(Mishap::ResetBefore) {
+        if world.strikes(DeliveryFault::ResetBefore) {
             return broken();
         }
-        if yard.strikes(Mishap::LateEffect) {
+        if world.strikes(DeliveryFault::LateEffect) {
             self.arrives_later(request);
-            return match yard.rng(|rng| rng.chance(500)) {
+            return match world.rng(|rng| rng.chance(500)) {
                 true => broken(),
                 false => timed_out(self).await,
             };
@@ -107,21 +107,21 @@ impl Wire {
         if let Some(refused) = self.turned_away() {
             return Sent::Answered(refused);
         }
-        if yard.strikes(Mishap::Pending) && yard.server().begin(request) {
+        if world.strikes(DeliveryFault::Pending) && world.server().begin(request) {
             self.runs_on(request);
             return timed_out(self).await;
         }
-        if yard.strikes(Mishap::Duplicated) {
+        if world.strikes(DeliveryFault::Duplicated) {
             self.arrives_later(request);
         }
         let said = self.arrive(request);
-        if yard.strikes(Mishap::ErrorAfter) {
+        if world.strikes(DeliveryFault::ErrorAfter) {
             return Sent::Answered(answer(500, "broke-down"));
         }
-        if yard.strikes(Mishap::ResetAfter) {
+        if world.strikes(DeliveryFault::ResetAfter) {
             return broken();
         }
-        if yard.strikes(Mishap::AnswerLost) {
+        if world.strikes(DeliveryFault::AnswerLost) {
             return timed_out(self).await;
         }
         self.latency().await;
@@ -133,25 +133,27 @@ impl Wire {
 
     /// What something in front of the server says, which never asked it.
     fn turned_away(&self) -> Option<Answer> {
-        let yard = &self.yard;
-        if yard.strikes(Mishap::ErrorBefore) {
+        let world = &self.world;
+        if world.strikes(DeliveryFault::ErrorBefore) {
             return Some(answer(502, "bad-gateway"));
         }
-        if yard.strikes(Mishap::Throttled) {
-            let after = yard.rng(|rng| rng.between(1, 120));
+        if world.strikes(DeliveryFault::Throttled) {
+            let after = world.rng(|rng| rng.between(1, 120));
             let headers = vec![("retry-after".to_owned(), after.to_string())];
             return Some(Answer { headers, ..answer(429, "too-many") });
         }
-        if yard.strikes(Mishap::Unavailable) {
+        if world.strikes(DeliveryFault::Unavailable) {
             return Some(answer(503, "unavailable"));
         }
-        yard.strikes(Mishap::Blocked).then(|| answer(503, "blocked"))
+        world.strikes(DeliveryFault::Blocked).then(|| answer(503, "blocked"))
     }
 
     async fn sent(&self, request: Outgoing) -> Sent {
         self.life.awake().await;
-        let pause =
-            self.yard.strikes(Mishap::LongPause).then(|| self.yard.rng(|rng| rng.millis(1000, 150_000)));
+        let pause = self
+            .world
+            .strikes(DeliveryFault::LongPause)
+            .then(|| self.world.rng(|rng| rng.millis(1000, 150_000)));
         if let Some(pause) = pause {
             sleep(pause).await;
         }
@@ -159,16 +161,16 @@ impl Wire {
         if !request.may_send.is_allowed() {
             return Sent::NotSent("it was too late for the first byte".to_owned());
         }
-        self.yard.first_byte(&request);
+        self.world.first_byte(&request);
         let sent = self.exchange(&request).await;
         self.life.awake().await;
         let key = key_of(&request);
-        let slot = self.yard.slot(&key);
+        let slot = self.world.slot(&key);
         let heard = match &sent {
             Sent::Answered(answer) => format!("{}", answer.status),
             Sent::NotSent(why) | Sent::Broken(why) | Sent::TimedOut(why) => why.clone(),
         };
-        self.yard.note(Some(slot), format!("{} hears about {key}: {heard}", self.life.name));
+        self.world.note(Some(slot), format!("{} hears about {key}: {heard}", self.life.name));
         sent
     }
 }
@@ -194,7 +196,7 @@ impl Credentials for Wire {
             self.life.awake().await;
             sleep(Duration::from_millis(1)).await;
             self.life.awake().await;
-            let token = self.yard.token(principal);
+            let token = self.world.token(principal);
             Ok(Some(Credential { headers: vec![("authorization".to_owned(), token)] }))
         })
     }

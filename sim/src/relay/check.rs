@@ -2,21 +2,21 @@
 
 use std::collections::BTreeMap;
 
-use semel_delivery::relay::ladder::{Blind, Tier};
+use semel_delivery::relay::recovery::{Blind, Capability};
 use semel_delivery::relay::reduce::{Reducer, step};
 use semel_delivery::relay::store::AuditRow;
 use semel_delivery::relay::store::look::{Counts, ItemState};
 
 use crate::coverage::Met;
-use crate::relay::line::short;
 use crate::relay::service::Write;
-use crate::relay::works::{TARGET, Works};
+use crate::relay::upstream::short;
+use crate::relay::world::{RelayWorld, TARGET};
 use crate::stage::{Invariant, lock};
 
 /// More rows than a run ever writes.
 const ALL: i64 = 1_000_000;
 
-impl Works {
+impl RelayWorld {
     /// A write is about to be sent: its bytes are those of the first time, and its batch is in the database.
     pub(super) fn first_byte(&self, write: &Write, frozen: &str) {
         let slot = self.slot(&write.lane);
@@ -54,10 +54,12 @@ impl Works {
 
     /// Whether nothing can have come between the freezing of this write and now: no replica ever stands still.
     fn is_first(&self, _: &Write) -> bool {
-        use crate::mishap::Mishap::{ClockForward, ClockSteps, CommitLate, DiskSlow, Freeze, LongPause};
+        use crate::delivery_faults::DeliveryFault::{
+            ClockForward, ClockSteps, CommitLate, DiskSlow, Freeze, LongPause,
+        };
         ![ClockForward, ClockSteps, CommitLate, DiskSlow, Freeze, LongPause]
             .into_iter()
-            .any(|mishap| self.plan.rates.has(mishap))
+            .any(|fault| self.plan.rates.has(fault))
     }
 
     /// How much is left to do, if the database can be asked.
@@ -110,7 +112,7 @@ impl Works {
                 self.fail(Invariant::I11, slot, format!("the batch {key} is settled and was never sent"));
             }
         }
-        let often = self.plan.tier == Tier::Blind(Blind::AtLeastOnce);
+        let often = self.plan.tier == Capability::Blind(Blind::AtLeastOnce);
         let sent: Vec<String> = lock(&self.sent).keys().cloned().collect();
         for key in sent.iter().filter(|key| !often && self.service().times(key) > 1) {
             let why = format!("the batch {} was applied {} times", short(key), self.service().times(key));
@@ -144,7 +146,7 @@ impl Works {
 
     /// The upstream's value is what all applied entries make.
     fn check_totals(&self, applied: &[&AuditRow]) {
-        if self.plan.tier == Tier::Blind(Blind::AtLeastOnce) && self.plan.reducer == Reducer::Sum {
+        if self.plan.tier == Capability::Blind(Blind::AtLeastOnce) && self.plan.reducer == Reducer::Sum {
             return;
         }
         let mut totals: BTreeMap<&str, i64> = BTreeMap::new();

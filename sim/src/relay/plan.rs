@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use semel_delivery::relay::debounce::Debounce;
-use semel_delivery::relay::ladder::{Blind, Tier};
 use semel_delivery::relay::policy::Scope;
+use semel_delivery::relay::recovery::{Blind, Capability};
 use semel_delivery::relay::reduce::Reducer;
 
-use crate::mishap::{Mishap, Rates};
+use crate::delivery_faults::{DeliveryFault, Rates};
 use crate::plan::Options;
 use crate::rng::Rng;
 
@@ -30,12 +30,12 @@ pub enum Home {
 pub struct Plan {
     /// What was asked for.
     pub options: Options,
-    /// How often each mishap happens.
+    /// How often each fault happens.
     pub rates: Rates,
     /// Where entries are kept.
     pub home: Home,
     /// What the upstream offers.
-    pub tier: Tier,
+    pub tier: Capability,
     /// Whether its value can be read.
     pub reads: bool,
     /// How entries become one.
@@ -56,27 +56,27 @@ pub struct Plan {
     pub gap_millis: u64,
 }
 
-fn tier(rng: &mut Rng) -> Tier {
+fn tier(rng: &mut Rng) -> Capability {
     match rng.below(20) {
-        0..=2 => Tier::Key { retention: Duration::from_secs(30 * 86_400) },
-        3..=4 => Tier::Key { retention: Duration::from_secs(1200) },
-        5..=8 => Tier::Marker,
-        9..=12 => Tier::CompareAndSet,
-        13..=16 => Tier::ReadBack,
-        17..=18 => Tier::Blind(Blind::AtMostOnce),
-        _ => Tier::Blind(Blind::AtLeastOnce),
+        0..=2 => Capability::Key { retention: Duration::from_secs(30 * 86_400) },
+        3..=4 => Capability::Key { retention: Duration::from_secs(1200) },
+        5..=8 => Capability::Marker,
+        9..=12 => Capability::CompareAndSet,
+        13..=16 => Capability::ReadBack,
+        17..=18 => Capability::Blind(Blind::AtMostOnce),
+        _ => Capability::Blind(Blind::AtLeastOnce),
     }
 }
 
 impl Plan {
     /// Draws everything.
     pub fn draw(options: &Options, rng: &mut Rng) -> Self {
-        let mut rates = Rates::draw(options.part, options.swarm, &options.with_mishaps, rng);
+        let mut rates = Rates::draw(options.part, options.swarm, &options.with_delivery_faults, rng);
         let tier = tier(rng);
-        let is_asked = options.with_mishaps.contains(&Mishap::Interference);
+        let is_asked = options.with_delivery_faults.contains(&DeliveryFault::Interference);
         // Where others write, less can be said: few runs have them.
         if !(rng.chance(200) || is_asked) || !tier.looks() {
-            rates.spare(Mishap::Interference);
+            rates.spare(DeliveryFault::Interference);
         }
         let home = if rng.chance(400) {
             Home::File
@@ -89,7 +89,7 @@ impl Plan {
             rates,
             home,
             tier,
-            reads: tier.looks() || (matches!(tier, Tier::Key { .. }) && rng.chance(500)),
+            reads: tier.looks() || (matches!(tier, Capability::Key { .. }) && rng.chance(500)),
             reducer: *rng.pick(&[Reducer::Sum, Reducer::Sum, Reducer::Sum, Reducer::Max, Reducer::Last]),
             lanes: rng.between(1, 4),
             principals: rng.between(1, 3),
@@ -103,19 +103,20 @@ impl Plan {
 
     /// Whether somebody else writes too.
     pub fn interferes(&self) -> bool {
-        self.rates.has(Mishap::Interference)
+        self.rates.has(DeliveryFault::Interference)
     }
 
     /// Whether a batch may be left to a person at all, for this reason. A target that is known by its keys may refuse for
     /// good what it may have applied before: then nobody can look, and nothing else is left to a person there.
     pub fn may_doubt(&self, why: &str) -> bool {
-        let is_refused = matches!(self.tier, Tier::Key { .. })
-            && self.rates.has(Mishap::Rejected)
+        let is_refused = matches!(self.tier, Capability::Key { .. })
+            && self.rates.has(DeliveryFault::Rejected)
             && why.starts_with("refused with 422 ");
-        let forgets = matches!(self.tier, Tier::Key { retention } if retention < Duration::from_secs(86_400));
+        let forgets =
+            matches!(self.tier, Capability::Key { retention } if retention < Duration::from_secs(86_400));
         is_refused
             || forgets
-            || matches!(self.tier, Tier::Blind(_))
+            || matches!(self.tier, Capability::Blind(_))
             || self.interferes()
             || self.rates.jumps()
     }

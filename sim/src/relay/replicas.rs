@@ -11,11 +11,11 @@ use semel_delivery::relay::{Engine, RelayStore, Target, Worker};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
+use crate::delivery_faults::DeliveryFault;
 use crate::life::Life;
-use crate::mishap::Mishap;
-use crate::relay::line::Line;
 use crate::relay::plan::{Home, LATE_WINDOW, TIMEOUT};
-use crate::relay::works::{TARGET, Works};
+use crate::relay::upstream::SimUpstream;
+use crate::relay::world::{RelayWorld, TARGET};
 use crate::rng::Rng;
 use crate::stage::lock;
 use crate::way::{Ground as _, Way};
@@ -23,14 +23,14 @@ use crate::way::{Ground as _, Way};
 /// One life of one replica.
 #[derive(Clone)]
 pub(super) struct Replica {
-    pub(super) way: Way<Works>,
+    pub(super) way: Way<RelayWorld>,
     pub(super) engine: Arc<Engine>,
     pub(super) worker: Arc<Worker>,
 }
 
 /// All replicas.
 pub(super) struct Replicas {
-    works: Arc<Works>,
+    world: Arc<RelayWorld>,
     all: Mutex<Vec<Replica>>,
     lives: AtomicU32,
     /// Held by whoever starts replicas: a file has one owner.
@@ -39,13 +39,13 @@ pub(super) struct Replicas {
 
 impl Replicas {
     /// Starts all of them.
-    pub(super) async fn start(works: &Arc<Works>) -> Self {
-        let count = match works.plan.home {
+    pub(super) async fn start(world: &Arc<RelayWorld>) -> Self {
+        let count = match world.plan.home {
             Home::File => 1,
             Home::Shared(count) => count,
         };
         let replicas = Self {
-            works: Arc::clone(works),
+            world: Arc::clone(world),
             all: Mutex::default(),
             lives: AtomicU32::new(1),
             starting: tokio::sync::Mutex::default(),
@@ -60,14 +60,14 @@ impl Replicas {
     /// One of them at random. It may be dead.
     pub(super) fn any(&self) -> Replica {
         let all = lock(&self.all);
-        self.works.rng(|rng| rng.pick(&all).clone())
+        self.world.rng(|rng| rng.pick(&all).clone())
     }
 
     /// Starts a replica, as often as it takes.
     async fn begin(&self) -> Replica {
         loop {
             let life = Arc::new(Life::new(format!("r{}", self.lives.fetch_add(1, Ordering::Relaxed))));
-            self.works.note(None, format!("{} starts", life.name));
+            self.world.note(None, format!("{} starts", life.name));
             let replica = self.build(&life).await;
             let started = tokio::select! {
                 biased;
@@ -84,16 +84,16 @@ impl Replicas {
     }
 
     async fn build(&self, life: &Arc<Life>) -> Replica {
-        let works = &self.works;
+        let world = &self.world;
         let way = Way {
-            works: Arc::clone(works),
+            world: Arc::clone(world),
             life: Arc::clone(life),
-            base: works.reopen().await,
+            base: world.reopen().await,
             connections: Arc::default(),
         };
-        let line = Line { works: Arc::clone(works), life: Arc::clone(life) };
-        let plan = &works.plan;
-        let mut target = Target::new(TARGET, Arc::new(line.clone()), plan.tier);
+        let upstream = SimUpstream { world: Arc::clone(world), life: Arc::clone(life) };
+        let plan = &world.plan;
+        let mut target = Target::new(TARGET, Arc::new(upstream.clone()), plan.tier);
         target.reducer = plan.reducer;
         target.late_window = LATE_WINDOW;
         target.timeout = TIMEOUT;
@@ -102,16 +102,16 @@ impl Replicas {
         target.blocked = vec!["418".to_owned()];
         target.limit_scope = plan.limit_scope;
         target.check().expect("the simulated target is safe");
-        let numbers = Mutex::new(Rng::new(works.rng(Rng::draw)));
+        let numbers = Mutex::new(Rng::new(world.rng(Rng::draw)));
         let engine = Arc::new(Engine {
             store: RelayStore::new(Arc::new(way.clone())),
             targets: [(TARGET.to_owned(), Arc::new(target))].into(),
-            credentials: Arc::new(line),
+            credentials: Arc::new(upstream),
             entropy: Entropy::from_fn(move || {
                 let mut numbers = lock(&numbers);
                 u128::from(numbers.draw()) << 64 | u128::from(numbers.draw())
             }),
-            clock: Arc::clone(&works.clock) as _,
+            clock: Arc::clone(&world.clock) as _,
             owner: life.name.clone(),
             meters: Meters::default(),
             settled: Notify::new(),
@@ -127,7 +127,7 @@ impl Replicas {
 
     /// A process whose file can no longer be relied on ends.
     fn end_broken(&self) {
-        if self.works.is_broken() {
+        if self.world.is_broken() {
             let replica = self.any();
             if !replica.way.life.is_dead() {
                 replica.way.crash("ends: its file cannot be relied on");
@@ -146,8 +146,8 @@ impl Replicas {
     /// Kills replicas now and then.
     pub(super) async fn crashes(self: Arc<Self>) {
         loop {
-            sleep(self.works.rng(|rng| rng.millis(2000, 40_000))).await;
-            if self.works.strikes(Mishap::Crash) {
+            sleep(self.world.rng(|rng| rng.millis(2000, 40_000))).await;
+            if self.world.strikes(DeliveryFault::Crash) {
                 let replica = self.any();
                 if !replica.way.life.is_dead() {
                     replica.way.crash("crashes");
@@ -159,7 +159,7 @@ impl Replicas {
     /// Starts dead replicas again, after a while.
     pub(super) async fn restarts(self: Arc<Self>) {
         loop {
-            sleep(self.works.rng(|rng| rng.millis(100, 8000))).await;
+            sleep(self.world.rng(|rng| rng.millis(100, 8000))).await;
             self.end_broken();
             self.revive().await;
         }
@@ -168,11 +168,11 @@ impl Replicas {
     /// Lets replicas stand still now and then, often for longer than a lease.
     pub(super) async fn freezes(self: Arc<Self>) {
         loop {
-            sleep(self.works.rng(|rng| rng.millis(2000, 40_000))).await;
-            if self.works.strikes(Mishap::Freeze) {
+            sleep(self.world.rng(|rng| rng.millis(2000, 40_000))).await;
+            if self.world.strikes(DeliveryFault::Freeze) {
                 let life = self.any().way.life;
-                let time = self.works.rng(|rng| rng.millis(500, 100_000));
-                self.works.note(None, format!("{} stands still for {time:?}", life.name));
+                let time = self.world.rng(|rng| rng.millis(500, 100_000));
+                self.world.note(None, format!("{} stands still for {time:?}", life.name));
                 life.freeze(time);
             }
         }

@@ -15,10 +15,10 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::coverage::Met;
-use crate::mishap::Mishap;
+use crate::delivery_faults::DeliveryFault;
 use crate::relay::plan::LATE_WINDOW;
 use crate::relay::replicas::Replicas;
-use crate::relay::works::{TARGET, Told, Works};
+use crate::relay::world::{RelayWorld, TARGET, Told};
 use crate::stage::{Invariant, lock};
 
 /// How long somebody waits before asking again.
@@ -26,16 +26,16 @@ const PATIENCE: Duration = Duration::from_secs(25);
 
 /// Everybody.
 pub(super) struct Senders {
-    pub(super) works: Arc<Works>,
+    pub(super) world: Arc<RelayWorld>,
     pub(super) replicas: Arc<Replicas>,
     next: AtomicU64,
     busy: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Senders {
-    pub(super) fn new(works: &Arc<Works>, replicas: &Arc<Replicas>) -> Self {
+    pub(super) fn new(world: &Arc<RelayWorld>, replicas: &Arc<Replicas>) -> Self {
         Self {
-            works: Arc::clone(works),
+            world: Arc::clone(world),
             replicas: Arc::clone(replicas),
             next: AtomicU64::new(1),
             busy: Mutex::default(),
@@ -51,7 +51,7 @@ impl Senders {
         loop {
             let Some(work) = lock(&self.busy).pop() else { return };
             if work.await.is_err_and(|error| error.is_panic()) {
-                self.works.fail(Invariant::I15, None, "something panicked");
+                self.world.fail(Invariant::I15, None, "something panicked");
             }
         }
     }
@@ -63,8 +63,8 @@ impl Senders {
     }
 
     fn submission(&self, number: u64) -> Submission {
-        let plan = &self.works.plan;
-        let items: Vec<NewItem> = self.works.rng(|rng| {
+        let plan = &self.world.plan;
+        let items: Vec<NewItem> = self.world.rng(|rng| {
             let count = rng.between(1, 3);
             let item = |_| NewItem {
                 lane: format!("lane-{}", rng.below(plan.lanes)),
@@ -75,10 +75,10 @@ impl Senders {
             };
             (0..count).map(item).collect()
         });
-        let mode = self.works.rng(|rng| *rng.pick(&[Mode::Interactive, Mode::Background]));
+        let mode = self.world.rng(|rng| *rng.pick(&[Mode::Interactive, Mode::Background]));
         Submission {
             target: TARGET.to_owned(),
-            principal: format!("person-{}", self.works.rng(|rng| rng.below(plan.principals))),
+            principal: format!("person-{}", self.world.rng(|rng| rng.below(plan.principals))),
             key: format!("key-{number}"),
             fingerprint: fingerprint(TARGET, &items),
             mode,
@@ -91,25 +91,25 @@ impl Senders {
 
     async fn submits(self: Arc<Self>, submission: Submission) {
         while !self.told(&submission).await {
-            sleep(self.works.rng(|rng| rng.millis(200, 5000))).await;
+            sleep(self.world.rng(|rng| rng.millis(200, 5000))).await;
         }
-        if self.works.strikes(Mishap::Altered) {
+        if self.world.strikes(DeliveryFault::Altered) {
             let other = Submission { fingerprint: "something else".to_owned(), ..submission.clone() };
             if let Some(Accepted::New { .. } | Accepted::Known { .. }) = self.ask(&other).await {
                 let why = format!("{} is taken for something else", submission.key);
-                self.works.fail(Invariant::I3, None, why);
+                self.world.fail(Invariant::I3, None, why);
             }
         }
-        while self.works.strikes(Mishap::Repeated) {
-            sleep(self.works.rng(|rng| rng.millis(0, 60_000))).await;
+        while self.world.strikes(DeliveryFault::Repeated) {
+            sleep(self.world.rng(|rng| rng.millis(0, 60_000))).await;
             self.told(&submission).await;
         }
     }
 
     async fn ask(&self, submission: &Submission) -> Option<Accepted> {
         let replica = self.replicas.any();
-        let patience = match self.works.strikes(Mishap::Impatient) {
-            true => self.works.rng(|rng| rng.millis(0, 30)),
+        let patience = match self.world.strikes(DeliveryFault::Impatient) {
+            true => self.world.rng(|rng| rng.millis(0, 30)),
             false => PATIENCE,
         };
         let accepted = timeout(patience, replica.engine.store.accept(submission)).await.ok()?.ok()?;
@@ -128,58 +128,58 @@ impl Senders {
             Some(Accepted::New { request, .. } | Accepted::Known { request }) => request,
             Some(Accepted::Mismatch | Accepted::TooOld | Accepted::FromFuture) => {
                 let why = format!("{} is refused as another request, though it is the same", submission.key);
-                self.works.fail(Invariant::I3, None, why);
+                self.world.fail(Invariant::I3, None, why);
                 return true;
             }
             None => return false,
         };
         let items = submission.items.iter().map(|item| (item.lane.clone(), item.value)).collect();
-        let before = self.works.told().insert(submission.key.clone(), Told { request, items });
-        self.works
+        let before = self.world.told().insert(submission.key.clone(), Told { request, items });
+        self.world
             .note(None, format!("{} is in, as request {request}: {:?}", submission.key, shown(submission)));
         if let Some(before) = before.filter(|before| before.request != request) {
             let why = format!("{} was request {} and is {request} now", submission.key, before.request);
-            self.works.fail(Invariant::I1, None, why);
+            self.world.fail(Invariant::I1, None, why);
         }
-        let store = self.works.store();
-        if let Some(None) = self.works.peek(store.request(request)) {
+        let store = self.world.store();
+        if let Some(None) = self.world.peek(store.request(request)) {
             let why = format!("{} was acknowledged and is not in the database", submission.key);
-            self.works.fail(Invariant::I12, None, why);
+            self.world.fail(Invariant::I12, None, why);
         }
         true
     }
 
     /// Credentials are revoked, and some time later somebody logs in again.
     pub(super) async fn logs_in(self: Arc<Self>) {
-        let works = &self.works;
+        let world = &self.world;
         loop {
-            sleep(works.rng(|rng| rng.millis(200, 20_000))).await;
-            let principal = format!("person-{}", works.rng(|rng| rng.below(works.plan.principals)));
-            if works.strikes(Mishap::Unauthorized) {
-                let token = works.token(&principal);
-                works.service().revoke(&token);
-                works.note(None, format!("the credential {token} is revoked"));
-            } else if works.rng(|rng| rng.chance(300)) {
-                works.log_in(&principal);
+            sleep(world.rng(|rng| rng.millis(200, 20_000))).await;
+            let principal = format!("person-{}", world.rng(|rng| rng.below(world.plan.principals)));
+            if world.strikes(DeliveryFault::Unauthorized) {
+                let token = world.token(&principal);
+                world.service().revoke(&token);
+                world.note(None, format!("the credential {token} is revoked"));
+            } else if world.rng(|rng| rng.chance(300)) {
+                world.log_in(&principal);
             }
         }
     }
 
     /// People decide, requeue and interfere now and then.
     pub(super) async fn operates(self: Arc<Self>) {
-        let works = &self.works;
+        let world = &self.world;
         loop {
-            sleep(works.rng(|rng| rng.millis(500, 30_000))).await;
-            if works.strikes(Mishap::Resolved) {
+            sleep(world.rng(|rng| rng.millis(500, 30_000))).await;
+            if world.strikes(DeliveryFault::Resolved) {
                 self.resolves().await;
             }
-            if works.strikes(Mishap::Requeued) {
+            if world.strikes(DeliveryFault::Requeued) {
                 self.requeues().await;
             }
-            if works.strikes(Mishap::Interference) {
-                let lane = format!("lane-{}", works.rng(|rng| rng.below(works.plan.lanes)));
-                works.service().interfere(&lane, 1000);
-                works.note(works.slot(&lane), format!("somebody else writes to {lane}"));
+            if world.strikes(DeliveryFault::Interference) {
+                let lane = format!("lane-{}", world.rng(|rng| rng.below(world.plan.lanes)));
+                world.service().interfere(&lane, 1000);
+                world.note(world.slot(&lane), format!("somebody else writes to {lane}"));
             }
         }
     }
@@ -197,12 +197,12 @@ impl Senders {
             let store = &replica.engine.store;
             let Ok(Ok(Some(detail))) = timeout(PATIENCE, store.detail(lane)).await else { continue };
             let Some(intent) = detail.intent else { continue };
-            let resolution = match self.works.service().times(&intent.key) {
+            let resolution = match self.world.service().times(&intent.key) {
                 0 => Resolution::NotApplied,
                 _ => Resolution::Applied,
             };
             let late = millis_of(LATE_WINDOW);
-            let said = store.resolve(lane, resolution, self.works.plan.reducer, late, "somebody");
+            let said = store.resolve(lane, resolution, self.world.plan.reducer, late, "somebody");
             let name = match timeout(PATIENCE, said).await {
                 Ok(Ok(Resolved::Done)) => "resolved",
                 Ok(Ok(Resolved::TooEarly { .. })) => "resolved-too-early",
@@ -210,11 +210,11 @@ impl Senders {
                 Ok(Err(_)) | Err(_) => "resolve-failed",
             };
             if name == "resolved-too-early" {
-                self.works.count(Met::Fault, Mishap::TooEarly.name());
+                self.world.count(Met::Fault, DeliveryFault::TooEarly.name());
             }
-            self.works.count(Met::Decision, name);
+            self.world.count(Met::Decision, name);
             let text = format!("somebody says {resolution:?} of {}: {name}", detail.lane.name);
-            self.works.note(self.works.slot(&detail.lane.name), text);
+            self.world.note(self.world.slot(&detail.lane.name), text);
         }
     }
 
@@ -223,7 +223,7 @@ impl Senders {
             for lane in self.lanes(what).await {
                 let store = self.replicas.any().engine.store.clone();
                 let requeued = timeout(PATIENCE, store.requeue(lane, "somebody")).await;
-                self.works
+                self.world
                     .note(None, format!("somebody requeues lane {lane}: {}", matches!(requeued, Ok(Ok(_)))));
             }
         }
@@ -231,8 +231,8 @@ impl Senders {
 
     /// Does whatever a person must do so that everything can go on.
     pub(super) async fn set_right(&self) {
-        for number in 0..self.works.plan.principals {
-            self.works.log_in(&format!("person-{number}"));
+        for number in 0..self.world.plan.principals {
+            self.world.log_in(&format!("person-{number}"));
         }
         self.resolves().await;
         for lane in self.lanes("blocked").await {

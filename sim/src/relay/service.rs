@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use semel_delivery::relay::ladder::Tier;
+use semel_delivery::relay::recovery::Capability;
 use semel_delivery::relay::reduce::Reducer;
 use semel_delivery::relay::upstream::{Batch, Current};
 use serde_json::{Value, json};
@@ -55,7 +55,7 @@ impl Write {
 /// The upstream.
 #[derive(Debug)]
 pub struct Service {
-    tier: Tier,
+    tier: Capability,
     reducer: Reducer,
     slots: BTreeMap<String, Slot>,
     /// Keys that were used, and when.
@@ -68,7 +68,7 @@ pub struct Service {
 
 impl Service {
     /// An upstream that nothing has reached yet.
-    pub(super) fn new(tier: Tier, reducer: Reducer) -> Self {
+    pub(super) fn new(tier: Capability, reducer: Reducer) -> Self {
         Self {
             tier,
             reducer,
@@ -142,8 +142,8 @@ impl Service {
             Reducer::Last => write.delta,
         };
         match self.tier {
-            Tier::Key { .. } if self.rejected.contains(&write.key) => return 422,
-            Tier::Key { retention } => {
+            Capability::Key { .. } if self.rejected.contains(&write.key) => return 422,
+            Capability::Key { retention } => {
                 let known = self.keys.get(&write.key).copied();
                 if known.is_some_and(|at| Duration::from_millis(now - at) < retention) {
                     return 200;
@@ -151,18 +151,18 @@ impl Service {
                 self.keys.insert(write.key.clone(), now);
                 slot.value = reduced;
             }
-            Tier::Blind(_) => slot.value = reduced,
-            Tier::CompareAndSet => {
+            Capability::Blind(_) => slot.value = reduced,
+            Capability::CompareAndSet => {
                 if write.version.as_deref() != Some(slot.version.to_string().as_str()) {
                     return 412;
                 }
                 slot.value = write.after.unwrap_or(reduced);
             }
-            Tier::Marker => {
+            Capability::Marker => {
                 slot.value = write.after.unwrap_or(reduced);
                 slot.markers.push(write.key.clone());
             }
-            Tier::ReadBack => slot.value = write.after.unwrap_or(reduced),
+            Capability::ReadBack => slot.value = write.after.unwrap_or(reduced),
         }
         slot.version += 1;
         *self.applied.entry(write.key.clone()).or_default() += 1;

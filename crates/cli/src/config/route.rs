@@ -20,7 +20,7 @@ pub(crate) struct Route {
     /// The endpoint's stable name.
     pub(crate) name: String,
     /// Names it had before; records under them are still found for one retention.
-    pub(crate) was: Vec<String>,
+    pub(crate) former_names: Vec<String>,
     /// The requests it covers.
     pub(crate) pattern: Pattern,
     /// Who sends them, where that is another question than elsewhere.
@@ -97,8 +97,8 @@ impl Route {
         }
         let timing = Timing::of(&settings)?;
         let identity = settings.identity.map(|identity| identity.0);
-        let was = settings.was.unwrap_or_default();
-        Ok(Self { name: name.to_owned(), was, pattern, identity, profile, probe, timing })
+        let former_names = settings.was.unwrap_or_default();
+        Ok(Self { name: name.to_owned(), former_names, pattern, identity, profile, probe, timing })
     }
 }
 

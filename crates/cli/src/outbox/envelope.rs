@@ -136,6 +136,8 @@ fn requested(asked: Asked) -> Result<Request, Refused> {
 
 #[cfg(test)]
 mod tests {
+    use semel_delivery::url::Target;
+
     use super::*;
 
     #[test]
@@ -164,7 +166,8 @@ mod tests {
 
     #[test]
     fn a_message_for_a_topic_is_what_its_broker_reads() {
-        let mesh = Mesh::of("http://127.0.0.1:7430/", "a team").unwrap();
+        let broker = Target::absolute("http://127.0.0.1:7430/").unwrap();
+        let mesh = Mesh::of(broker, "a team").unwrap();
         let read = |text: &str| read(text.as_bytes(), Some(&mesh));
         let enqueue = read(r#"{"to":{"topic":"news"},"body":{"a": 1.50},"mentions":["bob"]}"#).unwrap();
         assert_eq!(enqueue.request.url, "http://127.0.0.1:7430/v1/meshes/a%20team/messages");

@@ -37,7 +37,7 @@ pub(super) struct Message<'a> {
 
 impl Mesh {
     /// What the settings say of it.
-    pub(crate) fn read(broker: Option<&str>, mesh: Option<&str>) -> Result<Option<Self>, String> {
+    pub(crate) fn read(broker: Option<Target>, mesh: Option<&str>) -> Result<Option<Self>, String> {
         match (broker, mesh) {
             (None, None) => Ok(None),
             (Some(broker), Some(mesh)) => Self::of(broker, mesh).map(Some),
@@ -49,8 +49,7 @@ impl Mesh {
     }
 
     /// A mesh of this name at this address.
-    pub(crate) fn of(broker: &str, name: &str) -> Result<Self, String> {
-        let broker = Target::absolute(broker).map_err(|error| format!("outbox.broker: {error}"))?;
+    pub(crate) fn of(broker: Target, name: &str) -> Result<Self, String> {
         match name.is_empty() {
             true => Err("outbox.mesh: a mesh has a name".to_owned()),
             false => Ok(Self { broker, name: name.to_owned() }),

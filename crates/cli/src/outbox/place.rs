@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use semel_delivery::url::Target;
 use serde::Deserialize;
 
 use super::mesh::Mesh;
@@ -40,7 +41,9 @@ impl Place {
 
     /// Where messages for topics and members go.
     pub(super) fn mesh(&self) -> Result<Option<Mesh>, Stop> {
-        Mesh::read(self.broker.as_deref(), self.mesh.as_deref())
-            .map_err(|error| Stop::new(Exit::Config, error))
+        let bad = |error: String| Stop::new(Exit::Config, error);
+        let broker = self.broker.as_deref().map(Target::absolute).transpose();
+        let broker = broker.map_err(|error| bad(format!("outbox.broker: {error}")))?;
+        Mesh::read(broker, self.mesh.as_deref()).map_err(bad)
     }
 }

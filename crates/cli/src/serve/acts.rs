@@ -122,7 +122,7 @@ async fn gate() -> World {
     use semel_contract::record::Guarantee;
     use semel_contract::scope::Scope;
     use semel_store::memory::MemoryStore;
-    use semel_store::{About, Answer, ClaimStore, Claimed, Id, Settlement, Wish};
+    use semel_store::{About, Answer, ClaimOutcome, ClaimRequest, ClaimStore, Id, Settlement};
     let store = Arc::new(MemoryStore::new());
     let answer = Answer { status: 201, headers: Vec::new().into(), body: "".into(), outcome_unknown: false };
     for (key, settlement) in [("k-1", Settlement::Unknown), ("k-2", Settlement::Settle(answer))] {
@@ -131,7 +131,7 @@ async fn gate() -> World {
             key: Key::parse(&Format::Printable255, key).unwrap(),
         };
         let about = About { endpoint: "pay".to_owned(), principal: "alice".to_owned(), ..About::default() };
-        let wish = Wish {
+        let request = ClaimRequest {
             id: id.clone(),
             how: Claim::New,
             replaces: None,
@@ -145,7 +145,9 @@ async fn gate() -> World {
             about: about.into(),
             terms: None,
         };
-        let Claimed::Won { fence, .. } = store.claim(wish).await.unwrap() else { panic!("it is free") };
+        let ClaimOutcome::Won { fence, .. } = store.claim(request).await.unwrap() else {
+            panic!("it is free")
+        };
         store.settle(&id, fence, settlement, &presets::ietf().lifetime).await.unwrap();
     }
     let access = Access::on("127.0.0.1:7401".parse().unwrap(), None, None).unwrap();

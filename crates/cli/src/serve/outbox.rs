@@ -4,6 +4,7 @@ pub(crate) mod config;
 mod file;
 mod guard;
 pub(crate) mod sheet;
+mod values;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -378,7 +379,8 @@ impl Running {
             upstream: Some(format!("http://{gate}")),
             ..Args::default()
         };
-        let file = member.map_or_else(config::File::default, config::File::of_member);
+        let file = member.map(config::File::of_member).transpose();
+        let file = file.map_err(|error| Stop::new(Exit::Config, error))?.unwrap_or_default();
         let config = Config::of(&args, file)?;
         let headers = vec![("Authorization".to_owned(), "Bearer demo".to_owned())];
         if let Some(upstream) = &config.settings.upstream {

@@ -163,14 +163,14 @@ fn gate(
         if let Some(template) = &route.probe {
             let named = |error: String| bad(format!("route.{}: {error}", route.name));
             // What became unknown under a former name is asked about in the same way.
-            for name in std::iter::once(&route.name).chain(&route.was) {
+            for name in std::iter::once(&route.name).chain(&route.former_names) {
                 probes.add(name, template, &route.pattern.params()).map_err(named)?;
             }
         }
         let profile = if require_key { required(&route.profile) } else { route.profile.clone() };
         let mut named =
             Route::new(&route.name, &route.pattern.to_string()).map_err(|error| bad(error.to_string()))?;
-        named = named.was(route.was.iter().cloned());
+        named = named.former_names(route.former_names.iter().cloned());
         if let Some(identity) = &route.identity {
             let callers = Callers::new(identity, config.gate.trusted_peers.clone());
             named = named.identity(callers.map_err(|error| bad(format!("route.{}: {error}", route.name)))?);

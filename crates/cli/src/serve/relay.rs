@@ -17,6 +17,8 @@ mod running;
 pub(crate) mod settings;
 pub(crate) mod sheet;
 mod target;
+mod values;
+mod wording;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

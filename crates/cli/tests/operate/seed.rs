@@ -9,7 +9,7 @@ use semel_contract::profile::presets;
 use semel_contract::record::{Fence, Guarantee};
 use semel_contract::scope::Scope;
 use semel_store::sqlite::SqliteStore;
-use semel_store::{About, Answer, ClaimStore, Claimed, Id, Settlement, Wish};
+use semel_store::{About, Answer, ClaimOutcome, ClaimRequest, ClaimStore, Id, Settlement};
 
 /// A store that is written to, and closed when it is dropped.
 pub(crate) struct Seed {
@@ -28,7 +28,7 @@ impl Seed {
             scope: Scope::of(None, Some(principal), Some("pay")),
             key: Key::parse(&Format::Printable255, key).expect("a key"),
         };
-        let wish = Wish {
+        let request = ClaimRequest {
             id: id.clone(),
             how: Claim::New,
             replaces: None,
@@ -48,8 +48,8 @@ impl Seed {
             .into(),
             terms: None,
         };
-        match self.runtime.block_on(self.store.claim(wish)).expect("the store answers") {
-            Claimed::Won { fence, .. } => (id, fence),
+        match self.runtime.block_on(self.store.claim(request)).expect("the store answers") {
+            ClaimOutcome::Won { fence, .. } => (id, fence),
             other => panic!("expected to win, found {other:?}"),
         }
     }

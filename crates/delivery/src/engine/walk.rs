@@ -13,7 +13,7 @@ use super::rebuild;
 use crate::judge::{To, Verdict};
 use crate::message::{HeldFor, Row};
 use crate::outbox::{Outbox, Refusal};
-use crate::store::{Head, Terms, Written};
+use crate::store::{FencedWrite, Head, Terms};
 
 /// Messages of one lane that are sent before other lanes have their turn.
 const MESSAGES_MAX: usize = 16;
@@ -92,8 +92,8 @@ impl Walk {
         let mut stopped = self.stopped.clone();
         loop {
             match self.outbox.inner.store.settle(row, fence, verdict.clone()).await {
-                Ok(Written::Done(row)) => return Some(*row),
-                Ok(Written::Stale) => return None,
+                Ok(FencedWrite::Done(row)) => return Some(*row),
+                Ok(FencedWrite::Stale) => return None,
                 Err(error) => tracing::warn!(%error, row, "failed to write down an outcome; trying again"),
             }
             if *stopped.borrow() {

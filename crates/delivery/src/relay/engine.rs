@@ -1,5 +1,5 @@
-//! Works on lanes: claims one, freezes a batch, writes it, settles it; or decides by the ladder what became of one that was
-//! frozen before. Makes no decision of its own ([`super::ladder`], [`super::policy`], [`super::reduce`]) and keeps nothing
+//! Works on lanes: claims one, freezes a batch, writes it, settles it; or decides by the recovery table what became of one that was
+//! frozen before. Makes no decision of its own ([`super::recovery`], [`super::policy`], [`super::reduce`]) and keeps nothing
 //! in memory that must not be lost.
 
 mod fresh;
@@ -18,10 +18,10 @@ use semel_store::clock::Clock;
 use tokio::sync::Notify;
 
 use super::meters::Meters;
-use super::store::claim::{Claimed, Work};
+use super::store::claim::{LaneClaim, Work};
 use super::store::hold::refusal_scope;
 use super::store::settle::{MEMBERS_MAX, Settled};
-use super::store::{RelayStore, StoreError, Written};
+use super::store::{FencedWrite, RelayStore, StoreError};
 use super::target::{LEASE, Target};
 use crate::Entropy;
 use crate::credentials::Credentials;
@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What became of one turn on a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Synced {
+pub enum LaneOutcome {
     /// There was nothing to do.
     Idle,
     /// Somebody else works on it.
@@ -92,31 +92,31 @@ impl Engine {
     ///
     /// # Errors
     /// The store failed. The lane is then worked on again when its lease ends.
-    pub async fn sync(&self, lane: i64) -> Result<Synced, StoreError> {
+    pub async fn sync(&self, lane: i64) -> Result<LaneOutcome, StoreError> {
         let ticks = self.clock.read().ticks;
         let claimed = self.store.claim(lane, &self.owner, millis_of(LEASE), MEMBERS_MAX).await?;
         self.worked(claimed, ticks).await
     }
 
     /// The same, if the lane is due.
-    async fn sync_due(&self, lane: i64) -> Result<Synced, StoreError> {
+    async fn sync_due(&self, lane: i64) -> Result<LaneOutcome, StoreError> {
         let ticks = self.clock.read().ticks;
         let claimed = self.store.claim_due(lane, &self.owner, millis_of(LEASE), MEMBERS_MAX).await?;
         self.worked(claimed, ticks).await
     }
 
     /// Does the work of a claim that was asked for at this time.
-    async fn worked(&self, claimed: Claimed, ticks: Duration) -> Result<Synced, StoreError> {
+    async fn worked(&self, claimed: LaneClaim, ticks: Duration) -> Result<LaneOutcome, StoreError> {
         let work = match claimed {
-            Claimed::Held(work) => work,
-            Claimed::Busy { .. } => return Ok(Synced::Busy),
-            Claimed::Idle => return Ok(Synced::Idle),
+            LaneClaim::Held(work) => work,
+            LaneClaim::Busy { .. } => return Ok(LaneOutcome::Busy),
+            LaneClaim::Idle => return Ok(LaneOutcome::Idle),
         };
         let now = work.hold.until - millis_of(LEASE);
         let Some(target) = self.targets.get(&work.lane.target) else {
             let why = "its target is not in the configuration";
             self.store.let_go(&work.hold, Some(why), now + millis_of(PATIENCE)).await?;
-            return Ok(Synced::Waits(why.to_owned()));
+            return Ok(LaneOutcome::Waits(why.to_owned()));
         };
         let turn = Turn {
             engine: self,
@@ -126,19 +126,19 @@ impl Engine {
             began: now,
             since: self.clock.read().ticks,
         };
-        let synced = match &work.intent {
+        let outcome = match &work.intent {
             Some(batch) => turn.recover(batch).await?,
             None => turn.fresh().await?,
         };
         self.settled.notify_waiters();
-        Ok(synced)
+        Ok(outcome)
     }
 
     /// Works on a lane until it has nothing more to do now.
     ///
     /// # Errors
     /// The store failed.
-    pub async fn sync_all(&self, lane: i64) -> Result<Synced, StoreError> {
+    pub async fn sync_all(&self, lane: i64) -> Result<LaneOutcome, StoreError> {
         let first = self.sync(lane).await?;
         self.go_on(lane, first).await
     }
@@ -147,19 +147,19 @@ impl Engine {
     ///
     /// # Errors
     /// The store failed.
-    pub async fn sync_all_due(&self, lane: i64) -> Result<Synced, StoreError> {
+    pub async fn sync_all_due(&self, lane: i64) -> Result<LaneOutcome, StoreError> {
         let first = self.sync_due(lane).await?;
         self.go_on(lane, first).await
     }
 
-    async fn go_on(&self, lane: i64, mut synced: Synced) -> Result<Synced, StoreError> {
-        while synced == Synced::Again {
+    async fn go_on(&self, lane: i64, mut outcome: LaneOutcome) -> Result<LaneOutcome, StoreError> {
+        while outcome == LaneOutcome::Again {
             match self.sync_due(lane).await? {
-                Synced::Idle => return Ok(Synced::Applied),
-                next => synced = next,
+                LaneOutcome::Idle => return Ok(LaneOutcome::Applied),
+                next => outcome = next,
             }
         }
-        Ok(synced)
+        Ok(outcome)
     }
 
     /// Works on every lane that is due, one after the other. Returns how many turns there were.
@@ -261,20 +261,20 @@ impl Turn<'_> {
         }
     }
 
-    fn settled(&self, settled: Settled) -> Synced {
-        self.done(settled.written, if settled.is_due { Synced::Again } else { Synced::Applied })
+    fn settled(&self, settled: Settled) -> LaneOutcome {
+        self.done(settled.written, if settled.is_due { LaneOutcome::Again } else { LaneOutcome::Applied })
     }
 
-    fn done(&self, written: Written, synced: Synced) -> Synced {
+    fn done(&self, written: FencedWrite, outcome: LaneOutcome) -> LaneOutcome {
         match written {
-            Written::Done => synced,
-            Written::Stale => Synced::Superseded,
+            FencedWrite::Done => outcome,
+            FencedWrite::Stale => LaneOutcome::Superseded,
         }
     }
 
     /// Gives the lane back unchanged.
-    async fn waits(&self, why: &str, due: i64) -> Result<Synced, StoreError> {
+    async fn waits(&self, why: &str, due: i64) -> Result<LaneOutcome, StoreError> {
         let written = self.engine.store.let_go(&self.work.hold, Some(why), due.max(self.now() + 1)).await?;
-        Ok(self.done(written, Synced::Waits(why.to_owned())))
+        Ok(self.done(written, LaneOutcome::Waits(why.to_owned())))
     }
 }

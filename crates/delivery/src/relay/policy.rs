@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use semel_contract::classify::{Class, Classify, code_of, is_same_code};
+use semel_contract::profile::settings::values::Word;
 
 use crate::limits::{CODE_CHARS_MAX, shorten};
 use crate::refusal::{Effects, effects, is_pending, kind_of};
-use crate::relay::ladder::Tier;
+use crate::relay::recovery::Capability;
 use crate::transport::Sent;
 
 /// Whether a write was applied, as far as its answer tells.
@@ -37,7 +38,7 @@ pub enum Verdict {
 #[derive(Clone, Debug)]
 pub struct Reading<'a> {
     /// What the target offers.
-    pub tier: Tier,
+    pub tier: Capability,
     /// Answers that mean "blocked": a status, or the code in the body.
     pub blocked: &'a [String],
     /// The profile's table, for what is left.
@@ -75,7 +76,7 @@ pub fn judge(reading: &Reading<'_>, sent: &Sent, retry_after: Option<Duration>) 
             Some(after) => Verdict::Limited { after: Some(after) },
             None => Verdict::Failed(said),
         },
-        409 | 412 if reading.tier == Tier::CompareAndSet => Verdict::Conflict,
+        409 | 412 if reading.tier == Capability::CompareAndSet => Verdict::Conflict,
         400..=499 => match reading.classify.classify(Some(answer.status), code.as_deref()) {
             Class::Retry | Class::RetryAfter | Class::RetryAtMost(..) => Verdict::Failed(said),
             Class::Auth | Class::Success | Class::Rebuild | Class::Drop(_) | Class::Dead(_) => {
@@ -100,21 +101,12 @@ pub enum Scope {
     Host,
 }
 
+impl Word for Scope {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("credential", Scope::Credential), ("target", Scope::Target), ("host", Scope::Host)];
+}
+
 impl Scope {
-    /// The scope's name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Scope::Credential => "credential",
-            Scope::Target => "target",
-            Scope::Host => "host",
-        }
-    }
-
-    /// The scope of this name.
-    pub fn parse(name: &str) -> Option<Self> {
-        [Scope::Credential, Scope::Target, Scope::Host].into_iter().find(|scope| scope.name() == name)
-    }
-
     /// The name under which the pause is kept.
     pub fn key(self, target: &str, principal: &str, origin: &str) -> String {
         match self {
@@ -133,7 +125,7 @@ mod tests {
     use super::*;
     use crate::message::Answer;
 
-    fn of(tier: Tier, status: u16, body: &str, after: Option<u64>) -> Verdict {
+    fn of(tier: Capability, status: u16, body: &str, after: Option<u64>) -> Verdict {
         let classify = presets::scores().classify;
         let blocked = ["418".to_owned(), "api-blocked".to_owned()];
         let reading = Reading { tier, blocked: &blocked, classify: &classify };
@@ -143,7 +135,7 @@ mod tests {
 
     #[test]
     fn every_kind_of_answer() {
-        let back = Tier::ReadBack;
+        let back = Capability::ReadBack;
         let cases = [
             (200, "", None, Verdict::Applied),
             (204, "", None, Verdict::Applied),
@@ -169,15 +161,15 @@ mod tests {
         for (status, body, after, wanted) in cases {
             assert_eq!(of(back, status, body, after), wanted, "{status} {body}");
         }
-        assert_eq!(of(Tier::CompareAndSet, 412, "", None), Verdict::Conflict);
-        assert_eq!(of(Tier::CompareAndSet, 409, "", None), Verdict::Conflict);
+        assert_eq!(of(Capability::CompareAndSet, 412, "", None), Verdict::Conflict);
+        assert_eq!(of(Capability::CompareAndSet, 409, "", None), Verdict::Conflict);
     }
 
     /// The attempt that still runs may end without an effect: its lane would lose what the batch holds.
     #[test]
     fn what_still_runs_at_a_gate_is_not_applied_yet() {
         let classify = presets::scores().classify;
-        let reading = Reading { tier: Tier::ReadBack, blocked: &[], classify: &classify };
+        let reading = Reading { tier: Capability::ReadBack, blocked: &[], classify: &classify };
         let headers = [("Semel-Outcome", "pending"), ("Retry-After", "1")];
         let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
         let answer = Answer { status: 202, headers, body: Vec::new() };
@@ -198,7 +190,7 @@ mod tests {
             (409, "key-sealed", Verdict::Refused("409 key-sealed".into())),
         ];
         for (status, kind, wanted) in cases {
-            assert_eq!(of(Tier::ReadBack, status, &said(kind), None), wanted, "{kind}");
+            assert_eq!(of(Capability::ReadBack, status, &said(kind), None), wanted, "{kind}");
         }
     }
 
@@ -206,7 +198,7 @@ mod tests {
     #[test]
     fn a_kept_503_does_not_say_that_nothing_was_done() {
         let classify = presets::scores().classify;
-        let reading = Reading { tier: Tier::ReadBack, blocked: &[], classify: &classify };
+        let reading = Reading { tier: Capability::ReadBack, blocked: &[], classify: &classify };
         let headers = vec![("idempotency-replayed".to_owned(), "true".to_owned())];
         let kept = Sent::Answered(Answer { status: 503, headers, body: Vec::new() });
         assert_eq!(judge(&reading, &kept, None), Verdict::Ambiguous("503".into()));
@@ -215,14 +207,16 @@ mod tests {
     #[test]
     fn a_text_of_the_service_has_an_end() {
         let body = format!(r#"{{"error":"{}"}}"#, "x".repeat(70_000));
-        let Verdict::Refused(said) = of(Tier::ReadBack, 422, &body, None) else { panic!("it is refused") };
+        let Verdict::Refused(said) = of(Capability::ReadBack, 422, &body, None) else {
+            panic!("it is refused")
+        };
         assert!(said.chars().count() <= 104 && said.ends_with('…'), "{said}");
     }
 
     #[test]
     fn what_was_not_sent_failed_and_what_broke_off_is_not_known() {
         let classify = presets::scores().classify;
-        let reading = Reading { tier: Tier::ReadBack, blocked: &[], classify: &classify };
+        let reading = Reading { tier: Capability::ReadBack, blocked: &[], classify: &classify };
         let why = || "why".to_owned();
         assert_eq!(judge(&reading, &Sent::NotSent(why()), None), Verdict::Failed(why()));
         assert_eq!(judge(&reading, &Sent::Broken(why()), None), Verdict::Ambiguous(why()));
@@ -232,8 +226,5 @@ mod tests {
     #[test]
     fn pauses_do_not_meet() {
         assert_ne!(Scope::Credential.key("a:1", "b", ""), Scope::Credential.key("a", "1:b", ""));
-        for scope in [Scope::Credential, Scope::Target, Scope::Host] {
-            assert_eq!(Scope::parse(scope.name()), Some(scope));
-        }
     }
 }

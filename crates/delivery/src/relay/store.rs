@@ -6,10 +6,10 @@
 
 pub mod accept;
 mod audit;
+mod batcher;
 pub mod claim;
 #[cfg(feature = "conformance")]
 pub mod conformance;
-mod door;
 pub mod given;
 pub mod hold;
 pub mod list;
@@ -35,7 +35,7 @@ pub(crate) use self::state::{State, held, held_now, locked, locked_now};
 #[derive(Clone)]
 pub struct RelayStore {
     pub(crate) db: Arc<dyn Database>,
-    door: Arc<door::Door>,
+    batcher: Arc<batcher::AcceptBatcher>,
 }
 
 impl std::fmt::Debug for RelayStore {
@@ -46,7 +46,7 @@ impl std::fmt::Debug for RelayStore {
 
 /// Whether a call with a fence did anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Written {
+pub enum FencedWrite {
     /// It did.
     Done,
     /// Somebody else holds the lane: nothing was changed.
@@ -196,7 +196,7 @@ impl RelayStore {
     pub fn new(db: Arc<dyn Database>) -> Self {
         // A second transaction is of use where one can be written while another waits for the disk.
         let turns = if db.is_owned() { 1 } else { 2 };
-        Self { db, door: Arc::new(door::Door::new(turns)) }
+        Self { db, batcher: Arc::new(batcher::AcceptBatcher::new(turns)) }
     }
 
     /// The store's time in milliseconds.

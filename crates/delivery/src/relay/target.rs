@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_contract::key::Source;
+use semel_contract::profile::settings::values::Word;
 use semel_contract::profile::{Profile, presets};
 use semel_contract::time::format_duration;
 
 use super::debounce::Debounce;
-use super::ladder::Tier;
 use super::policy::Scope;
+use super::recovery::Capability;
 use super::reduce::Reducer;
 use super::upstream::Upstream;
 
@@ -26,6 +27,11 @@ pub enum Interference {
     Hold,
 }
 
+impl Word for Interference {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("accept", Interference::Accept), ("hold", Interference::Hold)];
+}
+
 /// A target.
 #[derive(Clone)]
 pub struct Target {
@@ -39,7 +45,7 @@ pub struct Target {
     /// How waiting entries become one.
     pub reducer: Reducer,
     /// What the upstream offers by which a write is known again.
-    pub tier: Tier,
+    pub tier: Capability,
     /// How late after its sending a write may still be applied.
     pub late_window: Duration,
     /// How long background entries wait.
@@ -70,7 +76,7 @@ impl std::fmt::Debug for Target {
 
 impl Target {
     /// A target with what holds unless it is said otherwise.
-    pub fn new(name: &str, upstream: Arc<dyn Upstream>, tier: Tier) -> Self {
+    pub fn new(name: &str, upstream: Arc<dyn Upstream>, tier: Capability) -> Self {
         Self {
             name: name.to_owned(),
             upstream,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::Instant;
 
-use super::engine::{Engine, Synced};
+use super::engine::{Engine, LaneOutcome};
 use super::finder::Finder;
 use super::hints::{Hints, NoHints, Taken as Hint};
 use super::share::{Share, WAITING_MAX};
@@ -218,13 +218,13 @@ impl Worker {
         if self.hints.take(lane).await == Hint::Elsewhere {
             return self.look_again(lane);
         }
-        let synced = self.engine.sync_all_due(lane).await;
+        let outcome = self.engine.sync_all_due(lane).await;
         self.hints.give(lane).await;
         drop((taken, permit));
-        match synced {
-            Ok(Synced::Idle) => {}
+        match outcome {
+            Ok(LaneOutcome::Idle) => {}
             // It stays due while another works on it.
-            Ok(Synced::Busy) => self.look_again(lane),
+            Ok(LaneOutcome::Busy) => self.look_again(lane),
             // What came while the last turn ended must not wait for the poll, neither here nor elsewhere.
             Ok(_) => {
                 self.wake.notify_one();
@@ -289,7 +289,7 @@ impl Worker {
     ///
     /// # Errors
     /// The store failed.
-    pub async fn sync(&self, lane: i64) -> Result<Synced, StoreError> {
+    pub async fn sync(&self, lane: i64) -> Result<LaneOutcome, StoreError> {
         self.engine.sync_all(lane).await
     }
 }

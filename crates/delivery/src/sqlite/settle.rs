@@ -11,7 +11,7 @@ use crate::judge::{To, Verdict};
 use crate::limits::ATTEMPTS_KEPT_MAX;
 use crate::message::{HeldFor, Row, Status};
 use crate::settings::HeadPolicy;
-use crate::store::Written;
+use crate::store::FencedWrite;
 
 /// The columns that a verdict sets, from what it says.
 struct Change {
@@ -45,12 +45,12 @@ pub(super) fn settle(
     id: i64,
     fence: Fence,
     verdict: &Verdict,
-) -> Result<Written, Fault> {
+) -> Result<FencedWrite, Fault> {
     let before = row::by_number(connection, id)?;
     let Some(before) = before.filter(|row| {
         row.status == Status::Inflight && (row.fence == Some(fence) || planted::is(Bug::OutboxNoFence))
     }) else {
-        return Ok(Written::Stale);
+        return Ok(FencedWrite::Stale);
     };
     log(connection, &before, verdict)?;
     apply(connection, turn, &before, verdict)
@@ -62,10 +62,10 @@ pub(super) fn give_up(
     turn: &mut Turn,
     id: i64,
     verdict: &Verdict,
-) -> Result<Written, Fault> {
+) -> Result<FencedWrite, Fault> {
     match row::by_number(connection, id)?.filter(|row| row.status == Status::Held) {
         Some(before) => apply(connection, turn, &before, verdict),
-        None => Ok(Written::Stale),
+        None => Ok(FencedWrite::Stale),
     }
 }
 
@@ -74,7 +74,7 @@ fn apply(
     turn: &mut Turn,
     before: &Row,
     verdict: &Verdict,
-) -> Result<Written, Fault> {
+) -> Result<FencedWrite, Fault> {
     let change = change(&verdict.to);
     write(connection, before, &change, verdict)?;
     if !change.status.is_live() {
@@ -94,7 +94,7 @@ fn apply(
     events::about(connection, turn, change.kind, events::of(before), verdict.error.as_deref(), verdict.at)?;
     let after = row::by_number(connection, before.id)?;
     let after = after.ok_or_else(|| Fault::Sqlite(format!("row {} is gone", before.id)))?;
-    Ok(Written::Done(Box::new(after)))
+    Ok(FencedWrite::Done(Box::new(after)))
 }
 
 fn write(connection: &Connection, before: &Row, change: &Change, verdict: &Verdict) -> rusqlite::Result<()> {

@@ -13,8 +13,8 @@ use crate::judge::Verdict;
 use crate::message::{Attempt, Came, Event, Gap, Received, Request, Row};
 use crate::operator::{Audited, Operator};
 use crate::store::{
-    Arrived, Depth, Filter, Find, Head, InboxDepth, KeptTime, LanePlan, LaneRebuilt, LaneState, OutboxStore,
-    Recovered, Replaced, Reply, Room, StoreError, Successor, Terms, Written,
+    Arrived, Depth, FencedWrite, Filter, Find, Head, InboxDepth, KeptTime, LanePlan, LaneRebuilt, LaneState,
+    OutboxStore, Recovered, Replaced, Reply, Room, StoreError, Successor, Terms,
 };
 
 impl OutboxStore for SqliteStore {
@@ -51,11 +51,11 @@ impl OutboxStore for SqliteStore {
         self.write(move |connection, _| claim::put_back(connection, row, fence))
     }
 
-    fn settle(&self, row: i64, fence: Fence, verdict: Verdict) -> Reply<'_, Written> {
+    fn settle(&self, row: i64, fence: Fence, verdict: Verdict) -> Reply<'_, FencedWrite> {
         self.write(move |connection, turn| settle::settle(connection, turn, row, fence, &verdict))
     }
 
-    fn give_up(&self, row: i64, verdict: Verdict) -> Reply<'_, Written> {
+    fn give_up(&self, row: i64, verdict: Verdict) -> Reply<'_, FencedWrite> {
         self.write(move |connection, turn| settle::give_up(connection, turn, row, &verdict))
     }
 

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use semel_delivery::relay::RelayStore;
 use semel_delivery::relay::reduce::Reducer;
 use semel_delivery::relay::store::accept::Accepted;
-use semel_delivery::relay::store::claim::Claimed;
+use semel_delivery::relay::store::claim::LaneClaim;
 use semel_delivery::relay::store::conformance::submission;
 use semel_delivery::relay::store::postgres::Postgres;
 use semel_delivery::relay::store::ready::Place;
 use semel_delivery::relay::store::sql::{Asked, Database, Row, Transaction, Value};
-use semel_delivery::relay::store::{Intent, Written};
+use semel_delivery::relay::store::{FencedWrite, Intent};
 use tokio_postgres::Client;
 
 use crate::base::{Base, client};
@@ -94,7 +94,7 @@ async fn round(store: &RelayStore, number: usize, seen: &mut Place) {
     *seen = Place { due: now, lane: i64::MAX };
     assert_eq!(due.len(), LANES.len());
     for Place { lane, .. } in due {
-        let Claimed::Held(work) = store.claim_due(lane, "me", 30_000, 100).await.unwrap() else {
+        let LaneClaim::Held(work) = store.claim_due(lane, "me", 30_000, 100).await.unwrap() else {
             panic!("due")
         };
         store.paused(&["t/alice".to_owned()], now).await.unwrap();
@@ -113,10 +113,10 @@ async fn round(store: &RelayStore, number: usize, seen: &mut Place) {
             last: now,
             evidence: "[]".to_owned(),
         };
-        assert_eq!(store.freeze(&work.hold, &intent).await.unwrap(), Written::Done);
+        assert_eq!(store.freeze(&work.hold, &intent).await.unwrap(), FencedWrite::Done);
         assert_eq!(
             store.applied(&work.hold, Reducer::Sum, 0, "answered").await.unwrap().written,
-            Written::Done
+            FencedWrite::Done
         );
         store.pause("t/alice", now - 1, "over").await.unwrap();
     }

@@ -2,7 +2,7 @@
 
 use semel_delivery::relay::store::StoreError;
 use semel_delivery::relay::store::accept::Accepted;
-use semel_delivery::relay::store::claim::Claimed;
+use semel_delivery::relay::store::claim::LaneClaim;
 use semel_delivery::relay::store::conformance::{self, submission};
 use semel_delivery::relay::store::postgres::Postgres;
 
@@ -65,7 +65,7 @@ async fn two_transactions_that_would_commit_out_of_order_lose_nothing() {
     assert!(!second.is_finished() && !sync.is_finished(), "both wait for the lane");
     slow.commit().await.unwrap();
     second.await.unwrap().unwrap();
-    let Claimed::Held(work) = sync.await.unwrap().unwrap() else { panic!("nobody else claims") };
+    let LaneClaim::Held(work) = sync.await.unwrap().unwrap() else { panic!("nobody else claims") };
     let values: Vec<(i64, i64)> = work.entries.iter().map(|entry| (entry.seq, entry.value)).collect();
     let order = [(1, 1), (2, 10), (3, 100)];
     assert!(values.len() >= 2 && values == order[..values.len()], "{values:?}");

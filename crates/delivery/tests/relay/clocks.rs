@@ -9,7 +9,7 @@ use std::time::Duration;
 use semel_contract::time::Timestamp;
 use semel_delivery::relay::RelayStore;
 use semel_delivery::relay::store::accept::Accepted;
-use semel_delivery::relay::store::claim::Claimed;
+use semel_delivery::relay::store::claim::LaneClaim;
 use semel_delivery::relay::store::sqlite::Sqlite;
 use semel_delivery::relay::store::sweep::Retention;
 use semel_delivery::relay::store::{Intent, conformance};
@@ -66,7 +66,9 @@ fn open(path: &Path, machine: &Arc<Machine>) -> RelayStore {
 async fn frozen(store: &RelayStore) -> i64 {
     let made = conformance::submission("alice", "1", &[("a", 5)]);
     let Accepted::New { lanes, .. } = store.accept(&made).await.unwrap() else { panic!("it is new") };
-    let Claimed::Held(work) = store.claim(lanes[0], "w", 1000, 10).await.unwrap() else { panic!("it waits") };
+    let LaneClaim::Held(work) = store.claim(lanes[0], "w", 1000, 10).await.unwrap() else {
+        panic!("it waits")
+    };
     let now = store.now().await.unwrap();
     let batch = Intent {
         principal: "alice".to_owned(),
@@ -138,9 +140,9 @@ async fn a_request_is_not_forgotten_because_the_clock_was_set_between_two_runs()
     let store = open(&path, &machine);
     let lane = frozen(&store).await;
     let claimed = store.claim(lane, "w", 1000, 10).await.unwrap();
-    assert!(matches!(claimed, Claimed::Busy { .. }));
+    assert!(matches!(claimed, LaneClaim::Busy { .. }));
     store.start().await.unwrap();
-    let Claimed::Held(work) = store.claim(lane, "w", 1000, 10).await.unwrap() else { panic!("it waits") };
+    let LaneClaim::Held(work) = store.claim(lane, "w", 1000, 10).await.unwrap() else { panic!("it waits") };
     store.applied(&work.hold, semel_delivery::relay::reduce::Reducer::Sum, 0, "answered").await.unwrap();
     drop(store);
     machine.set_forward(400 * 24 * HOUR);

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use semel_delivery::relay::debounce::Mode;
-use semel_delivery::relay::ladder::{Blind, Tier};
+use semel_delivery::relay::recovery::{Blind, Capability};
 use semel_delivery::relay::store::accept::Accepted;
 
 use crate::world::{Habit, LATE_WINDOW, Rng, World};
 
-const KEY: Tier = Tier::Key { retention: Duration::from_secs(30 * 86_400) };
-const TIERS: [Tier; 4] = [KEY, Tier::Marker, Tier::CompareAndSet, Tier::ReadBack];
+const KEY: Capability = Capability::Key { retention: Duration::from_secs(30 * 86_400) };
+const TIERS: [Capability; 4] = [KEY, Capability::Marker, Capability::CompareAndSet, Capability::ReadBack];
 
 /// Seeds of a plain `cargo test`, and calls after which it crashes; the variable asks for fewer or more.
 const SEEDS: u64 = 60;
@@ -56,7 +56,7 @@ fn habit(rng: &Rng) -> Habit {
     }
 }
 
-async fn run(tier: Tier, seed: u64) {
+async fn run(tier: Capability, seed: u64) {
     let rng = Rng::new(seed + 1);
     let mut world = World::new(tier, seed);
     let mut accepted: BTreeMap<String, (i64, usize)> = BTreeMap::new();
@@ -148,14 +148,14 @@ async fn a_crash_at_every_step_loses_nothing_and_doubles_nothing() {
 
 #[tokio::test]
 async fn a_blind_target_does_what_its_operator_chose() {
-    let once = World::new(Tier::Blind(Blind::AtMostOnce), 1);
+    let once = World::new(Capability::Blind(Blind::AtMostOnce), 1);
     once.accept("alice", "1", Mode::Interactive, &[("a", 5)]).await;
     once.service.next(&[Habit::LostReply]);
     once.settle().await;
     assert_eq!(once.service.value("a"), 5);
     assert_eq!(once.engine.store.counts().await.unwrap().in_doubt, 1, "a person decides");
 
-    let often = World::new(Tier::Blind(Blind::AtLeastOnce), 1);
+    let often = World::new(Capability::Blind(Blind::AtLeastOnce), 1);
     often.accept("alice", "1", Mode::Interactive, &[("a", 5)]).await;
     often.service.next(&[Habit::LostReply]);
     often.settle().await;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use semel_delivery::relay::Synced;
+use semel_delivery::relay::LaneOutcome;
 use semel_delivery::relay::debounce::Mode;
-use semel_delivery::relay::ladder::{Blind, Tier};
+use semel_delivery::relay::recovery::{Blind, Capability};
 use semel_delivery::relay::reduce::Reducer;
 use semel_delivery::relay::store::LaneState;
 use semel_delivery::relay::store::accept::Accepted;
@@ -23,7 +23,7 @@ async fn lane(world: &World, name: &str) -> i64 {
 // S2-111
 #[tokio::test]
 async fn two_leaders_become_one_write_with_two_rows() {
-    let world = World::new(Tier::ReadBack, 1);
+    let world = World::new(Capability::ReadBack, 1);
     world.service.set("a", 100);
     world.accept("alice", "1", Mode::Background, &[("a", 5)]).await;
     world.clock.pass(5 * S);
@@ -42,7 +42,7 @@ async fn two_leaders_become_one_write_with_two_rows() {
 
 #[tokio::test]
 async fn a_thousand_entries_in_a_window_cost_three_writes_at_most() {
-    let world = World::new(Tier::ReadBack, 1);
+    let world = World::new(Capability::ReadBack, 1);
     for at in 0..1000 {
         world.accept("alice", &at.to_string(), Mode::Background, &[("a", 1)]).await;
         world.clock.pass(14);
@@ -55,7 +55,7 @@ async fn a_thousand_entries_in_a_window_cost_three_writes_at_most() {
 
 #[tokio::test]
 async fn what_is_beyond_one_batch_is_written_at_once() {
-    let world = World::with(Tier::ReadBack, 1, |target| target.batch_max = 10);
+    let world = World::with(Capability::ReadBack, 1, |target| target.batch_max = 10);
     for at in 0..35 {
         world.accept("alice", &at.to_string(), Mode::Background, &[("a", 1)]).await;
     }
@@ -69,7 +69,7 @@ async fn what_is_beyond_one_batch_is_written_at_once() {
 /// `Retry-After` may be a date: here one and a half minutes after the clock's.
 #[tokio::test]
 async fn a_pause_until_a_date_is_kept_to() {
-    let world = World::new(Tier::ReadBack, 1);
+    let world = World::new(Capability::ReadBack, 1);
     world.service.next(&[Habit::LimitsUntil("Fri, 15 Jan 2027 08:01:30 GMT")]);
     world.accept("alice", "1", Mode::Interactive, &[("a", 5)]).await;
     world.turn().await;
@@ -83,7 +83,7 @@ async fn a_pause_until_a_date_is_kept_to() {
 
 #[tokio::test]
 async fn an_interactive_entry_takes_along_what_waits() {
-    let world = World::new(Tier::ReadBack, 1);
+    let world = World::new(Capability::ReadBack, 1);
     world.accept("alice", "1", Mode::Background, &[("a", 5)]).await;
     world.accept("bob", "2", Mode::Interactive, &[("a", 3)]).await;
     world.turn().await;
@@ -92,7 +92,7 @@ async fn an_interactive_entry_takes_along_what_waits() {
 
 #[tokio::test]
 async fn a_pause_is_kept_and_costs_no_attempt() {
-    let world = World::new(Tier::ReadBack, 1);
+    let world = World::new(Capability::ReadBack, 1);
     world.service.next(&[Habit::Limits(120)]);
     world.accept("alice", "1", Mode::Interactive, &[("a", 5)]).await;
     world.turn().await;
@@ -112,7 +112,7 @@ async fn a_pause_is_kept_and_costs_no_attempt() {
 
 #[tokio::test]
 async fn blocked_backs_off_for_ten_minutes() {
-    let world = World::with(Tier::ReadBack, 1, |target| target.blocked = vec!["403".to_owned()]);
+    let world = World::with(Capability::ReadBack, 1, |target| target.blocked = vec!["403".to_owned()]);
     world.service.next(&[Habit::Answers(403)]);
     world.accept("alice", "1", Mode::Interactive, &[("a", 5)]).await;
     world.turn().await;
@@ -127,7 +127,7 @@ async fn blocked_backs_off_for_ten_minutes() {
 
 #[tokio::test]
 async fn a_refused_credential_parks_its_principal_alone() {
-    let world = World::new(Tier::ReadBack, 1);
+    let world = World::new(Capability::ReadBack, 1);
     world.service.refuse("old");
     world.tokens.set("alice", "old");
     world.accept("alice", "1", Mode::Interactive, &[("a", 5)]).await;
@@ -157,7 +157,7 @@ async fn a_refused_credential_parks_its_principal_alone() {
 
 #[tokio::test]
 async fn an_ambiguous_batch_stays_frozen_when_its_credential_is_refused() {
-    let world = World::new(Tier::ReadBack, 1);
+    let world = World::new(Capability::ReadBack, 1);
     world.service.next(&[Habit::LostReply]);
     world.tokens.set("alice", "old");
     world.accept("alice", "1", Mode::Interactive, &[("a", 5)]).await;
@@ -179,7 +179,7 @@ async fn an_ambiguous_batch_stays_frozen_when_its_credential_is_refused() {
 #[tokio::test]
 async fn an_entry_that_comes_while_its_lane_is_written_is_neither_lost_nor_merged() {
     for habit in [Habit::Good, Habit::LostReply, Habit::Swallows, Habit::Away, Habit::Answers(503)] {
-        let world = World::new(Tier::ReadBack, 1);
+        let world = World::new(Capability::ReadBack, 1);
         world.accept("alice", "1", Mode::Interactive, &[("a", 5)]).await;
         world.service.next(&[habit]);
         world.turn().await;
@@ -192,7 +192,7 @@ async fn an_entry_that_comes_while_its_lane_is_written_is_neither_lost_nor_merge
 
 #[tokio::test]
 async fn what_the_upstream_refuses_for_good_is_a_dead_letter_that_can_come_back() {
-    let world = World::new(Tier::ReadBack, 1);
+    let world = World::new(Capability::ReadBack, 1);
     world.service.next(&[Habit::Answers(422)]);
     let Accepted::New { request, .. } = world.accept("alice", "1", Mode::Interactive, &[("a", 5)]).await
     else {
@@ -211,7 +211,7 @@ async fn what_the_upstream_refuses_for_good_is_a_dead_letter_that_can_come_back(
 
 #[tokio::test]
 async fn a_refusal_after_a_lost_answer_is_a_doubt_and_no_dead_letter() {
-    let tier = Tier::Key { retention: Duration::from_secs(24 * 3600) };
+    let tier = Capability::Key { retention: Duration::from_secs(24 * 3600) };
     for status in [400, 403, 404, 422] {
         let world = World::new(tier, 1);
         world.service.next(&[Habit::LostReply, Habit::Answers(status)]);
@@ -230,8 +230,8 @@ async fn a_refusal_after_a_lost_answer_is_a_doubt_and_no_dead_letter() {
 
 #[tokio::test]
 async fn a_redirected_write_may_have_been_applied() {
-    let tier = Tier::Key { retention: Duration::from_secs(24 * 3600) };
-    for tier in [tier, Tier::ReadBack, Tier::Blind(Blind::AtMostOnce)] {
+    let tier = Capability::Key { retention: Duration::from_secs(24 * 3600) };
+    for tier in [tier, Capability::ReadBack, Capability::Blind(Blind::AtMostOnce)] {
         let world = World::new(tier, 1);
         world.service.next(&[Habit::AppliesAndAnswers(303)]);
         world.accept("alice", "1", Mode::Interactive, &[("a", 5)]).await;
@@ -243,7 +243,7 @@ async fn a_redirected_write_may_have_been_applied() {
 
 #[tokio::test]
 async fn an_outage_is_waited_for() {
-    let world = World::new(Tier::ReadBack, 1);
+    let world = World::new(Capability::ReadBack, 1);
     world.service.next(&[Habit::Away; 20]);
     world.accept("alice", "1", Mode::Interactive, &[("a", 5)]).await;
     world.settle().await;
@@ -252,7 +252,7 @@ async fn an_outage_is_waited_for() {
 
 #[tokio::test]
 async fn somebody_elses_change_is_counted_and_built_upon() {
-    let world = World::new(Tier::ReadBack, 1);
+    let world = World::new(Capability::ReadBack, 1);
     world.accept("alice", "1", Mode::Interactive, &[("a", 5)]).await;
     world.turn().await;
     world.service.set("a", 50);
@@ -260,7 +260,7 @@ async fn somebody_elses_change_is_counted_and_built_upon() {
     world.turn().await;
     assert_eq!((world.service.value("a"), world.engine.meters.interference.get()), (51, 1));
 
-    let world = World::with(Tier::ReadBack, 1, |target| target.interference = Interference::Hold);
+    let world = World::with(Capability::ReadBack, 1, |target| target.interference = Interference::Hold);
     world.accept("alice", "1", Mode::Interactive, &[("a", 5)]).await;
     world.turn().await;
     world.service.set("a", 50);
@@ -277,7 +277,7 @@ async fn somebody_elses_change_is_counted_and_built_upon() {
 #[tokio::test]
 async fn what_nobody_can_know_goes_to_a_person_with_the_evidence() {
     for (resolution, total) in [(Resolution::Applied, 77), (Resolution::NotApplied, 82)] {
-        let world = World::new(Tier::ReadBack, 1);
+        let world = World::new(Capability::ReadBack, 1);
         world.service.next(&[Habit::Swallows]);
         world.accept("alice", "1", Mode::Interactive, &[("a", 5)]).await;
         world.turn().await;
@@ -306,7 +306,7 @@ async fn what_nobody_can_know_goes_to_a_person_with_the_evidence() {
 
 #[tokio::test]
 async fn entries_that_do_not_commute_make_the_lane_wait() {
-    let world = World::with(Tier::ReadBack, 1, |target| target.reducer = Reducer::Last);
+    let world = World::with(Capability::ReadBack, 1, |target| target.reducer = Reducer::Last);
     world.service.refuse("old");
     world.tokens.set("alice", "old");
     world.accept("alice", "1", Mode::Interactive, &[("a", 5)]).await;
@@ -320,26 +320,26 @@ async fn entries_that_do_not_commute_make_the_lane_wait() {
 
 #[tokio::test]
 async fn a_frozen_replica_does_nothing_when_it_wakes() {
-    let world = World::new(Tier::ReadBack, 1);
+    let world = World::new(Capability::ReadBack, 1);
     world.accept("alice", "1", Mode::Interactive, &[("a", 5)]).await;
     let id = lane(&world, "a").await;
     let store = &world.engine.store;
-    let semel_delivery::relay::store::claim::Claimed::Held(work) =
+    let semel_delivery::relay::store::claim::LaneClaim::Held(work) =
         store.claim(id, "other", 30_000, 10).await.unwrap()
     else {
         panic!()
     };
-    assert_eq!(world.engine.sync(id).await.unwrap(), Synced::Busy);
+    assert_eq!(world.engine.sync(id).await.unwrap(), LaneOutcome::Busy);
     world.clock.pass(30 * S);
     world.settle().await;
     assert_eq!(world.service.value("a"), 5);
     let stale = store.bury(&work.hold, 1, "late", Reducer::Sum).await.unwrap();
-    assert_eq!(stale, semel_delivery::relay::store::Written::Stale);
+    assert_eq!(stale, semel_delivery::relay::store::FencedWrite::Stale);
 }
 
 #[tokio::test]
 async fn what_is_finished_goes_and_what_is_given_up_leaves_a_row() {
-    let world = World::new(Tier::ReadBack, 1);
+    let world = World::new(Capability::ReadBack, 1);
     world.accept("alice", "1", Mode::Interactive, &[("a", 5)]).await;
     world.settle().await;
     world.service.refuse("token of bob");
@@ -363,7 +363,7 @@ async fn what_is_finished_goes_and_what_is_given_up_leaves_a_row() {
 
 #[tokio::test]
 async fn only_what_is_itself_too_old_is_given_up() {
-    let world = World::new(Tier::ReadBack, 1);
+    let world = World::new(Capability::ReadBack, 1);
     world.service.next(&[Habit::Away; 400]);
     world.accept("alice", "old", Mode::Interactive, &[("a", 5)]).await;
     world.clock.pass(23 * 3600 * S - 10 * S);
@@ -382,7 +382,7 @@ async fn only_what_is_itself_too_old_is_given_up() {
 /// A write whose answer was lost, and which comes to its effect only later, is waited for.
 #[tokio::test]
 async fn a_write_that_may_still_be_applied_is_waited_for() {
-    for tier in [Tier::ReadBack, Tier::Marker] {
+    for tier in [Capability::ReadBack, Capability::Marker] {
         let world = World::new(tier, 1);
         world.accept("alice", "1", Mode::Interactive, &[("a", 5)]).await;
         world.service.next(&[Habit::Late(LATE_WINDOW.as_millis() as i64 - S)]);
@@ -402,7 +402,7 @@ async fn a_write_that_may_still_be_applied_is_waited_for() {
 /// A provider may mint another token each time it is asked.
 #[tokio::test]
 async fn a_target_that_refuses_every_token_is_not_asked_without_end() {
-    let world = World::new(Tier::ReadBack, 1);
+    let world = World::new(Capability::ReadBack, 1);
     world.service.next(&[Habit::Answers(401); 2000]);
     let minute = async |from: i64| {
         for second in from..from + 60 {

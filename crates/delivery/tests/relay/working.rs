@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use semel_delivery::relay::debounce::Mode;
-use semel_delivery::relay::ladder::Tier;
+use semel_delivery::relay::recovery::Capability;
 use semel_delivery::relay::store::accept::Accepted;
-use semel_delivery::relay::store::claim::Claimed;
+use semel_delivery::relay::store::claim::LaneClaim;
 use semel_delivery::relay::store::sweep::Retention;
 use semel_delivery::relay::{Target, Worker};
 
@@ -15,12 +15,12 @@ use crate::world::{Habit, Service, World};
 
 #[tokio::test]
 async fn a_lane_that_another_holds_is_not_asked_for_without_end() {
-    let world = World::new(Tier::ReadBack, 1);
+    let world = World::new(Capability::ReadBack, 1);
     let Accepted::New { lanes, .. } = world.accept("alice", "1", Mode::Interactive, &[("a", 5)]).await else {
         panic!()
     };
     let held = world.engine.store.claim(lanes[0], "other", 30_000, 10).await.unwrap();
-    assert!(matches!(held, Claimed::Held(_)));
+    assert!(matches!(held, LaneClaim::Held(_)));
     // It is due at once for what comes now, and yet another's.
     world.accept("alice", "2", Mode::Interactive, &[("a", 5)]).await;
     let worker = Worker::new(Arc::new(world.another(2)), Retention::default(), 4);
@@ -34,7 +34,7 @@ async fn a_lane_that_another_holds_is_not_asked_for_without_end() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_waits_for_its_request_and_not_for_a_pause() {
-    let world = World::new(Tier::ReadBack, 1);
+    let world = World::new(Capability::ReadBack, 1);
     let worker = Worker::new(Arc::new(world.another(2)), Retention::default(), 4);
     tokio::spawn(Arc::clone(&worker).run());
     let submit = async |key: &str| {
@@ -55,12 +55,13 @@ async fn an_answer_waits_for_its_request_and_not_for_a_pause() {
 
 #[tokio::test]
 async fn a_target_that_hangs_does_not_hold_up_the_others() {
-    let world = World::new(Tier::ReadBack, 1);
-    let calm = Service::new(Tier::ReadBack, &world.clock);
+    let world = World::new(Capability::ReadBack, 1);
+    let calm = Service::new(Capability::ReadBack, &world.clock);
     let mut engine = world.another(2);
-    engine
-        .targets
-        .insert("calm".to_owned(), Arc::new(Target::new("calm", Arc::new(calm.clone()), Tier::ReadBack)));
+    engine.targets.insert(
+        "calm".to_owned(),
+        Arc::new(Target::new("calm", Arc::new(calm.clone()), Capability::ReadBack)),
+    );
     world.service.next(&[Habit::Frozen; 8]);
     for at in 0..8 {
         let lane = format!("lane-{at}");
@@ -84,7 +85,7 @@ async fn a_target_that_hangs_does_not_hold_up_the_others() {
 
 #[tokio::test]
 async fn a_write_that_stood_still_while_it_connected_is_not_sent_once_its_lease_is_over() {
-    let world = World::new(Tier::ReadBack, 1);
+    let world = World::new(Capability::ReadBack, 1);
     let Accepted::New { lanes, .. } = world.accept("alice", "1", Mode::Interactive, &[("a", 5)]).await else {
         panic!()
     };

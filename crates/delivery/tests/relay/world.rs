@@ -10,8 +10,8 @@ use semel_delivery::Entropy;
 use semel_delivery::credentials::{Credential, Credentials};
 use semel_delivery::message::Answer;
 use semel_delivery::relay::debounce::Mode;
-use semel_delivery::relay::ladder::Tier;
 use semel_delivery::relay::meters::Meters;
+use semel_delivery::relay::recovery::Capability;
 use semel_delivery::relay::store::accept::{Accepted, NewItem, Submission};
 use semel_delivery::relay::store::sql::{Asked, Database, Row, StoreError, Transaction, Value};
 use semel_delivery::relay::store::sqlite::Sqlite;
@@ -118,7 +118,7 @@ struct Books {
 /// The upstream.
 #[derive(Clone)]
 pub(crate) struct Service {
-    tier: Tier,
+    tier: Capability,
     clock: Manual,
     books: Arc<Mutex<Books>>,
     reads: bool,
@@ -127,8 +127,8 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    pub(crate) fn new(tier: Tier, clock: &Manual) -> Self {
-        let reads = !matches!(tier, Tier::Blind(_));
+    pub(crate) fn new(tier: Capability, clock: &Manual) -> Self {
+        let reads = !matches!(tier, Capability::Blind(_));
         Self { tier, clock: clock.clone(), books: Arc::default(), reads, frozen: Arc::default() }
     }
 
@@ -196,23 +196,23 @@ impl Service {
     }
 }
 
-fn apply(tier: Tier, books: &mut Books, write: &Write) -> u16 {
+fn apply(tier: Capability, books: &mut Books, write: &Write) -> u16 {
     let is_known = !books.keys.insert(write.key.clone());
     let slot = books.slots.entry(write.lane.clone()).or_default();
     match tier {
-        Tier::Key { .. } if is_known => return 200,
-        Tier::Key { .. } | Tier::Blind(_) => slot.value += write.delta,
-        Tier::CompareAndSet => {
+        Capability::Key { .. } if is_known => return 200,
+        Capability::Key { .. } | Capability::Blind(_) => slot.value += write.delta,
+        Capability::CompareAndSet => {
             if write.version.as_deref() != Some(slot.version.to_string().as_str()) {
                 return 412;
             }
             slot.value = write.after.unwrap();
         }
-        Tier::Marker => {
+        Capability::Marker => {
             slot.value = write.after.unwrap();
             slot.markers.push(write.key.clone());
         }
-        Tier::ReadBack => slot.value = write.after.unwrap(),
+        Capability::ReadBack => slot.value = write.after.unwrap(),
     }
     slot.version += 1;
     200
@@ -449,11 +449,11 @@ pub(crate) const TARGET: &str = "scores";
 pub(crate) const LATE_WINDOW: Duration = Duration::from_secs(60);
 
 impl World {
-    pub(crate) fn new(tier: Tier, seed: u64) -> Self {
+    pub(crate) fn new(tier: Capability, seed: u64) -> Self {
         Self::with(tier, seed, |_| {})
     }
 
-    pub(crate) fn with(tier: Tier, seed: u64, change: impl Fn(&mut Target)) -> Self {
+    pub(crate) fn with(tier: Capability, seed: u64, change: impl Fn(&mut Target)) -> Self {
         let clock = Manual::default();
         let service = Service::new(tier, &clock);
         let db = Arc::new(Failing::new(&clock));

@@ -49,7 +49,7 @@ pub(super) enum Entrance {
 
 impl Entrance {
     pub(super) fn new(key: NewKey) -> Self {
-        let rotation = key.wish.rotation.map(Vec::from);
+        let rotation = key.request.rotation.map(Vec::from);
         Self::New { key, rotation }
     }
 
@@ -89,7 +89,7 @@ impl Entrance {
         };
         match entry {
             Entry::Execute => {
-                Step::Entered.taken();
+                Step::Entered.reached();
                 Turn::Entered(Entered { tx, new })
             }
             Entry::InFlight => {
@@ -115,13 +115,13 @@ pub(super) async fn leave<T: TopLevel>(
             [(&id, Type::BYTEA), (&status, Type::INT4), (&headers, Type::BYTEA), (&body, Type::BYTEA)];
         return tx.leave(LEAVE, &values).await;
     };
-    let (wish, about) = (&new.wish, &new.wish.about);
-    let (scope, key) = (wish.id.scope.as_bytes().as_slice(), wish.id.key.as_str());
-    let fingerprint = wish.fingerprint.as_ref().map(print);
+    let (request, about) = (&new.request, &new.request.about);
+    let (scope, key) = (request.id.scope.as_bytes().as_slice(), request.id.key.as_str());
+    let fingerprint = request.fingerprint.as_ref().map(print);
     let generated_at = about.client_generated_at.map(|at| at.millis());
-    let payload_hash = wish.payload_hash.as_ref().map(<[u8; 32]>::as_slice);
-    let rotation = wish.rotation.as_ref().map(<[u8; 16]>::as_slice);
-    let nonce = wish.nonce.cast_signed();
+    let payload_hash = request.payload_hash.as_ref().map(<[u8; 32]>::as_slice);
+    let rotation = request.rotation.as_ref().map(<[u8; 16]>::as_slice);
+    let nonce = request.nonce.cast_signed();
     let values: [Typed<'_>; 19] = [
         (&id, Type::BYTEA),
         (&scope, Type::BYTEA),

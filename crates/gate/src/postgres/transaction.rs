@@ -181,7 +181,7 @@ impl<C: Connection> TopLevel for Begun<'_, C> {
         let leave = async {
             let left = run(client, prepared.as_ref(), sql, values).await;
             if left.is_ok() {
-                Step::Left.taken();
+                Step::Left.reached();
             }
             left
         };
@@ -216,7 +216,7 @@ macro_rules! top_level {
 
             async fn leave(self, sql: &'static str, values: &[Typed<'_>]) -> Result<(), NotCommitted> {
                 match within(ANSWER_MAX, TopLevel::run(&self, sql, values)).await {
-                    Ok(Ok(_)) => Step::Left.taken(),
+                    Ok(Ok(_)) => Step::Left.reached(),
                     Ok(Err(error)) => {
                         TopLevel::rollback(self).await;
                         return Err(NotCommitted::Refused(error));

@@ -48,7 +48,8 @@ async fn an_operation_is_known_after_its_scope_and_fingerprint_were_changed() {
     let mut timeless = presets::ietf();
     let at = semel_contract::json::Pointer::parse("/at").unwrap();
     timeless.fingerprint.as_mut().unwrap().exclude.push(at);
-    let timeless = Route::new("summary", "POST /b").unwrap().profile(timeless).was(["report".to_owned()]);
+    let timeless =
+        Route::new("summary", "POST /b").unwrap().profile(timeless).former_names(["report".to_owned()]);
     let other = Route::new("letter", "POST /b").unwrap();
     assert_eq!(run(&first, "k").await, "run 1");
     for route in [&wide, &timeless, &first] {

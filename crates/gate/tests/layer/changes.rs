@@ -4,7 +4,7 @@ use semel_contract::decide::Claim;
 use semel_contract::fingerprint::Input;
 use semel_contract::json::Pointer;
 use semel_contract::profile::Lifetime;
-use semel_store::{Claimed, Settlement, Wish};
+use semel_store::{ClaimOutcome, ClaimRequest, Settlement};
 
 use super::world::*;
 
@@ -31,7 +31,7 @@ impl World {
     async fn copy_records_to(&self, other: &World) {
         for entry in self.entries().await {
             let record = &entry.record;
-            let wish = Wish {
+            let request = ClaimRequest {
                 id: entry.id.clone(),
                 how: Claim::New,
                 replaces: None,
@@ -45,7 +45,9 @@ impl World {
                 about: Arc::clone(&entry.about),
                 terms: None,
             };
-            let Claimed::Won { fence, .. } = other.store.claim(wish).await.unwrap() else { panic!("won") };
+            let ClaimOutcome::Won { fence, .. } = other.store.claim(request).await.unwrap() else {
+                panic!("won")
+            };
             let settlement = Settlement::Settle(entry.answer.clone().unwrap());
             other.store.settle(&entry.id, fence, settlement, &presets::ietf().lifetime).await.unwrap();
         }
@@ -382,7 +384,7 @@ async fn entry_of(gate: impl FnOnce(&World) -> GateBuilder, request: Request<Bod
 
 /// What a process leaves that claims in one form and ends before it has looked into the others.
 async fn leave_claimed(world: &World, like: &Entry) {
-    let wish = Wish {
+    let request = ClaimRequest {
         id: like.id.clone(),
         how: Claim::New,
         replaces: None,
@@ -396,7 +398,7 @@ async fn leave_claimed(world: &World, like: &Entry) {
         about: Arc::clone(&like.about),
         terms: None,
     };
-    assert!(matches!(world.store.claim(wish).await, Ok(Claimed::Won { .. })));
+    assert!(matches!(world.store.claim(request).await, Ok(ClaimOutcome::Won { .. })));
 }
 
 /// Two records of one key: of two claims at most one was dispatched, and the one that came to its end is it.

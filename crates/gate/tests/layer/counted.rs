@@ -209,8 +209,8 @@ async fn the_sweeper_runs_by_itself_and_counts_what_it_removes() {
 struct Away(Arc<MemoryStore>);
 
 impl ClaimStore for Away {
-    fn claim(&self, wish: semel_store::Wish) -> semel_store::Reply<'_, semel_store::Claimed> {
-        self.0.claim(wish)
+    fn claim(&self, request: semel_store::ClaimRequest) -> semel_store::Reply<'_, semel_store::ClaimOutcome> {
+        self.0.claim(request)
     }
     fn look_up<'a>(
         &'a self,
@@ -224,14 +224,14 @@ impl ClaimStore for Away {
         fence: semel_contract::record::Fence,
         settlement: semel_store::Settlement,
         lifetime: &'a semel_contract::profile::Lifetime,
-    ) -> semel_store::Reply<'a, semel_store::Written> {
+    ) -> semel_store::Reply<'a, semel_store::FencedWrite> {
         self.0.settle(id, fence, settlement, lifetime)
     }
     fn renew<'a>(
         &'a self,
         held: &'a [(semel_store::Id, semel_contract::record::Fence)],
         lease: Duration,
-    ) -> semel_store::Reply<'a, Vec<semel_store::Written>> {
+    ) -> semel_store::Reply<'a, Vec<semel_store::FencedWrite>> {
         self.0.renew(held, lease)
     }
     fn resolve<'a>(
@@ -286,7 +286,7 @@ async fn a_store_that_fails_is_counted_wherever_it_is_asked() {
     let away: Arc<dyn ClaimStore> = Arc::new(Away(Arc::clone(&world.store)));
     let gate = GateLayer::builder(away).identity("trusted:X-User".parse::<Identity>().unwrap());
     // A former name is looked up before anything else is asked.
-    let renamed = Route::new("new", "POST /orders").unwrap().was(["old".to_owned()]);
+    let renamed = Route::new("new", "POST /orders").unwrap().former_names(["old".to_owned()]);
     let app = world.app(gate.route(renamed).route(Route::any()));
     assert_eq!(post_to(&app, "/orders", "k", "{}").await.status, 503);
     assert_eq!(seen.get("semel_gate_store_errors_total call=look-up"), Some(1.0));

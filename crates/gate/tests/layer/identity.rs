@@ -161,8 +161,9 @@ async fn a_renamed_endpoint_knows_its_keys() {
     post_to(&old, "/orders", "k", "{}").await;
     let forgetful = world.app(world.gate().route(named("create-order")));
     assert!(!post_to(&forgetful, "/orders", "other", "{}").await.is_replay());
-    let renamed = world
-        .app(world.gate().route(named("create-order").was(["buy".to_owned(), "place-order".to_owned()])));
+    let renamed = world.app(
+        world.gate().route(named("create-order").former_names(["buy".to_owned(), "place-order".to_owned()])),
+    );
     assert!(post_to(&renamed, "/orders", "k", "{}").await.is_replay(), "known under the former name");
     let altered = post_to(&renamed, "/orders", "k", r#"{"a":1}"#).await;
     assert_eq!((altered.status, altered.problem().as_str()), (422, "fingerprint-mismatch"));

@@ -77,7 +77,7 @@ async fn a_key_known_by_a_former_name_is_neither_sealed_nor_unknown() {
     let world = World::new();
     let old = world.app(world.gate().route(Route::new("old", "POST /orders").unwrap()));
     post_to(&old, "/orders", "k", "{}").await;
-    let renamed = Route::new("new", "POST /orders").unwrap().was(["old".to_owned()]);
+    let renamed = Route::new("new", "POST /orders").unwrap().former_names(["old".to_owned()]);
     let app = world.app(world.gate().route(renamed));
     let told = read(&send(&app, ask("alice", "POST", "/k/seal?endpoint=new")).await);
     assert_eq!((&told["sealed"], &told["state"]), (&json!(false), &json!("settled")));

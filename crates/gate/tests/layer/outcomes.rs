@@ -167,7 +167,7 @@ async fn a_probe_resolves_what_is_unknown() {
 
 /// Answers as it is told, one after another.
 #[derive(Clone)]
-struct Played(Arc<std::sync::Mutex<Vec<Option<Broken>>>>, Arc<AtomicU32>);
+struct Played(Arc<std::sync::Mutex<Vec<Option<NoAnswer>>>>, Arc<AtomicU32>);
 
 impl tower::Service<Request<Body>> for Played {
     type Response = Response<Body>;
@@ -192,7 +192,7 @@ impl tower::Service<Request<Body>> for Played {
 async fn an_attempt_that_was_not_sent_does_not_erase_an_earlier_unknown_one() {
     for (policy, sends) in [(OnUnknown::Forward, 3), (OnUnknown::Rerun, 3)] {
         let world = World::new();
-        let (reset, not_sent) = (Broken::Reset("gone".to_owned()), Broken::NotSent("refused".to_owned()));
+        let (reset, not_sent) = (NoAnswer::Reset("gone".to_owned()), NoAnswer::NotSent("refused".to_owned()));
         let plays = Arc::new(std::sync::Mutex::new(vec![None, Some(not_sent), Some(reset)]));
         let profile = Profile { on_unknown: policy, ..presets::ietf() };
         let gate = world.gate().route(Route::new("r", "POST /x").unwrap().profile(profile)).build().unwrap();

@@ -104,9 +104,9 @@ async fn child_keys_are_stable_across_attempts() {
 
 #[tokio::test]
 async fn only_what_surely_was_not_sent_frees_the_key() {
-    let not_sent = (Broken::NotSent("refused".to_owned()), 502, "upstream-unreachable", "");
-    let reset = (Broken::Reset("gone".to_owned()), 502, "upstream-reset", "unknown");
-    let late = (Broken::TimedOut("late".to_owned()), 504, "upstream-timeout", "unknown");
+    let not_sent = (NoAnswer::NotSent("refused".to_owned()), 502, "upstream-unreachable", "");
+    let reset = (NoAnswer::Reset("gone".to_owned()), 502, "upstream-reset", "unknown");
+    let late = (NoAnswer::TimedOut("late".to_owned()), 504, "upstream-timeout", "unknown");
     for (broken, status, problem, outcome) in [not_sent, reset, late] {
         let world = World::new();
         let (runs, is_unknown) = (Arc::clone(&world.runs), outcome == "unknown");

@@ -89,7 +89,7 @@ async fn a_gate_that_was_replaced_claims_nothing() {
     let named = |name: &str| Route::new(name, "POST /orders").unwrap();
     // By what is said of former names alone: what the store remembers of forms would let each find the other's claim.
     let old = world.gate().forget_former().route(named("create")).build().unwrap();
-    let renamed = named("create-order").was(["create".to_owned()]);
+    let renamed = named("create-order").former_names(["create".to_owned()]);
     let next = world.app(world.gate().forget_former().route(renamed));
     let (sender, body) = tokio::sync::mpsc::channel::<&str>(1);
     let body = futures_util::stream::unfold(body, async |mut body| {
@@ -155,7 +155,7 @@ impl tower::Service<Request<Body>> for Away {
     fn call(&mut self, _: Request<Body>) -> Self::Future {
         let mut response = Response::new(Body::empty());
         *response.status_mut() = StatusCode::BAD_GATEWAY;
-        response.extensions_mut().insert(Broken::NotSent("refused".to_owned()));
+        response.extensions_mut().insert(NoAnswer::NotSent("refused".to_owned()));
         std::future::ready(Ok(response))
     }
 }

@@ -15,7 +15,7 @@ pub(crate) use semel_contract::identity::{Caller, Identity};
 pub(crate) use semel_contract::problem::Kind;
 pub(crate) use semel_contract::profile::{InFlight, OnError, OnUnknown, Profile, Rate, presets};
 pub(crate) use semel_gate::testing::{MemoryStore, TestClock};
-pub(crate) use semel_gate::{Broken, Finding, GateBuilder, GateLayer, Grant, Probe, Route};
+pub(crate) use semel_gate::{Finding, GateBuilder, GateLayer, Grant, NoAnswer, Probe, Route};
 pub(crate) use semel_store::{Answer, ClaimStore, Entry, Filter};
 pub(crate) use serde_json::{Value, json};
 pub(crate) use tokio::sync::Semaphore;

@@ -167,7 +167,7 @@ async fn a_request_that_began_before_the_swap_does_not_run_a_second_time() {
     first.send(&whole[..whole.len() - 1]).await;
     // A request of its own on the same gateway is answered: the head of the first was read before it.
     assert_eq!(world.ask(keyed("/orders", "k0", "{}")).await.status, 201);
-    let renamed = named("create-order").was(["create".to_owned()]);
+    let renamed = named("create-order").former_names(["create".to_owned()]);
     world.gateway.swap(of(renamed, Arc::clone(&world.store))).unwrap();
     assert_eq!(world.ask(keyed("/orders", "k1", "{}")).await.status, 201);
     let answer = first.ask(&whole[whole.len() - 1..]).await;

@@ -49,8 +49,9 @@ pub async fn a_record_is_found_by_number_request_and_key(fixture: &impl AdminFix
     let his = Id { scope: scope("bob"), key: hers.key.clone() };
     let request = format!("request-{}", nonce());
     let about = Arc::new(About { request_id: request.clone(), ..About::default() });
-    let first = won(&*store, Wish { about: about.clone(), ..wish(&hers) }).await;
-    let second = won(&*store, Wish { guarantee: Guarantee::Atomic, about, ..wish(&his) }).await;
+    let first = won(&*store, ClaimRequest { about: about.clone(), ..claim_request(&hers) }).await;
+    let second =
+        won(&*store, ClaimRequest { guarantee: Guarantee::Atomic, about, ..claim_request(&his) }).await;
     settle(&*store, &hers, first, settled("x")).await;
     assert_eq!(find(&*store, Sought::Record(first.number)).await, [first]);
     assert_eq!(find(&*store, Sought::Record(second.number)).await, [second], "also one that is held");
@@ -67,7 +68,7 @@ pub async fn a_record_is_found_by_number_request_and_key(fixture: &impl AdminFix
 pub async fn a_resolved_record_is_found_by_its_old_number(fixture: &impl AdminFixture) {
     let store = fixture.admin();
     let id = id("alice");
-    let fence = won(&*store, wish(&id)).await;
+    let fence = won(&*store, claim_request(&id)).await;
     settle(&*store, &id, fence, Settlement::Unknown).await;
     let applied = Resolution::Applied(Some(answer("x")));
     let resolved = store.resolve(&id, fence, applied, &lifetime(), "carol", "the bank says so").await;
@@ -81,7 +82,7 @@ pub async fn a_resolved_record_is_found_by_its_old_number(fixture: &impl AdminFi
     assert_eq!((row.reason.as_str(), row.count), ("the bank says so", 1));
     assert_eq!(row.fence.as_deref(), Some(fence.to_string().as_str()));
     let other = super::id("alice");
-    let fence = won(&*store, wish(&other)).await;
+    let fence = won(&*store, claim_request(&other)).await;
     settle(&*store, &other, fence, Settlement::Unknown).await;
     fixture.advance(past(LEASE + LATE + LATE_ADDED_MAX)).await;
     let resolved = store.resolve(&other, fence, Resolution::NotApplied, &lifetime(), "carol", "asked").await;
@@ -127,7 +128,7 @@ pub async fn a_seal_by_hand_is_on_the_trail(fixture: &impl AdminFixture) {
     assert_eq!(standing(&*store, &free).await, Standing::Sealed);
     let rows = trail_of(&*store, &free).await;
     assert_eq!((rows.len(), rows[0].action.as_str(), rows[0].actor.as_str()), (1, action::SEAL, "carol"));
-    won(&*store, wish(&used)).await;
+    won(&*store, claim_request(&used)).await;
     assert!(matches!(seal(&used).await, Sealed::Known(_)));
     assert_eq!(trail_of(&*store, &used).await, []);
 }
@@ -137,7 +138,7 @@ pub async fn a_run_of_the_sweeper_is_logged(fixture: &impl AdminFixture) {
     let store = fixture.admin();
     for _ in 0..5 {
         let id = id("alice");
-        let fence = won(&*store, wish(&id)).await;
+        let fence = won(&*store, claim_request(&id)).await;
         settle(&*store, &id, fence, settled("old")).await;
     }
     let run =
@@ -244,7 +245,7 @@ pub async fn open_records_are_listed_among_settled_ones(fixture: &impl AdminFixt
     let mut open = Vec::new();
     for at in 0..6 {
         let id = id("alice");
-        let fence = won(&*store, wish(&id)).await;
+        let fence = won(&*store, claim_request(&id)).await;
         let (settlement, is_open) =
             if at % 2 == 0 { (Settlement::Unknown, true) } else { (settled("x"), false) };
         settle(&*store, &id, fence, settlement).await;

@@ -53,16 +53,18 @@ impl Row {
 
     /// Writes it. The fence is its holder's.
     async fn make(self, store: &dyn ClaimStore, id: &Id) -> Fence {
-        let claimed = async || won(store, wish(id)).await;
+        let claimed = async || won(store, claim_request(id)).await;
         let ended = async |settlement: Settlement, lifetime: &Lifetime| {
             let fence = claimed().await;
             let written = store.settle(id, fence, settlement, lifetime).await;
-            assert_eq!(written, Ok(Written::Done), "{self:?}");
+            assert_eq!(written, Ok(FencedWrite::Done), "{self:?}");
             fence
         };
         match self {
             Row::Absent => Fence { number: 1, nonce: 1 },
-            Row::Abandoned => won(store, Wish { guarantee: Guarantee::Atomic, ..wish(id) }).await,
+            Row::Abandoned => {
+                won(store, ClaimRequest { guarantee: Guarantee::Atomic, ..claim_request(id) }).await
+            }
             Row::UnknownLate | Row::Lapsed | Row::Claimed => claimed().await,
             Row::Expired | Row::Settled => ended(settled("x"), &lifetime()).await,
             Row::MarkedUnknown => ended(Settlement::Unknown, &lifetime()).await,
@@ -84,7 +86,7 @@ impl Row {
 #[derive(Clone, Debug)]
 enum Deed {
     Claim(Claim),
-    /// The wish of the holder, made again.
+    /// The request of the holder, made again.
     ClaimAgain,
     Settle(Settlement),
     Renew,
@@ -114,7 +116,7 @@ fn deeds() -> Vec<Deed> {
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
     Claim(Claiming),
-    Written(Written),
+    Written(FencedWrite),
     Resolve(Resolving),
     Sealed(bool),
 }
@@ -138,18 +140,18 @@ fn expected(deed: &Deed, known: Option<&Entry>, fence: Fence, now: Timestamp) ->
             let state = settlement.state();
             let is_left = transitions::keep(state, &lifetime()).is_some() || state == State::Unknown;
             match record.map(|record| transitions::holding(record.state)) {
-                Some(Holding::Open) => (Outcome::Written(Written::Done), is_left.then_some(state)),
+                Some(Holding::Open) => (Outcome::Written(FencedWrite::Done), is_left.then_some(state)),
                 Some(Holding::Ended) if before == Some(state) && is_said_by(known, settlement) => {
-                    (Outcome::Written(Written::Done), before)
+                    (Outcome::Written(FencedWrite::Done), before)
                 }
                 Some(Holding::Ended | Holding::Nothing) | None => {
-                    (Outcome::Written(Written::Superseded), before)
+                    (Outcome::Written(FencedWrite::Superseded), before)
                 }
             }
         }
         Deed::Renew => {
             let is_renewed = record.is_some_and(|record| transitions::is_renewed(record, fence, now));
-            (Outcome::Written(if is_renewed { Written::Done } else { Written::Superseded }), before)
+            (Outcome::Written(if is_renewed { FencedWrite::Done } else { FencedWrite::Superseded }), before)
         }
         Deed::Resolve(resolution) => {
             let (finding, state) = match resolution {
@@ -181,17 +183,17 @@ fn is_said_by(known: Option<&Entry>, settlement: &Settlement) -> bool {
 }
 
 async fn perform(store: &dyn ClaimStore, id: &Id, fence: Fence, deed: Deed) -> Outcome {
-    let claim = async |wish| match store.claim(wish).await.expect("the store answers") {
-        Claimed::Won { fence: won, .. } if won == fence => Outcome::Claim(Claiming::Again),
-        Claimed::Won { .. } => Outcome::Claim(Claiming::Win),
-        Claimed::Known { .. } => Outcome::Claim(Claiming::Known),
-        Claimed::Changed => Outcome::Claim(Claiming::Changed),
+    let claim = async |request| match store.claim(request).await.expect("the store answers") {
+        ClaimOutcome::Won { fence: won, .. } if won == fence => Outcome::Claim(Claiming::Again),
+        ClaimOutcome::Won { .. } => Outcome::Claim(Claiming::Win),
+        ClaimOutcome::Known { .. } => Outcome::Claim(Claiming::Known),
+        ClaimOutcome::Changed => Outcome::Claim(Claiming::Changed),
         other => panic!("expected a claim or a record, found {other:?}"),
     };
     match deed {
-        Deed::Claim(Claim::New) => claim(wish(id)).await,
+        Deed::Claim(Claim::New) => claim(claim_request(id)).await,
         Deed::Claim(how) => claim(replacing(id, how, fence)).await,
-        Deed::ClaimAgain => claim(Wish { nonce: fence.nonce, ..wish(id) }).await,
+        Deed::ClaimAgain => claim(ClaimRequest { nonce: fence.nonce, ..claim_request(id) }).await,
         Deed::Settle(settlement) => Outcome::Written(settle(store, id, fence, settlement).await),
         Deed::Renew => Outcome::Written(renew(store, id, fence).await),
         Deed::Resolve(resolution) => {

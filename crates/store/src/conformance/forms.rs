@@ -11,7 +11,7 @@ pub async fn a_mark_of_rotation_is_found_by_others(fixture: &impl Fixture) {
     mark[..8].copy_from_slice(&nonce().to_be_bytes());
     let is_marked = async |id: &Id| store.is_marked(mark, id).await.expect("the store answers");
     assert!(!is_marked(&other).await);
-    let fence = won(&*store, Wish { rotation: Some(mark), ..wish(&own) }).await;
+    let fence = won(&*store, ClaimRequest { rotation: Some(mark), ..claim_request(&own) }).await;
     assert!(is_marked(&other).await, "while it is claimed");
     assert!(!is_marked(&own).await, "it is not another's");
     settle(&*store, &own, fence, settled("done")).await;
@@ -31,12 +31,12 @@ pub async fn what_is_known_among_several_is_what_is_known_of_each(fixture: &impl
         mark
     };
     let (known, unknown) = (mark(), mark());
-    won(&*store, Wish { rotation: Some(known), ..wish(&claimed) }).await;
-    let fence = won(&*store, wish(&released)).await;
+    won(&*store, ClaimRequest { rotation: Some(known), ..claim_request(&claimed) }).await;
+    let fence = won(&*store, claim_request(&released)).await;
     let kept = Lifetime { released: Some(lifetime().record()), ..lifetime() };
     let written = store.settle(&released, fence, Settlement::Release, &kept).await;
-    assert_eq!(written, Ok(Written::Done));
-    let fence = won(&*store, wish(&done)).await;
+    assert_eq!(written, Ok(FencedWrite::Done));
+    let fence = won(&*store, claim_request(&done)).await;
     settle(&*store, &done, fence, settled("done")).await;
     let ids = [absent.clone(), claimed.clone(), released, done];
     let marks = [(known, absent.clone()), (known, claimed), (unknown, absent)];
@@ -59,7 +59,7 @@ pub async fn a_form_is_known_while_an_outcome_in_it_is_not(fixture: &impl Fixtur
     };
     store.register_forms(&gate, &[form("before")]).await.expect("the store answers");
     let id = id("alice");
-    let fence = won(&*store, wish(&id)).await;
+    let fence = won(&*store, claim_request(&id)).await;
     settle(&*store, &id, fence, Settlement::Unknown).await;
     let long = past(lifetime().record()) + FORM_MARGIN * 2;
     for _ in 0..3 {

@@ -8,12 +8,12 @@ use super::*;
 pub async fn a_settled_answer_is_found_byte_for_byte(fixture: &impl Fixture) {
     let store = fixture.store();
     let id = id("alice");
-    let fence = won(&*store, wish(&id)).await;
+    let fence = won(&*store, claim_request(&id)).await;
     let body: Vec<u8> = (0..=255).cycle().take(10_000).collect();
     let kept = Answer { body: Bytes::from(body), ..answer("") };
-    assert_eq!(settle(&*store, &id, fence, Settlement::Settle(kept.clone())).await, Written::Done);
+    assert_eq!(settle(&*store, &id, fence, Settlement::Settle(kept.clone())).await, FencedWrite::Done);
     assert_eq!(entry(&*store, &id).await.answer, Some(kept.clone()));
-    let seen = known(&*store, wish(&id)).await;
+    let seen = known(&*store, claim_request(&id)).await;
     assert_eq!((seen.answer, seen.record.state), (Some(kept), State::Settled));
 }
 
@@ -21,21 +21,21 @@ pub async fn a_settled_answer_is_found_byte_for_byte(fixture: &impl Fixture) {
 pub async fn settling_twice_with_one_fence_is_success(fixture: &impl Fixture) {
     let store = fixture.store();
     let id = id("alice");
-    let fence = won(&*store, wish(&id)).await;
-    assert_eq!(settle(&*store, &id, fence, settled("once")).await, Written::Done);
-    assert_eq!(settle(&*store, &id, fence, settled("once")).await, Written::Done);
+    let fence = won(&*store, claim_request(&id)).await;
+    assert_eq!(settle(&*store, &id, fence, settled("once")).await, FencedWrite::Done);
+    assert_eq!(settle(&*store, &id, fence, settled("once")).await, FencedWrite::Done);
 }
 
 /// Settled is absorbing.
 pub async fn settling_twice_with_another_answer_changes_nothing(fixture: &impl Fixture) {
     let store = fixture.store();
     let id = id("alice");
-    let fence = won(&*store, wish(&id)).await;
+    let fence = won(&*store, claim_request(&id)).await;
     settle(&*store, &id, fence, settled("first")).await;
     for other in
         [settled("second"), Settlement::Release, Settlement::Unknown, Settlement::Unkept(answer("first"))]
     {
-        assert_eq!(settle(&*store, &id, fence, other).await, Written::Superseded);
+        assert_eq!(settle(&*store, &id, fence, other).await, FencedWrite::Superseded);
     }
     assert_eq!(entry(&*store, &id).await.answer, Some(answer("first")));
 }
@@ -44,10 +44,10 @@ pub async fn settling_twice_with_another_answer_changes_nothing(fixture: &impl F
 pub async fn a_stale_fence_cannot_settle_renew_or_release(fixture: &impl Fixture) {
     let store = fixture.store();
     let id = id("alice");
-    let stale = won(&*store, wish(&id)).await;
-    assert_eq!(settle(&*store, &id, stale, Settlement::Release).await, Written::Done);
+    let stale = won(&*store, claim_request(&id)).await;
+    assert_eq!(settle(&*store, &id, stale, Settlement::Release).await, FencedWrite::Done);
     store.sweep(1000, Duration::ZERO).await.expect("the store answers");
-    let fence = won(&*store, wish(&id)).await;
+    let fence = won(&*store, claim_request(&id)).await;
     for fence in [
         stale,
         Fence { number: fence.number, nonce: fence.nonce ^ 1 },
@@ -56,36 +56,36 @@ pub async fn a_stale_fence_cannot_settle_renew_or_release(fixture: &impl Fixture
         for settlement in
             [settled("stale"), Settlement::Release, Settlement::Unknown, Settlement::Unkept(answer(""))]
         {
-            assert_eq!(settle(&*store, &id, fence, settlement).await, Written::Superseded);
+            assert_eq!(settle(&*store, &id, fence, settlement).await, FencedWrite::Superseded);
         }
-        assert_eq!(renew(&*store, &id, fence).await, Written::Superseded);
+        assert_eq!(renew(&*store, &id, fence).await, FencedWrite::Superseded);
     }
     assert_eq!(entry(&*store, &id).await.record.state, State::Claimed);
-    assert_eq!(settle(&*store, &id, fence, settled("true")).await, Written::Done);
+    assert_eq!(settle(&*store, &id, fence, settled("true")).await, FencedWrite::Done);
 }
 
 /// Without a trace, where the lifetime keeps none.
 pub async fn a_released_key_is_free_again(fixture: &impl Fixture) {
     let store = fixture.store();
     let id = id("alice");
-    let fence = won(&*store, wish(&id)).await;
-    assert_eq!(settle(&*store, &id, fence, Settlement::Release).await, Written::Done);
+    let fence = won(&*store, claim_request(&id)).await;
+    assert_eq!(settle(&*store, &id, fence, Settlement::Release).await, FencedWrite::Done);
     assert_eq!(standing(&*store, &id).await, Standing::Absent);
-    won(&*store, wish(&id)).await;
+    won(&*store, claim_request(&id)).await;
 }
 
 /// One of two retries, not both.
 pub async fn a_released_row_that_is_kept_is_reclaimed_by_its_fence(fixture: &impl Fixture) {
     let store = fixture.store();
     let id = id("alice");
-    let fence = won(&*store, wish(&id)).await;
+    let fence = won(&*store, claim_request(&id)).await;
     let release = async || {
         store.settle(&id, fence, Settlement::Release, &keeping_released()).await.expect("the store answers")
     };
-    assert_eq!(release().await, Written::Done);
-    assert_eq!(release().await, Written::Done, "releasing again with the same fence is success");
+    assert_eq!(release().await, FencedWrite::Done);
+    assert_eq!(release().await, FencedWrite::Done, "releasing again with the same fence is success");
     assert_eq!(standing(&*store, &id).await, Standing::Released);
-    known(&*store, wish(&id)).await;
+    known(&*store, claim_request(&id)).await;
     let second = won(&*store, replacing(&id, Claim::Reclaim, fence)).await;
     assert!(second.number > fence.number);
     assert_eq!(known(&*store, replacing(&id, Claim::Reclaim, fence)).await.record.state, State::Claimed);
@@ -97,7 +97,7 @@ pub async fn lifetimes_count_from_their_anchor(fixture: &impl Fixture) {
     for (lifetime, from_settlement) in [(presets::feed().lifetime, true), (presets::agents().lifetime, false)]
     {
         let id = id("alice");
-        let fence = won(&*store, wish(&id)).await;
+        let fence = won(&*store, claim_request(&id)).await;
         let created = entry(&*store, &id).await.record.created_at;
         fixture.advance(LEASE / 2).await;
         store.settle(&id, fence, settled("x"), &lifetime).await.expect("the store answers");
@@ -113,16 +113,16 @@ pub async fn an_outcome_that_was_unknown_lives_from_when_it_is_known(fixture: &i
     let store = fixture.store();
     let lifetime = Lifetime { anchor: Anchor::Created, ..lifetime() };
     let (resolved, late) = (id("alice"), id("alice"));
-    let fences = [won(&*store, wish(&resolved)).await, won(&*store, wish(&late)).await];
+    let fences = [won(&*store, claim_request(&resolved)).await, won(&*store, claim_request(&late)).await];
     for (id, fence) in [&resolved, &late].into_iter().zip(fences) {
-        assert_eq!(settle(&*store, id, fence, Settlement::Unknown).await, Written::Done);
+        assert_eq!(settle(&*store, id, fence, Settlement::Unknown).await, FencedWrite::Done);
     }
     fixture.advance(past(lifetime.record() * 2)).await;
     let applied = Resolution::Applied(Some(answer("found")));
     let done = store.resolve(&resolved, fences[0], applied, &lifetime, "carol", "asked").await;
     assert_eq!(done, Ok(Resolved::Done));
     let done = store.settle(&late, fences[1], settled("late"), &lifetime).await;
-    assert_eq!(done, Ok(Written::Done));
+    assert_eq!(done, Ok(FencedWrite::Done));
     for pause in [Duration::ZERO, lifetime.record() / 2] {
         fixture.advance(pause).await;
         for id in [&resolved, &late] {
@@ -135,9 +135,9 @@ pub async fn an_outcome_that_was_unknown_lives_from_when_it_is_known(fixture: &i
 pub async fn an_unkept_answer_keeps_its_status_only(fixture: &impl Fixture) {
     let store = fixture.store();
     let id = id("alice");
-    let fence = won(&*store, wish(&id)).await;
-    assert_eq!(settle(&*store, &id, fence, Settlement::Unkept(answer("large"))).await, Written::Done);
-    assert_eq!(settle(&*store, &id, fence, Settlement::Unkept(answer("large"))).await, Written::Done);
+    let fence = won(&*store, claim_request(&id)).await;
+    assert_eq!(settle(&*store, &id, fence, Settlement::Unkept(answer("large"))).await, FencedWrite::Done);
+    assert_eq!(settle(&*store, &id, fence, Settlement::Unkept(answer("large"))).await, FencedWrite::Done);
     assert_eq!(standing(&*store, &id).await, Standing::Unkept);
     assert_eq!(entry(&*store, &id).await.answer, Some(answer("")));
 }
@@ -146,9 +146,9 @@ pub async fn an_unkept_answer_keeps_its_status_only(fixture: &impl Fixture) {
 pub async fn an_unkept_answer_expires_as_a_kept_one_does(fixture: &impl Fixture) {
     let store = fixture.store();
     let (large, resolved) = (id("alice"), id("alice"));
-    let fence = won(&*store, wish(&large)).await;
-    assert_eq!(settle(&*store, &large, fence, Settlement::Unkept(answer("large"))).await, Written::Done);
-    let fence = won(&*store, wish(&resolved)).await;
+    let fence = won(&*store, claim_request(&large)).await;
+    assert_eq!(settle(&*store, &large, fence, Settlement::Unkept(answer("large"))).await, FencedWrite::Done);
+    let fence = won(&*store, claim_request(&resolved)).await;
     settle(&*store, &resolved, fence, Settlement::Unknown).await;
     let applied = Resolution::Applied(None);
     let word = store.resolve(&resolved, fence, applied, &lifetime(), "carol", "seen").await;
@@ -173,7 +173,7 @@ pub async fn a_sealed_key_cannot_be_claimed(fixture: &impl Fixture) {
     let id = id("alice");
     let about = About { principal: "alice".to_owned(), ..About::default() };
     assert!(matches!(store.seal(&id, &about, &lifetime()).await, Ok(Sealed::Done)));
-    assert_eq!(known(&*store, wish(&id)).await.record.state, State::Sealed);
+    assert_eq!(known(&*store, claim_request(&id)).await.record.state, State::Sealed);
     assert!(
         matches!(store.seal(&id, &about, &lifetime()).await, Ok(Sealed::Known(_))),
         "sealing again finds the seal"
@@ -187,7 +187,7 @@ pub async fn sealing_a_used_key_returns_its_record(fixture: &impl Fixture) {
     let store = fixture.store();
     let about = About::default();
     let id = id("alice");
-    let fence = won(&*store, wish(&id)).await;
+    let fence = won(&*store, claim_request(&id)).await;
     let state = async || match store.seal(&id, &about, &lifetime()).await {
         Ok(Sealed::Known(entry)) => entry.record.state,
         other => panic!("expected the record, found {other:?}"),

@@ -6,12 +6,12 @@ use super::*;
 pub async fn a_sweep_removes_only_what_is_finished_and_expired(fixture: &impl Fixture) {
     let store = fixture.store();
     let (done, unknown, fresh) = (id("alice"), id("alice"), id("alice"));
-    let fence = won(&*store, wish(&done)).await;
+    let fence = won(&*store, claim_request(&done)).await;
     settle(&*store, &done, fence, settled("old")).await;
-    let fence = won(&*store, wish(&unknown)).await;
+    let fence = won(&*store, claim_request(&unknown)).await;
     settle(&*store, &unknown, fence, Settlement::Unknown).await;
     fixture.advance(past(lifetime().record())).await;
-    let fence = won(&*store, wish(&fresh)).await;
+    let fence = won(&*store, claim_request(&fresh)).await;
     let sweep = async |grace| store.sweep(100_000, grace).await.expect("the store answers");
     sweep(Duration::from_secs(60)).await;
     assert_eq!(standing(&*store, &done).await, Standing::Expired, "it stays during the grace");
@@ -19,7 +19,7 @@ pub async fn a_sweep_removes_only_what_is_finished_and_expired(fixture: &impl Fi
     assert_eq!(standing(&*store, &done).await, Standing::Absent);
     assert_eq!(standing(&*store, &unknown).await, Standing::Unknown);
     assert_eq!(standing(&*store, &fresh).await, Standing::Claimed);
-    assert_eq!(settle(&*store, &fresh, fence, settled("new")).await, Written::Done);
+    assert_eq!(settle(&*store, &fresh, fence, settled("new")).await, FencedWrite::Done);
 }
 
 /// Never one huge delete.
@@ -27,7 +27,7 @@ pub async fn a_sweep_is_bounded(fixture: &impl Fixture) {
     let store = fixture.store();
     for _ in 0..7 {
         let id = id("alice");
-        let fence = won(&*store, wish(&id)).await;
+        let fence = won(&*store, claim_request(&id)).await;
         settle(&*store, &id, fence, settled("old")).await;
     }
     fixture.advance(past(lifetime().record())).await;
@@ -38,24 +38,25 @@ pub async fn a_sweep_is_bounded(fixture: &impl Fixture) {
 pub async fn a_sweep_marks_lapsed_claims_and_frees_abandoned_ones(fixture: &impl Fixture) {
     let store = fixture.store();
     let (fenced, atomic) = (id("alice"), id("alice"));
-    let fence = won(&*store, wish(&fenced)).await;
-    let abandoned = won(&*store, Wish { guarantee: Guarantee::Atomic, ..wish(&atomic) }).await;
+    let fence = won(&*store, claim_request(&fenced)).await;
+    let abandoned =
+        won(&*store, ClaimRequest { guarantee: Guarantee::Atomic, ..claim_request(&atomic) }).await;
     fixture.advance(past(LEASE)).await;
     let swept = store.sweep(1000, Duration::ZERO).await.expect("the store answers");
     assert!(swept.unknown >= 1 && swept.released >= 1, "{swept:?}");
     let found = entry(&*store, &fenced).await;
     assert_eq!((found.record.state, found.record.fence), (State::Unknown, fence));
     assert_eq!(standing(&*store, &atomic).await, Standing::Absent);
-    assert_eq!(settle(&*store, &atomic, abandoned, settled("late")).await, Written::Superseded);
+    assert_eq!(settle(&*store, &atomic, abandoned, settled("late")).await, FencedWrite::Superseded);
 }
 
 /// Erasure reaches what is finished; the rest once it is.
 pub async fn forgetting_a_principal_leaves_claims_and_others(fixture: &impl Fixture) {
     let store = fixture.store();
     let (hers, open, his) = (id("alice"), id("alice"), id("bob"));
-    let by = |id: &Id, principal: &str| Wish {
+    let by = |id: &Id, principal: &str| ClaimRequest {
         about: About { principal: principal.to_owned(), ..About::default() }.into(),
-        ..wish(id)
+        ..claim_request(id)
     };
     let alice = format!("alice-{}", nonce());
     let fence = won(&*store, by(&hers, &alice)).await;
@@ -65,7 +66,7 @@ pub async fn forgetting_a_principal_leaves_claims_and_others(fixture: &impl Fixt
     settle(&*store, &his, fence, settled("x")).await;
     let namesake = id("alice");
     let acme = About { principal: alice.clone(), tenant: Some("acme".to_owned()), ..About::default() };
-    let fence = won(&*store, Wish { about: acme.into(), ..wish(&namesake) }).await;
+    let fence = won(&*store, ClaimRequest { about: acme.into(), ..claim_request(&namesake) }).await;
     settle(&*store, &namesake, fence, settled("x")).await;
     assert_eq!(store.forget(None, &alice, "carol").await.expect("the store answers"), 1);
     let bare = entry(&*store, &hers).await;
@@ -74,7 +75,7 @@ pub async fn forgetting_a_principal_leaves_claims_and_others(fixture: &impl Fixt
     assert!(bare.record.fingerprint.is_none());
     let answer = bare.answer.expect("an answer that is not kept");
     assert_eq!((answer.status, answer.headers.len(), answer.body.len()), (0, 0, 0), "nothing of it is left");
-    assert!(matches!(store.claim(wish(&hers)).await, Ok(Claimed::Known { .. })));
+    assert!(matches!(store.claim(claim_request(&hers)).await, Ok(ClaimOutcome::Known { .. })));
     assert_eq!(standing(&*store, &open).await, Standing::Claimed);
     assert_eq!(standing(&*store, &his).await, Standing::Settled);
     assert_eq!(standing(&*store, &namesake).await, Standing::Settled, "another tenant's is another person");
@@ -96,7 +97,7 @@ pub async fn forgetting_says_nothing_of_an_outcome_that_is_not_so(fixture: &impl
     let mut ids = Vec::new();
     for (status, outcome_unknown) in answers {
         let id = id("alice");
-        let fence = won(&*store, Wish { about: about.clone().into(), ..wish(&id) }).await;
+        let fence = won(&*store, ClaimRequest { about: about.clone().into(), ..claim_request(&id) }).await;
         let answer = Answer { status, headers: [].into(), body: "hers".into(), outcome_unknown };
         settle(&*store, &id, fence, Settlement::Settle(answer)).await;
         ids.push(id);
@@ -125,7 +126,7 @@ pub async fn lists_are_filtered_and_paged(fixture: &impl Fixture) {
             principal: principal.clone(),
             ..About::default()
         };
-        let fence = won(&*store, Wish { about: about.into(), ..wish(&id) }).await;
+        let fence = won(&*store, ClaimRequest { about: about.into(), ..claim_request(&id) }).await;
         if at % 2 == 0 {
             settle(&*store, &id, fence, settled("x")).await;
         }
@@ -162,9 +163,9 @@ pub async fn lists_are_filtered_and_paged(fixture: &impl Fixture) {
 pub async fn a_clock_set_back_never_revives_or_repeats(fixture: &impl Fixture) {
     let store = fixture.store();
     let (held, done) = (id("alice"), id("alice"));
-    let fence = won(&*store, wish(&done)).await;
+    let fence = won(&*store, claim_request(&done)).await;
     settle(&*store, &done, fence, settled("x")).await;
-    won(&*store, wish(&held)).await;
+    won(&*store, claim_request(&held)).await;
     if !fixture.set_wall_off(-86_400_000 * 30).await {
         return;
     }
@@ -181,12 +182,12 @@ pub async fn a_clock_set_back_never_revives_or_repeats(fixture: &impl Fixture) {
 pub async fn a_clock_set_forward_never_expires_anything(fixture: &impl Fixture) {
     let store = fixture.store();
     let (held, done, expired) = (id("alice"), id("alice"), id("alice"));
-    let fence = won(&*store, wish(&expired)).await;
+    let fence = won(&*store, claim_request(&expired)).await;
     settle(&*store, &expired, fence, settled("x")).await;
     fixture.advance(past(lifetime().record())).await;
-    let fence = won(&*store, wish(&done)).await;
+    let fence = won(&*store, claim_request(&done)).await;
     settle(&*store, &done, fence, settled("x")).await;
-    won(&*store, wish(&held)).await;
+    won(&*store, claim_request(&held)).await;
     if !fixture.set_wall_off(86_400_000 * 30).await {
         return;
     }

@@ -9,7 +9,7 @@ use semel_contract::restore::{Restore, Undated};
 use semel_contract::time::{Timestamp, millis_of};
 use tokio_postgres::Row;
 
-use super::link::{Trouble, Value};
+use super::link::{PgFailure, Value};
 use super::rows::span;
 use super::sql::{self, found, timed};
 use super::{Core, PostgresStore, replace, rows};
@@ -191,7 +191,7 @@ pub(super) async fn restores(core: &Core) -> Result<Vec<Restore>, StoreError> {
     let asked = boot_time();
     let rows = tokio::time::timeout(RESTORES_WAIT_MAX, core.link.query(RESTORES, &[])).await;
     let found = match rows {
-        Ok(rows) => rows.map_err(Trouble::of_read).map(|rows| rows.iter().map(restore).collect::<Vec<_>>()),
+        Ok(rows) => rows.map_err(PgFailure::of_read).map(|rows| rows.iter().map(restore).collect::<Vec<_>>()),
         Err(_) => Err(StoreError::Unavailable("the restores could not be read in time".to_owned())),
     };
     core.restores.set(asked, found.clone());
@@ -233,7 +233,7 @@ pub(super) async fn log_sweep(core: &Core, swept: Swept, took: Duration) -> Resu
         &i64::from(CLEANUPS_KEPT_MAX),
         &millis_of(STALE_KEPT),
     ];
-    core.link.run(LOG_SWEEP, &values).await.map(drop).map_err(Trouble::of_write)
+    core.link.run(LOG_SWEEP, &values).await.map(drop).map_err(PgFailure::of_write)
 }
 
 /// Counts a stale action.
@@ -243,7 +243,7 @@ pub(super) async fn count_stale(
     principal: &str,
 ) -> Result<(), StoreError> {
     let values: [Value<'_>; 2] = [&principal, &tenant.unwrap_or("")];
-    core.link.run(COUNT_STALE, &values).await.map(drop).map_err(Trouble::of_write)
+    core.link.run(COUNT_STALE, &values).await.map(drop).map_err(PgFailure::of_write)
 }
 
 /// Registers the forms of a gate, and tells what is known of this gate's.
@@ -253,7 +253,7 @@ pub(super) async fn register_forms(core: &Core, gate: &str, forms: &[Form]) -> R
     let ahead: Vec<i64> = forms.iter().map(|form| millis_of(form.ahead)).collect();
     let values: [Value<'_>; 6] =
         [&gate, &millis_of(FORM_MARGIN), &millis_of(FORM_PAUSE), &texts, &kept, &ahead];
-    core.link.run(REGISTER_FORMS, &values).await.map_err(Trouble::of_write)?;
+    core.link.run(REGISTER_FORMS, &values).await.map_err(PgFailure::of_write)?;
     // In a statement of its own: this one sees what others have committed meanwhile.
     let answer = core.link.read(FORMS, &[&gate]).await?;
     let known = answer.rows.iter().filter_map(|row| {
@@ -329,7 +329,7 @@ async fn trail(core: &Core, trail: &Trail) -> Result<Vec<Audited>, StoreError> {
         reason: row.get("reason"),
         count: count(row, "count"),
     };
-    Ok(rows.map_err(Trouble::of_read)?.iter().map(audited).collect())
+    Ok(rows.map_err(PgFailure::of_read)?.iter().map(audited).collect())
 }
 
 impl AdminStore for PostgresStore {
@@ -345,7 +345,7 @@ impl AdminStore for PostgresStore {
         Box::pin(async move {
             let count = stored(note.count);
             let values: [Value<'_>; 4] = [&note.action, &note.actor, &note.reason, &count];
-            self.core.link.run(NOTE, &values).await.map(drop).map_err(Trouble::of_write)
+            self.core.link.run(NOTE, &values).await.map(drop).map_err(PgFailure::of_write)
         })
     }
 
@@ -359,7 +359,7 @@ impl AdminStore for PostgresStore {
     ) -> Reply<'a, Sealed> {
         Box::pin(async move {
             let sealed = replace::seal(&self.core, id, about, lifetime, Some((by, reason))).await;
-            sealed.map_err(Trouble::of_write)
+            sealed.map_err(PgFailure::of_write)
         })
     }
 
@@ -376,7 +376,7 @@ impl AdminStore for PostgresStore {
                     released: count(row, "released"),
                 },
             };
-            Ok(rows.map_err(Trouble::of_read)?.iter().map(cleanup).collect())
+            Ok(rows.map_err(PgFailure::of_read)?.iter().map(cleanup).collect())
         })
     }
 
@@ -400,7 +400,7 @@ impl AdminStore for PostgresStore {
                 first_at: time(row, "first_at"),
                 last_at: time(row, "last_at"),
             };
-            Ok(rows.map_err(Trouble::of_read)?.iter().map(stale).collect())
+            Ok(rows.map_err(PgFailure::of_read)?.iter().map(stale).collect())
         })
     }
 
@@ -414,7 +414,7 @@ impl AdminStore for PostgresStore {
         Box::pin(async move {
             let trusted = undated == Undated::Trusted;
             let values: [Value<'_>; 4] = [&backup_at.millis(), &trusted, &by, &reason];
-            let answer = self.core.link.run(RESTORED, &values).await.map_err(Trouble::of_write)?;
+            let answer = self.core.link.run(RESTORED, &values).await.map_err(PgFailure::of_write)?;
             *self.core.restores.seen.lock().expect("a list is only copied") = None;
             let written = answer.rows.first().map(restore);
             written.ok_or_else(|| StoreError::Unavailable("the restore was not kept".to_owned()))
@@ -425,14 +425,14 @@ impl AdminStore for PostgresStore {
         Box::pin(async move {
             // The time first: it is what notices a jump.
             let now = self.core.link.read(sql::TIME, &[]).await?.now;
-            let rows = self.core.link.run_untimed(JUMP, &[]).await.map_err(Trouble::of_read)?;
+            let rows = self.core.link.run_untimed(JUMP, &[]).await.map_err(PgFailure::of_read)?;
             Ok(ClockState { now, jump_millis: rows.first().map(|row| row.get(0)) })
         })
     }
 
     fn confirm_jump<'a>(&'a self, by: &'a str, reason: &'a str) -> Reply<'a, ()> {
         Box::pin(async move {
-            self.core.link.run(CONFIRM, &[&by, &reason]).await.map(drop).map_err(Trouble::of_write)
+            self.core.link.run(CONFIRM, &[&by, &reason]).await.map(drop).map_err(PgFailure::of_write)
         })
     }
 }

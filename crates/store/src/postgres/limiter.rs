@@ -7,7 +7,7 @@ use semel_contract::profile::{Charge, Rate};
 use semel_contract::time::Timestamp;
 
 use super::Core;
-use super::link::{Trouble, Value};
+use super::link::{PgFailure, Value};
 use crate::claims::{Reply, StoreError};
 use crate::limits::window::{
     CLEARED_PER_CALL_MAX, Counted, Pair, Span, Step, WEIGHT_WHOLE, leaves_at, marker_life_millis,
@@ -34,7 +34,7 @@ impl std::fmt::Debug for PostgresLimiter {
 
 impl PostgresLimiter {
     async fn ask(&self, sql: &str, values: &[Value<'_>]) -> Result<tokio_postgres::Row, StoreError> {
-        let rows = self.0.link.query(sql, values).await.map_err(Trouble::of_write)?;
+        let rows = self.0.link.query(sql, values).await.map_err(PgFailure::of_write)?;
         let none = || StoreError::Unavailable("the limiter's function gave nothing".to_owned());
         rows.into_iter().next().ok_or_else(none)
     }

@@ -27,7 +27,7 @@ pub(super) type Value<'a> = &'a (dyn ToSql + Sync);
 
 /// Why a statement or a transaction did not end well.
 #[derive(Clone, Debug)]
-pub(super) enum Trouble {
+pub(super) enum PgFailure {
     /// It never reached the server: nothing was written, and others would fare no better.
     NotSent(StoreError),
     /// The server refused it: nothing was written.
@@ -38,20 +38,20 @@ pub(super) enum Trouble {
     Unsure(String),
 }
 
-impl Trouble {
+impl PgFailure {
     /// What a caller that writes is told.
     pub(super) fn of_write(self) -> StoreError {
         match self {
-            Trouble::NotSent(error) | Trouble::Refused(error) | Trouble::Taken(error) => error,
-            Trouble::Unsure(why) => StoreError::Unknown(why),
+            PgFailure::NotSent(error) | PgFailure::Refused(error) | PgFailure::Taken(error) => error,
+            PgFailure::Unsure(why) => StoreError::Unknown(why),
         }
     }
 
     /// What a caller that only reads is told.
     pub(super) fn of_read(self) -> StoreError {
         match self {
-            Trouble::NotSent(error) | Trouble::Refused(error) | Trouble::Taken(error) => error,
-            Trouble::Unsure(why) => StoreError::Unavailable(why),
+            PgFailure::NotSent(error) | PgFailure::Refused(error) | PgFailure::Taken(error) => error,
+            PgFailure::Unsure(why) => StoreError::Unavailable(why),
         }
     }
 }
@@ -92,31 +92,31 @@ impl Link {
     pub(super) async fn read(&self, sql: &str, values: &[Value<'_>]) -> Result<Timed, StoreError> {
         match self.run(sql, values).await {
             Ok(answer) => Ok(answer),
-            Err(Trouble::Refused(error) | Trouble::Taken(error)) => Err(error),
-            Err(Trouble::NotSent(_) | Trouble::Unsure(_)) => {
-                self.run(sql, values).await.map_err(Trouble::of_read)
+            Err(PgFailure::Refused(error) | PgFailure::Taken(error)) => Err(error),
+            Err(PgFailure::NotSent(_) | PgFailure::Unsure(_)) => {
+                self.run(sql, values).await.map_err(PgFailure::of_read)
             }
         }
     }
 
     /// Runs one timed statement in a transaction of its own.
-    pub(super) async fn run(&self, sql: &str, values: &[Value<'_>]) -> Result<Timed, Trouble> {
+    pub(super) async fn run(&self, sql: &str, values: &[Value<'_>]) -> Result<Timed, PgFailure> {
         self.run_on(&self.pool, sql, values).await
     }
 
     /// The same, past the queue of requests.
-    pub(super) async fn run_aside(&self, sql: &str, values: &[Value<'_>]) -> Result<Timed, Trouble> {
+    pub(super) async fn run_aside(&self, sql: &str, values: &[Value<'_>]) -> Result<Timed, PgFailure> {
         self.run_on(&self.side, sql, values).await
     }
 
     /// A connection of the pool may have died since it was used: if nothing was executed, the next is taken.
-    async fn run_on(&self, pool: &Pool, sql: &str, values: &[Value<'_>]) -> Result<Timed, Trouble> {
+    async fn run_on(&self, pool: &Pool, sql: &str, values: &[Value<'_>]) -> Result<Timed, PgFailure> {
         let mut tries = 1;
         let (rows, sent) = loop {
             match self.wire(pool).await?.run(self, sql, values).await {
                 Ok(answered) => break answered,
-                Err(Trouble::NotSent(_)) if tries < CONNECTIONS_TRIED_MAX => tries += 1,
-                Err(trouble) => return Err(trouble),
+                Err(PgFailure::NotSent(_)) if tries < CONNECTIONS_TRIED_MAX => tries += 1,
+                Err(failure) => return Err(failure),
             }
         };
         // Past here the connection is free again, since a jump of the clock takes another one to write down.
@@ -125,14 +125,14 @@ impl Link {
     }
 
     /// Runs one statement that does not ask for the time.
-    pub(super) async fn query(&self, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, Trouble> {
+    pub(super) async fn query(&self, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, PgFailure> {
         let wire = self.wire(&self.pool).await?;
         self.transactions.fetch_add(1, Ordering::Relaxed);
         wire.query(self, sql, values).await
     }
 
     /// Runs one statement that does not ask for the time, past the queue of requests.
-    pub(super) async fn run_untimed(&self, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, Trouble> {
+    pub(super) async fn run_untimed(&self, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, PgFailure> {
         let wire = self.wire(&self.side).await?;
         self.transactions.fetch_add(1, Ordering::Relaxed);
         wire.query(self, sql, values).await
@@ -145,22 +145,22 @@ impl Link {
     }
 
     /// A connection for a transaction of several statements.
-    pub(super) async fn connection(&self) -> Result<Wire, Trouble> {
+    pub(super) async fn connection(&self) -> Result<Wire, PgFailure> {
         self.wire(&self.pool).await
     }
 
-    async fn wire(&self, pool: &Pool) -> Result<Wire, Trouble> {
+    async fn wire(&self, pool: &Pool) -> Result<Wire, PgFailure> {
         let object = pool.get().await.map_err(|error| {
-            Trouble::NotSent(StoreError::Unavailable(format!("no connection: {}", error_chain(&error))))
+            PgFailure::NotSent(StoreError::Unavailable(format!("no connection: {}", error_chain(&error))))
         })?;
         Ok(Wire { object: Some(object), spoiled: AtomicBool::new(false) })
     }
 
     /// Takes in the time that a statement reports. A jump is written into the clock's row, so that every process and
     /// every handler keeps to the time as it ticked.
-    async fn learn(&self, rows: &[Row], sent: Duration) -> Result<Timestamp, Trouble> {
+    async fn learn(&self, rows: &[Row], sent: Duration) -> Result<Timestamp, PgFailure> {
         let seen = rows.first().and_then(seen).ok_or_else(|| {
-            Trouble::Unsure("the server answered without the time; is the schema another one?".to_owned())
+            PgFailure::Unsure("the server answered without the time; is the schema another one?".to_owned())
         })?;
         if let Some(jump) = self.clock.learn(seen, sent, boot_time()) {
             // If this fails, the next statement finds the jump again; until then nobody here believes it.
@@ -169,14 +169,14 @@ impl Link {
         Ok(Timestamp::from_millis(seen.now))
     }
 
-    async fn write_down(&self, jump: Jump) -> Result<(), Trouble> {
+    async fn write_down(&self, jump: Jump) -> Result<(), PgFailure> {
         let wire = self.wire(&self.side).await?;
         let values: [Value<'_>; 3] = [&jump.by_millis, &jump.revision, &!jump.is_contradicted];
         wire.query(self, sql::CORRECT, &values).await.map(drop)
     }
 
     /// Keeps what is counted here, for the next process.
-    pub(super) async fn mark_time(&self, boot: u64) -> Result<(), Trouble> {
+    pub(super) async fn mark_time(&self, boot: u64) -> Result<(), PgFailure> {
         let ticks = boot_time();
         let Belief { ticked, .. } = self.clock.belief(ticks);
         self.run_untimed(sql::MARK, &[&boot.cast_signed(), &ticked, &stored_ticks(ticks)]).await.map(drop)
@@ -212,7 +212,7 @@ impl Wire {
         link: &Link,
         sql: &str,
         values: &[Value<'_>],
-    ) -> Result<(Vec<Row>, Duration), Trouble> {
+    ) -> Result<(Vec<Row>, Duration), PgFailure> {
         link.transactions.fetch_add(1, Ordering::Relaxed);
         let sent = boot_time();
         let belief = link.clock.belief(sent);
@@ -221,7 +221,7 @@ impl Wire {
         Ok((self.query(link, sql, &all).await?, sent))
     }
 
-    async fn query(&self, link: &Link, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, Trouble> {
+    async fn query(&self, link: &Link, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, PgFailure> {
         let client = self.object.as_ref().expect("a wire has its connection until it is dropped");
         // Until the answer is complete the connection is not fit for anybody else.
         self.spoiled.store(true, Ordering::Relaxed);
@@ -238,13 +238,13 @@ impl Wire {
                 self.spoiled.store(false, Ordering::Relaxed);
                 Ok(rows)
             }
-            Ok(Err(error)) => Err(self.trouble(&error)),
-            Err(_) => Err(Trouble::Unsure("the server does not answer".to_owned())),
+            Ok(Err(error)) => Err(self.failure(&error)),
+            Err(_) => Err(PgFailure::Unsure("the server does not answer".to_owned())),
         }
     }
 
     /// Begins a transaction.
-    pub(super) async fn begin<'a>(&'a mut self, link: &'a Link) -> Result<Tx<'a>, Trouble> {
+    pub(super) async fn begin<'a>(&'a mut self, link: &'a Link) -> Result<Tx<'a>, PgFailure> {
         let Wire { object, spoiled } = self;
         let client = object.as_mut().expect("a wire has its connection until it is dropped");
         *spoiled.get_mut() = true;
@@ -252,23 +252,27 @@ impl Wire {
         let begin = tokio::time::timeout(link.call_timeout, client.transaction());
         match begin.await {
             Ok(Ok(transaction)) => Ok(Tx { transaction, spoiled, link }),
-            Ok(Err(error)) => Err(Trouble::NotSent(StoreError::Unavailable(error_chain(&error)))),
+            Ok(Err(error)) => Err(PgFailure::NotSent(StoreError::Unavailable(error_chain(&error)))),
             Err(_) => Err(silent()),
         }
     }
 
-    fn trouble(&self, error: &tokio_postgres::Error) -> Trouble {
+    fn failure(&self, error: &tokio_postgres::Error) -> PgFailure {
         self.spoiled.store(spoils(error), Ordering::Relaxed);
         match error.code() {
-            _ if !was_refused(error) => Trouble::Unsure(error_chain(error)),
-            Some(code) if *code == SqlState::UNIQUE_VIOLATION => Trouble::Taken(refusal(error)),
-            Some(_) | None => Trouble::Refused(refusal(error)),
+            _ if !was_refused(error) => PgFailure::Unsure(error_chain(error)),
+            Some(code) if *code == SqlState::UNIQUE_VIOLATION => PgFailure::Taken(refusal(error)),
+            Some(_) | None => PgFailure::Refused(refusal(error)),
         }
     }
 
-    fn not_executed(&self, error: &tokio_postgres::Error) -> Trouble {
+    fn not_executed(&self, error: &tokio_postgres::Error) -> PgFailure {
         self.spoiled.store(spoils(error), Ordering::Relaxed);
-        if was_refused(error) { Trouble::Refused(refusal(error)) } else { Trouble::NotSent(refusal(error)) }
+        if was_refused(error) {
+            PgFailure::Refused(refusal(error))
+        } else {
+            PgFailure::NotSent(refusal(error))
+        }
     }
 }
 
@@ -281,7 +285,7 @@ pub(super) struct Tx<'a> {
 
 impl Tx<'_> {
     /// Runs a timed statement. Its failure is never unsure: without a commit nothing is written.
-    pub(super) async fn run(&self, sql: &str, values: &[Value<'_>]) -> Result<Timed, Trouble> {
+    pub(super) async fn run(&self, sql: &str, values: &[Value<'_>]) -> Result<Timed, PgFailure> {
         let sent = boot_time();
         let belief = self.link.clock.belief(sent);
         let mut all: Vec<Value<'_>> = vec![&belief.ticked, &belief.last, &belief.within];
@@ -292,7 +296,7 @@ impl Tx<'_> {
     }
 
     /// Runs a statement that does not ask for the time.
-    pub(super) async fn query(&self, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, Trouble> {
+    pub(super) async fn query(&self, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, PgFailure> {
         let transaction: &Transaction<'_> = &self.transaction;
         let call = async {
             let statement = self.transaction.prepare_cached(sql).await?;
@@ -300,22 +304,22 @@ impl Tx<'_> {
         };
         match tokio::time::timeout(self.link.call_timeout, call).await {
             Ok(Ok(rows)) => Ok(rows),
-            Ok(Err(error)) => Err(Trouble::Refused(refusal(&error))),
+            Ok(Err(error)) => Err(PgFailure::Refused(refusal(&error))),
             Err(_) => Err(silent()),
         }
     }
 
     /// Commits.
-    pub(super) async fn commit(self) -> Result<(), Trouble> {
+    pub(super) async fn commit(self) -> Result<(), PgFailure> {
         let Tx { transaction, spoiled, link } = self;
         match tokio::time::timeout(link.call_timeout, transaction.commit()).await {
             Ok(Ok(())) => {
                 spoiled.store(false, Ordering::Relaxed);
                 Ok(())
             }
-            Ok(Err(error)) if was_refused(&error) => Err(Trouble::Refused(refusal(&error))),
-            Ok(Err(error)) => Err(Trouble::Unsure(error_chain(&error))),
-            Err(_) => Err(Trouble::Unsure("the server does not answer a commit".to_owned())),
+            Ok(Err(error)) if was_refused(&error) => Err(PgFailure::Refused(refusal(&error))),
+            Ok(Err(error)) => Err(PgFailure::Unsure(error_chain(&error))),
+            Err(_) => Err(PgFailure::Unsure("the server does not answer a commit".to_owned())),
         }
     }
 
@@ -328,8 +332,8 @@ impl Tx<'_> {
 }
 
 /// Nothing was executed, since nothing was asked to be.
-fn silent() -> Trouble {
-    Trouble::NotSent(StoreError::Unavailable("the server is silent".to_owned()))
+fn silent() -> PgFailure {
+    PgFailure::NotSent(StoreError::Unavailable("the server is silent".to_owned()))
 }
 
 /// Whether the server itself says that the statement had no effect. An error does; the last words of a session that is

@@ -13,11 +13,11 @@ use semel_contract::record::{Fence, State};
 use semel_contract::scope::Scope;
 use serde_json::{Value as Json, json};
 
-use super::link::Trouble;
+use super::link::PgFailure;
 use super::replace::TRY_LOCK;
 use super::rows::{lock_number, pack, span};
 use super::{Core, PostgresStore};
-use crate::claims::{About, Answer, Id, StoreError, Wish, is_reserved, is_same_attempt};
+use crate::claims::{About, Answer, ClaimRequest, Id, StoreError, is_reserved, is_same_attempt};
 
 /// Enters a key: the first write of the transaction.
 pub const ENTER: &str = "SELECT verdict FROM semel.enter(
@@ -95,7 +95,7 @@ pub struct NewKey {
     /// What is kept of the request's headers, packed.
     pub request_headers: Vec<u8>,
     /// The request.
-    pub wish: Arc<Wish>,
+    pub request: Arc<ClaimRequest>,
 }
 
 /// How long a record lives and how much is kept where the route says nothing: as the functions have it.
@@ -103,18 +103,18 @@ const LIFETIME_MS: i64 = 90_600_000;
 const RESPONSE_BYTES_MAX: i32 = 1 << 20;
 
 impl NewKey {
-    fn new(wish: Arc<Wish>) -> Self {
-        let terms = wish.terms.as_ref();
+    fn new(request: Arc<ClaimRequest>) -> Self {
+        let terms = request.terms.as_ref();
         Self {
-            id: wish.id.hash().to_vec(),
-            request_headers: pack(&wish.about.headers),
+            id: request.id.hash().to_vec(),
+            request_headers: pack(&request.about.headers),
             hold: HOLD.as_millis().to_string(),
             lifetime: terms.map_or(LIFETIME_MS, |terms| span(terms.lifetime.record()).max(1)),
             is_from_creation: terms.is_some_and(|terms| terms.lifetime.anchor == Anchor::Created),
             max_response_bytes: terms.map_or(RESPONSE_BYTES_MAX, |terms| {
                 i32::try_from(terms.max_response_bytes).unwrap_or(i32::MAX)
             }),
-            wish,
+            request,
         }
     }
 }
@@ -189,15 +189,15 @@ fn about(of: &About, payload_hash: Option<&[u8; 32]>) -> String {
     about.to_string()
 }
 
-fn options(wish: &Wish, formers: &[Former]) -> String {
+fn options(request: &ClaimRequest, formers: &[Former]) -> String {
     let hold = u64::try_from(HOLD.as_millis()).unwrap_or(u64::MAX);
     let mut options = json!({
         "hold_ms": hold,
-        "nonce": wish.nonce.cast_signed(),
+        "nonce": request.nonce.cast_signed(),
         "releases": [],
     });
     let Json::Object(members) = &mut options else { unreachable!("an object was made") };
-    if let Some(terms) = &wish.terms {
+    if let Some(terms) = &request.terms {
         let lifetime = span(terms.lifetime.record()).max(1);
         members.insert("lifetime_ms".to_owned(), lifetime.into());
         members.insert("max_response_bytes".to_owned(), terms.max_response_bytes.into());
@@ -205,11 +205,11 @@ fn options(wish: &Wish, formers: &[Former]) -> String {
             members.insert("anchor".to_owned(), "created".into());
         }
     }
-    if let Some(rotation) = wish.rotation {
+    if let Some(rotation) = request.rotation {
         members.insert("rotation".to_owned(), hex(&rotation).into());
     }
     if !formers.is_empty() {
-        let scope = |former: &Former| former.scope.unwrap_or(wish.id.scope);
+        let scope = |former: &Former| former.scope.unwrap_or(request.id.scope);
         let prints =
             |former: &Former| former.fingerprints.iter().map(|of| hex(&print(of))).collect::<Vec<_>>();
         let formers = formers.iter().map(|former| {
@@ -240,16 +240,17 @@ impl PostgresStore {
             let options = json!({"fence": fence.to_string(), "releases": []});
             return Some(of(Vec::new(), about(&About::default(), None), options.to_string()));
         }
-        let wish = self.core.reservations.wish(id, fence)?;
-        let prints = wish.fingerprint.iter().map(print).collect();
-        Some(of(prints, about(&wish.about, wish.payload_hash.as_ref()), options(&wish, formers)))
+        let request = self.core.reservations.claim_request(id, fence)?;
+        let prints = request.fingerprint.iter().map(print).collect();
+        Some(of(prints, about(&request.about, request.payload_hash.as_ref()), options(&request, formers)))
     }
 
     /// What a transaction enters and leaves with that runs a key which nobody knew a moment ago; `None` where something
     /// about it is out of the ordinary.
     pub fn new_key(&self, id: &Id, fence: Fence) -> Option<NewKey> {
-        let wish = is_reserved(fence).then(|| self.core.reservations.wish(id, fence)).flatten()?;
-        (wish.how == Claim::New).then(|| NewKey::new(wish))
+        let request =
+            is_reserved(fence).then(|| self.core.reservations.claim_request(id, fence)).flatten()?;
+        (request.how == Claim::New).then(|| NewKey::new(request))
     }
 
     /// Whether another transaction holds this key now.
@@ -259,7 +260,7 @@ impl PostgresStore {
     pub async fn is_entered(&self, id: &Id) -> Result<bool, StoreError> {
         let (hash, scope, key) = (id.hash(), id.scope, id.key.as_str());
         let values: [super::link::Value<'_>; 3] = [&hash.as_slice(), &scope.as_bytes().as_slice(), &key];
-        let rows = self.core.link.query(LOOK, &values).await.map_err(Trouble::of_read)?;
+        let rows = self.core.link.query(LOOK, &values).await.map_err(PgFailure::of_read)?;
         Ok(rows.first().is_some_and(|row| row.get::<_, &str>(0) == "in-flight"))
     }
 
@@ -272,7 +273,7 @@ impl PostgresStore {
     pub async fn fate(&self, id: &Id, fence: Fence) -> Result<Fate, StoreError> {
         let until = tokio::time::Instant::now() + ORPHANED_MAX;
         let mut pause = PAUSE_FIRST;
-        while !has_ended(&self.core, id).await.map_err(Trouble::of_read)? {
+        while !has_ended(&self.core, id).await.map_err(PgFailure::of_read)? {
             if tokio::time::Instant::now() >= until {
                 let why = "a transaction whose commit was not acknowledged does not end";
                 return Err(StoreError::Unavailable(why.to_owned()));
@@ -292,7 +293,7 @@ impl PostgresStore {
 }
 
 /// Whether no transaction holds the key.
-async fn has_ended(core: &Core, id: &Id) -> Result<bool, Trouble> {
+async fn has_ended(core: &Core, id: &Id) -> Result<bool, PgFailure> {
     let rows = core.link.query(TRY_LOCK, &[&lock_number(&id.hash())]).await?;
     Ok(rows.first().is_some_and(|row| row.get(0)))
 }

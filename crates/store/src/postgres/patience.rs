@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::link::Trouble;
+use super::link::PgFailure;
 use crate::claims::StoreError;
 
 /// How long an unsure commit is looked into before the caller is told that it is unknown.
@@ -33,16 +33,16 @@ impl Patience {
 
     /// Takes in that an attempt failed, and pauses before the next. The error is what the caller is told instead: without
     /// an unsure attempt the failure itself, after one that it is unknown.
-    pub(super) async fn with(&mut self, trouble: Trouble) -> Result<(), StoreError> {
-        match trouble {
-            Trouble::Unsure(why) => self.unsure = Some(why),
-            Trouble::NotSent(error) | Trouble::Refused(error) | Trouble::Taken(error)
+    pub(super) async fn with(&mut self, failure: PgFailure) -> Result<(), StoreError> {
+        match failure {
+            PgFailure::Unsure(why) => self.unsure = Some(why),
+            PgFailure::NotSent(error) | PgFailure::Refused(error) | PgFailure::Taken(error)
                 if self.unsure.is_none() =>
             {
                 return Err(error);
             }
             // Only an answer of the store clears the doubt about the first attempt.
-            Trouble::NotSent(_) | Trouble::Refused(_) | Trouble::Taken(_) => {}
+            PgFailure::NotSent(_) | PgFailure::Refused(_) | PgFailure::Taken(_) => {}
         }
         match &self.unsure {
             Some(why) if Instant::now() >= self.until => Err(StoreError::Unknown(why.clone())),
@@ -60,10 +60,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_refusal_counts_only_while_nothing_may_have_been_committed() {
-        let refused = || Trouble::Refused(StoreError::Unavailable("locked".to_owned()));
+        let refused = || PgFailure::Refused(StoreError::Unavailable("locked".to_owned()));
         let mut patience = Patience::new(None);
         assert_eq!(patience.with(refused()).await, Err(StoreError::Unavailable("locked".to_owned())));
-        assert_eq!(patience.with(Trouble::Unsure("cut off".to_owned())).await, Ok(()));
+        assert_eq!(patience.with(PgFailure::Unsure("cut off".to_owned())).await, Ok(()));
         assert_eq!(patience.with(refused()).await, Ok(()));
         patience.until = Instant::now();
         assert_eq!(patience.with(refused()).await, Err(StoreError::Unknown("cut off".to_owned())));

@@ -9,7 +9,7 @@ use semel_contract::time::Timestamp;
 use semel_contract::transitions::{Claiming, Resolving, is_sealable};
 
 use super::Core;
-use super::link::{Trouble, Tx};
+use super::link::{PgFailure, Tx};
 use super::patience::Patience;
 use super::rows::{
     anchor_number, entry, fence_of, guarantee_number, late, lifetime_millis, lock_number, pack,
@@ -18,7 +18,7 @@ use super::rows::{
 use super::settle::Write;
 use super::sql::{self, entry, timed};
 use crate::admin::action;
-use crate::claims::{About, Claimed, Entry, Id, Resolution, Resolved, Sealed, StoreError, Wish};
+use crate::claims::{About, ClaimOutcome, ClaimRequest, Entry, Id, Resolution, Resolved, Sealed, StoreError};
 
 /// How often a seal is tried again because somebody claimed the key between looking and sealing.
 const SEAL_ROUNDS_MAX: u32 = 8;
@@ -108,11 +108,11 @@ struct Locked {
     now: Timestamp,
 }
 
-async fn lock(tx: &Tx<'_>, id: &Id) -> Result<Option<Locked>, Trouble> {
+async fn lock(tx: &Tx<'_>, id: &Id) -> Result<Option<Locked>, PgFailure> {
     let hash = id.hash();
     let rows = tx.query(LOCK, &[&hash.as_slice(), &id.scope.as_bytes().as_slice(), &id.key.as_str()]).await?;
     let Some(row) = rows.first() else { return Ok(None) };
-    let Some(mut entry) = entry(row).map_err(Trouble::Refused)? else { return Ok(None) };
+    let Some(mut entry) = entry(row).map_err(PgFailure::Refused)? else { return Ok(None) };
     let (first, is_claim) = (entry.record.lease_until.millis(), entry.record.state == State::Claimed);
     let lease = tx.run(LOCK_LEASE, &[&stored_number(entry.record.fence), &first, &is_claim]).await?;
     if let Some(until) = lease.rows.first().and_then(|row| row.get::<_, Option<i64>>("lease_until")) {
@@ -121,85 +121,90 @@ async fn lock(tx: &Tx<'_>, id: &Id) -> Result<Option<Locked>, Trouble> {
     Ok(Some(Locked { entry, now: lease.now }))
 }
 
-/// Claims a key over the record that was decided upon. An unsure commit is looked into by making the same wish again.
-pub(super) async fn claim(core: &Core, wish: &Wish) -> Result<Claimed, StoreError> {
+/// Claims a key over the record that was decided upon. An unsure commit is looked into by making the same request again.
+pub(super) async fn claim(core: &Core, request: &ClaimRequest) -> Result<ClaimOutcome, StoreError> {
     let mut patience = Patience::new(None);
     loop {
-        match claim_once(core, wish).await {
+        match claim_once(core, request).await {
             // An earlier try, whose end was not heard of, may hold the lock.
-            Ok(Claimed::Entered) if patience.is_unsure() => {
-                patience.with(Trouble::Unsure("the claim may still be under way".to_owned())).await?;
+            Ok(ClaimOutcome::Entered) if patience.is_unsure() => {
+                patience.with(PgFailure::Unsure("the claim may still be under way".to_owned())).await?;
             }
             Ok(claimed) => return Ok(claimed),
-            Err(trouble) => patience.with(trouble).await?,
+            Err(failure) => patience.with(failure).await?,
         }
     }
 }
 
-async fn claim_once(core: &Core, wish: &Wish) -> Result<Claimed, Trouble> {
-    free_rotation(core, wish).await?;
+async fn claim_once(core: &Core, request: &ClaimRequest) -> Result<ClaimOutcome, PgFailure> {
+    free_rotation(core, request).await?;
     let mut wire = core.link.connection().await?;
     let tx = wire.begin(&core.link).await?;
-    let free = tx.query(TRY_LOCK, &[&lock_number(&wish.id.hash())]).await?;
+    let free = tx.query(TRY_LOCK, &[&lock_number(&request.id.hash())]).await?;
     if free.first().is_none_or(|row| !row.get::<_, bool>(0)) {
         tx.roll_back().await;
-        return Ok(Claimed::Entered);
+        return Ok(ClaimOutcome::Entered);
     }
-    let Some(Locked { entry, now }) = lock(&tx, &wish.id).await? else {
+    let Some(Locked { entry, now }) = lock(&tx, &request.id).await? else {
         tx.roll_back().await;
-        return Ok(Claimed::Changed);
+        return Ok(ClaimOutcome::Changed);
     };
     let fence = entry.record.fence;
-    match wish.claiming(Some(&entry), now) {
+    match request.claiming(Some(&entry), now) {
         Claiming::Win => {}
         Claiming::Again => {
             tx.roll_back().await;
-            return Ok(Claimed::Won { fence, now });
+            return Ok(ClaimOutcome::Won { fence, now });
         }
         Claiming::Known | Claiming::Changed => {
             tx.roll_back().await;
-            return Ok(Claimed::Known { entry: Box::new(entry), now });
+            return Ok(ClaimOutcome::Known { entry: Box::new(entry), now });
         }
     }
-    if let Some(rotation) = wish.rotation {
-        let hash = wish.id.hash();
+    if let Some(rotation) = request.rotation {
+        let hash = request.id.hash();
         if !tx.query(ROTATED, &[&rotation.as_slice(), &hash.as_slice()]).await?.is_empty() {
             tx.roll_back().await;
-            return Ok(Claimed::CredentialChanged);
+            return Ok(ClaimOutcome::CredentialChanged);
         }
     }
-    let fence = write_claim(&tx, fence, wish, now).await?;
+    let fence = write_claim(&tx, fence, request, now).await?;
     tx.commit().await?;
-    Ok(Claimed::Won { fence, now })
+    Ok(ClaimOutcome::Won { fence, now })
 }
 
-async fn write_claim(tx: &Tx<'_>, old: Fence, wish: &Wish, now: Timestamp) -> Result<Fence, Trouble> {
-    let nonce = stored_nonce(wish.nonce);
-    let lease_until = now.millis() + span(wish.lease);
-    let about = &wish.about;
+async fn write_claim(
+    tx: &Tx<'_>,
+    old: Fence,
+    request: &ClaimRequest,
+    now: Timestamp,
+) -> Result<Fence, PgFailure> {
+    let nonce = stored_nonce(request.nonce);
+    let lease_until = now.millis() + span(request.lease);
+    let about = &request.about;
     let rows = tx
         .query(
             REPLACE,
             &[
                 &stored_number(old),
                 &nonce,
-                &guarantee_number(wish.guarantee),
-                &wish.fingerprint.as_ref().map(|of| of.bytes.as_slice()),
-                &version_number(wish),
-                &wish.payload_hash.as_ref().map(<[u8; 32]>::as_slice),
-                &wish.rotation.as_ref().map(<[u8; 16]>::as_slice),
+                &guarantee_number(request.guarantee),
+                &request.fingerprint.as_ref().map(|of| of.bytes.as_slice()),
+                &version_number(request),
+                &request.payload_hash.as_ref().map(<[u8; 32]>::as_slice),
+                &request.rotation.as_ref().map(<[u8; 16]>::as_slice),
                 &now.millis(),
                 &lease_until,
-                &(lease_until + late(wish.late)),
+                &(lease_until + late(request.late)),
                 &about.endpoint,
                 &about.tenant,
                 &about.principal,
                 &about.client_generated_at.map(Timestamp::millis),
                 &pack(&about.headers),
                 &about.request_id,
-                &lifetime_millis(wish),
-                &anchor_number(wish),
-                &response_bytes(wish),
+                &lifetime_millis(request),
+                &anchor_number(request),
+                &response_bytes(request),
             ],
         )
         .await?;
@@ -207,10 +212,10 @@ async fn write_claim(tx: &Tx<'_>, old: Fence, wish: &Wish, now: Timestamp) -> Re
     Ok(fence_of(row.get("fence"), nonce))
 }
 
-/// Takes the mark of rotation from an expired record under another credential, if there is one in this wish's way.
-pub(super) async fn free_rotation(core: &Core, wish: &Wish) -> Result<(), Trouble> {
-    let Some(rotation) = wish.rotation else { return Ok(()) };
-    let hash = wish.id.hash();
+/// Takes the mark of rotation from an expired record under another credential, if there is one in this request's way.
+pub(super) async fn free_rotation(core: &Core, request: &ClaimRequest) -> Result<(), PgFailure> {
+    let Some(rotation) = request.rotation else { return Ok(()) };
+    let hash = request.id.hash();
     core.link.run(FREE_ROTATION, &[&rotation.as_slice(), &hash.as_slice()]).await.map(drop)
 }
 
@@ -223,7 +228,7 @@ pub(super) async fn resolve(
     lifetime: &Lifetime,
     by: &str,
     reason: &str,
-) -> Result<Resolved, Trouble> {
+) -> Result<Resolved, PgFailure> {
     let mut wire = core.link.connection().await?;
     let tx = wire.begin(&core.link).await?;
     let locked = lock(&tx, id).await?.filter(|locked| locked.entry.record.fence == fence);
@@ -278,9 +283,9 @@ pub(super) async fn seal(
     about: &About,
     lifetime: &Lifetime,
     by: By<'_>,
-) -> Result<Sealed, Trouble> {
+) -> Result<Sealed, PgFailure> {
     for _ in 0..SEAL_ROUNDS_MAX {
-        let (known, now) = core.look_up(id).await.map_err(Trouble::Refused)?;
+        let (known, now) = core.look_up(id).await.map_err(PgFailure::Refused)?;
         // A key in use is not waited for: its record is the answer.
         if let Some(entry) = known.filter(|entry| !is_sealable(Standing::of(Some(&entry.record), now))) {
             return Ok(Sealed::Known(Box::new(entry)));
@@ -289,7 +294,7 @@ pub(super) async fn seal(
             return Ok(sealed);
         }
     }
-    Err(Trouble::Refused(StoreError::Unavailable("others claim this key again and again".to_owned())))
+    Err(PgFailure::Refused(StoreError::Unavailable("others claim this key again and again".to_owned())))
 }
 
 /// One attempt; `None` when somebody claimed the key meanwhile, and it must be looked at again.
@@ -299,7 +304,7 @@ async fn seal_once(
     about: &About,
     lifetime: &Lifetime,
     by: By<'_>,
-) -> Result<Option<Sealed>, Trouble> {
+) -> Result<Option<Sealed>, PgFailure> {
     let mut wire = core.link.connection().await?;
     let tx = wire.begin(&core.link).await?;
     let (now, before) = match lock(&tx, id).await? {

@@ -14,10 +14,12 @@ use semel_contract::record::Fence;
 
 use super::settle::{Ending, Write};
 use super::{Core, PostgresStore, upkeep};
-use crate::claims::{ClaimStore, Claimed, Id, RESERVED, Settlement, StoreError, Wish, Written, is_reserved};
+use crate::claims::{
+    ClaimOutcome, ClaimRequest, ClaimStore, FencedWrite, Id, RESERVED, Settlement, StoreError, is_reserved,
+};
 
 /// By the hash of the key: the reservation, and what was wished.
-type Held = HashMap<[u8; 16], (Fence, Arc<Wish>)>;
+type Held = HashMap<[u8; 16], (Fence, Arc<ClaimRequest>)>;
 
 /// The keys that handlers of this process run, with what was wished for each.
 #[derive(Debug, Default)]
@@ -32,23 +34,23 @@ impl Reservations {
     }
 
     /// Takes a key, unless a handler of this process has it.
-    fn take(&self, wish: &Arc<Wish>) -> Option<Fence> {
-        match self.lock().entry(wish.id.hash()) {
+    fn take(&self, request: &Arc<ClaimRequest>) -> Option<Fence> {
+        match self.lock().entry(request.id.hash()) {
             Slot::Occupied(_) => None,
             Slot::Vacant(free) => {
                 let number = RESERVED | self.last.fetch_add(1, Ordering::Relaxed);
-                let fence = Fence { number, nonce: wish.nonce };
-                free.insert((fence, Arc::clone(wish)));
+                let fence = Fence { number, nonce: request.nonce };
+                free.insert((fence, Arc::clone(request)));
                 Some(fence)
             }
         }
     }
 
     /// What was wished under a reservation that still holds.
-    pub(super) fn wish(&self, id: &Id, fence: Fence) -> Option<Arc<Wish>> {
+    pub(super) fn claim_request(&self, id: &Id, fence: Fence) -> Option<Arc<ClaimRequest>> {
         let held = self.lock();
-        let (known, wish) = held.get(&id.hash())?;
-        (*known == fence).then(|| Arc::clone(wish))
+        let (known, request) = held.get(&id.hash())?;
+        (*known == fence).then(|| Arc::clone(request))
     }
 
     /// Gives a key back, and wakes whoever waits for it in this process.
@@ -66,7 +68,7 @@ impl Reservations {
 /// A key that is given back when this is dropped, unless it is kept: whoever wished for it may go away while the store looks.
 struct Taken<'a> {
     core: &'a Core,
-    wish: Arc<Wish>,
+    request: Arc<ClaimRequest>,
     fence: Fence,
     is_kept: bool,
 }
@@ -74,27 +76,30 @@ struct Taken<'a> {
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
         if !self.is_kept {
-            self.core.reservations.give_back(self.core, &self.wish.id, self.fence);
+            self.core.reservations.give_back(self.core, &self.request.id, self.fence);
         }
     }
 }
 
 /// Reserves a key, if nothing on record stands in the way. The reservation comes first: once a handler of this process has
 /// given its key back, whoever comes next finds its record.
-pub(super) async fn reserve(store: &PostgresStore, wish: Wish) -> Result<Claimed, StoreError> {
-    match wish.how {
+pub(super) async fn reserve(
+    store: &PostgresStore,
+    request: ClaimRequest,
+) -> Result<ClaimOutcome, StoreError> {
+    match request.how {
         Claim::New | Claim::TakeOver | Claim::Supersede | Claim::Reclaim => {}
         // What is unknown stays so until its retry is settled: that has to be on record.
-        Claim::Forward | Claim::Rerun => return store.claim(wish).await,
+        Claim::Forward | Claim::Rerun => return store.claim(request).await,
     }
     let core = &*store.core;
-    let wish = Arc::new(wish);
-    let Some(fence) = core.reservations.take(&wish) else { return Ok(Claimed::Entered) };
-    let mut taken = Taken { core, wish, fence, is_kept: false };
-    match store.reserves.ask(Wish::clone(&taken.wish)).await? {
-        Claimed::Won { now, .. } => {
+    let request = Arc::new(request);
+    let Some(fence) = core.reservations.take(&request) else { return Ok(ClaimOutcome::Entered) };
+    let mut taken = Taken { core, request, fence, is_kept: false };
+    match store.reserves.ask(ClaimRequest::clone(&taken.request)).await? {
+        ClaimOutcome::Won { now, .. } => {
             taken.is_kept = true;
-            Ok(Claimed::Won { fence, now })
+            Ok(ClaimOutcome::Won { fence, now })
         }
         other => Ok(other),
     }
@@ -107,13 +112,15 @@ pub(super) async fn settle(
     fence: Fence,
     settlement: Settlement,
     lifetime: &Lifetime,
-) -> Result<Written, StoreError> {
+) -> Result<FencedWrite, StoreError> {
     let core = &*store.core;
-    let Some(wish) = core.reservations.wish(id, fence) else { return Ok(Written::Superseded) };
+    let Some(request) = core.reservations.claim_request(id, fence) else {
+        return Ok(FencedWrite::Superseded);
+    };
     let written = match settlement {
-        Settlement::Release => Written::Done,
+        Settlement::Release => FencedWrite::Done,
         Settlement::Settle(_) | Settlement::Unkept(_) | Settlement::Unknown => {
-            write_down(store, &wish, settlement, lifetime).await?
+            write_down(store, &request, settlement, lifetime).await?
         }
     };
     core.reservations.give_back(core, id, fence);
@@ -123,19 +130,22 @@ pub(super) async fn settle(
 
 async fn write_down(
     store: &PostgresStore,
-    wish: &Wish,
+    request: &ClaimRequest,
     settlement: Settlement,
     lifetime: &Lifetime,
-) -> Result<Written, StoreError> {
-    let fence = match store.claim(wish.clone()).await? {
-        Claimed::Won { fence, .. } => fence,
+) -> Result<FencedWrite, StoreError> {
+    let fence = match store.claim(request.clone()).await? {
+        ClaimOutcome::Won { fence, .. } => fence,
         // An earlier try got so far, and its answer was lost.
-        Claimed::Known { entry, .. } if entry.record.fence.nonce == wish.nonce => entry.record.fence,
-        Claimed::Known { .. } | Claimed::Changed | Claimed::CredentialChanged | Claimed::Entered => {
-            return Ok(Written::Superseded);
+        ClaimOutcome::Known { entry, .. } if entry.record.fence.nonce == request.nonce => entry.record.fence,
+        ClaimOutcome::Known { .. }
+        | ClaimOutcome::Changed
+        | ClaimOutcome::CredentialChanged
+        | ClaimOutcome::Entered => {
+            return Ok(FencedWrite::Superseded);
         }
     };
-    let ending = Ending { id: wish.id.clone(), fence, write: Write::of(settlement, lifetime) };
+    let ending = Ending { id: request.id.clone(), fence, write: Write::of(settlement, lifetime) };
     store.settlements.ask(ending).await
 }
 
@@ -144,7 +154,7 @@ pub(super) async fn renew(
     core: &Core,
     held: &[(Id, Fence)],
     lease: Duration,
-) -> Result<Vec<Written>, StoreError> {
+) -> Result<Vec<FencedWrite>, StoreError> {
     if !held.iter().any(|(_, fence)| is_reserved(*fence)) {
         return upkeep::renew(core, held, lease).await;
     }
@@ -157,9 +167,9 @@ pub(super) async fn renew(
     Ok(held
         .iter()
         .map(|(id, fence)| match is_reserved(*fence) {
-            true if core.reservations.wish(id, *fence).is_some() => Written::Done,
-            true => Written::Superseded,
-            false => renewed.next().unwrap_or(Written::Superseded),
+            true if core.reservations.claim_request(id, *fence).is_some() => FencedWrite::Done,
+            true => FencedWrite::Superseded,
+            false => renewed.next().unwrap_or(FencedWrite::Superseded),
         })
         .collect())
 }

@@ -12,7 +12,7 @@ use semel_contract::time::{Timestamp, millis_of};
 use tokio_postgres::Row;
 
 use super::clock::UNNOTICED_MILLIS;
-use crate::claims::{About, Answer, Entry, Id, StoreError, Wish};
+use crate::claims::{About, Answer, ClaimRequest, Entry, Id, StoreError};
 
 /// Longest lease and late window that are kept, so that times stay within a bigint.
 const SPAN_MILLIS_MAX: i64 = 1 << 50;
@@ -185,26 +185,26 @@ fn answer(row: &Row) -> Result<Option<Answer>, String> {
 }
 
 /// The stored number of a fingerprint's version.
-pub(super) fn version_number(wish: &Wish) -> Option<i16> {
-    wish.fingerprint.as_ref().map(|of| i16::from(of.version as u8))
+pub(super) fn version_number(request: &ClaimRequest) -> Option<i16> {
+    request.fingerprint.as_ref().map(|of| i16::from(of.version as u8))
 }
 
 /// How long a record lives that is settled by SQL.
-pub(super) fn lifetime_millis(wish: &Wish) -> Option<i64> {
-    wish.terms.as_ref().map(|terms| span(terms.lifetime.record()).max(1))
+pub(super) fn lifetime_millis(request: &ClaimRequest) -> Option<i64> {
+    request.terms.as_ref().map(|terms| span(terms.lifetime.record()).max(1))
 }
 
 /// From when that counts.
-pub(super) fn anchor_number(wish: &Wish) -> Option<i16> {
-    wish.terms.as_ref().map(|terms| match terms.lifetime.anchor {
+pub(super) fn anchor_number(request: &ClaimRequest) -> Option<i16> {
+    request.terms.as_ref().map(|terms| match terms.lifetime.anchor {
         Anchor::Created => 1,
         Anchor::Settled => 2,
     })
 }
 
 /// How large an answer may be that is settled by SQL.
-pub(super) fn response_bytes(wish: &Wish) -> Option<i32> {
-    wish.terms.as_ref().map(|terms| i32::try_from(terms.max_response_bytes).unwrap_or(i32::MAX))
+pub(super) fn response_bytes(request: &ClaimRequest) -> Option<i32> {
+    request.terms.as_ref().map(|terms| i32::try_from(terms.max_response_bytes).unwrap_or(i32::MAX))
 }
 
 /// A duration in milliseconds, bounded so that adding it to a time cannot overflow.

@@ -9,11 +9,11 @@ use semel_contract::record::{Fence, State};
 use semel_contract::transitions;
 
 use super::batch::Waiting;
-use super::link::Trouble;
+use super::link::PgFailure;
 use super::patience::Patience;
 use super::rows::{pack, span, state_number, stored_nonce, stored_number};
 use super::{Core, sql};
-use crate::claims::{Answer, Entry, Id, Settlement, StoreError, Written};
+use crate::claims::{Answer, Entry, FencedWrite, Id, Settlement, StoreError};
 
 /// Bytes of answers in one statement; a larger batch is sent in parts.
 const BATCH_BYTES_MAX: usize = 4 << 20;
@@ -70,19 +70,19 @@ impl Write {
     }
 }
 
-type Asked = (Ending, Waiting<Written>);
+type Asked = (Ending, Waiting<FencedWrite>);
 
 /// Runs one batch, in parts where it is large.
 pub(super) async fn batch(core: Arc<Core>, mut asked: Vec<Asked>) {
     while !asked.is_empty() {
-        let rest = asked.split_off(part(&asked));
-        some(&core, asked).await;
+        let rest = asked.split_off(chunk_len(&asked));
+        settle_chunk(&core, asked).await;
         asked = rest;
     }
 }
 
 /// How many fit into one statement; at least one.
-fn part(asked: &[Asked]) -> usize {
+fn chunk_len(asked: &[Asked]) -> usize {
     let mut bytes = 0;
     let fits = asked.iter().take_while(|(ending, _)| {
         bytes += ending.write.body().map_or(0, <[u8]>::len);
@@ -91,32 +91,32 @@ fn part(asked: &[Asked]) -> usize {
     fits.count().max(1)
 }
 
-async fn some(core: &Arc<Core>, asked: Vec<Asked>) {
+async fn settle_chunk(core: &Arc<Core>, asked: Vec<Asked>) {
     let mut numbers = BTreeSet::new();
     // Two settlements of one number in one batch: the second is looked at once the first is there.
     let sent: Vec<&Ending> =
         asked.iter().map(|(ending, _)| ending).filter(|ending| numbers.insert(ending.fence.number)).collect();
     let (done, unsure) = match attempt(core, sql::SETTLE, &sent).await {
         Ok(done) => (done, None),
-        Err(Trouble::NotSent(error)) => {
+        Err(PgFailure::NotSent(error)) => {
             asked.into_iter().for_each(|(_, waiting)| drop(waiting.send(Err(error.clone()))));
             return;
         }
-        Err(Trouble::Refused(_) | Trouble::Taken(_)) => (BTreeSet::new(), None),
-        Err(Trouble::Unsure(why)) => (BTreeSet::new(), Some(why)),
+        Err(PgFailure::Refused(_) | PgFailure::Taken(_)) => (BTreeSet::new(), None),
+        Err(PgFailure::Unsure(why)) => (BTreeSet::new(), Some(why)),
     };
     let patience = Patience::new(unsure);
     let mut first = BTreeSet::new();
     for (ending, waiting) in asked {
         if done.contains(&stored_number(ending.fence)) && first.insert(ending.fence.number) {
             core.announce(ending.id.hash());
-            drop(waiting.send(Ok(Written::Done)));
+            drop(waiting.send(Ok(FencedWrite::Done)));
             continue;
         }
         let (core, patience) = (Arc::clone(core), patience.clone());
         tokio::spawn(async move {
             let _turn = core.singles.acquire().await;
-            let written = alone(&core, &ending, patience).await;
+            let written = settle_one(&core, &ending, patience).await;
             core.announce(ending.id.hash());
             drop(waiting.send(written));
         });
@@ -124,32 +124,32 @@ async fn some(core: &Arc<Core>, asked: Vec<Asked>) {
 }
 
 /// Settles one by itself.
-async fn alone(core: &Core, ending: &Ending, mut patience: Patience) -> Result<Written, StoreError> {
+async fn settle_one(core: &Core, ending: &Ending, mut patience: Patience) -> Result<FencedWrite, StoreError> {
     loop {
         match settle_or_examine(core, ending, patience.is_unsure()).await {
             Ok(written) => return Ok(written),
-            Err(trouble) => patience.with(trouble).await?,
+            Err(failure) => patience.with(failure).await?,
         }
     }
 }
 
-async fn settle_or_examine(core: &Core, ending: &Ending, again: bool) -> Result<Written, Trouble> {
+async fn settle_or_examine(core: &Core, ending: &Ending, again: bool) -> Result<FencedWrite, PgFailure> {
     let done = attempt(core, sql::SETTLE_WAITING, &[ending]).await?;
     if !done.is_empty() {
-        return Ok(Written::Done);
+        return Ok(FencedWrite::Done);
     }
     // The write above waited for whoever was writing the row, so that this read is final.
-    let (entry, _) = core.look_up(&ending.id).await.map_err(Trouble::Refused)?;
+    let (entry, _) = core.look_up(&ending.id).await.map_err(PgFailure::Refused)?;
     match entry.filter(|entry| entry.record.fence == ending.fence) {
-        Some(entry) if ending.write.is_said_by(&entry) => Ok(Written::Done),
+        Some(entry) if ending.write.is_said_by(&entry) => Ok(FencedWrite::Done),
         // Nothing under this fence is left, which is what the first attempt at this release wanted.
-        None if again && ending.write.removes => Ok(Written::Done),
-        Some(_) | None => Ok(Written::Superseded),
+        None if again && ending.write.removes => Ok(FencedWrite::Done),
+        Some(_) | None => Ok(FencedWrite::Superseded),
     }
 }
 
 /// One attempt for all of these; the numbers of those that were written.
-async fn attempt(core: &Core, sql: &str, endings: &[&Ending]) -> Result<BTreeSet<i64>, Trouble> {
+async fn attempt(core: &Core, sql: &str, endings: &[&Ending]) -> Result<BTreeSet<i64>, PgFailure> {
     let write = endings.iter().map(|ending| &ending.write);
     let fence: Vec<i64> = endings.iter().map(|ending| stored_number(ending.fence)).collect();
     let nonce: Vec<i64> = endings.iter().map(|ending| stored_nonce(ending.fence.nonce)).collect();

@@ -8,10 +8,10 @@ use semel_contract::record::{Fence, State};
 use semel_contract::time::Timestamp;
 use tokio_postgres::Row;
 
-use super::link::{Timed, Trouble, Value};
+use super::link::{PgFailure, Timed, Value};
 use super::rows::{entry, span, state_number, stored_nonce, stored_number};
 use super::{Core, sql};
-use crate::claims::{Entry, Filter, Id, Order, StoreError, Swept, Written};
+use crate::claims::{Entry, FencedWrite, Filter, Id, Order, StoreError, Swept};
 use crate::clock::{Clock, SystemClock};
 
 /// Leases that are renewed in one statement.
@@ -32,20 +32,20 @@ pub(super) async fn renew(
     core: &Core,
     held: &[(Id, Fence)],
     lease: Duration,
-) -> Result<Vec<Written>, StoreError> {
+) -> Result<Vec<FencedWrite>, StoreError> {
     let mut written = Vec::with_capacity(held.len());
     for held in held.chunks(RENEWALS_MAX) {
-        let mut renewed = extend(core, sql::RENEW, held, lease).await.map_err(Trouble::of_write)?;
+        let mut renewed = extend(core, sql::RENEW, held, lease).await.map_err(PgFailure::of_write)?;
         for (id, fence) in held {
             if !renewed.contains(&held_by(id, *fence)) {
                 let one = [(id.clone(), *fence)];
                 let waited = extend(core, sql::RENEW_WAITING, &one, lease).await;
-                renewed.extend(waited.map_err(Trouble::of_write)?);
+                renewed.extend(waited.map_err(PgFailure::of_write)?);
             }
         }
         written.extend(held.iter().map(|(id, fence)| match renewed.contains(&held_by(id, *fence)) {
-            true => Written::Done,
-            false => Written::Superseded,
+            true => FencedWrite::Done,
+            false => FencedWrite::Superseded,
         }));
     }
     Ok(written)
@@ -59,7 +59,7 @@ async fn extend(
     sql: &str,
     held: &[(Id, Fence)],
     lease: Duration,
-) -> Result<BTreeSet<Held>, Trouble> {
+) -> Result<BTreeSet<Held>, PgFailure> {
     let mut sorted: Vec<&(Id, Fence)> = held.iter().collect();
     sorted.sort_by_key(|(_, fence)| fence.number);
     let fence: Vec<i64> = sorted.iter().map(|(_, fence)| stored_number(*fence)).collect();
@@ -80,7 +80,7 @@ fn held_by(id: &Id, fence: Fence) -> Held {
 /// Removes what has expired and marks what has lapsed, each at most `batch`, each in a transaction of its own.
 pub(super) async fn sweep(core: &Core, batch: u32, grace: Duration) -> Result<Swept, StoreError> {
     let batch = i64::from(batch);
-    let run = async |sql, values: &[Value<'_>]| core.link.run(sql, values).await.map_err(Trouble::of_write);
+    let run = async |sql, values: &[Value<'_>]| core.link.run(sql, values).await.map_err(PgFailure::of_write);
     let mut swept = Swept::default();
     // What fails there does not keep the rest from being done.
     let followed = follow(core).await;
@@ -99,14 +99,14 @@ pub(super) async fn sweep(core: &Core, batch: u32, grace: Duration) -> Result<Sw
     core.link
         .query("SELECT semel.forget_budgets($1::bigint, $2::bigint)", &values)
         .await
-        .map_err(Trouble::of_write)?;
-    followed.map_err(Trouble::of_write)?;
+        .map_err(PgFailure::of_write)?;
+    followed.map_err(PgFailure::of_write)?;
     Ok(swept)
 }
 
 /// Looks after claims whose first lease has lapsed, and removes leases that nobody needs any more: a settlement leaves the
 /// lease behind, where there was one.
-async fn follow(core: &Core) -> Result<(), Trouble> {
+async fn follow(core: &Core) -> Result<(), PgFailure> {
     // One at a time, so that renewals always find a connection beside it.
     let _turn = core.following.lock().await;
     let gone = |answer: Timed| answer.rows.first().map_or(0, |row| row.get::<_, i64>("gone"));
@@ -132,7 +132,7 @@ pub(super) async fn forget(
     let mut gone = 0;
     loop {
         let values: [Value<'_>; 4] = [&principal, &FORGET_BATCH, &by, &tenant];
-        let Timed { rows, .. } = core.link.run(sql::FORGET, &values).await.map_err(Trouble::of_write)?;
+        let Timed { rows, .. } = core.link.run(sql::FORGET, &values).await.map_err(PgFailure::of_write)?;
         let erased = rows.iter().filter(|row| row.get::<_, Option<&[u8]>>("hash").is_some()).count();
         gone += erased as u64;
         if (erased as i64) < FORGET_BATCH {
@@ -184,7 +184,7 @@ pub(super) async fn keep_time(core: Weak<Core>) {
 
 /// Believes a clock that was ahead at a start, unexplained, once a time service vouches for this machine's clock and the
 /// server's agrees with it.
-async fn vouch(core: &Core) -> Result<(), Trouble> {
+async fn vouch(core: &Core) -> Result<(), PgFailure> {
     if !SystemClock.is_synchronised() {
         return Ok(());
     }

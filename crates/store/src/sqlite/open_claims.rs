@@ -12,7 +12,7 @@ use super::key_index::KeyIndex;
 use super::recent::Recent;
 use super::row::{Hash, Rotation, StoredEntry};
 use super::statements::RowRef;
-use crate::claims::{Filter, Id, Written};
+use crate::claims::{FencedWrite, Filter, Id};
 
 /// A change of what is held: `None` lets go.
 pub(super) type Change = (Hash, Option<StoredEntry>);
@@ -59,13 +59,13 @@ impl OpenClaims {
 
     /// Extends a lease. The caller reads the time after it locked this: a claim that the writer has seen lapsed is then
     /// lapsed here too, because time never goes back.
-    pub(super) fn renew(&mut self, id: &Id, fence: Fence, lease: Duration, now: Timestamp) -> Written {
+    pub(super) fn renew(&mut self, id: &Id, fence: Fence, lease: Duration, now: Timestamp) -> FencedWrite {
         match self.held.get_mut(&id.hash()) {
             Some(kept) if kept.entry.id == *id && transitions::is_renewed(&kept.entry.record, fence, now) => {
                 kept.entry.record.lease_until = now.plus(lease);
-                Written::Done
+                FencedWrite::Done
             }
-            Some(_) | None => Written::Superseded,
+            Some(_) | None => FencedWrite::Superseded,
         }
     }
 

@@ -166,7 +166,7 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::claims::{About, Answer, ClaimStore, Claimed, Id, Settlement, Wish};
+    use crate::claims::{About, Answer, ClaimOutcome, ClaimRequest, ClaimStore, Id, Settlement};
     use crate::sqlite::SqliteStore;
 
     fn record(number: u64, body: Bytes) -> Entry {
@@ -245,7 +245,7 @@ mod tests {
         let store = SqliteStore::open(directory.path().join("semel.db"));
         let store = store.expect("a new file can be opened");
         let settled = record(1, Bytes::from_static(b"{}"));
-        let wish = Wish {
+        let request = ClaimRequest {
             id: settled.id.clone(),
             how: Claim::New,
             replaces: None,
@@ -259,7 +259,9 @@ mod tests {
             terms: None,
             about: Arc::clone(&settled.about),
         };
-        let Ok(Claimed::Won { fence, .. }) = store.claim(wish).await else { panic!("nobody else claims") };
+        let Ok(ClaimOutcome::Won { fence, .. }) = store.claim(request).await else {
+            panic!("nobody else claims")
+        };
         let is_here = || store.shared.recent.get(settled.id.hash(), fence.number).is_some();
         store.look_up(&settled.id).await.expect("the store answers");
         assert!(!is_here(), "an open claim is not a record");

@@ -19,8 +19,8 @@ use super::shared::StoreShared;
 use super::statements;
 use super::transitions::{self, Word};
 use crate::claims::{
-    About, ClaimStore, Claimed, Entry, Filter, Id, Order, Reply, Resolution, Resolved, Sealed, Settlement,
-    StoreError, Swept, Wish, Written,
+    About, ClaimOutcome, ClaimRequest, ClaimStore, Entry, FencedWrite, Filter, Id, Order, Reply, Resolution,
+    Resolved, Sealed, Settlement, StoreError, Swept,
 };
 use crate::forms::{Form, Forms};
 use crate::hints::Hints;
@@ -111,9 +111,9 @@ impl SqliteStore {
 }
 
 impl ClaimStore for SqliteStore {
-    fn claim(&self, wish: Wish) -> Reply<'_, Claimed> {
-        let hash = wish.id.hash();
-        self.submit(0, move |tx| transitions::claim(tx, &wish, hash))
+    fn claim(&self, request: ClaimRequest) -> Reply<'_, ClaimOutcome> {
+        let hash = request.id.hash();
+        self.submit(0, move |tx| transitions::claim(tx, &request, hash))
     }
 
     fn look_up<'a>(&'a self, id: &'a Id) -> Reply<'a, (Option<Entry>, Timestamp)> {
@@ -126,13 +126,13 @@ impl ClaimStore for SqliteStore {
         fence: Fence,
         settlement: Settlement,
         lifetime: &'a Lifetime,
-    ) -> Reply<'a, Written> {
+    ) -> Reply<'a, FencedWrite> {
         let (id, lifetime) = (id.clone(), lifetime.clone());
         let bytes = bytes_of(&settlement);
         self.submit(bytes, move |tx| transitions::settle(tx, &id, fence, &settlement, &lifetime))
     }
 
-    fn renew<'a>(&'a self, held: &'a [(Id, Fence)], lease: Duration) -> Reply<'a, Vec<Written>> {
+    fn renew<'a>(&'a self, held: &'a [(Id, Fence)], lease: Duration) -> Reply<'a, Vec<FencedWrite>> {
         if let Err(error) = self.shared.check() {
             return Box::pin(ready(Err(error)));
         }
@@ -213,7 +213,7 @@ impl ClaimStore for SqliteStore {
         self.ask(move |shared| listed(shared, &filter))
     }
 
-    fn reads_in_place(&self) -> bool {
+    fn lookup_is_local(&self) -> bool {
         true
     }
 

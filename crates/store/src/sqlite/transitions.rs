@@ -15,27 +15,28 @@ use super::row::{Hash, StoredEntry};
 use super::statements::{self, AuditRow};
 use crate::admin::{Audited, action};
 use crate::claims::{
-    About, Claimed, Entry, Id, Resolution, Resolved, Sealed, Settlement, Swept, Wish, Written,
+    About, ClaimOutcome, ClaimRequest, Entry, FencedWrite, Id, Resolution, Resolved, Sealed, Settlement,
+    Swept,
 };
 
 /// Claims a key.
-pub(super) fn claim(tx: &mut ClaimTx<'_>, wish: &Wish, hash: Hash) -> Result<Claimed, Fault> {
+pub(super) fn claim(tx: &mut ClaimTx<'_>, request: &ClaimRequest, hash: Hash) -> Result<ClaimOutcome, Fault> {
     let now = tx.now();
-    let known = tx.find(&wish.id, hash)?.map(|kept| kept.entry);
-    match (wish.claiming(known.as_ref(), now), known) {
+    let known = tx.find(&request.id, hash)?.map(|kept| kept.entry);
+    match (request.claiming(known.as_ref(), now), known) {
         (Claiming::Win, _) => {}
-        (Claiming::Again, Some(entry)) => return Ok(Claimed::Won { fence: entry.record.fence, now }),
-        (Claiming::Known, Some(entry)) => return Ok(Claimed::Known { entry: Box::new(entry), now }),
-        (Claiming::Changed | Claiming::Again | Claiming::Known, _) => return Ok(Claimed::Changed),
+        (Claiming::Again, Some(entry)) => return Ok(ClaimOutcome::Won { fence: entry.record.fence, now }),
+        (Claiming::Known, Some(entry)) => return Ok(ClaimOutcome::Known { entry: Box::new(entry), now }),
+        (Claiming::Changed | Claiming::Again | Claiming::Known, _) => return Ok(ClaimOutcome::Changed),
     }
-    if let Some(rotation) = wish.rotation
+    if let Some(rotation) = request.rotation
         && tx.rotation_lives(rotation, hash, now)?
     {
-        return Ok(Claimed::CredentialChanged);
+        return Ok(ClaimOutcome::CredentialChanged);
     }
-    let fence = tx.next_fence(wish.nonce);
-    tx.put(StoredEntry { hash, entry: Entry::of_claim(wish, fence, now), rotation: wish.rotation })?;
-    Ok(Claimed::Won { fence, now })
+    let fence = tx.next_fence(request.nonce);
+    tx.put(StoredEntry { hash, entry: Entry::of_claim(request, fence, now), rotation: request.rotation })?;
+    Ok(ClaimOutcome::Won { fence, now })
 }
 
 /// What a fence is worth now.
@@ -67,14 +68,14 @@ pub(super) fn settle(
     fence: Fence,
     settlement: &Settlement,
     lifetime: &Lifetime,
-) -> Result<Written, Fault> {
+) -> Result<FencedWrite, Fault> {
     match holds(tx, id, fence)? {
         Holds::Open(kept) => {
             write(tx, kept, settlement, lifetime)?;
-            Ok(Written::Done)
+            Ok(FencedWrite::Done)
         }
-        Holds::Ended(entry) if entry.is_said_by(settlement) => Ok(Written::Done),
-        Holds::Ended(_) | Holds::No => Ok(Written::Superseded),
+        Holds::Ended(entry) if entry.is_said_by(settlement) => Ok(FencedWrite::Done),
+        Holds::Ended(_) | Holds::No => Ok(FencedWrite::Superseded),
     }
 }
 

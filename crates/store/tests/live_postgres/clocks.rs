@@ -6,9 +6,9 @@ use std::time::Duration;
 use semel_contract::decide::{Claim, Standing};
 use semel_store::conformance::Fixture;
 use semel_store::postgres::PostgresStore;
-use semel_store::{ClaimStore, Claimed, Id, Wish, Written};
+use semel_store::{ClaimOutcome, ClaimRequest, ClaimStore, FencedWrite, Id};
 
-use crate::fixture::{Postgres, id, lifetime, postgres, settled, wish, won};
+use crate::fixture::{Postgres, claim_request, id, lifetime, postgres, settled, won};
 
 const MONTH_MILLIS: i64 = 86_400_000 * 30;
 
@@ -17,12 +17,12 @@ async fn standing(store: &PostgresStore, id: &Id) -> Standing {
     Standing::of(entry.as_ref().map(|entry| &entry.record), now)
 }
 
-async fn done(here: &Postgres) -> (Id, Wish) {
+async fn done(here: &Postgres) -> (Id, ClaimRequest) {
     let id = id("done");
-    let fence = won(&here.store, wish(&id)).await;
+    let fence = won(&here.store, claim_request(&id)).await;
     let written = here.store.settle(&id, fence, settled("x"), &lifetime()).await;
-    assert_eq!(written, Ok(Written::Done));
-    let take_over = Wish { how: Claim::TakeOver, replaces: Some(fence), ..wish(&id) };
+    assert_eq!(written, Ok(FencedWrite::Done));
+    let take_over = ClaimRequest { how: Claim::TakeOver, replaces: Some(fence), ..claim_request(&id) };
     (id, take_over)
 }
 
@@ -33,20 +33,20 @@ async fn a_jump_ahead_freezes_the_clock_for_everybody_until_it_is_confirmed() {
     let (_, before) = here.store.look_up(&id).await.expect("the store answers");
     here.set_wall_off(MONTH_MILLIS).await;
     // Not even a statement that is the first to meet the jump believes it.
-    assert!(matches!(here.store.claim(take_over.clone()).await, Ok(Claimed::Known { .. })));
+    assert!(matches!(here.store.claim(take_over.clone()).await, Ok(ClaimOutcome::Known { .. })));
     let jumped = here.store.frozen().await.expect("the store answers").expect("the clock is frozen");
     assert!((jumped - MONTH_MILLIS).abs() < 60_000, "{jumped}");
     // A process that starts now never saw the right time, but reads what the others found out.
     let fresh = here.database.store(2).await;
     assert_eq!(standing(&fresh, &id).await, Standing::Settled);
-    assert!(matches!(fresh.claim(take_over.clone()).await, Ok(Claimed::Known { .. })));
+    assert!(matches!(fresh.claim(take_over.clone()).await, Ok(ClaimOutcome::Known { .. })));
     assert_eq!(fresh.sweep(100, Duration::ZERO).await.expect("the store answers").removed, 0);
     let (_, after) = fresh.look_up(&id).await.expect("the store answers");
     assert!((0..60_000).contains(&after.millis_since(before)), "time goes on as it ticks");
     fresh.confirm_clock().await.expect("an operator confirms");
     assert_eq!(here.store.frozen().await, Ok(None));
     assert_eq!(standing(&here.store, &id).await, Standing::Expired);
-    assert!(matches!(here.store.claim(take_over).await, Ok(Claimed::Won { .. })));
+    assert!(matches!(here.store.claim(take_over).await, Ok(ClaimOutcome::Won { .. })));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -68,7 +68,7 @@ async fn a_frozen_clock_lets_nothing_be_swept_even_if_it_expired_before() {
 async fn a_clock_set_back_shortens_no_lifetime_also_of_what_handlers_settle() {
     let here = postgres().await;
     let id = id("handler");
-    let fence = won(&here.store, wish(&id)).await;
+    let fence = won(&here.store, claim_request(&id)).await;
     let (_, before) = here.store.look_up(&id).await.expect("the store answers");
     // As the store's own task does every few seconds.
     let mark = "UPDATE semel.clock SET high_water_ms = $1";
@@ -106,7 +106,7 @@ async fn steps_of_the_servers_clock_of_any_size_and_number_let_no_claim_lapse_ea
         let here = postgres().await;
         let id = id("held");
         let started = std::time::Instant::now();
-        won(&here.store, wish(&id)).await;
+        won(&here.store, claim_request(&id)).await;
         for step in steps {
             here.set_wall_off(*step).await;
             here.store.ready().await.expect("the store answers");
@@ -129,23 +129,23 @@ async fn steps_of_the_servers_clock_of_any_size_and_number_let_no_claim_lapse_ea
 async fn a_clock_set_ahead_while_no_gate_ran_is_frozen_at_the_next_start() {
     let Postgres { store, client, database } = postgres().await;
     let id = id("done");
-    let fence = won(&store, wish(&id)).await;
-    assert_eq!(store.settle(&id, fence, settled("x"), &lifetime()).await, Ok(Written::Done));
-    let take_over = Wish { how: Claim::TakeOver, replaces: Some(fence), ..wish(&id) };
+    let fence = won(&store, claim_request(&id)).await;
+    assert_eq!(store.settle(&id, fence, settled("x"), &lifetime()).await, Ok(FencedWrite::Done));
+    let take_over = ClaimRequest { how: Claim::TakeOver, replaces: Some(fence), ..claim_request(&id) };
     drop(store);
     let set = "UPDATE semel.clock SET offset_ms = offset_ms + $1";
     client.execute(set, &[&MONTH_MILLIS]).await.expect("the clock is set");
     let store = database.store(2).await;
     assert_eq!(standing(&store, &id).await, Standing::Settled);
     assert!(
-        matches!(store.claim(take_over.clone()).await, Ok(Claimed::Known { .. })),
+        matches!(store.claim(take_over.clone()).await, Ok(ClaimOutcome::Known { .. })),
         "it must not run again"
     );
     assert_eq!(store.sweep(100, Duration::ZERO).await.expect("the store answers").removed, 0);
     assert!(store.frozen().await.expect("the store answers").is_some());
     store.confirm_clock().await.expect("an operator confirms");
     assert_eq!(standing(&store, &id).await, Standing::Expired);
-    assert!(matches!(store.claim(take_over).await, Ok(Claimed::Won { .. })));
+    assert!(matches!(store.claim(take_over).await, Ok(ClaimOutcome::Won { .. })));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -160,7 +160,7 @@ async fn a_start_on_another_machine_does_not_believe_a_gap_that_nothing_explains
     client.execute(set, &[&MONTH_MILLIS]).await.expect("the clock is set");
     let store = database.store(2).await;
     assert_eq!(standing(&store, &id).await, Standing::Settled);
-    assert!(matches!(store.claim(take_over).await, Ok(Claimed::Known { .. })), "it must not run again");
+    assert!(matches!(store.claim(take_over).await, Ok(ClaimOutcome::Known { .. })), "it must not run again");
     assert!(store.frozen().await.expect("the store answers").is_some());
     let row =
         client.query_one("SELECT is_unexplained FROM semel.clock", &[]).await.expect("the row is there");

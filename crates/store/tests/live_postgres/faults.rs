@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use semel_contract::decide::Claim;
 use semel_contract::record::{Fence, State};
 use semel_store::postgres::{Options, PostgresStore};
-use semel_store::{ClaimStore, Claimed, Id, Settlement, StoreError, Wish, Written};
+use semel_store::{ClaimOutcome, ClaimRequest, ClaimStore, FencedWrite, Id, Settlement, StoreError};
 
-use crate::fixture::{Database, answer, entry, id, lifetime, settled, wish, won};
+use crate::fixture::{Database, answer, claim_request, entry, id, lifetime, settled, won};
 use crate::proxy::{Loses, Proxy};
 
 async fn through(database: &Database, proxy: &Proxy, connections: usize) -> Arc<PostgresStore> {
@@ -20,7 +20,7 @@ async fn through(database: &Database, proxy: &Proxy, connections: usize) -> Arc<
     // Statements are prepared and connections made, so that a cut meets the statement that is meant.
     for _ in 0..4 {
         let id = id("warm");
-        let fence = won(&store, wish(&id)).await;
+        let fence = won(&store, claim_request(&id)).await;
         store.settle(&id, fence, settled("x"), &lifetime()).await.expect("the store answers");
     }
     Arc::new(store)
@@ -35,12 +35,12 @@ async fn a_lost_request_or_reply_is_resolved_and_nothing_happens_twice() {
         let loses = if round % 2 == 0 { Loses::Reply } else { Loses::Request };
         let id = id("cut");
         proxy.cut(id.key.as_str().as_bytes(), loses);
-        let fence = won(&store, wish(&id)).await;
+        let fence = won(&store, claim_request(&id)).await;
         assert_eq!(entry(&direct, &id).await.record.fence, fence, "{loses:?} of a claim");
         proxy.cut(&id.hash(), loses);
         let settlement = if round % 4 < 2 { settled("kept") } else { Settlement::Release };
         let written = store.settle(&id, fence, settlement.clone(), &lifetime()).await;
-        assert_eq!(written, Ok(Written::Done), "{loses:?} of a settlement");
+        assert_eq!(written, Ok(FencedWrite::Done), "{loses:?} of a settlement");
         let found = direct.look_up(&id).await.expect("the store answers").0;
         match settlement.state() {
             State::Settled => assert_eq!(found.expect("it is kept").answer, Some(answer("kept"))),
@@ -59,9 +59,9 @@ async fn an_orphaned_session_that_still_commits_is_waited_for() {
     database.slow_down().await;
     let id = id("slow");
     proxy.cut(id.key.as_str().as_bytes(), Loses::Reply);
-    let fence = won(&store, wish(&id)).await;
+    let fence = won(&store, claim_request(&id)).await;
     proxy.cut(&id.hash(), Loses::Reply);
-    assert_eq!(store.settle(&id, fence, settled("x"), &lifetime()).await, Ok(Written::Done));
+    assert_eq!(store.settle(&id, fence, settled("x"), &lifetime()).await, Ok(FencedWrite::Done));
     assert_eq!(proxy.cuts(), 2);
     let found = entry(&store, &id).await;
     assert_eq!((found.record.fence, found.answer), (fence, Some(answer("x"))));
@@ -74,10 +74,10 @@ async fn a_replacing_claim_whose_commit_is_lost_is_resolved() {
     let store = through(&database, &proxy, 2).await;
     for loses in [Loses::Reply, Loses::Request] {
         let id = id("rerun");
-        let first = won(&store, wish(&id)).await;
-        assert_eq!(store.settle(&id, first, Settlement::Unknown, &lifetime()).await, Ok(Written::Done));
+        let first = won(&store, claim_request(&id)).await;
+        assert_eq!(store.settle(&id, first, Settlement::Unknown, &lifetime()).await, Ok(FencedWrite::Done));
         proxy.cut(b"COMMIT", loses);
-        let rerun = Wish { how: Claim::Rerun, replaces: Some(first), ..wish(&id) };
+        let rerun = ClaimRequest { how: Claim::Rerun, replaces: Some(first), ..claim_request(&id) };
         let second = won(&store, rerun).await;
         assert_eq!(entry(&store, &id).await.record.fence, second, "{loses:?}");
     }
@@ -90,29 +90,34 @@ async fn what_cannot_be_found_out_in_time_is_unknown_and_the_same_call_tells_lat
     let proxy = Proxy::start(database.address()).await;
     let (store, direct) = (through(&database, &proxy, 1).await, database.store(1).await);
     let id = id("unknown");
-    let wished = wish(&id);
+    let requested = claim_request(&id);
     // The one connection is cut, and no other leads to the server any more.
     proxy.cut(id.key.as_str().as_bytes(), Loses::Reply);
     proxy.close(true);
     let started = Instant::now();
-    let claimed = store.claim(wished.clone()).await;
+    let claimed = store.claim(requested.clone()).await;
     assert!(matches!(claimed, Err(StoreError::Unknown(_))), "{claimed:?}");
     assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
-    let claimed = store.claim(wish(&id)).await;
+    let claimed = store.claim(claim_request(&id)).await;
     assert!(matches!(claimed, Err(StoreError::Unavailable(_))), "this one was never sent: {claimed:?}");
     proxy.close(false);
     let found = entry(&direct, &id).await;
-    assert_eq!(won(&store, wished).await, found.record.fence, "it had won");
-    assert_eq!(store.settle(&id, found.record.fence, settled("x"), &lifetime()).await, Ok(Written::Done));
+    assert_eq!(won(&store, requested).await, found.record.fence, "it had won");
+    assert_eq!(store.settle(&id, found.record.fence, settled("x"), &lifetime()).await, Ok(FencedWrite::Done));
 }
 
 /// One client of the storm: claims its key, and settles it if it won. An unknown outcome is asked for again.
 async fn stormed(store: &PostgresStore, id: &Id, wins: &AtomicU32) -> Option<Fence> {
-    let wished = wish(id);
+    let requested = claim_request(id);
     let fence = loop {
-        match store.claim(wished.clone()).await {
-            Ok(Claimed::Won { fence, .. }) => break fence,
-            Ok(Claimed::Known { .. } | Claimed::Changed | Claimed::CredentialChanged | Claimed::Entered) => {
+        match store.claim(requested.clone()).await {
+            Ok(ClaimOutcome::Won { fence, .. }) => break fence,
+            Ok(
+                ClaimOutcome::Known { .. }
+                | ClaimOutcome::Changed
+                | ClaimOutcome::CredentialChanged
+                | ClaimOutcome::Entered,
+            ) => {
                 return None;
             }
             Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
@@ -122,8 +127,8 @@ async fn stormed(store: &PostgresStore, id: &Id, wins: &AtomicU32) -> Option<Fen
     let body = format!("{fence}");
     loop {
         match store.settle(id, fence, settled(&body), &lifetime()).await {
-            Ok(Written::Done) => return Some(fence),
-            Ok(Written::Superseded) => panic!("{fence} was superseded, yet its lease is long"),
+            Ok(FencedWrite::Done) => return Some(fence),
+            Ok(FencedWrite::Superseded) => panic!("{fence} was superseded, yet its lease is long"),
             Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
         }
     }
@@ -192,12 +197,12 @@ async fn a_store_recovers_by_itself_when_all_its_sessions_were_ended() {
     let database = Database::create().await;
     let store = database.store(4).await;
     let id = id("before");
-    let fence = won(&store, wish(&id)).await;
+    let fence = won(&store, claim_request(&id)).await;
     let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
         WHERE datname = current_database() AND application_name = 'semel'";
     database.client().await.execute(sql, &[]).await.expect("sessions can be ended");
-    assert_eq!(store.settle(&id, fence, settled("x"), &lifetime()).await, Ok(Written::Done));
+    assert_eq!(store.settle(&id, fence, settled("x"), &lifetime()).await, Ok(FencedWrite::Done));
     assert_eq!(store.ready().await, Ok(()));
-    let fence = won(&store, wish(&crate::fixture::id("after"))).await;
+    let fence = won(&store, claim_request(&crate::fixture::id("after"))).await;
     assert!(fence.number > 0);
 }

@@ -15,7 +15,7 @@ use semel_contract::record::{Fence, Guarantee};
 use semel_contract::scope::Scope;
 use semel_store::conformance::{AdminFixture, Fixture};
 use semel_store::postgres::{Options, PostgresStore};
-use semel_store::{About, AdminStore, Answer, ClaimStore, Claimed, Entry, Id, Settlement, Wish};
+use semel_store::{About, AdminStore, Answer, ClaimOutcome, ClaimRequest, ClaimStore, Entry, Id, Settlement};
 use tokio_postgres::{Client, NoTls};
 
 const VARIABLE: &str = "SEMEL_TEST_POSTGRES";
@@ -195,9 +195,9 @@ pub(crate) fn id(name: &str) -> Id {
     }
 }
 
-pub(crate) fn wish(id: &Id) -> Wish {
+pub(crate) fn claim_request(id: &Id) -> ClaimRequest {
     static NONCE: AtomicU64 = AtomicU64::new(1);
-    Wish {
+    ClaimRequest {
         id: id.clone(),
         how: Claim::New,
         replaces: None,
@@ -213,8 +213,8 @@ pub(crate) fn wish(id: &Id) -> Wish {
     }
 }
 
-pub(crate) fn atomic(id: &Id) -> Wish {
-    Wish { guarantee: Guarantee::Atomic, ..wish(id) }
+pub(crate) fn atomic(id: &Id) -> ClaimRequest {
+    ClaimRequest { guarantee: Guarantee::Atomic, ..claim_request(id) }
 }
 
 pub(crate) fn answer(body: &str) -> Answer {
@@ -234,9 +234,9 @@ pub(crate) fn lifetime() -> Lifetime {
     presets::ietf().lifetime
 }
 
-pub(crate) async fn won(store: &PostgresStore, wish: Wish) -> Fence {
-    match store.claim(wish).await.expect("the store answers") {
-        Claimed::Won { fence, .. } => fence,
+pub(crate) async fn won(store: &PostgresStore, request: ClaimRequest) -> Fence {
+    match store.claim(request).await.expect("the store answers") {
+        ClaimOutcome::Won { fence, .. } => fence,
         other => panic!("expected to win, found {other:?}"),
     }
 }

@@ -6,12 +6,14 @@ use std::time::{Duration, Instant};
 use semel_contract::decide::Claim;
 use semel_contract::record::{Fence, State};
 use semel_store::postgres::{Fate, PostgresStore};
-use semel_store::{AdminStore, ClaimStore, Claimed, Id, Settlement, StoreError, Wish, Written};
+use semel_store::{
+    AdminStore, ClaimOutcome, ClaimRequest, ClaimStore, FencedWrite, Id, Settlement, StoreError,
+};
 use tokio_postgres::{Client, IsolationLevel};
 
 use crate::fixture::{
-    AT_ONCE, LEASE, Postgres, answer, atomic, entry, id, lifetime, patient_postgres, postgres, settled, wish,
-    won,
+    AT_ONCE, LEASE, Postgres, answer, atomic, claim_request, entry, id, lifetime, patient_postgres, postgres,
+    settled, won,
 };
 use crate::once_fixture::Call;
 
@@ -78,7 +80,7 @@ async fn a_stale_fence_raises_and_says_what_to_do() {
     let here = postgres().await;
     let (id, stale) = claimed(&here, "stale").await;
     here.pass(LEASE + Duration::from_secs(1)).await;
-    let second = Wish { how: Claim::Supersede, replaces: Some(stale), ..atomic(&id) };
+    let second = ClaimRequest { how: Claim::Supersede, replaces: Some(stale), ..atomic(&id) };
     let second = won(&here.store, second).await;
     let other_nonce = Fence { nonce: second.nonce ^ 1, ..second };
     for fence in [stale, other_nonce] {
@@ -147,7 +149,11 @@ async fn a_renewal_never_breaks_a_repeatable_read_settlement() {
         let tx = tx.expect("a transaction");
         tx.query("SELECT count(*) FROM pg_class", &[]).await.expect("the snapshot is taken here");
         let held = [(id.clone(), fence)];
-        assert_eq!(here.store.renew(&held, LEASE).await, Ok(vec![Written::Done]), "before the settlement");
+        assert_eq!(
+            here.store.renew(&held, LEASE).await,
+            Ok(vec![FencedWrite::Done]),
+            "before the settlement"
+        );
         if by_sql {
             settle_by_sql(&tx, fence, "{}", b"x").await.expect("a renewal does not stand in the way");
         } else {
@@ -156,10 +162,14 @@ async fn a_renewal_never_breaks_a_repeatable_read_settlement() {
             call.leave(&tx, 201, b"x").await.expect("a renewal does not stand in the way");
         }
         let started = Instant::now();
-        assert_eq!(here.store.renew(&held, LEASE).await, Ok(vec![Written::Done]), "and during it");
+        assert_eq!(here.store.renew(&held, LEASE).await, Ok(vec![FencedWrite::Done]), "and during it");
         assert!(started.elapsed() < AT_ONCE, "a settlement does not hold renewals up");
         tx.commit().await.expect("it commits");
-        assert_eq!(here.store.renew(&held, LEASE).await, Ok(vec![Written::Superseded]), "but not after it");
+        assert_eq!(
+            here.store.renew(&held, LEASE).await,
+            Ok(vec![FencedWrite::Superseded]),
+            "but not after it"
+        );
         assert_eq!(entry(&here.store, &id).await.record.state, State::Settled);
     }
     here.pass(LEASE * 2).await;
@@ -212,7 +222,7 @@ async fn the_services_role_is_enough_and_cannot_change_the_audit_trail() {
     let url = here.database.url_as("semel_test_login");
     let store = PostgresStore::connect(&url, Default::default()).await.expect("it opens without owning it");
     let id = id("service");
-    let fence = won(&store, wish(&id)).await;
+    let fence = won(&store, claim_request(&id)).await;
     store.renew(&[(id.clone(), fence)], LEASE).await.expect("it renews");
     store.settle(&id, fence, settled("x"), &lifetime()).await.expect("it settles");
     store.sweep(10, Duration::ZERO).await.expect("it sweeps");
@@ -241,7 +251,7 @@ async fn the_services_role_is_enough_and_cannot_change_the_audit_trail() {
 }
 
 /// Runs a supersede against a handler that has settled but not yet ended its transaction.
-async fn supersede_against(here: &Postgres, commits: bool) -> (Fence, Result<Claimed, StoreError>) {
+async fn supersede_against(here: &Postgres, commits: bool) -> (Fence, Result<ClaimOutcome, StoreError>) {
     let mut handler = here.database.client().await;
     let (id, first) = claimed(here, "superseded").await;
     let tx = handler.transaction().await.expect("a transaction");
@@ -249,8 +259,8 @@ async fn supersede_against(here: &Postgres, commits: bool) -> (Fence, Result<Cla
     here.pass(LEASE + Duration::from_secs(1)).await;
     let superseding = tokio::spawn({
         let store = Arc::clone(&here.store);
-        let wish = Wish { how: Claim::Supersede, replaces: Some(first), ..atomic(&id) };
-        async move { store.claim(wish).await }
+        let request = ClaimRequest { how: Claim::Supersede, replaces: Some(first), ..atomic(&id) };
+        async move { store.claim(request).await }
     });
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(!superseding.is_finished(), "it waits for the handler");
@@ -266,7 +276,7 @@ async fn supersede_against(here: &Postgres, commits: bool) -> (Fence, Result<Cla
 async fn a_supersede_loses_against_a_handler_that_commits() {
     let here = patient_postgres().await;
     match supersede_against(&here, true).await {
-        (first, Ok(Claimed::Known { entry, .. })) => {
+        (first, Ok(ClaimOutcome::Known { entry, .. })) => {
             assert_eq!((entry.record.state, entry.record.fence), (State::Settled, first));
         }
         (_, other) => panic!("expected the settled record, found {other:?}"),
@@ -277,7 +287,7 @@ async fn a_supersede_loses_against_a_handler_that_commits() {
 async fn a_supersede_wins_against_a_handler_that_rolls_back() {
     let here = patient_postgres().await;
     match supersede_against(&here, false).await {
-        (first, Ok(Claimed::Won { fence, .. })) => assert!(fence.number > first.number),
+        (first, Ok(ClaimOutcome::Won { fence, .. })) => assert!(fence.number > first.number),
         (_, other) => panic!("expected to win, found {other:?}"),
     }
 }
@@ -290,7 +300,7 @@ async fn a_handler_that_settles_after_being_superseded_raises() {
     let tx = handler.transaction().await.expect("a transaction");
     tx.execute("INSERT INTO public.effect VALUES ('paid')", &[]).await.expect("the effect");
     here.pass(LEASE + Duration::from_secs(1)).await;
-    won(&here.store, Wish { how: Claim::Supersede, replaces: Some(first), ..atomic(&id) }).await;
+    won(&here.store, ClaimRequest { how: Claim::Supersede, replaces: Some(first), ..atomic(&id) }).await;
     let error = settle_by_sql(&tx, first, "{}", b"late").await.expect_err("it was superseded");
     assert_eq!(code(&error), "SM001");
     // Even a handler that does not look at the error commits nothing: its transaction is aborted.
@@ -322,8 +332,8 @@ async fn nobody_else_waits_for_a_settling_handler() {
     let tx = handler.transaction().await.expect("a transaction");
     settle_by_sql(&tx, fence, "{}", b"x").await.expect("the handler settles");
     let started = Instant::now();
-    match here.store.claim(wish(&slow)).await {
-        Ok(Claimed::Known { entry, .. }) => assert_eq!(entry.record.state, State::Claimed),
+    match here.store.claim(claim_request(&slow)).await {
+        Ok(ClaimOutcome::Known { entry, .. }) => assert_eq!(entry.record.state, State::Claimed),
         other => panic!("expected the claim, found {other:?}"),
     }
     // The gate gives up on the slow handler; others settle at the same time, in the same batches.
@@ -336,18 +346,18 @@ async fn nobody_else_waits_for_a_settling_handler() {
             let store = Arc::clone(&here.store);
             tokio::spawn(async move {
                 let id = id("quick");
-                let fence = won(&store, wish(&id)).await;
+                let fence = won(&store, claim_request(&id)).await;
                 store.settle(&id, fence, settled("x"), &lifetime()).await
             })
         })
         .collect();
     for other in others {
-        assert_eq!(other.await.expect("no panic"), Ok(Written::Done));
+        assert_eq!(other.await.expect("no panic"), Ok(FencedWrite::Done));
     }
     assert!(started.elapsed() < AT_ONCE, "{:?}", started.elapsed());
     assert!(!giving_up.is_finished());
     tx.commit().await.expect("it commits");
-    assert_eq!(giving_up.await.expect("no panic"), Ok(Written::Superseded));
+    assert_eq!(giving_up.await.expect("no panic"), Ok(FencedWrite::Superseded));
     assert_eq!(entry(&here.store, &slow).await.record.state, State::Settled);
 }
 

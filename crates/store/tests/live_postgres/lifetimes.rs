@@ -6,9 +6,9 @@ use std::time::Duration;
 use semel_contract::decide::Standing;
 use semel_contract::profile::{Anchor, Lifetime};
 use semel_store::conformance::Fixture;
-use semel_store::{ClaimStore, Settlement, Terms, Wish, Written};
+use semel_store::{ClaimRequest, ClaimStore, FencedWrite, Settlement, Terms};
 
-use crate::fixture::{LEASE, answer, entry, id, lifetime, postgres, settled, wish, won};
+use crate::fixture::{LEASE, answer, claim_request, entry, id, lifetime, postgres, settled, won};
 
 const HOUR: Duration = Duration::from_hours(1);
 
@@ -17,15 +17,15 @@ async fn a_lease_that_lapsed_is_not_renewed_be_it_the_first_or_a_later_one() {
     let here = postgres().await;
     for renewals in [0, 1, 2] {
         let id = id("held");
-        let held = [(id.clone(), won(&here.store, wish(&id)).await)];
+        let held = [(id.clone(), won(&here.store, claim_request(&id)).await)];
         for _ in 0..renewals {
             here.advance(LEASE / 2).await;
-            assert_eq!(here.store.renew(&held, LEASE).await, Ok(vec![Written::Done]));
+            assert_eq!(here.store.renew(&held, LEASE).await, Ok(vec![FencedWrite::Done]));
         }
         here.advance(LEASE + Duration::from_secs(1)).await;
         // Nobody has swept it yet: the lapse alone ends it.
         let renewed = here.store.renew(&held, LEASE).await;
-        assert_eq!(renewed, Ok(vec![Written::Superseded]), "after {renewals} renewals");
+        assert_eq!(renewed, Ok(vec![FencedWrite::Superseded]), "after {renewals} renewals");
         let (found, now) = here.store.look_up(&id).await.expect("the store answers");
         assert_eq!(Standing::of(found.as_ref().map(|entry| &entry.record), now), Standing::Unknown);
     }
@@ -42,7 +42,7 @@ async fn one_settlement_that_the_server_refuses_fails_alone() {
     let mut held = Vec::new();
     for number in 0..20 {
         let id = id(if number == 7 { "refused" } else { "kept" });
-        held.push((id.clone(), won(&here.store, wish(&id)).await));
+        held.push((id.clone(), won(&here.store, claim_request(&id)).await));
     }
     let settling: Vec<_> = held
         .iter()
@@ -56,7 +56,7 @@ async fn one_settlement_that_the_server_refuses_fails_alone() {
         let settled = settled.await.expect("no panic");
         match number {
             7 => assert!(settled.is_err(), "{settled:?}"),
-            _ => assert_eq!(settled, Ok(Written::Done), "number {number} has nothing to do with it"),
+            _ => assert_eq!(settled, Ok(FencedWrite::Done), "number {number} has nothing to do with it"),
         }
     }
 }
@@ -65,9 +65,9 @@ async fn one_settlement_that_the_server_refuses_fails_alone() {
 async fn a_tombstone_expires_and_is_swept_like_an_answer() {
     let here = postgres().await;
     let id = id("large");
-    let fence = won(&here.store, wish(&id)).await;
+    let fence = won(&here.store, claim_request(&id)).await;
     let unkept = Settlement::Unkept(answer("too large"));
-    assert_eq!(here.store.settle(&id, fence, unkept, &lifetime()).await, Ok(Written::Done));
+    assert_eq!(here.store.settle(&id, fence, unkept, &lifetime()).await, Ok(FencedWrite::Done));
     let found = entry(&here.store, &id).await;
     assert!(found.record.expires_at.is_some_and(|at| at > found.record.created_at), "{found:?}");
     here.advance(lifetime().record() + Duration::from_secs(1)).await;
@@ -83,7 +83,7 @@ async fn a_lifetime_of_its_own_counts_from_its_anchor_when_a_handler_settles_by_
         let own = Lifetime { record: Some(48 * HOUR), anchor, ..lifetime() };
         let id = id("own");
         let terms = Some(Terms { lifetime: own, max_response_bytes: 1024 });
-        let fence = won(&here.store, Wish { terms, ..wish(&id) }).await;
+        let fence = won(&here.store, ClaimRequest { terms, ..claim_request(&id) }).await;
         here.advance(5 * HOUR).await;
         let settle = "SELECT semel.settle($1, 201, '{}', 'x')";
         here.client.query(settle, &[&fence.to_string()]).await.expect("the handler settles");

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use semel_contract::decide::Claim;
 use semel_contract::record::State;
 use semel_contract::scope::Scope;
-use semel_store::{AdminStore, ClaimStore, Claimed, Id, Sealed, Settlement, Wish, Written};
+use semel_store::{AdminStore, ClaimOutcome, ClaimRequest, ClaimStore, FencedWrite, Id, Sealed, Settlement};
 
-use crate::fixture::{AT_ONCE, LEASE, answer, entry, id, lifetime, settled, wish, won};
+use crate::fixture::{AT_ONCE, LEASE, answer, claim_request, entry, id, lifetime, settled, won};
 use crate::once_fixture::{ABOUT, Call, EFFECT, code, print, shop, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -20,12 +20,12 @@ async fn a_gateway_and_a_transaction_exclude_each_other() {
     call.begin(&session).await;
     // A batch of claims never waits for the transaction, and the others in it are claimed.
     let started = Instant::now();
-    let wishes: Vec<Id> = (0..20).map(|_| id("other")).chain([call.id.clone()]).collect();
-    let claims: Vec<_> = wishes
+    let requests: Vec<Id> = (0..20).map(|_| id("other")).chain([call.id.clone()]).collect();
+    let claims: Vec<_> = requests
         .iter()
         .map(|id| {
-            let (store, wish) = (Arc::clone(&shop.here.store), wish(id));
-            tokio::spawn(async move { store.claim(wish).await.expect("the store answers") })
+            let (store, request) = (Arc::clone(&shop.here.store), claim_request(id));
+            tokio::spawn(async move { store.claim(request).await.expect("the store answers") })
         })
         .collect();
     let mut told = Vec::new();
@@ -34,21 +34,24 @@ async fn a_gateway_and_a_transaction_exclude_each_other() {
     }
     assert!(started.elapsed() < AT_ONCE);
     let (entered, others) = told.split_last().expect("there are some");
-    assert!(matches!(entered, Claimed::Entered), "{entered:?}");
-    assert!(others.iter().all(|claimed| matches!(claimed, Claimed::Won { .. })));
+    assert!(matches!(entered, ClaimOutcome::Entered), "{entered:?}");
+    assert!(others.iter().all(|claimed| matches!(claimed, ClaimOutcome::Won { .. })));
     session.batch_execute(EFFECT).await.unwrap();
     call.leave(&session, 201, b"made").await.unwrap();
-    assert!(matches!(shop.here.store.claim(wish(&call.id)).await, Ok(Claimed::Entered)), "not committed");
+    assert!(
+        matches!(shop.here.store.claim(claim_request(&call.id)).await, Ok(ClaimOutcome::Entered)),
+        "not committed"
+    );
     session.batch_execute("COMMIT").await.unwrap();
-    match shop.here.store.claim(wish(&call.id)).await {
-        Ok(Claimed::Known { entry, .. }) => {
+    match shop.here.store.claim(claim_request(&call.id)).await {
+        Ok(ClaimOutcome::Known { entry, .. }) => {
             let kept = entry.answer.expect("it is settled");
             assert_eq!((entry.record.state, &kept.body[..]), (State::Settled, b"made".as_slice()));
         }
         other => panic!("expected its record, found {other:?}"),
     }
     // The other way: a claim of a gateway is in flight for the transaction.
-    let (claimed, other) = (Call::of(wishes[0].clone()), shop.session().await);
+    let (claimed, other) = (Call::of(requests[0].clone()), shop.session().await);
     other.batch_execute("BEGIN").await.unwrap();
     assert_eq!(claimed.enter(&other).await.unwrap(), "in-flight");
     assert_eq!(claimed.look_verdict(&session).await, "in-flight");
@@ -60,26 +63,26 @@ async fn behind_a_gateway_its_fence_is_the_right_to_execute() {
     let shop = shop().await;
     let (session, other) = (shop.session().await, shop.session().await);
     let call = Call::new("fence");
-    let fence = won(&shop.here.store, wish(&call.id)).await;
+    let fence = won(&shop.here.store, claim_request(&call.id)).await;
     let fenced = call.with(&format!(r#"{{"fence": "{fence}"}}"#));
     fenced.begin(&session).await;
     other.batch_execute("BEGIN").await.unwrap();
     assert_eq!(fenced.enter(&other).await.unwrap(), "in-flight", "the request came twice");
     other.batch_execute("ROLLBACK").await.unwrap();
     let held = [(call.id.clone(), fence)];
-    assert_eq!(shop.here.store.renew(&held, LEASE).await, Ok(vec![Written::Done]), "renewals go on");
+    assert_eq!(shop.here.store.renew(&held, LEASE).await, Ok(vec![FencedWrite::Done]), "renewals go on");
     session.batch_execute(EFFECT).await.unwrap();
     let left = fenced.leave(&session, 201, b"made").await.unwrap();
     assert_eq!(left.get::<_, &str>("fence"), fence.to_string(), "it settles the claim itself");
     session.batch_execute("COMMIT").await.unwrap();
-    assert_eq!(shop.here.store.renew(&held, LEASE).await, Ok(vec![Written::Superseded]));
+    assert_eq!(shop.here.store.renew(&held, LEASE).await, Ok(vec![FencedWrite::Superseded]));
     let found = entry(&shop.here.store, &call.id).await;
     assert_eq!((found.record.state, found.record.fence), (State::Settled, fence));
     // Whatever comes later under that fence is answered from the record; another fence never executes.
     assert_eq!(fenced.look_verdict(&other).await, "replay");
     let stale = Call::new("stale").with(&format!(r#"{{"fence": "{fence}"}}"#));
     assert_eq!(stale.look_verdict(&other).await, "stale", "there is no claim");
-    won(&shop.here.store, wish(&stale.id)).await;
+    won(&shop.here.store, claim_request(&stale.id)).await;
     assert_eq!(stale.look_verdict(&other).await, "stale", "another attempt holds the key");
     assert_eq!(shop.effects().await, 1);
 }
@@ -89,12 +92,12 @@ async fn a_fence_that_was_taken_over_commits_nothing() {
     let shop = shop().await;
     let session = shop.session().await;
     let call = Call::new("taken-over");
-    let fence = won(&shop.here.store, wish(&call.id)).await;
+    let fence = won(&shop.here.store, claim_request(&call.id)).await;
     let fenced = call.with(&format!(r#"{{"fence": "{fence}"}}"#));
     fenced.begin(&session).await;
     session.batch_execute(EFFECT).await.unwrap();
     let written = shop.here.store.settle(&call.id, fence, settled("by the gateway"), &lifetime()).await;
-    assert_eq!(written, Ok(Written::Done));
+    assert_eq!(written, Ok(FencedWrite::Done));
     assert_eq!(code(fenced.leave(&session, 201, b"late").await), "40001");
     session.batch_execute("ROLLBACK").await.unwrap();
     assert_eq!(shop.effects().await, 0);
@@ -108,17 +111,17 @@ async fn what_else_may_stand_under_a_key_has_its_verdict() {
     let verdict = async |call: &Call| call.look_verdict(&session).await;
     // Settled by fence, in another transaction.
     let by_fence = Call::new("settle");
-    let fence = won(store, wish(&by_fence.id)).await;
+    let fence = won(store, claim_request(&by_fence.id)).await;
     let settle = "SELECT semel.settle($1, 201, '{}', 'by fence')";
     session.query(settle, &[&fence.to_string()]).await.unwrap();
     assert_eq!(verdict(&by_fence).await, "replay");
     // Unknown, and released.
     let unknown = Call::new("unknown");
-    let fence = won(store, wish(&unknown.id)).await;
+    let fence = won(store, claim_request(&unknown.id)).await;
     store.settle(&unknown.id, fence, Settlement::Unknown, &lifetime()).await.unwrap();
     assert_eq!(verdict(&unknown).await, "unknown");
     let lapsed = Call::new("lapsed");
-    won(store, wish(&lapsed.id)).await;
+    won(store, claim_request(&lapsed.id)).await;
     let atomic = Call::new("abandoned");
     won(store, crate::fixture::atomic(&atomic.id)).await;
     shop.here.pass(LEASE + Duration::from_secs(1)).await;
@@ -126,7 +129,7 @@ async fn what_else_may_stand_under_a_key_has_its_verdict() {
     assert_eq!(shop.run(&atomic).await.unwrap(), "execute", "an abandoned atomic claim is superseded");
     let released = Call::new("released");
     let kept = semel_contract::profile::Lifetime { released: Some(Duration::from_secs(60)), ..lifetime() };
-    let fence = won(store, wish(&released.id)).await;
+    let fence = won(store, claim_request(&released.id)).await;
     store.settle(&released.id, fence, Settlement::Release, &kept).await.unwrap();
     assert_eq!(verdict(&released.with(r#"{"failed_key": "sealed"}"#)).await, "sealed");
     let before = entry(store, &released.id).await.record.fence.number;
@@ -273,8 +276,9 @@ async fn a_record_that_is_swept_or_taken_over_meanwhile_makes_the_late_one_fail(
     shop.here.pass(Duration::from_secs(60)).await;
     session.batch_execute("UPDATE semel.clock SET high_water_ms = semel.now_ms()").await.unwrap();
     call.begin(&session).await;
-    let take_over = Wish { how: Claim::TakeOver, replaces: Some(found.record.fence), ..wish(&call.id) };
-    assert!(matches!(shop.here.store.claim(take_over).await, Ok(Claimed::Entered)));
+    let take_over =
+        ClaimRequest { how: Claim::TakeOver, replaces: Some(found.record.fence), ..claim_request(&call.id) };
+    assert!(matches!(shop.here.store.claim(take_over).await, Ok(ClaimOutcome::Entered)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

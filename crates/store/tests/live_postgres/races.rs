@@ -7,12 +7,14 @@ use std::time::{Duration, Instant};
 use semel_contract::decide::Claim;
 use semel_contract::record::{Fence, State};
 use semel_store::postgres::{PostgresStore, sql};
-use semel_store::{ClaimStore, Claimed, Filter, Id, Resolution, Resolved, Settlement, Swept, Wish, Written};
+use semel_store::{
+    ClaimOutcome, ClaimRequest, ClaimStore, FencedWrite, Filter, Id, Resolution, Resolved, Settlement, Swept,
+};
 use tokio_postgres::types::ToSql;
 
 use crate::fixture::{
-    AT_ONCE, Database, LEASE, answer, atomic, entry, id, lifetime, patient_postgres, postgres, settled, wish,
-    won,
+    AT_ONCE, Database, LEASE, answer, atomic, claim_request, entry, id, lifetime, patient_postgres, postgres,
+    settled, won,
 };
 use crate::once_fixture::Call;
 
@@ -23,15 +25,15 @@ async fn of_200_claims_of_one_key_by_two_processes_one_wins() {
     let id = id("contended");
     let claims: Vec<_> = (0..200)
         .map(|at| {
-            let (store, wish) = (Arc::clone(&stores[at % 2]), wish(&id));
-            tokio::spawn(async move { store.claim(wish).await })
+            let (store, request) = (Arc::clone(&stores[at % 2]), claim_request(&id));
+            tokio::spawn(async move { store.claim(request).await })
         })
         .collect();
     let (mut won, mut seen) = (Vec::new(), BTreeSet::new());
     for claim in claims {
         match claim.await.expect("no claim panics").expect("the store answers") {
-            Claimed::Won { fence, .. } => won.push(fence),
-            Claimed::Known { entry, .. } => _ = seen.insert(entry.record.fence),
+            ClaimOutcome::Won { fence, .. } => won.push(fence),
+            ClaimOutcome::Known { entry, .. } => _ = seen.insert(entry.record.fence),
             other => panic!("neither won nor lost: {other:?}"),
         }
     }
@@ -51,9 +53,9 @@ async fn of_200_claims_of_one_key_by_two_processes_one_wins() {
 
 async fn claim_and_settle(store: &PostgresStore, name: &str) -> Fence {
     let id = id(name);
-    let fence = won(store, wish(&id)).await;
+    let fence = won(store, claim_request(&id)).await;
     let written = store.settle(&id, fence, settled("x"), &lifetime()).await;
-    assert_eq!(written, Ok(Written::Done));
+    assert_eq!(written, Ok(FencedWrite::Done));
     fence
 }
 
@@ -133,7 +135,8 @@ async fn a_request_by_itself_waits_for_no_batch() {
 async fn settlements_of_one_fence_in_one_batch_agree() {
     let here = postgres().await;
     let (slow, id) = (id("slow"), id("twice"));
-    let (first, fence) = (won(&here.store, wish(&slow)).await, won(&here.store, wish(&id)).await);
+    let (first, fence) =
+        (won(&here.store, claim_request(&slow)).await, won(&here.store, claim_request(&id)).await);
     here.database.slow_down().await;
     let settle = |id: &Id, fence, settlement: Settlement| {
         let (store, id) = (Arc::clone(&here.store), id.clone());
@@ -148,10 +151,10 @@ async fn settlements_of_one_fence_in_one_batch_agree() {
     for asked in asked {
         written.push(asked.await.expect("no panic").expect("the store answers"));
     }
-    assert_eq!(busy.await.expect("no panic"), Ok(Written::Done));
+    assert_eq!(busy.await.expect("no panic"), Ok(FencedWrite::Done));
     let kept = entry(&here.store, &id).await.answer.expect("it is settled");
     for (at, written) in written.into_iter().enumerate() {
-        let expected = if kept == answer(body(at)) { Written::Done } else { Written::Superseded };
+        let expected = if kept == answer(body(at)) { FencedWrite::Done } else { FencedWrite::Superseded };
         assert_eq!(written, expected, "settlement {at}");
     }
 }
@@ -160,13 +163,14 @@ async fn settlements_of_one_fence_in_one_batch_agree() {
 async fn a_fence_holds_for_its_own_key_only() {
     let here = postgres().await;
     let (hers, his) = (id("hers"), id("his"));
-    let (fence, other) = (won(&here.store, wish(&hers)).await, won(&here.store, wish(&his)).await);
-    assert_eq!(here.store.settle(&his, fence, settled("x"), &lifetime()).await, Ok(Written::Superseded));
+    let (fence, other) =
+        (won(&here.store, claim_request(&hers)).await, won(&here.store, claim_request(&his)).await);
+    assert_eq!(here.store.settle(&his, fence, settled("x"), &lifetime()).await, Ok(FencedWrite::Superseded));
     let forged = Fence { nonce: fence.nonce ^ 1, ..fence };
     let held = [(his.clone(), fence), (hers.clone(), other), (hers.clone(), forged), (hers.clone(), fence)];
     let renewed = here.store.renew(&held, LEASE).await.expect("the store answers");
-    assert_eq!(renewed[..3], [Written::Superseded; 3], "also beside the one that is right");
-    assert_eq!(renewed[3], Written::Done);
+    assert_eq!(renewed[..3], [FencedWrite::Superseded; 3], "also beside the one that is right");
+    assert_eq!(renewed[3], FencedWrite::Done);
     let handler = here.database.client().await;
     let call = Call::of(his.clone()).with(&format!(r#"{{"fence": "{fence}"}}"#));
     assert_eq!(call.enter(&handler).await.expect("it is told"), "stale");
@@ -174,7 +178,7 @@ async fn a_fence_holds_for_its_own_key_only() {
     let lifetime = lifetime();
     let settle = |fence| here.store.settle(&hers, fence, settled("x"), &lifetime);
     let (forged, right) = tokio::join!(settle(forged), settle(fence));
-    assert_eq!((forged, right), (Ok(Written::Superseded), Ok(Written::Done)));
+    assert_eq!((forged, right), (Ok(FencedWrite::Superseded), Ok(FencedWrite::Done)));
 }
 
 /// The connection of a caller that went away is in the middle of something: nobody else may be given it.
@@ -188,8 +192,8 @@ async fn a_caller_that_goes_away_takes_its_connection_along() {
     let writing = other.transaction().await.expect("a transaction");
     writing.execute("SELECT FROM semel.record FOR UPDATE", &[]).await.expect("the record is being written");
     here.pass(LEASE + Duration::from_secs(1)).await;
-    let wish = Wish { how: Claim::Supersede, replaces: Some(first), ..atomic(&id) };
-    let left = tokio::time::timeout(Duration::from_millis(200), store.claim(wish)).await;
+    let request = ClaimRequest { how: Claim::Supersede, replaces: Some(first), ..atomic(&id) };
+    let left = tokio::time::timeout(Duration::from_millis(200), store.claim(request)).await;
     assert!(left.is_err(), "it waits for whoever is writing, until its caller loses patience");
     let started = Instant::now();
     store.look_up(&id).await.expect("the store answers");
@@ -201,16 +205,16 @@ async fn one_key_that_the_server_refuses_does_not_fail_its_batch() {
     let here = postgres().await;
     let requests: Vec<_> = (0..40)
         .map(|at| {
-            let (store, mut wish) = (Arc::clone(&here.store), wish(&id("mixed")));
+            let (store, mut request) = (Arc::clone(&here.store), claim_request(&id("mixed")));
             if at == 7 {
-                Arc::make_mut(&mut wish.about).principal = "not\0text".to_owned();
+                Arc::make_mut(&mut request.about).principal = "not\0text".to_owned();
             }
-            tokio::spawn(async move { store.claim(wish).await })
+            tokio::spawn(async move { store.claim(request).await })
         })
         .collect();
     let mut won = 0;
     for request in requests {
-        won += usize::from(matches!(request.await.expect("no panic"), Ok(Claimed::Won { .. })));
+        won += usize::from(matches!(request.await.expect("no panic"), Ok(ClaimOutcome::Won { .. })));
     }
     assert_eq!(won, 39);
 }
@@ -235,8 +239,8 @@ async fn a_claim_that_waited_for_its_place_has_the_highest_number() {
         .await
         .expect("the key is taken, but not yet for others to see");
     let claim = tokio::spawn({
-        let (store, wish) = (Arc::clone(&here.store), wish(&id));
-        async move { won(&store, wish).await }
+        let (store, request) = (Arc::clone(&here.store), claim_request(&id));
+        async move { won(&store, request).await }
     });
     tokio::time::sleep(Duration::from_millis(300)).await;
     let given = here.number("SELECT nextval('semel.fence')").await;
@@ -247,7 +251,7 @@ async fn a_claim_that_waited_for_its_place_has_the_highest_number() {
     let found: Vec<Fence> = found.expect("the store lists").iter().map(|entry| entry.record.fence).collect();
     assert_eq!(found, [fence], "and is found by it among the open claims");
     let written = here.store.settle(&id, fence, settled("x"), &lifetime()).await;
-    assert_eq!(written, Ok(Written::Done));
+    assert_eq!(written, Ok(FencedWrite::Done));
 }
 
 /// A renewal of this fence, and the time until which it is then held.
@@ -265,7 +269,7 @@ async fn a_supersede_does_not_overtake_a_renewal_in_flight() {
         let first = won(&here.store, atomic(&id)).await;
         for _ in 0..renewals {
             let renewed = here.store.renew(&[(id.clone(), first)], LEASE).await;
-            assert_eq!(renewed, Ok(vec![Written::Done]));
+            assert_eq!(renewed, Ok(vec![FencedWrite::Done]));
         }
         let mut other = here.database.client().await;
         let renewing = other.transaction().await.expect("a transaction");
@@ -274,13 +278,13 @@ async fn a_supersede_does_not_overtake_a_renewal_in_flight() {
         here.pass(LEASE + Duration::from_secs(1)).await;
         let superseding = tokio::spawn({
             let store = Arc::clone(&here.store);
-            let wish = Wish { how: Claim::Supersede, replaces: Some(first), ..atomic(&id) };
-            async move { store.claim(wish).await }
+            let request = ClaimRequest { how: Claim::Supersede, replaces: Some(first), ..atomic(&id) };
+            async move { store.claim(request).await }
         });
         tokio::time::sleep(Duration::from_millis(200)).await;
         renewing.commit().await.expect("now they see it");
         match superseding.await.expect("no panic") {
-            Ok(Claimed::Known { entry, now }) => assert!(entry.record.lease_until > now),
+            Ok(ClaimOutcome::Known { entry, now }) => assert!(entry.record.lease_until > now),
             other => panic!("expected the renewed claim, found {other:?}"),
         }
     }
@@ -291,7 +295,7 @@ async fn a_supersede_does_not_overtake_a_renewal_in_flight() {
 async fn a_sweep_does_not_overtake_a_first_renewal_in_flight() {
     let here = patient_postgres().await;
     let id = id("renewed");
-    let fence = won(&here.store, wish(&id)).await;
+    let fence = won(&here.store, claim_request(&id)).await;
     let mut other = here.database.client().await;
     let renewing = other.transaction().await.expect("a transaction");
     let number = fence.number.cast_signed();
@@ -306,7 +310,7 @@ async fn a_sweep_does_not_overtake_a_first_renewal_in_flight() {
     assert_eq!(sweeping.await.expect("no panic"), Ok(Swept::default()));
     assert_eq!(entry(&here.store, &id).await.record.state, State::Claimed);
     let renewed = here.store.renew(&[(id.clone(), fence)], LEASE).await;
-    assert_eq!(renewed, Ok(vec![Written::Done]), "and it goes on as any renewed claim");
+    assert_eq!(renewed, Ok(vec![FencedWrite::Done]), "and it goes on as any renewed claim");
 }
 
 /// And the other way round: a renewal that comes after the sweep or an operator's word, whatever the time was when it was
@@ -318,10 +322,10 @@ async fn a_renewal_does_not_revive_what_was_ended() {
     let resolved = [("resolved", 0, State::Unkept), ("renewed and resolved", 1, State::Unkept)];
     for (key, renewals, ends) in cases.into_iter().chain(resolved) {
         let id = id(key);
-        let fence = won(&here.store, wish(&id)).await;
+        let fence = won(&here.store, claim_request(&id)).await;
         for _ in 0..renewals {
             let renewed = here.store.renew(&[(id.clone(), fence)], LEASE).await;
-            assert_eq!(renewed, Ok(vec![Written::Done]));
+            assert_eq!(renewed, Ok(vec![FencedWrite::Done]));
         }
         // It reads the time and the record, and comes to the lease only when the sweep is over.
         let mut other = here.database.client().await;
@@ -359,7 +363,7 @@ async fn a_renewal_does_not_revive_what_was_ended() {
         gate.rollback().await.expect("now it goes on");
         assert_eq!(late.await.expect("no panic"), 0, "{key}");
         let renewed = here.store.renew(&[(id.clone(), fence)], LEASE).await;
-        assert_eq!(renewed, Ok(vec![Written::Superseded]));
+        assert_eq!(renewed, Ok(vec![FencedWrite::Superseded]));
         assert_eq!(entry(&here.store, &id).await.record.state, ends);
     }
 }
@@ -370,7 +374,7 @@ async fn claims_of_one_batch_lapse_each_at_its_own_time() {
     let here = postgres().await;
     let leases = [LEASE, LEASE * 4, LEASE + Duration::from_millis(300), LEASE * 2];
     for (at, lease) in leases.into_iter().enumerate() {
-        won(&here.store, Wish { lease, ..wish(&id(&format!("lapses-{at}"))) }).await;
+        won(&here.store, ClaimRequest { lease, ..claim_request(&id(&format!("lapses-{at}"))) }).await;
     }
     let together = "WITH apart AS (DELETE FROM semel.opened RETURNING first, lease_until, fences)
         INSERT INTO semel.opened SELECT min(first), min(lease_until), array_agg(fence)
@@ -403,16 +407,16 @@ async fn a_claim_that_another_makes_at_the_same_moment_harms_no_other() {
     let claims: Vec<_> = ids
         .iter()
         .map(|id| {
-            let (store, wish) = (Arc::clone(&here.store), wish(id));
-            tokio::spawn(async move { store.claim(wish).await })
+            let (store, request) = (Arc::clone(&here.store), claim_request(id));
+            tokio::spawn(async move { store.claim(request).await })
         })
         .collect();
     tokio::time::sleep(Duration::from_millis(300)).await;
     claiming.commit().await.expect("now they see it");
     for (id, claim) in ids.iter().zip(claims) {
         match claim.await.expect("no panic") {
-            Ok(Claimed::Won { .. }) => assert_ne!(id, taken),
-            Ok(Claimed::Known { .. }) => assert_eq!(id, taken),
+            Ok(ClaimOutcome::Won { .. }) => assert_ne!(id, taken),
+            Ok(ClaimOutcome::Known { .. }) => assert_eq!(id, taken),
             other => panic!("{id:?}: {other:?}"),
         }
     }
@@ -432,9 +436,9 @@ async fn a_settlement_in_one_process_wakes_the_waiters_of_another() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let id = id("elsewhere");
-    let fence = won(&here, wish(&id)).await;
+    let fence = won(&here, claim_request(&id)).await;
     let listener = there.hints().listen(id.hash());
     let next = listener.next();
-    assert_eq!(here.settle(&id, fence, settled("x"), &lifetime()).await, Ok(Written::Done));
+    assert_eq!(here.settle(&id, fence, settled("x"), &lifetime()).await, Ok(FencedWrite::Done));
     tokio::time::timeout(Duration::from_secs(5), next).await.expect("the waiter elsewhere is woken");
 }

@@ -88,7 +88,7 @@ async fn every_session_of_the_store_is_pinned() {
             FOR EACH STATEMENT EXECUTE FUNCTION public.check_session()";
     here.client.batch_execute(check).await.expect("the test may watch");
     let id = crate::fixture::id("pinned");
-    let fence = crate::fixture::won(&store, crate::fixture::wish(&id)).await;
+    let fence = crate::fixture::won(&store, crate::fixture::claim_request(&id)).await;
     let held = [(id.clone(), fence)];
     use semel_store::ClaimStore;
     store.renew(&held, crate::fixture::LEASE).await.expect("a renewal is pinned too");
@@ -212,7 +212,7 @@ async fn a_renewal_changes_no_index() {
     use semel_store::ClaimStore;
     let here = postgres().await;
     let id = crate::fixture::id("hot");
-    let fence = crate::fixture::won(&here.store, crate::fixture::wish(&id)).await;
+    let fence = crate::fixture::won(&here.store, crate::fixture::claim_request(&id)).await;
     let place = "SELECT ctid::text, xmin::text FROM semel.record";
     let row = async || {
         let row = here.client.query_one(place, &[]).await.expect("the record is there");
@@ -233,7 +233,7 @@ async fn a_settlement_changes_no_index() {
     let here = postgres().await;
     for number in 0..40 {
         let id = crate::fixture::id(&format!("hot-{number}"));
-        crate::fixture::won(&here.store, crate::fixture::wish(&id)).await;
+        crate::fixture::won(&here.store, crate::fixture::claim_request(&id)).await;
     }
     // As the store does it, where the server's counts can be seen before they are sent to the statistics.
     let settle = sql::SETTLE
@@ -265,7 +265,7 @@ async fn unknown_outcomes_are_listed_as_long_as_they_are_unknown() {
     let mut claims = Vec::new();
     for name in ["settled", "left", "removed"] {
         let id = crate::fixture::id(name);
-        let fence = crate::fixture::won(&here.store, crate::fixture::wish(&id)).await;
+        let fence = crate::fixture::won(&here.store, crate::fixture::claim_request(&id)).await;
         here.store
             .settle(&id, fence, Settlement::Unknown, &crate::fixture::lifetime())
             .await

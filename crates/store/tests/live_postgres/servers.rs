@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use semel_store::postgres::{ConnectError, Options, PostgresStore};
-use semel_store::{ClaimStore, Written};
+use semel_store::{ClaimStore, FencedWrite};
 
-use crate::fixture::{answer, entry, id, lifetime, settled, wish, won};
+use crate::fixture::{answer, claim_request, entry, id, lifetime, settled, won};
 use crate::server::{Server, spawn};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -22,9 +22,9 @@ async fn a_server_that_dies_and_returns_has_what_was_acknowledged() {
     let mut server = Server::start(&["fsync=on"]).await;
     let store = PostgresStore::connect(&server.url(), Options::default()).await.expect("the store opens");
     let (done, open) = (id("done"), id("open"));
-    let fence = won(&store, wish(&done)).await;
-    assert_eq!(store.settle(&done, fence, settled("kept"), &lifetime()).await, Ok(Written::Done));
-    let held = won(&store, wish(&open)).await;
+    let fence = won(&store, claim_request(&done)).await;
+    assert_eq!(store.settle(&done, fence, settled("kept"), &lifetime()).await, Ok(FencedWrite::Done));
+    let held = won(&store, claim_request(&open)).await;
     server.kill();
     assert!(store.ready().await.is_err(), "it says that it is not ready");
     server.child = spawn(server.folder.path(), server.port, &["fsync=on"]);
@@ -36,7 +36,7 @@ async fn a_server_that_dies_and_returns_has_what_was_acknowledged() {
     }
     let found = entry(&store, &done).await;
     assert_eq!((found.record.fence, found.answer), (fence, Some(answer("kept"))));
-    assert_eq!(store.settle(&open, held, settled("late"), &lifetime()).await, Ok(Written::Done));
-    let next = won(&store, wish(&id("next"))).await;
+    assert_eq!(store.settle(&open, held, settled("late"), &lifetime()).await, Ok(FencedWrite::Done));
+    let next = won(&store, claim_request(&id("next"))).await;
     assert!(next.number > held.number, "numbers are not given again after a crash");
 }

@@ -16,7 +16,7 @@ async fn writes_that_come_together_share_commits() {
                 for at in (task..REQUESTS).step_by(TASKS as usize) {
                     let id = id(&format!("key-{at}"));
                     let fence = won(&store, &id, Guarantee::Fenced).await;
-                    assert_eq!(settle(&store, &id, fence, settled("x")).await, Written::Done);
+                    assert_eq!(settle(&store, &id, fence, settled("x")).await, FencedWrite::Done);
                 }
             })
         })
@@ -37,27 +37,28 @@ async fn members_of_one_batch_see_those_before_them() {
     let sqlite = Sqlite::new();
     let store = &sqlite.store;
     let (first, second) = (id("first"), id("second"));
-    let rotated = |id: &Id, guarantee| Wish { rotation: Some([7; 16]), ..wish(id, guarantee) };
+    let rotated =
+        |id: &Id, guarantee| ClaimRequest { rotation: Some([7; 16]), ..claim_request(id, guarantee) };
     for guarantee in [Guarantee::Fenced, Guarantee::Atomic] {
         let busy = Busy::begin(store, &format!("busy-{}", guarantee.name())).await;
         let winner = store.claim(rotated(&first, guarantee));
         let loser = store.claim(rotated(&first, guarantee));
         let other_credential = store.claim(rotated(&second, guarantee));
         busy.end().await;
-        let Ok(Claimed::Won { fence, .. }) = winner.await else { panic!("the first wins") };
+        let Ok(ClaimOutcome::Won { fence, .. }) = winner.await else { panic!("the first wins") };
         match loser.await {
-            Ok(Claimed::Known { entry, .. }) => assert_eq!(entry.record.fence, fence),
+            Ok(ClaimOutcome::Known { entry, .. }) => assert_eq!(entry.record.fence, fence),
             other => panic!("expected the winner's claim, found {other:?}"),
         }
-        assert!(matches!(other_credential.await, Ok(Claimed::CredentialChanged)));
+        assert!(matches!(other_credential.await, Ok(ClaimOutcome::CredentialChanged)));
 
         let busy = Busy::begin(store, &format!("busier-{}", guarantee.name())).await;
         let release = store.settle(&first, fence, Settlement::Release, &LIFETIME);
         let freed = store.claim(rotated(&second, guarantee));
         busy.end().await;
-        assert_eq!(release.await, Ok(Written::Done));
-        let Ok(Claimed::Won { fence, .. }) = freed.await else { panic!("the key is free") };
-        assert_eq!(settle(store, &second, fence, Settlement::Release).await, Written::Done);
+        assert_eq!(release.await, Ok(FencedWrite::Done));
+        let Ok(ClaimOutcome::Won { fence, .. }) = freed.await else { panic!("the key is free") };
+        assert_eq!(settle(store, &second, fence, Settlement::Release).await, FencedWrite::Done);
     }
 }
 
@@ -68,10 +69,12 @@ async fn an_expired_record_gives_its_rotation_up() {
     let sqlite = Sqlite::new();
     let store = &sqlite.store;
     let (old, new) = (id("old"), id("new"));
-    let rotated = |id: &Id| Wish { rotation: Some([7; 16]), ..wish(id, Guarantee::Fenced) };
+    let rotated = |id: &Id| ClaimRequest { rotation: Some([7; 16]), ..claim_request(id, Guarantee::Fenced) };
     for (id, body) in [(&old, "old"), (&new, "new")] {
-        let Ok(Claimed::Won { fence, .. }) = store.claim(rotated(id)).await else { panic!("it is free") };
-        assert_eq!(settle(store, id, fence, settled(body)).await, Written::Done);
+        let Ok(ClaimOutcome::Won { fence, .. }) = store.claim(rotated(id)).await else {
+            panic!("it is free")
+        };
+        assert_eq!(settle(store, id, fence, settled(body)).await, FencedWrite::Done);
         if id == &old {
             sqlite.clock.advance(lifetime().record() + Duration::from_secs(1));
         }
@@ -85,9 +88,10 @@ async fn a_reservation_that_fails_leaves_what_was_there() {
     let store = &sqlite.store;
     let id = id("order");
     let fence = won(store, &id, Guarantee::Fenced).await;
-    assert_eq!(settle(store, &id, fence, Settlement::Unknown).await, Written::Done);
-    let rerun = Wish { how: Claim::Rerun, replaces: Some(fence), ..wish(&id, Guarantee::Atomic) };
-    let Ok(Claimed::Won { fence: second, .. }) = store.claim(rerun).await else { panic!("it wins") };
+    assert_eq!(settle(store, &id, fence, Settlement::Unknown).await, FencedWrite::Done);
+    let rerun =
+        ClaimRequest { how: Claim::Rerun, replaces: Some(fence), ..claim_request(&id, Guarantee::Atomic) };
+    let Ok(ClaimOutcome::Won { fence: second, .. }) = store.claim(rerun).await else { panic!("it wins") };
     let listed = store.list(&Filter { limit: 10, ..Filter::default() }).await.expect("the store answers");
     let fences: Vec<Fence> = listed.iter().map(|entry| entry.record.fence).collect();
     assert_eq!(fences, [second], "one key is listed once, as it is now");
@@ -100,13 +104,14 @@ async fn too_many_waiting_writes_are_refused() {
     let sqlite = Sqlite::new();
     let store = &sqlite.store;
     let busy = Busy::begin(store, "busy").await;
-    let claims: Vec<_> =
-        (0..9000).map(|at| store.claim(wish(&id(&format!("key-{at}")), Guarantee::Fenced))).collect();
+    let claims: Vec<_> = (0..9000)
+        .map(|at| store.claim(claim_request(&id(&format!("key-{at}")), Guarantee::Fenced)))
+        .collect();
     busy.end().await;
     let (mut won, mut refused) = (0, 0);
     for claim in claims {
         match claim.await {
-            Ok(Claimed::Won { .. }) => won += 1,
+            Ok(ClaimOutcome::Won { .. }) => won += 1,
             Err(StoreError::Unavailable(why)) => {
                 assert_eq!(why, "too many writes wait");
                 refused += 1;
@@ -129,7 +134,7 @@ async fn the_log_stays_within_its_bound() {
     for at in 0..80 {
         let id = id(&format!("key-{at}"));
         let fence = won(store, &id, Guarantee::Fenced).await;
-        assert_eq!(settle(store, &id, fence, settled(&body)).await, Written::Done);
+        assert_eq!(settle(store, &id, fence, settled(&body)).await, FencedWrite::Done);
         // A look-up stays in its transaction until something is committed, and must not hold the log back by that.
         assert_eq!(standing(store, &id).await, Standing::Settled);
         longest = longest.max(std::fs::metadata(&log).expect("the log").len());
@@ -151,7 +156,7 @@ async fn a_lease_that_was_renewed_during_a_batch_does_not_lapse() {
     });
     tokio::task::yield_now().await;
     sqlite.clock.advance(LEASE - Duration::from_secs(1));
-    assert_eq!(store.renew(&[(id.clone(), fence)], LEASE).await, Ok(vec![Written::Done]));
+    assert_eq!(store.renew(&[(id.clone(), fence)], LEASE).await, Ok(vec![FencedWrite::Done]));
     sqlite.clock.advance(Duration::from_secs(2));
     busy.end().await;
     assert_eq!(sweep.await.expect("no panic").expect("the store answers").unknown, 0);
@@ -164,7 +169,7 @@ async fn a_sweep_removes_nothing_while_the_clock_is_frozen() {
     let store = &sqlite.store;
     let id = id("order");
     let fence = won(store, &id, Guarantee::Fenced).await;
-    assert_eq!(settle(store, &id, fence, settled("x")).await, Written::Done);
+    assert_eq!(settle(store, &id, fence, settled("x")).await, FencedWrite::Done);
     sqlite.clock.advance(lifetime().record() + Duration::from_secs(1));
     sqlite.clock.set_wall_off(86_400_000);
     let removed = async || store.sweep(100, Duration::ZERO).await.expect("the store answers").removed;
@@ -200,7 +205,7 @@ async fn a_member_that_fails_takes_its_own_writes_back_and_no_others() {
     let done = store.settle(&good, good_fence, settled("good"), &LIFETIME);
     busy.end().await;
     assert!(matches!(failed.await, Err(StoreError::Unavailable(_))));
-    assert_eq!(done.await, Ok(Written::Done));
+    assert_eq!(done.await, Ok(FencedWrite::Done));
     assert_eq!(store.commits() - commits, 1, "they were one batch");
     let sqlite = sqlite.reopened();
     assert_eq!(standing(&sqlite.store, &bad).await, Standing::Unknown, "its claim is still written");

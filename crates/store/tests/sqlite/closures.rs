@@ -69,8 +69,12 @@ async fn a_stale_fence_takes_the_closures_writes_back() {
     let id = id("order");
     let stale = won(&sqlite.store, &id, Guarantee::Atomic).await;
     sqlite.clock.advance(LEASE + Duration::from_secs(1));
-    let supersede = Wish { how: Claim::Supersede, replaces: Some(stale), ..wish(&id, Guarantee::Atomic) };
-    let Ok(Claimed::Won { fence, .. }) = sqlite.store.claim(supersede).await else {
+    let supersede = ClaimRequest {
+        how: Claim::Supersede,
+        replaces: Some(stale),
+        ..claim_request(&id, Guarantee::Atomic)
+    };
+    let Ok(ClaimOutcome::Won { fence, .. }) = sqlite.store.claim(supersede).await else {
         panic!("an abandoned claim is superseded");
     };
     let transact = |fence| {
@@ -229,7 +233,7 @@ async fn a_closure_that_breaks_its_batch_harms_nobody_else() {
         let bad_fence = won(store, &bad, Guarantee::Atomic).await;
         let busy = Busy::begin(store, "busy").await;
         let (one, two) = (id("before"), id("after"));
-        let before = store.claim(wish(&one, Guarantee::Fenced));
+        let before = store.claim(claim_request(&one, Guarantee::Fenced));
         let first = store.transact(&good, good_fence, &lifetime(), |work| {
             insert(work, 2)?;
             Ok(((), settled("good")))
@@ -249,10 +253,10 @@ async fn a_closure_that_breaks_its_batch_harms_nobody_else() {
             }
             Ok(((), settled("bad")))
         });
-        let after = store.claim(wish(&two, Guarantee::Fenced));
+        let after = store.claim(claim_request(&two, Guarantee::Fenced));
         let commits = store.commits();
         busy.end().await;
-        assert!(matches!(before.await, Ok(Claimed::Won { .. })), "{mischief:?}");
+        assert!(matches!(before.await, Ok(ClaimOutcome::Won { .. })), "{mischief:?}");
         assert!(matches!(first.await, Ok(TransactOutcome::Done(()))), "{mischief:?}");
         let failed = second.await;
         match (mischief, &failed) {
@@ -261,7 +265,7 @@ async fn a_closure_that_breaks_its_batch_harms_nobody_else() {
             | (Mischief::Dangle, Ok(TransactOutcome::Failed(WorkError::DanglingReferences))) => {}
             (mischief, other) => panic!("{mischief:?}: {other:?}"),
         }
-        assert!(matches!(after.await, Ok(Claimed::Won { .. })), "{mischief:?}");
+        assert!(matches!(after.await, Ok(ClaimOutcome::Won { .. })), "{mischief:?}");
         assert_eq!(store.commits() - commits, 1, "{mischief:?}: the others share one commit");
         let sqlite = sqlite.reopened();
         assert_eq!(number(&sqlite.store, "SELECT sum(number) FROM orders").await, 3, "{mischief:?}");
@@ -286,7 +290,7 @@ async fn a_slow_closure_is_interrupted_once() {
     let began = Instant::now();
     static RUNS: AtomicUsize = AtomicUsize::new(0);
     let busy = Busy::begin(store, "busy").await;
-    let claim = store.claim(wish(&other, Guarantee::Fenced));
+    let claim = store.claim(claim_request(&other, Guarantee::Fenced));
     let outcome = store.transact(&slow, fence, &lifetime(), |work| {
         RUNS.fetch_add(1, Ordering::SeqCst);
         work.execute(
@@ -298,7 +302,7 @@ async fn a_slow_closure_is_interrupted_once() {
     });
     busy.end().await;
     assert!(matches!(outcome.await, Ok(TransactOutcome::Failed(WorkError::TooSlow))));
-    assert!(matches!(claim.await, Ok(Claimed::Won { .. })), "its batch goes on without it");
+    assert!(matches!(claim.await, Ok(ClaimOutcome::Won { .. })), "its batch goes on without it");
     assert!(began.elapsed() >= WORK_TIME_MAX, "it had its time");
     assert_eq!(RUNS.load(Ordering::SeqCst), 1, "nobody waits for it twice");
     assert_eq!(standing(store, &slow).await, Standing::Claimed);

@@ -129,7 +129,7 @@ async fn a_restart_keeps_answers_and_makes_open_claims_unknown() {
     let sqlite = Sqlite::new();
     let (done, open, reserved) = (id("done"), id("open"), id("reserved"));
     let fence = won(&sqlite.store, &done, Guarantee::Fenced).await;
-    assert_eq!(settle(&sqlite.store, &done, fence, settled("kept")).await, Written::Done);
+    assert_eq!(settle(&sqlite.store, &done, fence, settled("kept")).await, FencedWrite::Done);
     let orphan = won(&sqlite.store, &open, Guarantee::Fenced).await;
     let last = won(&sqlite.store, &reserved, Guarantee::Atomic).await;
 
@@ -143,8 +143,8 @@ async fn a_restart_keeps_answers_and_makes_open_claims_unknown() {
     assert_eq!(standing(&sqlite.store, &reserved).await, Standing::Absent, "a reservation had no effect");
     let next = won(&sqlite.store, &id("next"), Guarantee::Fenced).await;
     assert!(next.number > last.number, "{next} after {last}");
-    assert_eq!(settle(&sqlite.store, &open, orphan, settled("late")).await, Written::Done);
-    assert_eq!(settle(&sqlite.store, &reserved, last, settled("late")).await, Written::Superseded);
+    assert_eq!(settle(&sqlite.store, &open, orphan, settled("late")).await, FencedWrite::Done);
+    assert_eq!(settle(&sqlite.store, &reserved, last, settled("late")).await, FencedWrite::Superseded);
 }
 
 #[tokio::test]
@@ -154,7 +154,7 @@ async fn a_record_for_ever_is_known_after_a_restart() {
     let fence = won(&sqlite.store, &id, Guarantee::Fenced).await;
     let lifetime = Lifetime { record: Some(Duration::MAX), ..lifetime() };
     let written = sqlite.store.settle(&id, fence, settled("kept"), &lifetime).await;
-    assert_eq!(written, Ok(Written::Done));
+    assert_eq!(written, Ok(FencedWrite::Done));
     let sqlite = sqlite.reopened();
     let (entry, _) = sqlite.store.look_up(&id).await.expect("the store answers");
     assert_eq!(entry.expect("it was settled").answer, Some(answer("kept")));
@@ -184,7 +184,10 @@ fn doomed_process() {
             let fence = won(&store, &id, Guarantee::Fenced).await;
             println!("\nclaimed {at} {fence}");
             if at % 2 == 0 {
-                assert_eq!(settle(&store, &id, fence, settled(&format!("body-{at}"))).await, Written::Done);
+                assert_eq!(
+                    settle(&store, &id, fence, settled(&format!("body-{at}"))).await,
+                    FencedWrite::Done
+                );
                 println!("\nsettled {at} {fence}");
             }
         }
@@ -334,15 +337,15 @@ async fn rows_of_an_older_release_are_known_by_their_principal_and_rotation() {
     // Twice: the second start finds rows of both releases.
     for round in 0..2 {
         let store = SqliteStore::open(&path).expect("the file can be opened");
-        let mut rotated = wish(&id("settled under another credential"), Guarantee::Fenced);
+        let mut rotated = claim_request(&id("settled under another credential"), Guarantee::Fenced);
         rotated.rotation = Some([9; 16]);
         let claimed = store.claim(rotated).await;
-        assert!(matches!(claimed, Ok(Claimed::CredentialChanged)), "{claimed:?}");
+        assert!(matches!(claimed, Ok(ClaimOutcome::CredentialChanged)), "{claimed:?}");
         let filter = Filter { principal: Some("alice".to_owned()), limit: 100, ..Filter::default() };
         assert_eq!(store.list(&filter).await.expect("the store lists").len(), 7 + round);
         let id = id(&format!("new-{round}"));
         let fence = won(&store, &id, Guarantee::Fenced).await;
-        assert_eq!(settle(&store, &id, fence, settled("x")).await, Written::Done);
+        assert_eq!(settle(&store, &id, fence, settled("x")).await, FencedWrite::Done);
     }
     let store = SqliteStore::open(&path).expect("the file can be opened");
     assert_eq!(store.forget(None, "alice", "carol").await, Ok(7), "all but the two unknown outcomes");
@@ -369,7 +372,7 @@ async fn a_restart_does_not_confirm_a_jump_of_the_clock() {
     let Sqlite { clock, store, directory } = sqlite;
     let id = id("order");
     let fence = won(&store, &id, Guarantee::Fenced).await;
-    assert_eq!(settle(&store, &id, fence, settled("x")).await, Written::Done);
+    assert_eq!(settle(&store, &id, fence, settled("x")).await, FencedWrite::Done);
     clock.set_wall_off(30 * 86_400_000);
     assert_eq!(standing(&store, &id).await, Standing::Settled);
     drop(store);

@@ -169,8 +169,9 @@ async fn a_request_is_found_wherever_its_records_are() {
     let mut numbers = Vec::new();
     for at in 0..3 {
         let about = About { request_id: "one".to_owned(), ..About::default() };
-        let wished = Wish { about: about.into(), ..wish(&numbered(at), Guarantee::Fenced) };
-        let Ok(Claimed::Won { fence, .. }) = sqlite.store.claim(wished).await else {
+        let requested =
+            ClaimRequest { about: about.into(), ..claim_request(&numbered(at), Guarantee::Fenced) };
+        let Ok(ClaimOutcome::Won { fence, .. }) = sqlite.store.claim(requested).await else {
             panic!("nobody else claims")
         };
         settle(&sqlite.store, &numbered(at), fence, settled("x")).await;

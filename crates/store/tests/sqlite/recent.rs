@@ -53,8 +53,9 @@ async fn what_takes_the_place_of_an_expired_record_is_told_in_its_place() {
     assert_eq!(told(store, &id).await, Some(Bytes::from("x")));
     sqlite.clock.advance(lifetime().record() + Duration::from_secs(1));
     assert_eq!(standing(store, &id).await, Standing::Expired, "also in memory it expires");
-    let taken_over = Wish { how: Claim::TakeOver, replaces: Some(first), ..wish(&id, Guarantee::Fenced) };
-    let Ok(Claimed::Won { fence, .. }) = store.claim(taken_over).await else {
+    let taken_over =
+        ClaimRequest { how: Claim::TakeOver, replaces: Some(first), ..claim_request(&id, Guarantee::Fenced) };
+    let Ok(ClaimOutcome::Won { fence, .. }) = store.claim(taken_over).await else {
         panic!("an expired record is taken over");
     };
     assert_eq!(standing(store, &id).await, Standing::Claimed);

@@ -9,7 +9,7 @@ use semel_contract::key::{Format, Key};
 use semel_contract::profile::{Lifetime, presets};
 use semel_contract::record::{Fence, Guarantee, State};
 use semel_contract::scope::Scope;
-use semel_store::{Answer, Entry, Id, Wish};
+use semel_store::{Answer, ClaimRequest, Entry, Id};
 
 /// How a request is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,8 +153,8 @@ pub(crate) fn id(number: u64) -> Id {
     Id { scope, key: Key::parse(&Format::Printable255, &format!("key-{number}")).expect("a printable key") }
 }
 
-pub(crate) fn wish(id: &Id, nonce: u64, guarantee: Guarantee) -> Wish {
-    Wish {
+pub(crate) fn claim_request(id: &Id, nonce: u64, guarantee: Guarantee) -> ClaimRequest {
+    ClaimRequest {
         id: id.clone(),
         how: Claim::New,
         replaces: None,

@@ -8,7 +8,9 @@ use semel_contract::key::{Format, Key};
 use semel_contract::profile::presets;
 use semel_contract::record::{Fence, Guarantee};
 use semel_contract::scope::Scope;
-use semel_store::{ClaimStore, Claimed, Filter, Id, Resolution, Resolved, Settlement, Wish, Written};
+use semel_store::{
+    ClaimOutcome, ClaimRequest, ClaimStore, FencedWrite, Filter, Id, Resolution, Resolved, Settlement,
+};
 
 fn id(key: &str) -> Id {
     Id {
@@ -55,8 +57,8 @@ pub(crate) async fn holds(store: &dyn ClaimStore) {
     // The holder of the last claim, if it is still there, may settle.
     let holder = Fence { number: LAST_FENCE, nonce: 0xa5 };
     let settled = store.settle(&id("claimed"), holder, Settlement::Release, &lifetime).await;
-    assert_eq!(settled, Ok(Written::Done));
-    let wish = Wish {
+    assert_eq!(settled, Ok(FencedWrite::Done));
+    let request = ClaimRequest {
         id: id("new"),
         how: Claim::New,
         replaces: None,
@@ -70,8 +72,8 @@ pub(crate) async fn holds(store: &dyn ClaimStore) {
         terms: None,
         about: std::sync::Arc::default(),
     };
-    let claimed = store.claim(wish).await.expect("the store answers");
-    assert!(matches!(claimed, Claimed::Won { fence, .. } if fence.number > LAST_FENCE), "{claimed:?}");
+    let claimed = store.claim(request).await.expect("the store answers");
+    assert!(matches!(claimed, ClaimOutcome::Won { fence, .. } if fence.number > LAST_FENCE), "{claimed:?}");
     let listed = store.list(&Filter { limit: 100, ..Filter::default() }).await.expect("the store lists");
     assert_eq!(listed.len(), 7, "six of old and one new");
 }

@@ -5,9 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel_contract::json::Pointer;
 use semel_contract::profile::{self, presets};
-use semel_contract::time::parse_duration;
 use semel_delivery::credentials::{Place, Rule, Wallet};
 use semel_delivery::http1::Http1;
 use semel_delivery::receive::{self, LineName, Receive};
@@ -18,11 +16,12 @@ use serde::Deserialize;
 
 use super::Args;
 pub(crate) use super::file::File;
-use crate::config::{Profiles, body_bounds};
+pub(crate) use super::values::Listen;
+use super::values::{Address, StoreFile, place_or};
+use crate::config::{Profiles, Setting, Text, body_bounds};
 use crate::exit::{Exit, Stop};
 use crate::outbox::body::envelope_bytes_max;
 use crate::outbox::mesh::Mesh;
-use crate::outbox::store_path;
 use crate::serve::admin::Proxy;
 
 pub(super) fn authorization() -> String {
@@ -35,15 +34,6 @@ struct Whole {
     outbox: File,
     #[serde(default)]
     profile: BTreeMap<String, profile::settings::Settings>,
-}
-
-/// Where the door is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Listen {
-    /// A socket in the file system.
-    Unix(PathBuf),
-    /// An address.
-    Tcp(std::net::SocketAddr),
 }
 
 /// What is in force.
@@ -77,13 +67,11 @@ impl Config {
         let usage =
             |flag: &'static str| move |error: String| Stop::new(Exit::Usage, format!("{flag}: {error}"));
         let bad = |error: String| Stop::new(Exit::Config, error);
-        let store =
-            args.store.clone().or(file.store.clone()).unwrap_or_else(|| "sqlite:outbox.db".to_owned());
-        let store = store_path(&store).map_err(usage("--store"))?;
-        let listen = match args.listen.as_deref().or(file.listen.as_deref()) {
-            Some(text) => listen(text).map_err(usage("--listen"))?,
-            None => Listen::Unix(usual_socket(&store)),
-        };
+        let StoreFile(store) = chosen(args.store.as_deref(), file.store.as_ref())
+            .map_err(usage("--store"))?
+            .unwrap_or_else(|| StoreFile(PathBuf::from("outbox.db")));
+        let listen = chosen(args.listen.as_deref(), file.listen.as_ref()).map_err(usage("--listen"))?;
+        let listen = listen.unwrap_or_else(|| Listen::Unix(usual_socket(&store)));
         let settings = settings(args, &file).map_err(bad)?;
         let bodies = body_bounds(
             "outbox.limits",
@@ -92,7 +80,8 @@ impl Config {
             envelope_bytes_max(&settings),
         );
         let bodies = bodies.map_err(bad)?;
-        let mesh = Mesh::read(file.broker.as_deref(), file.mesh.as_deref()).map_err(bad)?;
+        let broker = file.broker.as_ref().map(|Text(Address(broker))| broker.clone());
+        let mesh = Mesh::read(broker, file.mesh.as_deref()).map_err(bad)?;
         let receives = receives(args, &file, mesh.as_ref()).map_err(bad)?;
         receive::check(&receives).map_err(|error| bad(format!("outbox.receive: {error}")))?;
         let mut rules = rules(args, &file, settings.upstream.as_ref(), mesh.as_ref()).map_err(bad)?;
@@ -104,7 +93,7 @@ impl Config {
             store,
             listen,
             token_file: args.token_file.clone().or(file.token_file),
-            admin: args.admin.or(file.admin),
+            admin: args.admin.or(file.admin.map(|admin| admin.0)),
             admin_token_file: args.admin_token_file.clone().or(file.admin_token_file),
             admin_read_token_file: file.admin_read_token_file,
             admin_proxy: Proxy::of(file.admin_trusted, file.admin_operators, file.admin_hosts),
@@ -147,17 +136,9 @@ pub(crate) fn read(path: Option<&Path>) -> Result<File, Stop> {
     Ok(File { profiles, ..whole.outbox })
 }
 
-fn listen(text: &str) -> Result<Listen, String> {
-    match text.strip_prefix("unix:") {
-        Some("") => Err("unix: needs a path".to_owned()),
-        Some(path) => Ok(Listen::Unix(PathBuf::from(path))),
-        None => {
-            let text = text.strip_prefix("tcp:").or_else(|| text.strip_prefix("http://")).unwrap_or(text);
-            let found =
-                std::net::ToSocketAddrs::to_socket_addrs(text).ok().and_then(|mut found| found.next());
-            found.map(Listen::Tcp).ok_or_else(|| format!("{text:?} is neither unix:PATH nor ADDRESS:PORT"))
-        }
-    }
+/// What a flag says, else the file.
+fn chosen<T: Setting + Clone>(flag: Option<&str>, file: Option<&Text<T>>) -> Result<Option<T>, String> {
+    flag.map_or_else(|| Ok(file.map(|file| file.0.clone())), |text| T::read(text).map(Some))
 }
 
 /// Beside the store, in a folder of its own.
@@ -169,8 +150,8 @@ fn usual_socket(store: &Path) -> PathBuf {
 
 fn settings(args: &Args, file: &File) -> Result<Settings, String> {
     let mut settings = Settings::default();
-    let duration = |name: &str, text: &str| -> Result<Duration, String> {
-        parse_duration(text).map_err(|error| format!("{name}: {error}"))
+    let duration = |name: &str, flag: &Option<String>, file: &Option<Text<Duration>>| {
+        chosen(flag.as_deref(), file.as_ref()).map_err(|error| format!("{name}: {error}"))
     };
     if file.broker.is_some() && file.upstream.is_none() && args.upstream.is_none() {
         // Nothing is sent but to the broker, unless a message says so.
@@ -180,37 +161,31 @@ fn settings(args: &Args, file: &File) -> Result<Settings, String> {
     {
         settings.profile = file.profiles.get(name, |usual| usual)?;
     }
-    if let Some(age) = args.max_age.as_deref().or(file.max_age.as_deref()) {
-        settings.profile.schedule.max_age = Some(duration("max_age", age)?);
+    if let Some(age) = duration("max_age", &args.max_age, &file.max_age)? {
+        settings.profile.schedule.max_age = Some(age);
         settings.max_age_is_chosen = true;
     }
     settings.unsafe_max_age = args.unsafe_max_age || file.unsafe_max_age.unwrap_or(false);
-    if let Some(url) = args.upstream.as_deref().or(file.upstream.as_deref()) {
-        settings.upstream = Some(Target::absolute(url).map_err(|error| format!("upstream: {error}"))?);
-    }
-    settings.head = match args.head.as_deref().or(file.head.as_deref()) {
-        None | Some("skip") => HeadPolicy::Skip,
-        Some("block") => HeadPolicy::Block,
-        Some(other) => return Err(format!("head: {other:?} is neither skip nor block")),
-    };
+    let upstream = chosen(args.upstream.as_deref(), file.upstream.as_ref());
+    let upstream = upstream.map_err(|error| format!("upstream: {error}"))?;
+    settings.upstream = upstream.map(|Address(upstream)| upstream).or(settings.upstream);
+    let head: Option<HeadPolicy> =
+        chosen(args.head.as_deref(), file.head.as_ref()).map_err(|error| format!("head: {error}"))?;
+    settings.head = head.unwrap_or_default();
     settings.parallel = args.parallel.or(file.parallel).unwrap_or(settings.parallel).max(1);
-    if let Some(timeout) = args.attempt_timeout.as_deref().or(file.attempt_timeout.as_deref()) {
-        settings.attempt_timeout = duration("attempt_timeout", timeout)?;
-    }
+    let timeout = duration("attempt_timeout", &args.attempt_timeout, &file.attempt_timeout)?;
+    settings.attempt_timeout = timeout.unwrap_or(settings.attempt_timeout);
     settings.rows_max = args.max_rows.or(file.max_rows).unwrap_or(settings.rows_max);
     settings.bytes_max = args.max_bytes.or(file.max_bytes).unwrap_or(settings.bytes_max);
     settings.payload_bytes_max =
         args.max_body.or(file.max_body).unwrap_or(settings.payload_bytes_max).min(64 << 20);
-    if let Some(keep) = args.keep.as_deref().or(file.keep.as_deref()) {
-        settings.keep = duration("keep", keep)?;
-    }
+    settings.keep = duration("keep", &args.keep, &file.keep)?.unwrap_or(settings.keep);
     if let Some(path) = args.ca.as_ref().or(file.ca.as_ref()) {
         settings.transport = Arc::new(Http1::trusting_file(path).map_err(|error| format!("ca: {error}"))?);
     }
-    for (name, pointer) in &file.ids {
-        let pointer = Pointer::parse(pointer).map_err(|error| format!("ids.{name}: {error}"))?;
+    for (name, Text(pointer)) in &file.ids {
         settings.ids.retain(|(known, _)| known != name);
-        settings.ids.push((name.clone(), pointer));
+        settings.ids.push((name.clone(), pointer.clone()));
     }
     Ok(settings)
 }
@@ -221,7 +196,7 @@ fn receives(args: &Args, file: &File, usual: Option<&Mesh>) -> Result<Vec<Receiv
     for given in &file.receive {
         let bad = |error: &dyn std::fmt::Display| format!("outbox.receive: {error}");
         let broker = match (&given.broker, usual) {
-            (Some(url), _) => Target::absolute(url).map_err(|error| bad(&format!("broker: {error}")))?,
+            (Some(Text(Address(broker))), _) => broker.clone(),
             (None, Some(usual)) => usual.broker.clone(),
             (None, None) => return Err(bad(&"say which broker: broker = URL")),
         };
@@ -233,8 +208,7 @@ fn receives(args: &Args, file: &File, usual: Option<&Mesh>) -> Result<Vec<Receiv
         if given.topics.iter().any(String::is_empty) || given.consumer.as_deref() == Some("") {
             return Err(bad(&"a topic and a consumer have a name"));
         }
-        let credential = given.credential.as_deref().map(place).transpose();
-        let credential = credential.map_err(|error| bad(&format!("credential: {error}")))?;
+        let credential = given.credential.as_ref().map(|credential| credential.0.0.clone());
         let topics = given.topics.iter().cloned().map(LineName::Topic);
         for line in topics.chain(given.direct.then_some(LineName::Direct)) {
             receives.push(Receive {
@@ -281,7 +255,7 @@ fn rules(
         };
         rules.push(Rule {
             principal: given.principal.clone(),
-            origin: origin(given.origin.as_deref(), upstream)
+            origin: origin(given.origin.as_ref().map(|origin| &origin.0), upstream)
                 .map_err(|error| format!("outbox.credential: {error}"))?,
             target: None,
             header: given.header.clone(),
@@ -291,12 +265,9 @@ fn rules(
     Ok(rules)
 }
 
-fn origin(given: Option<&str>, upstream: Option<&Target>) -> Result<String, String> {
-    match (given, upstream) {
-        (Some(origin), _) => {
-            Target::absolute(origin).map(|target| target.origin).map_err(|error| error.to_string())
-        }
-        (None, Some(upstream)) => Ok(upstream.origin.clone()),
+fn origin(given: Option<&Address>, upstream: Option<&Target>) -> Result<String, String> {
+    match (given.map(|given| &given.0), upstream) {
+        (Some(target), _) | (None, Some(target)) => Ok(target.origin.clone()),
         (None, None) => Err("say for which origin, or give an upstream".to_owned()),
     }
 }
@@ -309,22 +280,9 @@ fn rule(text: &str, upstream: Option<&Target>) -> Result<Rule, String> {
         None => (None, text),
     };
     let place = place_or(place, "[ORIGIN=]file:PATH or [ORIGIN=]command:COMMAND")?;
-    let origin = origin(given, upstream)?;
+    let given = given.map(Address::read).transpose()?;
+    let origin = origin(given.as_ref(), upstream)?;
     Ok(Rule { principal: None, origin, target: None, header: authorization(), place })
-}
-
-fn place(text: &str) -> Result<Place, String> {
-    place_or(text, "file:PATH or command:COMMAND")
-}
-
-fn place_or(text: &str, expected: &str) -> Result<Place, String> {
-    match text.split_once(':') {
-        Some(("file", path)) if !path.is_empty() => Ok(Place::File(PathBuf::from(path))),
-        Some(("command", command)) if !command.is_empty() => {
-            Ok(Place::Command(["sh", "-c", command].map(str::to_owned).to_vec()))
-        }
-        _ => Err(format!("expected {expected}")),
-    }
 }
 
 #[cfg(test)]
@@ -343,9 +301,6 @@ mod tests {
         assert_eq!(other.origin, "https://a.example");
         assert_eq!(other.place, Place::Command(vec!["sh".into(), "-c".into(), "pass show a=b".into()]));
         assert!(rule("file:/run/t", None).is_err() && rule("https://a=token", None).is_err());
-        assert_eq!(listen("unix:/run/o.sock"), Ok(Listen::Unix("/run/o.sock".into())));
-        assert!(place("file:").is_err() && place("secret").is_err());
-        assert!(listen("127.0.0.1:0").is_ok() && listen("unix:").is_err() && listen("localhost").is_err());
     }
 
     fn config(text: &str) -> Result<Config, String> {

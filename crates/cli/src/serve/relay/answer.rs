@@ -7,16 +7,14 @@ use semel_delivery::relay::store::Lane;
 use semel_delivery::relay::store::look::{Item, ItemState, LaneView, Request};
 use serde_json::{Value, json};
 
+use super::wording::Wording;
+
 /// A JSON answer.
 pub(crate) fn plain(status: StatusCode, body: &Value) -> Response<Body> {
     let mut response = Response::new(Body::from(body.to_string()));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
-}
-
-fn speaks_of_patrols(profile: &Profile) -> bool {
-    profile.name == "scores"
 }
 
 /// The answer to a submission, as it stands now: 200 when everything is applied, else 202.
@@ -32,16 +30,10 @@ pub(crate) fn request(profile: &Profile, request: &Request, is_known: bool) -> R
         }
     }
     let lanes_states: Vec<ItemState> = lanes.iter().map(|(_, state)| *state).collect();
-    let of_lane = |(item, state): &(&Item, ItemState)| match speaks_of_patrols(profile) {
-        true => json!({"id": item.lane, "name": item.label, "score": item.applied, "status": state.name()}),
-        false => json!({
-            "lane": item.lane, "group": item.group, "label": item.label, "value": item.applied, "status": state.name()
-        }),
-    };
-    let lanes: Vec<Value> = lanes.iter().map(of_lane).collect();
-    let name = if speaks_of_patrols(profile) { "patrols" } else { "lanes" };
+    let wording = Wording::of(profile);
+    let lanes: Vec<Value> = lanes.iter().map(|(item, state)| wording.submitted(item, *state)).collect();
     // What was given up is no success, whatever became of the rest.
-    let mut body = json!({"success": request.dead == 0, name: lanes});
+    let mut body = json!({"success": request.dead == 0, wording.list(): lanes});
     if request.open > 0 {
         body["pending"] = json!({"count": request.open, "message": waiting(&lanes_states)});
     }
@@ -77,18 +69,9 @@ pub(crate) fn lanes(profile: &Profile, views: &[LaneView]) -> Response<Body> {
         })
     };
     let mut body = json!({"lanes": views.iter().map(of_lane).collect::<Vec<_>>()});
-    if speaks_of_patrols(profile) {
-        let of_patrol = |view: &LaneView| {
-            json!({
-                "id": view.lane.name,
-                "name": view.lane.label,
-                "score": view.lane.applied,
-                "pendingDelta": view.delta,
-                "hasPending": view.pending > 0,
-                "writing": writing(view),
-            })
-        };
-        body["patrols"] = views.iter().map(of_patrol).collect();
+    let wording = Wording::of(profile);
+    if let Some(known) = wording.looked_at(views, writing) {
+        body[wording.list()] = known;
     }
     plain(StatusCode::OK, &body)
 }

@@ -21,15 +21,15 @@ use serde::Deserialize;
 
 use super::file::{CredentialFile, File};
 use super::intake::BODY_BYTES_MAX;
-use super::target::{self, duration};
-use crate::config::{RedisUrl, Setting, Store, body_bounds};
+use super::target::{self, or};
+use crate::config::{RedisUrl, Setting, Store, Text, body_bounds};
 use crate::exit::{Exit, Stop};
 use crate::serve::admin::Proxy;
 
 #[derive(Debug, Default, Deserialize)]
 struct Whole {
-    store: Option<String>,
-    identity: Option<String>,
+    store: Option<Text<Store>>,
+    identity: Option<Text<Identity>>,
     #[serde(default)]
     relay: File,
     #[serde(default)]
@@ -118,7 +118,8 @@ impl Config {
             Callers::check(&config.identity).map_err(usage("--identity"))?;
         }
         if let Some(url) = flags.redis {
-            config.redis = Some(redis(url).map_err(usage("--redis"))?);
+            let RedisUrl(url) = RedisUrl::read(url).map_err(usage("--redis"))?;
+            config.redis = Some(url);
         }
         config.listen = flags.listen.unwrap_or(config.listen);
         config.admin = flags.admin.unwrap_or(config.admin);
@@ -141,24 +142,20 @@ impl Config {
     fn of(whole: Whole) -> Result<Self, String> {
         let Whole { store, identity, relay, gate } = whole;
         let keys = keys(relay.at_rest.keys.as_deref(), gate.at_rest.keys.as_deref())?;
-        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let store = variable("SEMEL_RELAY_STORE").or(relay.store).or(variable("SEMEL_STORE")).or(store);
-        let identity = variable("SEMEL_IDENTITY").or(identity);
-        let identity =
-            identity.map_or(Ok(Identity::Authorization), |text| <Identity as Setting>::read(&text))?;
+        let store = variable("SEMEL_RELAY_STORE")?.or(relay.store).or(variable("SEMEL_STORE")?).or(store);
+        let identity = or(variable("SEMEL_IDENTITY")?.or(identity).as_ref(), Identity::Authorization);
         Callers::check(&identity)?;
         let hours = |hours: u64| Duration::from_secs(hours * 3600);
-        let kept = |name: &str, text: &Option<String>, usual| duration(name, text.as_deref(), usual);
         let retention = Retention {
-            client_max_age: kept("relay.client_max_age", &relay.client_max_age, hours(23))?,
-            completed: kept("relay.retention.completed", &relay.retention.completed, hours(24))?,
-            failed: kept("relay.retention.failed", &relay.retention.failed, hours(7 * 24))?,
-            auth_revoked: kept("relay.retention.auth_revoked", &relay.retention.auth_revoked, hours(7 * 24))?,
+            client_max_age: or(relay.client_max_age.as_ref(), hours(23)),
+            completed: or(relay.retention.completed.as_ref(), hours(24)),
+            failed: or(relay.retention.failed.as_ref(), hours(7 * 24)),
+            auth_revoked: or(relay.retention.auth_revoked.as_ref(), hours(7 * 24)),
         };
         retention.check().map_err(|error| format!("relay: {error}"))?;
-        let quiet = variable("SEMEL_RELAY_DEBOUNCE").or(relay.debounce);
-        let quiet = duration("relay.debounce", quiet.as_deref(), Duration::from_secs(15))?;
-        let max_wait = duration("relay.max_wait", relay.max_wait.as_deref(), quiet)?;
+        let quiet = variable("SEMEL_RELAY_DEBOUNCE").map_err(|error| format!("relay.debounce: {error}"))?;
+        let quiet = or(quiet.or(relay.debounce).as_ref(), Duration::from_secs(15));
+        let max_wait = or(relay.max_wait.as_ref(), quiet);
         let transport: Arc<dyn Transport> = Arc::new(Http1::new());
         let mut targets = BTreeMap::new();
         for (name, file) in &relay.target {
@@ -182,18 +179,18 @@ impl Config {
         }
         let cors = relay.cors.map(|origins| Cors::new(&origins, relay.cors_credentials.unwrap_or(false)));
         let cors = cors.transpose().map_err(|error| format!("relay.cors: {error}"))?;
-        let poll = duration("relay.poll", relay.poll.as_deref(), POLL)?;
+        let poll = or(relay.poll.as_ref(), POLL);
         if poll.is_zero() || poll > POLL_MAX {
             return Err("relay.poll: expected something between 1ms and 30s".to_owned());
         }
-        let hints = variable("SEMEL_RELAY_REDIS").or(relay.redis);
+        let redis = variable("SEMEL_RELAY_REDIS").map_err(|error| format!("relay.redis: {error}"))?;
         let any = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
         Ok(Self {
-            store: store.map_or(Ok(Store::Sqlite("relay.db".to_owned())), |text| Store::read(&text))?,
+            store: or(store.as_ref(), Store::Sqlite("relay.db".to_owned())),
             identity,
             peers: relay.trusted_peers.as_deref().map_or(Ok(Peers::default()), Peers::of)?,
-            listen: relay.listen.unwrap_or_else(|| any(7420)),
-            admin: relay.admin.unwrap_or_else(|| any(7421)),
+            listen: or(relay.listen.as_ref(), any(7420)),
+            admin: or(relay.admin.as_ref(), any(7421)),
             admin_token_file: relay.admin_token_file,
             admin_read_token_file: relay.admin_read_token_file,
             admin_proxy: Proxy::of(relay.admin_trusted, relay.admin_operators, relay.admin_hosts),
@@ -210,11 +207,9 @@ impl Config {
                 migrate: relay.postgres.migrate.unwrap_or(true),
                 ca: relay.postgres.ca,
             },
-            redis: hints
-                .map(|url| redis(&url).map_err(|error| format!("relay.redis: {error}")))
-                .transpose()?,
+            redis: redis.or(relay.redis).map(|Text(RedisUrl(url))| url),
             poll,
-            drain: duration("relay.drain", relay.drain.as_deref(), Duration::from_secs(25))?,
+            drain: or(relay.drain.as_ref(), Duration::from_secs(25)),
             retention,
             targets,
             wallet: Arc::new(Wallet::new(rules)),
@@ -222,6 +217,12 @@ impl Config {
             missing: relay.credential.iter().filter_map(missing).collect(),
         })
     }
+}
+
+/// What a variable says, where it says something.
+fn variable<T: Setting>(name: &str) -> Result<Option<Text<T>>, String> {
+    let text = std::env::var(name).ok().filter(|text| !text.is_empty());
+    text.map(|text| T::read(&text).map(Text)).transpose()
 }
 
 /// The keys of the relay, or those of the gate, which another user may be alone to read.
@@ -239,10 +240,6 @@ fn keys(own: Option<&Path>, of_gate: Option<&Path>) -> Result<Option<KeyRing>, S
 /// The file of a credential, where it is not there.
 fn missing(file: &CredentialFile) -> Option<PathBuf> {
     file.file.clone().filter(|path| !path.exists())
-}
-
-fn redis(url: &str) -> Result<String, String> {
-    RedisUrl::read(url).map(|RedisUrl(url)| url)
 }
 
 fn rule(file: &CredentialFile, targets: &BTreeMap<String, Arc<Target>>) -> Result<Rule, String> {

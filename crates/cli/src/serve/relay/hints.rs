@@ -1,7 +1,7 @@
 //! Hints between replicas, by Redis: a word on a channel when something may be due, and a key for each lane that somebody
 //! works on. Nothing rests on them: while Redis is away, everything is as without it.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,6 +14,8 @@ use semel_store::signals::RedisSignals;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
+
+use super::wording::Wording;
 
 /// Where replicas tell each other that something may be due.
 const CHANNEL: &str = "semel:relay:wake";
@@ -34,8 +36,8 @@ pub(crate) struct RedisHints {
     store: RelayStore,
     /// This replica.
     owner: String,
-    /// Targets that speak of patrols.
-    patrols: Mutex<HashSet<String>>,
+    /// How the targets speak of their lanes, by their names.
+    wordings: Mutex<HashMap<String, Wording>>,
     names: Mutex<HashMap<i64, Name>>,
     rests_until: Mutex<Option<Instant>>,
     is_away: AtomicBool,
@@ -58,7 +60,7 @@ impl RedisHints {
             signals: RedisSignals::at(url)?,
             store,
             owner: owner.to_owned(),
-            patrols: Mutex::default(),
+            wordings: Mutex::default(),
             names: Mutex::default(),
             rests_until: Mutex::default(),
             is_away: AtomicBool::new(false),
@@ -92,8 +94,8 @@ impl RedisHints {
 
     /// The targets in force.
     pub(crate) fn speak_of(&self, targets: &BTreeMap<String, Arc<Target>>) {
-        let patrols = targets.values().filter(|target| target.profile.name == "scores");
-        *locked(&self.patrols) = patrols.map(|target| target.name.clone()).collect();
+        let wordings = targets.values().map(|target| (target.name.clone(), Wording::of(&target.profile)));
+        *locked(&self.wordings) = wordings.collect();
     }
 
     /// Writes down for whoever looks that changes of a lane wait for company.
@@ -106,10 +108,8 @@ impl RedisHints {
     }
 
     fn key(&self, target: &str, group: &str, lane: &str, what: &str) -> String {
-        match locked(&self.patrols).contains(target) {
-            true => format!("patrol:{group}:{lane}:{what}"),
-            false => format!("semel:relay:{target}:{group}:{lane}:{what}"),
-        }
+        let wording = locked(&self.wordings).get(target).copied().unwrap_or(Wording::Lanes);
+        wording.redis_key(target, group, lane, what)
     }
 
     async fn lock_of(&self, lane: i64) -> Option<String> {

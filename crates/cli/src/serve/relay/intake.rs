@@ -99,7 +99,7 @@ async fn submit(
     body: Body,
 ) -> Response<Body> {
     let Some(target) = intake.engine.targets.get(&name) else { return unknown_target() };
-    match accept(&intake, target, peer.0, &parts, body).await {
+    match accept_submission(&intake, target, peer.0, &parts, body).await {
         Ok(response) => response,
         Err(Refused::Problem(why)) => problem(&target.profile, &why),
         Err(Refused::Store(error)) => away(&target.profile, &error),
@@ -129,7 +129,7 @@ impl From<StoreError> for Refused {
     }
 }
 
-async fn accept(
+async fn accept_submission(
     intake: &Intake,
     target: &Target,
     peer: std::net::SocketAddr,

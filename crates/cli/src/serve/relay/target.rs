@@ -4,26 +4,24 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel_contract::json::Pointer;
-use semel_contract::profile::presets;
-use semel_contract::time::parse_duration;
+use semel_contract::profile::settings::values::Word;
 use semel_delivery::http1::Http1;
 use semel_delivery::relay::Target;
 use semel_delivery::relay::debounce::Debounce;
-use semel_delivery::relay::ladder::{Blind, Tier};
-use semel_delivery::relay::policy::Scope;
+use semel_delivery::relay::recovery::Capability;
 use semel_delivery::relay::reduce::Reducer;
-use semel_delivery::relay::target::Interference;
 use semel_delivery::relay::template::{Place, Template, Values};
-use semel_delivery::relay::upstream::http::{HttpUpstream, Reading, VersionAt};
+use semel_delivery::relay::upstream::http::{HttpUpstream, Reading};
 use semel_delivery::transport::Transport;
 use semel_delivery::url::Target as Address;
 
 use super::file::{ReadFile, TargetFile};
+use super::values::{BodyType, HeaderTemplate, Tier, template};
+use crate::config::Text;
 
-/// A duration of the settings.
-pub(crate) fn duration(name: &str, text: Option<&str>, usual: Duration) -> Result<Duration, String> {
-    text.map_or(Ok(usual), |text| parse_duration(text).map_err(|error| format!("{name}: {error}")))
+/// What is written, else what is usual.
+pub(super) fn or<T: Clone>(written: Option<&Text<T>>, usual: T) -> T {
+    written.map_or(usual, |written| written.0.clone())
 }
 
 /// The target that these settings mean.
@@ -33,85 +31,68 @@ pub(crate) fn target(
     (quiet, max_wait): (Duration, Duration),
     transport: &Arc<dyn Transport>,
 ) -> Result<Target, String> {
-    let timeout = duration("timeout", file.timeout.as_deref(), Duration::from_secs(10))?;
+    let timeout = or(file.timeout.as_ref(), Duration::from_secs(10));
     let upstream = upstream(file, timeout, transport)?;
     let groups = upstream.tells_groups_apart();
     let writes_deltas = upstream.writes_only_deltas();
-    let mut made = Target::new(name, Arc::new(upstream), tier(file)?);
+    let mut made = Target::new(name, Arc::new(upstream), capability(file)?);
     made.groups = groups;
     made.timeout = timeout;
     made.late_window = match (&file.late_window, made.tier) {
-        (None, Tier::Marker | Tier::ReadBack) => {
+        (None, Capability::Marker | Capability::ReadBack) => {
             return Err(format!(
                 "tier {} needs late_window: how late a write may still be applied",
                 made.tier.name()
             ));
         }
-        (text, _) => duration("late_window", text.as_deref(), made.late_window)?,
+        (window, _) => or(window.as_ref(), made.late_window),
     };
-    made.reducer = match file.reducer.as_deref() {
-        None | Some("sum") => Reducer::Sum,
-        Some("last") => Reducer::Last,
-        Some("max") => Reducer::Max,
-        Some(other) => return Err(format!("reducer {other:?}: expected sum, last or max")),
-    };
+    made.reducer = or(file.reducer.as_ref(), made.reducer);
     if made.reducer != Reducer::Sum && writes_deltas {
-        let reducer = file.reducer.as_deref().unwrap_or_default();
+        let reducer = Reducer::WORDS.iter().find(|(_, reducer)| *reducer == made.reducer);
         return Err(format!(
-            "reducer {reducer} writes whole values, and {{delta}} alone is not one: use {{after}} or {{value}} in the url or the body"
+            "reducer {} writes whole values, and {{delta}} alone is not one: use {{after}} or {{value}} in the url or the body",
+            reducer.map_or("", |(word, _)| word)
         ));
     }
-    let quiet_own = duration("debounce", file.debounce.as_deref(), quiet)?;
+    let quiet_own = or(file.debounce.as_ref(), quiet);
     let usual = if file.debounce.is_some() { quiet_own } else { max_wait };
-    made.debounce =
-        Debounce { quiet: quiet_own, max_wait: duration("max_wait", file.max_wait.as_deref(), usual)? };
-    made.sync_deadline = duration("sync_deadline", file.sync_deadline.as_deref(), made.sync_deadline)?;
+    made.debounce = Debounce { quiet: quiet_own, max_wait: or(file.max_wait.as_ref(), usual) };
+    made.sync_deadline = or(file.sync_deadline.as_ref(), made.sync_deadline);
     made.batch_max = file.batch_max.unwrap_or(made.batch_max);
     made.items_max = file.items_max.unwrap_or(made.items_max);
     made.blocked.clone_from(&file.blocked);
-    if let Some(scope) = &file.limit_scope {
-        made.limit_scope = Scope::parse(scope)
-            .ok_or(format!("limit_scope {scope:?}: expected credential, target or host"))?;
+    made.limit_scope = or(file.limit_scope.as_ref(), made.limit_scope);
+    made.interference = or(file.interference.as_ref(), made.interference);
+    if let Some(Text(preset)) = &file.profile {
+        made.profile = preset.0.clone();
     }
-    made.interference = match file.interference.as_deref() {
-        None | Some("accept") => Interference::Accept,
-        Some("hold") => Interference::Hold,
-        Some(other) => return Err(format!("interference {other:?}: expected accept or hold")),
-    };
-    if let Some(profile) = &file.profile {
-        made.profile = presets::preset(profile).ok_or(format!("there is no profile {profile:?}"))?;
-    }
-    made.profile.schedule.blocked =
-        duration("blocked_wait", file.blocked_wait.as_deref(), made.profile.schedule.blocked)?;
+    made.profile.schedule.blocked = or(file.blocked_wait.as_ref(), made.profile.schedule.blocked);
     made.check()?;
     Ok(made)
 }
 
-fn tier(file: &TargetFile) -> Result<Tier, String> {
-    Ok(match file.tier.as_str() {
-        "key" => {
-            let text = file.key_retention.as_deref();
-            let text = text.ok_or("tier key needs key_retention: how long the upstream knows a key again")?;
-            let retention = duration("key_retention", Some(text), Duration::ZERO)?;
+fn capability(file: &TargetFile) -> Result<Capability, String> {
+    Ok(match file.tier.0 {
+        Tier::Key => {
+            let retention = file.key_retention.as_ref();
+            let Text(retention) =
+                *retention.ok_or("tier key needs key_retention: how long the upstream knows a key again")?;
             if retention.is_zero() {
                 return Err(
                     "key_retention: a service that forgets a key at once offers none; use another tier"
                         .to_owned(),
                 );
             }
-            Tier::Key { retention }
+            Capability::Key { retention }
         }
-        "marker" => Tier::Marker,
-        "compare-and-set" => Tier::CompareAndSet,
-        "read-back" => Tier::ReadBack,
-        "blind" => Tier::Blind(match file.on_blind.as_deref() {
-            Some("at-most-once") => Blind::AtMostOnce,
-            Some("at-least-once") => Blind::AtLeastOnce,
-            _ => return Err("tier blind needs on_blind: at-most-once or at-least-once".to_owned()),
-        }),
-        other => {
-            return Err(format!("tier {other:?}: expected key, marker, compare-and-set, read-back or blind"));
-        }
+        Tier::Marker => Capability::Marker,
+        Tier::CompareAndSet => Capability::CompareAndSet,
+        Tier::ReadBack => Capability::ReadBack,
+        Tier::Blind => match &file.on_blind {
+            Some(Text(blind)) => Capability::Blind(*blind),
+            None => return Err("tier blind needs on_blind: at-most-once or at-least-once".to_owned()),
+        },
     })
 }
 
@@ -120,53 +101,51 @@ fn upstream(
     timeout: Duration,
     transport: &Arc<dyn Transport>,
 ) -> Result<HttpUpstream, String> {
-    let template = |name: &str, place, text: &str| {
-        Template::parse(place, text).map_err(|error| format!("{name}: {error}"))
+    let url = file.url.0.0.clone();
+    let body_type = or(file.body_type.as_ref(), BodyType::default());
+    let body_place = match body_type {
+        BodyType::Json => Place::Json,
+        BodyType::Form => Place::Form,
     };
-    let lines = |headers: &BTreeMap<String, String>| {
-        let line = |(name, value): (&String, &String)| {
-            if !semel_contract::key::is_header_name(name) {
-                return Err(format!("headers: {name:?} is not the name of a header"));
-            }
-            Ok((name.clone(), template(name, Place::Header, value)?))
-        };
-        headers.iter().map(line).collect::<Result<Vec<_>, String>>()
-    };
-    let url = template("url", Place::Url, &file.url)?;
-    let body_place = match file.body_type.as_deref() {
-        None | Some("json") => Place::Json,
-        Some("form") => Place::Form,
-        Some(other) => return Err(format!("body_type {other:?}: expected json or form")),
-    };
-    let body = file.body.as_deref().map(|body| template("body", body_place, body)).transpose()?;
+    let body = file.body.as_deref().map(|body| template(body_place, body));
+    let body = body.transpose().map_err(|error| format!("body: {error}"))?;
     let mut headers = lines(&file.headers)?;
     let has = |headers: &[(String, Template)], name: &str| {
         headers.iter().any(|(known, _)| known.eq_ignore_ascii_case(name))
     };
     if body.is_some() && !has(&headers, "content-type") {
-        let kind =
-            if body_place == Place::Json { "application/json" } else { "application/x-www-form-urlencoded" };
-        headers.push(("content-type".to_owned(), template("content-type", Place::Header, kind)?));
+        let kind = match body_type {
+            BodyType::Json => "application/json",
+            BodyType::Form => "application/x-www-form-urlencoded",
+        };
+        headers.push(("content-type".to_owned(), template(Place::Header, kind)?));
     }
     let all = || std::iter::once(&url).chain(&body).chain(headers.iter().map(|(_, value)| value));
-    let needed: &[&str] = match file.tier.as_str() {
-        "key" => &["key"],
-        "marker" => &["marker", "key"],
-        "compare-and-set" => &["version"],
-        _ => &[],
+    let tier = file.tier.0;
+    let needed: &[&str] = match tier {
+        Tier::Key => &["key"],
+        Tier::Marker => &["marker", "key"],
+        Tier::CompareAndSet => &["version"],
+        Tier::ReadBack | Tier::Blind => &[],
     };
     if !needed.is_empty() && !needed.iter().any(|name| all().any(|template| template.uses(name))) {
-        return Err(format!("tier {} needs {{{}}} in the url, a header or the body", file.tier, needed[0]));
+        return Err(format!("tier {} needs {{{}}} in the url, a header or the body", tier.name(), needed[0]));
     }
-    let is_absolute = matches!(file.tier.as_str(), "marker" | "compare-and-set" | "read-back");
+    let is_absolute = match tier {
+        Tier::Marker | Tier::CompareAndSet | Tier::ReadBack => true,
+        Tier::Key | Tier::Blind => false,
+    };
     if is_absolute && !["after", "value"].iter().any(|name| all().any(|template| template.uses(name))) {
-        return Err(format!("tier {} writes whole values: use {{after}} in the url or the body", file.tier));
+        return Err(format!(
+            "tier {} writes whole values: use {{after}} in the url or the body",
+            tier.name()
+        ));
     }
-    let read = file.read.as_ref().map(|read| reading(read, &template, &lines)).transpose()?;
-    if file.tier == "compare-and-set" && read.as_ref().is_none_or(|read| read.version.is_none()) {
+    let read = file.read.as_ref().map(reading).transpose()?;
+    if tier == Tier::CompareAndSet && read.as_ref().is_none_or(|read| read.version.is_none()) {
         return Err("tier compare-and-set needs read.version: header:NAME or a JSON pointer".to_owned());
     }
-    if file.tier == "marker" && read.as_ref().is_none_or(|read| read.marker.is_none()) {
+    if tier == Tier::Marker && read.as_ref().is_none_or(|read| read.marker.is_none()) {
         return Err(
             "tier marker needs read.marker: the JSON pointer to the marker or the list of markers".to_owned()
         );
@@ -207,24 +186,24 @@ fn upstream(
     })
 }
 
-type Parse<'a> = dyn Fn(&str, Place, &str) -> Result<Template, String> + 'a;
-type Lines<'a> = dyn Fn(&BTreeMap<String, String>) -> Result<Vec<(String, Template)>, String> + 'a;
+/// The header lines that are sent, each with its name.
+fn lines(headers: &BTreeMap<String, Text<HeaderTemplate>>) -> Result<Vec<(String, Template)>, String> {
+    let line = |(name, value): (&String, &Text<HeaderTemplate>)| {
+        if !semel_contract::key::is_header_name(name) {
+            return Err(format!("headers: {name:?} is not the name of a header"));
+        }
+        Ok((name.clone(), value.0.0.clone()))
+    };
+    headers.iter().map(line).collect()
+}
 
-fn reading(file: &ReadFile, template: &Parse<'_>, lines: &Lines<'_>) -> Result<Reading, String> {
-    let pointer =
-        |name: &str, text: &str| Pointer::parse(text).map_err(|error| format!("read.{name}: {error}"));
+fn reading(file: &ReadFile) -> Result<Reading, String> {
     Ok(Reading {
-        url: template("read.url", Place::Url, &file.url)?,
+        url: file.url.0.0.clone(),
         headers: lines(&file.headers)?,
-        value: pointer("value", &file.value)?,
-        version: match file.version.as_deref() {
-            Some(text) => Some(match text.strip_prefix("header:") {
-                Some(name) => VersionAt::Header(name.to_owned()),
-                None => VersionAt::Body(pointer("version", text)?),
-            }),
-            None => None,
-        },
-        marker: file.marker.as_deref().map(|text| pointer("marker", text)).transpose()?,
+        value: file.value.0.clone(),
+        version: file.version.as_ref().map(|version| version.0.clone()),
+        marker: file.marker.as_ref().map(|marker| marker.0.clone()),
     })
 }
 

@@ -44,6 +44,7 @@ words! {
         "fifo" Lane::Fifo, "independent" Lane::Independent, "sum" Lane::Coalesce(Reducer::Sum),
         "last" Lane::Coalesce(Reducer::Last), "max" Lane::Coalesce(Reducer::Max),
     }
+    Reducer { "sum" Reducer::Sum, "last" Reducer::Last, "max" Reducer::Max }
     AgeFrom { "none" AgeFrom::None, "header" AgeFrom::Header, "uuid7" AgeFrom::Uuid7 }
 }
 

@@ -5,7 +5,7 @@ use semel_contract::schedule::Cause;
 use semel_contract::time::{Timestamp, millis_of};
 
 use super::sender::{Choice, Sender};
-use super::{Synced, Turn};
+use super::{LaneOutcome, Turn};
 use crate::date::retry_after;
 use crate::message::Answer;
 use crate::relay::policy::{self, Scope, Verdict};
@@ -23,7 +23,7 @@ pub(super) enum Looked {
 }
 
 impl Turn<'_> {
-    pub(super) async fn fresh(&self) -> Result<Synced, StoreError> {
+    pub(super) async fn fresh(&self) -> Result<LaneOutcome, StoreError> {
         let entries = &self.work.entries[..self.work.entries.len().min(self.target.batch_max)];
         let mut principals: Vec<String> = Vec::new();
         for entry in entries {
@@ -33,7 +33,7 @@ impl Turn<'_> {
         }
         let sender = match self.choose(&principals).await? {
             Choice::Sender(sender) => sender,
-            Choice::Ended(synced) => return Ok(synced),
+            Choice::Ended(outcome) => return Ok(outcome),
         };
         let mut current = Current::default();
         if self.target.upstream.reads() {
@@ -52,11 +52,11 @@ impl Turn<'_> {
                     let (ours, theirs) = (shown(ours), shown(theirs));
                     let why = format!("somebody else changed the value: we left {ours} and found {theirs}");
                     let written = self.engine.store.block(&self.work.hold, &why).await?;
-                    return Ok(self.done(written, Synced::Waits(why)));
+                    return Ok(self.done(written, LaneOutcome::Waits(why)));
                 }
             }
         }
-        self.write_first(&sender, current, entries).await
+        self.send_batch(&sender, current, entries).await
     }
 
     /// Reads the value, by this sender.
@@ -98,12 +98,12 @@ impl Turn<'_> {
         policy::judge(&reading, &sent, told)
     }
 
-    async fn write_first(
+    async fn send_batch(
         &self,
         sender: &Sender,
         current: Current,
         entries: &[Entry],
-    ) -> Result<Synced, StoreError> {
+    ) -> Result<LaneOutcome, StoreError> {
         let (store, hold, lane) = (&self.engine.store, &self.work.hold, &self.work.lane);
         let reducer = self.target.reducer;
         let values: Vec<i64> = entries.iter().map(|entry| entry.value).collect();
@@ -113,7 +113,7 @@ impl Turn<'_> {
             (fits.checked_sub(1).map(|at| &entries[at]), reduced(reducer, &values[..fits]))
         else {
             let hi = entries.first().map_or(lane.watermark, |entry| entry.seq);
-            return self.buried(hi, 1, "the value would leave the range that can be written").await;
+            return self.give_up_entries(hi, 1, "the value would leave the range that can be written").await;
         };
         let after = before.and_then(|before| step(reducer, before, delta).ok());
         let key = format!("{:032x}", self.engine.entropy.bits());
@@ -154,7 +154,7 @@ impl Turn<'_> {
         }
         intent.request = match self.target.upstream.freeze(&batch) {
             Ok(request) => request,
-            Err(why) => return self.buried(intent.hi, fits, &why).await,
+            Err(why) => return self.give_up_entries(intent.hi, fits, &why).await,
         };
         if planted::is(Bug::RelaySentBeforeFrozen) {
             let early = self
@@ -164,13 +164,13 @@ impl Turn<'_> {
                 .await;
             tracing::trace!(?early, "sent before it was frozen");
         }
-        if store.freeze(hold, &intent).await? == super::Written::Stale {
-            return Ok(Synced::Superseded);
+        if store.freeze(hold, &intent).await? == super::FencedWrite::Stale {
+            return Ok(LaneOutcome::Superseded);
         }
         if !self.in_time() {
             let why = "the lane's lease was about to end";
             let written = store.dissolve(hold, why, false, self.now()).await?;
-            return Ok(self.done(written, Synced::Waits(why.to_owned())));
+            return Ok(self.done(written, LaneOutcome::Waits(why.to_owned())));
         }
         self.engine.meters.calls.add(1);
         if planted::is(Bug::RelayWatermarkFirst) {
@@ -207,7 +207,7 @@ impl Turn<'_> {
         sender: &Sender,
         verdict: Verdict,
         entries: &[Entry],
-    ) -> Result<Synced, StoreError> {
+    ) -> Result<LaneOutcome, StoreError> {
         let (store, hold) = (&self.engine.store, &self.work.hold);
         let (first, last) = match entries {
             [] => (self.now(), self.work.lane.watermark),
@@ -219,9 +219,9 @@ impl Turn<'_> {
                 self.engine.meters.unauthorized.add(1);
                 let written =
                     store.park(hold, &sender.principal, &sender.digest(), self.target.reducer).await?;
-                return Ok(self.done(written, Synced::Again));
+                return Ok(self.done(written, LaneOutcome::Again));
             }
-            Verdict::Refused(why) => return self.buried(last, entries.len(), &why).await,
+            Verdict::Refused(why) => return self.give_up_entries(last, entries.len(), &why).await,
             Verdict::Limited { .. } | Verdict::Blocked(_) => {
                 let (why, until) = self.pause(sender, &verdict).await?;
                 (why, false, Some(until))
@@ -241,11 +241,11 @@ impl Turn<'_> {
             let is_old = |entry: &&Entry| self.next(Cause::Failed, entry.created).is_none();
             let old: Vec<&Entry> = entries.iter().take_while(is_old).collect();
             let hi = old.last().map_or(last, |entry| entry.seq);
-            return self.buried(hi, old.len(), &format!("{why}; it waited for too long")).await;
+            return self.give_up_entries(hi, old.len(), &format!("{why}; it waited for too long")).await;
         };
         self.engine.meters.retries.add(1);
         let written = store.dissolve(hold, &why, is_counted, due).await?;
-        Ok(self.done(written, Synced::Waits(why)))
+        Ok(self.done(written, LaneOutcome::Waits(why)))
     }
 
     /// Pauses what the answer is about. Returns why, and until when.
@@ -279,11 +279,11 @@ impl Turn<'_> {
         Ok((why, until))
     }
 
-    async fn buried(&self, hi: i64, count: usize, why: &str) -> Result<Synced, StoreError> {
+    async fn give_up_entries(&self, hi: i64, count: usize, why: &str) -> Result<LaneOutcome, StoreError> {
         tracing::warn!(lane = self.work.lane.name, why, "entries were given up");
         let written = self.engine.store.bury(&self.work.hold, hi, why, self.target.reducer).await?;
         self.engine.meters.failed.add(count as u64);
-        Ok(self.done(written, Synced::Again))
+        Ok(self.done(written, LaneOutcome::Again))
     }
 }
 

@@ -1,4 +1,4 @@
-//! A lane with a batch that may or may not have been applied: looks where the target allows it, and climbs the ladder.
+//! A lane with a batch that may or may not have been applied: looks where the target allows it, and takes the step of the recovery table.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 
 use super::fresh::Looked;
 use super::sender::Sender;
-use super::{PATIENCE, Synced, Turn, Written};
-use crate::relay::ladder::{Ages, Doubt, Rung, Seen, Tier, recover};
+use super::{FencedWrite, LaneOutcome, PATIENCE, Turn};
 use crate::relay::policy::{Scope, Verdict};
+use crate::relay::recovery::{Ages, Capability, Doubt, RecoveryStep, Seen, recover};
 use crate::relay::store::settle::Seen as Evidence;
 use crate::relay::store::{Intent, StoreError};
 use crate::relay::upstream::Current;
@@ -20,7 +20,7 @@ use crate::relay::upstream::Current;
 const EVIDENCE_MAX: usize = 50;
 
 impl Turn<'_> {
-    pub(super) async fn recover(&self, batch: &Intent) -> Result<Synced, StoreError> {
+    pub(super) async fn recover(&self, batch: &Intent) -> Result<LaneOutcome, StoreError> {
         let store = &self.engine.store;
         if let Some(until) = self.held_up().await? {
             return self.waits("the target is paused", until).await;
@@ -57,10 +57,10 @@ impl Turn<'_> {
             true => Duration::ZERO,
             false => self.target.late_window + not_yet,
         };
-        let rung = recover(self.target.tier, self.target.reducer, seen, ages, late);
-        match rung {
-            Rung::Resend => self.resend(batch, &sender).await,
-            Rung::Applied => {
+        let step = recover(self.target.tier, self.target.reducer, seen, ages, late);
+        match step {
+            RecoveryStep::Resend => self.resend(batch, &sender).await,
+            RecoveryStep::Applied => {
                 let members = self.members(batch);
                 let quiet = millis_of(self.target.debounce.quiet);
                 let settled =
@@ -69,12 +69,12 @@ impl Turn<'_> {
                 self.engine.meters.calls_saved.add(members.saturating_sub(1));
                 Ok(self.settled(settled))
             }
-            Rung::NotApplied => {
+            RecoveryStep::NotApplied => {
                 let written =
                     store.dissolve(&self.work.hold, "it was not applied", false, self.began).await?;
-                Ok(self.done(written, Synced::Again))
+                Ok(self.done(written, LaneOutcome::Again))
             }
-            Rung::Wait(wait) => {
+            RecoveryStep::Wait(wait) => {
                 self.look_again_at(
                     batch,
                     "it may still be applied late",
@@ -85,14 +85,14 @@ impl Turn<'_> {
                 )
                 .await
             }
-            Rung::InDoubt(doubt) => self.leave_in_doubt(batch, doubt, found.as_ref()).await,
+            RecoveryStep::InDoubt(doubt) => self.leave_in_doubt(batch, doubt, found.as_ref()).await,
         }
     }
 
-    async fn resend(&self, batch: &Intent, sender: &Sender) -> Result<Synced, StoreError> {
+    async fn resend(&self, batch: &Intent, sender: &Sender) -> Result<LaneOutcome, StoreError> {
         let (store, hold) = (&self.engine.store, &self.work.hold);
-        if store.resending(hold, hold.until).await? == Written::Stale {
-            return Ok(Synced::Superseded);
+        if store.resending(hold, hold.until).await? == FencedWrite::Stale {
+            return Ok(LaneOutcome::Superseded);
         }
         if !self.in_time() {
             return self.waits("the lane's lease was about to end", self.now()).await;
@@ -111,7 +111,7 @@ impl Turn<'_> {
                 Ok(self.settled(settled))
             }
             // The refusal is of this attempt. One before it may have been applied, and nothing here could tell by looking.
-            Verdict::Refused(why) if matches!(self.target.tier, Tier::Key { .. }) => {
+            Verdict::Refused(why) if matches!(self.target.tier, Capability::Key { .. }) => {
                 let why = format!("refused with {why} after an attempt without an answer");
                 self.gone_to_a_person(batch, &why).await
             }
@@ -126,7 +126,7 @@ impl Turn<'_> {
         batch: &Intent,
         sender: &Sender,
         verdict: Verdict,
-    ) -> Result<Synced, StoreError> {
+    ) -> Result<LaneOutcome, StoreError> {
         match verdict {
             Verdict::Limited { .. } | Verdict::Blocked(_) => {
                 let (why, until) = self.pause(sender, &verdict).await?;
@@ -136,7 +136,7 @@ impl Turn<'_> {
                 let (digest, reducer) = (sender.digest(), self.target.reducer);
                 let written =
                     self.engine.store.park(&self.work.hold, &sender.principal, &digest, reducer).await?;
-                Ok(self.done(written, Synced::Again))
+                Ok(self.done(written, LaneOutcome::Again))
             }
             Verdict::Unauthorized => {
                 self.engine.meters.unauthorized.add(1);
@@ -146,7 +146,7 @@ impl Turn<'_> {
                     .store
                     .refuse(&self.work.hold, &sender.principal, &sender.digest(), due)
                     .await?;
-                Ok(self.done(written, Synced::Waits("the credential was refused".to_owned())))
+                Ok(self.done(written, LaneOutcome::Waits("the credential was refused".to_owned())))
             }
             // Ours may have been the write that changed the version: look again.
             Verdict::Conflict => {
@@ -173,7 +173,7 @@ impl Turn<'_> {
         batch: &Intent,
         why: &str,
         is_counted: bool,
-    ) -> Result<Synced, StoreError> {
+    ) -> Result<LaneOutcome, StoreError> {
         match self.next(Cause::Failed, batch.first) {
             Some(due) => self.look_again_at(batch, why, None, Some(self.sent_by()), is_counted, due).await,
             None => self.gone_to_a_person(batch, why).await,
@@ -181,13 +181,13 @@ impl Turn<'_> {
     }
 
     /// Leaves a batch that was sent in this turn in doubt.
-    async fn gone_to_a_person(&self, batch: &Intent, why: &str) -> Result<Synced, StoreError> {
+    async fn gone_to_a_person(&self, batch: &Intent, why: &str) -> Result<LaneOutcome, StoreError> {
         tracing::error!(lane = self.work.lane.name, why, "a person must decide: semel relay show");
         let evidence = self.evidence(batch, why, None);
         let seen = Evidence { error: why, evidence: &evidence, last: Some(self.sent_by()), is_counted: true };
         let written = self.engine.store.in_doubt(&self.work.hold, &seen).await?;
         self.engine.meters.in_doubt.add(1);
-        Ok(self.done(written, Synced::InDoubt))
+        Ok(self.done(written, LaneOutcome::InDoubt))
     }
 
     /// The latest time at which the call of this turn can have gone out.
@@ -205,11 +205,11 @@ impl Turn<'_> {
         last: Option<i64>,
         is_counted: bool,
         due: i64,
-    ) -> Result<Synced, StoreError> {
+    ) -> Result<LaneOutcome, StoreError> {
         let evidence = self.evidence(batch, why, found);
         let seen = Evidence { error: why, evidence: &evidence, last, is_counted };
         let written = self.engine.store.keep(&self.work.hold, &seen, due.max(self.now() + 1)).await?;
-        Ok(self.done(written, Synced::Waits(why.to_owned())))
+        Ok(self.done(written, LaneOutcome::Waits(why.to_owned())))
     }
 
     /// Leaves a batch that looking cannot settle to a person.
@@ -218,7 +218,7 @@ impl Turn<'_> {
         batch: &Intent,
         doubt: Doubt,
         found: Option<&Current>,
-    ) -> Result<Synced, StoreError> {
+    ) -> Result<LaneOutcome, StoreError> {
         if doubt == Doubt::Interference {
             self.engine.meters.interference.add(1);
         }
@@ -232,7 +232,7 @@ impl Turn<'_> {
         let seen = Evidence { error: &why, evidence: &evidence, last: None, is_counted: false };
         let written = self.engine.store.in_doubt(&self.work.hold, &seen).await?;
         self.engine.meters.in_doubt.add(1);
-        Ok(self.done(written, Synced::InDoubt))
+        Ok(self.done(written, LaneOutcome::InDoubt))
     }
 
     fn members(&self, batch: &Intent) -> u64 {
@@ -256,18 +256,18 @@ impl Turn<'_> {
     }
 }
 
-fn seen(tier: Tier, batch: &Intent, current: &Current) -> Seen {
+fn seen(tier: Capability, batch: &Intent, current: &Current) -> Seen {
     let is = |value: Option<i64>| value.is_some() && value == current.value;
-    if tier == Tier::Marker && current.markers.contains(&batch.key) {
+    if tier == Capability::Marker && current.markers.contains(&batch.key) {
         return Seen::Marker;
     }
     let is_same_version =
-        tier == Tier::CompareAndSet && current.version.is_some() && current.version == batch.version;
+        tier == Capability::CompareAndSet && current.version.is_some() && current.version == batch.version;
     match tier {
-        Tier::CompareAndSet if is_same_version => Seen::Before,
-        Tier::CompareAndSet if is(batch.after) => Seen::After,
-        Tier::CompareAndSet => Seen::Other,
-        Tier::Key { .. } | Tier::Marker | Tier::ReadBack | Tier::Blind(_) => {
+        Capability::CompareAndSet if is_same_version => Seen::Before,
+        Capability::CompareAndSet if is(batch.after) => Seen::After,
+        Capability::CompareAndSet => Seen::Other,
+        Capability::Key { .. } | Capability::Marker | Capability::ReadBack | Capability::Blind(_) => {
             match (is(batch.after), is(batch.before)) {
                 (true, _) => Seen::After,
                 (false, true) => Seen::Before,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use semel_contract::hex::hex;
 use semel_contract::time::millis_of;
 
-use super::{PATIENCE, Synced, Turn};
+use super::{LaneOutcome, PATIENCE, Turn};
 use crate::credentials::Credential;
 use crate::relay::policy::Scope;
 use crate::relay::store::StoreError;
@@ -32,7 +32,7 @@ impl Sender {
 pub(super) enum Choice {
     Sender(Sender),
     /// Nobody; the turn has ended like this.
-    Ended(Synced),
+    Ended(LaneOutcome),
 }
 
 impl Turn<'_> {
@@ -73,7 +73,7 @@ impl Turn<'_> {
             if let Some(known) = refused.get(principal).filter(|_| paused.contains_key(&refusal(principal))) {
                 // Many were refused in a row: another one is not even asked for yet.
                 let written = store.park(&self.work.hold, principal, known, self.target.reducer).await?;
-                return Ok(Choice::Ended(self.done(written, Synced::Again)));
+                return Ok(Choice::Ended(self.done(written, LaneOutcome::Again)));
             }
             let credential = match self.engine.credentials.credential_for(principal, name, origin).await {
                 Ok(credential) => credential,
@@ -86,7 +86,7 @@ impl Turn<'_> {
             match refused.get(principal) {
                 Some(known) if *known == sender.digest() => {
                     let written = store.park(&self.work.hold, principal, known, self.target.reducer).await?;
-                    return Ok(Choice::Ended(self.done(written, Synced::Again)));
+                    return Ok(Choice::Ended(self.done(written, LaneOutcome::Again)));
                 }
                 Some(_) => {
                     self.engine.release_by_itself(name, principal).await?;

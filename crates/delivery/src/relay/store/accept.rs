@@ -1,5 +1,5 @@
 //! Takes entries in, by one transaction for all that come together: a row for each request, and for each item a row in its
-//! lane, numbered under the lane's lock. Who comes together is the door's to say.
+//! lane, numbered under the lane's lock. The batcher says who comes together.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

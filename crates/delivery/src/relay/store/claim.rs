@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::sql::StoreError;
 use super::{
-    Entry, Hold, Intent, Lane, LaneState, RelayStore, Written, held_now, intent_and_waiting, locked_now,
+    Entry, FencedWrite, Hold, Intent, Lane, LaneState, RelayStore, held_now, intent_and_waiting, locked_now,
 };
 
 /// Scopes or principals that are asked for by one statement.
@@ -12,7 +12,7 @@ const AT_ONCE: usize = 50;
 
 /// What a claim found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Claimed {
+pub enum LaneClaim {
     /// The lane is ours until the hold ends.
     Held(Box<Work>),
     /// Somebody else works on it until then.
@@ -48,18 +48,18 @@ impl RelayStore {
         owner: &str,
         lease_ms: i64,
         most: i64,
-    ) -> Result<Claimed, StoreError> {
+    ) -> Result<LaneClaim, StoreError> {
         self.claimed(lane, owner, lease_ms, most, false).await
     }
 
-    /// The same, for a lane that is due; [`Claimed::Idle`] where it is not.
+    /// The same, for a lane that is due; [`LaneClaim::Idle`] where it is not.
     pub async fn claim_due(
         &self,
         lane: i64,
         owner: &str,
         lease_ms: i64,
         most: i64,
-    ) -> Result<Claimed, StoreError> {
+    ) -> Result<LaneClaim, StoreError> {
         self.claimed(lane, owner, lease_ms, most, true).await
     }
 
@@ -70,14 +70,14 @@ impl RelayStore {
         lease_ms: i64,
         most: i64,
         only_due: bool,
-    ) -> Result<Claimed, StoreError> {
+    ) -> Result<LaneClaim, StoreError> {
         let mut tx = self.db.begin().await?;
-        let (Some(mut state), now) = locked_now(&mut tx, lane).await? else { return Ok(Claimed::Idle) };
+        let (Some(mut state), now) = locked_now(&mut tx, lane).await? else { return Ok(LaneClaim::Idle) };
         if state.state != LaneState::Open || (only_due && state.due.is_none_or(|due| due > now)) {
-            return Ok(Claimed::Idle);
+            return Ok(LaneClaim::Idle);
         }
         if !state.owner.is_empty() && state.lease_until > now {
-            return Ok(Claimed::Busy { until: state.lease_until });
+            return Ok(LaneClaim::Busy { until: state.lease_until });
         }
         let (intent, entries) = intent_and_waiting(&mut tx, &state, most).await?;
         if intent.is_none() && entries.is_empty() {
@@ -86,7 +86,7 @@ impl RelayStore {
                 state.save(&mut tx).await?;
                 tx.commit().await?;
             }
-            return Ok(Claimed::Idle);
+            return Ok(LaneClaim::Idle);
         }
         let found = state.lane();
         let until = now + lease_ms;
@@ -98,17 +98,22 @@ impl RelayStore {
         state.save(&mut tx).await?;
         tx.commit().await?;
         let hold = Hold { lane, fence: state.fence, until };
-        Ok(Claimed::Held(Box::new(Work { hold, lane: found, intent, entries })))
+        Ok(LaneClaim::Held(Box::new(Work { hold, lane: found, intent, entries })))
     }
 
     /// Gives a lane back unchanged, to be due then.
-    pub async fn let_go(&self, hold: &Hold, error: Option<&str>, due: i64) -> Result<Written, StoreError> {
+    pub async fn let_go(
+        &self,
+        hold: &Hold,
+        error: Option<&str>,
+        due: i64,
+    ) -> Result<FencedWrite, StoreError> {
         let mut tx = self.db.begin().await?;
-        let (Some(mut state), now) = held_now(&mut tx, hold).await? else { return Ok(Written::Stale) };
+        let (Some(mut state), now) = held_now(&mut tx, hold).await? else { return Ok(FencedWrite::Stale) };
         state.give_back(error, Some(due), now);
         state.save(&mut tx).await?;
         tx.commit().await?;
-        Ok(Written::Done)
+        Ok(FencedWrite::Done)
     }
 
     /// Pauses a scope. A later end counts.

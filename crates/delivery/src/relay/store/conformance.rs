@@ -3,9 +3,9 @@
 use std::future::Future;
 
 use super::accept::{Accepted, Age, NewItem, Submission};
-use super::claim::{Claimed, Work};
+use super::claim::{LaneClaim, Work};
 use super::settle::Seen;
-use super::{AuditRow, Hold, Intent, RelayStore, Written};
+use super::{AuditRow, FencedWrite, Hold, Intent, RelayStore};
 use crate::relay::debounce::{Debounce, Mode};
 use crate::relay::reduce::Reducer;
 
@@ -113,7 +113,7 @@ async fn lanes_of(store: &RelayStore, submission: &Submission) -> (i64, Vec<i64>
 
 async fn claim(store: &RelayStore, lane: i64) -> Work {
     match store.claim(lane, "me", LEASE, 100).await.unwrap() {
-        Claimed::Held(work) => *work,
+        LaneClaim::Held(work) => *work,
         other => panic!("{other:?} is no hold"),
     }
 }
@@ -172,12 +172,15 @@ async fn batches(store: &RelayStore) {
     let (request, lanes) = lanes_of(store, &submission("alice", "1", &[("a", 5)])).await;
     let work = claim(store, lanes[0]).await;
     assert!(store.freeze(&work.hold, &batch(&work, 2)).await.is_err(), "it ends among known entries");
-    assert_eq!(store.freeze(&work.hold, &batch(&work, 1)).await.unwrap(), Written::Done);
+    assert_eq!(store.freeze(&work.hold, &batch(&work, 1)).await.unwrap(), FencedWrite::Done);
     assert!(store.freeze(&work.hold, &batch(&work, 1)).await.is_err(), "one at a time");
     // What comes now is not part of it.
     lanes_of(store, &submission("bob", "1", &[("a", 3)])).await;
     assert_eq!(store.request(request).await.unwrap().unwrap().items[0].state.name(), "processing");
-    assert_eq!(store.applied(&work.hold, Reducer::Sum, 0, "answered").await.unwrap().written, Written::Done);
+    assert_eq!(
+        store.applied(&work.hold, Reducer::Sum, 0, "answered").await.unwrap().written,
+        FencedWrite::Done
+    );
     let lane = store.find_lane("t", "g", "a").await.unwrap().unwrap();
     assert_eq!((lane.watermark, lane.applied), (1, Some(105)));
     let found = store.request(request).await.unwrap().unwrap();
@@ -192,26 +195,26 @@ async fn batches(store: &RelayStore) {
 async fn fences(store: &RelayStore) {
     let (_, lanes) = lanes_of(store, &submission("alice", "1", &[("a", 5)])).await;
     let work = claim(store, lanes[0]).await;
-    assert!(matches!(store.claim(lanes[0], "you", LEASE, 9).await.unwrap(), Claimed::Busy { .. }));
+    assert!(matches!(store.claim(lanes[0], "you", LEASE, 9).await.unwrap(), LaneClaim::Busy { .. }));
     let stale = Hold { fence: work.hold.fence - 1, ..work.hold };
     let seen = Seen { error: "", evidence: "[]", last: None, is_counted: true };
     let intent = batch(&work, 1);
     for fence in [stale, Hold { fence: work.hold.fence + 1, ..work.hold }] {
-        assert_eq!(store.freeze(&fence, &intent).await.unwrap(), Written::Stale);
-        assert_eq!(store.resending(&fence, 9).await.unwrap(), Written::Stale);
-        assert_eq!(store.applied(&fence, Reducer::Sum, 0, "").await.unwrap().written, Written::Stale);
+        assert_eq!(store.freeze(&fence, &intent).await.unwrap(), FencedWrite::Stale);
+        assert_eq!(store.resending(&fence, 9).await.unwrap(), FencedWrite::Stale);
+        assert_eq!(store.applied(&fence, Reducer::Sum, 0, "").await.unwrap().written, FencedWrite::Stale);
         assert_eq!(
             store.settled_without_call(&fence, &intent, Reducer::Sum, 0).await.unwrap().written,
-            Written::Stale
+            FencedWrite::Stale
         );
-        assert_eq!(store.dissolve(&fence, "", true, 0).await.unwrap(), Written::Stale);
-        assert_eq!(store.keep(&fence, &seen, 0).await.unwrap(), Written::Stale);
-        assert_eq!(store.in_doubt(&fence, &seen).await.unwrap(), Written::Stale);
-        assert_eq!(store.park(&fence, "alice", "d", Reducer::Sum).await.unwrap(), Written::Stale);
-        assert_eq!(store.refuse(&fence, "alice", "d", 0).await.unwrap(), Written::Stale);
-        assert_eq!(store.block(&fence, "").await.unwrap(), Written::Stale);
-        assert_eq!(store.bury(&fence, 1, "", Reducer::Sum).await.unwrap(), Written::Stale);
-        assert_eq!(store.let_go(&fence, None, 0).await.unwrap(), Written::Stale);
+        assert_eq!(store.dissolve(&fence, "", true, 0).await.unwrap(), FencedWrite::Stale);
+        assert_eq!(store.keep(&fence, &seen, 0).await.unwrap(), FencedWrite::Stale);
+        assert_eq!(store.in_doubt(&fence, &seen).await.unwrap(), FencedWrite::Stale);
+        assert_eq!(store.park(&fence, "alice", "d", Reducer::Sum).await.unwrap(), FencedWrite::Stale);
+        assert_eq!(store.refuse(&fence, "alice", "d", 0).await.unwrap(), FencedWrite::Stale);
+        assert_eq!(store.block(&fence, "").await.unwrap(), FencedWrite::Stale);
+        assert_eq!(store.bury(&fence, 1, "", Reducer::Sum).await.unwrap(), FencedWrite::Stale);
+        assert_eq!(store.let_go(&fence, None, 0).await.unwrap(), FencedWrite::Stale);
     }
     let counts = store.counts().await.unwrap();
     assert_eq!(
@@ -219,11 +222,11 @@ async fn fences(store: &RelayStore) {
         (1, 0, 0, 0, 0)
     );
     assert!(store.all_refused().await.unwrap().is_empty());
-    assert_eq!(store.let_go(&work.hold, None, 0).await.unwrap(), Written::Done);
-    assert_eq!(store.let_go(&work.hold, None, 0).await.unwrap(), Written::Stale, "it was given back");
+    assert_eq!(store.let_go(&work.hold, None, 0).await.unwrap(), FencedWrite::Done);
+    assert_eq!(store.let_go(&work.hold, None, 0).await.unwrap(), FencedWrite::Stale, "it was given back");
     let again = claim(store, lanes[0]).await;
     assert!(again.hold.fence > work.hold.fence, "fences only grow");
-    assert_eq!(store.freeze(&work.hold, &intent).await.unwrap(), Written::Stale);
+    assert_eq!(store.freeze(&work.hold, &intent).await.unwrap(), FencedWrite::Stale);
 }
 
 async fn holding(store: &RelayStore) {
@@ -231,7 +234,7 @@ async fn holding(store: &RelayStore) {
     lanes_of(store, &submission("bob", "1", &[("a", 3)])).await;
     let work = claim(store, lanes[0]).await;
     store.freeze(&work.hold, &batch(&work, 2)).await.unwrap();
-    assert_eq!(store.park(&work.hold, "alice", "digest", Reducer::Sum).await.unwrap(), Written::Done);
+    assert_eq!(store.park(&work.hold, "alice", "digest", Reducer::Sum).await.unwrap(), FencedWrite::Done);
     assert_eq!(store.refused("t", &["alice".to_owned()]).await.unwrap()["alice"], "digest");
     let work = claim(store, lanes[0]).await;
     assert_eq!(
@@ -241,13 +244,13 @@ async fn holding(store: &RelayStore) {
     assert_eq!(store.request(request).await.unwrap().unwrap().items[0].state.name(), "auth_revoked");
     store.freeze(&work.hold, &batch(&work, 2)).await.unwrap();
     store.applied(&work.hold, Reducer::Sum, 0, "answered").await.unwrap();
-    assert!(matches!(store.claim(lanes[0], "me", LEASE, 9).await.unwrap(), Claimed::Idle));
+    assert!(matches!(store.claim(lanes[0], "me", LEASE, 9).await.unwrap(), LaneClaim::Idle));
     assert_eq!(store.release("t", "alice", "x", &|| 0).await.unwrap(), 1);
     assert_eq!(store.release("t", "alice", "x", &|| 0).await.unwrap(), 0);
     assert!(store.all_refused().await.unwrap().is_empty());
     let work = claim(store, lanes[0]).await;
     assert_eq!(work.entries.iter().map(|entry| (entry.seq, entry.value)).collect::<Vec<_>>(), [(3, 5)]);
-    assert_eq!(store.bury(&work.hold, 3, "no", Reducer::Sum).await.unwrap(), Written::Done);
+    assert_eq!(store.bury(&work.hold, 3, "no", Reducer::Sum).await.unwrap(), FencedWrite::Done);
     let found = store.request(request).await.unwrap().unwrap();
     assert_eq!((found.open, found.dead, found.items[0].state.name()), (0, 1, "failed"));
     assert_eq!(store.requeue(lanes[0], "x").await.unwrap(), 1);
@@ -279,7 +282,7 @@ async fn forgetting(store: &RelayStore) {
     let (carol, in_both) = lanes_of(store, &submission("carol", "1", &[("a", 1), ("b", 2)])).await;
     let bob = lanes_of(store, &submission("bob", "1", &[("a", 3)])).await.0;
     let work = claim(store, in_a[0]).await;
-    assert_eq!(store.park(&work.hold, "dave", "digest", Reducer::Sum).await.unwrap(), Written::Done);
+    assert_eq!(store.park(&work.hold, "dave", "digest", Reducer::Sum).await.unwrap(), FencedWrite::Done);
     assert_eq!(forget(store).await, 0);
     write(store, in_a[0]).await;
     let mut done = Vec::new();
@@ -452,7 +455,7 @@ async fn races(store: &RelayStore) {
     });
     let mut held = Vec::new();
     for racer in claims.collect::<Vec<_>>() {
-        if let Claimed::Held(work) = racer.await.unwrap().unwrap() {
+        if let LaneClaim::Held(work) = racer.await.unwrap().unwrap() {
             held.push(work);
         }
     }

@@ -6,7 +6,7 @@ use semel_contract::time::millis_of;
 use super::settle::{finished, of_lane, rest};
 use super::sql::StoreError;
 use super::{
-    AuditRow, Entry, Hold, Lane, LaneState, RelayStore, Tx, Written, about, audit, audit_all, end_intent,
+    AuditRow, Entry, FencedWrite, Hold, Lane, LaneState, RelayStore, Tx, about, audit, audit_all, end_intent,
     held_now, waiting,
 };
 use crate::credentials::wait_after;
@@ -25,9 +25,9 @@ impl RelayStore {
         principal: &str,
         digest: &str,
         reducer: Reducer,
-    ) -> Result<Written, StoreError> {
+    ) -> Result<FencedWrite, StoreError> {
         let mut tx = self.db.begin().await?;
-        let (Some(mut state), now) = held_now(&mut tx, hold).await? else { return Ok(Written::Stale) };
+        let (Some(mut state), now) = held_now(&mut tx, hold).await? else { return Ok(FencedWrite::Stale) };
         let lane = state.lane();
         end_intent(&mut tx, &mut state).await?;
         refused(&mut tx, &lane.target, principal, digest, now).await?;
@@ -47,7 +47,7 @@ impl RelayStore {
         }
         state.save(&mut tx).await?;
         tx.commit().await?;
-        Ok(Written::Done)
+        Ok(FencedWrite::Done)
     }
 
     /// Notes that a credential was refused, and keeps the lane as it is, to be tried then: its batch may have been applied.
@@ -57,21 +57,21 @@ impl RelayStore {
         principal: &str,
         digest: &str,
         due: i64,
-    ) -> Result<Written, StoreError> {
+    ) -> Result<FencedWrite, StoreError> {
         let mut tx = self.db.begin().await?;
-        let (Some(mut state), now) = held_now(&mut tx, hold).await? else { return Ok(Written::Stale) };
+        let (Some(mut state), now) = held_now(&mut tx, hold).await? else { return Ok(FencedWrite::Stale) };
         let lane = state.lane();
         refused(&mut tx, &lane.target, principal, digest, now).await?;
         state.give_back(Some(&refusal(principal, digest)), Some(due), now);
         state.save(&mut tx).await?;
         tx.commit().await?;
-        Ok(Written::Done)
+        Ok(FencedWrite::Done)
     }
 
     /// Stops a lane until an operator opens it.
-    pub async fn block(&self, hold: &Hold, why: &str) -> Result<Written, StoreError> {
+    pub async fn block(&self, hold: &Hold, why: &str) -> Result<FencedWrite, StoreError> {
         let mut tx = self.db.begin().await?;
-        let (Some(mut state), now) = held_now(&mut tx, hold).await? else { return Ok(Written::Stale) };
+        let (Some(mut state), now) = held_now(&mut tx, hold).await? else { return Ok(FencedWrite::Stale) };
         let lane = state.lane();
         state.state = LaneState::Blocked;
         state.waits_for = None;
@@ -79,7 +79,7 @@ impl RelayStore {
         state.give_back(Some(why), None, now);
         state.save(&mut tx).await?;
         tx.commit().await?;
-        Ok(Written::Done)
+        Ok(FencedWrite::Done)
     }
 
     /// Gives up entries up to `hi`, which were refused for good. The batch dissolves.
@@ -92,9 +92,9 @@ impl RelayStore {
         hi: i64,
         why: &str,
         reducer: Reducer,
-    ) -> Result<Written, StoreError> {
+    ) -> Result<FencedWrite, StoreError> {
         let mut tx = self.db.begin().await?;
-        let (Some(mut state), now) = held_now(&mut tx, hold).await? else { return Ok(Written::Stale) };
+        let (Some(mut state), now) = held_now(&mut tx, hold).await? else { return Ok(FencedWrite::Stale) };
         let lane = state.lane();
         end_intent(&mut tx, &mut state).await?;
         if commutes(reducer) {
@@ -111,7 +111,7 @@ impl RelayStore {
         }
         state.save(&mut tx).await?;
         tx.commit().await?;
-        Ok(Written::Done)
+        Ok(FencedWrite::Done)
     }
 }
 

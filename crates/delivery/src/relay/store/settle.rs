@@ -6,7 +6,7 @@ use semel_contract::planted::{self, Bug};
 
 use super::sql::{StoreError, Value};
 use super::{
-    AuditRow, Entry, Hold, INTENT, Intent, Lane, LaneState, RelayStore, State, Tx, Written, about, audit,
+    AuditRow, Entry, FencedWrite, Hold, INTENT, Intent, Lane, LaneState, RelayStore, State, Tx, about, audit,
     audit_all, end_intent, ending, held, held_now, intent, waiting,
 };
 use crate::relay::reduce::{Reducer, chain};
@@ -18,13 +18,13 @@ pub const MEMBERS_MAX: i64 = 10_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settled {
     /// Whether it did anything.
-    pub written: Written,
+    pub written: FencedWrite,
     /// Whether the lane can be worked on again at once.
     pub is_due: bool,
 }
 
 impl Settled {
-    const STALE: Self = Self { written: Written::Stale, is_due: false };
+    const STALE: Self = Self { written: FencedWrite::Stale, is_due: false };
 }
 
 impl RelayStore {
@@ -32,9 +32,9 @@ impl RelayStore {
     ///
     /// Before: the lane is held, and nothing of it is frozen. After: the batch and its bytes are durable, and nothing joins
     /// it. Crash: whoever claims the lane next finds it.
-    pub async fn freeze(&self, hold: &Hold, batch: &Intent) -> Result<Written, StoreError> {
+    pub async fn freeze(&self, hold: &Hold, batch: &Intent) -> Result<FencedWrite, StoreError> {
         let mut tx = self.db.begin().await?;
-        let Some(state) = held(&mut tx, hold).await? else { return Ok(Written::Stale) };
+        let Some(state) = held(&mut tx, hold).await? else { return Ok(FencedWrite::Stale) };
         if batch.lo != state.watermark || batch.hi > state.last_seq || hold.fence <= state.ended {
             return Err(StoreError::Failed(
                 "a batch begins at the watermark and ends among known entries".to_owned(),
@@ -65,19 +65,19 @@ impl RelayStore {
             return Err(StoreError::Failed("a batch of this lane is frozen".to_owned()));
         }
         tx.commit().await?;
-        Ok(Written::Done)
+        Ok(FencedWrite::Done)
     }
 
     /// Notes that the batch is about to be sent again, at the latest then.
-    pub async fn resending(&self, hold: &Hold, last: i64) -> Result<Written, StoreError> {
+    pub async fn resending(&self, hold: &Hold, last: i64) -> Result<FencedWrite, StoreError> {
         let mut tx = self.db.begin().await?;
-        let Some(state) = held(&mut tx, hold).await? else { return Ok(Written::Stale) };
+        let Some(state) = held(&mut tx, hold).await? else { return Ok(FencedWrite::Stale) };
         let sql = "UPDATE relay_intent SET fence = $2, tries = tries + 1, last_ms = $3
             WHERE lane = $1 AND fence > $4";
         let args = vec![hold.lane.into(), hold.fence.into(), last.into(), state.ended.into()];
         tx.run(sql, args).await?;
         tx.commit().await?;
-        Ok(Written::Done)
+        Ok(FencedWrite::Done)
     }
 
     /// Settles the batch as applied.
@@ -98,7 +98,7 @@ impl RelayStore {
         rest(&mut tx, &mut state, None, now, quiet_ms).await?;
         state.save(&mut tx).await?;
         tx.commit().await?;
-        Ok(Settled { written: Written::Done, is_due: state.due.is_some_and(|due| due <= now) })
+        Ok(Settled { written: FencedWrite::Done, is_due: state.due.is_some_and(|due| due <= now) })
     }
 
     /// Settles entries up to `hi` that change nothing, without a call.
@@ -119,7 +119,7 @@ impl RelayStore {
         rest(&mut tx, &mut state, None, now, quiet_ms).await?;
         state.save(&mut tx).await?;
         tx.commit().await?;
-        Ok(Settled { written: Written::Done, is_due: state.due.is_some_and(|due| due <= now) })
+        Ok(Settled { written: FencedWrite::Done, is_due: state.due.is_some_and(|due| due <= now) })
     }
 
     /// Dissolves a batch that was not applied: its entries wait again, to be written then.
@@ -129,40 +129,40 @@ impl RelayStore {
         error: &str,
         is_counted: bool,
         due: i64,
-    ) -> Result<Written, StoreError> {
+    ) -> Result<FencedWrite, StoreError> {
         let mut tx = self.db.begin().await?;
-        let (Some(mut state), now) = held_now(&mut tx, hold).await? else { return Ok(Written::Stale) };
+        let (Some(mut state), now) = held_now(&mut tx, hold).await? else { return Ok(FencedWrite::Stale) };
         end_intent(&mut tx, &mut state).await?;
         state.attempts += i64::from(is_counted);
         state.give_back(Some(error), Some(due), now);
         state.save(&mut tx).await?;
         tx.commit().await?;
-        Ok(Written::Done)
+        Ok(FencedWrite::Done)
     }
 
     /// Keeps a batch frozen that may have been applied, to be looked at then. `last` is when it went out at the latest.
-    pub async fn keep(&self, hold: &Hold, seen: &Seen<'_>, due: i64) -> Result<Written, StoreError> {
+    pub async fn keep(&self, hold: &Hold, seen: &Seen<'_>, due: i64) -> Result<FencedWrite, StoreError> {
         let mut tx = self.db.begin().await?;
-        let (Some(mut state), now) = held_now(&mut tx, hold).await? else { return Ok(Written::Stale) };
+        let (Some(mut state), now) = held_now(&mut tx, hold).await? else { return Ok(FencedWrite::Stale) };
         note(&mut tx, &state, seen).await?;
         state.attempts += i64::from(seen.is_counted);
         state.give_back(Some(seen.error), Some(due), now);
         state.save(&mut tx).await?;
         tx.commit().await?;
-        Ok(Written::Done)
+        Ok(FencedWrite::Done)
     }
 
     /// Leaves a batch to a person, with the evidence. The lane is no longer among the waiting work.
-    pub async fn in_doubt(&self, hold: &Hold, seen: &Seen<'_>) -> Result<Written, StoreError> {
+    pub async fn in_doubt(&self, hold: &Hold, seen: &Seen<'_>) -> Result<FencedWrite, StoreError> {
         let mut tx = self.db.begin().await?;
-        let (Some(mut state), now) = held_now(&mut tx, hold).await? else { return Ok(Written::Stale) };
+        let (Some(mut state), now) = held_now(&mut tx, hold).await? else { return Ok(FencedWrite::Stale) };
         note(&mut tx, &state, seen).await?;
         state.state = LaneState::InDoubt;
         audit(&mut tx, &of_lane(&state.lane(), "in-doubt", "relay", seen.error, now)).await?;
         state.give_back(Some(seen.error), None, now);
         state.save(&mut tx).await?;
         tx.commit().await?;
-        Ok(Written::Done)
+        Ok(FencedWrite::Done)
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_contract::json::Pointer;
+use semel_contract::profile::settings::values::Setting;
 use semel_http::MaySend;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -22,6 +23,16 @@ pub enum VersionAt {
     Header(String),
     /// In the body.
     Body(Pointer),
+}
+
+impl Setting for VersionAt {
+    /// `header:NAME` or a JSON pointer.
+    fn read(text: &str) -> Result<Self, String> {
+        match text.strip_prefix("header:") {
+            Some(name) => Ok(VersionAt::Header(name.to_owned())),
+            None => <Pointer as Setting>::read(text).map(VersionAt::Body),
+        }
+    }
 }
 
 /// How the current value is read.

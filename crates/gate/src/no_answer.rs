@@ -3,7 +3,7 @@
 /// How a service that forwards requests says that it has no answer: put into the extensions of the response that stands
 /// in for one. Only what surely was not sent frees the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Broken {
+pub enum NoAnswer {
     /// Not a byte of the request was sent.
     NotSent(String),
     /// It broke off after something was sent.

@@ -13,8 +13,8 @@ use semel_delivery::relay::store::sqlite::Sqlite;
 use tokio::task::unconstrained;
 use tokio::time::sleep;
 
+use crate::delivery_faults::DeliveryFault;
 use crate::log::SlotNumber;
-use crate::mishap::Mishap;
 use crate::plan::Options;
 use crate::relay::plan::{Home, Plan};
 use crate::relay::service::Service;
@@ -38,7 +38,7 @@ pub struct Told {
 }
 
 /// What everything in one run of the relay shares.
-pub struct Works {
+pub struct RelayWorld {
     stage: Stage,
     /// What the seed decided.
     pub plan: Plan,
@@ -53,13 +53,13 @@ pub struct Works {
     pub(super) checked: Mutex<u64>,
 }
 
-impl fmt::Debug for Works {
+impl fmt::Debug for RelayWorld {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Works").field("plan", &self.plan).finish_non_exhaustive()
+        f.debug_struct("RelayWorld").field("plan", &self.plan).finish_non_exhaustive()
     }
 }
 
-impl Deref for Works {
+impl Deref for RelayWorld {
     type Target = Stage;
 
     fn deref(&self) -> &Stage {
@@ -67,9 +67,9 @@ impl Deref for Works {
     }
 }
 
-impl Ground for Works {
-    fn strikes(&self, mishap: Mishap) -> bool {
-        Works::strikes(self, mishap)
+impl Ground for RelayWorld {
+    fn strikes(&self, fault: DeliveryFault) -> bool {
+        RelayWorld::strikes(self, fault)
     }
 
     fn is_shared(&self) -> bool {
@@ -89,15 +89,15 @@ impl Ground for Works {
     }
 }
 
-impl Works {
-    /// Works without a past.
+impl RelayWorld {
+    /// A world without a past.
     pub fn new(options: &Options) -> Self {
         let mut rng = Rng::new(options.seed);
         let plan = Plan::draw(options, &mut rng);
         let stage = Stage::new(rng);
         stage.clock.start_machine();
         let base = Sqlite::memory(Arc::clone(&stage.clock) as _).expect("there is memory for a database");
-        let works = Self {
+        let world = Self {
             stage,
             base: Mutex::new(Arc::new(base)),
             is_broken: Mutex::new(false),
@@ -109,13 +109,13 @@ impl Works {
             tokens: Mutex::default(),
             checked: Mutex::default(),
         };
-        works.note(None, works.plan.describe());
-        works
+        world.note(None, world.plan.describe());
+        world
     }
 
-    /// Whether a mishap happens now.
-    pub fn strikes(&self, mishap: Mishap) -> bool {
-        self.happens(self.plan.rates.of(mishap), mishap.name())
+    /// Whether a fault happens now.
+    pub fn strikes(&self, fault: DeliveryFault) -> bool {
+        self.happens(self.plan.rates.of(fault), fault.name())
     }
 
     /// The database itself, without faults.

@@ -26,7 +26,7 @@ const ALONE_WAIT: Duration = Duration::from_secs(5);
 
 /// Where those wait who are to be taken in. Each of them takes in whoever waits, once it has its turn.
 #[derive(Debug)]
-pub(super) struct Door {
+pub(super) struct AcceptBatcher {
     waiting: Mutex<VecDeque<Waiting>>,
     turns: Semaphore,
     alone: Semaphore,
@@ -56,7 +56,7 @@ enum Told {
     Alone,
 }
 
-impl Door {
+impl AcceptBatcher {
     /// So many may take in at a time.
     pub(super) fn new(turns: usize) -> Self {
         Self {
@@ -101,7 +101,7 @@ impl RelayStore {
     /// then new. `Unknown`: sent again, it is found or new, never both.
     pub async fn accept(&self, submission: &Submission) -> Result<Accepted, StoreError> {
         let submission = Arc::new(submission.clone());
-        let mut waits = self.door.wait(&submission);
+        let mut waits = self.batcher.wait(&submission);
         loop {
             let is_taken = waits.is_taken.load(Ordering::SeqCst);
             tokio::select! {
@@ -110,9 +110,9 @@ impl RelayStore {
                     Ok(Told::End(end)) => return end,
                     Ok(Told::Alone) => return self.accept_alone(&submission).await,
                     // Whoever took it along went away in the middle. Sent again, it is found or new.
-                    Err(_) => waits = self.door.wait(&submission),
+                    Err(_) => waits = self.batcher.wait(&submission),
                 },
-                turn = self.door.turns.acquire(), if !is_taken => {
+                turn = self.batcher.turns.acquire(), if !is_taken => {
                     let _turn = turn.map_err(|_| StoreError::Failed("the store is closed".to_owned()))?;
                     self.take_in().await;
                 }
@@ -122,7 +122,7 @@ impl RelayStore {
 
     /// Takes in whoever waits, in one transaction.
     async fn take_in(&self) {
-        let waiting = self.door.next();
+        let waiting = self.batcher.next();
         if waiting.is_empty() {
             return;
         }
@@ -150,12 +150,12 @@ impl RelayStore {
     /// lane, and does not need that lane, is accepted at once.
     async fn accept_alone(&self, submission: &Submission) -> Result<Accepted, StoreError> {
         let hasty = {
-            let _turn = in_turn(&self.door.alone).await?;
+            let _turn = in_turn(&self.batcher.alone).await?;
             self.accept_all(&[submission], Locks::InTurn).await
         };
         let accepted = match hasty {
             Err(NotDone::Refused(StoreError::Failed(_)) | NotDone::Lanes) => {
-                let _turn = in_turn(&self.door.patient).await?;
+                let _turn = in_turn(&self.batcher.patient).await?;
                 self.accept_all(&[submission], Locks::Patiently).await?
             }
             other => other?,
@@ -217,19 +217,19 @@ mod tests {
             age: None,
         };
         let mut context = Context::from_waker(Waker::noop());
-        let turns = store.door.turns.try_acquire_many(2).expect("nobody has a turn");
+        let turns = store.batcher.turns.try_acquire_many(2).expect("nobody has a turn");
         let mut one = pin!(store.accept(&submission));
         assert!(matches!(one.as_mut().poll(&mut context), Poll::Pending));
         // Somebody else takes it along, and is not done; meanwhile there are turns enough.
-        let taken = store.door.next();
+        let taken = store.batcher.next();
         drop(turns);
         for _ in 0..3 {
             assert!(matches!(one.as_mut().poll(&mut context), Poll::Pending));
         }
-        assert_eq!(store.door.turns.available_permits(), 2, "it needs none");
+        assert_eq!(store.batcher.turns.available_permits(), 2, "it needs none");
         // That one goes away in the middle: it is taken in by itself.
         drop(taken);
         assert!(matches!(one.as_mut().poll(&mut context), Poll::Pending));
-        assert_eq!(store.door.turns.available_permits(), 1);
+        assert_eq!(store.batcher.turns.available_permits(), 1);
     }
 }

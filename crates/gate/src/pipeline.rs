@@ -57,7 +57,7 @@ where
     let Some(route) = covering.map(|(route, _)| Arc::clone(route)) else {
         return Box::pin(unprotected(shared, inner, parts, body));
     };
-    Step::Accepted.taken();
+    Step::Accepted.reached();
     if shared.observes {
         let request_id = request_id(&shared, &parts.headers);
         return Box::pin(crate::observe::observe(shared, route, inner, parts, body, request_id));
@@ -120,14 +120,14 @@ where
     if let Err(problem) = verified.caller.check() {
         return refuse(problem);
     }
-    Step::Identified.taken();
+    Step::Identified.reached();
     let over_limit = limit::request(&shared, &route, &verified.caller).await;
     if (profile.limits.request_refuses_known || planted::is(Bug::ReplayCharged))
         && let Some(problem) = over_limit
     {
         return refuse(problem);
     }
-    Step::Limited.taken();
+    Step::Limited.reached();
     let limit = usize::try_from(profile.stored.max_body_bytes).unwrap_or(usize::MAX);
     // What the headers alone condemn is not read first.
     let declared = parts.headers.get(http::header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
@@ -163,7 +163,7 @@ where
         }
         Err(problem) => return refuse(problem),
     };
-    Step::Keyed.taken();
+    Step::Keyed.reached();
     let view = match shared.forms.view(&shared.meters).await {
         Ok(view) => view,
         Err(problem) => return refuse(problem),
@@ -201,7 +201,7 @@ where
     {
         return refuse(problem);
     }
-    Step::Fingerprinted.taken();
+    Step::Fingerprinted.reached();
     drop(body);
     let context = Arc::new(Context {
         shared,
@@ -276,26 +276,26 @@ where
     async fn run(mut self) -> Response<Body> {
         // Keys never stand in logs; their hashes are enough to follow one.
         let hash = KeyHash(hex(&self.context.arrival.id.hash()[..8]));
-        let known = self.context.glance().await;
+        let known = self.context.look_up_if_local().await;
         let mut response = match &known {
             // Nothing of it is told in logs, so that nothing is made ready for them.
             Some(found) if self.is_quiet_replay(found) => {
-                Step::LookedUp.taken();
+                Step::LookedUp.reached();
                 self.context.replay(found.0.as_deref())
             }
-            Some(_) | None => self.told(known, &hash).await,
+            Some(_) | None => self.decide_in_span(known, &hash).await,
         };
         let profile = &self.context.route.profile;
         if !response.headers().contains_key(answer::GUARANTEE) {
             answer::mark(response.headers_mut(), profile, profile.guarantee);
         }
         response.extensions_mut().insert(hash);
-        Step::Answered.taken();
+        Step::Answered.reached();
         response
     }
 
     /// Decides under a name by which logs tell what comes of it.
-    async fn told(&mut self, known: Option<Known>, key: &KeyHash) -> Response<Body> {
+    async fn decide_in_span(&mut self, known: Option<Known>, key: &KeyHash) -> Response<Body> {
         let context = Arc::clone(&self.context);
         let (route, request_id) = (&context.route.name, &context.request_id);
         let span = tracing::info_span!("semel", route, request_id, key = key.0);
@@ -324,7 +324,7 @@ where
         // A gate that has no room for new work still answers from its records.
         let has_room = context.shared.in_flight.available_permits() > 0 && !context.shared.is_draining();
         let is_plain = profile.guard.is_none() && profile.age.is_none() && !context.arrival.is_by_former_name;
-        let direct = is_plain && !between && has_room && !context.shared.store.reads_in_place();
+        let direct = is_plain && !between && has_room && !context.shared.store.lookup_is_local();
         let unasked = || direct.then_some((None, Timestamp::from_millis(0)));
         let mut known = known.or_else(unasked);
         let (mut decisions, mut pause) = (0, Duration::ZERO);
@@ -334,7 +334,7 @@ where
                 Some(known) => known,
                 None => context.look_up().await?,
             };
-            Step::LookedUp.taken();
+            Step::LookedUp.reached();
             let decision = context.decision(&found)?;
             let (entry, now) = found;
             match decision {
@@ -389,7 +389,7 @@ where
             return Err(closed());
         }
         limit::admit(&self.context, how).await?;
-        Step::Admitted.taken();
+        Step::Admitted.reached();
         // What was accepted once is not refused now: the guard has no say about a retry of what is unknown, nor, in a store
         // that was restored, about a key that may have had a record.
         let job = self.job.take().expect("a request is executed once");
@@ -407,7 +407,7 @@ where
             }
             self.guard_passed = true;
         }
-        Step::Guarded.taken();
+        Step::Guarded.reached();
         let permit = Arc::clone(&self.context.shared.in_flight).try_acquire_owned();
         let permit = permit.map_err(|_| {
             Problem::from(Kind::Overloaded).retry_after(Duration::from_secs(STORE_RETRY_SECONDS))

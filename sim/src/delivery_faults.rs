@@ -4,40 +4,40 @@ use crate::faults::{Family, Swarm};
 use crate::part::Part;
 use crate::rng::Rng;
 
-macro_rules! mishaps {
-    ($($mishap:ident $family:ident $parts:ident $low:literal $high:literal $name:literal)*) => {
+macro_rules! delivery_faults {
+    ($($fault:ident $family:ident $parts:ident $low:literal $high:literal $name:literal)*) => {
         /// One kind of fault.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        pub enum Mishap { $(#[doc = $name] $mishap,)* }
+        pub enum DeliveryFault { $(#[doc = $name] $fault,)* }
 
-        impl Mishap {
+        impl DeliveryFault {
             /// Every kind.
-            pub const ALL: &'static [Mishap] = &[$(Mishap::$mishap,)*];
+            pub const ALL: &'static [DeliveryFault] = &[$(DeliveryFault::$fault,)*];
 
             /// The kind's name.
             pub fn name(self) -> &'static str {
-                match self { $(Mishap::$mishap => $name,)* }
+                match self { $(DeliveryFault::$fault => $name,)* }
             }
 
             /// What it happens to.
             pub fn family(self) -> Family {
-                match self { $(Mishap::$mishap => Family::$family,)* }
+                match self { $(DeliveryFault::$fault => Family::$family,)* }
             }
 
             /// Where it can happen.
             fn place(self) -> Place {
-                match self { $(Mishap::$mishap => Place::$parts,)* }
+                match self { $(DeliveryFault::$fault => Place::$parts,)* }
             }
 
             /// How often it happens when it does, in a thousand chances: from, to.
             fn rates(self) -> (u64, u64) {
-                match self { $(Mishap::$mishap => ($low, $high),)* }
+                match self { $(DeliveryFault::$fault => ($low, $high),)* }
             }
         }
     };
 }
 
-/// Where a mishap can happen.
+/// Where a fault can happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// All engines but the gate.
@@ -51,7 +51,7 @@ enum Place {
     Broker,
 }
 
-mishaps! {
+delivery_faults! {
     DiskSlow       Store    All     20 150 "disk-slow"
     DiskFull       Store    All      5  40 "disk-full"
     SyncFails      Store    All      1   8 "sync-fails"
@@ -105,10 +105,10 @@ mishaps! {
     LedElsewhere   Upstream Outbox  10  60 "led-elsewhere-after-the-effect"
 }
 
-impl Mishap {
-    /// The mishap of this name.
-    pub fn named(name: &str) -> Option<Mishap> {
-        Mishap::ALL.iter().copied().find(|mishap| mishap.name() == name)
+impl DeliveryFault {
+    /// The fault of this name.
+    pub fn named(name: &str) -> Option<DeliveryFault> {
+        DeliveryFault::ALL.iter().copied().find(|fault| fault.name() == name)
     }
 
     /// Whether an engine can meet it.
@@ -128,62 +128,63 @@ impl Mishap {
 }
 
 /// What may happen on a calm day.
-const CALM: [Mishap; 4] = [Mishap::Repeated, Mishap::Altered, Mishap::DoubleTap, Mishap::SlowAnswer];
+const CALM: [DeliveryFault; 4] =
+    [DeliveryFault::Repeated, DeliveryFault::Altered, DeliveryFault::DoubleTap, DeliveryFault::SlowAnswer];
 
-/// How often each mishap happens in one run, in a thousand chances.
+/// How often each fault happens in one run, in a thousand chances.
 #[derive(Clone, Debug)]
 pub struct Rates(Vec<u32>);
 
 impl Rates {
     /// Draws the rates of a run.
-    pub fn draw(part: Part, swarm: Swarm, with: &[Mishap], rng: &mut Rng) -> Self {
+    pub fn draw(part: Part, swarm: Swarm, with: &[DeliveryFault], rng: &mut Rng) -> Self {
         let swarm = swarm.settled(rng);
-        let rate = |mishap: &Mishap| {
+        let rate = |fault: &DeliveryFault| {
             // The others' numbers do not depend on it.
-            let is_of_one_part =
-                mishap.place() == Place::Broker || matches!(mishap, Mishap::Pending | Mishap::LedElsewhere);
-            if is_of_one_part && !mishap.concerns(part) {
+            let is_of_one_part = fault.place() == Place::Broker
+                || matches!(fault, DeliveryFault::Pending | DeliveryFault::LedElsewhere);
+            if is_of_one_part && !fault.concerns(part) {
                 return 0;
             }
-            let (low, high) = mishap.rates();
+            let (low, high) = fault.rates();
             let (rate, half) = (rng.between(low, high), rng.chance(500));
             let is_taken = match swarm {
                 Swarm::Mixed => half,
                 Swarm::Everything => true,
-                Swarm::Calm => CALM.contains(mishap),
-                Swarm::Only(family) => {
-                    mishap.family() == family || (mishap.family() == Family::Client && half)
-                }
+                Swarm::Calm => CALM.contains(fault),
+                Swarm::Only(family) => fault.family() == family || (fault.family() == Family::Client && half),
             };
-            let rate = if with.contains(mishap) { high } else { rate };
-            let happens = mishap.concerns(part) && (is_taken || with.contains(mishap));
+            let rate = if with.contains(fault) { high } else { rate };
+            let happens = fault.concerns(part) && (is_taken || with.contains(fault));
             u32::try_from(if happens { rate } else { 0 }).unwrap_or(0)
         };
-        Self(Mishap::ALL.iter().map(rate).collect())
+        Self(DeliveryFault::ALL.iter().map(rate).collect())
     }
 
     /// How often this one happens.
-    pub fn of(&self, mishap: Mishap) -> u32 {
-        self.0[mishap as usize]
+    pub fn of(&self, fault: DeliveryFault) -> u32 {
+        self.0[fault as usize]
     }
 
     /// Whether it may happen at all.
-    pub fn has(&self, mishap: Mishap) -> bool {
-        self.of(mishap) > 0
+    pub fn has(&self, fault: DeliveryFault) -> bool {
+        self.of(fault) > 0
     }
 
     /// Takes one out.
-    pub fn spare(&mut self, mishap: Mishap) {
-        self.0[mishap as usize] = 0;
+    pub fn spare(&mut self, fault: DeliveryFault) {
+        self.0[fault as usize] = 0;
     }
 
     /// Whether the wall clock may be set.
     pub fn jumps(&self) -> bool {
-        [Mishap::ClockForward, Mishap::ClockBack, Mishap::ClockSteps].iter().any(|mishap| self.has(*mishap))
+        [DeliveryFault::ClockForward, DeliveryFault::ClockBack, DeliveryFault::ClockSteps]
+            .iter()
+            .any(|fault| self.has(*fault))
     }
 
     /// The names of those that may happen.
     pub fn names(&self) -> Vec<&'static str> {
-        Mishap::ALL.iter().filter(|mishap| self.has(**mishap)).map(|mishap| mishap.name()).collect()
+        DeliveryFault::ALL.iter().filter(|fault| self.has(**fault)).map(|fault| fault.name()).collect()
     }
 }

@@ -1,15 +1,16 @@
-//! The recovery ladder: what to do about a batch that may or may not have been applied. One table, matched exhaustively;
+//! The recovery table: what to do about a batch that may or may not have been applied. One table, matched exhaustively;
 //! it reads no clock and asks nobody.
 
 use std::time::Duration;
 
 use semel_contract::planted::{self, Bug};
+use semel_contract::profile::settings::values::Word;
 
 use super::reduce::{Reducer, commutes};
 
 /// What the upstream offers by which a write is known again, strongest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tier {
+pub enum Capability {
     /// It knows an idempotency key again for so long.
     Key {
         /// How long it knows a key.
@@ -34,23 +35,28 @@ pub enum Blind {
     AtLeastOnce,
 }
 
-impl Tier {
+impl Word for Blind {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("at-most-once", Blind::AtMostOnce), ("at-least-once", Blind::AtLeastOnce)];
+}
+
+impl Capability {
     /// The tier's name.
     pub fn name(self) -> &'static str {
         match self {
-            Tier::Key { .. } => "key",
-            Tier::Marker => "marker",
-            Tier::CompareAndSet => "compare-and-set",
-            Tier::ReadBack => "read-back",
-            Tier::Blind(_) => "blind",
+            Capability::Key { .. } => "key",
+            Capability::Marker => "marker",
+            Capability::CompareAndSet => "compare-and-set",
+            Capability::ReadBack => "read-back",
+            Capability::Blind(_) => "blind",
         }
     }
 
     /// Whether a write that may have been applied is looked at before anything else is done.
     pub fn looks(self) -> bool {
         match self {
-            Tier::Marker | Tier::CompareAndSet | Tier::ReadBack => true,
-            Tier::Key { .. } | Tier::Blind(_) => false,
+            Capability::Marker | Capability::CompareAndSet | Capability::ReadBack => true,
+            Capability::Key { .. } | Capability::Blind(_) => false,
         }
     }
 }
@@ -81,7 +87,7 @@ pub struct Ages {
 
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rung {
+pub enum RecoveryStep {
     /// Send the same bytes again.
     Resend,
     /// It was applied.
@@ -118,30 +124,37 @@ impl Doubt {
 
 /// What to do about a batch of these entries that may have been applied. `late_window` is how late after its sending a write
 /// may still be applied.
-pub fn recover(tier: Tier, reducer: Reducer, seen: Seen, ages: Ages, late_window: Duration) -> Rung {
+pub fn recover(
+    tier: Capability,
+    reducer: Reducer,
+    seen: Seen,
+    ages: Ages,
+    late_window: Duration,
+) -> RecoveryStep {
     let remaining = late_window.saturating_sub(ages.last);
-    let unless_late = |then: Rung| if remaining.is_zero() { then } else { Rung::Wait(remaining) };
+    let unless_late =
+        |then: RecoveryStep| if remaining.is_zero() { then } else { RecoveryStep::Wait(remaining) };
     match (tier, seen) {
-        (Tier::Key { retention }, _) if ages.first < retention => Rung::Resend,
-        (Tier::Key { .. }, _) if planted::is(Bug::RelayForgottenKeySent) => Rung::Resend,
-        (Tier::Key { .. }, _) => Rung::InDoubt(Doubt::KeyForgotten),
-        (Tier::Marker, Seen::Marker) => Rung::Applied,
+        (Capability::Key { retention }, _) if ages.first < retention => RecoveryStep::Resend,
+        (Capability::Key { .. }, _) if planted::is(Bug::RelayForgottenKeySent) => RecoveryStep::Resend,
+        (Capability::Key { .. }, _) => RecoveryStep::InDoubt(Doubt::KeyForgotten),
+        (Capability::Marker, Seen::Marker) => RecoveryStep::Applied,
         // A marker that is not there yet may still come; once it cannot, the write never was.
-        (Tier::Marker, Seen::NotAsked | Seen::Before | Seen::After | Seen::Other) => {
-            unless_late(Rung::NotApplied)
+        (Capability::Marker, Seen::NotAsked | Seen::Before | Seen::After | Seen::Other) => {
+            unless_late(RecoveryStep::NotApplied)
         }
-        (Tier::CompareAndSet | Tier::ReadBack, Seen::After) => Rung::Applied,
+        (Capability::CompareAndSet | Capability::ReadBack, Seen::After) => RecoveryStep::Applied,
         // The version guards the write: sent twice, it is applied once.
-        (Tier::CompareAndSet, Seen::Before) => Rung::Resend,
+        (Capability::CompareAndSet, Seen::Before) => RecoveryStep::Resend,
         // Sent at once, the late first one could fall on top of a later batch.
-        (Tier::ReadBack, Seen::Before) => unless_late(Rung::Resend),
-        (Tier::CompareAndSet | Tier::ReadBack, Seen::Other | Seen::Marker | Seen::NotAsked) => {
-            Rung::InDoubt(Doubt::Interference)
+        (Capability::ReadBack, Seen::Before) => unless_late(RecoveryStep::Resend),
+        (Capability::CompareAndSet | Capability::ReadBack, Seen::Other | Seen::Marker | Seen::NotAsked) => {
+            RecoveryStep::InDoubt(Doubt::Interference)
         }
-        (Tier::Blind(Blind::AtLeastOnce), _) if commutes(reducer) => Rung::Resend,
+        (Capability::Blind(Blind::AtLeastOnce), _) if commutes(reducer) => RecoveryStep::Resend,
         // It may be applied twice, but a late one must not undo a later value.
-        (Tier::Blind(Blind::AtLeastOnce), _) => unless_late(Rung::Resend),
-        (Tier::Blind(Blind::AtMostOnce), _) => Rung::InDoubt(Doubt::Blind),
+        (Capability::Blind(Blind::AtLeastOnce), _) => unless_late(RecoveryStep::Resend),
+        (Capability::Blind(Blind::AtMostOnce), _) => RecoveryStep::InDoubt(Doubt::Blind),
     }
 }
 
@@ -153,40 +166,40 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    const KEY: Tier = Tier::Key { retention: s(100) };
+    const KEY: Capability = Capability::Key { retention: s(100) };
     const REDUCERS: [Reducer; 3] = [Reducer::Sum, Reducer::Max, Reducer::Last];
     const ALL: [Seen; 5] = [Seen::NotAsked, Seen::Marker, Seen::Before, Seen::After, Seen::Other];
     const LATE: Duration = s(30);
 
     #[test]
     fn every_cell() {
-        use Rung::{Applied, InDoubt, NotApplied, Resend, Wait};
+        use RecoveryStep::{Applied, InDoubt, NotApplied, Resend, Wait};
         let other = InDoubt(Doubt::Interference);
         // Seen: not asked, marker, before, after, other; within the late window and past it.
-        let table: [(Tier, [Rung; 5], [Rung; 5]); 6] = [
+        let table: [(Capability, [RecoveryStep; 5], [RecoveryStep; 5]); 6] = [
             (KEY, [Resend; 5], [Resend; 5]),
             (
-                Tier::Marker,
+                Capability::Marker,
                 [Wait(s(20)), Applied, Wait(s(20)), Wait(s(20)), Wait(s(20))],
                 [NotApplied, Applied, NotApplied, NotApplied, NotApplied],
             ),
             (
-                Tier::CompareAndSet,
+                Capability::CompareAndSet,
                 [other, other, Resend, Applied, other],
                 [other, other, Resend, Applied, other],
             ),
             (
-                Tier::ReadBack,
+                Capability::ReadBack,
                 [other, other, Wait(s(20)), Applied, other],
                 [other, other, Resend, Applied, other],
             ),
-            (Tier::Blind(Blind::AtLeastOnce), [Resend; 5], [Resend; 5]),
-            (Tier::Blind(Blind::AtMostOnce), [InDoubt(Doubt::Blind); 5], [InDoubt(Doubt::Blind); 5]),
+            (Capability::Blind(Blind::AtLeastOnce), [Resend; 5], [Resend; 5]),
+            (Capability::Blind(Blind::AtMostOnce), [InDoubt(Doubt::Blind); 5], [InDoubt(Doubt::Blind); 5]),
         ];
         for (tier, early, late) in table {
             for (at, seen) in ALL.into_iter().enumerate() {
                 for reducer in REDUCERS {
-                    let waits = reducer == Reducer::Last && tier == Tier::Blind(Blind::AtLeastOnce);
+                    let waits = reducer == Reducer::Last && tier == Capability::Blind(Blind::AtLeastOnce);
                     let early = if waits { Wait(s(20)) } else { early[at] };
                     let ages = Ages { first: s(60), last: s(10) };
                     let said = recover(tier, reducer, seen, ages, LATE);
@@ -203,7 +216,10 @@ mod tests {
     fn a_key_that_may_be_forgotten_is_not_used_again() {
         let ages = Ages { first: s(100), last: s(1) };
         for seen in ALL {
-            assert_eq!(recover(KEY, Reducer::Sum, seen, ages, LATE), Rung::InDoubt(Doubt::KeyForgotten));
+            assert_eq!(
+                recover(KEY, Reducer::Sum, seen, ages, LATE),
+                RecoveryStep::InDoubt(Doubt::KeyForgotten)
+            );
         }
     }
 }

@@ -11,8 +11,8 @@ use semel_delivery::sqlite::SqliteStore;
 use semel_delivery::store::{Filter, Find, OutboxStore, Reply, StoreError};
 use semel_delivery::{Row, Status};
 
+use crate::delivery_faults::DeliveryFault;
 use crate::log::SlotNumber;
-use crate::mishap::Mishap;
 use crate::outbox::plan::Plan;
 use crate::outbox::server::Server;
 use crate::plan::Options;
@@ -40,7 +40,7 @@ struct Platter {
 }
 
 /// What everything in one run of the outbox shares.
-pub struct Yard {
+pub struct OutboxWorld {
     stage: Stage,
     /// What the seed decided.
     pub plan: Plan,
@@ -53,13 +53,13 @@ pub struct Yard {
     tokens: Mutex<BTreeMap<String, u64>>,
 }
 
-impl fmt::Debug for Yard {
+impl fmt::Debug for OutboxWorld {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Yard").field("plan", &self.plan).finish_non_exhaustive()
+        f.debug_struct("OutboxWorld").field("plan", &self.plan).finish_non_exhaustive()
     }
 }
 
-impl Deref for Yard {
+impl Deref for OutboxWorld {
     type Target = Stage;
 
     fn deref(&self) -> &Stage {
@@ -73,13 +73,13 @@ pub(super) fn at_once<T>(reply: Reply<'_, T>) -> Result<T, StoreError> {
     tokio::task::unconstrained(reply).now_or_never().expect("a store in memory answers at once")
 }
 
-impl Yard {
-    /// A yard without a past.
+impl OutboxWorld {
+    /// A world without a past.
     pub fn new(options: &Options) -> Self {
         let mut rng = Rng::new(options.seed);
         let plan = Plan::draw(options, &mut rng);
         let store = Arc::new(SqliteStore::memory().expect("there is memory for a database"));
-        let yard = Self {
+        let world = Self {
             stage: Stage::new(rng),
             server: Mutex::new(Server::new(&plan)),
             plan,
@@ -89,13 +89,13 @@ impl Yard {
             slots: Mutex::default(),
             tokens: Mutex::default(),
         };
-        yard.note(None, yard.plan.describe());
-        yard
+        world.note(None, world.plan.describe());
+        world
     }
 
-    /// Whether a mishap happens now.
-    pub fn strikes(&self, mishap: Mishap) -> bool {
-        self.happens(self.plan.rates.of(mishap), mishap.name())
+    /// Whether a fault happens now.
+    pub fn strikes(&self, fault: DeliveryFault) -> bool {
+        self.happens(self.plan.rates.of(fault), fault.name())
     }
 
     /// The store itself, without faults: what is written there is written.
