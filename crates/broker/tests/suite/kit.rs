@@ -107,6 +107,10 @@ impl Transaction for WatchedTx {
         }
     }
 
+    fn confirm_clock(&mut self) -> Asked<'_, ()> {
+        self.inner.confirm_clock()
+    }
+
     fn commit(self: Box<Self>) -> Asked<'static, ()> {
         let WatchedTx { inner, watch } = *self;
         Box::pin(async move {
@@ -144,10 +148,6 @@ impl Database for Watched {
 
     fn clock_ahead(&self) -> i64 {
         self.inner.clock_ahead()
-    }
-
-    fn confirm_clock(&self) -> Asked<'_, ()> {
-        self.inner.confirm_clock()
     }
 
     fn say<'a>(&'a self, channel: &'static str, text: &'a str) -> Asked<'a, ()> {
@@ -256,6 +256,8 @@ impl World {
         let found = self.broker.orphans().await.unwrap().findings;
         self.execute(&format!("INSERT INTO {table} SELECT * FROM removed")).await;
         self.execute("DROP TABLE removed").await;
+        // Put back by hand, it is counted once more.
+        self.broker.rebuild().await.unwrap();
         found
     }
 

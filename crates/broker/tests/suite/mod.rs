@@ -38,7 +38,8 @@ macro_rules! on_every_database {
                 what_was_published_before_the_end_of_a_subscription_is_still_read,
                 a_stop_ends_streams_at_a_cursor_that_resumes, nothing_is_pushed_that_is_not_committed,
                 a_stream_is_exact_while_its_subscription_changes_at_another_broker, silence_is_broken_by_heart_beats, a_store_that_goes_back_ends_its_streams, a_new_epoch_ends_streams, a_slow_reader_reads_the_history_at_its_own_pace;
-            upkeep: any_single_row_that_is_removed_is_found, a_sweep_takes_ids_and_messages_together,
+            upkeep: any_single_row_that_is_removed_is_found, rows_that_the_release_before_writes_are_counted,
+                a_sweep_takes_ids_and_messages_together,
                 what_follows_the_commits_is_made_again_and_never_consulted, a_webhook_does_not_reach_this_machine;
             webhooks: a_webhook_that_is_made_again_for_another_topic_leaves_nothing_behind;
             socket: a_socket_has_the_same_events;
