@@ -107,6 +107,10 @@ pub(crate) async fn bodies_share_one_room_and_strangers_have_none(world: World) 
     assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE, "{}", refused.text);
     assert_eq!(refused.json()["error"], "overloaded");
     assert_eq!(refused.headers["retry-after"], "1");
+    for path in ["/v1/sweep", "/v1/orphans", "/v1/rebuild", "/v1/restored", "/v1/clock/confirm"] {
+        let operator = web.operate(Method::POST, path, r#"{"reason":"x"}"#).await;
+        assert_eq!(operator.status, StatusCode::SERVICE_UNAVAILABLE, "{path} has no room of its own");
+    }
     // Nothing is read of what nobody knows, though it would never end.
     for path in ["/v1/meshes/m/messages", "/v1/meshes/m/topics/t/ack", "/v1/meshes/m/messages/a/moderation"] {
         let stranger = unfinished(path, "nobody").await.unwrap();
@@ -116,6 +120,17 @@ pub(crate) async fn bodies_share_one_room_and_strangers_have_none(world: World) 
     assert_eq!(ended.status, StatusCode::REQUEST_TIMEOUT, "{}", ended.text);
     assert_eq!(ended.headers["x-should-retry"], "true");
     assert_eq!(web.publish("alice", "b", TO_TOPIC).await.status, StatusCode::CREATED);
+    let reason = |length: usize| format!(r#"{{"reason":"{}"}}"#, "x".repeat(length));
+    assert_eq!(web.operate(Method::POST, "/v1/sweep", &reason(100)).await.status, StatusCode::OK);
+    let large = web.operate(Method::POST, "/v1/sweep", &reason(64 << 10)).await;
+    assert_eq!(large.status, StatusCode::PAYLOAD_TOO_LARGE, "{}", large.text);
+    // One that broke off says nothing of what was to be sent.
+    let frames = futures_util::stream::iter([Ok("{"), Err(std::io::Error::other("reset"))]);
+    let (parts, _) = request(Method::POST, "/v1/meshes/m/messages", Some("alice"), &[], "").into_parts();
+    let broken = Request::from_parts(parts, Body::from_stream(frames));
+    let broken = told(web.listen.clone().oneshot(broken).await.unwrap()).await;
+    assert_eq!(broken.status, StatusCode::REQUEST_TIMEOUT, "{}", broken.text);
+    assert_eq!(broken.headers["x-should-retry"], "true");
 }
 
 pub(crate) async fn outsiders_learn_nothing(world: World) {
