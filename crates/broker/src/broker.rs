@@ -1,9 +1,9 @@
 //! The broker: accepts messages once, tells senders what became of them, and lets readers read. Owns the order of an accept.
 //! HTTP is in front of it, the store behind it.
 
+mod across;
 mod line;
 mod manage;
-mod mentions;
 mod metrics;
 mod read;
 pub(crate) mod reader;

@@ -92,9 +92,9 @@ impl Drop for Place {
 async fn postgres() -> Arc<dyn Database> {
     let place = base().await;
     let plan = database::migration_plan(&place.url, NoTls).await.unwrap();
-    assert_eq!(plan, (0, vec![1, 2, 3, 4, 5]));
+    assert_eq!(plan, (0, vec![1, 2, 3, 4, 5, 6]));
     let inner = database::connect(&place.url, 8, Migrations::Apply, NoTls).await.unwrap();
-    assert_eq!(database::migration_plan(&place.url, NoTls).await.unwrap(), (5, vec![]));
+    assert_eq!(database::migration_plan(&place.url, NoTls).await.unwrap(), (6, vec![]));
     Arc::new(Base { inner, _place: place })
 }
 
@@ -292,7 +292,7 @@ async fn a_database_of_version_1_goes_on_where_it_was() {
     )
     .await
     .unwrap();
-    assert_eq!(database::migration_plan(&place.url, NoTls).await.unwrap(), (2, vec![3, 4, 5]));
+    assert_eq!(database::migration_plan(&place.url, NoTls).await.unwrap(), (2, vec![3, 4, 5, 6]));
     let inner = database::connect(&place.url, 8, Migrations::Apply, NoTls).await.unwrap();
     let world = World::new(Arc::new(Base { inner, _place: place }), Settings::default()).await;
     world.assert_no_orphans().await;

@@ -209,6 +209,11 @@ impl World {
         Self { db, limiter, broker }
     }
 
+    /// The same world once more.
+    pub(crate) fn same(&self) -> Self {
+        Self { db: Arc::clone(&self.db), limiter: Arc::clone(&self.limiter), broker: self.broker.clone() }
+    }
+
     /// Another broker on the same database.
     pub(crate) async fn another(&self) -> Broker {
         open(&self.db, &self.limiter, (*self.broker.settings()).clone()).await
