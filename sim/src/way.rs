@@ -197,6 +197,16 @@ impl<G: Ground> Transaction for Step<G> {
         })
     }
 
+    fn confirm_clock(&mut self) -> Asked<'_, ()> {
+        Box::pin(async move {
+            let gone = || StoreError::Failed("the connection is gone".to_owned());
+            let mut inner = lock(&self.open).take().ok_or_else(gone)?;
+            let confirmed = inner.confirm_clock().await;
+            *lock(&self.open) = Some(inner);
+            confirmed
+        })
+    }
+
     fn commit(self: Box<Self>) -> Asked<'static, ()> {
         Box::pin(async move { self.way.commit(&self.open).await })
     }
@@ -239,9 +249,5 @@ impl<G: Ground> Database for Way<G> {
 
     fn clock_ahead(&self) -> i64 {
         self.base.clock_ahead()
-    }
-
-    fn confirm_clock(&self) -> Asked<'_, ()> {
-        self.base.confirm_clock()
     }
 }

@@ -39,6 +39,7 @@ const TARGETS: &[Target] = &[
     target("envelope", "semel-cli", "semel", "outbox::fuzz::fuzz_envelope"),
     target("broker-message", "semel-broker", "fuzz", "fuzz_message"),
     target("broker-event-id", "semel-broker", "fuzz", "fuzz_event_id"),
+    target("sse-frames", "semel-delivery", "semel_delivery", "receive::fuzz::fuzz_frames"),
     Target { is_slow: true, ..target("broker-doors", "semel-broker", "fuzz", "fuzz_doors") },
     Target { is_slow: true, ..target("row", "semel-store", "fuzz", "fuzz_row") },
     Target { is_slow: true, ..target("outbox-row", "semel-delivery", "fuzz", "fuzz_outbox_row") },

@@ -1,9 +1,9 @@
 //! The broker: accepts messages once, tells senders what became of them, and lets readers read. Owns the order of an accept.
 //! HTTP is in front of it, the store behind it.
 
+mod across;
 mod line;
 mod manage;
-mod mentions;
 mod metrics;
 mod read;
 pub(crate) mod reader;
@@ -17,6 +17,7 @@ use semel_contract::profile::{Charge, Generator};
 use semel_contract::time::{Timestamp, millis_of};
 use semel_delivery::relay::store::sql::{Database, StoreError};
 use semel_delivery::{Entropy, Operator};
+use semel_http::BodyRoom;
 use semel_store::clock::{Clock, SystemClock};
 use semel_store::limits::{Admission, Fallback, Limiter, MemoryLimiter, Verdict};
 use semel_store::postgres::base::SESSIONS;
@@ -134,6 +135,8 @@ pub(crate) struct Inner {
     fallback: Option<Arc<Fallback>>,
     clock: Arc<dyn Clock>,
     settings: Mutex<Arc<Settings>>,
+    /// Room for what callers send, at either address.
+    bodies: Mutex<Arc<BodyRoom>>,
     door: Door,
     rooms: Mutex<HashMap<String, Room>>,
     late: Mutex<HashMap<(String, String), i64>>,
@@ -193,6 +196,7 @@ impl Broker {
             limiter,
             fallback,
             clock,
+            bodies: Mutex::new(Arc::new(BodyRoom::new(settings.bodies))),
             settings: Mutex::new(Arc::new(settings)),
             rooms: Mutex::default(),
             late: Mutex::default(),
@@ -211,8 +215,17 @@ impl Broker {
     /// A setting is unsafe: everything stays as it was.
     pub fn set_settings(&self, settings: Settings) -> Result<(), BadSetting> {
         settings.check()?;
+        if settings.bodies != self.settings().bodies {
+            let room = Arc::new(BodyRoom::new(settings.bodies));
+            *self.0.bodies.lock().unwrap_or_else(PoisonError::into_inner) = room;
+        }
         *self.0.settings.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
         Ok(())
+    }
+
+    /// Room for what callers send.
+    pub(crate) fn bodies(&self) -> Arc<BodyRoom> {
+        Arc::clone(&self.0.bodies.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Takes no more messages, and ends every stream at a cursor that can be resumed.

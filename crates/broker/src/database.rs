@@ -38,6 +38,16 @@ static FILE: FileSchema = FileSchema {
             sql: include_str!("../migrations/sqlite_0003_operators.sql"),
             works_for: 1,
         },
+        FileMigration {
+            name: "counts",
+            sql: include_str!("../migrations/sqlite_0004_counts.sql"),
+            works_for: 1,
+        },
+        FileMigration {
+            name: "reading",
+            sql: include_str!("../migrations/sqlite_0005_reading.sql"),
+            works_for: 1,
+        },
     ],
     time: Some(TimeRows { high_water: "high_water", ticks: "ticks", boot: "boot", jump: "jump" }),
 };
@@ -70,6 +80,18 @@ const TABLES: Tables = Tables {
                 number: 4,
                 name: "operators",
                 sql: include_str!("../migrations/postgres_0004_operators.sql"),
+                works_for: 1,
+            },
+            Migration {
+                number: 5,
+                name: "counts",
+                sql: include_str!("../migrations/postgres_0005_counts.sql"),
+                works_for: 1,
+            },
+            Migration {
+                number: 6,
+                name: "reading",
+                sql: include_str!("../migrations/postgres_0006_reading.sql"),
                 works_for: 1,
             },
         ],

@@ -12,8 +12,6 @@ mod socket;
 mod stream;
 mod ticket;
 
-use std::sync::Arc;
-
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -21,7 +19,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use bytes::Bytes;
-use semel_http::{BodyRoom, Cors};
+use semel_http::Cors;
 
 use self::answer::Told;
 use crate::broker::Broker;
@@ -36,19 +34,12 @@ pub(crate) struct Api {
     pub(crate) broker: Broker,
     /// By what callers are known; on the operators' address there is none to ask.
     pub(crate) identity: Option<Identity>,
-    /// Room for what callers send.
-    pub(crate) bodies: Arc<BodyRoom>,
 }
 
 impl Api {
-    fn new(broker: Broker, identity: Option<Identity>) -> Self {
-        let bodies = Arc::new(BodyRoom::new(broker.settings().bodies));
-        Self { broker, identity, bodies }
-    }
-
     /// The body of a request that manages something. Whoever calls this has asked who sends it.
     pub(crate) async fn read(&self, body: Body) -> Result<Bytes, Told> {
-        Ok(self.bodies.read(body, MANAGE_BYTES_MAX).await?)
+        Ok(self.broker.bodies().read(body, MANAGE_BYTES_MAX).await?)
     }
 }
 
@@ -59,7 +50,7 @@ pub fn openapi() -> &'static str {
 
 /// What members use: publishing, reading, and managing their own mesh.
 pub fn listen_router(broker: Broker, identity: Identity, cors: Option<Cors>) -> Router {
-    let api = Api::new(broker, Some(identity));
+    let api = Api { broker, identity: Some(identity) };
     let router = Router::new()
         .route("/v1/meshes/{mesh}/messages", post(publish::publish))
         .route("/v1/meshes/{mesh}/messages/{id}", get(history::receipt))
@@ -102,7 +93,7 @@ pub fn admin_router(broker: Broker) -> Router {
         .route("/metrics", get(operate::metrics))
         .merge(management())
         .layer(middleware::map_request(receive))
-        .with_state(Api::new(broker, None))
+        .with_state(Api { broker, identity: None })
 }
 
 /// What operators do to every mesh, and owners to their own.

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::directory::Directory;
 use crate::event::Event;
-use crate::store::history::Stored;
+use crate::store::history::{Standing, Stored};
 use crate::store::{Line, Store};
 
 /// Events that a live reader may be behind before it reads the history.
@@ -59,6 +59,8 @@ pub(crate) enum Fed {
         /// knows its intervals as of this number, or of a later one, knows whether the event is its own.
         directory: i64,
     },
+    /// A message that was handed out is hidden from now on; a line's moderations are numbered.
+    Moderated { event: Arc<Event>, moderation: i64 },
     /// The store went back behind what was handed out: nothing that comes now follows upon it.
     Lost,
 }
@@ -114,20 +116,20 @@ impl Hub {
         feeds.values().filter_map(Weak::upgrade).for_each(|feed| feed.wake.notify_one());
     }
 
-    /// The feed of a line; begun now where it has no reader yet.
-    pub(crate) fn feed(&self, line: &Line) -> Arc<Feed> {
+    /// The feed of a line; begun now where it has no reader yet. It tells of moderations after this one.
+    pub(crate) fn feed(&self, line: &Line, moderated: i64) -> Arc<Feed> {
         let mut feeds = self.feeds.lock().unwrap_or_else(PoisonError::into_inner);
         let is_good = |feed: &Arc<Feed>| !feed.is_lost() && feed.epoch == self.directory.epoch();
         if let Some(feed) = feeds.get(&line.line).and_then(Weak::upgrade).filter(is_good) {
             return feed;
         }
         feeds.retain(|_, feed| feed.strong_count() > 0);
-        let feed = Arc::new(self.begin(line));
+        let feed = Arc::new(self.begin(line, moderated));
         feeds.insert(line.line, Arc::downgrade(&feed));
         feed
     }
 
-    fn begin(&self, line: &Line) -> Feed {
+    fn begin(&self, line: &Line, moderated: i64) -> Feed {
         let (events, _) = broadcast::channel(FEED_EVENTS);
         let position = Arc::new(AtomicI64::new(line.next_number - 1));
         let (wake, is_lost) = (Arc::new(Notify::new()), Arc::new(AtomicBool::new(false)));
@@ -141,6 +143,7 @@ impl Hub {
             wake: Arc::clone(&wake),
             is_lost: Arc::clone(&is_lost),
             last: None,
+            moderated,
             push_lag: Arc::clone(&self.push_lag),
         };
         let pump = tokio::spawn(pump.run()).abort_handle();
@@ -169,6 +172,8 @@ struct Pump {
     is_lost: Arc<AtomicBool>,
     /// The message that was handed out last.
     last: Option<String>,
+    /// The last moderation that was told.
+    moderated: i64,
     push_lag: Arc<PushLag>,
 }
 
@@ -178,25 +183,28 @@ impl Pump {
         loop {
             let after = self.position.load(Ordering::SeqCst);
             // What cannot be read now is read at the next look.
-            let read = tokio::join!(self.read(after), self.has_gone_back(after));
-            let (found, directory) = match read {
-                (_, Ok((true, _))) => {
-                    self.is_lost.store(true, Ordering::SeqCst);
-                    let _ = self.events.send(Fed::Lost);
-                    return;
-                }
-                (Ok(read), Ok((false, message))) => {
-                    self.last = self.last.take().or(message);
-                    read
-                }
-                (Err(_), _) | (_, Err(_)) => Default::default(),
-            };
+            let read = tokio::join!(self.read(after), self.store.at(self.line.line, after));
+            let (mut found, mut directory, mut moderated) = Default::default();
+            if let (_, Ok(standing)) = &read
+                && self.has_gone_back(after, standing)
+            {
+                self.is_lost.store(true, Ordering::SeqCst);
+                let _ = self.events.send(Fed::Lost);
+                return;
+            }
+            if let (Ok(read), Ok(standing)) = read {
+                self.last = self.last.take().or(standing.message);
+                ((found, directory), moderated) = (read, standing.moderated);
+            }
             for stored in &found {
                 let event = Event::of(&name, self.directory.epoch(), stored);
                 self.position.store(stored.number, Ordering::SeqCst);
                 // Without a receiver there is nobody to tell.
                 let _ = self.events.send(Fed::Event { event: Arc::new(event), directory });
                 self.last = Some(stored.broker_message_id.clone());
+            }
+            if moderated > self.moderated {
+                self.tell_moderated(&name).await;
             }
             if let Some(last) = found.last()
                 && let Ok(now) = self.store.now().await
@@ -211,11 +219,20 @@ impl Pump {
     }
 
     /// Whether the store is no longer the one that this number was read from: its line ends before it, or another message has it.
-    async fn has_gone_back(&self, position: i64) -> Result<(bool, Option<String>), StoreError> {
-        let (head, message) = self.store.at(self.line.line, position).await?;
-        let is_other =
-            message.as_ref().is_some_and(|message| self.last.as_ref().is_some_and(|last| last != message));
-        Ok((head <= position || is_other, message))
+    fn has_gone_back(&self, position: i64, standing: &Standing) -> bool {
+        let message = standing.message.as_ref();
+        let is_other = message.is_some_and(|message| self.last.as_ref().is_some_and(|last| last != message));
+        standing.head <= position || is_other
+    }
+
+    /// Says which messages are hidden by now. What cannot be read now is told at the next look.
+    async fn tell_moderated(&mut self, name: &str) {
+        let found = self.store.moderated_after(&self.line, self.moderated, READ_AT_ONCE).await;
+        for (moderation, stored) in found.unwrap_or_default() {
+            let event = Arc::new(Event::of(name, self.directory.epoch(), &stored));
+            let _ = self.events.send(Fed::Moderated { event, moderation });
+            self.moderated = moderation;
+        }
     }
 
     /// Messages, and the directory's number as of a moment after them.

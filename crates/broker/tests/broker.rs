@@ -87,6 +87,13 @@ async fn a_jump_of_the_clock_expires_nothing_until_it_is_confirmed() {
         async move { suite::web::told(tower::ServiceExt::oneshot(router, asked).await.unwrap()).await }
     };
     assert_eq!(confirm(r#"{"reason":" "}"#).await.status, axum::http::StatusCode::BAD_REQUEST);
+    for half in ["INSERT INTO audit_log", "INSERT INTO operator_audit"] {
+        world.db.watch.fail(Some(half));
+        let failed = confirm(r#"{"reason":"it was set right"}"#).await;
+        assert_eq!(failed.status, axum::http::StatusCode::SERVICE_UNAVAILABLE, "{}", failed.text);
+        world.db.watch.fail(None);
+        assert!(world.broker.clock().await.unwrap().1 > 0, "nothing is confirmed of which nobody is told");
+    }
     let confirmed = confirm(r#"{"reason":"it was set right"}"#).await;
     assert_eq!(
         (confirmed.status, &confirmed.json()["jump_ms"]),

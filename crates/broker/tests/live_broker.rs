@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use semel_broker::{Published, database};
+use semel_broker::{MemberWish, Published, database};
 use semel_delivery::relay::store::postgres::Postgres;
 use semel_delivery::relay::store::sql::{Asked, Database, Heard, Listening, Row, Transaction, Value};
 use semel_store::postgres::Migrations;
@@ -39,10 +39,6 @@ impl Database for Base {
 
     fn clock_ahead(&self) -> i64 {
         self.inner.clock_ahead()
-    }
-
-    fn confirm_clock(&self) -> Asked<'_, ()> {
-        self.inner.confirm_clock()
     }
 
     fn say<'a>(&'a self, channel: &'static str, text: &'a str) -> Asked<'a, ()> {
@@ -96,9 +92,9 @@ impl Drop for Place {
 async fn postgres() -> Arc<dyn Database> {
     let place = base().await;
     let plan = database::migration_plan(&place.url, NoTls).await.unwrap();
-    assert_eq!(plan, (0, vec![1, 2, 3, 4]));
+    assert_eq!(plan, (0, vec![1, 2, 3, 4, 5, 6]));
     let inner = database::connect(&place.url, 8, Migrations::Apply, NoTls).await.unwrap();
-    assert_eq!(database::migration_plan(&place.url, NoTls).await.unwrap(), (4, vec![]));
+    assert_eq!(database::migration_plan(&place.url, NoTls).await.unwrap(), (6, vec![]));
     Arc::new(Base { inner, _place: place })
 }
 
@@ -144,6 +140,11 @@ async fn a_jump_of_the_servers_clock_expires_nothing_until_it_is_confirmed() {
     // It is written down for every other process.
     let frozen = || async { world.rows("clock WHERE frozen").await == 1 };
     suite::kit::eventually("the word of the jump", frozen).await;
+    world.db.watch.fail(Some("INSERT INTO audit_log"));
+    assert!(world.broker.confirm_clock("ops", "the clock is right").await.is_err());
+    world.db.watch.fail(None);
+    assert!(frozen().await, "nothing is confirmed of which nobody is told");
+    assert!(world.broker.clock().await.unwrap().1 > 0);
     assert!(world.broker.confirm_clock("ops", "the clock is right").await.unwrap());
     assert!(!world.broker.confirm_clock("ops", "again").await.unwrap(), "there is nothing more to confirm");
     assert_eq!(world.rows("audit_log WHERE event = 'clock-confirmed' AND sender = 'ops'").await, 1);
@@ -211,4 +212,90 @@ async fn a_member_that_is_removed_while_it_is_subscribed_keeps_no_subscription()
     let _ = subscribe.await.unwrap();
     remove.await.unwrap().unwrap();
     assert_eq!(world.rows("topic_subscription WHERE member = 'carol' AND until IS NULL").await, 0);
+}
+
+/// A member that is removed while it is changed is gone afterwards, with what it was allowed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_is_removed_while_it_is_changed_does_not_come_back() {
+    let world = world(Settings::default()).await;
+    let bob = [suite::kit::sha256("token-of-bob")];
+    world.broker.put_member("m", "bob", semel_broker::Role::Owner, &bob).await.unwrap();
+    // It has seen that bob is there.
+    let pause = world.db.watch.pause("INSERT INTO member (");
+    let (changing, removing) = (world.another().await, world.another().await);
+    let wish = MemberWish { more_tokens: vec![suite::kit::sha256("another")], ..MemberWish::default() };
+    let change = tokio::spawn(async move { changing.change_member("m", "bob", &wish).await });
+    pause.is_there.notified().await;
+    let remove = tokio::spawn(async move { removing.remove_member("m", "bob").await });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    pause.may_go.notify_one();
+    change.await.unwrap().unwrap();
+    remove.await.unwrap().unwrap();
+    assert_eq!(world.rows("member WHERE member = 'bob' AND left_at IS NULL").await, 0);
+    assert_eq!(world.rows("topic_subscription WHERE member = 'bob' AND until IS NULL").await, 0);
+    assert_eq!(world.rows("member_token WHERE member = 'bob'").await, 0);
+    world.assert_no_orphans().await;
+}
+
+/// Counting again locks one row at a time: nobody waits for it who holds what it waits for.
+#[tokio::test(flavor = "multi_thread")]
+async fn counting_again_beside_others_meets_no_deadlock() {
+    let world = world(Settings::default()).await;
+    world.broker.put_topic("m", "u", "subscribers").await.unwrap();
+    world.execute("UPDATE line SET intervals = intervals + 1, cursors = cursors + 1").await;
+    let lock = |line: &str| format!("SELECT line FROM line WHERE ref = '{line}' FOR UPDATE");
+    // Somebody else has the last line, and then wants the others.
+    let mut tx = world.db.begin().await.unwrap();
+    tx.run(&lock("u"), vec![]).await.unwrap();
+    let broker = world.broker.clone();
+    let rebuild = tokio::spawn(async move { broker.rebuild().await });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    for line in ["t", "alice", "bob", "carol"] {
+        tx.run(&lock(line), vec![]).await.unwrap();
+    }
+    tx.commit().await.unwrap();
+    rebuild.await.unwrap().unwrap();
+    world.assert_no_orphans().await;
+}
+
+/// A database of the release before: it is brought up to date, and a broker of that release goes on beside this one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_of_version_1_goes_on_where_it_was() {
+    const OLD: [&str; 2] = [
+        include_str!("../migrations/postgres_0001_broker.sql"),
+        include_str!("../migrations/postgres_roles.sql"),
+    ];
+    let place = base().await;
+    let old = client(&place.url).await;
+    old.batch_execute(
+        "CREATE SCHEMA semel_broker; SET search_path = semel_broker, pg_catalog;
+         CREATE TABLE migration (number integer PRIMARY KEY, name text NOT NULL, checksum text NOT NULL,
+             works_for integer NOT NULL, applied_at timestamptz NOT NULL DEFAULT clock_timestamp());",
+    )
+    .await
+    .unwrap();
+    for (number, sql) in (1..).zip(OLD) {
+        old.batch_execute(sql).await.unwrap();
+        let insert = "INSERT INTO migration (number, name, checksum, works_for) VALUES ($1, 'old', $2, 1)";
+        old.execute(insert, &[&number, &suite::kit::sha256(sql)]).await.unwrap();
+    }
+    old.batch_execute(
+        "INSERT INTO mesh (id, created_at) VALUES ('first', 1);
+         INSERT INTO member (mesh_id, member, role, joined_at) VALUES ('first', 'ada', 'owner', 1);
+         INSERT INTO member_token (token_sha256, mesh_id, member) VALUES ('ad', 'first', 'ada');
+         INSERT INTO line (mesh_id, kind, ref, created_at) VALUES ('first', 'topic', 'news', 1), ('first', 'member', 'ada', 1);
+         INSERT INTO topic_subscription (line, member, since) SELECT line, 'ada', 1 FROM line;
+         INSERT INTO ack_cursor (line, member, consumer, updated_at) SELECT line, 'ada', '', 1 FROM line;
+         INSERT INTO client_message_dedupe (mesh_id, client_message_id, kind, broker_message_id, request_fingerprint,
+             fingerprint_version, sender, destination_kind, destination_ref, line, number, epoch, first_seen_at, expires_at)
+             VALUES ('first', 'gone', 'sealed', '', decode(repeat('00', 32), 'hex'), 1, 'ada', '', '', 0, 0, 0, 1, 9e15);",
+    )
+    .await
+    .unwrap();
+    assert_eq!(database::migration_plan(&place.url, NoTls).await.unwrap(), (2, vec![3, 4, 5, 6]));
+    let inner = database::connect(&place.url, 8, Migrations::Apply, NoTls).await.unwrap();
+    let world = World::new(Arc::new(Base { inner, _place: place }), Settings::default()).await;
+    world.assert_no_orphans().await;
+    assert!(!world.findings_without("client_message_dedupe", "client_message_id = 'gone'").await.is_empty());
+    upkeep::rows_that_the_release_before_writes_are_counted(world).await;
 }

@@ -344,3 +344,78 @@ fn members_are_known_by_their_verified_tokens_and_their_streams_end_with_them() 
     assert_eq!(broker.ask("GET", events, &of("bob", "team", 3), &[], &Value::Null).0, 200);
     assert!((1..15).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
 }
+
+/// A service that is asked who sends a request: `MEMBER@MESH` by their own word. Returns its address, and what it is asked.
+fn asked_who() -> (String, std::sync::mpsc::Receiver<String>) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let (told, asked) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, told) = (stream.unwrap(), told.clone());
+            std::thread::spawn(move || {
+                let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+                let head: Vec<String> =
+                    lines.by_ref().map_while(Result::ok).take_while(|line| !line.is_empty()).collect();
+                let bearer = head
+                    .iter()
+                    .find_map(|line| line.split_once("Bearer "))
+                    .map_or("", |(_, token)| token.trim());
+                let answer = match bearer.split_once('@') {
+                    Some((member, mesh)) => {
+                        format!("200 OK\r\nSemel-Principal: {member}\r\nSemel-Tenant: {mesh}")
+                    }
+                    None if bearer == "confused" => "500 No".to_owned(),
+                    None => "401 No".to_owned(),
+                };
+                let _ = write!(stream, "HTTP/1.1 {answer}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+                let _ = told.send(head.join("\n"));
+            });
+        }
+    });
+    (address, asked)
+}
+
+#[test]
+fn members_are_known_by_what_a_service_says_of_them() {
+    let (service, asked) = asked_who();
+    let broker = Broker::configured(&format!("[broker]\nidentity = \"check:http://{service}/who\"\n"));
+    mesh(&broker);
+    let message = json!({"to": {"topic": "news"}, "body": 1, "client_message_id": "m1"});
+    let publish = |who: &str| broker.ask("POST", MESSAGES, who, &[], &message);
+    let (status, first) = publish("alice@team");
+    assert_eq!(status, 201, "{first}");
+    let question = asked.recv_timeout(Duration::from_secs(10)).unwrap().to_ascii_lowercase();
+    assert!(question.starts_with("get /who http/1.1"), "{question}");
+    for header in [
+        "authorization: bearer alice@team",
+        "x-original-method: post",
+        &format!("x-original-uri: {MESSAGES}"),
+    ] {
+        assert!(question.contains(header), "{header}: {question}");
+    }
+    let (status, again) = publish("alice@team");
+    assert_eq!((status, &again["broker_message_id"]), (200, &first["broker_message_id"]));
+    // Another member's id, another mesh, somebody who is no member, nobody, and a service that does not say.
+    for (who, status) in
+        [("bob@team", 409), ("alice@other", 403), ("mallory@team", 403), ("nobody", 401), ("confused", 503)]
+    {
+        assert_eq!(publish(who).0, status, "{who}");
+    }
+    let history = "/v1/meshes/team/topics/news/history?after=0";
+    let (status, page) = broker.ask("GET", history, "bob@team", &[], &Value::Null);
+    assert_eq!((status, &page["messages"][0]["sender"]), (200, &json!("alice")));
+    // A stream is open for as long as its member is one.
+    std::thread::scope(|scope| {
+        let events = "/v1/meshes/team/topics/news/events?after=0";
+        let reading = scope.spawn(|| broker.ask("GET", events, "bob@team", &[], &Value::Null));
+        std::thread::sleep(Duration::from_secs(1));
+        assert!(!reading.is_finished());
+        let begun = std::time::Instant::now();
+        broker.done(&["members", "remove", "bob", "--mesh", "team"]);
+        let (status, event) = reading.join().unwrap();
+        assert_eq!((status, &event["client_message_id"]), (200, &json!("m1")));
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    });
+    assert_eq!(broker.ask("GET", history, "bob@team", &[], &Value::Null).0, 403);
+}

@@ -236,6 +236,62 @@ fn changes_that_are_handed_to_the_relay_become_one_order() {
 }
 
 #[test]
+fn the_demo_mesh_takes_a_message_once_and_its_members_have_it() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let up = Up::start(folder.path(), &[]);
+    let token = |member: &str| {
+        let path = folder.path().join(format!("{member}.token"));
+        assert_eq!(
+            path.metadata().unwrap().permissions().mode() & 0o777,
+            0o600,
+            "{member}'s token is nobody else's"
+        );
+        std::fs::read_to_string(path).unwrap().trim().to_owned()
+    };
+    let ask = |up: &Up, method: &str, path: &str, headers: &str, body: &str| {
+        let headers = format!("Authorization: Bearer {}\r\n{headers}", token("bob"));
+        let (status, _, body) =
+            send(&up.address("broker"), method, &format!("/v1/meshes/demo/{path}"), &headers, body);
+        (status, serde_json::from_str::<Value>(&body).unwrap_or_default())
+    };
+    let publish = |up: &Up| {
+        let headers = "Idempotency-Key: b-1\r\nContent-Type: application/json\r\n";
+        ask(up, "POST", "messages", headers, r#"{"to":{"topic":"news"},"body":"from bob"}"#)
+    };
+    let (status, first) = publish(&up);
+    assert_eq!(status, 201, "{first}");
+    let (status, again) = publish(&up);
+    assert_eq!((status, &again["broker_message_id"]), (200, &first["broker_message_id"]));
+    // The commands that are printed, as they are printed.
+    let printed = |begins: &str| {
+        let line = up.said.lines().map(str::trim).find(|line| line.starts_with(begins));
+        let line = line.unwrap_or_else(|| panic!("no {begins} in {}", up.said));
+        let program = Path::new(env!("CARGO_BIN_EXE_semel")).parent().unwrap();
+        let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
+        let output = Command::new("sh").args(["-c", line]).env("PATH", path).output().unwrap();
+        assert!(output.status.success(), "{line}: {output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    printed("semel outbox send --topic news");
+    let inbox = || printed("semel inbox list");
+    until("the outbox receives as alice", || inbox().contains("b-1") && inbox().contains("mesh"));
+    let history = |up: &Up| {
+        let (status, page) = ask(up, "GET", "topics/news/history?after=0", "", "");
+        assert_eq!(status, 200, "{page}");
+        let messages = page["messages"].as_array().unwrap().iter();
+        messages.map(|message| (message["sender"].clone(), message["body"].clone())).collect::<Vec<_>>()
+    };
+    let sent = [(json!("bob"), json!("from bob")), (json!("alice"), json!({"hello": "mesh"}))];
+    assert_eq!(history(&up), sent);
+    assert!(printed("semel broker history").contains("from bob"));
+    assert_eq!(up.end("-TERM").0.code(), Some(0));
+    let up = Up::start(folder.path(), &[]);
+    assert_eq!(publish(&up).0, 200, "the tokens and the messages are those of before");
+    assert_eq!(history(&up), sent);
+}
+
+#[test]
 fn a_service_of_ones_own_keeps_all_its_paths() {
     let shop = tempfile::tempdir().unwrap();
     let shop = Up::start(shop.path(), &[]);

@@ -10,6 +10,8 @@
 mod event;
 mod follow;
 mod frames;
+#[cfg(test)]
+mod fuzz;
 mod link;
 mod meters;
 

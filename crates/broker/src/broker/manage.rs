@@ -325,7 +325,14 @@ impl Broker {
     pub async fn moderate(&self, mesh: &str, id: &str, who: &str, why: &str) -> Result<Receipt, ManageError> {
         let known = self.0.store.look_up(mesh, id).await?.ok_or(ManageError::Missing("message"))?;
         match self.store().moderate((known.line, known.number), (mesh, id), (who, why)).await? {
-            true => Ok(known.receipt),
+            true => {
+                // Readers that are here hear of it; of other brokers at once, too.
+                self.0.hub.wake(known.line);
+                if !self.0.store.db.is_owned() {
+                    self.0.wakes.announce(&[known.line]);
+                }
+                Ok(known.receipt)
+            }
             false => Err(ManageError::Missing("message")),
         }
     }

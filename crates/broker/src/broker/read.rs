@@ -1,4 +1,4 @@
-//! What members read: receipts, histories, mentions, search; and what they acknowledge. Whoever was never subscribed is told the
+//! What members read: receipts and histories; and what they acknowledge. Whoever was never subscribed is told the
 //! same as of a topic that is not there.
 
 use semel_delivery::relay::store::sql::StoreError;
@@ -17,8 +17,6 @@ use crate::limits::{PAGE_MAX, PAGE_USUAL};
 use crate::published::Receipt;
 use crate::store::Line;
 use crate::store::acks::Reached;
-use crate::store::follow::words_of;
-use crate::store::history::Stored;
 use crate::store::people::Interval;
 
 /// Pages that are read for one answer while nothing on them is the reader's own.
@@ -161,37 +159,6 @@ impl Broker {
             }
         }
         Ok(Page { messages, next_after, gap })
-    }
-
-    /// Messages that have all the words of a text and that a member may read.
-    ///
-    /// # Errors
-    /// The store does not answer.
-    pub async fn search(
-        &self,
-        caller: &Caller,
-        text: &str,
-        after: Option<&str>,
-        limit: Option<usize>,
-    ) -> Result<Page, ReadError> {
-        let limit = limit_of(limit);
-        let after = after.filter(|after| *after != "0").unwrap_or_default();
-        let words: Vec<String> = words_of(text).into_iter().take(16).collect();
-        let found = self.0.store.search(&caller.mesh, &caller.member, &words, after, limit).await?;
-        self.page_of(found, limit).await
-    }
-
-    async fn page_of(&self, places: Vec<(Line, i64)>, limit: usize) -> Result<Page, ReadError> {
-        let is_full = places.len() >= limit;
-        let messages = self.0.store.messages(&places).await?;
-        let next_after = messages.last().filter(|_| is_full).map(|last| last.broker_message_id.clone());
-        let name = |stored: &Stored| {
-            let line = places.iter().find(|(line, _)| line.line == stored.line);
-            line.map(|(line, _)| line.wire_name()).unwrap_or_default()
-        };
-        let epoch = self.0.directory.epoch();
-        let messages = messages.iter().filter_map(|stored| raw(&Event::of(&name(stored), epoch, stored)));
-        Ok(Page { messages: messages.collect(), next_after, gap: None })
     }
 
     /// What a sender was told of its message, and how it fares.

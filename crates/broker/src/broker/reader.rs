@@ -23,6 +23,7 @@ use crate::limits::STREAMS_MAX;
 use crate::live::{Fed, Feed};
 use crate::news::Subscriber;
 use crate::store::Line;
+use crate::store::history::Standing;
 use crate::store::people::Interval;
 
 /// Messages that are read at a time while catching up.
@@ -47,6 +48,8 @@ pub(crate) enum Item {
     Event { id: String, event: Arc<Event> },
     /// Messages are gone; the id resumes after the gap.
     Gap { id: String, gap: Gap },
+    /// A message of before is hidden now; the id still resumes after what came last.
+    Moderated { id: String, event: Arc<Event> },
     /// Nothing, for a while.
     Beat,
 }
@@ -74,6 +77,7 @@ pub(crate) struct Reader {
 enum Ready {
     Event(Arc<Event>),
     Gap(Gap, EventId),
+    Moderated(Arc<Event>),
 }
 
 struct LineReader {
@@ -89,6 +93,10 @@ struct LineReader {
     /// The last message that was seen: its number and its check. Another one under this number tells that the store went back.
     seen: Option<(i64, u16)>,
     is_lost: bool,
+    /// The last moderation that was told of.
+    moderated: i64,
+    /// Moderations may have been missed.
+    misses_moderated: bool,
     /// The id that resumes this line.
     resume: EventId,
     feed: Arc<Feed>,
@@ -177,6 +185,9 @@ impl Reader {
                 if !self.lines[at].is_live {
                     self.catch_up(at).await.ok()?;
                 }
+                while self.lines[at].is_live && self.lines[at].misses_moderated {
+                    self.catch_up_moderated(at).await.ok()?;
+                }
             }
             if !self.ready.is_empty() || self.lines.iter().any(|line| !line.is_live || line.is_lost) {
                 continue;
@@ -217,6 +228,7 @@ impl Reader {
                 self.lines[at].resume = resume;
                 Item::Gap { id: self.resume_id(), gap }
             }
+            Ready::Moderated(event) => Item::Moderated { id: self.resume_id(), event },
         }
     }
 
@@ -243,7 +255,7 @@ impl Reader {
             return Ok(());
         };
         if let Some((number, check)) = line.seen {
-            let (head, message) = self.broker.0.store.at(line.line.line, number).await?;
+            let Standing { head, message, .. } = self.broker.0.store.at(line.line.line, number).await?;
             line.is_lost = head <= number || message.is_some_and(|message| check_of(&message) != check);
             if line.is_lost {
                 // Looked at before anything is handed out.
@@ -289,6 +301,19 @@ impl Reader {
         Ok(())
     }
 
+    /// Looks for moderations that did not come by the feed.
+    async fn catch_up_moderated(&mut self, at: usize) -> Result<(), StoreError> {
+        let line = &mut self.lines[at];
+        let epoch = self.broker.0.directory.epoch();
+        let found = self.broker.0.store.moderated_after(&line.line, line.moderated, READ_AT_ONCE).await?;
+        line.misses_moderated = found.len() == READ_AT_ONCE;
+        for (moderation, stored) in found {
+            let event = Arc::new(Event::of(&self.lines[at].name, epoch, &stored));
+            self.take(at, Ok(Fed::Moderated { event, moderation }));
+        }
+        Ok(())
+    }
+
     /// Takes a live event, or goes back to the history where some were missed.
     fn take(&mut self, at: usize, fed: Result<Fed, RecvError>) {
         let line = &mut self.lines[at];
@@ -309,7 +334,17 @@ impl Reader {
                     self.ready.push_back((at, Ready::Event(event)));
                 }
             }
-            Ok(Fed::Event { .. }) | Err(RecvError::Lagged(_) | RecvError::Closed) => line.is_live = false,
+            Ok(Fed::Moderated { moderation, .. }) if moderation <= line.moderated => {}
+            Ok(Fed::Moderated { event, moderation }) => {
+                line.moderated = moderation;
+                // What was not handed out so far is hidden when it is read.
+                let number = event.id.number;
+                if number <= line.after && line.intervals.iter().any(|interval| interval.has(number)) {
+                    self.ready.push_back((at, Ready::Moderated(event)));
+                }
+            }
+            Err(RecvError::Lagged(_)) => (line.is_live, line.misses_moderated) = (false, true),
+            Ok(Fed::Event { .. }) | Err(RecvError::Closed) => line.is_live = false,
         }
     }
 
@@ -395,7 +430,9 @@ async fn open_line(
     // Read first: the intervals are at least as new.
     let directory = store.number("directory").await?;
     let (line, intervals) = broker.own_line(caller, name).await?;
-    let feed = broker.0.hub.feed(&line);
+    // Before the feed begins and the first page is read: what is hidden later is told.
+    let moderated = store.at(line.line, 0).await?.moderated;
+    let feed = broker.0.hub.feed(&line, moderated);
     let (events, _) = feed.join();
     // After the feed has begun, so that nothing falls between them.
     let line = Line { next_number: store.head(line.line).await?, ..line };
@@ -422,6 +459,8 @@ async fn open_line(
         after: begins,
         seen: None,
         is_lost: false,
+        moderated,
+        misses_moderated: false,
         resume,
         feed,
         events,

@@ -152,7 +152,10 @@ impl From<UnreadBody> for Told {
                 let why = format!("the body took longer than {time_max:?}");
                 Told::new(StatusCode::REQUEST_TIMEOUT, "request_malformed", &why).retry_after(STORE_PAUSE)
             }
-            UnreadBody::BrokeOff(_) => Told::malformed("the body broke off"),
+            UnreadBody::BrokeOff(_) => {
+                let why = "the body broke off";
+                Told::new(StatusCode::REQUEST_TIMEOUT, "request_malformed", why).retry_after(STORE_PAUSE)
+            }
         }
     }
 }

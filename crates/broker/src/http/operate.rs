@@ -1,7 +1,7 @@
 //! What operators alone do: look at every mesh, and keep the store in order.
 
 use axum::Json;
-use axum::body::Bytes;
+use axum::body::Body;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -13,7 +13,7 @@ use super::Api;
 use super::answer::Told;
 use super::history::Asked;
 use super::manage::{Page, operator, reason_in};
-use crate::broker::ReadError;
+use crate::broker::{Broker, ReadError};
 
 /// Characters of a reason that are kept.
 const REASON_CHARS_MAX: usize = 500;
@@ -43,25 +43,31 @@ pub(crate) async fn history(
     }
 }
 
-pub(crate) async fn orphans(State(api): State<Api>, headers: HeaderMap, body: Bytes) -> Answer {
-    let broker = api.acting(&headers, None, reason_in(&body).as_deref())?;
+/// The broker in the name of the operator who asks, who may say why.
+async fn acting(api: &Api, headers: &HeaderMap, body: Body) -> Result<Broker, Told> {
+    let body = api.read(body).await?;
+    api.acting(headers, None, reason_in(&body).as_deref())
+}
+
+pub(crate) async fn orphans(State(api): State<Api>, headers: HeaderMap, body: Body) -> Answer {
+    let broker = acting(&api, &headers, body).await?;
     let found = broker.orphans().await?;
     let count = found.findings.len();
     Ok(Json(json!({"orphans": count, "looked": found.looked, "findings": found.findings})).into_response())
 }
 
-pub(crate) async fn rebuild(State(api): State<Api>, headers: HeaderMap, body: Bytes) -> Answer {
-    let broker = api.acting(&headers, None, reason_in(&body).as_deref())?;
+pub(crate) async fn rebuild(State(api): State<Api>, headers: HeaderMap, body: Body) -> Answer {
+    let broker = acting(&api, &headers, body).await?;
     Ok(Json(json!({"lines": broker.rebuild().await?})).into_response())
 }
 
-pub(crate) async fn restored(State(api): State<Api>, headers: HeaderMap, body: Bytes) -> Answer {
-    let broker = api.acting(&headers, None, reason_in(&body).as_deref())?;
+pub(crate) async fn restored(State(api): State<Api>, headers: HeaderMap, body: Body) -> Answer {
+    let broker = acting(&api, &headers, body).await?;
     Ok(Json(json!({"epoch": broker.restored().await?})).into_response())
 }
 
-pub(crate) async fn sweep(State(api): State<Api>, headers: HeaderMap, body: Bytes) -> Answer {
-    let broker = api.acting(&headers, None, reason_in(&body).as_deref())?;
+pub(crate) async fn sweep(State(api): State<Api>, headers: HeaderMap, body: Body) -> Answer {
+    let broker = acting(&api, &headers, body).await?;
     let swept = broker.sweep().await?;
     let body = json!({"ids": swept.ids, "messages": swept.messages, "unacknowledged": swept.unacknowledged});
     Ok(Json(body).into_response())
@@ -75,11 +81,10 @@ pub(crate) async fn clock(State(api): State<Api>) -> Answer {
 }
 
 /// A person says that the clock is right after its jump.
-pub(crate) async fn confirm_clock(
-    State(api): State<Api>,
-    headers: HeaderMap,
-    Json(said): Json<Confirmed>,
-) -> Answer {
+pub(crate) async fn confirm_clock(State(api): State<Api>, headers: HeaderMap, body: Body) -> Answer {
+    let body = api.read(body).await?;
+    let said: Confirmed =
+        serde_json::from_slice(&body).map_err(|error| Told::malformed(&error.to_string()))?;
     let reason: String = said.reason.trim().chars().take(REASON_CHARS_MAX).collect();
     if reason.is_empty() {
         return Err(Told::malformed("say why, in `reason`"));

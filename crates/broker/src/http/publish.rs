@@ -31,7 +31,7 @@ async fn answer(api: &Api, mesh: &str, request: Request) -> Result<Response, Tol
     let is_batch = has_type(&parts.headers, "application/x-ndjson");
     // Base64 takes four bytes for three. What is known already may be larger than what is taken now.
     let single = INLINE_BYTES_MOST / 3 * 4 + ENVELOPE_BYTES_MAX;
-    let bytes = api.bodies.read(body, if is_batch { BATCH_BYTES_MAX } else { single }).await?;
+    let bytes = api.broker.bodies().read(body, if is_batch { BATCH_BYTES_MAX } else { single }).await?;
     if is_batch {
         return batch(api, &caller, &bytes).await;
     }

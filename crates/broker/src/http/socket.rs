@@ -1,5 +1,5 @@
-//! The same streams over a WebSocket: one JSON text frame for each event, with `id`; a gap has `"event": "gap"`. What a client sends
-//! is not listened to, but for the end.
+//! The same streams over a WebSocket: one JSON text frame for each event, with `id`; a gap has `"event": "gap"`, what is hidden by
+//! now `"event": "moderated"`. What a client sends is not listened to, but for the end.
 
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::extract::{Path, Query, State};
@@ -89,6 +89,12 @@ async fn talk(socket: WebSocket, mut reader: Reader) {
     }
 }
 
+/// An object of JSON with these members more, and the id that resumes the stream.
+fn with_resume(text: &str, more: &str, id: &str) -> String {
+    let text = text.strip_suffix('}').unwrap_or(text);
+    format!("{text},{more}\"resume\":{}}}", serde_json::Value::from(id))
+}
+
 fn frame(item: &Item) -> Message {
     match item {
         Item::Event { id, event } => {
@@ -98,9 +104,11 @@ fn frame(item: &Item) -> Message {
                 return Message::Text(text.into_owned().into());
             }
             // Of several lines, the id that resumes all of them stands beside.
-            let resume = serde_json::Value::from(id.as_str());
-            let text = text.trim_end_matches('}');
-            Message::Text(format!("{text},\"resume\":{resume}}}").into())
+            Message::Text(with_resume(&text, "", id).into())
+        }
+        Item::Moderated { id, event } => {
+            let text = String::from_utf8_lossy(&event.json);
+            Message::Text(with_resume(&text, "\"event\":\"moderated\",", id).into())
         }
         Item::Gap { id, gap } => {
             let mut value = serde_json::json!({"event": "gap", "id": id});

@@ -1,5 +1,5 @@
-//! Server-sent events: `id:` is the event's id, `data:` one JSON object, `event: gap` says what cannot be had. The stream is read as
-//! fast as its client takes it, and no faster.
+//! Server-sent events: `id:` is the event's id, `data:` one JSON object, `event: gap` says what cannot be had,
+//! `event: moderated` what is hidden by now. The stream is read as fast as its client takes it, and no faster.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -135,6 +135,9 @@ fn frame(item: &Item) -> Bytes {
         Item::Gap { id, gap } => {
             let data = serde_json::to_string(gap).expect("text can be written");
             format!("event: gap\nid: {id}\ndata: {data}\n\n").into()
+        }
+        Item::Moderated { id, event } => {
+            [b"event: moderated\nid: ", id.as_bytes(), b"\ndata: ", &event.json, b"\n\n"].concat().into()
         }
         Item::Beat => Bytes::from_static(b":\n\n"),
     }

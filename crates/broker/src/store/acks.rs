@@ -98,10 +98,7 @@ async fn need_cursor(
     now: i64,
 ) -> Result<(), StoreError> {
     let sql = "INSERT INTO ack_cursor (line, member, consumer, updated_at) VALUES ($1, $2, $3, $4) \
-        ON CONFLICT (line, member, consumer) DO NOTHING RETURNING line";
+        ON CONFLICT (line, member, consumer) DO NOTHING";
     let args = vec![line.into(), member.into(), consumer.into(), now.into()];
-    if !tx.run(sql, args).await?.is_empty() {
-        tx.run("UPDATE line SET cursors = cursors + 1 WHERE line = $1", vec![line.into()]).await?;
-    }
-    Ok(())
+    tx.run(sql, args).await.map(drop)
 }

@@ -6,6 +6,9 @@ use semel_delivery::relay::store::sql::{Row, StoreError, Value};
 
 use super::{Line, Store, first_int, line_of, time};
 
+/// Lines that are searched by one transaction.
+const LINES_AT_ONCE: usize = 64;
+
 /// A message as it is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stored {
@@ -23,12 +26,23 @@ pub(crate) struct Stored {
     pub(crate) is_moderated: bool,
 }
 
-/// A message that mentions somebody.
+/// Where a message is that a reader looks for.
 #[derive(Clone, Debug)]
-pub(crate) struct Mention {
+pub(crate) struct Place {
     pub(crate) line: Line,
     pub(crate) number: i64,
     pub(crate) broker_message_id: String,
+}
+
+/// How far a line is.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Standing {
+    /// The next number.
+    pub(crate) head: i64,
+    /// How many of its messages were moderated.
+    pub(crate) moderated: i64,
+    /// The message that has the number that was asked for.
+    pub(crate) message: Option<String>,
 }
 
 /// What a message has, wherever its body is.
@@ -99,13 +113,32 @@ impl Store {
         rows.first().map(|row| row.text(0)).transpose()
     }
 
-    /// Where the next number of a line stands now, and the message that has this one, where it is still kept.
-    pub(crate) async fn at(&self, line: i64, number: i64) -> Result<(i64, Option<String>), StoreError> {
-        let sql = "SELECT l.next_number, (SELECT h.broker_message_id FROM message_history h WHERE h.line = l.line \
-            AND h.number = $2) FROM line l WHERE l.line = $1";
+    /// Where a line stands now, and the message that has this number, where it is still kept.
+    pub(crate) async fn at(&self, line: i64, number: i64) -> Result<Standing, StoreError> {
+        let sql = "SELECT l.next_number, l.moderated, (SELECT h.broker_message_id FROM message_history h \
+            WHERE h.line = l.line AND h.number = $2) FROM line l WHERE l.line = $1";
         let rows = self.read(sql, vec![line.into(), number.into()]).await?;
+        let standing = |row: &Row| {
+            Ok(Standing { head: row.int(0)?, moderated: row.int(1)?, message: row.maybe_text(2)? })
+        };
         // A line that is gone has no messages.
-        rows.first().map_or(Ok((0, None)), |row| Ok((row.int(0)?, row.maybe_text(1)?)))
+        rows.first().map_or(Ok(Standing::default()), standing)
+    }
+
+    /// Messages of a line whose moderation has a number above this one, with it, in order.
+    pub(crate) async fn moderated_after(
+        &self,
+        line: &Line,
+        after: i64,
+        limit: usize,
+    ) -> Result<Vec<(i64, Stored)>, StoreError> {
+        let sql = format!(
+            "SELECT {COLUMNS}, h.moderation FROM message_history h JOIN {} m ON m.id = h.broker_message_id \
+             WHERE h.line = $1 AND h.moderation > $2 ORDER BY h.moderation LIMIT $3",
+            bodies_of(&line.kind)
+        );
+        let rows = self.read(&sql, vec![line.line.into(), after.into(), (limit as i64).into()]).await?;
+        rows.iter().map(|row| Ok((row.int(12)?, stored_of(row)?))).collect()
     }
 
     /// Where the next number of a line stands now.
@@ -139,7 +172,7 @@ impl Store {
         member: &str,
         after: &BTreeMap<i64, i64>,
         limit: usize,
-    ) -> Result<Vec<Mention>, StoreError> {
+    ) -> Result<Vec<Place>, StoreError> {
         let mut args: Vec<Value> = vec![mesh.into(), member.into(), (limit as i64).into()];
         let mut cases = String::new();
         for (line, number) in after {
@@ -159,47 +192,67 @@ impl Store {
              ORDER BY line, number"
         );
         let rows = self.read(&sql, args).await?;
-        let mention = |row: &Row| {
-            Ok(Mention { line: line_of(row)?, number: row.int(4)?, broker_message_id: row.text(5)? })
+        let place = |row: &Row| {
+            Ok(Place { line: line_of(row)?, number: row.int(4)?, broker_message_id: row.text(5)? })
         };
-        rows.iter().map(mention).collect()
+        rows.iter().map(place).collect()
     }
 
-    /// Messages that have all of these words and that a member may read, after this one.
+    /// Messages that have all of these words and that a member may read: of each of these lines the first ones after its
+    /// number, in order.
     pub(crate) async fn search(
         &self,
-        mesh: &str,
-        member: &str,
+        (mesh, member): (&str, &str),
         words: &[String],
-        after: &str,
+        lines: &[(&Line, i64)],
         limit: usize,
-    ) -> Result<Vec<(Line, i64)>, StoreError> {
+    ) -> Result<Vec<Place>, StoreError> {
         let Some((first, others)) = words.split_first() else { return Ok(Vec::new()) };
-        let mut args: Vec<Value> =
-            vec![mesh.into(), member.into(), after.into(), (limit as i64).into(), first.into()];
-        let mut has_others = String::new();
-        for word in others {
-            args.push(word.into());
-            has_others.push_str(&format!(
-                " AND EXISTS (SELECT 1 FROM search_word o WHERE o.mesh_id = $1 AND o.word = ${} \
-                 AND o.broker_message_id = w.broker_message_id)",
-                args.len()
-            ));
-        }
+        let has_others: Vec<String> = (7..7 + others.len())
+            .map(|at| {
+                format!(
+                    " AND EXISTS (SELECT 1 FROM search_word o WHERE o.mesh_id = $1 AND o.word = ${at} \
+                     AND o.line = w.line AND o.number = w.number)"
+                )
+            })
+            .collect();
         let sql = format!(
-            "SELECT l.line, l.kind, l.ref, l.next_number, w.number FROM search_word w JOIN line l ON l.line = w.line \
+            "SELECT w.number, w.broker_message_id FROM search_word w \
              JOIN message_history h ON h.line = w.line AND h.number = w.number \
-             WHERE w.mesh_id = $1 AND w.word = $5 AND w.broker_message_id > $3 AND h.moderated_at IS NULL \
-             AND EXISTS (SELECT 1 FROM topic_subscription s WHERE s.line = w.line AND s.member = $2 \
-             AND s.since <= w.number AND (s.until IS NULL OR s.until > w.number)){has_others} \
-             ORDER BY w.broker_message_id LIMIT $4"
+             WHERE w.mesh_id = $1 AND w.word = $2 AND w.line = $3 AND w.number > $4 AND h.moderated_at IS NULL \
+             AND EXISTS (SELECT 1 FROM topic_subscription s WHERE s.line = w.line AND s.member = $5 \
+             AND s.since <= w.number AND (s.until IS NULL OR s.until > w.number)){} ORDER BY w.number LIMIT $6",
+            has_others.concat()
         );
-        self.places(&sql, args).await
-    }
-
-    async fn places(&self, sql: &str, args: Vec<Value>) -> Result<Vec<(Line, i64)>, StoreError> {
-        let rows = self.read(sql, args).await?;
-        rows.iter().map(|row| Ok((line_of(row)?, row.int(4)?))).collect()
+        let asked = lines.iter().map(|(line, after)| {
+            let mut args: Vec<Value> = vec![mesh.into(), first.into(), line.line.into(), (*after).into()];
+            args.extend([member.into(), (limit as i64).into()]);
+            args.extend(others.iter().map(Value::from));
+            (sql.as_str(), args)
+        });
+        let asked: Vec<_> = asked.collect();
+        let mut found = Vec::new();
+        for (some, of) in asked.chunks(LINES_AT_ONCE).zip(lines.chunks(LINES_AT_ONCE)) {
+            // Where one process owns the database, reading holds up no transaction.
+            let rows = match self.db.is_owned() {
+                true => {
+                    let mut rows = Vec::with_capacity(some.len());
+                    for (sql, args) in some {
+                        rows.push(self.read(sql, args.clone()).await?);
+                    }
+                    rows
+                }
+                false => self.db.begin().await?.run_all(some.to_vec()).await?,
+            };
+            for ((line, _), rows) in of.iter().zip(rows) {
+                let place = |row: &Row| {
+                    let (number, broker_message_id) = (row.int(0)?, row.text(1)?);
+                    Ok(Place { line: (*line).clone(), number, broker_message_id })
+                };
+                found.extend(rows.iter().map(place).collect::<Result<Vec<_>, StoreError>>()?);
+            }
+        }
+        Ok(found)
     }
 
     /// Hides the body of a message from readers, and notes who did. Its id stays committed. Says whether there is such a message.
@@ -213,6 +266,8 @@ impl Store {
     ) -> Result<bool, StoreError> {
         let mut tx = self.db.begin().await?;
         let now = time(&mut tx).await?;
+        // The line before its messages, as a sweep does: it counts its moderations.
+        tx.run("SELECT line FROM line WHERE line = $1 /*LOCK*/", vec![line.into()]).await?;
         let sql = "UPDATE message_history SET moderated_at = coalesce(moderated_at, $3), moderated_why = $4 \
             WHERE line = $1 AND number = $2 RETURNING number";
         let found = tx.run(sql, vec![line.into(), number.into(), now.into(), why.into()]).await?;

@@ -117,8 +117,6 @@ impl Store {
             now.saturating_add(retention).into(),
         ];
         if !tx.run(sql, args).await?.is_empty() {
-            let sql = "UPDATE mesh SET sealed = sealed + 1 WHERE id = $1";
-            tx.run(sql, vec![(&caller.mesh).into()]).await?;
             tx.commit().await?;
             return Ok(Seal::Sealed);
         }

@@ -211,9 +211,6 @@ pub(super) async fn put_line(
         ON CONFLICT (mesh_id, kind, ref) DO NOTHING RETURNING line";
     let args = vec![mesh.into(), kind.into(), name.into(), publish.into(), now.into()];
     let is_new = !tx.run(sql, args).await?.is_empty();
-    if is_new {
-        tx.run("UPDATE mesh SET lines = lines + 1 WHERE id = $1", vec![mesh.into()]).await?;
-    }
     let (line, next, is_deleted) = lock_line(tx, mesh, kind, name).await?.ok_or_else(gone)?;
     let sql = "UPDATE line SET publish = $2, deleted_at = NULL WHERE line = $1";
     tx.run(sql, vec![line.into(), publish.into()]).await?;
@@ -255,8 +252,6 @@ pub(super) async fn open_interval(
     if tx.run(sql, args.clone()).await?.is_empty() {
         let sql = "UPDATE topic_subscription SET until = NULL WHERE line = $1 AND member = $2 AND since = $3";
         tx.run(sql, args).await?;
-    } else {
-        tx.run("UPDATE line SET intervals = intervals + 1 WHERE line = $1", vec![line.into()]).await?;
     }
     Ok(Put::Created)
 }

@@ -45,9 +45,30 @@ impl Store {
             total.messages += batch.messages;
             total.unacknowledged += batch.unacknowledged;
             if looked < SWEEP_BATCH {
-                return Ok(total);
+                break;
             }
         }
+        while self.sweep_sealed().await? == SWEEP_BATCH {}
+        Ok(total)
+    }
+
+    /// One batch of what a sweep of the release before has left, which knows nothing of the list of cancelled ids.
+    async fn sweep_sealed(&self) -> Result<usize, StoreError> {
+        let mut tx = self.db.begin().await?;
+        let now = time(&mut tx).await?;
+        let sql = "SELECT x.mesh_id, x.client_message_id FROM sealed_id x WHERE x.expires_at <= $1 AND NOT EXISTS \
+            (SELECT 1 FROM client_message_dedupe d WHERE d.mesh_id = x.mesh_id AND d.client_message_id = x.client_message_id \
+            AND d.kind = 'sealed') ORDER BY x.expires_at, x.mesh_id, x.client_message_id LIMIT $2";
+        let left = tx.run(sql, vec![now.into(), (SWEEP_BATCH as i64).into()]).await?;
+        for row in &left {
+            let sql =
+                "DELETE FROM sealed_id WHERE mesh_id = $1 AND client_message_id = $2 AND expires_at <= $3";
+            tx.run(sql, vec![row.text(0)?.into(), row.text(1)?.into(), now.into()]).await?;
+        }
+        if !left.is_empty() {
+            tx.commit().await?;
+        }
+        Ok(left.len())
     }
 
     /// One batch, and at how many ids it looked.
@@ -60,14 +81,10 @@ impl Store {
         let lines: BTreeSet<i64> = expired.iter().filter(|one| one.is_message).map(|one| one.line).collect();
         lock_lines(&mut tx, lines.into_iter()).await?;
         let mut freed: BTreeMap<i64, (i64, i64)> = BTreeMap::new();
-        let mut unsealed: BTreeMap<&str, i64> = BTreeMap::new();
         for one in &expired {
             match remove(&mut tx, one, now).await? {
                 Removed::Nothing => {}
-                Removed::Id => {
-                    swept.ids += 1;
-                    *unsealed.entry(&one.mesh).or_default() += 1;
-                }
+                Removed::Id => swept.ids += 1,
                 Removed::Message { bytes } => {
                     swept.ids += 1;
                     swept.messages += 1;
@@ -80,10 +97,6 @@ impl Store {
             let sql = "UPDATE line SET bytes = bytes - $2 WHERE line = $1";
             tx.run(sql, vec![line.into(), bytes.into()]).await?;
             swept.unacknowledged += unacknowledged(&mut tx, line, last).await?;
-        }
-        for (mesh, count) in unsealed {
-            let sql = "UPDATE mesh SET sealed = sealed - $2 WHERE id = $1";
-            tx.run(sql, vec![mesh.into(), count.into()]).await?;
         }
         if !expired.is_empty() {
             tx.commit().await?;
@@ -148,6 +161,8 @@ async fn remove(tx: &mut Tx, one: &Expired, now: i64) -> Result<Removed, StoreEr
         return Ok(Removed::Nothing);
     }
     if !one.is_message {
+        let sql = "DELETE FROM sealed_id WHERE mesh_id = $1 AND client_message_id = $2";
+        tx.run(sql, vec![(&one.mesh).into(), (&one.id).into()]).await?;
         return Ok(Removed::Id);
     }
     let mut bytes = 0;

@@ -107,6 +107,10 @@ pub(crate) async fn bodies_share_one_room_and_strangers_have_none(world: World) 
     assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE, "{}", refused.text);
     assert_eq!(refused.json()["error"], "overloaded");
     assert_eq!(refused.headers["retry-after"], "1");
+    for path in ["/v1/sweep", "/v1/orphans", "/v1/rebuild", "/v1/restored", "/v1/clock/confirm"] {
+        let operator = web.operate(Method::POST, path, r#"{"reason":"x"}"#).await;
+        assert_eq!(operator.status, StatusCode::SERVICE_UNAVAILABLE, "{path} has no room of its own");
+    }
     // Nothing is read of what nobody knows, though it would never end.
     for path in ["/v1/meshes/m/messages", "/v1/meshes/m/topics/t/ack", "/v1/meshes/m/messages/a/moderation"] {
         let stranger = unfinished(path, "nobody").await.unwrap();
@@ -116,6 +120,17 @@ pub(crate) async fn bodies_share_one_room_and_strangers_have_none(world: World) 
     assert_eq!(ended.status, StatusCode::REQUEST_TIMEOUT, "{}", ended.text);
     assert_eq!(ended.headers["x-should-retry"], "true");
     assert_eq!(web.publish("alice", "b", TO_TOPIC).await.status, StatusCode::CREATED);
+    let reason = |length: usize| format!(r#"{{"reason":"{}"}}"#, "x".repeat(length));
+    assert_eq!(web.operate(Method::POST, "/v1/sweep", &reason(100)).await.status, StatusCode::OK);
+    let large = web.operate(Method::POST, "/v1/sweep", &reason(64 << 10)).await;
+    assert_eq!(large.status, StatusCode::PAYLOAD_TOO_LARGE, "{}", large.text);
+    // One that broke off says nothing of what was to be sent.
+    let frames = futures_util::stream::iter([Ok("{"), Err(std::io::Error::other("reset"))]);
+    let (parts, _) = request(Method::POST, "/v1/meshes/m/messages", Some("alice"), &[], "").into_parts();
+    let broken = Request::from_parts(parts, Body::from_stream(frames));
+    let broken = told(web.listen.clone().oneshot(broken).await.unwrap()).await;
+    assert_eq!(broken.status, StatusCode::REQUEST_TIMEOUT, "{}", broken.text);
+    assert_eq!(broken.headers["x-should-retry"], "true");
 }
 
 pub(crate) async fn outsiders_learn_nothing(world: World) {
@@ -450,16 +465,19 @@ pub(crate) async fn what_was_larger_than_is_taken_now_is_read(world: World) {
 }
 
 /// Ids of messages are minted before their commit: one that was minted first and commits last is found nevertheless.
-pub(crate) async fn a_message_that_commits_late_is_below_no_cursor_of_mentions(world: World) {
+pub(crate) async fn a_message_that_commits_late_is_below_no_cursor(world: World) {
     let web = Web::new(&world);
     let publish = |id: &'static str, to: &'static str| {
-        let text = format!(r#"{{"to":{to},"body":1,"mentions":["bob"]}}"#);
-        let web = &web;
-        async move { assert_eq!(web.publish("alice", id, &text).await.status, StatusCode::CREATED) }
+        let text = format!(r#"{{"to":{to},"body":"apple pear","mentions":["bob"]}}"#);
+        let (web, broker) = (&web, &world.broker);
+        async move {
+            assert_eq!(web.publish("alice", id, &text).await.status, StatusCode::CREATED);
+            broker.rebuild().await.unwrap();
+        }
     };
     let (topic, direct) = (r#"{"topic":"t"}"#, r#"{"member":"bob"}"#);
-    let page = |after: String| {
-        let path = format!("/v1/meshes/m/mentions?limit=10&after={after}");
+    let page = |of: &'static str, after: String| {
+        let path = format!("/v1/meshes/m/{of}limit=10&after={after}");
         let web = &web;
         async move {
             let page = web.ask(Method::GET, &path, Some("bob"), "").await.json();
@@ -471,28 +489,45 @@ pub(crate) async fn a_message_that_commits_late_is_below_no_cursor_of_mentions(w
     };
     publish("a", topic).await;
     publish("b", direct).await;
-    let (mut ids, next) = page("0".to_owned()).await;
-    // Ids of one millisecond have no order.
-    ids.sort();
-    assert_eq!(ids, ["a", "b"]);
-    let next = next.expect("a page says how far it went");
+    let mut nexts = Vec::new();
+    for of in ["mentions?", "search?q=pear&", "search?q=apple%20pear&"] {
+        let (mut ids, next) = page(of, "0".to_owned()).await;
+        // Ids of one millisecond have no order.
+        ids.sort();
+        assert_eq!(ids, ["a", "b"], "{of}");
+        nexts.push((of, next.expect("a page says how far it went")));
+    }
     publish("late", topic).await;
     let early = "00000000000000000000000000";
     for (table, column) in [
         ("client_message_dedupe", "broker_message_id"),
         ("topic_message", "id"),
         ("message_history", "broker_message_id"),
+        ("search_word", "broker_message_id"),
         ("mention_index", "broker_message_id"),
     ] {
         let of = "SELECT broker_message_id FROM mention_index WHERE number = 2";
         world.execute(&format!("UPDATE {table} SET {column} = '{early}' WHERE {column} = ({of})")).await;
     }
     publish("c", direct).await;
-    let (ids, next) = page(next).await;
-    assert_eq!(ids, ["late", "c"]);
-    assert_eq!(page(next.unwrap()).await, (vec![], None));
-    let wrong = web.ask(Method::GET, "/v1/meshes/m/mentions?after=x", Some("bob"), "").await;
-    assert_eq!(wrong.status, StatusCode::BAD_REQUEST);
+    for (of, next) in nexts {
+        let (ids, next) = page(of, next).await;
+        assert_eq!(ids, ["late", "c"], "{of}");
+        assert_eq!(page(of, next.unwrap()).await, (vec![], None), "{of}");
+        let wrong = web.ask(Method::GET, &format!("/v1/meshes/m/{of}after=x"), Some("bob"), "").await;
+        assert_eq!(wrong.status, StatusCode::BAD_REQUEST, "{of}");
+    }
+    // One at a time, each comes once.
+    let (mut after, mut ids) = ("0".to_owned(), Vec::new());
+    loop {
+        let path = format!("/v1/meshes/m/search?q=pear&limit=1&after={after}");
+        let found = web.ask(Method::GET, &path, Some("bob"), "").await.json();
+        let Some(message) = found["messages"].get(0) else { break };
+        ids.push(message["client_message_id"].as_str().unwrap().to_owned());
+        after = found["next_after"].as_str().unwrap().to_owned();
+    }
+    ids.sort();
+    assert_eq!(ids, ["a", "b", "c", "late"]);
 }
 
 pub(crate) async fn pages_say_what_is_gone_between_their_messages(world: World) {

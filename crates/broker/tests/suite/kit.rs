@@ -107,6 +107,10 @@ impl Transaction for WatchedTx {
         }
     }
 
+    fn confirm_clock(&mut self) -> Asked<'_, ()> {
+        self.inner.confirm_clock()
+    }
+
     fn commit(self: Box<Self>) -> Asked<'static, ()> {
         let WatchedTx { inner, watch } = *self;
         Box::pin(async move {
@@ -144,10 +148,6 @@ impl Database for Watched {
 
     fn clock_ahead(&self) -> i64 {
         self.inner.clock_ahead()
-    }
-
-    fn confirm_clock(&self) -> Asked<'_, ()> {
-        self.inner.confirm_clock()
     }
 
     fn say<'a>(&'a self, channel: &'static str, text: &'a str) -> Asked<'a, ()> {
@@ -209,6 +209,11 @@ impl World {
         Self { db, limiter, broker }
     }
 
+    /// The same world once more.
+    pub(crate) fn same(&self) -> Self {
+        Self { db: Arc::clone(&self.db), limiter: Arc::clone(&self.limiter), broker: self.broker.clone() }
+    }
+
     /// Another broker on the same database.
     pub(crate) async fn another(&self) -> Broker {
         open(&self.db, &self.limiter, (*self.broker.settings()).clone()).await
@@ -256,6 +261,8 @@ impl World {
         let found = self.broker.orphans().await.unwrap().findings;
         self.execute(&format!("INSERT INTO {table} SELECT * FROM removed")).await;
         self.execute("DROP TABLE removed").await;
+        // Put back by hand, it is counted once more.
+        self.broker.rebuild().await.unwrap();
         found
     }
 

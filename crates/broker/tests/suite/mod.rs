@@ -28,7 +28,7 @@ macro_rules! on_every_database {
                 several_messages_have_an_answer_each, pages_mentions_search_and_moderation,
                 management_is_for_operators_and_owners,
                 what_operators_and_owners_do_stands_in_the_trail_by_their_names, lists_are_paged_by_name, seals_are_as_the_outbox_reads_them, seals_of_unknown_ids_are_limited,
-                what_was_larger_than_is_taken_now_is_read, a_message_that_commits_late_is_below_no_cursor_of_mentions,
+                what_was_larger_than_is_taken_now_is_read, a_message_that_commits_late_is_below_no_cursor,
                 pages_say_what_is_gone_between_their_messages, what_is_not_said_of_a_member_stays,
                 verified_identities_are_members_by_tenant_and_principal,
                 a_stream_ends_with_the_credential_that_opened_it;
@@ -37,8 +37,10 @@ macro_rules! on_every_database {
                 a_revoked_member_loses_its_streams_within_a_second,
                 what_was_published_before_the_end_of_a_subscription_is_still_read,
                 a_stop_ends_streams_at_a_cursor_that_resumes, nothing_is_pushed_that_is_not_committed,
-                a_stream_is_exact_while_its_subscription_changes_at_another_broker, silence_is_broken_by_heart_beats, a_store_that_goes_back_ends_its_streams, a_new_epoch_ends_streams, a_slow_reader_reads_the_history_at_its_own_pace;
-            upkeep: any_single_row_that_is_removed_is_found, a_sweep_takes_ids_and_messages_together,
+                a_stream_is_exact_while_its_subscription_changes_at_another_broker, silence_is_broken_by_heart_beats, a_store_that_goes_back_ends_its_streams, a_new_epoch_ends_streams,
+                readers_hear_of_what_is_hidden, what_was_hidden_while_a_reader_was_slow_is_told, a_slow_reader_reads_the_history_at_its_own_pace;
+            upkeep: any_single_row_that_is_removed_is_found, rows_that_the_release_before_writes_are_counted,
+                a_sweep_takes_ids_and_messages_together,
                 what_follows_the_commits_is_made_again_and_never_consulted, a_webhook_does_not_reach_this_machine;
             webhooks: a_webhook_that_is_made_again_for_another_topic_leaves_nothing_behind;
             socket: a_socket_has_the_same_events;

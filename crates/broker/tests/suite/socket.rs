@@ -52,6 +52,11 @@ pub(crate) async fn a_socket_has_the_same_events(world: World) {
     let (_, body) = frame(&mut socket).await;
     let second: serde_json::Value = serde_json::from_slice(&body).unwrap();
     assert_eq!(second["client_message_id"], "b");
+    world.broker.moderate("m", "a", "alice", "spam").await.unwrap();
+    let (_, body) = frame(&mut socket).await;
+    let hidden: serde_json::Value = serde_json::from_slice(&body).unwrap();
+    assert_eq!((&hidden["event"], &hidden["id"]), (&"moderated".into(), &first["id"]));
+    assert_eq!((&hidden["resume"], &hidden["moderated"]), (&second["id"], &true.into()));
     drop(socket);
     let after = first["id"].as_str().unwrap();
     let mut resumed = open(address, &format!("line=topic:t&after={after}")).await;

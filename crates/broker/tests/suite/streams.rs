@@ -383,3 +383,63 @@ pub(crate) async fn a_stream_is_exact_while_its_subscription_changes_at_another_
         }
     }
 }
+
+/// S4-54. What an owner hides is hidden from those, too, who have it on their screens and are sent nothing else.
+pub(crate) async fn readers_hear_of_what_is_hidden(world: World) {
+    let (web, other) = (Web::new(&world), Web::new(&World { broker: world.another().await, ..world.same() }));
+    for id in ["a", "b"] {
+        publish(&world.broker, id).await;
+    }
+    world.broker.put_subscription("m", "t", "carol").await.unwrap();
+    publish(&world.broker, "c").await;
+    let mut here = web.stream(&format!("{TOPIC}?after=0"), Some("bob"), None).await.unwrap();
+    let several = "/v1/meshes/m/events?line=topic:t&line=direct&after=0";
+    let mut elsewhere = other.stream(several, Some("bob"), None).await.unwrap();
+    // It has not asked for what was before.
+    let mut newest = web.stream(TOPIC, Some("bob"), None).await.unwrap();
+    let mut late = web.stream(&format!("{TOPIC}?after=0"), Some("carol"), None).await.unwrap();
+    let seen = here.take(3).await;
+    let place = elsewhere.take(3).await[2].id.clone();
+    assert_eq!(late.next().await.unwrap().data["client_message_id"], "c");
+    let moderation = "/v1/meshes/m/messages/a/moderation";
+    for _ in 0..2 {
+        let hidden = web.ask(Method::POST, moderation, Some("alice"), r#"{"reason":"spam"}"#).await;
+        assert_eq!(hidden.status, StatusCode::OK, "{}", hidden.text);
+    }
+    let told = here.next().await.unwrap();
+    assert_eq!((told.event.as_str(), &told.id), ("moderated", &seen[2].id), "the place stays");
+    assert_eq!(told.data["id"], seen[0].data["id"]);
+    assert_eq!((&told.data["moderated"], told.data.get("body")), (&serde_json::json!(true), None));
+    let told_elsewhere = elsewhere.next().await.unwrap();
+    assert_eq!((told_elsewhere.event.as_str(), &told_elsewhere.id), ("moderated", &place));
+    assert_eq!(told_elsewhere.data, told.data);
+    assert_eq!(newest.next().await.unwrap().data, told.data);
+    // Once, and nobody whose message it is not.
+    publish(&world.broker, "d").await;
+    for events in [&mut here, &mut elsewhere, &mut newest, &mut late] {
+        let next = events.next().await.unwrap();
+        assert_eq!((next.event.as_str(), next.data["client_message_id"].as_str()), ("", Some("d")));
+    }
+    let mut resumed = web.stream(TOPIC, Some("bob"), Some(&told.id)).await.unwrap();
+    assert_eq!(resumed.next().await.unwrap().data["client_message_id"], "d");
+    world.assert_no_orphans().await;
+}
+
+/// A reader that falls behind what is handed out finds what was hidden meanwhile.
+pub(crate) async fn what_was_hidden_while_a_reader_was_slow_is_told(world: World) {
+    let web = Web::new(&world);
+    publish(&world.broker, "first").await;
+    let mut events = web.stream(&format!("{TOPIC}?after=0"), Some("bob"), None).await.unwrap();
+    assert_eq!(events.next().await.unwrap().data["client_message_id"], "first");
+    let publishing = (0..400).map(|at| {
+        let broker = world.broker.clone();
+        async move { publish(&broker, &format!("p{at}")).await }
+    });
+    world.broker.moderate("m", "first", "alice", "spam").await.unwrap();
+    futures_util::future::join_all(publishing).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let events = events.take(401).await;
+    let told = events.iter().filter(|event| event.event == "moderated");
+    let told: Vec<_> = told.map(|event| event.data["client_message_id"].as_str().unwrap()).collect();
+    assert_eq!(told, ["first"]);
+}

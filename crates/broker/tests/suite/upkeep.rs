@@ -25,7 +25,7 @@ pub(crate) fn hook(url: &str) -> WebhookBody {
 
 /// Every table, and which one row of it is removed by hand. Tables of which nothing is found, since `rebuild` makes them again or
 /// the broker does not start without them, are named with the reason.
-const REMOVALS: [(&str, &str); 24] = [
+const REMOVALS: [(&str, &str); 25] = [
     ("delivery_waiting", "number = 1"),
     ("delivery_queue", "number = 2"),
     ("mention_index", "mentioned = 'bob' AND number = 3"),
@@ -35,6 +35,7 @@ const REMOVALS: [(&str, &str); 24] = [
     ("message_history", "destination_kind = 'member'"),
     ("client_message_dedupe", "client_message_id = 't6'"),
     ("client_message_dedupe", "client_message_id = 'sealed'"),
+    ("sealed_id", "client_message_id = 'sealed'"),
     ("audit_log", "number = 3 AND event = 'accepted'"),
     ("topic_subscription", "member = 'carol' AND until IS NULL"),
     ("topic_subscription", "member = 'bob' AND line = (SELECT line FROM line WHERE ref = 't')"),
@@ -104,6 +105,68 @@ pub(crate) async fn any_single_row_that_is_removed_is_found(world: World) {
     assert!(broker.metrics().await.unwrap().contains(&format!("semel_broker_orphans {known}")));
     broker.rebuild().await.unwrap();
     world.assert_no_orphans().await;
+}
+
+/// What a broker of the release before says to the database, which knows nothing of counts and of the list of cancelled ids.
+const OF_THE_RELEASE_BEFORE: [&str; 17] = [
+    "INSERT INTO mesh (id, created_at, bytes_max, search) VALUES ('old', 1, NULL, 1) \
+     ON CONFLICT (id) DO UPDATE SET deleted_at = NULL, bytes_max = excluded.bytes_max, search = excluded.search",
+    "INSERT INTO mesh (id, created_at, bytes_max, search) VALUES ('old', 2, 10, 1) \
+     ON CONFLICT (id) DO UPDATE SET deleted_at = NULL, bytes_max = excluded.bytes_max, search = excluded.search",
+    "INSERT INTO member (mesh_id, member, role, joined_at) VALUES ('old', 'olga', 'owner', 1) \
+     ON CONFLICT (mesh_id, member) DO UPDATE SET role = excluded.role, left_at = NULL",
+    "INSERT INTO line (mesh_id, kind, ref, publish, created_at) VALUES ('old', 'member', 'olga', 'members', 1) \
+     ON CONFLICT (mesh_id, kind, ref) DO NOTHING",
+    "INSERT INTO topic_subscription (line, member, since) SELECT line, 'olga', 1 FROM line WHERE ref = 'olga'",
+    "DELETE FROM member_token WHERE mesh_id = 'old' AND member = 'olga'",
+    "INSERT INTO member_token (token_sha256, mesh_id, member) VALUES ('ab', 'old', 'olga') ON CONFLICT DO NOTHING",
+    "INSERT INTO member_token (token_sha256, mesh_id, member) VALUES ('ab', 'old', 'olga') ON CONFLICT DO NOTHING",
+    "INSERT INTO member (mesh_id, member, role, joined_at) VALUES ('old', 'olga', 'member', 2) \
+     ON CONFLICT (mesh_id, member) DO UPDATE SET role = excluded.role, left_at = NULL",
+    "DELETE FROM member_token WHERE mesh_id = 'old' AND member = 'olga'",
+    "INSERT INTO member_token (token_sha256, mesh_id, member) VALUES ('cd', 'old', 'olga'), ('ef', 'old', 'olga')",
+    "INSERT INTO ack_cursor (line, member, consumer, updated_at) SELECT line, 'olga', 'phone', 1 FROM line WHERE ref = 'olga' \
+     ON CONFLICT (line, member, consumer) DO NOTHING",
+    "INSERT INTO webhook (mesh_id, name, url, line, secrets, ordered, created_at) \
+     SELECT 'm', 'old', 'https://example.com/', line, '[]', 1, 1 FROM line WHERE ref = 't'",
+    "UPDATE line SET webhooks = webhooks + 1 WHERE ref = 't'",
+    "UPDATE member SET left_at = coalesce(left_at, 3) WHERE mesh_id = 'm' AND member = 'carol'",
+    "DELETE FROM member_token WHERE mesh_id = 'm' AND member = 'carol'",
+    // A sweep.
+    "DELETE FROM client_message_dedupe WHERE client_message_id = 'expired'",
+];
+
+/// Whoever writes rows counts them, whatever it knows of counting.
+pub(crate) async fn rows_that_the_release_before_writes_are_counted(world: World) {
+    let (broker, alice) = (&world.broker, caller("alice"));
+    for id in ["expired", "sealed"] {
+        broker.seal(&alice, id).await.unwrap();
+    }
+    world.execute("UPDATE sealed_id SET expires_at = 1 WHERE client_message_id = 'expired'").await;
+    for sql in OF_THE_RELEASE_BEFORE {
+        world.execute(sql).await;
+    }
+    world.assert_no_orphans().await;
+    broker.sweep().await.unwrap();
+    let listed = world.rows("sealed_id WHERE client_message_id = 'expired'").await;
+    assert_eq!(listed, 0, "what has expired is on no list");
+    accepted(broker.publish(&alice, draft("alice", "expired", "x")).await);
+    broker.put_member("old", "olga", semel_broker::Role::Member, &["01".repeat(32)]).await.unwrap();
+    broker.rebuild().await.unwrap();
+    world.assert_no_orphans().await;
+    for (table, which) in [
+        ("mesh", "id = 'old'"),
+        ("member_token", "member = 'olga'"),
+        ("member", "member = 'olga'"),
+        ("line", "ref = 'olga'"),
+        ("topic_subscription", "member = 'olga'"),
+        ("ack_cursor", "member = 'olga'"),
+        ("webhook", "name = 'old'"),
+        ("client_message_dedupe", "client_message_id = 'sealed'"),
+    ] {
+        let found = world.findings_without(table, which).await;
+        assert!(!found.is_empty(), "{table} WHERE {which} was not missed");
+    }
 }
 
 pub(crate) async fn a_sweep_takes_ids_and_messages_together(world: World) {

@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use semel_contract::time::Timestamp;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use super::frames::Frame;
@@ -17,10 +17,16 @@ struct Data {
     sender: String,
     client_tx_id: Option<String>,
     supersedes: Option<String>,
+    #[serde(default, deserialize_with = "is_there")]
     body: Option<Box<RawValue>>,
     body_base64: Option<String>,
     content_type: Option<String>,
     created_at: Option<String>,
+}
+
+/// A body that is there: `null` is one, too.
+fn is_there<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<RawValue>>, D::Error> {
+    Box::<RawValue>::deserialize(from).map(Some)
 }
 
 #[derive(Deserialize)]
@@ -116,6 +122,21 @@ mod tests {
         assert_eq!(message.payload, br#"{"a": 1.50}"#, "as it was written");
         assert_eq!((message.mesh.as_str(), message.supersedes.as_deref()), ("team", Some("m0")));
         assert_eq!(came.gaps[0].reason, "swept");
+    }
+
+    #[test]
+    fn a_body_that_is_null_is_one_and_one_that_is_hidden_is_none() {
+        let read = |body: &str| {
+            let text = format!(
+                r#"{{"line":"direct","broker_message_id":"B","client_message_id":"m","sender":"bob"{body}}}"#
+            );
+            let came = came("team", "direct", vec![frame("", "1.1.00ff", &text)], Timestamp::from_millis(5));
+            let message = came.unwrap().messages.remove(0);
+            (message.about.unwrap().body, message.payload)
+        };
+        assert_eq!(read(r#","body":null"#), (BodyKind::Json, b"null".to_vec()));
+        assert_eq!(read(r#","body_base64":"aGk=""#), (BodyKind::Bytes, b"hi".to_vec()));
+        assert_eq!(read(r#","moderated":true"#), (BodyKind::Hidden, vec![]));
     }
 
     #[test]

@@ -21,6 +21,7 @@ pub(super) struct Frames {
     line: Vec<u8>,
     /// The event that has not ended.
     open: Frame,
+    has_data: bool,
     whole: Vec<Frame>,
     bytes: usize,
 }
@@ -46,6 +47,7 @@ impl Frames {
     fn end_line(&mut self, line: &[u8]) -> Result<(), String> {
         if line.is_empty() {
             let frame = std::mem::take(&mut self.open);
+            self.has_data = false;
             if !frame.data.is_empty() {
                 self.bytes += frame.data.len();
                 self.whole.push(frame);
@@ -59,7 +61,7 @@ impl Frames {
             "id" => value.clone_into(&mut self.open.id),
             "event" => value.clone_into(&mut self.open.event),
             "data" => {
-                if !self.open.data.is_empty() {
+                if std::mem::replace(&mut self.has_data, true) {
                     self.open.data.push('\n');
                 }
                 self.open.data.push_str(value);

@@ -56,6 +56,10 @@ impl Transaction for ListeningTransaction {
         self.inner.run_each(sql, rows)
     }
 
+    fn confirm_clock(&mut self) -> Asked<'_, ()> {
+        self.inner.confirm_clock()
+    }
+
     fn commit(self: Box<Self>) -> Asked<'static, ()> {
         self.inner.commit()
     }

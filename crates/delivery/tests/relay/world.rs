@@ -400,6 +400,10 @@ impl Transaction for FailingTransaction {
         self.inner.run(sql, args)
     }
 
+    fn confirm_clock(&mut self) -> Asked<'_, ()> {
+        self.inner.confirm_clock()
+    }
+
     fn commit(self: Box<Self>) -> Asked<'static, ()> {
         Box::pin(async move {
             if fails(&self.countdown) {

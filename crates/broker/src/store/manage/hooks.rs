@@ -69,8 +69,6 @@ impl Store {
                 fence = fence + 1, lease_until = 0 WHERE mesh_id = $1 AND name = $2 \
                 AND NOT (url = $3 AND line = $4 AND secrets = $5 AND ordered = $6 AND deleted_at IS NULL)";
             tx.run(sql, args).await?;
-        } else {
-            tx.run("UPDATE mesh SET webhooks = webhooks + 1 WHERE id = $1", vec![mesh.into()]).await?;
         }
         tx.run(COUNT, vec![line.into()]).await?;
         tell_change(&mut tx).await?;

@@ -17,11 +17,8 @@ impl Store {
         let now = time(&mut tx).await?;
         let sql = "SELECT id FROM mesh WHERE id = $1 AND deleted_at IS NULL";
         let was_there = !tx.run(sql, vec![mesh.into()]).await?.is_empty();
-        let sql =
-            "INSERT INTO mesh (id, created_at) VALUES ($1, $2) ON CONFLICT (id) DO NOTHING RETURNING id";
-        if !tx.run(sql, vec![mesh.into(), now.into()]).await?.is_empty() {
-            tx.run("UPDATE broker_meta SET value = value + 1 WHERE name = 'meshes'", vec![]).await?;
-        }
+        let sql = "INSERT INTO mesh (id, created_at) VALUES ($1, $2) ON CONFLICT (id) DO NOTHING";
+        tx.run(sql, vec![mesh.into(), now.into()]).await?;
         let sql = "UPDATE mesh SET deleted_at = NULL, bytes_max = $2, search = $3 WHERE id = $1";
         tx.run(sql, vec![mesh.into(), wish.bytes_max.into(), i64::from(wish.search).into()]).await?;
         tell_change(&mut tx).await?;
@@ -57,7 +54,6 @@ impl Store {
         }
         for sql in [
             "DELETE FROM member_token WHERE mesh_id = $1",
-            "UPDATE member SET tokens = 0 WHERE mesh_id = $1",
             "UPDATE delivery_queue SET status = 'dead', last_error = 'the mesh was removed' WHERE status = 'pending' \
              AND webhook IN (SELECT webhook FROM webhook WHERE mesh_id = $1)",
             "DELETE FROM delivery_waiting WHERE webhook IN (SELECT webhook FROM webhook WHERE mesh_id = $1)",
@@ -116,8 +112,6 @@ impl Store {
             let role = role.or((!was_there).then_some(Role::Member)).map(|role| role.name().to_owned());
             let sql = "UPDATE member SET role = coalesce($3, role), left_at = NULL WHERE mesh_id = $1 AND member = $2";
             tx.run(sql, vec![mesh.into(), member.into(), role.into()]).await?;
-        } else {
-            tx.run("UPDATE mesh SET members = members + 1 WHERE id = $1", vec![mesh.into()]).await?;
         }
         // Whoever comes back does not see what was sent while another had the name.
         let (line, next, _) = put_line(&mut tx, mesh, "member", member, "members", now).await?;
@@ -200,6 +194,7 @@ async fn tokens_of(tx: &mut Tx, mesh: &str, member: &str) -> Result<Vec<String>,
     tx.run(sql, vec![mesh.into(), member.into()]).await?.iter().map(|row| row.text(0)).collect()
 }
 
+/// Replaces the tokens of a member whose row was written in this transaction, so that they are counted anew.
 async fn put_tokens(tx: &mut Tx, mesh: &str, member: &str, tokens: &[String]) -> Result<(), ManageError> {
     tx.run("DELETE FROM member_token WHERE mesh_id = $1 AND member = $2", vec![mesh.into(), member.into()])
         .await?;
@@ -215,7 +210,5 @@ async fn put_tokens(tx: &mut Tx, mesh: &str, member: &str, tokens: &[String]) ->
             ));
         }
     }
-    let sql = "UPDATE member SET tokens = $3 WHERE mesh_id = $1 AND member = $2";
-    tx.run(sql, vec![mesh.into(), member.into(), (tokens.len() as i64).into()]).await?;
     Ok(())
 }

@@ -3,8 +3,9 @@
 use std::sync::atomic::Ordering;
 
 use axum::body::{Body, Bytes};
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, Query, Request, State};
 use axum::http::{HeaderMap, Response, StatusCode};
+use axum::middleware::Next;
 use axum::routing::{get, post};
 use axum::{Json, Router, middleware};
 use semel_contract::time::{Timestamp, millis_of};
@@ -13,6 +14,7 @@ use semel_delivery::relay::store::look::LaneDetail;
 use semel_delivery::relay::store::operate::{Resolution, Resolved};
 use semel_delivery::relay::store::{AuditRow, Entry, Lane, LaneState};
 use semel_delivery::store::Order;
+use semel_http::UnreadBody;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -21,6 +23,8 @@ use super::answer::plain;
 use super::context::{Admin, acting, away, reason_in};
 use crate::problems::{self, refusal as refused, refusal_with};
 
+/// Bytes of a request of an operator.
+const BODY_BYTES_MAX: usize = 64 << 10;
 /// Rows of one list at most.
 const ROWS_MAX: i64 = 1000;
 
@@ -56,8 +60,27 @@ pub(crate) fn api(admin: Admin) -> Router {
         .route("/v1/relay/clock/confirm", post(access::confirm_clock))
         .route("/v1/relay/audit", get(audit))
         .route("/openapi.json", get(super::openapi::document))
+        .layer(middleware::from_fn_with_state(admin.clone(), read_body))
         .layer(middleware::map_response(problems::rendered))
         .with_state(admin)
+}
+
+/// Reads the body within its bounds, once the guard has let its sender in.
+async fn read_body(State(admin): State<Admin>, request: Request, next: Next) -> Response<Body> {
+    let (parts, body) = request.into_parts();
+    match admin.bodies.read(body, BODY_BYTES_MAX).await {
+        Ok(bytes) => next.run(Request::from_parts(parts, Body::from(bytes))).await,
+        Err(unread) => {
+            let (status, code) = match &unread {
+                UnreadBody::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "body-too-large"),
+                UnreadBody::NoRoom => (StatusCode::SERVICE_UNAVAILABLE, "overloaded"),
+                UnreadBody::TooSlow(_) | UnreadBody::BrokeOff(_) => {
+                    (StatusCode::REQUEST_TIMEOUT, "request-malformed")
+                }
+            };
+            refused(status, code, &unread.problem().detail)
+        }
+    }
 }
 
 fn no_lane() -> Response<Body> {

@@ -9,6 +9,7 @@ use semel_delivery::Operator;
 use semel_delivery::relay::Engine;
 use semel_delivery::relay::given::SharedWallet;
 use semel_delivery::relay::store::StoreError;
+use semel_http::BodyRoom;
 
 use crate::problems::refusal;
 
@@ -18,6 +19,8 @@ pub(crate) struct Admin {
     pub(crate) engine: Arc<Engine>,
     pub(crate) credentials: Arc<SharedWallet>,
     pub(crate) is_stopping: Arc<AtomicBool>,
+    /// Room for what operators send, the same as that of senders.
+    pub(crate) bodies: Arc<BodyRoom>,
 }
 
 pub(super) fn away(error: &StoreError) -> Response<Body> {

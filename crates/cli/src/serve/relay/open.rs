@@ -11,6 +11,7 @@ use semel_delivery::relay::store::Database;
 use semel_delivery::relay::store::postgres::Postgres;
 use semel_delivery::relay::store::sqlite::{OpenError, Sqlite};
 use semel_delivery::relay::{Engine, RelayStore};
+use semel_http::BodyRoom;
 use semel_store::clock::SystemClock;
 use semel_store::postgres::Migrations;
 use tokio_postgres::NoTls;
@@ -110,6 +111,7 @@ pub(crate) fn local_admin(config: &Config, store: &RelayStore) -> Router {
         engine: engine(config, store, &owner(), Meters::default()),
         credentials: Arc::new(credentials(config, store)),
         is_stopping: Arc::default(),
+        bodies: Arc::new(BodyRoom::new(config.bodies)),
     };
     admin::api(admin)
 }

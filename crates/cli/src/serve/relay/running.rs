@@ -60,6 +60,7 @@ pub(crate) struct Running {
     operators: Swappable,
     serving: Serving,
     is_stopping: Arc<AtomicBool>,
+    bodies: Arc<BodyRoom>,
 }
 
 /// The tasks that serve.
@@ -74,6 +75,7 @@ struct Parts {
     worker: Arc<Worker>,
     senders: Router,
     operators: Router,
+    bodies: Arc<BodyRoom>,
 }
 
 async fn bind(address: SocketAddr, flag: &str) -> Result<(TcpListener, SocketAddr), Stop> {
@@ -90,7 +92,8 @@ impl Running {
     pub(crate) fn shown(&self) -> (Routed, Router) {
         let engine = engine(&self.config, &self.opened.store, &self.owner, self.meters.clone());
         let credentials = Arc::new(credentials(&self.config, &self.opened.store));
-        part(&self.config, Admin { engine, credentials, is_stopping: Arc::clone(&self.is_stopping) })
+        let (is_stopping, bodies) = (Arc::clone(&self.is_stopping), Arc::clone(&self.bodies));
+        part(&self.config, Admin { engine, credentials, is_stopping, bodies })
     }
 
     /// Opens the store and the doors, and begins to work.
@@ -154,6 +157,7 @@ impl Running {
             operators,
             serving,
             is_stopping,
+            bodies: made.bodies,
         })
     }
 
@@ -175,6 +179,7 @@ impl Running {
         };
         self.senders.swap(made.senders);
         self.operators.swap(made.operators);
+        self.bodies = made.bodies;
         let drain = self.config.drain;
         self.former.retain(|ending| !ending.is_finished());
         self.former.push(tokio::spawn(async move { former.stop(drain).await }));
@@ -269,8 +274,10 @@ fn parts(
         None => Arc::new(NoHints),
     };
     let worker = Worker::hinted(Arc::clone(&engine), config.retention, config.parallel, shared, config.poll);
+    let bodies = Arc::new(BodyRoom::new(config.bodies));
     let of_admin = Admin {
         engine: Arc::clone(&engine),
+        bodies: Arc::clone(&bodies),
         credentials: Arc::new(credentials(config, &opened.store)),
         is_stopping: Arc::clone(is_stopping),
     };
@@ -281,10 +288,11 @@ fn parts(
         identities,
         hints: hints.cloned(),
         age_max: config.retention.client_max_age,
-        bodies: Arc::new(BodyRoom::new(config.bodies)),
+        bodies: Arc::clone(&bodies),
     };
     Ok(Parts {
         worker,
+        bodies,
         senders: browsers::open_to(config.cors.as_ref(), intake::router(intake)),
         operators: {
             let (part, api) = part(config, of_admin);

@@ -453,6 +453,13 @@ impl Transaction for Begun {
         })
     }
 
+    fn confirm_clock(&mut self) -> Asked<'_, ()> {
+        Box::pin(async move {
+            let time = Arc::clone(&self.time);
+            time.time.confirm(self.begun().await?).await.map_err(failed)
+        })
+    }
+
     fn commit(mut self: Box<Self>) -> Asked<'static, ()> {
         Box::pin(async move {
             let client = self.client.take().ok_or_else(has_ended)?;
@@ -515,14 +522,6 @@ impl Database for Postgres {
 
     fn clock_ahead(&self) -> i64 {
         self.time.time.ahead()
-    }
-
-    fn confirm_clock(&self) -> Asked<'_, ()> {
-        Box::pin(async move {
-            let client = self.client().await?;
-            self.time.time.confirm(&client).await.map_err(failed)?;
-            ask_time(&client, &self.time).await.map(drop)
-        })
     }
 
     fn is_owned(&self) -> bool {

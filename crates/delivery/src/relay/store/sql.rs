@@ -166,6 +166,11 @@ pub trait Transaction: Send {
         })
     }
 
+    /// A person says that the clock is right: from the commit on it is believed.
+    fn confirm_clock(&mut self) -> Asked<'_, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     /// Commits. `Failed`: nothing was changed; `Unknown`: nobody can say.
     fn commit(self: Box<Self>) -> Asked<'static, ()>;
 }
@@ -209,10 +214,5 @@ pub trait Database: Send + Sync + 'static {
     /// the time was last asked for. Then nothing expires.
     fn clock_ahead(&self) -> i64 {
         0
-    }
-
-    /// A person says that the clock is right: from then on it is believed.
-    fn confirm_clock(&self) -> Asked<'_, ()> {
-        Box::pin(std::future::ready(Ok(())))
     }
 }

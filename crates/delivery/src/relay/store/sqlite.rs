@@ -191,6 +191,7 @@ impl From<EngineError> for StoreError {
 struct Begun {
     tx: LentTx,
     shared: Arc<Shared>,
+    confirms_clock: bool,
 }
 
 impl Transaction for Begun {
@@ -212,8 +213,21 @@ impl Transaction for Begun {
         Box::pin(std::future::ready(found))
     }
 
+    fn confirm_clock(&mut self) -> Asked<'_, ()> {
+        self.confirms_clock = true;
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     fn commit(self: Box<Self>) -> Asked<'static, ()> {
-        Box::pin(async move { Ok(self.tx.commit().await?) })
+        let Begun { tx, shared, confirms_clock } = *self;
+        Box::pin(async move {
+            tx.commit().await?;
+            if confirms_clock {
+                // Time cannot be taken back, should the commit fail: it is believed after it.
+                shared.time.confirm();
+            }
+            Ok(())
+        })
     }
 }
 
@@ -279,7 +293,7 @@ impl Database for Sqlite {
         Box::pin(async move {
             let tx = self.lender.begin().await?;
             let begun: Box<dyn Transaction> =
-                Box::new(Begun { tx, shared: Arc::clone(self.lender.shared()) });
+                Box::new(Begun { tx, shared: Arc::clone(self.lender.shared()), confirms_clock: false });
             Ok(begun)
         })
     }
@@ -309,10 +323,5 @@ impl Database for Sqlite {
 
     fn clock_ahead(&self) -> i64 {
         self.shared().time.jump().unwrap_or(0)
-    }
-
-    fn confirm_clock(&self) -> Asked<'_, ()> {
-        self.shared().time.confirm();
-        Box::pin(std::future::ready(Ok(())))
     }
 }

@@ -1,5 +1,5 @@
-//! Messages that mention a member, over all its lines. A page says for each line how far it went, since only the numbers of a line
-//! are in the order of commits: a message that commits late is below no cursor.
+//! Messages of all lines of a member: those that mention it, and those that are found by their words. A page says for each line how
+//! far it went, since only the numbers of a line are in the order of commits: a message that commits late is below no cursor.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,7 +10,11 @@ use crate::event::Event;
 use crate::event_id::{EventId, check_of};
 use crate::identity::Caller;
 use crate::store::Line;
-use crate::store::history::Mention;
+use crate::store::follow::words_of;
+use crate::store::history::Place;
+
+/// Words of a search that are looked for.
+const SEARCHED_WORDS_MAX: usize = 16;
 
 /// How far a reader is in each line: `LINE=EVENT_ID,…`.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -46,21 +50,34 @@ fn trusted(id: EventId, line: &Line, epoch: i64, message: Option<&str>) -> i64 {
 }
 
 /// The first of all lines by their ids, which begin with their time; of each line in the order of its numbers.
-fn merge(found: Vec<Mention>, most: usize) -> Vec<Mention> {
-    let mut lines: BTreeMap<i64, VecDeque<Mention>> = BTreeMap::new();
-    for mention in found {
-        lines.entry(mention.line.line).or_default().push_back(mention);
+fn merge(found: Vec<Place>, most: usize) -> Vec<Place> {
+    let mut lines: BTreeMap<i64, VecDeque<Place>> = BTreeMap::new();
+    for place in found {
+        lines.entry(place.line.line).or_default().push_back(place);
     }
     let mut merged = Vec::new();
     while merged.len() < most {
         let heads = lines.values_mut().filter(|line| !line.is_empty());
         let next = heads.min_by(|a, b| a[0].broker_message_id.cmp(&b[0].broker_message_id));
         match next.and_then(VecDeque::pop_front) {
-            Some(mention) => merged.push(mention),
+            Some(place) => merged.push(place),
             None => break,
         }
     }
     merged
+}
+
+/// The lines of a member, and how far a reader is in each.
+struct Far {
+    lines: Vec<Line>,
+    far: BTreeMap<i64, EventId>,
+}
+
+impl Far {
+    /// The number after which a line goes on.
+    fn after(&self, line: &Line) -> i64 {
+        self.far.get(&line.line).map_or(0, |id| id.number)
+    }
 }
 
 impl Broker {
@@ -74,8 +91,34 @@ impl Broker {
         after: Option<&str>,
         limit: Option<usize>,
     ) -> Result<Page, ReadError> {
+        let (far, most) = (self.far(caller, after).await?, limit_of(limit));
+        let after = far.far.iter().map(|(line, id)| (*line, id.number)).collect();
+        let found = self.0.store.mentions(&caller.mesh, &caller.member, &after, most).await?;
+        self.page_of(far, merge(found, most)).await
+    }
+
+    /// Messages that have all the words of a text and that a member may read, after what an earlier page says in `next_after`.
+    ///
+    /// # Errors
+    /// The cursor is not one, or the store does not answer.
+    pub async fn search(
+        &self,
+        caller: &Caller,
+        text: &str,
+        after: Option<&str>,
+        limit: Option<usize>,
+    ) -> Result<Page, ReadError> {
+        let (far, most) = (self.far(caller, after).await?, limit_of(limit));
+        let words: Vec<String> = words_of(text).into_iter().take(SEARCHED_WORDS_MAX).collect();
+        let lines: Vec<(&Line, i64)> = far.lines.iter().map(|line| (line, far.after(line))).collect();
+        let found = self.0.store.search((&caller.mesh, &caller.member), &words, &lines, most).await?;
+        self.page_of(far, merge(found, most)).await
+    }
+
+    /// How far a reader is in each of its lines, as an earlier page said.
+    async fn far(&self, caller: &Caller, after: Option<&str>) -> Result<Far, ReadError> {
         let cursor = Cursor::parse(after.unwrap_or_default())?;
-        let (store, epoch, most) = (&self.0.store, self.0.directory.epoch(), limit_of(limit));
+        let (store, epoch) = (&self.0.store, self.0.directory.epoch());
         let lines = store.lines_of(&caller.mesh, &caller.member).await?;
         let known: Vec<(&Line, EventId)> =
             lines.iter().filter_map(|line| Some((line, cursor.of(line)?))).collect();
@@ -87,12 +130,16 @@ impl Broker {
                 far.insert(line.line, EventId { epoch, number, ..id });
             }
         }
-        let after = far.iter().map(|(line, id)| (*line, id.number)).collect();
-        let mentions = merge(store.mentions(&caller.mesh, &caller.member, &after, most).await?, most);
-        let places: Vec<(Line, i64)> =
-            mentions.iter().map(|mention| (mention.line.clone(), mention.number)).collect();
-        let (mut messages, mut stored) = (Vec::new(), store.messages(&places).await?.into_iter().peekable());
-        for Mention { line, number, broker_message_id } in &mentions {
+        Ok(Far { lines, far })
+    }
+
+    /// A page of what was found, and how far each line went with it.
+    async fn page_of(&self, far: Far, found: Vec<Place>) -> Result<Page, ReadError> {
+        let (Far { lines, mut far }, epoch) = (far, self.0.directory.epoch());
+        let places: Vec<(Line, i64)> = found.iter().map(|place| (place.line.clone(), place.number)).collect();
+        let stored = self.0.store.messages(&places).await?;
+        let (mut messages, mut stored) = (Vec::new(), stored.into_iter().peekable());
+        for Place { line, number, broker_message_id } in &found {
             // What was swept just now is left out.
             if let Some(stored) =
                 stored.next_if(|stored| (stored.line, stored.number) == (line.line, *number))
@@ -106,7 +153,7 @@ impl Broker {
             Some(format!("{}={id}", semel_http::percent_encode(&line.wire_name())))
         };
         let next = || lines.iter().filter_map(named).collect::<Vec<_>>().join(",");
-        Ok(Page { messages, next_after: (!mentions.is_empty()).then(next), gap: None })
+        Ok(Page { messages, next_after: (!found.is_empty()).then(next), gap: None })
     }
 }
 
@@ -118,16 +165,16 @@ mod tests {
         Line { line, kind: "topic".to_owned(), name: name.to_owned(), next_number: 10 }
     }
 
-    fn mention(at: &Line, number: i64, id: &str) -> Mention {
-        Mention { line: at.clone(), number, broker_message_id: id.to_owned() }
+    fn place(at: &Line, number: i64, id: &str) -> Place {
+        Place { line: at.clone(), number, broker_message_id: id.to_owned() }
     }
 
     #[test]
     fn a_line_keeps_its_order_whatever_its_ids_say() {
         let (a, b) = (line(1, "a"), line(2, "b"));
-        let found = vec![mention(&a, 1, "5"), mention(&a, 2, "1"), mention(&b, 1, "3"), mention(&b, 2, "4")];
+        let found = vec![place(&a, 1, "5"), place(&a, 2, "1"), place(&b, 1, "3"), place(&b, 2, "4")];
         let order = |most| -> Vec<String> {
-            merge(found.clone(), most).into_iter().map(|mention| mention.broker_message_id).collect()
+            merge(found.clone(), most).into_iter().map(|place| place.broker_message_id).collect()
         };
         assert_eq!(order(9), ["3", "4", "5", "1"]);
         assert_eq!(order(1), ["3"]);
