@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::{os, process};
 
 const READY_SECONDS_MAX: u64 = 60;
-const PORT_ATTEMPTS_MAX: u32 = 5;
+const PORT_ATTEMPTS_MAX: u32 = 25;
 const LOG_TAIL_LINES: usize = 25;
 /// Where developers' own servers listen. A test must never be one typing error away from them.
 const DEFAULT_PORTS: [u16; 2] = [5432, 6379];

@@ -163,7 +163,8 @@ impl Reader {
         })
     }
 
-    /// What comes next; nothing when the stream ends.
+    /// What comes next; nothing when the stream ends. Most readers wait most of the time: what asks the store is in a box, so that a
+    /// reader that waits has no room for it.
     pub(crate) async fn next(&mut self) -> Option<Item> {
         let beat = Instant::now() + self.heartbeat;
         loop {
@@ -183,10 +184,10 @@ impl Reader {
             }
             for at in 0..self.lines.len() {
                 if !self.lines[at].is_live {
-                    self.catch_up(at).await.ok()?;
+                    Box::pin(self.catch_up(at)).await.ok()?;
                 }
                 while self.lines[at].is_live && self.lines[at].misses_moderated {
-                    self.catch_up_moderated(at).await.ok()?;
+                    Box::pin(self.catch_up_moderated(at)).await.ok()?;
                 }
             }
             if !self.ready.is_empty() || self.lines.iter().any(|line| !line.is_live || line.is_lost) {
@@ -198,15 +199,15 @@ impl Reader {
                 () = self.draining.changed() => return None,
                 () = self.epoch.changed() => return None,
                 () = self.directory.changed() => {
-                    if !self.is_allowed().await { return None; }
+                    if !Box::pin(self.is_allowed()).await { return None; }
                 }
                 () = another(&mut self.others) => {
-                    if !self.is_newest().await { return None; }
+                    if !Box::pin(self.is_newest()).await { return None; }
                 }
                 (at, event) = next_event(&mut self.lines) => self.take(at, event),
                 () = tokio::time::sleep_until(self.ends.map_or(look.min(beat), |ends| ends.min(look).min(beat))) => {
                     if Instant::now() >= beat { return Some(Item::Beat); }
-                    if !self.is_newest().await { return None; }
+                    if !Box::pin(self.is_newest()).await { return None; }
                 }
             }
         }

@@ -59,7 +59,8 @@ impl<D: Handler> Connection<D> {
         });
         let peer = self.peer;
         let watched = liveness.clone();
-        match while_alive(&watched, self.serve(liveness)).await {
+        // In boxes, here and for each protocol: a future has room for every way that it may go, and each that wraps it has it once more.
+        match while_alive(&watched, Box::pin(self.serve(liveness))).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::debug!(%peer, error, "a connection ended badly"),
             Err(why) => tracing::debug!(%peer, ?why, "a connection was closed for its silence"),
@@ -105,8 +106,8 @@ impl<D: Handler> Conversation<D> {
             () = closed(self.closing.clone()) => return Ok(()),
         };
         match sniffed {
-            (Spoken::Http1, stream) => self.serve_http1(stream).await,
-            (Spoken::Http2, stream) => self.serve_http2(stream).await,
+            (Spoken::Http1, stream) => Box::pin(self.serve_http1(stream)).await,
+            (Spoken::Http2, stream) => Box::pin(self.serve_http2(stream)).await,
             (Spoken::Nothing, _) => Ok(()),
         }
     }
