@@ -74,7 +74,6 @@ CREATE TRIGGER sealed_id_is_listed AFTER INSERT ON semel_broker.client_message_d
 -- What a broker of an earlier release has made since rows are counted is counted now.
 INSERT INTO semel_broker.sealed_id (mesh_id, client_message_id, expires_at)
     SELECT mesh_id, client_message_id, expires_at FROM semel_broker.client_message_dedupe WHERE kind = 'sealed';
-DROP INDEX semel_broker.client_message_dedupe_sealed;
 ALTER TABLE semel_broker.mesh DROP COLUMN sealed;
 UPDATE semel_broker.broker_meta SET value = (SELECT count(*) FROM semel_broker.mesh) WHERE name = 'meshes';
 UPDATE semel_broker.mesh SET members = (SELECT count(*) FROM semel_broker.member m WHERE m.mesh_id = mesh.id),

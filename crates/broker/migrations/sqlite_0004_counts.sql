@@ -37,7 +37,6 @@ CREATE TRIGGER sealed_id_is_listed AFTER INSERT ON client_message_dedupe WHEN NE
 -- What a broker of an earlier release has made since rows are counted is counted now.
 INSERT INTO sealed_id (mesh_id, client_message_id, expires_at)
     SELECT mesh_id, client_message_id, expires_at FROM client_message_dedupe WHERE kind = 'sealed';
-DROP INDEX client_message_dedupe_sealed;
 ALTER TABLE mesh DROP COLUMN sealed;
 UPDATE broker_meta SET value = (SELECT count(*) FROM mesh) WHERE name = 'meshes';
 UPDATE mesh SET members = (SELECT count(*) FROM member m WHERE m.mesh_id = mesh.id),

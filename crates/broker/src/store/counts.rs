@@ -42,7 +42,7 @@ const COUNTED: &[Counted] = &[
 ];
 
 impl Counted {
-    /// What finds a row by its key, from this argument on.
+    /// What finds a row by its key.
     fn is_row(&self) -> String {
         let each = self.key.iter().enumerate().map(|(at, column)| format!("{column} = ${}", at + 1));
         each.collect::<Vec<_>>().join(" AND ")
@@ -87,6 +87,41 @@ impl Store {
                     break;
                 }
                 after = wrong.into_iter().next_back();
+            }
+        }
+        self.list_again().await
+    }
+
+    /// Puts the list of cancelled ids right, one row at a time.
+    async fn list_again(&self) -> Result<(), StoreError> {
+        let gone = "NOT EXISTS (SELECT 1 FROM client_message_dedupe d WHERE d.mesh_id = sealed_id.mesh_id \
+            AND d.client_message_id = sealed_id.client_message_id AND d.kind = 'sealed')";
+        let unlisted = "SELECT d.mesh_id, d.client_message_id, d.expires_at FROM client_message_dedupe d \
+            WHERE d.kind = 'sealed' AND NOT EXISTS (SELECT 1 FROM sealed_id s WHERE s.mesh_id = d.mesh_id \
+            AND s.client_message_id = d.client_message_id)";
+        for (find, mend) in [
+            (
+                format!("SELECT mesh_id, client_message_id FROM sealed_id WHERE {gone}"),
+                format!("DELETE FROM sealed_id WHERE mesh_id = $1 AND client_message_id = $2 AND {gone}"),
+            ),
+            (
+                unlisted.to_owned(),
+                "INSERT INTO sealed_id (mesh_id, client_message_id, expires_at) VALUES ($1, $2, $3) \
+                 ON CONFLICT (mesh_id, client_message_id) DO NOTHING"
+                    .to_owned(),
+            ),
+        ] {
+            loop {
+                let wrong = self.read(&format!("{find} LIMIT {WRONG_AT_ONCE}"), vec![]).await?;
+                let count = wrong.len();
+                for Row(row) in wrong {
+                    let mut tx = self.db.begin().await?;
+                    tx.run(&mend, row).await?;
+                    tx.commit().await?;
+                }
+                if count < WRONG_AT_ONCE {
+                    break;
+                }
             }
         }
         Ok(())

@@ -70,7 +70,9 @@ pub(crate) async fn any_single_row_that_is_removed_is_found(world: World) {
     }
     let direct = draft_of("alice", "d1", r#"{"to":{"member":"carol"},"body":1}"#);
     accepted(broker.publish(&caller("alice"), direct).await);
-    broker.seal(&caller("alice"), "sealed").await.unwrap();
+    for id in ["sealed", "cancelled"] {
+        broker.seal(&caller("alice"), id).await.unwrap();
+    }
     broker.put_topic("m", "quiet", "subscribers").await.unwrap();
     let quiet = WebhookBody { topic: "quiet".to_owned(), ..hook("https://example.com/") };
     broker.put_webhook("m", "quiet", quiet).await.unwrap();
@@ -100,8 +102,15 @@ pub(crate) async fn any_single_row_that_is_removed_is_found(world: World) {
         assert!(!found.is_empty(), "{table} WHERE {which} was not missed");
     }
     world.assert_no_orphans().await;
-    world.execute("DELETE FROM webhook WHERE name = 'quiet'").await;
+    for sql in [
+        "DELETE FROM webhook WHERE name = 'quiet'",
+        "DELETE FROM client_message_dedupe WHERE client_message_id = 'sealed'",
+        "DELETE FROM sealed_id WHERE client_message_id = 'cancelled'",
+    ] {
+        world.execute(sql).await;
+    }
     let known = broker.orphans().await.unwrap().findings.len();
+    assert_eq!(known, 3);
     assert!(broker.metrics().await.unwrap().contains(&format!("semel_broker_orphans {known}")));
     broker.rebuild().await.unwrap();
     world.assert_no_orphans().await;
