@@ -131,6 +131,10 @@ async fn write_down(
         Claimed::Won { fence, .. } => fence,
         // An earlier try got so far, and its answer was lost.
         Claimed::Known { entry, .. } if entry.record.fence.nonce == wish.nonce => entry.record.fence,
+        // Whoever holds the key may still roll back, and then it must not be free: it is tried again.
+        Claimed::Entered if matches!(settlement, Settlement::Unknown) => {
+            return Err(StoreError::Unavailable("another transaction holds the key".to_owned()));
+        }
         Claimed::Known { .. } | Claimed::Changed | Claimed::CredentialChanged | Claimed::Entered => {
             return Ok(Written::Superseded);
         }
