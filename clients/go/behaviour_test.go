@@ -311,6 +311,23 @@ func TestALostCommitWhileTheDatabaseStaysAwayIsNeverAnsweredByGuess(t *testing.T
 	}
 }
 
+func TestAHandlerThatEndsItsTransactionIsToldWhatMayStand(t *testing.T) {
+	_, db := makeDatabase(t, effectTable)
+	for statement, said := range map[string]string{"ROLLBACK": "may stand without a record", "SAVEPOINT s": "was rolled back"} {
+		_, err := New(db, Options{}).Do(context.Background(), order(newUUID()), func(ctx context.Context, tx *sql.Tx) (Answer, error) {
+			_, err := tx.ExecContext(ctx, statement)
+			check(t, err)
+			return insert(statement, "ok")(ctx, tx)
+		})
+		if slugOf(err) != "not-settled" || !strings.Contains(err.Error(), said) {
+			t.Errorf("%s: %v", statement, err)
+		}
+	}
+	// Outside of the transaction, as the guide says.
+	expectEffects(t, db, "ROLLBACK", 1)
+	expectEffects(t, db, "SAVEPOINT s", 0)
+}
+
 func TestAHandlerThatPanicsIsRolledBackAndFreesTheKey(t *testing.T) {
 	_, db := makeDatabase(t, effectTable)
 	once := New(db, Options{})

@@ -210,7 +210,12 @@ func judgeCommit(err error) error {
 }
 
 func notSettled(err error) *Problem {
-	problem := newProblem("not-settled", "the answer could not be recorded with its effect; the transaction was rolled back")
+	detail := "the answer could not be recorded with its effect; the transaction was rolled back"
+	// A savepoint that is still open is inside of the transaction.
+	if sqlState(err) == "SM003" && !strings.Contains(err.Error(), "savepoint") {
+		detail = "the handler ended its transaction by itself; what it wrote since may stand without a record"
+	}
+	problem := newProblem("not-settled", detail)
 	problem.cause = err
 	return problem
 }

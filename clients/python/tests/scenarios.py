@@ -33,7 +33,7 @@ from semel.profiles import PRESETS
 SUITE = json.loads((SPEC / "once.json").read_text())
 PATIENCE = 30
 #: What every library offers (spec/once.md).
-LIBRARY = ("reruns", "own-transaction", "first-answers", "large-answers", "tenants", "fence")
+LIBRARY = ("reruns", "own-transaction", "frees-ended", "first-answers", "large-answers", "tenants", "fence")
 
 
 def prepare(postgres):

@@ -45,7 +45,7 @@ def both(request, postgres, database, tmp_path):
     gateway = scenarios.Service(postgres, address=f"http://127.0.0.1:{port}")
     gateway.counts_host = host == "client"
     # What the gateway answers is the record, which has neither large answers nor headers that are not kept.
-    gateway.offers = {"header-lists", "reruns", "own-transaction"}
+    gateway.offers = {"header-lists", "reruns", "own-transaction", "frees-ended"}
 
     def is_up():
         assert process.poll() is None, "the gateway ended"

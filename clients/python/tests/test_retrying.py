@@ -135,16 +135,27 @@ def test_an_attempt_that_still_runs_is_asked_for_again(serve, send, tmp_path):
     assert (len(set(server.keys())), pauses) == (1, [3.0, 1.0])
 
 
-def test_a_call_whose_attempt_still_runs_is_not_finished(serve, tmp_path):
+@pytest.mark.parametrize("send", CLIENTS)
+def test_a_call_whose_attempt_still_runs_is_neither_finished_nor_answered(serve, send, tmp_path):
     file = str(tmp_path / "calls.db")
-    server = serve((202, {"Semel-Outcome": "pending"}, b"{}"))
+    server = serve((202, {"Semel-Outcome": "pending"}, b'{"status":"working"}'))
     made, _ = settings(call="pay", file=file, patience=0)
-    assert by_httpx(made, "POST", server.url, content=b"x")[0] == 202
+    with pytest.raises(semel.StillRunning) as caught:
+        send(made, "POST", server.url, content=b"x")
+    assert server.keys() == [caught.value.key] and caught.value.key in str(caught.value)
+    assert (caught.value.answer.status_code, caught.value.answer.json()) == (202, {"status": "working"})
     read = "SELECT finished_at FROM call"
     assert made.journal._connection.execute(read).fetchall() == [(None,)]
     server.script = [OK]
-    by_httpx(made, "POST", server.url, content=b"x")
-    assert made.journal._connection.execute(read).fetchone() != (None,)
+    assert send(made, "POST", server.url, content=b"x")[0] == 201
+    assert made.journal._connection.execute(read).fetchone() != (None,) and len(set(server.keys())) == 1
+
+
+@pytest.mark.parametrize("send", CLIENTS)
+def test_a_refusal_that_says_pending_is_handed_out_when_patience_ends(serve, send):
+    server = serve((409, {"Semel-Outcome": "pending"}, b"wait"))
+    made, _ = settings(patience=0)
+    assert send(made, "POST", server.url, content=b"x") == (409, b"wait")
 
 
 @pytest.mark.parametrize("send", CLIENTS)

@@ -201,7 +201,16 @@ def test_an_answer_that_is_not_recorded_is_never_sent_as_a_success():
         with pytest.raises(Problem) as caught:
             drive({**GOOD, "Leave": [Db(state)]})
         assert caught.value.slug == "not-settled"
+        assert ("stands without a record" in caught.value.detail) is (state == "SM003")
         assert "Commit" not in caught.value.log and caught.value.log[-1] == "Discard"
+
+
+def test_a_savepoint_that_is_still_open_is_inside_of_the_transaction():
+    error = Db("SM003")
+    error.args = ("semel.leave inside a savepoint is refused",)
+    with pytest.raises(Problem) as caught:
+        drive({**GOOD, "Leave": [error]})
+    assert "rolled back" in caught.value.detail
 
 
 def test_a_connection_lost_before_commit_says_store_unavailable():

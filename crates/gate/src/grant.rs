@@ -31,6 +31,8 @@ struct Inner {
     settled: Mutex<Option<Answer>>,
     /// A transaction of the handler may have been told to commit, and it is not known whether it did.
     is_committing: AtomicBool,
+    /// The handler ended its transaction by itself, and may have written outside of it.
+    is_outside: AtomicBool,
 }
 
 impl fmt::Debug for Grant {
@@ -41,8 +43,8 @@ impl fmt::Debug for Grant {
 
 impl Grant {
     pub(crate) fn new(context: Arc<Context>, fence: Fence) -> Self {
-        let (settled, is_committing) = (Mutex::new(None), AtomicBool::new(false));
-        Self(Arc::new(Inner { context, fence, settled, is_committing }))
+        let (is_committing, is_outside) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self(Arc::new(Inner { context, fence, settled: Mutex::new(None), is_committing, is_outside }))
     }
 
     /// What is executed.
@@ -115,13 +117,22 @@ impl Grant {
         self.0.is_committing.load(Ordering::SeqCst)
     }
 
+    /// Notes that the handler may have written outside of the transaction that has its key.
+    pub(crate) fn note_outside(&self) {
+        self.0.is_outside.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_outside(&self) -> bool {
+        self.0.is_outside.load(Ordering::SeqCst)
+    }
+
     pub(crate) fn settled(&self) -> Option<Answer> {
         self.0.settled.lock().expect("nothing that holds this lock panics").clone()
     }
 }
 
 /// Why a handler's transaction was not committed together with its record. Nothing of it took effect, but for
-/// [`SettleError::Unknown`].
+/// [`SettleError::Unknown`] and [`SettleError::Outside`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SettleError {
@@ -129,9 +140,11 @@ pub enum SettleError {
     Superseded,
     /// The handler's own work failed. Rolled back.
     Failed(BoxError),
-    /// The database did not take the answer's record, as after a statement whose error the handler swallowed, or after a COMMIT
-    /// of its own. Rolled back.
+    /// The database did not take the answer's record, as after a statement whose error the handler swallowed. Rolled back.
     Refused(BoxError),
+    /// The handler ended the transaction by itself, with ROLLBACK, or with a COMMIT whose refusal it swallowed. What it wrote since
+    /// may stand without a record, so that the outcome of its key is unknown.
+    Outside(BoxError),
     /// The store could not be reached. Nothing was written.
     Store(StoreError),
     /// It could not be found out whether the transaction was committed. The next attempt will find out.
@@ -161,6 +174,12 @@ impl fmt::Display for SettleError {
             SettleError::Refused(error) => {
                 write!(f, "the answer was not recorded, and its transaction was rolled back: {error}")
             }
+            SettleError::Outside(error) => {
+                write!(
+                    f,
+                    "the handler ended its transaction by itself; what it wrote since may stand: {error}"
+                )
+            }
             SettleError::Store(error) => write!(f, "nothing was written: {error}"),
             SettleError::Unknown(error) => {
                 write!(f, "it is not known whether the transaction was committed: {error}")
@@ -173,9 +192,10 @@ impl std::error::Error for SettleError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             SettleError::Superseded => None,
-            SettleError::Failed(error) | SettleError::Refused(error) | SettleError::Unknown(error) => {
-                Some(&**error)
-            }
+            SettleError::Failed(error)
+            | SettleError::Refused(error)
+            | SettleError::Outside(error)
+            | SettleError::Unknown(error) => Some(&**error),
             SettleError::Store(error) => Some(error),
         }
     }
@@ -187,9 +207,10 @@ impl IntoResponse for SettleError {
         let status = match &self {
             SettleError::Superseded => StatusCode::CONFLICT,
             SettleError::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
-            SettleError::Failed(_) | SettleError::Refused(_) | SettleError::Unknown(_) => {
-                StatusCode::INTERNAL_SERVER_ERROR
-            }
+            SettleError::Failed(_)
+            | SettleError::Refused(_)
+            | SettleError::Outside(_)
+            | SettleError::Unknown(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
         tracing::warn!(error = %self, "a handler's transaction was not committed");
         // The words are for the log: a client has no business with the database's.
@@ -207,7 +228,8 @@ impl IntoResponse for SettleError {
                 let why = "the answer was not recorded, and its transaction was rolled back";
                 drop(response.extensions_mut().insert(NoAnswer::NotSettled(why.to_owned())));
             }
-            SettleError::Failed(_) | SettleError::Store(_) => {}
+            // The gate knows of what is outside from the grant itself.
+            SettleError::Failed(_) | SettleError::Outside(_) | SettleError::Store(_) => {}
         }
         response
     }

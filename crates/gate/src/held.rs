@@ -114,6 +114,9 @@ impl<'a> HeldClaim<'a> {
 
     /// The attempt broke off. Whether it took effect is known only where it was atomic.
     pub(crate) async fn cut_off(&self, grant: &Grant, kind: Kind, why: &str) -> Response<Body> {
+        if is_outside(grant) {
+            return self.outside().await;
+        }
         if let Some(kept) = self.settled_by_handler(grant).await {
             return kept;
         }
@@ -133,6 +136,14 @@ impl<'a> HeldClaim<'a> {
         self.settle(Settlement::Unknown).await;
         response.headers_mut().insert(OUTCOME, HeaderValue::from_static("unknown"));
         response
+    }
+
+    /// The handler left its own transaction before the record was written. Whether it wrote anything since nobody knows.
+    async fn outside(&self) -> Response<Body> {
+        tracing::error!(route = self.job.route.name, "an atomic handler ended its transaction by itself");
+        let why =
+            "the handler ended its transaction by itself; what it wrote since may stand without a record";
+        self.unknown(self.refused(&Problem::new(Kind::NotSettled, why))).await
     }
 
     /// Where the handler settled by itself, its record's answer: by its grant, or by SQL in a process of its own.
@@ -209,6 +220,9 @@ impl<'a> HeldClaim<'a> {
 
     /// The handler answered.
     pub(crate) async fn answered(&self, response: Response<Body>, grant: &Grant) -> Response<Body> {
+        if is_outside(grant) {
+            return Box::pin(self.outside()).await;
+        }
         // Its transaction was rolled back: nothing is to be found out but what the other attempt came to.
         let is_superseded = matches!(response.extensions().get(), Some(NoAnswer::Superseded));
         if is_superseded && is_reserved(self.fence) {
@@ -379,6 +393,11 @@ impl<'a> HeldClaim<'a> {
             );
         });
     }
+}
+
+/// Whether the handler may have written outside of its transaction, and no record of it stands.
+fn is_outside(grant: &Grant) -> bool {
+    grant.is_outside() && grant.settled().is_none()
 }
 
 /// Nothing is reserved but on PostgreSQL.

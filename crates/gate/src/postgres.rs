@@ -17,6 +17,7 @@
 //! }
 //! ```
 
+mod errors;
 mod key;
 mod transaction;
 
@@ -30,18 +31,18 @@ use axum_core::response::IntoResponse;
 use http::Response;
 use http::request::Parts;
 use semel_contract::profile::InFlight;
+use semel_store::Answer;
 pub use semel_store::postgres::once::PAUSE_FIRST;
 use semel_store::postgres::once::{EnterArguments, Former, LeaveArguments, NewKey, PAUSE_LONGEST};
 use semel_store::postgres::{Fate, PostgresStore};
-use semel_store::{Answer, StoreError};
 use tokio_postgres::Error;
-use tokio_postgres::error::SqlState;
 
+use self::errors::{Ended, ended, is_in_the_way, is_of_commit, not_entered, silent_store};
 pub use self::key::Entered;
 use self::key::{Entrance, Turn, leave};
 pub use self::transaction::ANSWER_MAX;
 pub use self::transaction::{Begun, Connection, NotCommitted, TopLevel, Typed};
-use self::transaction::{ROLLBACK_MAX, was_refused, within};
+use self::transaction::{ROLLBACK_MAX, is_outside, within};
 use crate::grant::{self, NotGranted, SettleError};
 use crate::settling::{answer_of, confirm, is_released};
 use crate::step::Step;
@@ -93,22 +94,6 @@ impl<S: Send + Sync> FromRequestParts<S> for Grant {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, NotGranted> {
         grant::Grant::from_request_parts(parts, state).await?.try_into()
-    }
-}
-
-/// How a transaction did not end well.
-enum Ended {
-    /// It was rolled back, and so may be begun again: another transaction stood in its way.
-    InTheWay(SettleError),
-    /// It is over.
-    Over(SettleError),
-}
-
-impl Ended {
-    fn error(self) -> SettleError {
-        match self {
-            Ended::InTheWay(error) | Ended::Over(error) => error,
-        }
     }
 }
 
@@ -165,7 +150,7 @@ impl Grant {
     ///
     /// After `Ok`: effect, record and answer are durable, and the response is the recorded one; or the answer is one that
     /// frees the key, and everything was rolled back. After `Err`: the transaction was rolled back, but for
-    /// [`SettleError::Unknown`].
+    /// [`SettleError::Unknown`] and [`SettleError::Outside`].
     ///
     /// # Errors
     /// Another attempt has the key, or the database did not take it.
@@ -185,15 +170,14 @@ impl Grant {
         let response = response.into_response();
         let is_released = is_released(self, &response);
         if let Ok(true) = is_released {
-            tx.tx.rollback().await;
-            return Ok(response);
+            return match self.undo(tx).await {
+                Ok(()) => Ok(response),
+                Err(outside) => Err(Ended::Over(outside)),
+            };
         }
         let answer = match is_released.and_then(|_| answer_of(response)) {
             Ok(answer) => answer,
-            Err(error) => {
-                tx.tx.rollback().await;
-                return Err(Ended::Over(error));
-            }
+            Err(error) => return Err(Ended::Over(self.undo(tx).await.err().unwrap_or(error))),
         };
         Step::Worked.reached();
         // Until it is known what became of it, nobody says anything: whoever drops this on its way leaves it so.
@@ -216,8 +200,12 @@ impl Grant {
     async fn judge(&self, not_committed: NotCommitted) -> Option<Ended> {
         let (why, is_left, is_broken) = match not_committed {
             NotCommitted::Refused(error) => {
+                let ended = ended(error);
+                if let Ended::Over(SettleError::Outside(_)) = ended {
+                    self.note_outside();
+                }
                 self.note_committing(false);
-                return Some(ended(error));
+                return Some(ended);
             }
             NotCommitted::Unsent(why) => {
                 self.note_committing(false);
@@ -240,6 +228,19 @@ impl Grant {
             Err(unreachable) => {
                 Some(Ended::Over(SettleError::Unknown(format!("{why}; {unreachable}").into())))
             }
+        }
+    }
+
+    /// Rolls back, unless the handler has ended the transaction by itself: what it wrote since stands.
+    async fn undo<T: TopLevel>(&self, Entered { tx, .. }: Entered<T>) -> Result<(), SettleError> {
+        let is_outside = is_outside(&tx).await;
+        if is_outside {
+            self.note_outside();
+        }
+        tx.rollback().await;
+        match is_outside {
+            true => Err(SettleError::Outside("the connection is no longer in the transaction".into())),
+            false => Ok(()),
         }
     }
 
@@ -301,13 +302,16 @@ impl Grant {
         let done = work(&tx.tx).await;
         Ok(Some(match done {
             Ok(response) => self.leave(tx, response).await,
-            Err(error) => {
+            // The last thing it did is the COMMIT whose refusal it returns: nothing was written after it.
+            Err(error) if is_of_commit(&error) => {
                 tx.tx.rollback().await;
-                Err(match is_in_the_way(&error) {
-                    true => Ended::InTheWay(error),
-                    false => Ended::Over(error),
-                })
+                Err(Ended::Over(error))
             }
+            Err(error) => Err(match self.undo(tx).await {
+                Ok(()) if is_in_the_way(&error) => Ended::InTheWay(error),
+                Ok(()) => Ended::Over(error),
+                Err(outside) => Ended::Over(outside),
+            }),
         }))
     }
 }
@@ -376,22 +380,6 @@ pub(crate) async fn is_committed(grant: &grant::Grant) -> Option<bool> {
     Some(fate == Fate::Committed)
 }
 
-/// Nothing was begun, or nothing of it stays.
-fn away(error: Error) -> SettleError {
-    SettleError::Store(StoreError::Unavailable(error_chain(&error)))
-}
-
-fn silent_store(why: &(dyn std::error::Error + Send + Sync)) -> SettleError {
-    SettleError::Store(StoreError::Unavailable(why.to_string()))
-}
-
-fn error_chain(error: &Error) -> String {
-    match std::error::Error::source(error) {
-        Some(source) => format!("{error}: {source}"),
-        None => error.to_string(),
-    }
-}
-
 /// For integrations: what a transaction of this grant enters with. From here on the gate takes it that such a transaction may
 /// have been committed until the grant is confirmed, and finds out before it says anything else.
 ///
@@ -435,52 +423,5 @@ pub async fn wait_for_turn(grant: &grant::Grant, pause: &mut Duration) -> Result
         if !store.is_entered(grant.id()).await.map_err(SettleError::Store)? {
             return Ok(());
         }
-    }
-}
-
-/// What the functions themselves refuse is the program's fault, and no outage: to try it again would be in vain.
-fn not_entered(error: Error) -> SettleError {
-    match error.code().is_some_and(|code| code.code().starts_with("SM0")) {
-        true => error.into(),
-        false => away(error),
-    }
-}
-
-fn stands_in_the_way(error: &Error) -> bool {
-    let ways = [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED];
-    // Where the lock did not decide, the record's index does.
-    let is_taken = error.code() == Some(&SqlState::UNIQUE_VIOLATION) && is_of_semel(error);
-    is_taken || error.code().is_some_and(|code| ways.contains(code))
-}
-
-/// Whether it is one of semel's own tables that an error is about.
-fn is_of_semel(error: &Error) -> bool {
-    error.as_db_error().is_some_and(|error| error.schema() == Some("semel"))
-}
-
-/// What a transaction came to that the server refused.
-fn ended(error: Error) -> Ended {
-    if stands_in_the_way(&error) {
-        return Ended::InTheWay(SettleError::Superseded);
-    }
-    // A constraint that is checked late is the handler's own business; but for the one that wants the key left.
-    let is_constraint =
-        error.code().is_some_and(|code| code.code().starts_with("23")) && !is_of_semel(&error);
-    Ended::Over(match was_refused(&error) {
-        true if is_constraint => error.into(),
-        true => SettleError::Refused(error.into()),
-        // The session is gone, and COMMIT was not said.
-        false => away(error),
-    })
-}
-
-/// Whether the handler's own statement failed because of another transaction.
-fn is_in_the_way(error: &SettleError) -> bool {
-    match error {
-        SettleError::Failed(why) => why.downcast_ref::<Error>().is_some_and(stands_in_the_way),
-        SettleError::Superseded
-        | SettleError::Refused(_)
-        | SettleError::Store(_)
-        | SettleError::Unknown(_) => false,
     }
 }

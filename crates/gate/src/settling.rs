@@ -39,6 +39,13 @@ pub fn confirm(grant: &Grant, answer: Answer) -> Response<Body> {
     response
 }
 
+/// Says that the handler ended the transaction of its grant by itself, so that whatever it wrote since may stand without a
+/// record. The gate then marks the outcome of the key as unknown, whatever the handler answers. Return
+/// [`SettleError::Outside`] besides.
+pub fn note_outside(grant: &Grant) {
+    grant.note_outside();
+}
+
 /// Whether an answer frees the key, as the route's profile or its `Semel-Outcome` says: its transaction is rolled back, and
 /// nothing is recorded of it.
 ///

@@ -31,7 +31,9 @@ use http::Response;
 use semel_gate::postgres::{ANSWER_MAX, PAUSE_FIRST, enter_arguments, is_held_up, wait_for_turn};
 use semel_gate::{Grant, SettleError, settling};
 use semel_store::StoreError;
-use semel_store::postgres::once::{ENTER, EnterArguments, Entry, LEAVE, LeaveArguments};
+use semel_store::postgres::once::{
+    ENTER, EnterArguments, Entry, IS_ENTERED, LEAVE, LeaveArguments, says_outside,
+};
 use semel_store::postgres::{Fate, PostgresStore};
 use sqlx::postgres::{PgDatabaseError, PgSeverity};
 use sqlx::{Database, PgConnection, PgPool, Postgres, Row, Transaction};
@@ -77,7 +79,7 @@ pub trait SqlxGrant {
     ///
     /// After `Ok`: effect, record and answer are durable, and the response is the recorded one; or the answer is one that
     /// frees the key, and everything was rolled back. After `Err`: the transaction was rolled back, but for
-    /// [`SettleError::Unknown`].
+    /// [`SettleError::Unknown`] and [`SettleError::Outside`].
     fn commit_sqlx(
         &self,
         tx: Entered<'_>,
@@ -115,14 +117,8 @@ impl SqlxGrant for Grant {
         let response = response.into_response();
         match settling::is_released(self, &response) {
             Ok(false) => {}
-            Ok(true) => {
-                roll_back(tx).await;
-                return Ok(response);
-            }
-            Err(error) => {
-                roll_back(tx).await;
-                return Err(error);
-            }
+            Ok(true) => return undo(self, tx).await.map(|()| response),
+            Err(error) => return Err(undo(self, tx).await.err().unwrap_or(error)),
         }
         let answer = settling::answer_of(response)?;
         let LeaveArguments { id, status, headers, body } = LeaveArguments::new(self.id(), &answer);
@@ -130,6 +126,9 @@ impl SqlxGrant for Grant {
         match timeout(ANSWER_MAX, leave.execute(&mut *tx)).await {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => {
+                if is_outside(&error) {
+                    settling::note_outside(self);
+                }
                 roll_back(tx).await;
                 return Err(refused(&error));
             }
@@ -209,6 +208,26 @@ async fn roll_back(tx: Transaction<'_, Postgres>) {
     let _ = tx.rollback().await;
 }
 
+/// Rolls back, unless the handler has ended the transaction by itself: what it wrote since stands. One in which a statement failed
+/// answers nothing more, and is taken for that transaction.
+async fn undo(grant: &Grant, mut tx: Transaction<'_, Postgres>) -> Result<(), SettleError> {
+    let asked = timeout(ANSWER_MAX, sqlx::query_scalar(IS_ENTERED).fetch_one(&mut *tx)).await;
+    let is_outside = matches!(asked, Ok(Ok(false)));
+    if is_outside {
+        settling::note_outside(grant);
+    }
+    roll_back(tx).await;
+    match is_outside {
+        true => Err(SettleError::Outside("the connection is no longer in the transaction".into())),
+        false => Ok(()),
+    }
+}
+
+/// Whether the handler was outside of its transaction when it left the key.
+fn is_outside(error: &sqlx::Error) -> bool {
+    told(error).is_some_and(|error| says_outside(error.code(), error.message()))
+}
+
 fn told(error: &sqlx::Error) -> Option<&PgDatabaseError> {
     error.as_database_error().and_then(|error| error.try_downcast_ref())
 }
@@ -220,6 +239,9 @@ fn was_refused(error: &sqlx::Error) -> bool {
 
 /// What a transaction came to that the server refused: another one may have stood in its way.
 fn refused(error: &sqlx::Error) -> SettleError {
+    if is_outside(error) {
+        return SettleError::Outside(error.to_string().into());
+    }
     match told(error).map(PgDatabaseError::code) {
         Some("40001" | "40P01") => SettleError::Superseded,
         // A constraint that is checked late is the handler's own business.

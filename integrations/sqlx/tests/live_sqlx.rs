@@ -57,6 +57,9 @@ async fn order(state: State<PgPool>, grant: Grant, item: String) -> Response {
         "has headers" => with_headers(&state.0, &grant).await,
         "repeats itself" => repeat_the_read(&state.0, &grant).await,
         "writes too early" => write_before(&state.0, &grant).await,
+        "writes outside" => write_outside(&state.0, &grant, StatusCode::CREATED).await,
+        "writes outside and refuses" => write_outside(&state.0, &grant, StatusCode::CONFLICT).await,
+        "leaves a savepoint open" => leave_open(&state.0, &grant).await,
         _ => create_order(state, grant, item).await,
     };
     ended.into_response()
@@ -127,6 +130,20 @@ async fn write_before(pool: &PgPool, grant: &Grant) -> Result<Response, SettleEr
     let mut tx = pool.begin().await.map_err(failed)?;
     raw_sql("INSERT INTO orders (item) VALUES ('early')").execute(&mut *tx).await.map_err(failed)?;
     grant.commit_sqlx(grant.enter_sqlx(tx).await?, done()).await
+}
+
+/// Ends the transaction by itself, and goes on.
+async fn write_outside(pool: &PgPool, grant: &Grant, status: StatusCode) -> Result<Response, SettleError> {
+    let mut tx = begin(pool, grant).await?;
+    raw_sql("ROLLBACK").execute(&mut *tx).await.map_err(failed)?;
+    raw_sql("INSERT INTO orders (item) VALUES ('outside')").execute(&mut *tx).await.map_err(failed)?;
+    grant.commit_sqlx(tx, status).await
+}
+
+async fn leave_open(pool: &PgPool, grant: &Grant) -> Result<Response, SettleError> {
+    let mut tx = begin(pool, grant).await?;
+    raw_sql("SAVEPOINT s").execute(&mut *tx).await.map_err(failed)?;
+    grant.commit_sqlx(tx, done()).await
 }
 
 const TABLES: &str = "
@@ -296,6 +313,23 @@ async fn a_mistake_of_the_program_is_no_outage() {
     let (status, body, headers) = shop.order("k", "writes too early").await;
     assert_eq!((status, headers.contains_key("retry-after")), (500, false), "{body}");
     assert_eq!((shop.orders().await, shop.records().await), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_handler_writes_outside_of_its_transaction_is_unknown_and_never_written_twice() {
+    for item in ["writes outside", "writes outside and refuses"] {
+        let shop = Shop::open(&item.replace(' ', "_")).await;
+        let (status, body, headers) = shop.order("k", item).await;
+        assert_eq!((status, headers["semel-outcome"].as_bytes()), (500, &b"unknown"[..]), "{body}");
+        let (status, body, _) = shop.order("k", item).await;
+        assert_eq!((status, body.contains("outcome-unknown"), shop.orders().await), (409, true, 1), "{body}");
+    }
+    let shop = Shop::open("open").await;
+    for _ in 0..2 {
+        let (status, body, headers) = shop.order("k", "leaves a savepoint open").await;
+        assert_eq!((status, headers.contains_key("semel-outcome")), (500, false), "{body}");
+    }
+    assert_eq!((shop.orders().await, shop.records().await), (0, 0), "it was never outside");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

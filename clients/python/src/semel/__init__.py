@@ -13,7 +13,7 @@ from .identity import Caller
 from .once import entered, once, serve
 from .problems import Problem
 from .profiles import PRESETS, Profile
-from .retrying import GaveUp, retrying
+from .retrying import GaveUp, StillRunning, retrying
 
 __version__ = "0.1.0"
 
@@ -27,6 +27,7 @@ __all__ = [
     "Problem",
     "Profile",
     "Route",
+    "StillRunning",
     "entered",
     "once",
     "retrying",

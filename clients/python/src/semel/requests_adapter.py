@@ -7,7 +7,7 @@ from typing import Any, Optional
 import requests
 from requests.adapters import HTTPAdapter
 
-from .retrying import Attempted, Retrying
+from .retrying import Attempted, Retrying, StillRunning
 
 
 class RequestsAdapter(HTTPAdapter):
@@ -40,6 +40,10 @@ class RequestsAdapter(HTTPAdapter):
             if pause is None:
                 if response is None:
                     raise error
+                if logical.is_running(attempted):
+                    # Read now: whoever catches it gets no other chance.
+                    _ = response.content
+                    raise StillRunning(logical.key, response)
                 return response
             if response is not None:
                 response.close()

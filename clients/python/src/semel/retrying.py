@@ -29,6 +29,22 @@ class GaveUp(Exception):
     """The call is too old to be sent again under its key: the server may have forgotten it. Ask what became of it."""
 
 
+class StillRunning(Exception):
+    """Patience ended, and the last answer was a success that says no more than that an earlier attempt still runs. That one may
+    come to nothing: make the same call again, with the same key.
+    """
+
+    #: The key of the call.
+    key: str
+    #: The answer of httpx or requests, read to its end.
+    answer: Any
+
+    def __init__(self, key: str, answer: Any) -> None:
+        super().__init__(f"an earlier attempt still runs, and may come to nothing; call again with the same key ({key})")
+        self.key = key
+        self.answer = answer
+
+
 class Attempted(NamedTuple):
     """What came of an attempt; no status where no answer came."""
 
@@ -58,6 +74,11 @@ class LogicalCall:
             ("Idempotency-First-Sent", format_timestamp(self._kept.first_sent)),
         )
 
+    @property
+    def key(self) -> str:
+        """The key of every attempt."""
+        return self._kept.key
+
     def pause_after(self, attempted: Attempted) -> Optional[float]:
         """Seconds until the next attempt; None where this answer is the last word, or patience has an end."""
         settings = self._settings
@@ -79,6 +100,12 @@ class LogicalCall:
         if found.name == "retry-after" and told is not None:
             return self._schedule(told, 0)
         return self._schedule(schedule.BLOCKED if "blocked" in codes else schedule.FAILED, told or 0)
+
+    @staticmethod
+    def is_running(attempted: Attempted) -> bool:
+        """Whether a success says no more than that an earlier attempt still runs."""
+        is_success = attempted.status is not None and 200 <= attempted.status < 300
+        return is_success and attempted.headers.get("semel-outcome") == classify.PENDING
 
     def _count(self, found: classify.Class, answer: Tuple[Any, ...]) -> classify.Class:
         """What an answer means that may come so often and no more."""
@@ -183,7 +210,8 @@ def retrying(
 
     `call` names the logical call: a text for one call, a function of the request for many, None for a call of its own for each
     request. With `file`, named calls keep their keys over restarts. `patience` is how many seconds a request may take with all
-    its retries; then the last answer or error goes to the caller, who may make the same call again under the same name.
+    its retries; then the last answer or error goes to the caller, who may make the same call again under the same name. An answer
+    that says that an earlier attempt still runs is none: `StillRunning` is raised then.
     """
     return Retrying(call, file, profile, patience, **options)
 

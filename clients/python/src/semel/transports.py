@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 import httpx
 
-from .retrying import Attempted, LogicalCall, Retrying
+from .retrying import Attempted, LogicalCall, Retrying, StillRunning
 
 
 def _begin(settings: Retrying, request: httpx.Request) -> Optional[LogicalCall]:
@@ -54,6 +54,11 @@ class HttpxTransport(httpx.BaseTransport):
             if pause is None:
                 if response is None:
                     raise error
+                if logical.is_running(attempted):
+                    response.read()
+                    response.close()
+                    response.request = request
+                    raise StillRunning(logical.key, response)
                 return response
             if response is not None:
                 response.close()
@@ -91,6 +96,11 @@ class AsyncHttpxTransport(httpx.AsyncBaseTransport):
             if pause is None:
                 if response is None:
                     raise error
+                if logical.is_running(attempted):
+                    await response.aread()
+                    await response.aclose()
+                    response.request = request
+                    raise StillRunning(logical.key, response)
                 return response
             if response is not None:
                 await response.aclose()

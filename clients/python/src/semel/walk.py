@@ -9,7 +9,7 @@ What can go wrong, and what is done:
 | --- | --- | --- |
 | enter, handler, leave, COMMIT | 40001, 40P01 | rolled back; all again, at most five times; where the handler cannot be run again, `superseded` |
 | enter, handler, leave | connection lost, 25P03, 57P0x | nothing was committed: `store-unavailable` |
-| leave | anything else | rolled back: `not-settled` |
+| leave | anything else | rolled back: `not-settled`; after SM003 the handler had ended the transaction by itself, and the problem says so |
 | COMMIT | 23xxx | rolled back by the database: the error goes on |
 | COMMIT | SM0xx, 25xxx | rolled back by the database: `not-settled` |
 | COMMIT | anything else | its result is not known: enter again on a new connection, and answer from the record |
@@ -34,6 +34,9 @@ RUNS_MAX = 5
 POLL_FIRST_SECONDS, POLL_LONGEST_SECONDS = 0.010, 0.250
 #: An answer that is held until COMMIT has an end.
 HELD_BYTES_MAX = 64 << 20
+
+ROLLED_BACK = "the answer was not recorded, and its transaction was rolled back: "
+OUTSIDE = "the handler ended its transaction by itself; what it committed since stands without a record: "
 
 _COLUMNS = (
     "verdict, status, headers, body, fence, outcome_unknown, guarantee, fingerprint, created_at, expires_at, now,"
@@ -236,7 +239,9 @@ def _settle(call: Call, state: State, answer: Answer, is_refusal: bool) -> Walk:
         yield End(discard=True)
         if failure is not None and failure.is_away:
             raise store_unavailable("the connection was lost before COMMIT") from error
-        raise Problem("not-settled", f"the answer was not recorded, and its transaction was rolled back: {error}") from error
+        said = str(error)
+        is_outside = failure is not None and failure.sqlstate == "SM003" and "savepoint" not in said
+        raise Problem("not-settled", (OUTSIDE if is_outside else ROLLED_BACK) + said) from error
     try:
         yield Commit()
     except Exception as error:  # noqa: BLE001

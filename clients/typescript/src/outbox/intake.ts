@@ -28,7 +28,7 @@ export class Intake {
     private readonly max: number,
   ) {}
 
-  /** Fulfilled when the message is kept. Refused messages leave nothing behind. */
+  /** Fulfilled when the message is kept. Refused messages leave nothing behind, but perhaps after `storage-failed`. */
   accept(draft: Draft): Promise<Accepted> {
     return new Promise((resolve, reject) => {
       this.#waiting.push({ draft, resolve, reject });
@@ -61,9 +61,9 @@ export class Intake {
     try {
       if (await this.#join(this.durable, one)) return;
     } catch {
-      // Of what cannot be read nobody knows whether this very action waits in it, under another key.
+      // Of what cannot be read nobody knows whether this very action waits in it, under this key or another.
       if (one.draft.row.lk && this.durable.mayHold)
-        return one.reject(new OutboxError("storage-failed", "the storage fails, and the same action may wait in it: try again"));
+        return one.reject(new OutboxError("storage-failed", "may have been accepted; send again with the same id", one.draft.row.ids[0]));
     }
     await this.#commit(this.memory, [one]).catch(one.reject);
   }

@@ -22,7 +22,8 @@ import { Waiters, type Waiter } from "./waiters.js";
 
 type Sending = typeof sending;
 
-const DAY = 86_400_000;
+/** Six days: Safari deletes after seven what pages store. */
+const AGE_MS_MAX = 518_400_000;
 const REFRESH_MS = 50;
 
 export class Outbox {
@@ -111,7 +112,7 @@ export class Outbox {
   #inTurn({ lane, principal }: SendOptions, freezing: Promise<Draft>): Promise<Draft> {
     const name = lane ?? principal ?? "default";
     const turn = (this.#turns.get(name) ?? Promise.resolve()).then(() => freezing);
-    const ended = turn.then(() => {}, () => {}).then(() => {
+    const ended = turn.catch(() => {}).then(() => {
       if (this.#turns.get(name) === ended) this.#turns.delete(name);
     });
     this.#turns.set(name, ended);
@@ -262,9 +263,9 @@ export class Outbox {
     this.#tell(type, null, reason);
   }
 
-  /** Runs one transaction on the queue's database that accepts messages besides; for `semel/snapshot`. */
-  async transact<T>(work: (tx: Tx) => Promise<{ result: T; rows: Row[] }>): Promise<T> {
-    const { result, rows } = await this.#durable.run("readwrite", work);
+  /** Runs one transaction on the queue's database that accepts messages besides, or on what is in memory; for `semel/snapshot`. */
+  async transact<T>(work: (tx: Tx) => Promise<{ result: T; rows: Row[] }>, isInMemory?: boolean): Promise<T> {
+    const { result, rows } = await (isInMemory ? this.#memory : this.#durable).run("readwrite", work);
     for (const row of rows) this.#announce(row, this.#durable, true);
     return result;
   }
@@ -308,7 +309,7 @@ export class Outbox {
 
   /** Begins to send what is kept in memory. */
   #sendMemory(): void {
-    this.#load().then(() => (this.#isDisposed ? undefined : this.#senders!.sendMemory())).catch(() => {});
+    this.#load().then<unknown>(() => this.#isDisposed || this.#senders!.sendMemory()).catch(() => {});
   }
 
   async #storeOf(id: string): Promise<Store> {
@@ -379,7 +380,7 @@ export class Outbox {
   /** Settles promises, and brings the snapshot up to date soon. */
   #refresh(ids?: string[]): void {
     void this.#waiters.settle(ids);
-    if (this.#isDisposed || this.#refreshing !== undefined) return;
+    if (this.#isDisposed || this.#refreshing) return;
     this.#refreshing = this.#environment.setTimeout(async () => {
       this.#refreshing = undefined;
       const found = await this.#readSnapshot().catch(() => this.#snapshot);
@@ -424,7 +425,7 @@ function asRefusal(error: unknown): OutboxError {
 
 /** The age at which messages are given up. Refuses one at which browsers or servers would have forgotten. */
 function chooseMaxAge(profile: Profile, { maxAge, unsafeMaxAge }: OutboxOptions): number {
-  const most = Math.min(6 * DAY, profile.window);
+  const most = Math.min(AGE_MS_MAX, profile.window);
   const age = maxAge ?? Math.min(profile.schedule.maxAge ?? most, most);
   if (age > most && !unsafeMaxAge)
     throw new OutboxError("malformed", `maxAge is at most ${most} ms unless unsafeMaxAge is set`);

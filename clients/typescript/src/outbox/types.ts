@@ -105,7 +105,7 @@ export interface Receipt {
 
 export interface Sent {
   id: string;
-  /** Fulfilled when the message is durable here; rejected when it was refused and nothing was stored. */
+  /** Fulfilled when the message is durable here; rejected when it was refused and nothing was stored, but for `storage-failed`. */
   accepted: Promise<Receipt>;
   /** Fulfilled when the message is final, also if it was given up: look at `status`. */
   done: Promise<Receipt>;
@@ -241,12 +241,17 @@ export type ErrorCode =
   | "malformed" | "too-large" | "credential-in-request" | "id-reused" | "id-spent" | "full" | "not-found" | "state"
   | "possibly-delivered" | "disposed" | "storage-lost" | "storage-failed";
 
-/** Something was refused, and nothing was changed; or a promise cannot be kept, and `message` says why. */
+/**
+ * Something was refused, and nothing was changed; or a promise cannot be kept, and `message` says why. After `storage-failed` the
+ * message may be kept all the same: send it again with the same `id`.
+ */
 export class OutboxError extends Error {
   override name = "OutboxError";
   constructor(
     readonly code: ErrorCode,
     message: string,
+    /** The id of a message that may have been accepted. */
+    readonly id?: string,
   ) {
     super(message);
   }

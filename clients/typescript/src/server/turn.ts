@@ -264,7 +264,12 @@ function storeAway(cause: unknown): Problem {
 }
 
 function notSettled(cause: unknown): Problem {
-  return new Problem("not-settled", "the answer could not be recorded with its effect; the transaction was rolled back", { cause });
+  // A savepoint that is still open is inside of the transaction.
+  const isOutside = sqlState(cause) === "SM003" && !/savepoint/.test(String(cause));
+  const words = isOutside
+    ? "the handler ended its transaction by itself; what it wrote since may stand without a record"
+    : "the answer could not be recorded with its effect; the transaction was rolled back";
+  return new Problem("not-settled", words, { cause });
 }
 
 function settlementPending(cause?: unknown): Problem {

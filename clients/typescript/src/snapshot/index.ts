@@ -2,7 +2,8 @@
 // queued; then all of them move into the outbox in one transaction, frozen, each with a key of its own.
 import type { Outbox, Receipt, SendOptions } from "../outbox/index.js";
 import { uuid } from "../contract/mint.js";
-import { accept, receiptOf } from "../outbox/rows.js";
+import type { Draft } from "../outbox/freeze.js";
+import { accept, join, receiptOf } from "../outbox/rows.js";
 import type { Tx } from "../outbox/store.js";
 import type { Row } from "../outbox/types.js";
 
@@ -79,22 +80,34 @@ export class WorkingValues<V> {
           return outbox.freeze(url, options);
         }),
       );
+      const joined = await this.#joinMemory(drafts);
       const move = once(async (tx) => {
         for (const { key, version } of entries) {
           const now = await tx.get<Stored<V>>("working", this.#place(key));
           if (now?.version !== version) return { result: null, rows: [] };
         }
-        const rows: Row[] = [];
+        const [rows, result]: [Row[], Receipt[]] = [[], []];
         for (const [at, { key }] of entries.entries()) {
           await tx.delete("working", this.#place(key));
-          rows.push(await accept(tx, drafts[at]!, { left: Infinity }));
+          const row = joined[at] ?? (await accept(tx, drafts[at]!, { left: Infinity }));
+          if (!joined[at]) rows.push(row);
+          result.push(receiptOf(row, !joined[at]));
         }
-        return { result: rows.map((row) => receiptOf(row, true)), rows };
+        return { result, rows };
       });
       const receipts = await outbox.transact(move);
       if (receipts) return receipts;
     }
     throw new Error("the values change too fast to be submitted");
+  }
+
+  /** Finds the actions that wait in memory already, where the storage failed before: from then on they are these too. */
+  #joinMemory(drafts: Draft[]): Promise<(Row | undefined)[]> {
+    return this.#options.outbox.transact(async (tx) => {
+      const result: (Row | undefined)[] = [];
+      for (const draft of drafts) result.push(await join(tx, draft));
+      return { result, rows: [] };
+    }, true);
   }
 
   /** Moves the events of an older queue into the values, each once, whatever is interrupted. The old store is emptied. */

@@ -302,6 +302,22 @@ test("a statement that fails between leave and COMMIT is not taken for a commit"
   assert.equal(await effects(key), 0);
 });
 
+test("a handler that ends its transaction by itself is told of, and so is what it may have written since", async () => {
+  const key = randomUUID();
+  const answer = await new Once(pgDatabase(newPool())).run(request(key), async (tx) => {
+    await tx.query("ROLLBACK");
+    return insert(key)(tx);
+  });
+  assert.deepEqual([answer.status, problem(answer)], [500, "not-settled"]);
+  assert.match(answer.body.toString(), /what it wrote since may stand/);
+  assert.equal(await effects(key), 1, "it is outside of the transaction, as the guide says");
+  const open = await new Once(pgDatabase(newPool())).run(request(randomUUID()), async (tx) => {
+    await tx.query("SAVEPOINT s");
+    return insert(key)(tx);
+  });
+  assert.match(open.body.toString(), /rolled back/);
+});
+
 test("a connection that breaks while the handler waits for something else does not end the process", async () => {
   const key = randomUUID();
   const answer = await new Once(pgDatabase(newPool())).run(request(key), async (tx) => {

@@ -33,7 +33,7 @@ export async function fillStorage(device: Device): Promise<{ isFull: boolean; un
 /** Storage that commits and then reports a failure: of the first transaction that writes what `isMeant` says, and of those after it. */
 export async function reportFailures(
   device: Device, factory: IDBFactory, times: number, isMeant: (value: any, store: string) => boolean,
-): Promise<{ indexedDB: IDBFactory; undo(): void; left(): number }> {
+): Promise<{ indexedDB: IDBFactory; undo(): void; end(): void; left(): number }> {
   const meant = new WeakSet<IDBTransaction>();
   let left = times;
   let hasBegun = false;
@@ -67,5 +67,5 @@ export async function reportFailures(
     });
     return request;
   };
-  return { indexedDB: { open } as IDBFactory, undo, left: () => Math.max(0, left) };
+  return { indexedDB: { open } as IDBFactory, undo, end: () => void (left = 0), left: () => Math.max(0, left) };
 }

@@ -1,7 +1,7 @@
 // What is accepted takes effect once also where something else fails: a listener, a hook, the storage, the other tab.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import type { Environment, OutboxOptions } from "semel/outbox";
+import type { Environment, OutboxError, OutboxOptions } from "semel/outbox";
 import { fillStorage, reportFailures } from "../support/faults.js";
 import { URL_OF, open, post, settled as settledWithin } from "../support/outboxes.js";
 import { Device, Gate, Tab } from "../support/world.js";
@@ -84,6 +84,33 @@ test("a claim that was committed and twice reported as failed is taken back, and
     const done = await settled(device, sent.done, 60_000);
     assert.equal(storage.left(), 0);
     assert.deepEqual([done.status, gate.arrivals.map(({ key }) => key)], ["done", ["m1"]]);
+    outbox.dispose();
+  } finally {
+    storage.undo();
+  }
+});
+
+test("a message that storage keeps while it says that it did not is the same one when it is sent again under the refusal's id", async () => {
+  const device = new Device();
+  const gate = new Gate(device);
+  const tab = new Tab(device, gate.fetch);
+  const storage = await reportFailures(device, tab.environment.indexedDB!, Infinity, (_, store) => store === "messages");
+  try {
+    const { outbox } = open(device, gate, { environment: { indexedDB: storage.indexedDB } });
+    const like = (id?: string) => outbox.send(URL_OF, { ...post(), logicalKey: "like:7", ...(id && { id }) });
+    const sent = like();
+    const error = await settled(device, sent.accepted.then(() => null, (error: OutboxError) => error));
+    assert.deepEqual([error?.code, error?.id], ["storage-failed", sent.id]);
+    assert.match(error!.message, /may have been accepted.*same id/);
+    await assert.rejects(sent.done, { id: sent.id });
+    storage.end();
+    await device.until(() => gate.effects.length === 1, MINUTES);
+    // It was kept, and it is done: under an id of its own the same action would be another one.
+    const again = like(error!.id);
+    assert.equal((await settled(device, again.accepted)).durable, true);
+    assert.equal((await settled(device, again.done)).status, "done");
+    await device.advance(60_000);
+    assert.deepEqual([gate.effects, gate.arrivals.map(({ key }) => key)], [[sent.id], [sent.id]]);
     outbox.dispose();
   } finally {
     storage.undo();

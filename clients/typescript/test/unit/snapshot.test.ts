@@ -4,7 +4,7 @@ import { test } from "node:test";
 import { IDBFactory } from "fake-indexeddb";
 import { Outbox } from "semel/outbox";
 import { PendingIndicator, WorkingValues, oldDatabase, type Key } from "semel/snapshot";
-import { reportFailures } from "../support/faults.js";
+import { fillStorage, reportFailures } from "../support/faults.js";
 import { Device, Gate, Tab } from "../support/world.js";
 
 function open(device: Device, gate: Gate, indexedDB?: IDBFactory) {
@@ -213,4 +213,34 @@ test("a value that was taken away is not submitted, also not by a submit that ha
   assert.deepEqual(await settled(device, values.all()), []);
   assert.deepEqual(await settled(device, values.submit()), []);
   outbox.dispose();
+});
+
+test("what is submitted is the same action as one that waits in memory, because the storage was full", async () => {
+  const device = new Device();
+  const gate = new Gate(device);
+  gate.isReached = false;
+  const { outbox } = open(device, gate);
+  const out = (points: number) => ({
+    url: "https://api.example/scores", init: { method: "POST", body: String(points) }, logicalKey: `score:${points}`, lane: "s1",
+  });
+  const values = new WorkingValues<number>({ outbox, name: "likes", request: ({ value }) => out(value) });
+  for (const points of [1, 2]) await settled(device, values.set(["p", points], points));
+  const storage = await fillStorage(device);
+  try {
+    const { url, ...options } = out(1);
+    const first = outbox.send(url, options);
+    assert.equal((await settled(device, first.accepted)).durable, false);
+    storage.isFull = false;
+    const receipts = await settled(device, values.submit());
+    assert.deepEqual(receipts.map(({ id, durable }) => [id === first.id, durable]), [[true, false], [false, true]]);
+    assert.deepEqual(await settled(device, values.all()), []);
+    gate.isReached = true;
+    outbox.kick();
+    await device.until(() => gate.effects.length === 2, 180_000);
+    await device.advance(60_000);
+    assert.deepEqual(gate.arrivals.map(({ body }) => body), ["1", "2"]);
+  } finally {
+    storage.undo();
+    outbox.dispose();
+  }
 });

@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum_core::BoxError;
 use futures_util::FutureExt;
 use futures_util::future::join;
+use semel_store::postgres::once::IS_ENTERED;
 use tokio_postgres::error::Severity;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error, Row, Statement, Transaction};
@@ -106,6 +107,15 @@ async fn run(
 /// Waits for an answer no longer than this.
 pub(super) async fn within<T>(longest: Duration, answer: impl Future<Output = T>) -> Result<T, BoxError> {
     tokio::time::timeout(longest, answer).await.map_err(|_| "the server does not answer".into())
+}
+
+/// Whether a connection is no longer in the transaction that entered its key: the handler has ended it by itself. One in which a
+/// statement failed answers nothing more, and is taken for that transaction; so is a connection that broke.
+pub(super) async fn is_outside(tx: &impl TopLevel) -> bool {
+    match within(ROLLBACK_MAX, tx.run(IS_ENTERED, &[])).await {
+        Ok(Ok(rows)) => rows.first().is_some_and(|row| !row.get::<_, bool>(0)),
+        Ok(Err(_)) | Err(_) => false,
+    }
 }
 
 /// Whether the server itself says that nothing was committed. The last words of a session that is being ended do not: they

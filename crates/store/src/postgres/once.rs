@@ -30,6 +30,8 @@ pub const ENTER_NEW: &str = "SELECT semel.enter_new($1::bytea, $2::bytea, $3::te
 pub const LEAVE_NEW: &str = "SELECT semel.leave_new(
     $1::bytea, $2::bytea, $3::text, $4::bytea, $5::text, $6::text, $7::text, $8::text, $9::bigint, $10::bytea, $11::bytea,
     $12::bytea, $13::bigint, $14::bigint, $15::boolean, $16::integer, $17::integer, $18::bytea, $19::bytea)";
+/// Whether the transaction that a connection is in has entered a key.
+pub const IS_ENTERED: &str = "SELECT coalesce(current_setting('semel.entered', true), '') <> ''";
 /// Looks at a key without a transaction.
 const LOOK: &str = "SELECT verdict FROM semel.look($1::bytea, $2::bytea, $3::text, NULL, '{}')";
 
@@ -41,6 +43,12 @@ pub const PAUSE_FIRST: Duration = Duration::from_millis(10);
 pub const PAUSE_LONGEST: Duration = Duration::from_millis(250);
 /// How long an orphaned transaction is waited for: longer than the server lets it do nothing.
 const ORPHANED_MAX: Duration = Duration::from_secs(35);
+
+/// Whether an error of leaving says that the connection was not in the transaction that entered the key: what was written last
+/// may stand. A savepoint that is still open is in it.
+pub fn says_outside(code: &str, message: &str) -> bool {
+    code == "SM003" && !message.contains("inside a savepoint")
+}
 
 /// What became of a handler's commit whose reply was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -138,6 +138,10 @@ async fn write_down(
         ClaimOutcome::Won { fence, .. } => fence,
         // An earlier try got so far, and its answer was lost.
         ClaimOutcome::Known { entry, .. } if entry.record.fence.nonce == request.nonce => entry.record.fence,
+        // Whoever holds the key may still roll back, and then it must not be free: it is tried again.
+        ClaimOutcome::Entered if matches!(settlement, Settlement::Unknown) => {
+            return Err(StoreError::Unavailable("another transaction holds the key".to_owned()));
+        }
         ClaimOutcome::Known { .. }
         | ClaimOutcome::Changed
         | ClaimOutcome::CredentialChanged
