@@ -8,10 +8,12 @@ use std::sync::Arc;
 use axum_core::body::Body;
 use http::{Request, Response};
 use hyper::body::Incoming;
+use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::connect::Connector;
+use super::connect::{Connector, greet};
 use super::connection::{Connection, Tried};
-use super::{NoAnswer, Upstream};
+use super::{NoAnswer, Protocol, Upstream};
+use crate::error_chain::error_chain;
 use crate::first_byte::MaySend;
 use crate::tls::client_tls;
 
@@ -35,6 +37,16 @@ impl OwnConnection {
             false => Err("there is no TLS".to_owned()),
         };
         Connector::new(upstream, tls)?.connect().await.map(Self)
+    }
+
+    /// A connection over a stream that is open already, such as a socket in the file system. It speaks HTTP/1.1.
+    ///
+    /// # Errors
+    /// The stream has ended.
+    pub async fn over(
+        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    ) -> Result<Self, String> {
+        greet(Box::new(stream), Protocol::Http1).await.map(Self).map_err(|error| error_chain(&error))
     }
 
     /// Whether another request can be sent on it, as far as is known.
