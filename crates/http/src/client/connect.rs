@@ -14,6 +14,7 @@ use tokio_rustls::TlsConnector;
 
 use super::connection::{Connection, Sender, SharedSender};
 use super::{Protocol, Upstream};
+use crate::HttpError;
 use crate::addresses::Addresses;
 use crate::first_byte::{FirstByte, GuardedStream};
 use crate::prepare_socket;
@@ -42,8 +43,8 @@ impl Connector {
     /// It is reached over TLS, and there are no certificates, or none could have its name.
     pub(crate) fn new(
         upstream: &Upstream,
-        config: Result<Arc<ClientConfig>, String>,
-    ) -> Result<Self, String> {
+        config: Result<Arc<ClientConfig>, HttpError>,
+    ) -> Result<Self, HttpError> {
         let target = upstream.target.clone();
         let tls = match target.is_tls() {
             true => Some(tls(&target, config?, upstream.protocol)?),
