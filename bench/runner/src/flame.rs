@@ -89,7 +89,7 @@ fn folded(text: &str) -> BTreeMap<Vec<String>, u64> {
     stacks
 }
 
-/// The name in a line such as `   55d0c0ffee semel_gate::walk::walk+0x1f (/usr/bin/semel)`.
+/// The name in a line such as `   55d0c0ffee semel_gate::pipeline::walk+0x1f (/usr/bin/semel)`.
 fn frame(line: &str) -> Option<String> {
     let line = line.strip_prefix([' ', '\t'])?.trim_start();
     let (address, rest) = line.split_once(' ')?;

@@ -45,7 +45,7 @@ pub(crate) fn settings(options: &Options, bridge: &Arc<Bridge>) -> Result<Settin
     let upstream = options.base_url.as_deref().map(Target::absolute).transpose();
     let transport = match &options.trust_file {
         None => Http1::new(),
-        Some(path) => Http1::trusting_file(Path::new(path)).map_err(unavailable)?,
+        Some(path) => Http1::trusting_file(Path::new(path)).map_err(|why| unavailable(why.to_string()))?,
     };
     let usual = Settings::default();
     Ok(Settings {

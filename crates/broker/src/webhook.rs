@@ -216,11 +216,8 @@ impl Sender {
                     target.origin.parse().map_err(|error: semel_http::BadTarget| error.to_string())?,
                 )
             };
-            let tls = if target.is_tls {
-                client_tls(None).map(Arc::new)
-            } else {
-                Err("no TLS is needed".to_owned())
-            };
+            let tls =
+                if target.is_tls { client_tls(None).map(Arc::new) } else { Err("no TLS is needed".into()) };
             Ok((Pool::with_tls(upstream, tls)?, target))
         };
         Self(open())

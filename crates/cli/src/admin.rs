@@ -2,6 +2,7 @@
 //! router over a store that nobody else owns. Owns how long an answer is waited for, and which exit code a refusal has. Sends
 //! nothing twice, and nothing that changes anything to a server that is not semel's.
 
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -52,6 +53,17 @@ impl Part {
     }
 }
 
+/// Who owns a file. An owner that has just begun says where it is asked a moment after it has the file.
+pub(crate) async fn owner_of(path: &Path) -> io::Result<sqlite::Owner> {
+    for _ in 0..LOOKS_MAX {
+        match sqlite::owner(path) {
+            Ok(owner) if owner.admin.is_some() => return Ok(owner),
+            Ok(_) | Err(_) => tokio::time::sleep(BETWEEN_LOOKS).await,
+        }
+    }
+    sqlite::owner(path)
+}
+
 /// Somebody who can be asked.
 #[derive(Clone)]
 pub(crate) struct Caller {
@@ -81,16 +93,9 @@ impl Caller {
         Ok(Self { part, to: To::Admin(target), headers: bearer(token_file)? })
     }
 
-    /// The process that owns a file. One that has just begun says where it is asked a moment after it has the file.
+    /// The process that owns a file.
     pub(crate) async fn owner(part: Part, path: &Path, token_file: Option<&Path>) -> Result<Self, Stop> {
-        let mut owner = sqlite::owner(path).unwrap_or_default();
-        for _ in 0..LOOKS_MAX {
-            if owner.admin.is_some() {
-                break;
-            }
-            tokio::time::sleep(BETWEEN_LOOKS).await;
-            owner = sqlite::owner(path).unwrap_or_default();
-        }
+        let owner = owner_of(path).await.unwrap_or_default();
         let Some(address) = owner.admin else {
             let who =
                 owner.process.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"));

@@ -470,6 +470,17 @@ fn what_a_relay_or_an_outbox_would_refuse_is_refused_here() {
         ("relay", RELAY.replace("debounce", "admin = \"0.0.0.0:7421\"\ndebounce"), "admin-token-file"),
         ("relay", RELAY.replace("debounce", "redis = \"http://cache\"\ndebounce"), "redis://"),
         ("relay", RELAY.replace("debounce", "poll = \"1h\"\ndebounce"), "relay.poll"),
+        ("relay", RELAY.replace("debounce", "drain = \"soon\"\ndebounce"), "drain = \"soon\""),
+        (
+            "relay",
+            RELAY.replace("late_window", "reducer = \"median\"\nlate_window"),
+            "expected sum, last, max",
+        ),
+        (
+            "relay",
+            RELAY.replace("late_window", "limit_scope = \"all\"\nlate_window"),
+            "expected credential, target",
+        ),
         (
             "relay",
             RELAY.replace("debounce", "limits = { bodies = \"1KiB\" }\ndebounce"),
@@ -481,6 +492,10 @@ fn what_a_relay_or_an_outbox_would_refuse_is_refused_here() {
             "outbox.limits.body_deadline",
         ),
         ("outbox", "[outbox]\nmax_age = \"soon\"\n".to_owned(), "max_age"),
+        ("outbox", "[outbox]\nkeep = \"soon\"\n".to_owned(), "keep = \"soon\""),
+        ("outbox", "[outbox]\nkeep = \"soon\"\n".to_owned(), "expected a duration"),
+        ("outbox", "[outbox]\nhead = \"stop\"\n".to_owned(), "expected skip, block"),
+        ("outbox", "[outbox]\nstore = \"postgres://h/d\"\n".to_owned(), "in a file of its own"),
         ("outbox", "[outbox]\nlisten = \"127.0.0.1:7410\"\n".to_owned(), "token-file"),
         ("outbox", "[outbox]\nsurprise = 1\n".to_owned(), "surprise"),
         ("gate", "[gate]\nadmin = \"0.0.0.0:7401\"\n".to_owned(), "token"),

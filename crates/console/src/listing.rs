@@ -129,13 +129,17 @@ pub(crate) async fn search_within(
     if let Some(State::Unknown | State::Claimed) = filter.state {
         return search_open(store, filter, narrowed, within, now).await;
     }
-    let mut page = Filter { limit: PAGE, order: filter.order, after: filter.after, ..Filter::default() };
+    // Mostly the first that are looked at fit; where they do not, more are looked at in one go.
+    let limit = filter.limit.min(PAGE);
+    let mut page = Filter { limit, order: filter.order, after: filter.after, ..Filter::default() };
     let mut found =
         Found { entries: Vec::new(), next: None, looked: 0, is_complete: false, is_reading: false };
     while found.looked < within {
+        page.limit = u64::from(page.limit).min(within - found.looked) as u32;
         let entries = store.list(&page).await?;
-        let is_last = entries.len() < PAGE as usize;
+        let is_last = entries.len() < page.limit as usize;
         page.after = entries.last().map(|entry| entry.record.fence.number).or(page.after);
+        page.limit = (page.limit * 4).min(PAGE);
         for entry in entries {
             found.looked += 1;
             let is_too_old = narrowed.created_after.is_some_and(|after| entry.record.created_at < after);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use regex_lite::Regex;
 use sfv::{Item, Parser, Version};
 
+use crate::BadSetting;
 use crate::json::{Json, Pointer};
 use crate::limits::KEY_CHARS_MAX;
 use crate::problem::{Kind, Problem};
@@ -86,7 +87,7 @@ pub struct Pattern {
 
 impl Pattern {
     /// Compiles a pattern; the error says what is wrong with it.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, BadSetting> {
         let whole =
             Regex::new(&format!("^(?:{text})$")).map_err(|error| format!("bad pattern {text:?}: {error}"))?;
         Ok(Self { text: text.to_owned(), whole })
@@ -149,9 +150,9 @@ impl fmt::Display for Format {
 }
 
 impl FromStr for Format {
-    type Err = String;
+    type Err = BadSetting;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, BadSetting> {
         Ok(match text {
             "uuid4-lower" => Format::Uuid4Lower,
             "uuid" => Format::Uuid,
@@ -162,9 +163,10 @@ impl FromStr for Format {
             other => match other.strip_prefix("regex:") {
                 Some(pattern) => Format::Regex(Pattern::parse(pattern)?),
                 None => {
-                    return Err(format!(
+                    let why = format!(
                         "unknown key format {other:?}: expected uuid4-lower, uuid, token255, printable255, any255, ulid or regex:PATTERN"
-                    ));
+                    );
+                    return Err(why.into());
                 }
             },
         })
@@ -205,15 +207,15 @@ impl fmt::Display for Source {
 }
 
 impl FromStr for Source {
-    type Err = String;
+    type Err = BadSetting;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, BadSetting> {
         match text.split_once(':') {
             Some(("header", name)) if is_header_name(name) => Ok(Source::Header(name.to_owned())),
             Some(("json", pointer)) => Pointer::parse(pointer)
                 .map(Source::Json)
-                .map_err(|error| format!("key source {text:?}: {error}")),
-            _ => Err(format!("unknown key source {text:?}: expected header:NAME or json:/POINTER")),
+                .map_err(|error| format!("key source {text:?}: {error}").into()),
+            _ => Err(format!("unknown key source {text:?}: expected header:NAME or json:/POINTER").into()),
         }
     }
 }

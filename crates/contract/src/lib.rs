@@ -19,6 +19,7 @@
 pub mod age;
 pub mod classify;
 pub mod decide;
+mod error_in_words;
 pub mod fingerprint;
 pub mod generator;
 pub mod hex;
@@ -40,3 +41,5 @@ pub mod scope;
 pub mod staleness;
 pub mod time;
 pub mod transitions;
+
+pub use error_in_words::BadSetting;

@@ -9,9 +9,12 @@ use std::time::Duration;
 use axum_core::body::Body;
 use http_body_util::{BodyExt, Limited};
 use rustls::ClientConfig;
-use semel_http::{HostSent, MaySend, NoAnswer, Pool, PooledBody, Upstream, client_tls, error_chain};
+use semel_http::{
+    HostSent, HttpError, MaySend, NoAnswer, Pool, PooledBody, Upstream, client_tls, error_chain,
+};
 use tokio::time::Instant;
 
+use crate::Invalid;
 use crate::limits::ANSWER_BYTES_MAX;
 use crate::message::Answer;
 use crate::transport::{Outgoing, Sending, Sent, Transport};
@@ -25,7 +28,7 @@ const ORIGINS_MAX: usize = 256;
 /// Sends over HTTP/1.1.
 pub struct Http1 {
     /// Or why there is none: then nothing is sent over TLS.
-    tls: Result<Arc<ClientConfig>, String>,
+    tls: Result<Arc<ClientConfig>, HttpError>,
     pools: Mutex<HashMap<String, Arc<Pool>>>,
 }
 
@@ -51,7 +54,7 @@ impl Http1 {
     ///
     /// # Errors
     /// The file cannot be read, or holds no certificate.
-    pub fn trusting_file(path: &Path) -> Result<Self, String> {
+    pub fn trusting_file(path: &Path) -> Result<Self, Invalid> {
         Ok(Self { tls: Ok(Arc::new(client_tls(Some(path))?)), pools: Mutex::default() })
     }
 

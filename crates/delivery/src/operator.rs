@@ -2,6 +2,8 @@
 
 use semel_contract::time::Timestamp;
 
+use crate::Invalid;
+
 /// The longest reason.
 pub const REASON_BYTES_MAX: usize = 2000;
 
@@ -19,15 +21,13 @@ impl Operator {
     ///
     /// # Errors
     /// The reason is too long, or no database could keep it.
-    pub fn new(name: &str, reason: Option<&str>) -> Result<Self, String> {
+    pub fn new(name: &str, reason: Option<&str>) -> Result<Self, Invalid> {
         let reason = reason.map(str::trim).filter(|reason| !reason.is_empty());
         match reason {
             Some(reason) if reason.len() > REASON_BYTES_MAX => {
-                Err(format!("reason: at most {REASON_BYTES_MAX} bytes"))
+                Err(format!("reason: at most {REASON_BYTES_MAX} bytes").into())
             }
-            Some(reason) if reason.contains('\0') => {
-                Err("reason: it contains a control character".to_owned())
-            }
+            Some(reason) if reason.contains('\0') => Err("reason: it contains a control character".into()),
             reason => Ok(Self { name: name.to_owned(), reason: reason.map(str::to_owned) }),
         }
     }

@@ -196,7 +196,7 @@ impl Outbox {
         settings: Settings,
         lock_file: Option<PathBuf>,
     ) -> Result<Self, OutboxError> {
-        settings.check().map_err(OutboxError::Unsafe)?;
+        settings.check().map_err(|why| OutboxError::Unsafe(why.into()))?;
         let clock = Arc::clone(&settings.clock);
         let kept = store.kept_time().await?;
         let local = StoreClock::open(kept.map(|kept| kept.mark_for(clock.boot())), &*clock);
@@ -206,7 +206,7 @@ impl Outbox {
             let safe = settings.check_against(origin, Duration::from_secs(*seconds));
             // An age that nobody chose is shortened instead.
             if settings.max_age_is_chosen {
-                safe.map_err(OutboxError::Unsafe)?;
+                safe.map_err(|why| OutboxError::Unsafe(why.into()))?;
             }
         }
         let time = Time::new(clock, local, kept, &recovered);

@@ -27,6 +27,7 @@ use tokio::task::JoinHandle;
 use self::follow::Follower;
 pub use self::link::{HttpLink, Link, Linked, Stream, Unlinked};
 use self::meters::Meters;
+use crate::Invalid;
 use crate::credentials::Place;
 use crate::outbox::{Outbox, OutboxError};
 use crate::url::Target;
@@ -158,7 +159,7 @@ impl Outbox {
         let own_name = self.inbox().consumer().await?;
         let (meters, running) = (Arc::default(), Mutex::default());
         let receiving = Receiving { outbox: self.clone(), own_name, meters, running };
-        receiving.replace(receives).map_err(OutboxError::State)?;
+        receiving.replace(receives).map_err(|why| OutboxError::State(why.into()))?;
         Ok(receiving)
     }
 }
@@ -167,20 +168,21 @@ impl Outbox {
 ///
 /// # Errors
 /// A line is there twice, a mesh's name stands for two brokers, or there are too many.
-pub fn check(receives: &[Receive]) -> Result<(), String> {
+pub fn check(receives: &[Receive]) -> Result<(), Invalid> {
     if receives.len() > LINES_MAX {
-        return Err(format!("an outbox follows at most {LINES_MAX} lines"));
+        return Err(format!("an outbox follows at most {LINES_MAX} lines").into());
     }
     for (at, one) in receives.iter().enumerate() {
         for other in &receives[..at] {
             if one.mesh == other.mesh && one.broker.origin != other.broker.origin {
-                return Err(format!(
+                let why = format!(
                     "mesh {:?} is received from two brokers, {} and {}: one inbox cannot tell them apart; use an outbox for each",
                     one.mesh, other.broker.origin, one.broker.origin
-                ));
+                );
+                return Err(why.into());
             }
             if one.mesh == other.mesh && one.line == other.line {
-                return Err(format!("{} of mesh {:?} is received twice", one.line, one.mesh));
+                return Err(format!("{} of mesh {:?} is received twice", one.line, one.mesh).into());
             }
         }
     }
@@ -192,7 +194,7 @@ impl Receiving {
     ///
     /// # Errors
     /// A line cannot be followed at all; then nothing changes.
-    pub fn replace(&self, receives: Vec<Receive>) -> Result<(), String> {
+    pub fn replace(&self, receives: Vec<Receive>) -> Result<(), Invalid> {
         check(&receives)?;
         let mut links = Vec::new();
         let mut running = self.lock();
@@ -291,8 +293,8 @@ mod tests {
         assert_eq!(check(&[one.clone(), receive("http://a:1", "team", LineName::Direct)]), Ok(()));
         assert_eq!(check(&[one.clone(), receive("http://b:1", "other", news())]), Ok(()));
         let twice = check(&[one.clone(), receive("http://a:1/", "team", news())]).unwrap_err();
-        assert!(twice.contains("twice"), "{twice}");
+        assert!(twice.to_string().contains("twice"), "{twice}");
         let two = check(&[one, receive("http://b:1", "team", LineName::Direct)]).unwrap_err();
-        assert!(two.contains("two brokers"), "{two}");
+        assert!(two.to_string().contains("two brokers"), "{two}");
     }
 }

@@ -10,13 +10,13 @@ use semel_contract::profile::{Profile, presets};
 use semel_contract::time::format_duration;
 use semel_store::clock::{Clock, SystemClock};
 
-use crate::Entropy;
 use crate::credentials::{Credentials, NoCredentials};
 use crate::hooks::{Hooks, NoHooks};
 use crate::http1::Http1;
 use crate::limits::PAYLOAD_BYTES_MAX;
 use crate::transport::Transport;
 use crate::url::Target;
+use crate::{Entropy, Invalid};
 
 /// What happens to a lane whose head was given up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -120,36 +120,42 @@ impl Settings {
     }
 
     /// Refuses an age at which servers would have forgotten the key.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), Invalid> {
         if self.unsafe_max_age {
             return Ok(());
         }
         let window = self.profile.lifetime.retry_window;
         match self.profile.schedule.max_age {
-            Some(age) if age > window => Err(format!(
-                "max_age {} is longer than the {} for which servers of profile {} know a key again: a later retry could \
-                 take effect twice; lower max_age, or take the risk with unsafe_max_age",
-                format_duration(age),
-                format_duration(window),
-                self.profile.name
-            )),
-            None => Err(
-                "max_age must be set: without one a retry could come after the server has forgotten the key"
-                    .to_owned(),
-            ),
+            Some(age) if age > window => {
+                let why = format!(
+                    "max_age {} is longer than the {} for which servers of profile {} know a key again: a later retry \
+                     could take effect twice; lower max_age, or take the risk with unsafe_max_age",
+                    format_duration(age),
+                    format_duration(window),
+                    self.profile.name
+                );
+                Err(why.into())
+            }
+            None => {
+                let why = "max_age must be set: without one a retry could come after the server has forgotten the key";
+                Err(why.into())
+            }
             Some(_) => Ok(()),
         }
     }
 
     /// Refuses an age that a server's announced retention does not cover.
-    pub fn check_against(&self, origin: &str, retention: Duration) -> Result<(), String> {
+    pub fn check_against(&self, origin: &str, retention: Duration) -> Result<(), Invalid> {
         let is_safe = |age| age < retention || self.profile.lifetime.covers(age, retention);
         match self.profile.schedule.max_age {
-            Some(age) if !is_safe(age) && !self.unsafe_max_age => Err(format!(
-                "max_age {} is not covered by the {} for which {origin} knows a key again (its Semel-Retention)",
-                format_duration(age),
-                format_duration(retention),
-            )),
+            Some(age) if !is_safe(age) && !self.unsafe_max_age => {
+                let why = format!(
+                    "max_age {} is not covered by the {} for which {origin} knows a key again (its Semel-Retention)",
+                    format_duration(age),
+                    format_duration(retention),
+                );
+                Err(why.into())
+            }
             Some(_) | None => Ok(()),
         }
     }

@@ -27,6 +27,7 @@ pub struct Target {
 
 /// Why an address leads nowhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum BadUrl {
     /// It is not an address.
     Malformed(String),

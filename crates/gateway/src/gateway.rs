@@ -11,6 +11,7 @@ use semel_gate::GateLayer;
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 
+use crate::GatewayError;
 use crate::handle;
 use crate::plan::{Current, Plan};
 use semel_http::{Acceptor, ConnectionSettings, Cores, Facts, Handler};
@@ -41,7 +42,7 @@ impl Gateway {
     ///
     /// # Errors
     /// A certificate cannot be read.
-    pub fn new(plan: Plan) -> Result<Self, String> {
+    pub fn new(plan: Plan) -> Result<Self, GatewayError> {
         let acceptor = Acceptor::new(plan.limits.connections_max);
         Self::behind(acceptor, plan)
     }
@@ -50,12 +51,12 @@ impl Gateway {
     ///
     /// # Errors
     /// A certificate cannot be read.
-    pub fn on(cores: Cores, plan: Plan) -> Result<Self, String> {
+    pub fn on(cores: Cores, plan: Plan) -> Result<Self, GatewayError> {
         let acceptor = Acceptor::new(plan.limits.connections_max).on(cores);
         Self::behind(acceptor, plan)
     }
 
-    fn behind(acceptor: Acceptor, plan: Plan) -> Result<Self, String> {
+    fn behind(acceptor: Acceptor, plan: Plan) -> Result<Self, GatewayError> {
         let current = RwLock::new(Arc::new(Current::of(plan)?));
         Ok(Self(Arc::new(Inner { current, replaced: Mutex::default(), swaps: AtomicU64::new(0), acceptor })))
     }
@@ -66,7 +67,7 @@ impl Gateway {
     ///
     /// # Errors
     /// A certificate cannot be read; then everything stays as it was.
-    pub fn swap(&self, plan: Plan) -> Result<(), String> {
+    pub fn swap(&self, plan: Plan) -> Result<(), GatewayError> {
         let next = Arc::new(Current::of(plan)?);
         let gate = {
             let mut current = self.0.current.write().unwrap_or_else(PoisonError::into_inner);
@@ -88,9 +89,9 @@ impl Gateway {
     ///
     /// # Errors
     /// It cannot; says why.
-    pub async fn reach_upstream(&self) -> Result<(), String> {
+    pub async fn reach_upstream(&self) -> Result<(), GatewayError> {
         let pool = Arc::clone(&self.current().pool);
-        pool.reach().await
+        Ok(pool.reach().await?)
     }
 
     /// Serves what connects here, until [`Gateway::shut_down`]. Several listeners may be served at a time.

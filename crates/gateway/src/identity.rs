@@ -25,6 +25,8 @@ use jwt::Verifier;
 use semel_http::headers::Origin;
 use spec::Spec;
 
+use crate::GatewayError;
+
 pub use peers::Peers;
 
 /// Finds out who sent a request, as an identity says.
@@ -51,7 +53,7 @@ impl Callers {
     ///
     /// # Errors
     /// Keys cannot be read.
-    pub fn new(identity: &Identity, peers: Peers) -> Result<Self, String> {
+    pub fn new(identity: &Identity, peers: Peers) -> Result<Self, GatewayError> {
         let verified = match identity {
             Identity::Jwt(spec) => Some(Verified::ByToken(Box::new(Verifier::new(Spec::parse(spec)?)?))),
             Identity::Check(url) => Some(Verified::ByService(Checker::new(url)?)),
@@ -67,14 +69,13 @@ impl Callers {
     ///
     /// # Errors
     /// It is not; says what was expected.
-    pub fn check(identity: &Identity) -> Result<(), String> {
+    pub fn check(identity: &Identity) -> Result<(), GatewayError> {
         match identity {
-            Identity::Jwt(spec) => Spec::parse(spec).map(drop),
-            Identity::Check(url) => Checker::new(url).map(drop),
-            Identity::Authorization | Identity::Cookie(_) | Identity::Trusted(_) | Identity::Shared(_) => {
-                Ok(())
-            }
+            Identity::Jwt(spec) => drop(Spec::parse(spec)?),
+            Identity::Check(url) => drop(Checker::new(url)?),
+            Identity::Authorization | Identity::Cookie(_) | Identity::Trusted(_) | Identity::Shared(_) => {}
         }
+        Ok(())
     }
 }
 

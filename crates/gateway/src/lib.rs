@@ -13,6 +13,7 @@ mod access;
 mod entropy;
 mod forward;
 mod gateway;
+mod gateway_error;
 mod handle;
 mod identity;
 mod measure;
@@ -26,6 +27,7 @@ mod tunnel;
 
 pub use access::{AccessLog, LineForm};
 pub use gateway::Gateway;
+pub use gateway_error::GatewayError;
 pub use identity::{Callers, Peers};
 pub use plan::Plan;
 #[cfg(not(feature = "otel"))]

@@ -14,6 +14,8 @@ use semel_store::Entry;
 use semel_http::headers::OUTCOME;
 use semel_http::{Fetched, Fetcher, percent_encode};
 
+use crate::GatewayError;
+
 /// How long an answer may take.
 const PROBE_TIME_MAX: Duration = Duration::from_secs(5);
 
@@ -32,11 +34,11 @@ impl Probes {
     ///
     /// # Errors
     /// The template is not a URL, or names something that is not there.
-    pub fn add(&mut self, endpoint: &str, template: &str, params: &[&str]) -> Result<(), String> {
+    pub fn add(&mut self, endpoint: &str, template: &str, params: &[&str]) -> Result<(), GatewayError> {
         let bad = |why: String| format!("bad probe {template:?}: {why}");
         let parts = Template::parse(template, params).map_err(bad)?;
         let url: Uri = parts.origin.parse().map_err(|_| bad("it is not a URL".to_owned()))?;
-        let fetcher = Fetcher::of(&url, None, PROBE_TIME_MAX).map_err(bad)?;
+        let fetcher = Fetcher::of(&url, None, PROBE_TIME_MAX).map_err(|why| bad(why.into()))?;
         self.0.insert(endpoint.to_owned(), One { fetcher, template: parts });
         Ok(())
     }
@@ -45,8 +47,10 @@ impl Probes {
     ///
     /// # Errors
     /// It is not; says why.
-    pub fn check(template: &str, params: &[&str]) -> Result<(), String> {
-        Template::parse(template, params).map(drop).map_err(|why| format!("bad probe {template:?}: {why}"))
+    pub fn check(template: &str, params: &[&str]) -> Result<(), GatewayError> {
+        Template::parse(template, params)
+            .map(drop)
+            .map_err(|why| format!("bad probe {template:?}: {why}").into())
     }
 
     async fn look(&self, entry: &Entry, params: &[(String, String)]) -> Finding {
@@ -57,7 +61,7 @@ impl Probes {
         match fetcher.ask(&path, HeaderMap::new()).await {
             Ok(answer) => found(&answer),
             Err(why) => {
-                tracing::warn!(why, endpoint = entry.about.endpoint, "a probe got no answer");
+                tracing::warn!(%why, endpoint = entry.about.endpoint, "a probe got no answer");
                 Finding::Unknown
             }
         }

@@ -12,6 +12,7 @@ use semel_http::Fetcher;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
+use crate::GatewayError;
 use crate::access::shown_path;
 use crate::entropy;
 
@@ -55,7 +56,7 @@ impl Traces {
     ///
     /// # Errors
     /// The text is not an address.
-    pub fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, String> {
+    pub fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, GatewayError> {
         let base = |name: &str| variable(name).filter(|value| !value.is_empty());
         let endpoint = base("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT").or_else(|| {
             base("OTEL_EXPORTER_OTLP_ENDPOINT").map(|url| format!("{}{PATH}", url.trim_end_matches('/')))
@@ -69,7 +70,7 @@ impl Traces {
     ///
     /// # Errors
     /// The URL is not one.
-    pub fn to(endpoint: &str, service: &str) -> Result<Self, String> {
+    pub fn to(endpoint: &str, service: &str) -> Result<Self, GatewayError> {
         let url: Uri = endpoint.parse().map_err(|error| format!("{endpoint:?} is no URL: {error}"))?;
         let collector = Fetcher::of(&url, None, PATIENCE)?;
         let (spans, waiting) = mpsc::channel(WAITING_MAX);
@@ -200,7 +201,7 @@ async fn tell(collector: Fetcher, path: String, resource: Value, mut waiting: mp
         let failed = match told {
             Ok(answer) if answer.status.is_success() => None,
             Ok(answer) => Some(format!("it answered {}", answer.status)),
-            Err(why) => Some(why),
+            Err(why) => Some(why.into()),
         };
         if let Some(why) = &failed {
             metrics::counter!("semel_gateway_spans_dropped_total").increment(count);

@@ -8,6 +8,8 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, Response, StatusCode, Uri};
 
+use crate::HttpError;
+
 /// What a page may read beside the few headers that every page may: all that a client needs in order to retry.
 const EXPOSED: HeaderValue = HeaderValue::from_static(
     "Date, Link, Location, Retry-After, Idempotency-Replayed, Idempotent-Replayed, Semel-Guarantee, \
@@ -47,13 +49,13 @@ impl Cors {
     ///
     /// # Errors
     /// One is not an origin, or they do not go together; says why.
-    pub fn new(origins: &[String], with_credentials: bool) -> Result<Self, String> {
+    pub fn new(origins: &[String], with_credentials: bool) -> Result<Self, HttpError> {
         if origins.is_empty() || origins.len() > ORIGINS_MAX {
-            return Err(format!("expected 1 to {ORIGINS_MAX} origins"));
+            return Err(format!("expected 1 to {ORIGINS_MAX} origins").into());
         }
         if origins == ["*"] {
             return match with_credentials {
-                true => Err("cookies may be sent by named origins only, not by *".to_owned()),
+                true => Err("cookies may be sent by named origins only, not by *".into()),
                 false => Ok(Self { pages: Pages::All, with_credentials }),
             };
         }
@@ -144,7 +146,7 @@ mod tests {
 
     use super::*;
 
-    fn cors(origins: &[&str], with_credentials: bool) -> Result<Cors, String> {
+    fn cors(origins: &[&str], with_credentials: bool) -> Result<Cors, HttpError> {
         Cors::new(&origins.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>(), with_credentials)
     }
 
@@ -264,7 +266,7 @@ mod tests {
     fn what_is_no_origin_is_refused_with_a_reason() {
         for bad in ["", "app.example", "https://app.example/", "https://u@app.example", "https://a/b", "null"]
         {
-            assert!(cors(&[bad], false).unwrap_err().contains("is not an origin"), "{bad}");
+            assert!(cors(&[bad], false).unwrap_err().to_string().contains("is not an origin"), "{bad}");
         }
         assert!(cors(&["*"], true).is_err());
         assert!(cors(&["*", "https://app.example"], false).is_err());

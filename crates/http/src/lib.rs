@@ -24,6 +24,7 @@ mod error_chain;
 mod first_byte;
 pub mod framing;
 pub mod headers;
+mod http_error;
 mod percent;
 #[cfg(feature = "net")]
 mod server;
@@ -47,6 +48,7 @@ pub use cors::Cors;
 pub use error_chain::error_chain;
 #[cfg(feature = "net")]
 pub use first_byte::MaySend;
+pub use http_error::HttpError;
 pub use percent::percent_encode;
 #[cfg(feature = "net")]
 pub use server::{Acceptor, Certificates, ConnectionSettings, Facts, Handler, Limits, receive, serve};

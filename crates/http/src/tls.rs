@@ -13,12 +13,14 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
+use crate::HttpError;
+
 /// What connects from here over TLS, believing the authorities of a PEM file, or those that browsers believe and those in
 /// the file that the environment variable `SSL_CERT_FILE` names.
 ///
 /// # Errors
 /// The file cannot be read, or holds no certificate.
-pub fn client_tls(ca: Option<&Path>) -> Result<ClientConfig, String> {
+pub fn client_tls(ca: Option<&Path>) -> Result<ClientConfig, HttpError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()

@@ -123,7 +123,7 @@ impl Api {
             Some(owner) => format!("owner {}", owner.caller.member),
             None => said.unwrap_or("operator").to_owned(),
         };
-        let operator = Operator::new(&name, reason).map_err(|why| Told::malformed(&why))?;
+        let operator = Operator::new(&name, reason).map_err(|why| Told::malformed(&why.to_string()))?;
         Ok(self.broker.by(operator))
     }
 }

@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
 use http_body_util::{BodyExt, Limited};
 use semel_http::{NoAnswer, OwnConnection, Upstream};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
 use super::{ANSWER_BYTES_MAX, Answer, Failure, Target};
@@ -20,7 +21,16 @@ impl Connection {
     pub(crate) async fn open(target: &Target, within: Duration) -> Result<Self, Failure> {
         let service = target.service().map_err(|error| Failure::NotConnected(error.to_string()))?;
         let upstream = Upstream { connect_timeout: within, ..Upstream::at(service) };
-        OwnConnection::open(&upstream).await.map(Self).map_err(Failure::NotConnected)
+        let opened = OwnConnection::open(&upstream).await;
+        opened.map(Self).map_err(|why| Failure::NotConnected(why.into()))
+    }
+
+    /// A connection over a stream that is open already.
+    pub(crate) async fn over(
+        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    ) -> Result<Self, Failure> {
+        let opened = OwnConnection::over(stream).await;
+        opened.map(Self).map_err(|why| Failure::NotConnected(why.into()))
     }
 
     /// Whether another request can be sent on it, as far as is known.
@@ -41,11 +51,28 @@ impl Connection {
         timeout(within, self.exchange(request)).await.unwrap_or(Err(Failure::TimedOut))
     }
 
+    /// Sends the only request of this connection; its answer is read as it comes, for as long as that takes.
+    pub(crate) async fn stream(mut self, request: Request<Body>) -> Result<Response<Body>, Failure> {
+        let response = self.begun(request).await?;
+        // The connection is hung up with the body, not before.
+        Ok(response.map(|body| {
+            Body::new(body.map_frame(move |frame| {
+                let _open = &self;
+                frame
+            }))
+        }))
+    }
+
+    async fn begun(&mut self, request: Request<Body>) -> Result<Response<Body>, Failure> {
+        let answered = self.0.send(request).await.map_err(|no_answer| match no_answer {
+            NoAnswer::NotSent(why) | NoAnswer::Reset(why) | NoAnswer::TimedOut(why) => Failure::Broken(why),
+        });
+        answered.map(|response| response.map(Body::new))
+    }
+
     async fn exchange(&mut self, request: Request<Body>) -> Result<Answer, Failure> {
         let started = Instant::now();
-        let response = self.0.send(request).await.map_err(|no_answer| match no_answer {
-            NoAnswer::NotSent(why) | NoAnswer::Reset(why) | NoAnswer::TimedOut(why) => Failure::Broken(why),
-        })?;
+        let response = self.begun(request).await?;
         let (parts, body) = response.into_parts();
         let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
         let body = body.map_err(|error| Failure::Broken(error.to_string()))?;

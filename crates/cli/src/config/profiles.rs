@@ -23,7 +23,7 @@ impl Profiles {
             if presets::preset(name).is_some() {
                 return Err(of_profile("a preset has this name: choose another".to_owned()));
             }
-            settings.refuse_in_profile().map_err(of_profile)?;
+            settings.refuse_in_profile().map_err(|error| of_profile(error.into()))?;
             profiles.get(name, |usual| usual).map_err(of_profile)?;
         }
         Ok(profiles)

@@ -91,7 +91,7 @@ impl Route {
             Some(OneOf::Table(probe)) => Some(probe.probe.0.0.clone()),
             Some(OneOf::Word(_)) | None => None,
         };
-        let pattern = matches.0.pattern(&profile.methods)?;
+        let pattern = matches.0.pattern(&profile.methods).map_err(|error| error.to_string())?;
         if let Some(template) = &probe {
             Probes::check(template, &pattern.params()).map_err(|error| format!("on_unknown: {error}"))?;
         }

@@ -11,7 +11,7 @@ use axum::middleware::Next;
 use http_body_util::BodyExt;
 use semel_delivery::credentials::Wallet;
 use semel_delivery::receive::Receiving;
-use semel_delivery::{Operator, Outbox, Settings};
+use semel_delivery::{Invalid, Operator, Outbox, Settings};
 use semel_http::{BodyRoom, UnreadBody};
 use serde::Deserialize;
 use serde_json::Value;
@@ -136,7 +136,7 @@ pub(super) fn named(headers: &HeaderMap) -> Option<&str> {
 /// The outbox in the name of whoever asks.
 pub(super) fn acting(api: &Api, headers: &HeaderMap, reason: Option<&str>) -> Result<Outbox, Refusal> {
     let operator = Operator::new(named(headers).unwrap_or(CALLER), reason);
-    let malformed = |why: String| refusal(StatusCode::BAD_REQUEST, "malformed", &why);
+    let malformed = |why: Invalid| refusal(StatusCode::BAD_REQUEST, "malformed", &why.to_string());
     Ok(api.outbox.by(operator.map_err(malformed)?))
 }
 

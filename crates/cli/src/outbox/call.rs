@@ -2,18 +2,17 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Request, header};
 use http_body_util::{BodyExt, Limited};
-use hyper_util::rt::TokioIo;
 use semel_delivery::credentials::Wallet;
 use semel_delivery::url::Target;
 use semel_delivery::{Outbox, OutboxError, Settings};
 use semel_http::{BodyBounds, BodyRoom};
 use semel_store::sqlite::OpenError;
 use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tower::ServiceExt as _;
 
@@ -21,6 +20,8 @@ use super::Which;
 use super::api::router;
 use super::body::Api;
 use super::place::Place;
+use crate::admin::owner_of;
+use crate::client::Connection;
 use crate::exit::{Exit, Stop};
 
 /// The file that `sqlite:PATH` names.
@@ -115,27 +116,25 @@ impl Caller {
         match Outbox::open(&path, settings).await {
             Ok(outbox) => Ok(Caller::File(Box::new(Api { outbox, wallet, mesh, receiving: None, bodies }))),
             Err(OutboxError::Open(OpenError::Locked { lock_file, .. })) => {
-                Self::daemon(&lock_file, which).await
+                Self::daemon(&path, &lock_file, which).await
             }
             Err(error) => Err(Stop::new(Exit::Io, format!("{error} ({})", path.display()))),
         }
     }
 
-    async fn daemon(lock_file: &Path, which: &Which) -> Result<Self, Stop> {
+    async fn daemon(path: &Path, lock_file: &Path, which: &Which) -> Result<Self, Stop> {
         let away = |why: String| Stop::new(Exit::Unreachable, why);
-        let text = address_in(lock_file)
+        let owner = owner_of(path)
             .await
             .map_err(|error| away(format!("failed to read {}: {error}", lock_file.display())))?;
-        let mut lines = text.lines().skip(1);
-        let address = lines.next().unwrap_or_default();
+        let address = owner.admin.unwrap_or_default();
         if let Some(path) = address.strip_prefix("unix:") {
             return Ok(Caller::Unix(PathBuf::from(path)));
         }
         let Some(host) = address.strip_prefix("http://") else {
             return Err(away(format!("{} is locked by a process that is no outbox", lock_file.display())));
         };
-        let told = lines.next().filter(|path| !path.is_empty()).map(PathBuf::from);
-        let token = which.token_file.clone().or(told).map(|path| {
+        let token = which.token_file.clone().or(owner.token_file).map(|path| {
             std::fs::read_to_string(&path).map(|text| text.trim().to_owned()).map_err(|error| {
                 Stop::new(Exit::Refused, format!("the token in {}: {error}", path.display()))
             })
@@ -157,11 +156,11 @@ impl Caller {
             }
             Caller::Unix(path) => {
                 let stream = UnixStream::connect(path).await.map_err(|error| away(&error))?;
-                exchange(stream, call.request("outbox", None)?).await.map_err(|error| away(&error))
+                exchange(stream, call.request("outbox", None)?).await
             }
             Caller::Tcp(host, token) => {
                 let stream = TcpStream::connect(host).await.map_err(|error| away(&error))?;
-                exchange(stream, call.request(host, token.as_deref())?).await.map_err(|error| away(&error))
+                exchange(stream, call.request(host, token.as_deref())?).await
             }
         }
     }
@@ -194,31 +193,18 @@ fn path_of(which: &Which, place: &Place) -> Result<PathBuf, Stop> {
     store_path(store).map_err(|error| Stop::new(Exit::Usage, format!("--store: {error}")))
 }
 
-async fn exchange<S>(stream: S, request: Request<Body>) -> hyper::Result<axum::http::Response<Body>>
-where
-    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
-{
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    tokio::spawn(connection);
-    let response = sender.send_request(request).await?;
-    Ok(response.map(Body::new))
-}
-
-/// What an owner has written into its lock file. One that has just begun says where it is asked a moment after it has the
-/// file.
-async fn address_in(lock_file: &Path) -> std::io::Result<String> {
-    for _ in 0..50 {
-        let text = std::fs::read_to_string(lock_file)?;
-        if text.lines().nth(1).is_some_and(|address| !address.is_empty()) {
-            return Ok(text);
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    std::fs::read_to_string(lock_file)
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    request: Request<Body>,
+) -> Result<axum::http::Response<Body>, Stop> {
+    let connection = Connection::over(stream).await.map_err(|error| away(&error))?;
+    connection.stream(request).await.map_err(|error| away(&error))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[tokio::test(flavor = "multi_thread")]

@@ -38,7 +38,6 @@ pub(crate) fn plan_on(
     records: Arc<dyn ClaimStore>,
     limiter: Fallback,
 ) -> Result<Plan, Stop> {
-    let bad = |message: String| Stop::new(Exit::Config, message);
     if let Some(why) = config.obstacles().into_iter().next() {
         return Err(bad(why));
     }
@@ -68,15 +67,19 @@ pub(crate) fn plan_on(
     })
 }
 
+fn bad(message: impl Into<String>) -> Stop {
+    Stop::new(Exit::Config, message)
+}
+
 /// The collector of traces, where the environment names one.
 #[cfg(feature = "otel")]
-fn traces() -> Result<Option<semel_gateway::Traces>, String> {
+fn traces() -> Result<Option<semel_gateway::Traces>, semel_gateway::GatewayError> {
     semel_gateway::Traces::from_environment(|name| std::env::var(name).ok())
 }
 
 /// A program without the feature `otel` tells nobody.
 #[cfg(not(feature = "otel"))]
-fn traces() -> Result<Option<semel_gateway::Traces>, String> {
+fn traces() -> Result<Option<semel_gateway::Traces>, semel_gateway::GatewayError> {
     Ok(None)
 }
 
@@ -103,7 +106,6 @@ fn gate(
     callers: Callers,
     upstream: &Upstream,
 ) -> Result<GateLayer, Stop> {
-    let bad = |message: String| Stop::new(Exit::Config, message);
     let name = config.gate.name.clone().unwrap_or_else(|| upstream.target.to_string());
     let mut gate =
         GateLayer::builder(records).identity(callers).limiter(limiter).name(name).handlers_elsewhere();
@@ -164,7 +166,7 @@ fn gate(
             let named = |error: String| bad(format!("route.{}: {error}", route.name));
             // What became unknown under a former name is asked about in the same way.
             for name in std::iter::once(&route.name).chain(&route.former_names) {
-                probes.add(name, template, &route.pattern.params()).map_err(named)?;
+                probes.add(name, template, &route.pattern.params()).map_err(|error| named(error.into()))?;
             }
         }
         let profile = if require_key { required(&route.profile) } else { route.profile.clone() };

@@ -44,7 +44,7 @@ impl Running {
         let access = admin::access(&next, self.reached_at)?;
         let plan = plan::plan(&next, self.args.require_key, &self.store)?;
         plan.gate.prepare().await.map_err(|error| bad(error.to_string()))?;
-        self.gateway.swap(plan).map_err(bad)?;
+        self.gateway.swap(plan).map_err(|error| bad(error.into()))?;
         // Nothing below can fail.
         self.admin.access = access.with_sessions_of(&self.admin.access);
         self.operators.swap(admin_router(&self.admin, &next));

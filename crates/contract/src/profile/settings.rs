@@ -15,6 +15,7 @@ use super::{
     Anchor, Charge, FailedKey, Generator, GiveUp, InFlight, Lane, OnError, OnUnknown, Rate, Replay, Reveal,
     SweepWhen,
 };
+use crate::BadSetting;
 use crate::classify::Class;
 use crate::fingerprint::Input;
 use crate::identity::Identity;
@@ -350,22 +351,20 @@ pub enum AgeFrom {
 
 impl Settings {
     /// A route's name and its renames make no sense as defaults.
-    pub fn refuse_in_defaults(&self) -> Result<(), String> {
+    pub fn refuse_in_defaults(&self) -> Result<(), BadSetting> {
         match (&self.matches, &self.was, &self.identity) {
             (None, None, None) => Ok(()),
-            (None, None, Some(_)) => Err("defaults: `identity` stands at the top, or in a route".to_owned()),
-            (Some(_), ..) | (_, Some(_), _) => {
-                Err("defaults: `match` and `was` belong to a route".to_owned())
-            }
+            (None, None, Some(_)) => Err("defaults: `identity` stands at the top, or in a route".into()),
+            (Some(_), ..) | (_, Some(_), _) => Err("defaults: `match` and `was` belong to a route".into()),
         }
     }
 
     /// A profile says nothing of one route.
-    pub fn refuse_in_profile(&self) -> Result<(), String> {
+    pub fn refuse_in_profile(&self) -> Result<(), BadSetting> {
         let is_of_a_route = self.matches.is_some() || self.was.is_some() || self.identity.is_some();
         match is_of_a_route {
             false => Ok(()),
-            true => Err("`match`, `was` and `identity` belong to a route".to_owned()),
+            true => Err("`match`, `was` and `identity` belong to a route".into()),
         }
     }
 }

@@ -222,6 +222,6 @@ async fn learn(outbox: &Outbox, origin: &str, answer: &Answer) {
     if let Some(why) = unsafe_age {
         tracing::warn!("{why}; messages to it are given up sooner");
         // The event is for those who watch; the shorter age is in force either way.
-        let _ = inner.store.note("retention", why, now).await;
+        let _ = inner.store.note("retention", why.into(), now).await;
     }
 }

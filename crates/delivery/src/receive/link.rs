@@ -12,6 +12,7 @@ use semel_http::{Activity, HostSent, NoAnswer, Pool, Upstream};
 use serde_json::{Value, json};
 
 use super::{LineName, Receive};
+use crate::Invalid;
 use crate::credentials::{Credentials as _, Rule, Wallet};
 use crate::url::{Target, encoded};
 
@@ -69,7 +70,7 @@ impl HttpLink {
     ///
     /// # Errors
     /// The address cannot be one, or certificates cannot be read.
-    pub fn new(receive: &Receive, own_name: &str) -> Result<Self, String> {
+    pub fn new(receive: &Receive, own_name: &str) -> Result<Self, Invalid> {
         let broker = receive.broker.clone();
         let upstream = Upstream {
             timeout: ANSWER_TIME_MAX,

@@ -62,7 +62,8 @@ impl SharedWallet {
         let keys = self.keys.as_ref().ok_or(NotKept::NoKey)?;
         let text =
             serde_json::to_vec(&credential.headers).map_err(|why| NotKept::NotSealed(why.to_string()))?;
-        let sealed = keys.seal(&bound_to(principal, target, origin), &text).map_err(NotKept::NotSealed)?;
+        let sealed = keys.seal(&bound_to(principal, target, origin), &text);
+        let sealed = sealed.map_err(|why| NotKept::NotSealed(why.into()))?;
         let given = Given { origin: origin.to_owned(), sealed };
         Ok(self.store.give(target, principal, Some(&given), who).await?)
     }
@@ -75,8 +76,8 @@ impl SharedWallet {
         };
         let unread = |why: &str| format!("the credential that was given for {principal} {why}");
         let keys = self.keys.as_ref().ok_or_else(|| unread("is sealed, and there is no at-rest key"))?;
-        let text =
-            keys.unseal(&bound_to(principal, target, origin), &given.sealed).map_err(|why| unread(&why))?;
+        let text = keys.unseal(&bound_to(principal, target, origin), &given.sealed);
+        let text = text.map_err(|why| unread(&why.to_string()))?;
         let headers = serde_json::from_slice(&text).map_err(|_| unread("cannot be read"))?;
         Ok(Some(Credential { headers }))
     }

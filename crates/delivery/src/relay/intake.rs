@@ -7,30 +7,28 @@ use sha2::{Digest, Sha256};
 
 use super::reduce::VALUE_MAX;
 use super::store::accept::NewItem;
+use crate::Invalid;
 use crate::limits::{NAME_CHARS_MAX, shorten};
 
 /// The items of a body `{"items":[{"lane","value","label"?,"group"?,"session"?}…]}`.
 ///
 /// # Errors
 /// Says what is wrong, for the sender.
-pub fn items(body: &[u8], most: usize) -> Result<Vec<NewItem>, String> {
+pub fn items(body: &[u8], most: usize) -> Result<Vec<NewItem>, Invalid> {
     // Our own reader refuses repeated names, which two readers could understand differently.
     Document::parse(body).map_err(|_| "the body must be JSON without repeated names".to_owned())?;
     let body: Value = serde_json::from_slice(body).map_err(|_| "the body must be JSON".to_owned())?;
     let Some(items) = body.get("items").and_then(Value::as_array) else {
-        return Err("the body must be an object with a list `items`".to_owned());
+        return Err("the body must be an object with a list `items`".into());
     };
     if items.is_empty() {
-        return Err("`items` is empty".to_owned());
+        return Err("`items` is empty".into());
     }
     if items.len() > most {
-        return Err(format!("`items` has {} entries, at most {most} are taken", items.len()));
+        return Err(format!("`items` has {} entries, at most {most} are taken", items.len()).into());
     }
-    items
-        .iter()
-        .enumerate()
-        .map(|(at, item)| one(item).map_err(|why| format!("items[{at}]: {why}")))
-        .collect()
+    let read = |(at, item)| one(item).map_err(|why| format!("items[{at}]: {why}").into());
+    items.iter().enumerate().map(read).collect()
 }
 
 /// What an item may say.

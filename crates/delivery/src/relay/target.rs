@@ -13,6 +13,7 @@ use super::policy::Scope;
 use super::recovery::Capability;
 use super::reduce::Reducer;
 use super::upstream::Upstream;
+use crate::Invalid;
 
 /// How long a lane is held for one write. Both calls of a write must end within it.
 pub const LEASE: Duration = Duration::from_secs(30);
@@ -100,25 +101,28 @@ impl Target {
     ///
     /// # Errors
     /// Says what to change.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), Invalid> {
         if self.timeout * 2 >= LEASE {
             return Err(format!(
                 "timeout {} must be below {}: two calls must end while the lane is held",
                 format_duration(self.timeout),
                 format_duration(LEASE / 2)
-            ));
+            )
+            .into());
         }
         if self.tier.looks() && !self.upstream.reads() {
-            return Err(format!("tier {} needs `read`: where the current value is found", self.tier.name()));
+            return Err(
+                format!("tier {} needs `read`: where the current value is found", self.tier.name()).into()
+            );
         }
         if self.batch_max == 0
             || self.batch_max as i64 > super::store::settle::MEMBERS_MAX
             || self.items_max == 0
         {
-            return Err("batch_max is from 1 to 10000, items_max at least 1".to_owned());
+            return Err("batch_max is from 1 to 10000, items_max at least 1".into());
         }
         if self.debounce.max_wait < self.debounce.quiet {
-            return Err("max_wait must not be below debounce".to_owned());
+            return Err("max_wait must not be below debounce".into());
         }
         Ok(())
     }

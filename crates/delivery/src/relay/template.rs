@@ -34,6 +34,7 @@ enum Part {
 
 /// Why a template cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum BadTemplate {
     /// A brace without its other.
     Unclosed,

@@ -38,7 +38,7 @@ impl Checker {
         match self.fetcher.ask(&self.path, question(parts)).await {
             Ok(answer) => judge(&answer),
             Err(why) => {
-                tracing::warn!(why, "the service that verifies callers did not answer");
+                tracing::warn!(%why, "the service that verifies callers did not answer");
                 Err(unavailable("the service that verifies callers did not answer"))
             }
         }

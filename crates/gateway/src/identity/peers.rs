@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
+use crate::GatewayError;
+
 /// A set of addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peers(Vec<Network>);
@@ -29,8 +31,8 @@ impl Peers {
     ///
     /// # Errors
     /// One of them is neither.
-    pub fn of<T: AsRef<str>>(networks: &[T]) -> Result<Self, String> {
-        networks.iter().map(|network| network.as_ref().parse()).collect::<Result<_, _>>().map(Self)
+    pub fn of<T: AsRef<str>>(networks: &[T]) -> Result<Self, GatewayError> {
+        Ok(Self(networks.iter().map(|network| network.as_ref().parse()).collect::<Result<_, String>>()?))
     }
 
     /// Whether this address is among them.

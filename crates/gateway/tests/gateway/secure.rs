@@ -144,7 +144,7 @@ async fn a_new_certificate_serves_new_connections_and_breaks_no_old_one() {
     // Files that cannot be used change nothing.
     let bad = Certificates { cert: PathBuf::from("/nowhere"), key: PathBuf::from("/nowhere") };
     let bad = Wish { tls: Some(bad), ..Wish::behind(&upstream.url()) }.plan();
-    assert!(world.gateway.swap(bad).unwrap_err().contains("/nowhere"));
+    assert!(world.gateway.swap(bad).unwrap_err().to_string().contains("/nowhere"));
     assert!(tls(&world, &new_pem, b"http/1.1").await.is_ok());
 }
 

@@ -14,6 +14,7 @@ use tokio_rustls::TlsConnector;
 
 use super::connection::{Connection, Sender, SharedSender};
 use super::{Protocol, Upstream};
+use crate::HttpError;
 use crate::addresses::Addresses;
 use crate::first_byte::{FirstByte, GuardedStream};
 use crate::prepare_socket;
@@ -23,7 +24,7 @@ use crate::target::Target;
 const PING_EVERY: Duration = Duration::from_secs(20);
 
 /// Something that bytes go through.
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// Opens connections to one service.
@@ -42,8 +43,8 @@ impl Connector {
     /// It is reached over TLS, and there are no certificates, or none could have its name.
     pub(crate) fn new(
         upstream: &Upstream,
-        config: Result<Arc<ClientConfig>, String>,
-    ) -> Result<Self, String> {
+        config: Result<Arc<ClientConfig>, HttpError>,
+    ) -> Result<Self, HttpError> {
         let target = upstream.target.clone();
         let tls = match target.is_tls() {
             true => Some(tls(&target, config?, upstream.protocol)?),
@@ -77,7 +78,7 @@ impl Connector {
                 (Box::new(stream), agreed)
             }
         };
-        self.greet(stream, agreed).await.map_err(|error| failed("", &error))
+        greet(stream, agreed).await.map_err(|error| failed("", &error))
     }
 
     /// Tries the addresses of the service, those alone that may be reached.
@@ -97,39 +98,40 @@ impl Connector {
         }
         Err(failure)
     }
+}
 
-    async fn greet(&self, stream: Box<dyn Stream>, protocol: Protocol) -> hyper::Result<Connection> {
-        let first_byte = FirstByte::new();
-        let guarded = Arc::clone(&first_byte);
-        let (sender, driver) = match protocol {
-            Protocol::Http1 => {
-                let io = TokioIo::new(GuardedStream::http1(stream, guarded));
-                // At most hyper's hundred header lines in an answer: for any other number it clears room for all of them
-                // with every answer, which costs more than the parsing.
-                let (sender, connection) = http1::Builder::new().handshake(io).await?;
-                (Sender::Http1(sender), tokio::spawn(async move { drop(connection.with_upgrades().await) }))
-            }
-            Protocol::Http2 => {
-                let io = TokioIo::new(GuardedStream::http2(stream, guarded));
-                let (sender, connection) = http2::Builder::new(TokioExecutor::new())
-                    .timer(TokioTimer::new())
-                    .keep_alive_interval(PING_EVERY)
-                    .handshake(io)
-                    .await?;
-                let connection = Arc::new(Mutex::new(Box::pin(connection)));
-                let asked = Arc::clone(&connection);
-                let driver = std::future::poll_fn(move |cx| {
-                    connection.lock().unwrap_or_else(PoisonError::into_inner).as_mut().poll(cx).map(drop)
-                });
-                // Asked when it is needed: the driver is not woken when the service changes its mind.
-                let streams_max = Arc::new(move || {
-                    asked.lock().unwrap_or_else(PoisonError::into_inner).current_max_send_streams()
-                });
-                (Sender::Http2(SharedSender { sender, streams_max }), tokio::spawn(driver))
-            }
-        };
-        Ok(Connection::new(sender, first_byte, driver.abort_handle()))
-    }
+/// Begins to speak on a stream.
+pub(super) async fn greet(stream: Box<dyn Stream>, protocol: Protocol) -> hyper::Result<Connection> {
+    let first_byte = FirstByte::new();
+    let guarded = Arc::clone(&first_byte);
+    let (sender, driver) = match protocol {
+        Protocol::Http1 => {
+            let io = TokioIo::new(GuardedStream::http1(stream, guarded));
+            // At most hyper's hundred header lines in an answer: for any other number it clears room for all of them
+            // with every answer, which costs more than the parsing.
+            let (sender, connection) = http1::Builder::new().handshake(io).await?;
+            (Sender::Http1(sender), tokio::spawn(async move { drop(connection.with_upgrades().await) }))
+        }
+        Protocol::Http2 => {
+            let io = TokioIo::new(GuardedStream::http2(stream, guarded));
+            let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+                .timer(TokioTimer::new())
+                .keep_alive_interval(PING_EVERY)
+                .handshake(io)
+                .await?;
+            let connection = Arc::new(Mutex::new(Box::pin(connection)));
+            let asked = Arc::clone(&connection);
+            let driver = std::future::poll_fn(move |cx| {
+                connection.lock().unwrap_or_else(PoisonError::into_inner).as_mut().poll(cx).map(drop)
+            });
+            // Asked when it is needed: the driver is not woken when the service changes its mind.
+            let streams_max = Arc::new(move || {
+                asked.lock().unwrap_or_else(PoisonError::into_inner).current_max_send_streams()
+            });
+            (Sender::Http2(SharedSender { sender, streams_max }), tokio::spawn(driver))
+        }
+    };
+    Ok(Connection::new(sender, first_byte, driver.abort_handle()))
 }
 
 fn tls(

@@ -11,6 +11,7 @@ use http::{HeaderMap, Method, Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Limited};
 
 use super::{Activity, HostSent, NoAnswer, Pool, Upstream};
+use crate::HttpError;
 use crate::target::{BadTarget, Target};
 
 /// The longest answer that is read.
@@ -48,9 +49,9 @@ impl Fetcher {
     ///
     /// # Errors
     /// The URL is not one, or the file of certificates cannot be read.
-    pub fn of(url: &Uri, ca: Option<PathBuf>, patience: Duration) -> Result<Self, String> {
+    pub fn of(url: &Uri, ca: Option<PathBuf>, patience: Duration) -> Result<Self, HttpError> {
         let (Some(scheme), Some(authority)) = (url.scheme_str(), url.authority()) else {
-            return Err(format!("{url} has no host"));
+            return Err(format!("{url} has no host").into());
         };
         let target: Target =
             format!("{scheme}://{authority}").parse().map_err(|error: BadTarget| error.to_string())?;
@@ -69,16 +70,16 @@ impl Fetcher {
     ///
     /// # Errors
     /// There is no answer, or it is too large or too slow.
-    pub async fn ask(&self, path: &str, headers: HeaderMap) -> Result<Fetched, String> {
-        self.in_time(self.exchange(Method::GET, path, headers, Body::empty())).await
+    pub async fn ask(&self, path: &str, headers: HeaderMap) -> Result<Fetched, HttpError> {
+        Ok(self.in_time(self.exchange(Method::GET, path, headers, Body::empty())).await?)
     }
 
     /// Posts something to a path. What is posted may come twice.
     ///
     /// # Errors
     /// There is no answer, or it is too large or too slow.
-    pub async fn tell(&self, path: &str, headers: HeaderMap, body: Bytes) -> Result<Fetched, String> {
-        self.in_time(self.exchange(Method::POST, path, headers, Body::from(body))).await
+    pub async fn tell(&self, path: &str, headers: HeaderMap, body: Bytes) -> Result<Fetched, HttpError> {
+        Ok(self.in_time(self.exchange(Method::POST, path, headers, Body::from(body))).await?)
     }
 
     async fn in_time(

@@ -8,10 +8,13 @@ use std::sync::Arc;
 use axum_core::body::Body;
 use http::{Request, Response};
 use hyper::body::Incoming;
+use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::connect::Connector;
+use super::connect::{Connector, greet};
 use super::connection::{Connection, Tried};
-use super::{NoAnswer, Upstream};
+use super::{NoAnswer, Protocol, Upstream};
+use crate::HttpError;
+use crate::error_chain::error_chain;
 use crate::first_byte::MaySend;
 use crate::tls::client_tls;
 
@@ -29,12 +32,22 @@ impl OwnConnection {
     ///
     /// # Errors
     /// The service cannot be reached, or its certificates cannot be read.
-    pub async fn open(upstream: &Upstream) -> Result<Self, String> {
+    pub async fn open(upstream: &Upstream) -> Result<Self, HttpError> {
         let tls = match upstream.target.is_tls() {
             true => client_tls(upstream.ca.as_deref()).map(Arc::new),
-            false => Err("there is no TLS".to_owned()),
+            false => Err("there is no TLS".into()),
         };
-        Connector::new(upstream, tls)?.connect().await.map(Self)
+        Ok(Self(Connector::new(upstream, tls)?.connect().await?))
+    }
+
+    /// A connection over a stream that is open already, such as a socket in the file system. It speaks HTTP/1.1.
+    ///
+    /// # Errors
+    /// The stream has ended.
+    pub async fn over(
+        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    ) -> Result<Self, HttpError> {
+        greet(Box::new(stream), Protocol::Http1).await.map(Self).map_err(|error| error_chain(&error).into())
     }
 
     /// Whether another request can be sent on it, as far as is known.

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use super::connect::Connector;
 use super::connection::{Connection, Sender, SharedSender};
 use super::{Protocol, Upstream};
+use crate::HttpError;
 use crate::cores;
 use crate::tls::client_tls;
 
@@ -125,10 +126,10 @@ impl Pool {
     ///
     /// # Errors
     /// The service's certificates cannot be read.
-    pub fn new(upstream: Upstream) -> Result<Arc<Self>, String> {
+    pub fn new(upstream: Upstream) -> Result<Arc<Self>, HttpError> {
         let tls = match upstream.target.is_tls() {
             true => client_tls(upstream.ca.as_deref()).map(Arc::new),
-            false => Err("there is no TLS".to_owned()),
+            false => Err("there is no TLS".into()),
         };
         Self::with_tls(upstream, tls)
     }
@@ -137,7 +138,10 @@ impl Pool {
     ///
     /// # Errors
     /// The service is reached over TLS, and there are no certificates, or none could have its name.
-    pub fn with_tls(upstream: Upstream, tls: Result<Arc<ClientConfig>, String>) -> Result<Arc<Self>, String> {
+    pub fn with_tls(
+        upstream: Upstream,
+        tls: Result<Arc<ClientConfig>, HttpError>,
+    ) -> Result<Arc<Self>, HttpError> {
         Ok(Arc::new(Self {
             connector: Connector::new(&upstream, tls)?,
             keyed: Arc::new(Semaphore::new(upstream.connections_max)),
@@ -152,8 +156,9 @@ impl Pool {
     ///
     /// # Errors
     /// It cannot be reached; says why.
-    pub async fn reach(&self) -> Result<(), String> {
-        self.open().await.map(drop)
+    pub async fn reach(&self) -> Result<(), HttpError> {
+        self.open().await?;
+        Ok(())
     }
 
     /// How long an answer to a keyed request may be silent.

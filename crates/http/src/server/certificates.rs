@@ -8,6 +8,8 @@ use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
+use crate::HttpError;
+
 /// Where the certificate and its key are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Certificates {
@@ -22,13 +24,13 @@ impl Certificates {
     ///
     /// # Errors
     /// One cannot be read, or the two do not belong together.
-    pub fn load(&self) -> Result<Arc<ServerConfig>, String> {
+    pub fn load(&self) -> Result<Arc<ServerConfig>, HttpError> {
         let failed = |path: &Path, why: String| format!("failed to read {}: {why}", path.display());
         let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_file_iter(&self.cert)
             .and_then(Iterator::collect)
             .map_err(|error| failed(&self.cert, error.to_string()))?;
         if chain.is_empty() {
-            return Err(failed(&self.cert, "it holds no certificate".to_owned()));
+            return Err(failed(&self.cert, "it holds no certificate".to_owned()).into());
         }
         let key =
             PrivateKeyDer::from_pem_file(&self.key).map_err(|error| failed(&self.key, error.to_string()))?;

@@ -38,6 +38,7 @@ impl fmt::Debug for KeyRing {
 
 /// What is wrong with a key file.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum KeyFileError {
     /// A line is not a key.
     Line {

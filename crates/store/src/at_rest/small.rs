@@ -13,12 +13,17 @@ const FORM: &str = "1";
 /// Bytes of a nonce, which is long enough that chance never repeats one.
 const NONCE_BYTES: usize = 24;
 
+semel_contract::error_in_words! {
+    /// Why a secret cannot be sealed or opened. Of one that cannot be opened, the end of a sentence about it.
+    SealError
+}
+
 impl KeyRing {
     /// Seals a secret under the first key, for the place that these words name.
     ///
     /// # Errors
     /// There is no randomness, or it is too large.
-    pub fn seal(&self, bound_to: &[&str], secret: &[u8]) -> Result<String, String> {
+    pub fn seal(&self, bound_to: &[&str], secret: &[u8]) -> Result<String, SealError> {
         let mut nonce = [0; NONCE_BYTES];
         getrandom::fill(&mut nonce)
             .map_err(|error| format!("there is no randomness to encrypt with: {error}"))?;
@@ -32,13 +37,13 @@ impl KeyRing {
     ///
     /// # Errors
     /// Its key is not here, it was altered, or it belongs elsewhere. The error is the end of a sentence about the secret.
-    pub fn unseal(&self, bound_to: &[&str], sealed: &str) -> Result<Vec<u8>, String> {
+    pub fn unseal(&self, bound_to: &[&str], sealed: &str) -> Result<Vec<u8>, SealError> {
         let altered = || "was tampered with, or belongs to another place".to_owned();
         let mut words = sealed.split(' ');
         let (Some(FORM), Some(id), Some(text), None) =
             (words.next(), words.next(), words.next(), words.next())
         else {
-            return Err("has a form that this version does not read".to_owned());
+            return Err("has a form that this version does not read".into());
         };
         let cipher = self.reading(id).ok_or_else(|| {
             format!("is encrypted under the key {id:?}, which the key file does not have: put that key back")
@@ -46,7 +51,9 @@ impl KeyRing {
         let blob = STANDARD.decode(text).map_err(|_| altered())?;
         let (nonce, sealed) = blob.split_first_chunk::<NONCE_BYTES>().ok_or_else(altered)?;
         let aad = bytes_of(id, bound_to);
-        cipher.decrypt(&XNonce::from(*nonce), Payload { msg: sealed, aad: &aad }).map_err(|_| altered())
+        cipher
+            .decrypt(&XNonce::from(*nonce), Payload { msg: sealed, aad: &aad })
+            .map_err(|_| altered().into())
     }
 }
 
@@ -77,10 +84,13 @@ mod tests {
         let rotated = ring(&[("new", 2), ("old", 1)]);
         assert_eq!(rotated.unseal(&["relay", "ann"], &sealed).as_deref(), Ok(b"s3cret".as_slice()));
         for place in [["relay", "bob"], ["relaya", "nn"]] {
-            assert!(rotated.unseal(&place, &sealed).is_err_and(|why| why.contains("tampered")), "{place:?}");
+            assert!(
+                rotated.unseal(&place, &sealed).is_err_and(|why| why.to_string().contains("tampered")),
+                "{place:?}"
+            );
         }
         let why = ring(&[("new", 2)]).unseal(&["relay", "ann"], &sealed).expect_err("its key is gone");
-        assert!(why.contains("put that key back"), "{why}");
+        assert!(why.to_string().contains("put that key back"), "{why}");
         for altered in ["", "2 old AAAA", "1 old AAAA", "1 old !", &sealed.replace("1 old ", "1 old A")] {
             assert!(rotated.unseal(&["relay", "ann"], altered).is_err(), "{altered}");
         }

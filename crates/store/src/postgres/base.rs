@@ -79,6 +79,7 @@ pub enum Migrations {
 
 /// Why a store could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ConnectError {
     /// The URL is not one of PostgreSQL.
     BadUrl(String),

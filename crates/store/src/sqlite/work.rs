@@ -75,6 +75,7 @@ impl<'a> Work<'a> {
 
 /// Why a handler's closure had no effect.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum WorkError {
     /// SQLite refused a statement.
     Sqlite(rusqlite::Error),

@@ -88,7 +88,7 @@ impl Config {
         rules.extend(members_rule(&rules, mesh.as_ref(), &receives));
         let wallet = Arc::new(Wallet::new(rules));
         let settings = Settings { credentials: Arc::clone(&wallet) as _, ..settings };
-        settings.check().map_err(bad)?;
+        settings.check().map_err(|error| bad(error.into()))?;
         Ok(Self {
             store,
             listen,

@@ -115,7 +115,7 @@ impl Config {
         }
         if let Some(identity) = flags.identity {
             config.identity = <Identity as Setting>::read(identity).map_err(usage("--identity"))?;
-            Callers::check(&config.identity).map_err(usage("--identity"))?;
+            Callers::check(&config.identity).map_err(|error| usage("--identity")(error.into()))?;
         }
         if let Some(url) = flags.redis {
             let RedisUrl(url) = RedisUrl::read(url).map_err(usage("--redis"))?;

@@ -5,10 +5,10 @@ use std::sync::atomic::AtomicBool;
 
 use axum::body::Body;
 use axum::http::{HeaderMap, Response, StatusCode};
-use semel_delivery::Operator;
 use semel_delivery::relay::Engine;
 use semel_delivery::relay::given::SharedWallet;
 use semel_delivery::relay::store::StoreError;
+use semel_delivery::{Invalid, Operator};
 use semel_http::BodyRoom;
 
 use crate::problems::refusal;
@@ -34,7 +34,8 @@ const NAME_CHARS_MAX: usize = 200;
 pub(super) fn acting(headers: &HeaderMap, reason: Option<&str>) -> Result<Operator, Box<Response<Body>>> {
     let named = headers.get(semel_console::ACTOR).and_then(|name| name.to_str().ok()).map(str::trim);
     let named = named.filter(|name| !name.is_empty() && name.len() <= NAME_CHARS_MAX).unwrap_or("operator");
-    Operator::new(named, reason).map_err(|why| Box::new(refusal(StatusCode::BAD_REQUEST, "bad-reason", &why)))
+    let refused = |why: Invalid| Box::new(refusal(StatusCode::BAD_REQUEST, "bad-reason", &why.to_string()));
+    Operator::new(named, reason).map_err(refused)
 }
 
 /// The reason in a body that needs none.

@@ -151,7 +151,7 @@ async fn accept_submission(
             .ok_or_else(|| malformed("X-Sync-Mode is interactive or background".to_owned()))?,
         (Some(_), Some(_)) => return Err(malformed("X-Sync-Mode is there twice".to_owned()).into()),
     };
-    let items = intake::items(&body, target.items_max).map_err(malformed)?;
+    let items = intake::items(&body, target.items_max).map_err(|why| malformed(why.into()))?;
     for (at, item) in items.iter().enumerate() {
         let place = Place { lane: &item.lane, group: &item.group, principal: &principal };
         let admitted = target.upstream.admits(&place, item.label.as_deref());

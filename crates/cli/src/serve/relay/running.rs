@@ -13,7 +13,7 @@ use semel_console::{Access, Surface};
 use semel_delivery::relay::hints::{Hints, NoHints};
 use semel_delivery::relay::meters::Meters;
 use semel_delivery::relay::{Engine, Worker};
-use semel_gateway::Callers;
+use semel_gateway::{Callers, GatewayError};
 use semel_http::BodyRoom;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -250,7 +250,7 @@ fn leaning(config: &Config, engine: &Arc<Engine>) -> Leaning {
     leaning
 }
 
-fn bad_identity(error: String) -> Stop {
+fn bad_identity(error: GatewayError) -> Stop {
     Stop::new(Exit::Config, format!("identity: {error}"))
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::values::{OneOf, Setting as _, Statuses, Text};
 use super::{AgeFrom, LimitWord, Refuses, ScopePart, Settings};
+use crate::BadSetting;
 use crate::classify::Rule;
 use crate::fingerprint::Recipe;
 use crate::keep::{Keep, KeepRule};
@@ -16,8 +17,8 @@ use crate::staleness::{Staleness, Submitted};
 
 impl Settings {
     /// Changes a profile as these settings say.
-    pub fn apply_to(&self, profile: &mut Profile) -> Result<(), String> {
-        apply(profile, self)
+    pub fn apply_to(&self, profile: &mut Profile) -> Result<(), BadSetting> {
+        Ok(apply(profile, self)?)
     }
 }
 

@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::BadSetting;
 use crate::classify::Class;
 use crate::identity::{Identity, IdentityError};
 use crate::json::Pointer;
@@ -69,21 +70,20 @@ pub struct Match(String);
 impl Setting for Match {
     fn read(text: &str) -> Result<Self, String> {
         let text = Match(text.to_owned());
-        text.pattern(&["POST"]).map(|_| text)
+        text.pattern(&["POST"]).map(|_| text).map_err(|error| error.to_string())
     }
 }
 
 impl Match {
     /// The pattern, with these methods where it names none.
-    pub fn pattern(&self, methods: &[impl AsRef<str>]) -> Result<Pattern, String> {
-        let parsed = match self.0.starts_with('/') {
+    pub fn pattern(&self, methods: &[impl AsRef<str>]) -> Result<Pattern, PatternError> {
+        match self.0.starts_with('/') {
             true => {
                 let methods: Vec<&str> = methods.iter().map(AsRef::as_ref).collect();
                 format!("{} {}", methods.join("|"), self.0).parse()
             }
             false => self.0.parse(),
-        };
-        parsed.map_err(|error: PatternError| error.to_string())
+        }
     }
 }
 
@@ -107,13 +107,13 @@ impl Setting for Identity {
 
 impl Setting for Source {
     fn read(text: &str) -> Result<Self, String> {
-        text.parse()
+        text.parse().map_err(|error: BadSetting| error.into())
     }
 }
 
 impl Setting for Format {
     fn read(text: &str) -> Result<Self, String> {
-        text.parse()
+        text.parse().map_err(|error: BadSetting| error.into())
     }
 }
 

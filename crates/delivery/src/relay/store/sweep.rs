@@ -6,6 +6,7 @@ use semel_contract::time::{format_duration, millis_of};
 
 use super::sql::{StoreError, Value};
 use super::{AuditRow, RelayStore, audit};
+use crate::Invalid;
 
 /// Rows that go in one transaction.
 const AT_ONCE: i64 = 500;
@@ -43,17 +44,18 @@ impl Retention {
     ///
     /// # Errors
     /// Says which number to change.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), Invalid> {
         for (name, kept) in
             [("completed", self.completed), ("failed", self.failed), ("auth_revoked", self.auth_revoked)]
         {
             if kept <= self.client_max_age {
-                return Err(format!(
+                let why = format!(
                     "retention.{name} {} is not above client_max_age {}: a late retry would be applied again; raise \
                      retention.{name}, or lower client_max_age",
                     format_duration(kept),
                     format_duration(self.client_max_age)
-                ));
+                );
+                return Err(why.into());
             }
         }
         Ok(())
@@ -262,9 +264,9 @@ mod tests {
     fn a_retention_below_the_clients_age_is_refused_with_the_number_to_change() {
         assert_eq!(Retention::default().check(), Ok(()));
         let bad = Retention { client_max_age: Duration::from_secs(86_400), ..Retention::default() };
-        let why = bad.check().unwrap_err();
+        let why = bad.check().unwrap_err().to_string();
         assert!(why.contains("retention.completed") && why.contains("client_max_age"), "{why}");
         let bad = Retention { failed: Duration::from_secs(3600), ..Retention::default() };
-        assert!(bad.check().unwrap_err().contains("retention.failed"));
+        assert!(bad.check().unwrap_err().to_string().contains("retention.failed"));
     }
 }

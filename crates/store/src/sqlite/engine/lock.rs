@@ -36,6 +36,8 @@ pub struct Owner {
     pub process: Option<u32>,
     /// Where it can be asked about the store.
     pub admin: Option<String>,
+    /// The file of the token that it wants to see, where it says one.
+    pub token_file: Option<PathBuf>,
 }
 
 /// Reads the lock file beside `database`. It says who took the lock last; only the attempt to open the store tells
@@ -46,7 +48,9 @@ pub fn owner(database: &Path) -> io::Result<Owner> {
     File::open(path)?.take(LOCK_FILE_BYTES_MAX).read_to_string(&mut text)?;
     let mut lines = text.lines().map(str::trim);
     let process = lines.next().and_then(|line| line.parse().ok());
-    Ok(Owner { process, admin: lines.next().filter(|line| !line.is_empty()).map(str::to_owned) })
+    let mut said = || lines.next().filter(|line| !line.is_empty());
+    let admin = said().map(str::to_owned);
+    Ok(Owner { process, admin, token_file: said().map(PathBuf::from) })
 }
 
 impl Drop for LockFile {
