@@ -20,6 +20,7 @@ fn fuzz_frames() {
         ])
         .seed("\u{3}retry: 1000\n: open\n\nid: 1.2.00ff\ndata: {\"line\":\"topic:news\",\"broker_message_id\":\"B\",\"client_message_id\":\"m\",\"sender\":\"bob\",\"body\":{\"a\":1.50}}\n\n:\n\n")
         .seed("\u{1}event: gap\r\nid: 1.8.0000\r\ndata: {\"line\":\"topic:news\",\"from\":\"1.1.00ff\",\"oldest\":\"1.9.0000\",\"reason\":\"swept\"}\r\n\r\n")
+        .seed("\u{5}id: 1.2.00ff\ndata: {\"line\":\"direct\",\"broker_message_id\":\"B\",\"client_message_id\":\"m\",\"sender\":\"bob\",\"body\":null}\n\n")
         .seed("\u{9}event: moderated\nid: 1.9.00ff\ndata: {\"id\":\"1.2.00ff\",\"moderated\":true}\n\nid: 1.9")
         .seed("\u{7}id: 1.2.00ff\ndata: {\"line\":\"direct\",\"broker_message_id\":\"B\",\ndata: \"client_message_id\":\"m\",\"sender\":\"bob\",\"body_base64\":\"aGk=\"}\n\n")
         .run(stream);
