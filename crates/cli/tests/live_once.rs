@@ -83,7 +83,7 @@ async fn the_rust_layer_does_what_every_library_does() {
     let offers =
         &["proxy", "process", "header-lists", "reruns", "own-transaction", "large-answers", "tenants"];
     let service = Service::start(command, port, &url, proxy, offers).await;
-    play_all(&service, 39).await;
+    play_all(&service, 38).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
