@@ -1,5 +1,6 @@
 //! The event that tells which messages one drain found too old. Each message has its own event as well, written with its end;
-//! this one is written when the drain is over, and a start tells of those that no such event speaks of.
+//! this one is written when the drain is over, and a start tells of those that no such event speaks of, by their numbers: a process may
+//! die between two such events of one drain.
 
 use serde_json::Value;
 

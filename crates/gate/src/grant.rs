@@ -142,8 +142,8 @@ pub enum SettleError {
     Failed(BoxError),
     /// The database did not take the answer's record, as after a statement whose error the handler swallowed. Rolled back.
     Refused(BoxError),
-    /// The handler ended the transaction by itself, with ROLLBACK, or with a COMMIT whose refusal it swallowed. What it wrote since
-    /// may stand without a record, so that the outcome of its key is unknown.
+    /// The handler ended the transaction by itself, with ROLLBACK, or with COMMIT, which is refused. What it wrote since may stand
+    /// without a record, so that the outcome of its key is unknown.
     Outside(BoxError),
     /// The store could not be reached. Nothing was written.
     Store(StoreError),

@@ -37,7 +37,7 @@ use semel_store::postgres::once::{EnterArguments, Former, LeaveArguments, NewKey
 use semel_store::postgres::{Fate, PostgresStore};
 use tokio_postgres::Error;
 
-use self::errors::{Ended, ended, is_in_the_way, is_of_commit, not_entered, silent_store};
+use self::errors::{Ended, ended, is_in_the_way, not_entered, silent_store};
 pub use self::key::Entered;
 use self::key::{Entrance, Turn, leave};
 pub use self::transaction::ANSWER_MAX;
@@ -302,11 +302,6 @@ impl Grant {
         let done = work(&tx.tx).await;
         Ok(Some(match done {
             Ok(response) => self.leave(tx, response).await,
-            // The last thing it did is the COMMIT whose refusal it returns: nothing was written after it.
-            Err(error) if is_of_commit(&error) => {
-                tx.tx.rollback().await;
-                Err(Ended::Over(error))
-            }
             Err(error) => Err(match self.undo(tx).await {
                 Ok(()) if is_in_the_way(&error) => Ended::InTheWay(error),
                 Ok(()) => Ended::Over(error),

@@ -209,7 +209,7 @@ async fn what_a_handler_writes_outside_of_its_transaction_is_unknown_and_never_w
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_handler_that_only_ends_its_transaction_is_taken_for_one_that_wrote() {
     let world = World::new().await;
-    for how in ["rolls-back", "commits", "chains", "begins-anew-writes"] {
+    for how in ["rolls-back", "commits", "chains", "begins-anew-writes", "passes-on", "rolls-back-fails"] {
         assert_eq!(world.send(how).await, refused(), "{how}");
         assert_eq!(world.send(how).await.1, "outcome-unknown", "{how}");
         assert_eq!(world.effects(how).await, 0, "{how}");
@@ -224,7 +224,6 @@ async fn a_handler_that_never_left_its_transaction_frees_the_key() {
         ("nests", 500),
         ("fails", 500),
         ("conflicts", 409),
-        ("passes-on", 500),
         ("swallows-fails", 500),
         ("begun-swallows", 500),
         ("begun-nests", 500),

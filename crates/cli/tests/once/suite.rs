@@ -78,17 +78,8 @@ impl Service {
         let address = (Ipv4Addr::LOCALHOST, port).into();
         let process = Arc::new(Mutex::new(Started::of(command)));
         let service = Self { database: database.to_owned(), address, proxy, offers, process };
-        service.until_ready().await;
+        until_ready(service.address).await;
         service
-    }
-
-    async fn until_ready(&self) {
-        let until = Instant::now() + PATIENCE;
-        let asked = b"GET /ready HTTP/1.1\r\nHost: localhost\r\n\r\n";
-        while exchange(self.address, asked).await.is_none_or(|answer| answer.status != 200) {
-            assert!(Instant::now() < until, "it is never ready");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
     }
 
     async fn start_again(&self) {
@@ -96,26 +87,36 @@ impl Service {
             let mut process = self.process.lock().expect("no panic");
             process.child = process.command.spawn().expect("it starts");
         }
-        self.until_ready().await;
+        until_ready(self.address).await;
+    }
+}
+
+/// Waits until a service serves.
+pub(crate) async fn until_ready(address: SocketAddr) {
+    let until = Instant::now() + PATIENCE;
+    let asked = b"GET /ready HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    while exchange(address, asked).await.is_none_or(|answer| answer.status != 200) {
+        assert!(Instant::now() < until, "it is never ready");
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
 /// An answer: its header lines in order, names in lower case.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
-    status: u16,
+    pub(crate) status: u16,
     lines: Vec<(String, String)>,
-    body: Vec<u8>,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Answer {
-    fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.lines.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 }
 
 /// Sends a request; no answer where the connection breaks.
-async fn exchange(to: SocketAddr, request: &[u8]) -> Option<Answer> {
+pub(crate) async fn exchange(to: SocketAddr, request: &[u8]) -> Option<Answer> {
     let mut socket = TcpStream::connect(to).await.ok()?;
     // A service that refuses a large body may answer before it has read all of it.
     let _ = socket.write_all(request).await;

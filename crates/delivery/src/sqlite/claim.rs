@@ -14,6 +14,20 @@ use crate::expiry::EXPIRY;
 use crate::message::Status;
 use crate::store::{Head, Recovered, Terms};
 
+/// Rows that were too old and that no notice tells of since. A notice without any, which the upgrade of a file that knew none has
+/// written, speaks of all before it.
+const EXPIRED_UNTOLD: &str = "
+    WITH notice AS (
+        SELECT number, CASE WHEN json_valid(detail) THEN detail END AS detail FROM outbox_events WHERE kind = ?1
+    ), told AS (
+        SELECT json_extract(message.value, '$[0]') AS row_id, max(notice.number) AS number
+        FROM notice, json_each(notice.detail) AS message GROUP BY 1
+    )
+    SELECT DISTINCT event.row_id FROM outbox_events AS event LEFT JOIN told ON told.row_id = event.row_id
+    WHERE event.kind = 'expired' AND event.number > coalesce(told.number, 0)
+        AND event.number > coalesce((SELECT max(number) FROM notice WHERE detail = '[]'), 0)
+    ORDER BY event.row_id";
+
 /// Takes the head of a lane.
 pub(super) fn claim(
     connection: &Connection,
@@ -147,10 +161,8 @@ pub(super) fn recover(connection: &Connection, turn: &mut Turn, now: Timestamp) 
         .prepare("SELECT principal FROM outbox_signed_out")?
         .query_map([], |columns| columns.get(0))?
         .collect::<rusqlite::Result<_>>()?;
-    let sql = "SELECT DISTINCT row_id FROM outbox_events WHERE kind = 'expired' AND number >
-        coalesce((SELECT max(number) FROM outbox_events WHERE kind = ?1), 0)";
     let expired_untold = connection
-        .prepare(sql)?
+        .prepare(EXPIRED_UNTOLD)?
         .query_map([EXPIRY], |columns| columns.get(0))?
         .collect::<rusqlite::Result<_>>()?;
     let interrupted = interrupted.len() as u64;

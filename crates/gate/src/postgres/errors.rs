@@ -80,29 +80,14 @@ pub(super) fn ended(error: Error) -> Ended {
     })
 }
 
-/// The database's own error, where it is why the handler's work failed.
-fn of_handler(error: &SettleError) -> Option<&Error> {
+/// Whether the handler's own statement failed because of another transaction.
+pub(super) fn is_in_the_way(error: &SettleError) -> bool {
     match error {
-        SettleError::Failed(why) => why.downcast_ref(),
+        SettleError::Failed(why) => why.downcast_ref::<Error>().is_some_and(stands_in_the_way),
         SettleError::Superseded
         | SettleError::Refused(_)
         | SettleError::Outside(_)
         | SettleError::Store(_)
-        | SettleError::Unknown(_) => None,
+        | SettleError::Unknown(_) => false,
     }
-}
-
-/// Whether the handler's own statement failed because of another transaction.
-pub(super) fn is_in_the_way(error: &SettleError) -> bool {
-    of_handler(error).is_some_and(stands_in_the_way)
-}
-
-/// Whether the handler's own statement was a COMMIT, which was refused because the key was not left.
-pub(super) fn is_of_commit(error: &SettleError) -> bool {
-    let is_unleft = |error: &Error| match error.code().map(SqlState::code) {
-        Some("SM004") => true,
-        Some("23503") => is_of_semel(error),
-        Some(_) | None => false,
-    };
-    of_handler(error).is_some_and(is_unleft)
 }
