@@ -115,7 +115,9 @@ mod tests {
         let pace = Pace { lists: ["/requests", "/v1/records"].into(), turns: Mutex::default() };
         let is_paced = |method: Method, uri: &'static str| pace.is_paced(&method, &Uri::from_static(uri));
         assert!(is_paced(Method::GET, "/requests") && is_paced(Method::GET, "/v1/records?limit=9&key="));
-        assert!(!is_paced(Method::GET, "/v1/records?limit=9&key=a") && !is_paced(Method::GET, "/v1/records/7"));
+        assert!(
+            !is_paced(Method::GET, "/v1/records?limit=9&key=a") && !is_paced(Method::GET, "/v1/records/7")
+        );
         assert!(!is_paced(Method::POST, "/requests") && !is_paced(Method::GET, "/readyz"));
     }
 }

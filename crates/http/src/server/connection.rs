@@ -59,8 +59,7 @@ impl<D: Handler> Connection<D> {
         });
         let peer = self.peer;
         let watched = liveness.clone();
-        // In boxes, here and for each protocol: a future has room for every way that it may go, and each that wraps it has it once more.
-        match while_alive(&watched, Box::pin(self.serve(liveness))).await {
+        match while_alive(&watched, self.serve(liveness)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::debug!(%peer, error, "a connection ended badly"),
             Err(why) => tracing::debug!(%peer, ?why, "a connection was closed for its silence"),
@@ -73,15 +72,10 @@ impl<D: Handler> Connection<D> {
         let scheme = if tls.is_some() { "https" } else { "http" };
         let facts = Facts { origin: Origin::new(peer.ip(), scheme) };
         let conversation = Conversation { limits, handler, facts, liveness, closing };
+        // In boxes, here and for each protocol: a future has room for every way that it may go, and each that wraps it has it once more.
         match tls {
-            None => conversation.begin(stream).await,
-            Some(config) => {
-                let stream = tokio::select! {
-                    accepted = TlsAcceptor::from(config).accept(stream) => accepted,
-                    () = closed(conversation.closing.clone()) => return Ok(()),
-                };
-                conversation.begin(stream.map_err(|error| error.to_string())?).await
-            }
+            None => Box::pin(conversation.begin(stream)).await,
+            Some(config) => Box::pin(conversation.begin_tls(config, stream)).await,
         }
     }
 }
@@ -96,6 +90,14 @@ struct Conversation<D> {
 }
 
 impl<D: Handler> Conversation<D> {
+    async fn begin_tls(self, config: Arc<ServerConfig>, stream: Monitored<TcpStream>) -> Result<(), String> {
+        let stream = tokio::select! {
+            accepted = TlsAcceptor::from(config).accept(stream) => accepted,
+            () = closed(self.closing.clone()) => return Ok(()),
+        };
+        self.begin(stream.map_err(|error| error.to_string())?).await
+    }
+
     async fn begin<S>(self, stream: S) -> Result<(), String>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,

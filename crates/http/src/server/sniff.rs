@@ -24,6 +24,8 @@ pub(crate) struct Rewound<S> {
     from: usize,
     to: usize,
     inner: S,
+    /// What was met while the first bytes were handed out; told with the next reading.
+    failed: Option<io::Error>,
 }
 
 /// Reads until it is clear what the client speaks.
@@ -42,7 +44,7 @@ pub(crate) async fn sniff<S: AsyncRead + Unpin>(mut inner: S) -> io::Result<(Spo
             _ => {}
         }
     };
-    Ok((spoken, Rewound { first, from: 0, to, inner }))
+    Ok((spoken, Rewound { first, from: 0, to, inner, failed: None }))
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Rewound<S> {
@@ -51,12 +53,21 @@ impl<S: AsyncRead + Unpin> AsyncRead for Rewound<S> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if let Some(error) = self.failed.take() {
+            return Poll::Ready(Err(error));
+        }
         if self.from == self.to {
             return Pin::new(&mut self.inner).poll_read(cx, buffer);
         }
         let count = (self.to - self.from).min(buffer.remaining());
         buffer.put_slice(&self.first[self.from..self.from + count]);
         self.from += count;
+        // With what follows, if it is there: a reader that got so little would make room for as much again.
+        if buffer.remaining() > 0
+            && let Poll::Ready(Err(error)) = Pin::new(&mut self.inner).poll_read(cx, buffer)
+        {
+            self.failed = Some(error);
+        }
         Poll::Ready(Ok(()))
     }
 }
@@ -107,5 +118,39 @@ mod tests {
             stream.read_to_end(&mut read).await.unwrap();
             assert_eq!(read, sent);
         }
+    }
+
+    #[tokio::test]
+    async fn the_first_bytes_come_with_what_follows() {
+        let sent = b"POST /a-path-that-is-long HTTP/1.1\r\nHost: a\r\n\r\n";
+        let (_, mut stream) = sniff(&sent[..]).await.unwrap();
+        let mut read = [0; 100];
+        assert_eq!(stream.read(&mut read).await.unwrap(), sent.len());
+    }
+
+    /// A stream that breaks after its first bytes.
+    struct Breaks(bool);
+
+    impl AsyncRead for Breaks {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            buffer: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            if std::mem::replace(&mut self.0, true) {
+                return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+            }
+            buffer.put_slice(b"GET");
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_failure_behind_the_first_bytes_is_told_after_them() {
+        let (_, mut stream) = sniff(Breaks(false)).await.unwrap();
+        let mut read = [0; 100];
+        assert_eq!(stream.read(&mut read).await.unwrap(), 3);
+        let failed = stream.read(&mut read).await.unwrap_err();
+        assert_eq!(failed.kind(), io::ErrorKind::ConnectionReset);
     }
 }
