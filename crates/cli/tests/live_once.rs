@@ -31,7 +31,11 @@ async fn database(name: &str) -> String {
     let server = std::env::var(SERVER)
         .unwrap_or_else(|_| panic!("run `cargo xtask test`, which starts PostgreSQL, or set {SERVER}"));
     let name = format!("once_{name}_{}", std::process::id());
-    connect(&server).await.batch_execute(&format!("CREATE DATABASE {name}")).await.expect("a database");
+    connect(&server)
+        .await
+        .batch_execute(&format!("CREATE DATABASE {name} TEMPLATE template0"))
+        .await
+        .expect("a database");
     let (place, _) = server.rsplit_once('/').expect("a URL with a database");
     let url = format!("{place}/{name}");
     drop(PostgresStore::connect(&url, Options::default()).await.expect("the store opens"));

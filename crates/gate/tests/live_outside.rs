@@ -41,7 +41,10 @@ impl World {
         let name = format!("outside_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::SeqCst));
         let (client, connection) = tokio_postgres::connect(&server, NoTls).await.expect("the server answers");
         tokio::spawn(connection);
-        client.batch_execute(&format!("CREATE DATABASE {name}")).await.expect("a database");
+        client
+            .batch_execute(&format!("CREATE DATABASE {name} TEMPLATE template0"))
+            .await
+            .expect("a database");
         let (place, _) = server.rsplit_once('/').expect("a URL with a database");
         let url = format!("{place}/{name}");
         let options = Options { connections: 2, ..Options::default() };

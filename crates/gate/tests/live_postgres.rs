@@ -40,7 +40,10 @@ impl Shop {
         let name = format!("gate_{name}_{}", std::process::id());
         let (client, connection) = tokio_postgres::connect(&server, NoTls).await.expect("the server answers");
         tokio::spawn(connection);
-        client.batch_execute(&format!("CREATE DATABASE {name}")).await.expect("a database");
+        client
+            .batch_execute(&format!("CREATE DATABASE {name} TEMPLATE template0"))
+            .await
+            .expect("a database");
         let (place, _) = server.rsplit_once('/').expect("a URL with a database");
         let shop = Self::at(&format!("{place}/{name}"), 16);
         drop(shop.store(4).await);
