@@ -1,6 +1,7 @@
 //! `cargo xtask fuzz`: runs the fuzz targets, each for a while, and prints how often it was executed. Owns the list of
 //! targets; what they check is with the readers that they check.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::Stdio;
 
@@ -114,14 +115,17 @@ fn fuzz(target: &Target, programs: &[TestBinary], variables: &[Variable]) -> Res
     }
 }
 
-/// The targets of the workspace that hold them.
+/// The targets of the workspace that hold them, each once: cargo refuses a flag that stands there twice.
 fn choice(targets: &[&Target]) -> Vec<&'static str> {
-    let chosen = targets.iter().flat_map(|target| match target.program {
-        program @ ("fuzz" | "gateway") => vec!["--test", program],
-        "semel" => vec!["--bin", "semel"],
-        _ => vec!["--lib"],
-    });
-    chosen.collect()
+    let chosen: BTreeSet<Vec<&str>> = targets
+        .iter()
+        .map(|target| match target.program {
+            program @ ("fuzz" | "gateway") => vec!["--test", program],
+            "semel" => vec!["--bin", "semel"],
+            _ => vec!["--lib"],
+        })
+        .collect();
+    chosen.into_iter().flatten().collect()
 }
 
 /// What the driver is told, in its environment.
@@ -153,6 +157,13 @@ mod tests {
 
     fn told(line: &str) -> Result<Vec<Variable>, Failure> {
         variables(&parsed(line).expect("the line is read"))
+    }
+
+    #[test]
+    fn a_flag_of_cargo_stands_there_once() {
+        let all: Vec<&Target> = TARGETS.iter().collect();
+        let chosen = choice(&all);
+        assert_eq!(chosen.iter().filter(|word| **word == "--lib").count(), 1, "{chosen:?}");
     }
 
     #[test]
