@@ -46,7 +46,7 @@ impl GateLayer {
     /// Runs an operation once under a key. A JSON payload is recognised whatever its spelling; the operation's answer is
     /// kept or released as its status and the route's profile say, exactly as a handler's would be. A key that was used
     /// before scope or fingerprint of the route were changed is known; one that was used under another name is, where the
-    /// route says so ([`Route::was`]). The client's own number of its transaction is kept with the record, where there is one,
+    /// route says so ([`Route::former_names`]). The client's own number of its transaction is kept with the record, where there is one,
     /// as `X-Client-Tx-Id` is that comes by HTTP; the other headers that a profile requires are not asked for.
     ///
     /// # Errors
